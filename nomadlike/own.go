@@ -19,7 +19,7 @@ type (
 		Waiting                  int64              // allocations that wait
 		Position                 int64              // in the queue, 1 is next; 0 when nothing waits
 		QueueLength              int64
-		Ahead                    []string // "namespace/job", nearest to the front first, at most 10
+		Ahead                    []string    // "namespace/job", nearest to the front first, at most 10
 		AheadAsks                []Ask       // of each of them
 		Asks                     Ask         // the waiting part of the job
 		Order                    []OrderTerm // why it has this place in the queue; empty when nothing waits

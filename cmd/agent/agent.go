@@ -1,5 +1,5 @@
-// Package agent puts one process together from its parts: a server, a client, gossip, the HTTP API and its metrics. It
-// is a value with Run and Close, so that a test can have several in one process.
+// Package agent assembles one process from its parts: a server, a client, gossip, the HTTP API and its metrics. An
+// Agent is a value with Run and Close, so that a test can have several in one process.
 package agent
 
 import (
@@ -40,7 +40,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Config is what an agent is told, checked and complete: addresses are resolved, files are named. Package agentconfig
+// Config is the complete configuration of an agent: addresses are resolved and files are named. Package agentconfig
 // makes one from configuration files and flags.
 type Config struct {
 	Dev        bool
@@ -50,7 +50,7 @@ type Config struct {
 	DataDir    string // "" only with Dev: a temporary directory, removed at the end
 
 	HTTP, RPC, Gossip                            string // "host:port" to listen on; RPC and Gossip of servers (Gossip "" for none)
-	AdvertiseHTTP, AdvertiseRPC, AdvertiseGossip string // "" is what is listened on
+	AdvertiseHTTP, AdvertiseRPC, AdvertiseGossip string // "": the listen address
 
 	Server *ServerConfig // nil: no server part
 	Client *ClientConfig // nil: no client part
@@ -66,7 +66,7 @@ type Config struct {
 	RPCPerIP    int            // connections of one address to the RPC port; 0 is its default
 	EnableDebug bool           // pprof without a token
 	Effective   map[string]any // configuration for /v1/agent/self, without secrets
-	LeaveOnTerm bool           // leave the cluster when told to end
+	LeaveOnTerm bool           // leave the cluster on SIGTERM
 
 	Log    hclog.InterceptLogger
 	Reload func() error // reads the configuration again; nil: nothing to reload
@@ -146,7 +146,7 @@ func New(cfg Config) (a *Agent, err error) {
 		if a.temp, err = os.MkdirTemp("", "muster-dev-"); err != nil {
 			return a, err
 		}
-		if err = os.Chmod(a.temp, 0o711); err != nil { // tasks of other users must get through to their own directories
+		if err = os.Chmod(a.temp, 0o711); err != nil { // tasks of other users must be able to traverse it to their own directories
 			return a, err
 		}
 		a.cfg.DataDir = a.temp
@@ -328,14 +328,14 @@ func (a *Agent) openHTTP() error {
 		a.listener = tls.NewListener(a.listener, a.tls.HTTPServer(a.cfg.VerifyHTTPS))
 	}
 	path := filepath.Join(a.cfg.DataDir, "muster.sock")
-	if len(path) < 100 { // sun_path ends at 108
+	if len(path) < 100 { // sun_path holds 108 bytes
 		_ = os.Remove(path)
 		l, err := net.Listen("unix", path)
 		if err != nil {
 			a.log.Warn("no unix socket for users of this machine", "path", path, "error", err)
 			return nil
 		}
-		if err := os.Chmod(path, 0o666); err != nil { // whoever connects is known by the kernel's word
+		if err := os.Chmod(path, 0o666); err != nil { // the kernel identifies the user of each connection
 			l.Close()
 			return err
 		}
@@ -365,7 +365,7 @@ func (a *Agent) Server() *server.Server { return a.server }
 // Client returns the client part, or nil.
 func (a *Agent) Client() *client.Client { return a.client }
 
-// Run serves until ctx ends, then closes. Tasks go on running, except those of a -dev agent, which end with it.
+// Run serves until ctx ends, then closes. Tasks keep running, except those of a -dev agent, which end with it.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -387,7 +387,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx)) // until the client has ended
+	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx)) // until the client part has ended
 	defer stopServer()
 	if a.server != nil {
 		run("server", func() error { return a.server.Run(serverCtx) })
@@ -409,7 +409,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	if a.cfg.Dev && a.client != nil {
-		// Nothing of a cluster for trying things out may go on behind the user's back.
+		// A cluster for trying things out must not leave tasks behind.
 		all := a.supervisor()
 		ids, err := all.TaskIDs(context.Background())
 		if err == nil {
@@ -444,7 +444,7 @@ func (a *Agent) joinLoop(ctx context.Context) {
 	}
 }
 
-// Close ends everything at once, without leaving the cluster.
+// Close ends everything immediately, without leaving the cluster.
 func (a *Agent) Close() error {
 	a.closing.Do(func() {
 		if a.http != nil {
@@ -501,8 +501,8 @@ func (a *Agent) Close() error {
 	return nil
 }
 
-// Leave takes the agent out of the cluster on purpose: the client part drains as configured, the server part hands its
-// duties over.
+// Leave takes the agent out of the cluster deliberately: the client part drains as configured, the server part hands
+// over its duties.
 func (a *Agent) Leave(ctx context.Context) error {
 	var errs []error
 	if a.client != nil {

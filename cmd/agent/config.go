@@ -25,7 +25,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// FromConfig turns a checked configuration into what New takes. Reload and devices are the caller's to fill in.
+// FromConfig turns a checked configuration into the input of New. The caller fills in Reload and devices.
 func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error) {
 	cfg := Config{
 		Dev: c.Dev, Name: c.Name, Region: c.Region, Datacenter: c.Datacenter, DataDir: c.DataDir,
@@ -143,7 +143,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	return cfg, nil
 }
 
-// xidActions returns what errors of GPUs do, by number.
+// xidActions returns the configured actions for GPU errors, by XID number.
 func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
 	out := map[int64]gpu.XIDAction{}
 	for _, l := range []struct {
@@ -157,7 +157,7 @@ func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
 	return out
 }
 
-// pressure returns when it is told that memory of GPUs runs full, and whom.
+// pressure configures notices of full GPU memory.
 func pressure(p *agentconfig.GPUPressure) (gpuwatch.Pressure, error) {
 	out := gpuwatch.Pressure{Share: p.Share, Device: p.Device, Clear: p.Clear}
 	if c := hook(p.Command); c != nil {
@@ -186,7 +186,7 @@ func pressure(p *agentconfig.GPUPressure) (gpuwatch.Pressure, error) {
 	return out, nil
 }
 
-// hook is a command of the operator, nil for none.
+// hook returns a command of the operator, nil for none.
 func hook(h agentconfig.Hook) *runner.Command {
 	if len(h.Command) == 0 {
 		return nil
@@ -194,7 +194,7 @@ func hook(h agentconfig.Hook) *runner.Command {
 	return &runner.Command{Argv: h.Command, Timeout: h.Timeout}
 }
 
-// limit is a limit as the servers take it: negative for none.
+// limit converts a limit for the servers, where negative means none.
 func limit(n int) int {
 	if n == 0 {
 		return -1
@@ -202,7 +202,7 @@ func limit(n int) int {
 	return n
 }
 
-// effective returns the configuration as /v1/agent/self shows it: keys as Nomad's clients know them, no secrets.
+// effective returns the configuration as /v1/agent/self shows it: with the keys of Nomad's clients, without secrets.
 func effective(c *agentconfig.Config) map[string]any {
 	return map[string]any{
 		"BindAddr":       c.BindAddr,
@@ -219,11 +219,11 @@ func effective(c *agentconfig.Config) map[string]any {
 // TLS reports whether the HTTP API speaks TLS.
 func (a *Agent) TLS() bool { return a.cfg.TLSHTTP }
 
-// ACL reports whether tokens are demanded.
+// ACL reports whether tokens are required.
 func (a *Agent) ACL() bool { return a.cfg.ACL }
 
-// DataDir returns where state and tasks are kept; Temporary whether it is removed at the end.
+// DataDir returns the directory of state and tasks. Temporary reports whether it is removed at the end.
 func (a *Agent) DataDir() string { return a.cfg.DataDir }
 
-// Temporary reports whether the data directory goes away with the agent.
+// Temporary reports whether the data directory is removed with the agent.
 func (a *Agent) Temporary() bool { return a.temp != "" }

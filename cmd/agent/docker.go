@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/docker"
 )
 
-// openDocker makes the driver for containers. Whether there is an engine shows when it is asked.
+// openDocker makes the driver for containers. The engine itself is contacted later.
 func (a *Agent) openDocker() {
 	opt := *a.cfg.Client.Docker
 	opt.StateDir = filepath.Join(a.cfg.DataDir, "docker")
@@ -27,7 +27,7 @@ func (a *Agent) openDocker() {
 	a.docker = docker.New(opt)
 }
 
-// supervisor knows every task that runs here, whichever driver started it.
+// supervisor lists every task that runs here, of any driver.
 func (a *Agent) supervisor() client.Supervisor {
 	if a.docker == nil {
 		return client.Supervised(a.super)

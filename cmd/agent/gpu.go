@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/internal/telemetry"
 )
 
-// openGPUs begins to look for NVIDIA GPUs, if that is wanted.
+// openGPUs starts to look for NVIDIA GPUs, if configured.
 func (a *Agent) openGPUs(cc *client.Config) {
 	cfg := a.cfg.Client.GPU
 	if cfg == nil {
@@ -45,7 +45,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	gc.OnError = func(r gpu.Report) {
 		select {
 		case reports <- r:
-		default: // the log has it
+		default: // the driver's log has it
 		}
 	}
 	cc.GPU.Device.Reports = reports
@@ -65,8 +65,8 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	}
 }
 
-// limitGPUMemory makes the driver limit the control group of a task that is about to start. The group is made here, because
-// the limit must be in force before the group has a process. The supervisor uses a group that exists.
+// limitGPUMemory makes the driver limit the control group of a task that is about to start. The group is created here,
+// because the limit must be in force before the group has a process. The supervisor uses an existing group.
 func (a *Agent) limitGPUMemory(ctx context.Context, taskID, uuid string, bytes int64) error {
 	dir := a.super.LeafV2(taskID)
 	if dir == "" {
@@ -84,7 +84,7 @@ func (a *Agent) gpuMemoryLimit(ctx context.Context, taskID, uuid string) (gpu.Me
 	return a.gpus.LimitOf(ctx, a.super.LeafV2(taskID), uuid)
 }
 
-// GPUs returns what watches the NVIDIA GPUs, or nil.
+// GPUs returns the watcher of the NVIDIA GPUs, or nil.
 func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
 
 // serverFigures returns the metrics with labels of the server part.

@@ -24,10 +24,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What nomadlike asks of the process itself.
+// The methods that nomadlike needs from the process itself.
 var _ nomadlike.Agent = (*Agent)(nil)
 
-// Authorize asks the servers whether a token may use an endpoint that this agent answers by itself.
+// Authorize asks the servers whether a token may use an endpoint that this agent answers alone.
 func (a *Agent) Authorize(ctx context.Context, token, what, level string) error {
 	h := rpc.Header{Token: token, Region: a.cfg.Region, Namespace: structs.NamespaceDefault}
 	if ns, ok := strings.CutPrefix(what, "namespace:"); ok {
@@ -71,7 +71,7 @@ func (a *Agent) self() nomadlike.Member {
 	return m
 }
 
-// Members lists what gossip knows, this agent alone without it.
+// Members lists the gossip pool; without gossip, this agent only.
 func (a *Agent) Members() []nomadlike.Member {
 	var list []gossip.Member
 	switch {
@@ -142,7 +142,7 @@ func (a *Agent) ring() (*gossip.Gossip, error) {
 	return g, nil
 }
 
-// ForceLeave forgets a member that failed or left. A name that nobody has is forgotten already.
+// ForceLeave removes a member that failed or left. An unknown name succeeds.
 func (a *Agent) ForceLeave(name string, _ bool) error {
 	g, err := a.ring()
 	if err != nil {
@@ -154,11 +154,11 @@ func (a *Agent) ForceLeave(name string, _ bool) error {
 		}
 	}
 	g.Forget(name)
-	g.Forget(strings.TrimSuffix(name, "."+a.cfg.Region)) // members are shown with their region
+	g.Forget(strings.TrimSuffix(name, "."+a.cfg.Region)) // members are listed with their region
 	return nil
 }
 
-// Keyring works on the gossip keys of all servers. Clients that gossip take theirs from their configuration.
+// Keyring manages the gossip keys of all servers. Clients that gossip have theirs in their configuration.
 func (a *Agent) Keyring(op, key string) (keys, primary map[string]int, members int, err error) {
 	if a.server == nil {
 		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "this agent is no server; ask one about gossip keys")
@@ -173,7 +173,7 @@ func (a *Agent) Keyring(op, key string) (keys, primary map[string]int, members i
 	return a.server.Keyring(context.Background(), op, raw)
 }
 
-// Health says whether the parts work.
+// Health reports whether the parts work.
 func (a *Agent) Health() (srv, cl string, hasServer, hasClient bool) {
 	hasServer, hasClient = a.server != nil, a.client != nil
 	if hasServer {
@@ -218,7 +218,7 @@ func (a *Agent) SetServers(addrs []string) error {
 	return nil
 }
 
-// Monitor copies log lines until ctx ends. A reader that is too slow loses lines and is told how many.
+// Monitor copies log lines until ctx ends. A slow reader loses lines and gets their number.
 func (a *Agent) Monitor(ctx context.Context, level string, asJSON bool, out func([]byte) error) error {
 	lines := make(chan []byte, 512)
 	w := &monitorWriter{lines: lines}
@@ -259,7 +259,7 @@ func (w *monitorWriter) Write(b []byte) (int, error) {
 
 func (w *monitorWriter) lost() int64 { return w.dropped.Swap(0) }
 
-// Metrics returns the figures out.
+// Metrics returns the metrics in a format.
 func (a *Agent) Metrics(format string) (string, []byte, error) { return a.tel.Metrics(format) }
 
 // Reload reads certificates and the reloadable part of the configuration again.
@@ -278,7 +278,7 @@ func (a *Agent) Reload() error {
 	return nil
 }
 
-// Host tells facts about the machine.
+// Host returns facts about the machine.
 func (a *Agent) Host() map[string]any {
 	name, _ := os.Hostname()
 	return map[string]any{"OS": runtime.GOOS, "Arch": runtime.GOARCH, "Hostname": name, "CPUs": runtime.NumCPU(), "GoVersion": runtime.Version(), "Uptime": time.Since(a.started).String()}
@@ -312,7 +312,7 @@ func (a *Agent) Workers() []map[string]any {
 	return []map[string]any{{"id": a.server.ID(), "started": a.started.UTC().Format(time.RFC3339), "status": status, "workload_status": "WaitingToDequeue"}}
 }
 
-// stats returns the figures of all parts.
+// stats returns the statistics of all parts.
 func (a *Agent) stats() map[string]map[string]string {
 	out := map[string]map[string]string{
 		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.NomadCompat},

@@ -15,8 +15,8 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
-// logins gives users of this machine, known by the kernel's word at the unix socket, a short token each, so that a
-// login node needs none of theirs. A request that brings a token keeps it.
+// logins issues short-lived tokens to users of this machine, whom the kernel identifies at the unix socket, so that a
+// login node needs no tokens of theirs. A request with a token keeps it.
 type logins struct {
 	a  *Agent
 	mu sync.Mutex
@@ -34,7 +34,7 @@ type peerKey struct{}
 
 func newLogins(a *Agent) *logins { return &logins{a: a, by: map[uint32]login{}} }
 
-// handler puts a token on requests that came through the unix socket without one.
+// handler adds a token to requests that came through the unix socket without one.
 func (l *logins) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
@@ -51,7 +51,7 @@ func (l *logins) handler(next http.Handler) http.Handler {
 	})
 }
 
-// peer reads who is at the other end of a unix connection.
+// peer stores the credentials of a unix connection's other end in the context.
 func peer(ctx context.Context, c net.Conn) context.Context {
 	if tc, ok := c.(*taskConn); ok {
 		return context.WithValue(ctx, taskKey{}, tc.l.task)

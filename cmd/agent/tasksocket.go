@@ -11,10 +11,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// taskConns bounds the open connections of one task to its socket; further ones wait.
+// taskConns limits the open connections of one task to its socket; further ones wait.
 const taskConns = 32
 
-// taskKey is the task that a request comes from (a taskOf), by the socket it came through.
+// taskKey is the context key of the task (a taskOf) whose socket a request came through.
 type taskKey struct{}
 
 type taskOf struct {
@@ -22,7 +22,7 @@ type taskOf struct {
 	name  string
 }
 
-// taskListener is the socket in a task's secrets directory: who can connect to it is of that task.
+// taskListener is the socket in a task's secrets directory: only the task can connect to it.
 type taskListener struct {
 	net.Listener
 	task  taskOf
@@ -52,7 +52,7 @@ func (l *taskListener) Close() error {
 	return l.Listener.Close()
 }
 
-// taskConn is a connection of a task. It is no *net.UnixConn: who is at the other end does not count here.
+// taskConn is a connection of a task. It is not a *net.UnixConn: the user at the other end does not matter.
 type taskConn struct {
 	net.Conn
 	l    *taskListener
@@ -66,18 +66,18 @@ func (c *taskConn) Close() error {
 	return err
 }
 
-// serveTask answers the API at a task's socket until the listener is closed: by the runner of the task, or with the API.
+// serveTask serves the API on a task's socket until the listener is closed: by the runner of the task, or with the API.
 func (a *Agent) serveTask(alloc structs.AllocID, task string, l net.Listener) io.Closer {
 	tl := &taskListener{Listener: l, task: taskOf{alloc, task}, slots: make(chan struct{}, taskConns), done: make(chan struct{})}
 	go func() {
-		_ = a.http.Serve(tl) // its end is that of the listener
+		_ = a.http.Serve(tl) // returns when the listener is closed
 		tl.Close()
 	}()
 	return tl
 }
 
-// asTask puts the agent's word for a task on a request that came through the task's socket without a token. It is made
-// for this request, stays between agents and servers, and allows what a task may do with its own job.
+// asTask adds a task token to a request that came through the task's socket without a token. The token is made for this
+// request, is used only between agents and servers, and permits what a task may do with its own job.
 func (a *Agent) asTask(r *http.Request) {
 	if t, ok := r.Context().Value(taskKey{}).(taskOf); ok {
 		r.Header.Set("X-Nomad-Token", tasktoken.New(a.client.Auth().Secret, t.alloc, t.name, time.Now()))

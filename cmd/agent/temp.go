@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeTemp removes a temporary data directory with what is mounted in it: secrets of tasks lie in memory there.
+// removeTemp removes a temporary data directory. It first unmounts what is mounted in it: tasks' secrets are on memory
+// file systems.
 func removeTemp(dir string) error {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	var points []string
@@ -22,7 +23,7 @@ func removeTemp(dir string) error {
 			points = append(points, p)
 		}
 	}
-	slices.Reverse(points) // what was mounted last goes first
+	slices.Reverse(points) // unmount in reverse order
 	for _, p := range points {
 		_ = unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}

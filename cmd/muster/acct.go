@@ -40,7 +40,7 @@ muster acct -queue research -csv > jobs.csv`, 0, 0, o.run)
 	return c
 }
 
-// days turns "7d" into hours, which the API takes.
+// days converts "7d" to hours for the API.
 func days(v string) string {
 	if n, ok := strings.CutSuffix(v, "d"); ok {
 		if d, err := strconv.Atoi(n); err == nil {
@@ -50,7 +50,7 @@ func days(v string) string {
 	return v
 }
 
-// pages gets every page of a list.
+// pages reads every page of a list.
 func pages[T any](ctx context.Context, a *api, path string, q url.Values) ([]T, error) {
 	all := []T{}
 	for {
@@ -136,7 +136,7 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// acctGPUs returns how many GPUs a job asked for: of shares that were asked for in memory alone, the memory.
+// acctGPUs returns how many GPUs a job asked for; for shares requested in memory alone, the memory.
 func acctGPUs(r *nomadlike.AcctRecord) string {
 	if r.GPUs == 0 && r.GPUMemoryMiB > 0 {
 		return mib(r.GPUMemoryMiB)
@@ -144,7 +144,7 @@ func acctGPUs(r *nomadlike.AcctRecord) string {
 	return strconv.FormatFloat(r.GPUs, 'f', -1, 64)
 }
 
-// gpuUsedHead are the columns of what was measured of GPUs; they are shown where anything was.
+// gpuUsedHead are the columns of GPU measurements; they are shown if there are any.
 const gpuUsedHead = "SM-HOURS|SM ACTIVE|GIB-HOURS|GPU PEAK|GPU WH|"
 
 func gpuUsedCells(u *wire.GPUUse) []string {
@@ -154,19 +154,19 @@ func gpuUsedCells(u *wire.GPUUse) []string {
 	return []string{strconv.FormatFloat(u.SMSeconds/3600, 'f', 2, 64), smActive(u), gibHours(u.MiBSeconds), mib(u.PeakMiB), strconv.FormatFloat(u.EnergyJoules/3600, 'f', 2, 64)}
 }
 
-// gibHours is MiB-seconds as GiB-hours.
+// gibHours formats MiB-seconds as GiB-hours.
 func gibHours(mibSeconds int64) string {
 	return strconv.FormatFloat(float64(mibSeconds)/1024/3600, 'f', 2, 64)
 }
 
-// hours is seconds as hours.
+// hours formats seconds as hours.
 func hours(seconds int64) string { return strconv.FormatFloat(float64(seconds)/3600, 'f', 2, 64) }
 
-// acctTotal is what some jobs used together; also its JSON form.
+// acctTotal is the total of some jobs; also its JSON form.
 type acctTotal struct {
 	Name        string
 	Jobs        int64
-	Failed      int64 // that did not end by success
+	Failed      int64 // jobs that did not succeed
 	GPUSeconds  int64
 	CPUSeconds  int64
 	Preemptions int64
@@ -241,7 +241,7 @@ func addGPUUse(sum, u *wire.GPUUse) *wire.GPUUse {
 	return sum
 }
 
-// acctWaited is from the submission to the first start, or to the end of a job that never started.
+// acctWaited returns the time from the submission to the first start, or to the end of a job that never started.
 func acctWaited(r *nomadlike.AcctRecord) time.Duration {
 	if r.StartTime == 0 {
 		return time.Duration(r.EndTime - r.SubmitTime)
@@ -249,8 +249,8 @@ func acctWaited(r *nomadlike.AcctRecord) time.Duration {
 	return time.Duration(r.StartTime - r.SubmitTime)
 }
 
-// writeCSV prints jobs as the simulator's csv format has them, and what it does not look at behind that. Jobs that never
-// started have no run time to replay and are left out.
+// writeCSV prints jobs in the simulator's csv format, with additional columns behind. Jobs that never started have no
+// run time to replay and are left out.
 func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 	w := csv.NewWriter(o.out)
 	seconds := func(ns int64) string {

@@ -59,7 +59,7 @@ func (o *aclBootstrapOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// token prints a token, secret included.
+// showToken prints a token, secret included.
 func (e *env) showToken(t *wire.ACLToken) {
 	expires := "<none>"
 	if t.ExpirationTime != nil {

@@ -110,7 +110,7 @@ func newTokenInfo(e *env) *cobra.Command {
 	return c
 }
 
-// accessor finds the token that the beginning of an accessor id means.
+// accessor finds the one token with an accessor id prefix.
 func (a *api) accessor(ctx context.Context, prefix string) (string, error) {
 	if len(prefix) == 36 {
 		return prefix, nil

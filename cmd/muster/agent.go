@@ -30,7 +30,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// agentOptions is the command line of muster agent.
+// agentOptions holds the flags of muster agent.
 type agentOptions struct {
 	dev, version bool
 	gpus         string
@@ -41,7 +41,7 @@ type agentOptions struct {
 // agentFlag is a flag that sets one key of the configuration.
 type agentFlag struct {
 	name, key, usage string
-	value            any // zero of its type: string, bool, int, []string
+	value            any // zero value of its type: string, bool, int, []string
 }
 
 var agentFlags = []agentFlag{
@@ -111,21 +111,21 @@ func newAgent(e *env) *cobra.Command {
 	return c
 }
 
-// prepare turns what was given on the command line into settings.
+// prepare turns the flags into settings.
 func (o *agentOptions) prepare(cmd *cobra.Command) error {
 	f := cmd.Flags()
 	o.load = agentconfig.Options{Dev: o.dev, Paths: o.paths}
 	set := func(name, key string, v any) {
 		o.load.Flags = append(o.load.Flags, agentconfig.Flag{Name: "-" + name, Key: key, Value: v})
 	}
-	// Without a flag that tells which part is meant, a file does, and the other part's setting is not used.
+	// Without a flag that selects the part, a file does, and the setting of the other part is unused.
 	server := o.dev || f.Changed("server") || !f.Changed("client")
 	client := !o.dev && !f.Changed("server")
 	for _, a := range agentFlags {
 		if !f.Changed(a.name) {
 			continue
 		}
-		if a.name == "join" || a.name == "retry-join" { // gossip addresses of a server, RPC addresses of a client
+		if a.name == "join" || a.name == "retry-join" { // gossip addresses for a server, RPC addresses for a client
 			v, _ := f.GetStringSlice(a.name)
 			if server {
 				set(a.name, "server.server_join."+a.key, v)
@@ -166,12 +166,12 @@ func (o *agentOptions) prepare(cmd *cobra.Command) error {
 
 // runAgent runs an agent until a signal ends it.
 func runAgent(ctx context.Context, e *env, o *agentOptions) error {
-	// Signals are told apart here, so the context that ends with the first of them is not for the agent.
+	// The signals are handled differently, so the agent must not get the context that ends with the first of them.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	// Without this, a line of the log that nobody reads any more would end the process where it stands. The signal itself tells
-	// nothing: once it is asked for, every connection that somebody closed raises it too. And ignored, tasks would inherit that.
+	// Without this, a log line to a closed pipe would end the process. The signal itself is ignored: once it is caught,
+	// every closed connection raises it too. SIG_IGN would be inherited by tasks.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
@@ -237,11 +237,11 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 			}
 			return endAgent(a, c, log, s, signals, stop, done)
 		case <-unread:
-			if c.Dev { // it lives for somebody who looks at it
+			if c.Dev { // a -dev agent lives for the user who watches it
 				return endAgent(a, c, log, syscall.SIGPIPE, signals, stop, done)
 			}
 		case <-ctx.Done():
-			// Either one of the signals above, which comes at once, or the caller's wish.
+			// Either one of the signals above, which arrives immediately, or the end of the caller's context.
 			var s os.Signal = os.Interrupt
 			select {
 			case s = <-signals:
@@ -252,11 +252,11 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	}
 }
 
-// leaveMax bounds how long an agent takes to leave. A drain's own deadline comes on top.
+// leaveMax limits how long an agent takes to leave. The deadline of a drain is added.
 const leaveMax = 15 * time.Second
 
-// devGPUs makes GPUs up. Where the fake driver libraries are (`make fakegpu`), the agent finds them as it finds real ones
-// and programs can use them; without, they are names only. The function it returns removes what was made.
+// devGPUs creates simulated GPUs. With the fake driver libraries (`make fakegpu`), the agent finds them like real ones
+// and programs can use them; without, they are only names. forget removes what was created.
 func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.Logger) (forget func(), err error) {
 	forget = func() {}
 	seed := machineSeed(name)
@@ -280,14 +280,14 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		return forget, err
 	}
 	state.ShortNames()
-	dir, err := madeUpDir("/var/tmp") // not /tmp, of which exec tasks have one of their own
+	dir, err := madeUpDir("/var/tmp") // not /tmp, because exec tasks have their own
 	if err != nil {
 		if dir, err = madeUpDir(os.TempDir()); err != nil {
 			return forget, err
 		}
 	}
 	forget = func() { os.RemoveAll(dir) }
-	if err := os.Chmod(dir, 0o777); err != nil { // tasks of other users charge their memory there
+	if err := os.Chmod(dir, 0o777); err != nil { // tasks of other users record their memory use there
 		forget()
 		return func() {}, err
 	}
@@ -299,7 +299,7 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	if err := fakeProc(dir); err != nil {
 		return forget, err
 	}
-	// Tasks find the libraries, and a program that uses them, without being told.
+	// Tasks find the libraries, and a program that uses them, without configuration.
 	for k, v := range map[string]string{fakegpu.Env: f.Path, "LD_LIBRARY_PATH": libs, "PATH": os.Getenv("PATH") + ":" + libs} {
 		if err := os.Setenv(k, v); err != nil {
 			return forget, err
@@ -310,7 +310,7 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	}
 	cfg.Config.Tasks.Inherit = append(slices.Clip(cfg.Config.Tasks.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
 	var gc gpu.Config
-	if cfg.GPU != nil { // what the operator says of errors and periods holds for made-up GPUs, too
+	if cfg.GPU != nil { // the operator's settings for errors and periods also apply to simulated GPUs
 		gc = *cfg.GPU
 	}
 	gc.Proc, gc.Library, gc.Env = dir, filepath.Join(libs, "libnvidia-ml.so.1"), []string{fakegpu.Env + "=" + f.Path}
@@ -320,8 +320,8 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	return forget, nil
 }
 
-// fakeProc writes what a driver tells below /proc of its device numbers: those of MIG instances must be known before a task
-// gets one.
+// fakeProc writes the device numbers that a driver reports below /proc: those of MIG instances must be known before a
+// task gets one.
 func fakeProc(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "driver/nvidia-caps"), 0o755); err != nil {
 		return err
@@ -341,8 +341,8 @@ func fakeProc(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "devices"), []byte("Character devices:\n195 nvidia\n500 nvidia-caps\n501 nvidia-uvm\n"), 0o644)
 }
 
-// fakeLibraries returns where the fake driver libraries are: in the directory that the environment names, or in fakegpu beside
-// this program; "" is nowhere.
+// fakeLibraries returns the directory of the fake driver libraries: the one in the environment, or fakegpu next to this
+// program; "" if there is none.
 func fakeLibraries() (string, error) {
 	has := func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "libnvidia-ml.so.1"))
@@ -364,13 +364,13 @@ func fakeLibraries() (string, error) {
 	return "", nil
 }
 
-// machineSeed makes the ids of made-up devices differ between machines and stay the same on one.
+// machineSeed makes the ids of simulated devices differ between machines and constant on one.
 func machineSeed(name string) structs.Seed {
 	sum := sha256.Sum256([]byte("dev-gpus " + name))
 	return structs.Seed(sum[:16])
 }
 
-// endAgent ends an agent, leaving the cluster first if so configured. Another signal ends the process.
+// endAgent ends an agent, which first leaves the cluster if so configured. Another signal ends the process.
 func endAgent(a *agent.Agent, c *agentconfig.Config, log hclog.Logger, s os.Signal, signals <-chan os.Signal, stop func(), done <-chan error) error {
 	leave := s == os.Interrupt && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
 	log.Info("ending", "signal", s, "leave", leave)
@@ -403,7 +403,7 @@ func endAgent(a *agent.Agent, c *agentconfig.Config, log hclog.Logger, s os.Sign
 	}
 }
 
-// reloadAgent reads the configuration again and takes over what can change in a running agent.
+// reloadAgent reads the configuration again and applies what can change in a running agent.
 func reloadAgent(o *agentOptions, c *agentconfig.Config, log hclog.Logger) error {
 	now, err := agentconfig.Load(o.load)
 	if err != nil {
@@ -431,7 +431,7 @@ func agentLogger(stderr io.Writer, c *agentconfig.Config) (hclog.InterceptLogger
 	}), end, nil
 }
 
-// agentUp waits until all parts work; false when ctx ended first.
+// agentUp waits until all parts work; false if ctx ended first.
 func agentUp(ctx context.Context, a *agent.Agent) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -447,7 +447,7 @@ func agentUp(ctx context.Context, a *agent.Agent) bool {
 	}
 }
 
-// devDrivers tells which task drivers work here, and why the others do not.
+// devDrivers prints which task drivers work here, and why the others do not.
 func (e *env) devDrivers(all map[string]*structs.DriverInfo) {
 	var work, lack []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -466,7 +466,7 @@ func (e *env) devDrivers(all map[string]*structs.DriverInfo) {
 	}
 }
 
-// devBanner tells what runs and what to type next.
+// devBanner prints what runs and the next commands.
 func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	url := "http://" + a.HTTPAddr()
 	if a.TLS() {
@@ -503,7 +503,7 @@ func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	e.println()
 }
 
-// agentSummary tells what was configured.
+// agentSummary prints the configuration.
 func (e *env) agentSummary(c *agentconfig.Config, a *agent.Agent) {
 	on := func(b bool) string {
 		if b {
@@ -548,8 +548,8 @@ func address(bind, public string) string {
 	return bind + ", advertised as " + public
 }
 
-// limitMemory keeps the process below the memory limit of its control group, unless GOMEMLIMIT says otherwise: nine
-// tenths of it, so that collection works harder before the kernel kills.
+// limitMemory keeps the process below the memory limit of its control group, unless GOMEMLIMIT is set: at nine tenths
+// of it, so that collection works harder before the kernel kills.
 func limitMemory(log hclog.Logger) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

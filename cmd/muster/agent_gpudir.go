@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// madeUpPrefix begins the name of a directory of GPUs that are made up; the pid of its agent follows.
+// madeUpPrefix begins the name of a directory of simulated GPUs; the pid of its agent follows.
 const madeUpPrefix = "muster-gpus-"
 
-// madeUpDir makes a directory for the state of GPUs that are made up, and removes those of agents that were killed.
+// madeUpDir creates a directory for the state of simulated GPUs, and removes those of killed agents.
 func madeUpDir(base string) (string, error) {
 	old, _ := filepath.Glob(filepath.Join(base, madeUpPrefix+"*-*"))
 	for _, dir := range old {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// rotatingFile is a log file that starts anew when it has grown too large or too old. Older ones are called
-// NAME-TIME.EXT beside it.
+// rotatingFile is a log file that is rotated when it is too large or too old. Older files are named NAME-TIME.EXT in
+// the same directory.
 type rotatingFile struct {
 	path     string
 	maxBytes int64         // 0: no limit
@@ -25,7 +25,7 @@ type rotatingFile struct {
 	mu     sync.Mutex
 	f      *os.File  // guarded by mu
 	size   int64     // of f
-	opened time.Time // when f was begun
+	opened time.Time // when f was opened
 }
 
 var _ io.WriteCloser = (*rotatingFile)(nil)
@@ -55,7 +55,7 @@ func (r *rotatingFile) open() error {
 	return nil
 }
 
-// Write appends one line. When a new file cannot be begun, the old one goes on.
+// Write appends one line. If a new file cannot be opened, it continues in the old one.
 func (r *rotatingFile) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +74,7 @@ func (r *rotatingFile) Write(b []byte) (int, error) {
 func (r *rotatingFile) rotate() {
 	ext := filepath.Ext(r.path)
 	base := strings.TrimSuffix(r.path, ext)
-	old := fmt.Sprintf("%s-%019d%s", base, r.now().UnixNano(), ext) // of one length: the order of names is that of time
+	old := fmt.Sprintf("%s-%019d%s", base, r.now().UnixNano(), ext) // fixed width: names sort by time
 	if err := os.Rename(r.path, old); err != nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (r *rotatingFile) rotate() {
 	}
 }
 
-// Close ends the log.
+// Close closes the log.
 func (r *rotatingFile) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,8 +107,8 @@ func (r *rotatingFile) Close() error {
 	return err
 }
 
-// unreadLog is a log that somebody reads at the other end of a pipe, perhaps. When nobody does any more it tells so once and
-// drops what is written, without an error, so that a log file beside it goes on.
+// unreadLog writes to a pipe that may have lost its reader. It then reports that once and drops further output without
+// an error, so that a log file next to it continues.
 type unreadLog struct {
 	w      io.Writer
 	unread chan<- struct{} // buffered

@@ -19,8 +19,7 @@ muster alloc fs 8ba85cef alloc/logs`,
 		newAllocStatus, newAllocLogs, newAllocExec, newAllocFS, newAllocStop, newAllocSuspend, newAllocResume, newAllocRestart, newAllocSignal, newAllocChecks)
 }
 
-// pickAlloc finds the allocation that an argument means: the beginning of its id or, with job set, any of a job's,
-// running ones first.
+// pickAlloc finds an allocation by its id prefix or, with job set, an allocation of a job, preferably a running one.
 func (e *env) pickAlloc(ctx context.Context, a *api, arg string, job bool) (*wire.Allocation, error) {
 	if !job {
 		return a.alloc(ctx, arg)
@@ -58,7 +57,7 @@ func (e *env) pickAlloc(ctx context.Context, a *api, arg string, job bool) (*wir
 	return &out, nil
 }
 
-// tasksOf lists the tasks of an allocation, in the order of the job.
+// tasksOf lists the tasks of an allocation, in job order.
 func tasksOf(al *wire.Allocation) []string {
 	var out []string
 	if al.Job != nil {
@@ -76,7 +75,7 @@ func tasksOf(al *wire.Allocation) []string {
 	return out
 }
 
-// pickTask returns the task that a command means: the one named or, when there is but one, that.
+// pickTask returns the task that a command should use: the named one, or the only one.
 func pickTask(al *wire.Allocation, name string) (string, error) {
 	tasks := tasksOf(al)
 	if name != "" {
@@ -93,7 +92,7 @@ func pickTask(al *wire.Allocation, name string) (string, error) {
 	case 1:
 		return tasks[0], nil
 	}
-	// Main tasks before those that only prepare or clean up.
+	// prefer main tasks to those that only prepare or clean up
 	main := ""
 	for _, g := range al.Job.TaskGroups {
 		if val(g.Name) != al.TaskGroup {
@@ -114,7 +113,7 @@ func pickTask(al *wire.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %s has several tasks: say which of %v with -task", shortID(al.ID, false), tasks)
 }
 
-// taskFlagOrArg takes a task from -task or as an argument, Nomad's two ways.
+// taskFlagOrArg reads a task from -task or from an argument: Nomad accepts both.
 func taskFlagOrArg(flag string, args []string) (string, error) {
 	switch {
 	case len(args) < 2:

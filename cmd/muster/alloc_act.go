@@ -50,7 +50,7 @@ func (o *allocStopOptions) run(ctx context.Context, args []string) error {
 	return o.follow(ctx, a, o.monitor, al.Namespace, al.JobID, resp.EvalID, func(p *progress) { p.follow = true })
 }
 
-// allocTask finds an allocation, and the task that *task is short for; "" stands for all tasks.
+// allocTask finds an allocation and completes the name in *task; "" selects all tasks.
 func (e *env) allocTask(ctx context.Context, id string, task *string) (*api, *wire.Allocation, error) {
 	a, err := e.api()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 const (
 	execHeartbeat = 10 * time.Second // an empty frame, so that proxies keep a quiet session open
-	execSilence   = 30 * time.Second // without an answer to a ping the other side is gone, whatever the connection looks like
+	execSilence   = 30 * time.Second // without an answer to a ping for this long, the other side is gone even if the connection looks open
 )
 
 var errExecSilence = fmt.Errorf("nothing has been heard of the agent for %s", execSilence)
@@ -49,7 +49,7 @@ muster alloc exec -it -job example /bin/sh`, 2, -1, o.run)
 	return e.complete(c, "allocs")
 }
 
-// flags adds what exec in allocations and in jobs have in common.
+// flags adds the flags that exec in allocations and in jobs have in common.
 func (o *allocExecOptions) flags(c *cobra.Command) {
 	e := o.env
 	c.Annotations = map[string]string{"passthrough": "a"}
@@ -118,13 +118,13 @@ func (o *allocExecOptions) enter(ctx context.Context, a *api, al *wire.Allocatio
 	return nil
 }
 
-// session copies the streams until the command has ended, and gives its exit code.
+// session copies the streams until the command has ended, and returns its exit code.
 func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int, error) {
 	ctx, lost := context.WithCancelCause(ctx)
 	defer lost(nil)
 	var mu sync.Mutex
-	var frames atomic.Int64 // that were read
-	var reading atomic.Bool // the next one is waited for
+	var frames atomic.Int64 // number of frames read
+	var reading atomic.Bool // a read is in progress
 	send := func(f wire.ExecStreamingInput) error {
 		b, err := json.Marshal(f)
 		if err != nil {
@@ -172,7 +172,7 @@ func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int
 				pctx, stop := context.WithTimeout(ctx, execSilence)
 				err := ws.Ping(pctx)
 				stop()
-				if err != nil && ctx.Err() == nil && reading.Load() && frames.Load() == before { // and not a terminal that was stopped
+				if err != nil && ctx.Err() == nil && reading.Load() && frames.Load() == before { // but not a terminal that was stopped
 					lost(errExecSilence)
 					return
 				}

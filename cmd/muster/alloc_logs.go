@@ -20,7 +20,7 @@ import (
 
 const (
 	tailLines     = 10  // that -tail shows
-	bytesPerLine  = 120 // guessed for a line when reading from the end, as Nomad
+	bytesPerLine  = 120 // assumed length of a line when reading from the end, as in Nomad
 	tailBytesMax  = 16 << 20
 	defaultTailKB = 64
 )
@@ -33,19 +33,19 @@ type allocLogsOptions struct {
 	lines, bytes              int64
 	json                      bool
 	rank                      int      // -1: all
-	mark                      *logMark // how far it was read, to go on from there; or nil
+	mark                      *logMark // where to continue reading; or nil
 }
 
-// logMark is how far a log was read: a place in one of the files that it is kept in.
+// logMark is a position in a log: a file and an offset in it.
 type logMark struct {
 	file  int // its number
 	next  int64
-	begun bool // something was ever read
-	moved bool // something was read since somebody looked
-	gap   bool // files were removed before they were read: the task writes faster than its output is carried here
+	begun bool // anything was read
+	moved bool // anything was read since the last check
+	gap   bool // files were removed before they were read: the task writes faster than its output is transferred
 }
 
-// pass takes from a frame what was read already.
+// pass removes from a frame what was read before, and advances the mark.
 func (m *logMark) pass(f *wire.StreamFrame) {
 	n, err := strconv.Atoi(f.File[strings.LastIndexByte(f.File, '.')+1:])
 	if err != nil || len(f.Data) == 0 {
@@ -77,7 +77,7 @@ muster alloc logs -f -job example`, 1, 2, o.run)
 	return e.complete(c, "allocs")
 }
 
-// flags adds what logs of allocations and of jobs have in common.
+// flags adds the flags that logs of allocations and of jobs have in common.
 func (o *allocLogsOptions) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
@@ -155,7 +155,7 @@ func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocatio
 	return errors.Join(errs...)
 }
 
-// rankFilter passes on the lines of one rank, without the label that they begin with.
+// rankFilter passes on the lines of one rank, without their label.
 type rankFilter struct {
 	w     io.Writer
 	label []byte
@@ -172,7 +172,7 @@ func (r *rankFilter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pick returns the rank's lines of what was written until now.
+// pick returns the rank's complete lines of the input so far.
 func (r *rankFilter) pick(b []byte) (out []byte) {
 	r.buf = append(r.buf, b...)
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
@@ -185,12 +185,12 @@ func (r *rankFilter) pick(b []byte) (out []byte) {
 	return out
 }
 
-// lineWriter passes on whole lines only, so that two streams do not mix within one.
+// lineWriter passes on whole lines only, so that two streams do not mix within a line.
 type lineWriter struct {
 	mu  *sync.Mutex
 	w   io.Writer
 	buf []byte
-	err error // the first of w
+	err error // the first error of w
 }
 
 func (l *lineWriter) Write(b []byte) (int, error) {
@@ -212,7 +212,7 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 
 func (l *lineWriter) flush() {
 	l.mu.Lock()
-	_, _ = l.w.Write(l.buf) // the end of a stream: nobody is left to tell
+	_, _ = l.w.Write(l.buf) // the stream has ended: an error has no reader
 	l.mu.Unlock()
 	l.buf = nil
 }
@@ -251,8 +251,8 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 	return err
 }
 
-// copyFrames copies a stream of file frames to w. With lines > 0 only the last so many lines of what is there already
-// are shown; everything after that is passed on. What mark, which may be nil, says was read before is left out.
+// copyFrames copies a stream of file frames to w. With lines > 0 only that many of the existing lines are shown, and
+// everything after them. mark, if not nil, leaves out what was read before.
 func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values, w io.Writer, lines int64, asJSON bool, mark *logMark) error {
 	rc, _, err := a.stream(ctx, "GET", path, q, nil)
 	if err != nil {
@@ -303,7 +303,7 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 			err = release()
 		case holding:
 			held = append(held, f.Data...)
-			// What was there when the stream began is sent without pauses; when following, show it as soon as it is whole.
+			// The existing content is sent without pauses; when following, show it as soon as it is complete.
 			if q.Get("follow") == "true" && len(f.Data) < 32<<10 {
 				err = release()
 			}
@@ -316,7 +316,7 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 	}
 }
 
-// lastLines returns the end of b with at most n lines; an unfinished last line counts as one.
+// lastLines returns the last n lines of b; an unfinished last line counts as one.
 func lastLines(b []byte, n int64) []byte {
 	end := len(b)
 	if end > 0 && b[end-1] == '\n' {

@@ -286,7 +286,7 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 	o.deviceStats(use.DeviceStats, o.verbose)
 }
 
-// gpuUse prints what the task has used of each of its GPUs.
+// gpuUse prints the task's use of each of its GPUs.
 func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 	rows := [][]string{}
 	for _, g := range groups {
@@ -313,7 +313,7 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 	}
 }
 
-// useText writes a figure of a running task's use as that of a task that has ended is written.
+// useText formats a running task's use like that of an ended one.
 func useText(name string, v *wire.StatValue) string {
 	if v.IntNumeratorVal != nil {
 		switch n := *v.IntNumeratorVal; name {
@@ -328,7 +328,7 @@ func useText(name string, v *wire.StatValue) string {
 	return strings.TrimSuffix(statText(v), " #")
 }
 
-// gpuUsed prints what a task that has ended used of its GPUs.
+// gpuUsed prints an ended task's use of its GPUs.
 func (e *env) gpuUsed(list []*wire.GPUUse, task string) {
 	rows := [][]string{}
 	for _, u := range list {
@@ -343,7 +343,7 @@ func (e *env) gpuUsed(list []*wire.GPUUse, task string) {
 	}
 }
 
-// smActive is how busy the multiprocessors were on average, or "-".
+// smActive formats the mean activity of the multiprocessors, or "-".
 func smActive(u *wire.GPUUse) string {
 	if u == nil || u.SMActivity == nil {
 		return "-"
@@ -353,7 +353,7 @@ func smActive(u *wire.GPUUse) string {
 
 func tenths(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 
-// deviceStats prints one line a device, and with verbose one for each of its measurements.
+// deviceStats prints one line per device, and with verbose one per measurement.
 func (e *env) deviceStats(groups []*wire.DeviceGroupStats, verbose bool) {
 	rows, all := [][]string{}, [][]string{}
 	for _, g := range groups {
@@ -382,7 +382,7 @@ func (e *env) deviceStats(groups []*wire.DeviceGroupStats, verbose bool) {
 	}
 }
 
-// measurements returns the names of what is known of a device beside its summary.
+// measurements returns the names of a device's measurements other than its summary.
 func measurements(s *wire.DeviceStats) []string {
 	if s.Stats == nil {
 		return nil
@@ -409,7 +409,7 @@ func statText(s *wire.StatValue) string {
 	return strings.TrimSpace(text + " " + s.Unit)
 }
 
-// metrics tells why the allocation is where it is.
+// metrics prints why the allocation is where it is.
 func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	m := al.Metrics
 	if m == nil {
@@ -442,7 +442,7 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	o.table(strings.Join(append(append([]string{"Node"}, names...), "final score"), "|"), rows)
 }
 
-// shareText is a part of a device in words: "20 GiB, 50% compute, enforced by mps".
+// shareText describes a part of a device: "20 GiB, 50% compute, enforced by mps".
 func shareText(s wire.DeviceShare) string {
 	text := mib(s.MemoryMB)
 	if s.Compute > 0 {
@@ -454,7 +454,7 @@ func shareText(s wire.DeviceShare) string {
 	return text + ", enforced by " + s.Backend
 }
 
-// saved tells of a checkpoint: how old it is, how large, and where.
+// saved describes a checkpoint: its age, size and path.
 func (e *env) saved(s *wire.SavedCheckpoint) string {
 	text := e.age(time.Unix(0, s.Time), false)
 	if s.Path != "" {

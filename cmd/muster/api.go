@@ -21,7 +21,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// api speaks to one agent.
+// api is a client of one agent.
 type api struct {
 	base      string
 	http      *http.Client
@@ -29,7 +29,7 @@ type api struct {
 	namespace string
 	region    string
 	headers   http.Header // sent with every request, or nil
-	accept    int         // a status beside 2xx that is no error, or 0
+	accept    int         // a status other than 2xx that is not an error, or 0
 }
 
 // apiError is an answer with an error status.
@@ -40,13 +40,13 @@ type apiError struct {
 
 func (e *apiError) Error() string { return fmt.Sprintf("%s (%d)", e.Msg, e.Status) }
 
-// notFound reports whether an agent answered that the thing does not exist.
+// notFound reports whether the agent answered that the object does not exist.
 func notFound(err error) bool {
 	var e *apiError
 	return errors.As(err, &e) && e.Status == http.StatusNotFound
 }
 
-// api makes the client that the flags and environment ask for.
+// api returns the client that the flags and environment select.
 func (e *env) api() (*api, error) {
 	a := &api{token: e.token, namespace: e.namespace, region: e.region}
 	addr := e.addr
@@ -76,10 +76,10 @@ func (e *env) api() (*api, error) {
 	return a, nil
 }
 
-// unixPathMax is how long the path of a socket may be to be named in a system call.
+// unixPathMax is the maximum length of a socket path in a system call.
 const unixPathMax = 107
 
-// dialUnix connects to a socket, whose path may be of any length.
+// dialUnix connects to a socket; its path may be of any length.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	if len(path) > unixPathMax {
 		dir, err := os.Open(filepath.Dir(path))
@@ -117,7 +117,7 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 	return conf, nil
 }
 
-// meta is the headers of an answer.
+// meta holds the headers of an answer.
 type meta struct {
 	Index       uint64
 	LastContact time.Duration
@@ -142,7 +142,7 @@ func (a *api) url(path string, q url.Values) string {
 	return s
 }
 
-// stream sends a request and gives the answer's body when the status is a success; the caller closes it.
+// stream sends a request and returns the answer's body if the status is a success; the caller closes it.
 func (a *api) stream(ctx context.Context, method, path string, q url.Values, body io.Reader) (io.ReadCloser, meta, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.url(path, q), body)
 	if err != nil {

@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	pollEvery  = 300 * time.Millisecond // how often a command that waits for its job looks
-	tellAfter  = 3 * time.Second        // so long a job may wait before its person is told why
-	tellEvery  = 10 * time.Second       // how often is looked whether the reason has changed
-	logsLinger = 10 * time.Second       // for the rest of the output of a job whose node was lost
-	lookWithin = 30 * time.Second       // for the answer to a look at the job
+	pollEvery  = 300 * time.Millisecond // interval at which a command that waits for its job polls it
+	tellAfter  = 3 * time.Second        // waiting time before the user gets the reason
+	tellEvery  = 10 * time.Second       // interval at which the reason is checked for changes
+	logsLinger = 10 * time.Second       // time for the rest of the output of a job whose node was lost
+	lookWithin = 30 * time.Second       // time limit of one poll of the job
 )
 
-// caught is the signals that a command for one job gets: they cancel the job, not only the command.
+// caught receives the signals of a command for one job: they cancel the job, not only the command.
 type caught struct {
-	ctx  context.Context // over with the first signal
+	ctx  context.Context // ends with the first signal
 	ch   chan os.Signal
 	end  context.CancelFunc
 	mu   sync.Mutex
 	last os.Signal
 }
 
-// catch takes over the signals that end a command until stop. A command that was started under nohup keeps ignoring SIGHUP.
+// catch takes over the signals that end a command, until stop. Under nohup SIGHUP remains ignored.
 func catch(parent context.Context) *caught {
 	c := &caught{ch: make(chan os.Signal, 4)}
 	c.ctx, c.end = context.WithCancel(parent)
@@ -46,7 +46,7 @@ func catch(parent context.Context) *caught {
 	}
 	raw := make(chan os.Signal, 4)
 	signal.Notify(raw, sigs...)
-	go func() { // ends with the process: more signals may come until then
+	go func() { // runs until the process ends: more signals may come
 		for s := range raw {
 			c.mu.Lock()
 			c.last = s
@@ -63,7 +63,7 @@ func catch(parent context.Context) *caught {
 
 func (c *caught) stop() { c.end() }
 
-// code returns the exit code of a command that a signal ended, as shells have it.
+// code returns the exit code of a command that a signal ended, as in shells.
 func (c *caught) code() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *caught) code() int {
 	return 128 + int(syscall.SIGINT)
 }
 
-// cancel stops the job, whatever has become of its caller.
+// cancel stops the job even if its caller is gone.
 func (o *adhoc) cancel(a *api, job *wire.Job) bool {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
@@ -85,19 +85,19 @@ func (o *adhoc) cancel(a *api, job *wire.Job) bool {
 	return true
 }
 
-// waiting keeps a person informed who waits for a job.
+// waiting keeps the user informed while a job waits.
 type waiting struct {
 	*adhoc
 	api   *api
 	job   *wire.Job
 	since time.Time
-	next  time.Time // when to look for the reason again; zero: it was not looked for yet
+	next  time.Time // time of the next check of the reason; zero: none yet
 	said  string
 	away  bool // the agent does not answer
 }
 
-// passing reports whether an error may be over by itself: an agent that is started again, a cluster without a leader for a
-// moment. The job does not depend on who watches it.
+// passing reports whether an error may be temporary: an agent restart, a cluster without a leader for a moment. The job
+// does not depend on this command.
 func (w *waiting) passing(err error) bool {
 	var answer *apiError
 	if errors.As(err, &answer) && answer.Status < 500 && answer.Status != http.StatusTooManyRequests {
@@ -117,7 +117,7 @@ func (w *waiting) reached() {
 	}
 }
 
-// tell says why the job waits and when it is thought to start: once it has waited for a while, and whenever that changes.
+// tell prints why the job waits and when it should start: after it has waited for a while, and on every change.
 func (w *waiting) tell(ctx context.Context) {
 	now := w.now()
 	if now.Sub(w.since) < tellAfter || now.Before(w.next) {
@@ -131,7 +131,7 @@ func (w *waiting) tell(ctx context.Context) {
 		return
 	}
 	if y.Reason == "" && len(y.Groups) == 0 {
-		w.next = now.Add(pollEvery) // nothing has been decided yet
+		w.next = now.Add(pollEvery) // no decision yet
 		return
 	}
 	var words, starts []string
@@ -145,7 +145,7 @@ func (w *waiting) tell(ctx context.Context) {
 			words = append(words, fmt.Sprintf("  %-8s %s", l[0], text))
 			key += "|" + text
 		case "starts":
-			starts = append(starts, fmt.Sprintf("  %-8s %s", l[0], text)) // which changes by itself all the time
+			starts = append(starts, fmt.Sprintf("  %-8s %s", l[0], text)) // it changes continuously
 		}
 	}
 	if key == w.said {
@@ -162,21 +162,21 @@ func (w *waiting) tell(ctx context.Context) {
 	}
 }
 
-// attendance is a look at a job until it is over.
+// attendance follows a job until it has ended.
 type attendance struct {
 	*adhoc
 	api   *api
 	job   *wire.Job
 	sig   *caught
-	life  context.Context // goes on after the first signal
-	mu    sync.Mutex      // of what is written
+	life  context.Context // continues after the first signal
+	mu    sync.Mutex      // serializes the output
 	logs  sync.WaitGroup
 	began map[string]bool // allocations whose output is followed
-	seen  sync.Map        // id of an allocation -> its status
+	seen  sync.Map        // allocation id -> its status
 }
 
-// attend prints what the job writes until it is over, and gives its exit code. The first signal cancels the job, whose end is
-// waited for; the next one ends the waiting. A terminal that is gone is not waited for.
+// attend prints the job's output until it has ended, and returns its exit code. The first signal cancels the job and
+// waits for its end; the next one stops waiting. It does not wait for a closed terminal.
 func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 	x := &attendance{adhoc: o, api: a, job: job, sig: catch(ctx), began: map[string]bool{}}
 	defer x.sig.stop()
@@ -220,7 +220,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		}
 		select {
 		case <-over:
-			over, canceled = nil, true // and now the next one
+			over, canceled = nil, true // wait for the next signal
 			if x.sig.code() != 128+int(syscall.SIGHUP) {
 				o.hint("Canceling job %s; once more, and its end is not waited for", *job.ID)
 			}
@@ -228,7 +228,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 				return exitCode(x.sig.code())
 			}
 			select {
-			case <-x.sig.ch: // the one that was it
+			case <-x.sig.ch: // the first signal
 			default:
 			}
 		case <-x.again(canceled):
@@ -240,8 +240,8 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 
 var errSignal = errors.New("a signal has come")
 
-// look lists the job's allocations. An agent that keeps silent must not keep signals from being heard: when one comes, look gives
-// up, and leaves it to the caller.
+// look lists the job's allocations. A silent agent must not block signals: when one comes, look gives up and the caller
+// handles it.
 func (x *attendance) look(first <-chan struct{}, again <-chan os.Signal) (list []*wire.AllocationListStub, err error) {
 	ctx, stop := context.WithTimeout(x.life, lookWithin)
 	defer stop()
@@ -257,7 +257,7 @@ func (x *attendance) look(first <-chan struct{}, again <-chan os.Signal) (list [
 	case s := <-again:
 		select {
 		case x.sig.ch <- s:
-		default: // there are more of them
+		default: // more signals are queued
 		}
 	}
 	stop()
@@ -273,8 +273,8 @@ func (x *attendance) again(canceled bool) <-chan os.Signal {
 	return x.sig.ch
 }
 
-// ended reports whether all is over, and with which exit code: that of the allocation that failed first, because those that end
-// later were ended with it.
+// ended reports whether all allocations have ended, and with which exit code: that of the first failure, because later
+// ends were caused by it.
 func ended(list []*wire.AllocationListStub, nodes int) (done bool, code int) {
 	n := 0
 	var first int64
@@ -294,7 +294,7 @@ func ended(list []*wire.AllocationListStub, nodes int) (done bool, code int) {
 	return n == nodes || n > 0 && code != 0 && n == len(list), code
 }
 
-// follow prints what an allocation writes, once it has begun.
+// follow prints the output of an allocation once it has started.
 func (x *attendance) follow(s *wire.AllocationListStub) {
 	if s.ClientStatus != "running" && !over(s) || x.began[s.ID] {
 		return
@@ -312,7 +312,7 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 					x.hint("Warning: part of the output is missing: the command wrote faster than it could be carried here, and its node keeps 100 MiB of it. With -log FILE all of it goes to a file.")
 				}
 				if x.life.Err() != nil || err == nil && x.closes(s.ID) || w.err != nil {
-					return // w's error is told at the end
+					return // the error of w is reported at the end
 				}
 				if mark.moved {
 					failures, mark.moved = 0, false
@@ -324,7 +324,7 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 					}
 					return
 				}
-				// Its agent is started again, or is out of touch.
+				// Its agent restarts or is disconnected.
 				if !sleepFor(x.life, min(time.Duration(failures)*pollEvery, 5*time.Second)) {
 					return
 				}
@@ -333,15 +333,15 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 	}
 }
 
-// status is how an allocation was seen last.
+// status returns the last known status of an allocation.
 func (x *attendance) status(id string) string {
 	s, _ := x.seen.Load(id)
 	text, _ := s.(string)
 	return text
 }
 
-// closes reports whether an output that has ended belongs to an allocation that has: the end of an agent that passes it on
-// looks the same.
+// closes reports whether an output ended because its allocation did. The end of an agent that forwards it looks the
+// same.
 func (x *attendance) closes(id string) bool {
 	for range 7 {
 		switch x.status(id) {
@@ -364,7 +364,7 @@ func sleepFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// drain waits for the rest of the output; what a lost node has is not to be had.
+// drain waits for the rest of the output; the output of a lost node is unavailable.
 func (x *attendance) drain(list []*wire.AllocationListStub) {
 	all := make(chan struct{})
 	go func() { x.logs.Wait(); close(all) }()

@@ -7,12 +7,12 @@ var commands = []func(*env) *cobra.Command{
 	newAgent, newJob, newAlloc, newNode, newEval, newQueue, newQuota, newReservation, newAcct, newGPU, newTop, newStatus, newRun, newShell, newRsh,
 	newServer, newOperator, newACL, newNamespace, newVar, newService, newTLS, newConfig, newSystem,
 	newSim, newMonitor, newEvent, newDeployment, newAgentInfo, newVersion, newNodesim,
-	// The short forms of the commands used most.
+	// The short forms of frequent commands.
 	short(newJobPlan), short(newJobValidate), short(newJobInit), short(newJobStop), short(newJobInspect), short(newJobWhy),
 	short(newAllocLogs), short(newAllocExec), short(newAllocFS),
 }
 
-// short makes a command under another roof, "muster run" for "muster job run", and keeps it out of the list of help.
+// short adds a command at another level, "muster run" for "muster job run", hidden from help.
 func short(add func(*env) *cobra.Command) func(*env) *cobra.Command {
 	return func(e *env) *cobra.Command {
 		c := add(e)

@@ -9,10 +9,10 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-const completionTime = 150 * time.Millisecond // a shell waits no longer for names
+const completionTime = 150 * time.Millisecond // a shell must not wait longer for names
 
 // complete offers the ids of a search context ("jobs", "allocs", "nodes", "evals", "namespaces", "node_pools") for the
-// first argument of a command. It is silent when no agent answers.
+// first argument of a command. Without an agent it offers nothing.
 func (e *env) complete(c *cobra.Command, kind string) *cobra.Command {
 	c.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && kind != "namespaces" {
@@ -33,7 +33,7 @@ func (e *env) complete(c *cobra.Command, kind string) *cobra.Command {
 	return c
 }
 
-// files lets a command's arguments be completed as files.
+// files completes a command's arguments as files.
 func files(c *cobra.Command, ext ...string) *cobra.Command {
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		if len(ext) == 0 {

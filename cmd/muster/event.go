@@ -103,7 +103,7 @@ func (o *eventStreamOptions) frame(raw json.RawMessage) error {
 	return nil
 }
 
-// eventText returns what changed, in a few words.
+// eventText returns a short description of the change.
 func eventText(e *wire.Event) string {
 	m, _ := e.Payload[e.Topic].(map[string]any)
 	str := func(k string) string { s, _ := m[k].(string); return s }

@@ -27,18 +27,18 @@ type gpuListOptions struct {
 type gpuModel struct {
 	Model          string
 	MemoryMiB      int64 // of one device; 0 when unknown
-	Nodes          int   // that have some
+	Nodes          int   // nodes with such devices
 	Total          int   // devices, healthy or not
-	Free           int   // healthy, on a node that takes work, held by nobody
+	Free           int   // healthy, on a node that accepts work, and unused
 	Unhealthy      int
-	Shared         int    // held in part
-	FreeMemoryMiB  int64  // that shares may have, on healthy GPUs of nodes that take work
-	LargestSlotMiB int64  // of that, the most on one GPU: the largest share that starts now
-	Fragmentation  int    // percent of the free memory that lies on GPUs in shared use, out of reach of whole ones
-	Largest        int    // free ones on one node: the largest gang that starts there now
-	OnNode         string // where
-	Used           int    // percent of the devices' memory that is given out; of devices that tell no size, of the devices
-	WaitingJobs    int    // that ask for this model, or for any
+	Shared         int    // in shared use
+	FreeMemoryMiB  int64  // available to shares, on healthy GPUs of nodes that accept work
+	LargestSlotMiB int64  // the most of it on one GPU: the largest share that can start now
+	Fragmentation  int    // percent of the free memory that is on GPUs in shared use, so that whole-GPU requests cannot use it
+	Largest        int    // free devices on one node: the largest gang that can start there now
+	OnNode         string // name of that node
+	Used           int    // percent of the devices' memory that is in use; of the devices, if they have no known size
+	WaitingJobs    int    // jobs that ask for this model, or for any
 	WaitingGPUs    int64
 	takenMiB       int64
 }
@@ -66,7 +66,7 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	list := gpuModels(nodes, allocs)
-	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns("*")); err == nil { // else it may not be seen
+	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns("*")); err == nil { // otherwise the user may not see the queue
 		countWaiting(list, waiting)
 	}
 	if done, err := o.form.done(o.env, list); done || err != nil {
@@ -98,7 +98,7 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// instances lists the MIG instances with their place on their GPU.
+// instances lists the MIG instances with their position on their GPU.
 func (o *gpuListOptions) instances(nodes []*wire.NodeListStub) {
 	rows := [][]string{}
 	for _, n := range nodes {
@@ -120,7 +120,7 @@ func (o *gpuListOptions) instances(nodes []*wire.NodeListStub) {
 	}
 }
 
-// gpuModels counts devices of type gpu by model, in order of model. A device is held while a live allocation has it.
+// gpuModels counts devices of type gpu by model, sorted by model. A device is used while a live allocation holds it.
 func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []*gpuModel {
 	whole, part := map[string]bool{}, map[string]int64{} // part: MiB taken by shares
 	for _, al := range allocs {
@@ -206,7 +206,7 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 	return out
 }
 
-// countWaiting adds what waits for each model; a job that takes any model waits for all of them.
+// countWaiting adds the waiting jobs of each model; a job that takes any model counts for all of them.
 func countWaiting(list []*gpuModel, waiting []nomadlike.QueueItem) {
 	for _, it := range waiting {
 		for _, m := range list {

@@ -37,11 +37,11 @@ muster job checkpoint train && muster job stop train`, 1, 1, o.run)
 	return e.complete(c, "jobs")
 }
 
-// savedAlloc is one allocation that was told, with what was seen of it since.
+// savedAlloc is one notified allocation, and its newest checkpoint since.
 type savedAlloc struct {
 	nomadlike.AllocCheckpoint
-	Checkpoint *wire.SavedCheckpoint `json:",omitempty"` // a newer one
-	over       bool                  // there is no more to wait for
+	Checkpoint *wire.SavedCheckpoint `json:",omitempty"` // newer than the notice
+	over       bool                  // no further checkpoint is awaited
 }
 
 func (o *jobCheckpointOptions) run(ctx context.Context, args []string) error {
@@ -99,10 +99,10 @@ func (o *jobCheckpointOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// checkpointLook is how often it is looked for new checkpoints.
+// checkpointLook is the interval of the search for new checkpoints.
 const checkpointLook = 300 * time.Millisecond
 
-// await waits for new checkpoints and says what is seen. It gives how many allocations have none.
+// await waits for new checkpoints and prints them. It returns how many allocations have none.
 func (o *jobCheckpointOptions) await(ctx context.Context, a *api, stub *wire.JobListStub, all []*savedAlloc, limit time.Duration, said func(*savedAlloc, string, ...any)) (without int) {
 	began := time.Now()
 	for wait := true; wait && ctx.Err() == nil; {
@@ -153,7 +153,7 @@ func (o *jobCheckpointOptions) await(ctx context.Context, a *api, stub *wire.Job
 	return without
 }
 
-// placeText names an allocation by its rank and node.
+// placeText identifies an allocation by its rank and node.
 func placeText(s *savedAlloc) string {
 	if s.NodeRank >= 0 {
 		return fmt.Sprintf("%s (node rank %d) on %s", shortID(s.AllocID, false), s.NodeRank, s.NodeName)
@@ -161,7 +161,7 @@ func placeText(s *savedAlloc) string {
 	return fmt.Sprintf("%s on %s", shortID(s.AllocID, false), s.NodeName)
 }
 
-// savedText tells of a checkpoint with its exact time.
+// savedText describes a checkpoint with its exact time.
 func savedText(c *wire.SavedCheckpoint) string {
 	text := "at " + time.Unix(0, c.Time).UTC().Format("15:04:05.000") + " UTC"
 	if c.Path != "" {
@@ -170,7 +170,7 @@ func savedText(c *wire.SavedCheckpoint) string {
 	return text
 }
 
-// checkpointError returns why a task could not be told to save its state after a time; "" for no reason.
+// checkpointError returns why a task could not be notified to save its state after a time, or "".
 func checkpointError(al *wire.Allocation, after int64) string {
 	for _, name := range sortedKeys(al.TaskStates) {
 		for _, e := range al.TaskStates[name].Events {

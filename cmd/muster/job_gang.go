@@ -11,13 +11,13 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// statusJSON is what `job status -json` prints of a job: the job, and its gangs if it has any.
+// statusJSON is the output of `job status -json`: the job, and its gangs if it has any.
 type statusJSON struct {
 	*wire.Job
 	Gangs []nomadlike.Gang `json:",omitempty"`
 }
 
-// gangsOf reads the gangs of a job that has some; nil for others.
+// gangsOf reads the gangs of a job; nil if it has none.
 func (a *api) gangsOf(ctx context.Context, stub *wire.JobListStub, job *wire.Job) ([]nomadlike.Gang, error) {
 	if !slices.ContainsFunc(job.TaskGroups, func(g *wire.TaskGroup) bool { return g.Gang != nil }) {
 		return nil, nil
@@ -25,7 +25,7 @@ func (a *api) gangsOf(ctx context.Context, stub *wire.JobListStub, job *wire.Job
 	return a.gangs(ctx, stub)
 }
 
-// gangStatus tells how a gang is doing: what it waits for, who is in it, and who is missing.
+// gangStatus prints the state of a gang: what it waits for, its members, and the missing ones.
 func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 	o.heading("Gang " + strconv.Quote(g.Group))
 	state := g.State
@@ -95,7 +95,7 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 	o.table("Node Rank|Ranks|Node|Address|Allocation|GPUs|Status", table)
 }
 
-// missingText says who of a gang does not run, and why.
+// missingText describes missing members of a gang, and why they do not run.
 func missingText(m *nomadlike.GangMissing) string {
 	who := plural(int64(m.Members), "member") + " without a place"
 	if m.NodeRank >= 0 {
@@ -114,10 +114,10 @@ func missingText(m *nomadlike.GangMissing) string {
 	return who + " [" + string(m.Report.Reason) + "]"
 }
 
-// listShown is how many of a list of ids are told.
+// listShown limits the ids that are printed of a list.
 const listShown = 5
 
-// commaList is a list in words, cut where it is long.
+// commaList joins a list with commas and cuts a long one.
 func commaList(list []string) string {
 	text := ""
 	for i, s := range list {

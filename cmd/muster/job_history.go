@@ -110,7 +110,7 @@ func (o *jobHistoryOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// setUint adds a whole number to a query when it was given.
+// setUint adds a number to a query if it was set.
 func setUint(q url.Values, name, flag, value string) error {
 	if value == "" {
 		return nil

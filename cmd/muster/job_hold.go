@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// workVerb is one of hold, release, requeue and retry, which differ in words only.
+// workVerb is hold, release, requeue or retry, which differ only in words.
 type workVerb struct {
 	*env
 	form   format

@@ -90,7 +90,7 @@ func (o *jobInitOptions) run(_ context.Context, args []string) error {
 	return nil
 }
 
-// withoutComments drops comment lines and the blank lines that they leave doubled.
+// withoutComments drops comment lines and the blank lines that this would double.
 func withoutComments(s string) string {
 	var out []string
 	for l := range strings.SplitSeq(s, "\n") {

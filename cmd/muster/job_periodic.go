@@ -54,7 +54,7 @@ func (o *jobPeriodicForceOptions) run(ctx context.Context, args []string) error 
 	return o.follow(ctx, a, o.monitor, stub.Namespace, "", resp.EvalID, func(p *progress) { p.follow = true })
 }
 
-// nextLaunch returns the next time of a periodic job; zero when there is none.
+// nextLaunch returns the next launch of a periodic job; zero if there is none.
 func nextLaunch(p *wire.PeriodicConfig, now time.Time) time.Time {
 	loc := time.UTC
 	if tz := val(p.TimeZone); tz != "" {

@@ -20,8 +20,8 @@ import (
 // Exit codes of job plan.
 const (
 	planSame    = 0   // nothing would be created or destroyed
-	planChanges = 1   // something would
-	planError   = 255 // it could not be told
+	planChanges = 1   // something would be
+	planError   = 255 // the plan could not be made
 )
 
 type jobPlanOptions struct {
@@ -31,7 +31,7 @@ type jobPlanOptions struct {
 	diff           bool
 	verbose        bool
 	policyOverride bool
-	told           bool // the plan is there; what follows is only its exit code
+	told           bool // the plan was printed; the error is only its exit code
 }
 
 func newJobPlan(e *env) *cobra.Command {
@@ -96,7 +96,7 @@ func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
 	return nil
 }
 
-// planCode tells whether a plan creates or destroys anything.
+// planCode returns whether a plan creates or destroys anything, as an exit code.
 func planCode(resp *nomadlike.Plan) int {
 	if resp.Annotations != nil {
 		for _, d := range resp.Annotations.DesiredTGUpdates {
@@ -125,7 +125,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		o.println(o.paint("32", "- Everything can be placed."))
 	} else if w := resp.Why; w != nil {
 		o.waits(w)
-	} else { // an agent that does not tell more
+	} else { // an agent that reports no more
 		o.println(o.paint("33", "- WARNING: not everything can be placed now."))
 		for _, g := range sortedKeys(resp.FailedTGAllocs) {
 			m := resp.FailedTGAllocs[g]
@@ -171,7 +171,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 	o.printf("Submit exactly this, refused if somebody changes the job in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
 }
 
-// waits tells what stands in the way, in the words of job why.
+// waits prints what prevents placement, in the words of job why.
 func (o *jobPlanOptions) waits(w *nomadlike.Why) {
 	head := "- WARNING: not everything can be placed now; it would wait in queue " + cmp.Or(w.Queue, string(structs.QueueDefault))
 	if w.Position > 0 {
@@ -205,7 +205,7 @@ func updatesText(u *wire.DesiredUpdates) string {
 // differ prints the difference between two versions of a job, as an indented tree with marks.
 type differ struct {
 	*env
-	verbose bool // tell the fields of what is new or gone, too
+	verbose bool // also print the fields of added and deleted objects
 }
 
 func (d differ) mark(typ string) string {
@@ -277,7 +277,7 @@ func annotations(list []string) string {
 	return " (" + strings.Join(list, ", ") + ")"
 }
 
-// durationFields are told as people write durations; in a difference they are nanoseconds.
+// durationFields are printed in human-readable form; in a difference they are nanoseconds.
 var durationFields = []string{"Delay", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "MaxDelay", "MaxRunDuration", "MinHealthyTime",
 	"ProgressDeadline", "ShutdownDelay", "Splay", "Stagger", "StopOnClientAfter", "Timeout", "TTL"}
 

@@ -26,7 +26,7 @@ muster job priority example low`, 2, 2, o.run)
 	return e.complete(c, "jobs")
 }
 
-// priorityOf reads a number or the name of one.
+// priorityOf parses a priority: a number or a name.
 func priorityOf(s string) (int, error) {
 	n, known := wire.Priorities[s]
 	if !known {

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// gangs reads who is in the gangs of a job.
+// gangs reads the gangs of a job.
 func (a *api) gangs(ctx context.Context, job *wire.JobListStub) ([]nomadlike.Gang, error) {
 	var out []nomadlike.Gang
 	if _, err := a.get(ctx, jobPath(job.ID, "/gangs"), ns(job.Namespace), &out); err != nil {
@@ -23,18 +23,18 @@ func (a *api) gangs(ctx context.Context, job *wire.JobListStub) ([]nomadlike.Gan
 	return out, nil
 }
 
-// ranked is an allocation with the ranks that run in it.
+// ranked is an allocation and its range of ranks.
 type ranked struct {
 	id           string
 	name         string // of its node
-	address      string // of its node; "" when no roster is left
+	address      string // of its node; "" if there is no roster any more
 	member       int    // node rank
 	first, ranks int
-	labelled     bool // its lines say which rank wrote them
+	labelled     bool // its lines begin with the rank that wrote them
 }
 
-// members lists the allocations of a job's gang in the order of their ranks. Of a gang that has ended badly no roster is
-// left: then they are the newest allocations, in the order of their names.
+// members lists the allocations of a job's gang in rank order. A gang that failed has no roster any more: then they are
+// the newest allocations, in the order of their names.
 func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group string) ([]ranked, error) {
 	gangs, err := a.gangs(ctx, stub)
 	if err != nil {
@@ -179,7 +179,7 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 	return o.print(ctx, a, al, name, o.out)
 }
 
-// together prints the logs of all members at once, whole lines.
+// together prints the logs of all members at once, in whole lines.
 func (o *jobLogsOptions) together(ctx context.Context, a *api, ms []ranked, name string) error {
 	var mu sync.Mutex
 	errs := make([]error, len(ms))
@@ -207,7 +207,7 @@ func (o *jobLogsOptions) together(ctx context.Context, a *api, ms []ranked, name
 	return errors.Join(errs...)
 }
 
-// labelWriter begins every line that it is given with a label; it is given whole lines.
+// labelWriter adds a label to every line. Its input is whole lines.
 type labelWriter struct {
 	w     io.Writer
 	label string

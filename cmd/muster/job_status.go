@@ -259,7 +259,7 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 	return nil
 }
 
-// waiting tells why allocations are not placed.
+// waiting prints why allocations are not placed.
 func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobListStub, evals []*wire.Evaluation) {
 	o.heading("Placement Failure")
 	for _, ev := range evals {
@@ -286,7 +286,7 @@ func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobLi
 	o.hint("More:  muster job why %s", stub.ID)
 }
 
-// later lists evaluations that wait for their time: rescheduling with a delay.
+// later lists evaluations with a start time in the future: delayed rescheduling.
 func (o *jobStatusOptions) later(evals []*wire.Evaluation) {
 	rows := [][]string{}
 	for _, ev := range evals {

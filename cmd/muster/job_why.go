@@ -54,7 +54,7 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 
 func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	if w.Reason == "" && len(w.Groups) > 0 && w.Groups[0].Reason == structs.ReasonPreemptionPending {
-		w.Reason = w.Groups[0].Reason // it has its places, and others are still in them
+		w.Reason = w.Groups[0].Reason // it has its places, and other work still occupies them
 	}
 	waits := w.Waiting > 0 || w.Reason != ""
 	head := fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint(stateColour(w.Status), w.Status))
@@ -84,7 +84,7 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	}
 }
 
-// pairs prints lines with their names in front, each name once.
+// pairs prints lines with a name in front. A repeated name is left out.
 func (e *env) pairs(indent string, lines [][2]string) {
 	last := ""
 	for _, l := range lines {
@@ -97,7 +97,7 @@ func (e *env) pairs(indent string, lines [][2]string) {
 	}
 }
 
-// lines tell why a job waits, with a name for each.
+// lines describes why a job waits, as lines with names.
 func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) {
 	add := func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) }
 	if w.Waiting > 0 {
@@ -179,7 +179,7 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	return lines
 }
 
-// orderText says what a place in line is made of.
+// orderText describes the parts of a place in the queue.
 func orderText(terms []nomadlike.OrderTerm) string {
 	var out []string
 	for _, t := range terms {
@@ -199,7 +199,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		if g.Reason != "" {
 			reason = " [" + string(g.Reason) + "]"
 		}
-		if gated(g) { // no node was asked
+		if gated(g) { // nodes were not considered
 			add("blocked", "group %s: %d of %d placed%s", g.Name, g.Placed, g.Wanted, reason)
 			for _, r := range g.Refusals {
 				add("blocked", "  %s", preconditionText(r.ToStructs()))
@@ -224,7 +224,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		var cures []string
 		for _, r := range g.Refusals {
 			if never && r.CuredBy != structs.EventNodeJoined {
-				continue // nothing that comes free would do
+				continue // no released resource would help
 			}
 			if c := cure(r.ToStructs()); c != "" && !slices.Contains(cures, c) {
 				cures = append(cures, c)
@@ -249,10 +249,10 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 	}
 }
 
-// aheadShown is how many jobs ahead are named.
+// aheadShown limits the listed jobs ahead.
 const aheadShown = 5
 
-// adviceLines prints what would start a job.
+// adviceLines prints which changes would start a job.
 func adviceLines(a *nomadlike.Advice, add func(k, f string, args ...any)) {
 	if a == nil {
 		return
@@ -272,7 +272,7 @@ func adviceLines(a *nomadlike.Advice, add func(k, f string, args ...any)) {
 	}
 }
 
-// askText is an amount in words, "" for nothing.
+// askText formats an amount, "" for nothing.
 func askText(a nomadlike.Ask) string {
 	parts := []string{}
 	if a.GPUs > 0 {

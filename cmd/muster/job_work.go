@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// workRows tell of a job's work what Nomad's jobs do not have.
+// workRows describes the fields of a job that Nomad's jobs do not have.
 func workRows(job *wire.Job, now time.Time) (rows [][2]string) {
 	add := func(name, format string, args ...any) {
 		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})

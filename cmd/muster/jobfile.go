@@ -18,7 +18,7 @@ import (
 
 const jobFileMax = 1 << 20 // bytes
 
-// jobFile is the flags of commands that read a job file.
+// jobFile holds the flags of commands that read a job file.
 type jobFile struct {
 	vars     []string
 	varFiles []string
@@ -32,7 +32,7 @@ func (o *jobFile) flags(c *cobra.Command) {
 	files(c, "hcl", "nomad", "json")
 }
 
-// read parses a job file; "-" is standard input. The job comes back without defaults, as the server wants it.
+// read parses a job file; "-" is standard input. The job has no defaults filled in: the server does that.
 func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire.JobSubmission, error) {
 	var src []byte
 	var err error
@@ -85,7 +85,7 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 		e.hint("%s", diags.String())
 	}
 	if job == nil {
-		return nil, nil, exitCode(exitError) // the diagnostics say it all
+		return nil, nil, exitCode(exitError) // the diagnostics were printed
 	}
 	if job.Namespace == nil && e.namespace != "" && e.namespace != "*" {
 		job.Namespace = &e.namespace
@@ -103,14 +103,14 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 	return job, sub, nil
 }
 
-// Limits of evaluating a job file; a loop in it is a few bytes long whatever it computes.
+// Limits of evaluating a job file: a few bytes may compute anything.
 const (
 	jobFileTime = 10 * time.Second
 	jobFileHeap = 1 << 30 // bytes
 )
 
-// parseBounded parses a job file in this process, which has its variables and files, and gives up beyond the limits.
-// What it leaves running ends with the process.
+// parseBounded parses a job file in this process, with its variables and files, and gives up beyond the limits. An
+// abandoned parse ends with the process.
 func parseBounded(name string, src []byte, opts jobspec.ParseOptions, limit time.Duration, heapMax uint64) (*wire.Job, jobspec.Diagnostics, error) {
 	type result struct {
 		job   *wire.Job
@@ -140,7 +140,7 @@ func parseBounded(name string, src []byte, opts jobspec.ParseOptions, limit time
 	}
 }
 
-// readBounded reads a small file.
+// readBounded reads a file of limited size.
 func readBounded(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -154,7 +154,7 @@ func readBounded(name string) ([]byte, error) {
 	return b, err
 }
 
-// varMap reads name=value pairs.
+// varMap parses name=value pairs.
 func varMap(what string, pairs []string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, p := range pairs {

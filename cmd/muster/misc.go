@@ -88,7 +88,7 @@ muster status 8ba85cef`, 0, 1, o.run)
 	return e.complete(c, "jobs")
 }
 
-// search finds the one object that an id or the beginning of one means. A job whose id is exactly it comes first.
+// search finds the one object with an id or id prefix. A job with exactly this id wins.
 func (a *api) search(ctx context.Context, text string) (kind, id, namespace string, err error) {
 	var resp wire.SearchResponse
 	if _, err := a.put(ctx, "/v1/search", ns(a.anyNamespace()), wire.SearchRequest{Prefix: text, Context: "all"}, &resp); err != nil {
@@ -145,7 +145,7 @@ func (o *statusOptions) run(ctx context.Context, args []string) error {
 	return fmt.Errorf("%q is one of the %s, which have no status", id, kind)
 }
 
-// splitComma reads a list with commas between; empty parts fall away.
+// splitComma splits a list at commas and drops empty parts.
 func splitComma(s string) []string {
 	var out []string
 	for p := range strings.SplitSeq(s, ",") {

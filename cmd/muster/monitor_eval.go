@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	pollWait  = 2 * time.Second        // of one blocking query
-	pollQuiet = 100 * time.Millisecond // between queries that told nothing new
-	whyAfter  = time.Second            // of waiting, before asking for the reason
+	pollWait  = 2 * time.Second        // maximum duration of one blocking query
+	pollQuiet = 100 * time.Millisecond // between queries without news
+	whyAfter  = time.Second            // waiting time before the reason is queried
 )
 
-// progress follows what a request set in motion and tells it line by line:
+// progress follows the effects of a request and prints them line by line:
 //
 //	queued -> decided -> placed (n of m) -> starting -> running
 //
-// It ends when the evaluation is answered and, with follow set, everything it placed has left "pending".
+// It ends when the evaluation is complete and, with follow set, no allocation that it placed is "pending".
 type progress struct {
 	*env
 	api       *api
@@ -30,15 +30,15 @@ type progress struct {
 	jobID     string
 	verbose   bool
 	follow    bool // watch the allocations start
-	wait      bool // stay until everything is placed, instead of ending with exit code 2
-	service   bool // allocations that fail while starting make the command fail
+	wait      bool // continue until everything is placed, instead of ending with exit code 2
+	service   bool // an allocation that fails while starting fails the command
 
-	allocs map[string]string // id -> last told state
+	allocs map[string]string // id -> last printed state
 	cut    func(string) string
 	reason string
 }
 
-// step prints a line of a section that the first line opens.
+// step prints one progress line with its time.
 func (p *progress) step(f string, args ...any) {
 	p.printf("    %s: %s\n", p.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
 }
@@ -47,7 +47,7 @@ func (p *progress) title(f string, args ...any) {
 	p.printf("%s %s: %s\n", p.bold("==>"), p.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
 }
 
-// watch follows an evaluation to its end. "" means that the request needed none.
+// watch follows an evaluation to its end. evalID is "" if the request created none.
 func (p *progress) watch(ctx context.Context, evalID string) error {
 	if evalID == "" {
 		return nil
@@ -161,7 +161,7 @@ func terminal(status string) bool {
 	return status == "complete" || status == "failed" || status == "canceled"
 }
 
-// pause waits until it is time to ask again, or gives why ctx ended.
+// pause waits before the next query. It returns the reason if ctx ended.
 func pause(ctx context.Context) error {
 	t := time.NewTimer(pollQuiet)
 	defer t.Stop()
@@ -173,7 +173,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// failed tells of each group what kept it from being placed.
+// failed prints for each group why it was not placed.
 func (p *progress) failed(ev *wire.Evaluation) {
 	for _, g := range sortedKeys(ev.FailedTGAllocs) {
 		m := ev.FailedTGAllocs[g]
@@ -184,7 +184,7 @@ func (p *progress) failed(ev *wire.Evaluation) {
 	}
 }
 
-// evalAllocs tells of the allocations that an evaluation made.
+// evalAllocs prints the allocations of an evaluation.
 func (p *progress) evalAllocs(ctx context.Context, ev *wire.Evaluation) error {
 	var list []*wire.AllocationListStub
 	if _, err := p.api.get(ctx, "/v1/evaluation/"+ev.ID+"/allocations", ns(p.namespace), &list); err != nil {
@@ -242,14 +242,14 @@ func (p *progress) because(a *wire.AllocationListStub) string {
 	return ""
 }
 
-// tellWhy tells why a job waits when the reason has changed since it was last told.
+// tellWhy prints why a job waits, if the reason has changed since it was last printed.
 func (p *progress) tellWhy(ctx context.Context) {
 	if p.jobID == "" {
 		return
 	}
 	var w nomadlike.Why
 	if _, err := p.api.get(ctx, jobPath(p.jobID, "/why"), ns(p.namespace), &w); err != nil {
-		return // only an addition to what is told anyway
+		return // the reason is only an addition to the other lines
 	}
 	reason := string(w.Reason)
 	if w.Position > 0 {
@@ -261,7 +261,7 @@ func (p *progress) tellWhy(ctx context.Context) {
 	p.reason = reason
 }
 
-// start watches allocations until none is pending; with unplaced set, also until nothing waits for a place.
+// start watches allocations until none is pending; with unplaced set, also until all are placed.
 func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool) error {
 	if len(p.allocs) == 0 && !unplaced {
 		return nil
@@ -339,7 +339,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 	}
 }
 
-// nextStep names the one command to run next.
+// nextStep prints the most useful next command.
 func (p *progress) nextStep(list []*wire.AllocationListStub) {
 	var first *wire.AllocationListStub
 	for _, a := range list {
@@ -357,7 +357,7 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 	p.hint("Follow its logs:  muster alloc logs -f %s", p.cut(first.ID))
 }
 
-// metricLines says in words what a metric counts: why allocations of a group have no place.
+// metricLines describes why allocations of a group were not placed.
 func metricLines(m *wire.AllocationMetric) []string {
 	var out []string
 	if m.NodesInPool == 0 && m.NodesEvaluated == 0 && len(m.Refusals) == 0 {
@@ -397,13 +397,13 @@ func metricLines(m *wire.AllocationMetric) []string {
 	return out
 }
 
-// monitorOptions are the flags of commands that make an evaluation and follow it.
+// monitorOptions are the flags of commands that create an evaluation and follow it.
 type monitorOptions struct {
 	detach  bool
 	verbose bool
 }
 
-// follow prints or follows an evaluation, as -detach says.
+// follow follows an evaluation or, with -detach, prints its id.
 func (e *env) follow(ctx context.Context, a *api, o monitorOptions, namespace, jobID, evalID string, set func(*progress)) error {
 	if evalID == "" {
 		return nil
@@ -419,7 +419,7 @@ func (e *env) follow(ctx context.Context, a *api, o monitorOptions, namespace, j
 	return p.watch(ctx, evalID)
 }
 
-// query adds a true flag to a query.
+// queryFlag adds a true flag to a query.
 func queryFlag(q url.Values, name string, on bool) {
 	if on {
 		q.Set(name, "true")

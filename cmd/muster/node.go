@@ -116,7 +116,7 @@ func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// blast says whom it hits when a node goes: live allocations, their GPUs and jobs.
+// blast describes what the loss of a node would affect: live allocations, their GPUs and jobs.
 func (e *env) blast(ctx context.Context, a *api, nodeID string) (string, error) {
 	var allocs []*wire.Allocation
 	if _, err := a.get(ctx, "/v1/node/"+nodeID+"/allocations", nil, &allocs); err != nil {

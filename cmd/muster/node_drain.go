@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-const drainDeadline = time.Hour // unless -deadline says otherwise
+const drainDeadline = time.Hour // default of -deadline
 
 type nodeDrainOptions struct {
 	*env
@@ -154,7 +154,7 @@ func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
 	return o.watch(ctx, a, n)
 }
 
-// checkpointEvents returns what an allocation's tasks did about saving their state, oldest first.
+// checkpointEvents returns the checkpoint events of an allocation's tasks, oldest first.
 func checkpointEvents(al *wire.Allocation) (out []*wire.TaskEvent) {
 	for _, name := range sortedKeys(al.TaskStates) {
 		for _, e := range al.TaskStates[name].Events {
@@ -173,7 +173,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// watch follows a drain until it is over.
+// watch follows a drain until it has ended.
 func (o *nodeDrainOptions) watch(ctx context.Context, a *api, n *wire.Node) error {
 	err := o.follow(ctx, a, n)
 	if err != nil && ctx.Err() != nil {

@@ -99,7 +99,7 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 	return nil
 }
 
-// settings returns the scheduler settings of a pool, made when it has none.
+// settings returns the scheduler settings of a pool, creating them if absent.
 func (o *nodePoolOptions) settings(p *wire.NodePool) *wire.PoolSchedulerSettings {
 	if p.SchedulerConfiguration == nil {
 		p.SchedulerConfiguration = &wire.PoolSchedulerSettings{}
@@ -107,7 +107,7 @@ func (o *nodePoolOptions) settings(p *wire.NodePool) *wire.PoolSchedulerSettings
 	return p.SchedulerConfiguration
 }
 
-// orNoLimit is a limit for a person.
+// orNoLimit formats a limit.
 func orNoLimit(n int64) string {
 	if n == 0 {
 		return "no limit"
@@ -115,7 +115,7 @@ func orNoLimit(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// ratio is an overcommit ratio for a person.
+// ratio formats an overcommit ratio.
 func ratio(percent int64) string {
 	if percent == 0 {
 		percent = 100

@@ -281,7 +281,7 @@ func (o *nodeStatusOptions) resources(n *wire.Node, allocs []*wire.Allocation, h
 	}
 }
 
-// devices lists the node's devices and who has them.
+// devices lists the node's devices and which allocations hold them.
 func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 	if n.NodeResources == nil || len(n.NodeResources.Devices) == 0 {
 		return
@@ -338,7 +338,7 @@ func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 	o.mig(n.NodeResources)
 }
 
-// mig shows how the GPUs in MIG mode are divided, and could be.
+// mig shows how the GPUs in MIG mode are divided, and how they could be.
 func (o *nodeStatusOptions) mig(r *wire.NodeResources) {
 	if len(r.MIG) == 0 {
 		return

@@ -19,12 +19,12 @@ import (
 	"github.com/muster-sched/muster/internal/version"
 )
 
-// nodesimOptions is the command line of muster nodesim.
+// nodesimOptions holds the flags of muster nodesim.
 type nodesimOptions struct {
 	cfg      nodesim.Config
 	tls      tlsutil.Files
 	logLevel string
-	debug    string // address of /debug/pprof, "" is none
+	debug    string // address of /debug/pprof, "" for none
 }
 
 func newNodesim(e *env) *cobra.Command {
@@ -107,7 +107,7 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 	return fleet.Run(ctx)
 }
 
-// serveProfiles serves net/http/pprof on an address until stop.
+// serveProfiles serves net/http/pprof on an address until stop is called.
 func serveProfiles(addr string) (stop func(), err error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

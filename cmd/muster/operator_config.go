@@ -68,7 +68,7 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// savesText tells how many allocations may save their state at a time.
+// savesText formats the limits of concurrent checkpoints.
 func savesText(c *wire.SchedulerConfiguration) string {
 	out := []string{"no limit"}
 	if c.MaxCheckpoints > 0 {
@@ -80,7 +80,7 @@ func savesText(c *wire.SchedulerConfiguration) string {
 	return strings.Join(out, ", ")
 }
 
-// readSaves changes the limits of storages as "lustre1=4,nfs=0" says; 0 removes one.
+// readSaves applies changes of storage limits such as "lustre1=4,nfs=0"; 0 removes a limit.
 func readSaves(now map[string]int64, text string) (map[string]int64, error) {
 	out := maps.Clone(now)
 	if out == nil {
@@ -107,7 +107,7 @@ type schedulerSetOptions struct {
 	set        map[string]*string
 }
 
-// The flags of set-config; all are optional and leave what they do not name alone.
+// The flags of set-config; each is optional and changes only its own setting.
 var schedulerFlags = []struct{ name, help string }{
 	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ..."},
 	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
@@ -332,7 +332,7 @@ func (o *autopilotOptions) health(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	a.accept = http.StatusTooManyRequests // an unhealthy cluster's answer has this status, and the same body
+	a.accept = http.StatusTooManyRequests // an unhealthy cluster is answered with this status and the same body
 	var h wire.OperatorHealthReply
 	if _, err := a.get(ctx, "/v1/operator/autopilot/health", nil, &h); err != nil {
 		return err

@@ -73,7 +73,7 @@ muster operator scheduler replay -json decision.bin`, 1, 1, o.replay)
 	return files(c)
 }
 
-// replayed is what a decision came to.
+// replayed is the result of a decision.
 type replayed struct {
 	Index  uint64
 	Policy string

@@ -45,7 +45,7 @@ func (o *predictionsOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// predictionText says how right predictions were.
+// predictionText describes the accuracy of predictions.
 func predictionText(p *nomadlike.Predictions) string {
 	text := fmt.Sprintf("Run times: predicted for %.0f%% of %d pieces of work that ended", 100*p.PredictedShare, p.Ended)
 	if p.Predicted > 0 {

@@ -61,12 +61,12 @@ func (o *snapshotOptions) save(ctx context.Context, args []string) error {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	defer rc.Close()
-	// Under its own name only when it is whole, checked and on disk.
+	// The file gets its name only when it is complete, checked and on disk.
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".snapshot-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone after the rename
+	defer os.Remove(tmp.Name()) // the temporary name; on success the file has its own by then
 	defer tmp.Close()
 	n, err := io.Copy(tmp, rc)
 	if err == nil {
@@ -82,7 +82,7 @@ func (o *snapshotOptions) save(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("what came is no whole snapshot: %w", err)
 	}
-	if err := os.Link(tmp.Name(), name); err != nil { // unlike a rename, never over a file that appeared meanwhile
+	if err := os.Link(tmp.Name(), name); err != nil { // unlike a rename, a link never replaces a file that appeared meanwhile
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	o.printf("State file written to %s (index %d, %s)\n", name, meta.Index, bytesText(uint64(n)))

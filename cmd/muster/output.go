@@ -16,17 +16,17 @@ import (
 func (e *env) printf(f string, args ...any) { fmt.Fprintf(e.out, f, args...) }
 func (e *env) println(args ...any)          { fmt.Fprintln(e.out, args...) }
 
-// hint goes to stderr: the command to run next, or a warning. Data alone goes to stdout.
+// hint prints to stderr: the next command, or a warning. Only data goes to stdout.
 func (e *env) hint(f string, args ...any) { fmt.Fprintf(e.err, f+"\n", args...) }
 
-// warn prints warnings of the server, if there are any.
+// warn prints the server's warnings, if any.
 func (e *env) warn(text string) {
 	if text = strings.TrimSpace(text); text != "" {
 		e.hint("%s\n%s\n", e.paint("1;33", "Warnings:"), text)
 	}
 }
 
-// colour reports whether stdout takes colours. State is never told by colour alone.
+// colour reports whether stdout supports colours. Colour is never the only sign of a state.
 func (e *env) colour() bool {
 	if e.noColor {
 		return false
@@ -46,7 +46,7 @@ func (e *env) bold(s string) string { return e.paint("1", s) }
 // heading starts a section.
 func (e *env) heading(s string) { e.println("\n" + e.bold(s)) }
 
-// stateColour returns the colour of a word that tells a state.
+// stateColour returns the colour of a state's name.
 func stateColour(word string) string {
 	switch word {
 	case "running", "ready", "complete", "alive", "healthy", "eligible", "successful":
@@ -59,7 +59,7 @@ func stateColour(word string) string {
 	return ""
 }
 
-// table prints rows under a head ("ID|Name|Status"), columns two spaces apart.
+// table prints rows under a head ("ID|Name|Status"), with columns two spaces apart.
 func (e *env) table(head string, rows [][]string) {
 	all := append([][]string{strings.Split(head, "|")}, rows...)
 	widths := make([]int, len(all[0]))
@@ -104,10 +104,10 @@ func (e *env) kv(rows [][2]string) {
 	}
 }
 
-// idLengths are where ids may be cut: at 8 characters, as people know them, else before a dash.
+// idLengths are the lengths to which ids may be cut: 8 characters, else up to a dash.
 var idLengths = []int{8, 13, 18, 23, 36}
 
-// abbreviate returns a function that cuts ids to 8 characters, or to as few more as tell the given ones apart.
+// abbreviate returns a function that cuts ids to the shortest of idLengths that keeps the given ones distinct.
 func abbreviate(verbose bool, list []string) func(string) string {
 	n := 36
 	if !verbose {
@@ -137,7 +137,7 @@ func abbreviate(verbose bool, list []string) func(string) string {
 	}
 }
 
-// shortID is an id as people see it.
+// shortID returns an id in display form.
 func shortID(id string, verbose bool) string {
 	if !verbose && len(id) == 36 {
 		return id[:8]
@@ -145,7 +145,7 @@ func shortID(id string, verbose bool) string {
 	return id
 }
 
-// age is a time as a distance from now; verbose tells the time itself.
+// age formats a time relative to now; verbose prints the time itself.
 func (e *env) age(t time.Time, verbose bool) string {
 	if t.IsZero() || t.UnixNano() <= 0 {
 		return "-"
@@ -164,7 +164,7 @@ func (e *env) ageNanos(ns int64, verbose bool) string {
 	return e.age(time.Unix(0, ns), verbose && ns > 0)
 }
 
-// span is a duration in its two largest units.
+// span formats a duration in its two largest units.
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	units := []struct {
@@ -186,7 +186,7 @@ func span(d time.Duration) string {
 	return "0s"
 }
 
-// date is a time for people; zero is "-".
+// date formats a time; zero is "-".
 func date(t time.Time) string {
 	if t.IsZero() || t.UnixNano() <= 0 {
 		return "-"
@@ -194,7 +194,7 @@ func date(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// mib is an amount of memory given in MiB.
+// mib formats an amount in MiB.
 func mib(n int64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<18) == 0, n >= 10<<20:
@@ -205,7 +205,7 @@ func mib(n int64) string {
 	return fmt.Sprintf("%d MiB", n)
 }
 
-// bytesText is an amount of memory given in bytes.
+// bytesText formats an amount in bytes.
 func bytesText(n uint64) string {
 	switch {
 	case n >= 1<<30:
@@ -249,7 +249,7 @@ func orNone(s string) string {
 	return s
 }
 
-// confirm asks before something that cannot be taken back. Where nobody can answer it does not ask, as Nomad.
+// confirm asks before an irreversible action. Without a terminal it does not ask, as in Nomad.
 func (e *env) confirm(yes bool, question string, args ...any) error {
 	if yes || !e.tty {
 		return nil

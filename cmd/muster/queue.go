@@ -66,7 +66,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 			}
 			return name != o.only && !strings.HasPrefix(name, o.only+"/")
 		})
-		if len(list) == 0 { // nothing waits in it, or there is no such queue
+		if len(list) == 0 { // no work waits in the queue, or it does not exist
 			if _, err := a.get(ctx, "/v1/queue/"+escapePath(o.only), nil, &nomadlike.QueueState{}); err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// me returns the name under which jobs are submitted: the token's, or the operating system's user.
+// me returns the name under which the user submits jobs: the token's, or the operating system's.
 func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 	if a.token != "" {
 		var t struct{ Name string }
@@ -124,7 +124,7 @@ func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 	return u.Username, nil
 }
 
-// asks returns what a waiting job asks for in all.
+// asks describes everything that a waiting job asks for.
 func asks(it *nomadlike.QueueItem) string {
 	parts := []string{}
 	if it.GPUs > 0 {

@@ -20,17 +20,17 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// objectOptions are those of commands on queues, quotas and reservations.
+// objectOptions are the flags of commands on queues, quotas and reservations.
 type objectOptions struct {
 	*env
 	form format
 }
 
-// escapePath is a queue's path or a name in a URL; the slashes of a path stay.
+// escapePath escapes a queue's path or a name for a URL and keeps the slashes of a path.
 func escapePath(p string) string { return strings.ReplaceAll(url.PathEscape(p), "%2F", "/") }
 
-// specBlocks reads a file with any number of labelled blocks of a kind (queue "a" { ... }), or with a JSON object or a
-// list of them, and gives each as JSON.
+// specBlocks reads a file with labelled blocks of a kind (queue "a" { ... }), or with a JSON object or a list of them,
+// and returns each as JSON.
 func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	src, err := e.readFile(path, specFileMax)
 	if err != nil {
@@ -66,7 +66,7 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// jsonSpecs returns the objects of a file in JSON; nil for one that is not.
+// jsonSpecs returns the objects of a JSON file; nil if it is not JSON.
 func jsonSpecs(src []byte, path string) ([]json.RawMessage, error) {
 	t := bytes.TrimSpace(src)
 	switch {
@@ -82,7 +82,7 @@ func jsonSpecs(src []byte, path string) ([]json.RawMessage, error) {
 	return nil, nil
 }
 
-// decodeSpec reads one object strictly.
+// decodeSpec decodes one object strictly.
 func decodeSpec(raw []byte, path, kind string, v any) error {
 	unknown, err := wire.Decode(raw, v)
 	if err != nil {
@@ -183,7 +183,7 @@ func gpuText(a *wire.Amount) string {
 	return strconv.FormatFloat(*a.GPUs, 'f', -1, 64)
 }
 
-// amountText is an amount for a person.
+// amountText formats an amount.
 func amountText(a *wire.Amount) string {
 	if a == nil {
 		return "-"
@@ -210,7 +210,7 @@ func amountText(a *wire.Amount) string {
 	return strings.Join(parts, ", ")
 }
 
-// heldText is an amount that is held or guaranteed, for a person: what is 0 is left out.
+// heldText formats an amount that is held or guaranteed; components that are 0 are left out.
 func heldText(a *wire.Amount) string {
 	if a == nil {
 		return "-"
@@ -230,7 +230,7 @@ func heldText(a *wire.Amount) string {
 	return amountText(&c)
 }
 
-// billingText are weights of billing for a person.
+// billingText formats billing weights.
 func billingText(b *wire.Billing) string {
 	if b == nil {
 		return "none: by dominant share"
@@ -272,7 +272,7 @@ func objectInspect(e *env, kind, at, example string, shape func() any) *cobra.Co
 	})
 }
 
-// objectDelete returns the verb that deletes one.
+// objectDelete returns the verb that deletes an object of a kind.
 func objectDelete(e *env, kind, at, example, short string) *cobra.Command {
 	o := &objectOptions{env: e}
 	return e.verb("delete [options] NAME", short, "", "muster "+kind+" delete "+example, 1, 1, func(ctx context.Context, args []string) error {
@@ -290,7 +290,7 @@ func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v an
 		return err
 	}
 	if _, err := a.get(ctx, at+escapePath(name), nil, v); err != nil {
-		return err // which names the object
+		return err // the error names the object
 	}
 	b, err := json.MarshalIndent(v, "", "    ")
 	if err != nil {
@@ -314,7 +314,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	}
 	var q nomadlike.QueueState
 	if _, err := a.get(ctx, "/v1/queue/"+escapePath(args[0]), nil, &q); err != nil {
-		return err // which names the queue
+		return err // the error names the queue
 	}
 	if done, err := o.form.done(o.env, &q); done || err != nil {
 		return err

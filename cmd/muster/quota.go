@@ -138,7 +138,7 @@ func intText(n *int) string {
 	return strconv.Itoa(*n)
 }
 
-// quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as Nomad has it,
+// quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as in Nomad,
 // the settings of one quota.
 func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
 	src, err := e.readFile(path, specFileMax)
@@ -183,7 +183,7 @@ func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// quotaObject is a quota's settings in the shape of the API: "limit" may come several times, "device" has a label.
+// quotaObject converts a quota's settings to the shape of the API: "limit" may be repeated, "device" has a label.
 func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 	obj, limits := map[string]any{}, []any{}
 	diags := hclMap(&hclsyntax.Body{Attributes: b.Attributes}, obj)

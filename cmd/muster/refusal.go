@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// refusalLine says why nodes were refused, how many, and by how much the nearest falls short.
+// refusalLine says how many nodes were refused, why, and by how much the nearest falls short.
 func refusalLine(r structs.Refusal) string {
 	if r.Nodes == 0 {
 		return preconditionText(r)
@@ -24,7 +24,7 @@ func refusalLine(r structs.Refusal) string {
 	return s
 }
 
-// refusedFor says what keeps nodes from being used.
+// refusedFor says why nodes cannot be used.
 func refusedFor(r structs.Refusal) string {
 	text := r.Text()
 	if what, missing := r.Missing(); missing {
@@ -57,12 +57,12 @@ func refusedFor(r structs.Refusal) string {
 	return text
 }
 
-// gated reports whether a group waits for something that no node has to do with.
+// gated reports whether a group waits for something unrelated to nodes.
 func gated(g *nomadlike.WhyGroup) bool {
 	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == structs.EventNodeJoined })
 }
 
-// preconditionText says what stands in the way whatever single nodes offer.
+// preconditionText describes a reason that no single node can satisfy.
 func preconditionText(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionSpares:
@@ -100,7 +100,7 @@ func preconditionText(r structs.Refusal) string {
 	return r.Text()
 }
 
-// lackText returns what is missing, with its unit.
+// lackText returns the missing amount with its unit.
 func lackText(r structs.Refusal) string {
 	switch r.Unit {
 	case structs.UnitMiB:
@@ -115,7 +115,7 @@ func lackText(r structs.Refusal) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", r.Short, r.Unit.Of(r.Short)))
 }
 
-// slotText tells the largest amount that is free on one GPU; "" for nothing.
+// slotText describes the largest free amount on one GPU; "" for none.
 func slotText(r structs.Refusal) string {
 	switch {
 	case r.Largest <= 0:
@@ -126,7 +126,7 @@ func slotText(r structs.Refusal) string {
 	return fmt.Sprintf("; the most that is free on one GPU is %d%s", r.Largest, r.Unit)
 }
 
-// cure says what would have to happen for a refusal to end; "" where nobody can do anything about it.
+// cure says what would end a refusal; "" if nothing can be done.
 func cure(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionSuspended:
@@ -169,7 +169,7 @@ func cure(r structs.Refusal) string {
 	return cureByEvent(r)
 }
 
-// cureByEvent says which event would help with what nodes lack.
+// cureByEvent says which event would provide what nodes lack.
 func cureByEvent(r structs.Refusal) string {
 	text := r.Text()
 	switch r.Dimension {
@@ -192,7 +192,7 @@ func cureByEvent(r structs.Refusal) string {
 	return ""
 }
 
-// cureByEnd says how much other work would have to give back.
+// cureByEnd says how much other work would have to release.
 func cureByEnd(r structs.Refusal) string {
 	where := "that node"
 	if r.Nodes > 1 {
@@ -217,7 +217,7 @@ func cureByEnd(r structs.Refusal) string {
 	return fmt.Sprintf("%s comes free on %s", r.Text(), where)
 }
 
-// cureByNode says what a node has to be like that would help.
+// cureByNode describes a node that would help.
 func cureByNode(r structs.Refusal) string {
 	if what, missing := r.Missing(); missing {
 		text := "a node with " + what + " becomes ready"
@@ -237,7 +237,7 @@ func cureByNode(r structs.Refusal) string {
 	return "a node with " + r.Text() + " becomes ready"
 }
 
-// cureText says what event would help.
+// cureText says which event would help.
 func cureText(kind structs.EventKind) string {
 	switch kind {
 	case structs.EventNone:

@@ -12,7 +12,7 @@ import (
 
 const candidatesShown = 20 // of an ambiguous prefix
 
-// namespaces is the namespace to look for allocations and evaluations in: the one asked for, or all.
+// anyNamespace returns the namespace in which to look for allocations and evaluations: the requested one, or all.
 func (a *api) anyNamespace() string {
 	if a.namespace != "" {
 		return a.namespace
@@ -20,7 +20,7 @@ func (a *api) anyNamespace() string {
 	return "*"
 }
 
-// ns makes a query for objects of a namespace.
+// ns returns a query for objects of a namespace.
 func ns(namespace string) url.Values {
 	q := url.Values{}
 	if namespace != "" {
@@ -29,12 +29,12 @@ func ns(namespace string) url.Values {
 	return q
 }
 
-// jobPath returns the path of a job; ids may hold slashes.
+// jobPath returns the API path of a job; ids may contain slashes.
 func jobPath(id string, rest ...string) string {
 	return "/v1/job/" + url.PathEscape(id) + strings.Join(rest, "")
 }
 
-// ambiguous says that a prefix means several things, and which.
+// ambiguous returns the error for a prefix with several matches, and lists them.
 func ambiguous(what, prefix string, candidates []string) error {
 	n := len(candidates)
 	if n > candidatesShown {
@@ -43,7 +43,7 @@ func ambiguous(what, prefix string, candidates []string) error {
 	return fmt.Errorf("%q is the beginning of %d %s; say more of it:\n  %s", prefix, n, what, strings.Join(candidates, "\n  "))
 }
 
-// job finds the one job that an id or the beginning of one means.
+// job finds the one job with an id or id prefix.
 func (a *api) job(ctx context.Context, prefix string) (*wire.JobListStub, error) {
 	q := url.Values{"prefix": {prefix}}
 	var list []*wire.JobListStub
@@ -81,7 +81,7 @@ func orDefault(namespace string) string {
 	return namespace
 }
 
-// idPrefix checks the beginning of a UUID and makes it even, as lists want it.
+// idPrefix validates a UUID prefix and shortens it to an even length, as list endpoints require.
 func idPrefix(what, s string) (string, error) {
 	clean := strings.ToLower(s)
 	if len(clean) < 2 {
@@ -96,7 +96,7 @@ func idPrefix(what, s string) (string, error) {
 	return strings.TrimSuffix(clean, "-"), nil
 }
 
-// alloc finds the one allocation that the beginning of an id means.
+// allocStub finds the one allocation with an id prefix.
 func (a *api) allocStub(ctx context.Context, prefix string) (*wire.AllocationListStub, error) {
 	p, err := idPrefix("allocation", prefix)
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *api) allocStub(ctx context.Context, prefix string) (*wire.AllocationLis
 	return nil, ambiguous("allocations", prefix, names)
 }
 
-// alloc reads an allocation by the beginning of its id.
+// alloc reads the one allocation with an id prefix.
 func (a *api) alloc(ctx context.Context, prefix string) (*wire.Allocation, error) {
 	s, err := a.allocStub(ctx, prefix)
 	if err != nil {
@@ -138,7 +138,7 @@ func (a *api) alloc(ctx context.Context, prefix string) (*wire.Allocation, error
 	return &out, nil
 }
 
-// evalOf finds the one evaluation that the beginning of an id means.
+// evaluation finds the one evaluation with an id prefix.
 func (a *api) evaluation(ctx context.Context, prefix string, related bool) (*wire.Evaluation, error) {
 	p, err := idPrefix("evaluation", prefix)
 	if err != nil {
@@ -177,7 +177,7 @@ func (a *api) evaluation(ctx context.Context, prefix string, related bool) (*wir
 	return &ev, nil
 }
 
-// nodeID finds the one node that an id, the beginning of one, or a name means.
+// nodeStub finds the one node with an id, an id prefix or a name.
 func (a *api) nodeStub(ctx context.Context, arg string) (*wire.NodeListStub, error) {
 	if p, err := idPrefix("node", arg); err == nil {
 		var list []*wire.NodeListStub
@@ -232,7 +232,7 @@ func (a *api) selfNode(ctx context.Context) (string, error) {
 	return "", errors.New("this agent runs no client, so -self means no node; name one")
 }
 
-// node reads the node that an argument or -self means.
+// node reads the node that an argument or -self selects.
 func (a *api) node(ctx context.Context, arg string, self bool) (*wire.Node, error) {
 	id := ""
 	if self {
@@ -254,7 +254,7 @@ func (a *api) node(ctx context.Context, arg string, self bool) (*wire.Node, erro
 	return &n, nil
 }
 
-// oneOrSelf checks that a command got a node or -self.
+// oneOrSelf checks that a command got either a node or -self.
 func oneOrSelf(args []string, self bool) (string, error) {
 	switch {
 	case self && len(args) == 0:

@@ -21,25 +21,25 @@ import (
 	"github.com/muster-sched/muster/internal/version"
 )
 
-// Exit codes, as Nomad's command line has them.
+// Exit codes, as in Nomad's command line.
 const (
 	exitOK        = 0
 	exitError     = 1
 	exitNotPlaced = 2 // submitted, but not everything could be placed
 )
 
-// exitCode is an error that only sets the exit status; its message, if any, was printed already.
+// exitCode is an error that only sets the exit status; its message, if any, has been printed.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// env is what a command may touch: streams, and the flags every command has.
+// env is what a command may use: streams, and the flags that every command has.
 type env struct {
 	in       io.Reader
 	out, err io.Writer
 
 	now func() time.Time // the clock of ages and progress lines
-	tty bool             // a person sits at in and out
+	tty bool             // in and out are terminals
 
 	addr, token, namespace, region   string
 	caCert, clientCert, clientKey    string
@@ -47,7 +47,7 @@ type env struct {
 	tlsSkipVerify, noColor, forceCol bool
 }
 
-// run is main with its surroundings as arguments.
+// run is main with its environment as arguments.
 func run(args []string, in io.Reader, out, errw io.Writer) int {
 	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out)}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,12 +55,12 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 	return e.main(ctx, args)
 }
 
-// outlet is the standard output. It remembers that something did not arrive there, because a command that could not say what it
-// was asked for has not succeeded.
+// outlet is the standard output. It remembers a failed write, because a command that could not print its result has not
+// succeeded.
 type outlet struct {
 	w   io.Writer
 	mu  sync.Mutex
-	err error // the first
+	err error // the first error
 }
 
 func (o *outlet) Write(b []byte) (int, error) {
@@ -79,7 +79,7 @@ func (o *outlet) broken() error {
 	return o.err
 }
 
-// main runs one command line and gives the exit status.
+// main runs one command line and returns the exit status.
 func (e *env) main(ctx context.Context, args []string) int {
 	out := &outlet{w: e.out}
 	e.out = out
@@ -91,8 +91,8 @@ func (e *env) main(ctx context.Context, args []string) int {
 	return code
 }
 
-// execute is main but for the output's own errors. told: the error that it printed may be one of them, or the command is the
-// agent, whose output is only its log.
+// execute is main without the check of the output. told means that the printed error may be a failed write, or that the
+// command is the agent, whose output is only its log.
 func (e *env) execute(ctx context.Context, args []string) (status int, told bool) {
 	root := newRoot(e)
 	root.SetArgs(normalize(root, args[1:]))
@@ -136,7 +136,7 @@ func newRoot(e *env) *cobra.Command {
 			return errors.New(msg + " (muster -help lists all)")
 		},
 	}
-	root.Version = version.String() // -version, as Nomad has it beside its verb
+	root.Version = version.String() // -version, in addition to the verb, as in Nomad
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(e.in)
 	root.SetOut(e.out)
@@ -158,8 +158,7 @@ func isTerminal(v any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// clientFlags adds the flags with which every command finds and speaks to an agent. Environment: MUSTER_x first, then
-// NOMAD_x.
+// clientFlags adds the flags that every command needs to reach an agent. Environment: MUSTER_x first, then NOMAD_x.
 func (e *env) clientFlags(f *pflag.FlagSet) {
 	f.StringVar(&e.addr, "address", firstEnv("http://127.0.0.1:4646", "ADDR"), "address of an agent's HTTP API (MUSTER_ADDR, NOMAD_ADDR); unix:///path for a socket")
 	f.StringVar(&e.token, "token", firstEnv("", "TOKEN"), "secret of the ACL token to use (MUSTER_TOKEN, NOMAD_TOKEN)")
@@ -184,8 +183,8 @@ func firstEnv(def string, name string) string {
 	return def
 }
 
-// normalize lets long flags be written with one dash, as Nomad's are: -json is --json, -address=x is --address=x.
-// Single letters stay as they are, bundles of known single letters (-it) too, and nothing after "--" is touched.
+// normalize lets long flags be written with one dash, like Nomad's: -json is --json, -address=x is --address=x. Single
+// letters and bundles of known ones (-it) are kept, and so is everything after "--".
 func normalize(root *cobra.Command, args []string) []string {
 	out := make([]string, 0, len(args))
 	cmd := root
@@ -207,7 +206,7 @@ func normalize(root *cobra.Command, args []string) []string {
 			}
 		}
 		out = append(out, a)
-		// What follows the command of exec is the user's own: end our flags before it.
+		// The words after the command of exec belong to the user's program: end our flags before them.
 		if stopsFlags(cmd) && a != "" && a[0] != '-' && positional(cmd, out) {
 			out = append(out[:len(out)-1], "--", a)
 			return append(out, args[i+1:]...)
@@ -216,7 +215,8 @@ func normalize(root *cobra.Command, args []string) []string {
 	return out
 }
 
-// stopsFlags reports whether a command hands the rest of its arguments to a program, positional when that rest begins.
+// stopsFlags reports whether a command passes the rest of its arguments to a program; positional, whether that rest
+// begins.
 func stopsFlags(cmd *cobra.Command) bool { return cmd.Annotations["passthrough"] != "" }
 
 func positional(cmd *cobra.Command, sofar []string) bool {

@@ -56,7 +56,7 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	}
 	if sock := os.Getenv("MUSTER_UNIX_ADDR"); o.token == "" && sock != "" {
 		if _, err := os.Stat(strings.TrimPrefix(sock, "unix://")); err == nil {
-			o.addr = sock // whose other end knows which task this is
+			o.addr = sock // the agent knows which task this socket belongs to
 		}
 	}
 	a, err := o.api()
@@ -75,7 +75,7 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	for _, m := range ms {
 		if m.name == args[0] || m.address == args[0] || strconv.Itoa(m.member) == args[0] {
 			if id = m.id; id == me {
-				break // of several on a node one's own
+				break // of several on a node the task's own
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	return o.enter(ctx, a, al, []string{"/bin/sh", "-c", strings.Join(args[1:], " ")})
 }
 
-// member reads an allocation of one's own gang by its whole id: a task may not search among others.
+// member reads an allocation of the task's gang by its full id: a task may not search other allocations.
 func (a *api) member(ctx context.Context, id string) (*wire.Allocation, error) {
 	var out wire.Allocation
 	if _, err := a.get(ctx, "/v1/allocation/"+id, ns(a.namespace), &out); err != nil {

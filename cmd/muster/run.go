@@ -23,7 +23,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// adhoc is a job made from a command line.
+// adhoc is a job built from a command line.
 type adhoc struct {
 	*env
 	name, gpus, driver, queue, dir string
@@ -55,7 +55,7 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.ulimits, "ulimit", nil, "with a command: a limit such as memlock=unlimited or nofile=1024:65536; may be given again")
 }
 
-// job makes it.
+// job builds the job.
 func (o *adhoc) job(words []string) (*wire.Job, error) {
 	if o.nodes < 1 || o.ranks < 0 || o.limit < 0 || o.shm < 0 {
 		return nil, errors.New("-nodes wants 1 or more; -ranks, -time and -shm want nothing negative")
@@ -99,7 +99,7 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 	}
 	words = slices.Clone(words)
 	for i := range words {
-		words[i] = taskenv.Verbatim(words[i]) // what is between ${ and } is for the command itself
+		words[i] = taskenv.Verbatim(words[i]) // text between ${ and } belongs to the command itself
 	}
 	task := map[string]any{"Name": "main", "Driver": o.driver, "Config": map[string]any{"command": words[0], "args": words[1:]}, "Resources": res}
 	if err := o.person(task); err != nil {
@@ -117,7 +117,7 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 	group["Launch"] = launch
 	if o.nodes > 1 {
 		group["Gang"] = map[string]any{}
-		group["Constraints"] = []any{map[string]any{"Operand": structs.OperandDistinctHosts}} // so many nodes, not places
+		group["Constraints"] = []any{map[string]any{"Operand": structs.OperandDistinctHosts}} // distinct nodes, not only places
 	}
 	job := map[string]any{"ID": o.name, "Name": o.name, "Type": "batch", "TaskGroups": []any{group}}
 	if o.namespace != "" {
@@ -137,7 +137,7 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 	return out, json.Unmarshal(b, out)
 }
 
-// person says whose work it is: user, directory, umask and log.
+// person sets the user, directory, umask and log of the task.
 func (o *adhoc) person(task map[string]any) error {
 	u, dir, umask := o.user, o.dir, o.umask
 	if o.asMe {
@@ -177,7 +177,7 @@ func (o *adhoc) person(task map[string]any) error {
 	return nil
 }
 
-// submit sends it.
+// submit registers the job.
 func (o *adhoc) submit(ctx context.Context, a *api, job *wire.Job) error {
 	var resp wire.JobRegisterResponse
 	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true} // it must be new
@@ -188,7 +188,7 @@ func (o *adhoc) submit(ctx context.Context, a *api, job *wire.Job) error {
 	return nil
 }
 
-// newest lists the allocations that nothing has replaced.
+// newest lists the allocations that have no replacement.
 func newest(ctx context.Context, a *api, job *wire.Job) ([]*wire.AllocationListStub, error) {
 	var list []*wire.AllocationListStub
 	if _, err := a.get(ctx, jobPath(*job.ID, "/allocations"), ns(val(job.Namespace)), &list); err != nil {
@@ -211,9 +211,9 @@ func over(s *wire.AllocationListStub) bool {
 	return s.ClientStatus == "complete" || s.ClientStatus == "failed" || s.ClientStatus == "lost"
 }
 
-// exitOf returns the exit code of an allocation that is over.
+// exitOf returns the exit code of an allocation that has ended.
 func exitOf(s *wire.AllocationListStub) int {
-	if s.ClientStatus == "complete" && s.DesiredStatus != "stop" { // one that was stopped did not end by itself
+	if s.ClientStatus == "complete" && s.DesiredStatus != "stop" { // a stopped allocation did not complete by itself
 		return 0
 	}
 	if st := s.TaskStates["main"]; st != nil {
@@ -229,8 +229,8 @@ func exitOf(s *wire.AllocationListStub) int {
 	return exitError
 }
 
-// endedBy tells what ended a command that did not end by itself: a limit of memory or time, somebody who stopped the job;
-// "" for others.
+// endedBy returns what ended a command that did not end by itself: a memory or time limit, or a user who stopped the
+// job; "" otherwise.
 func endedBy(s *wire.AllocationListStub) string {
 	if st := s.TaskStates["main"]; st != nil {
 		for _, e := range st.Events {
@@ -249,7 +249,7 @@ func endedBy(s *wire.AllocationListStub) string {
 	return ""
 }
 
-// unstarted tells why an allocation failed whose command did not say so itself by an exit code; "" for others.
+// unstarted returns why an allocation failed without an exit code of its command; "" otherwise.
 func unstarted(s *wire.AllocationListStub) string {
 	if s.ClientStatus != "failed" && s.ClientStatus != "lost" {
 		return ""
@@ -268,7 +268,7 @@ func unstarted(s *wire.AllocationListStub) string {
 	return why
 }
 
-// newRun is `muster run`: a job file as `muster job run` takes it or, after "--", a command.
+// newRun is `muster run`: it takes a job file as `muster job run` does or, after "--", a command.
 func newRun(e *env) *cobra.Command {
 	c := newJobRun(e)
 	file := c.RunE
@@ -318,7 +318,7 @@ muster run example.muster.hcl`)
 	return c
 }
 
-// newShell is `muster shell`: a terminal on a node of the cluster, for as long as it is used.
+// newShell is `muster shell`: a terminal on a node of the cluster, until it is closed.
 func newShell(e *env) *cobra.Command {
 	o := &adhoc{env: e}
 	c := e.verb("shell [options] [COMMAND [ARGUMENT...]]", "Open a shell on a node with what it asks for",
@@ -334,8 +334,8 @@ muster shell -gpus H100:2 -time 4h -- /bin/bash -l`, 0, -1, func(ctx context.Con
 	return c
 }
 
-// The job of a shell lasts as long as the shell: it waits a minute for somebody to enter, and then for the one who has. When
-// the caller goes, however that happens, the agent ends the shell, and with it the job.
+// The job of a shell lasts as long as the shell: it waits a minute for the user to connect, and then until the user has
+// left. When the caller is gone for any reason, the agent ends the shell, and with it the job.
 const (
 	shellHold  = `f=$MUSTER_TASK_DIR/.shell; i=0; while [ ! -s "$f" ]; do i=$((i+1)); [ $i -le 60 ] || exit 75; sleep 1; done; p=$(cat "$f"); while [ -d /proc/$p ]; do sleep 1; done`
 	shellEnter = `echo $$ >"$MUSTER_TASK_DIR/.shell.new" && mv "$MUSTER_TASK_DIR/.shell.new" "$MUSTER_TASK_DIR/.shell" && exec "$@"`

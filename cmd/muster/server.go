@@ -69,7 +69,7 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 	rows := [][]string{}
 	for _, s := range m.Members {
 		leader := leaders[s.Tags["region"]]
-		rpc := s.Tags["rpc_addr"] // a host as Nomad's servers tell it, or host and port
+		rpc := s.Tags["rpc_addr"] // only a host from Nomad's servers; else host and port
 		if rpc == "" {
 			rpc = s.Addr
 		}

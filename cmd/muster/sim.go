@@ -60,8 +60,8 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	return files(c)
 }
 
-// simGCPercent lets garbage grow to four times what is in use before it is collected: a replay makes much of it and keeps
-// little.
+// simGCPercent lets garbage grow to four times the live memory before a collection: a replay creates much of it and
+// keeps little.
 const simGCPercent = 400
 
 func (o *simOptions) run(ctx context.Context, _ []string) error {
@@ -124,7 +124,7 @@ func (o *simOptions) report(results []*sim.Result) error {
 	return f.Close()
 }
 
-// show prints the figures, a column for each policy.
+// show prints the results, one column per policy.
 func (o *simOptions) show(results []*sim.Result) {
 	head := "Figure"
 	var names []string
@@ -176,7 +176,7 @@ func cell(fs []sim.Figure, name string) string {
 	return "-"
 }
 
-// simBar is the line that tells a person how far it is.
+// simBar is the progress line.
 type simBar struct {
 	*env
 	mu    sync.Mutex
@@ -187,7 +187,7 @@ type simBar struct {
 	shown bool
 }
 
-// Report draws at most five times a second.
+// Report redraws at most five times a second.
 func (b *simBar) Report(policy string, done, all int64, at time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

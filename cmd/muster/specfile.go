@@ -18,7 +18,7 @@ import (
 
 const specFileMax = 1 << 20 // bytes
 
-// looksLikeFile tells a file from a name: "-", something with an extension of ours, or something that is there.
+// looksLikeFile reports whether an argument is a file and not a name: "-", a known extension, or an existing file.
 func looksLikeFile(arg string) bool {
 	if arg == "-" || strings.HasSuffix(arg, ".hcl") || strings.HasSuffix(arg, ".json") {
 		return true
@@ -48,7 +48,7 @@ func (e *env) readFile(path string, limit int64) ([]byte, error) {
 }
 
 // specFile reads a namespace or node pool in HCL or JSON into v. In HCL the object is a labelled block of that kind
-// (node_pool "name" { ... }) or its attributes alone at the top.
+// (node_pool "name" { ... }), or its attributes at the top level.
 func (e *env) specFile(path, kind string, v any) error {
 	src, err := e.readFile(path, specFileMax)
 	if err != nil {
@@ -97,10 +97,10 @@ func (e *env) specFile(path, kind string, v any) error {
 	return nil
 }
 
-// ownKeys are the attributes whose keys are the user's own.
+// ownKeys are the attributes with user-defined keys.
 var ownKeys = map[string]bool{"meta": true, "models": true, "user_weights": true}
 
-// specNames are the attributes whose JSON name is not only spelled differently.
+// specNames are the attributes whose JSON name differs in more than spelling.
 var specNames = map[string]string{"node_pool_config": "NodePoolConfiguration", "vault": "VaultConfiguration", "consul": "ConsulConfiguration", "scheduler_config": "SchedulerConfiguration"}
 
 // hclMap evaluates a body without variables into out.
@@ -145,7 +145,7 @@ func hclObject(src []byte, name string) (map[string]json.RawMessage, error) {
 	return out, json.Unmarshal(b, &out)
 }
 
-// rename spells attribute names as the API does. Keys of meta, models and user_weights are the user's own.
+// rename spells attribute names like the API. Keys of ownKeys attributes are user-defined and kept.
 func rename(m map[string]any, special map[string]string) map[string]any {
 	out := map[string]any{}
 	for k, v := range m {
@@ -179,5 +179,5 @@ func diagError(file *hcl.File, diags hcl.Diagnostics) error {
 	if err := hcl.NewDiagnosticTextWriter(&b, files, 100, false).WriteDiagnostics(diags); err != nil {
 		return diags
 	}
-	return fmt.Errorf("%s", strings.TrimPrefix(strings.TrimSpace(b.String()), "Error: ")) // who prints an error says that it is one
+	return fmt.Errorf("%s", strings.TrimPrefix(strings.TrimSpace(b.String()), "Error: ")) // the caller prints "Error: " itself
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// suspendVerb is one of suspend and resume, of a job or of an allocation.
+// suspendVerb is suspend or resume, of a job or an allocation.
 type suspendVerb struct {
 	*env
 	form   format
@@ -106,7 +106,7 @@ func holds(n int) string {
 	return "they hold"
 }
 
-// amountHeld names what suspended allocations keep.
+// amountHeld describes what suspended allocations hold.
 func amountHeld(r *wire.SuspendResponse) string {
 	var parts []string
 	if r.GPUs > 0 {
@@ -118,7 +118,7 @@ func amountHeld(r *wire.SuspendResponse) string {
 	return strings.Join(append(parts, mib(r.MemoryMB)+" of memory", fmt.Sprintf("%d MHz", r.CPU)), ", ")
 }
 
-// allocState is an allocation's client status, or that it stands still.
+// allocState returns an allocation's client status, or the state of its suspension.
 func allocState(client string, s *wire.Suspension) string {
 	if s != nil && s.State != "" {
 		return s.State
@@ -126,7 +126,7 @@ func allocState(client string, s *wire.Suspension) string {
 	return client
 }
 
-// standsStill says in a line how and why an allocation stands still; "" for one that goes on.
+// standsStill describes an allocation's suspension in a line; "" if it runs.
 func (e *env) standsStill(s *wire.Suspension) string {
 	if s == nil || s.State == "" {
 		return ""

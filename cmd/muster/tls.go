@@ -63,7 +63,7 @@ func (o *tlsCAOptions) run(context.Context, []string) error {
 	return o.wrote(&o.form, "CA", cert, key)
 }
 
-// wrote tells which files were written.
+// wrote prints which files were written.
 func (e *env) wrote(f *format, what, cert, key string) error {
 	if done, err := f.done(e, map[string]string{"Certificate": cert, "Key": key}); done || err != nil {
 		return err
@@ -94,7 +94,7 @@ muster tls cert create -cli -days 30`, 0, 0, o.run)
 	f.BoolVar(&o.client, "client", false, "for a client agent")
 	f.BoolVar(&o.cli, "cli", false, "for a person's tools")
 	f.IntVar(&o.days, "days", 365, "how long it is valid")
-	// -region is one of the flags of every command; here it is the region the certificate is for.
+	// -region is a flag of every command; here it is the region of the certificate.
 	f.StringVar(&o.ca, "ca", "", "certificate of the CA (DOMAIN-agent-ca.pem)")
 	f.StringVar(&o.key, "key", "", "key of the CA (DOMAIN-agent-ca-key.pem)")
 	f.StringVar(&o.domain, "domain", "muster", "domain of the file names")
@@ -137,7 +137,7 @@ func (o *tlsCertOptions) run(context.Context, []string) error {
 		return err
 	}
 	base := fmt.Sprintf("%s-%s-%s", region, role, o.domain)
-	// A further certificate of the same role gets a number.
+	// Further certificates of the same role are numbered.
 	for n := 0; ; n++ {
 		name := base
 		if n > 0 {

@@ -30,7 +30,7 @@ type topRow struct {
 	Suspension                      string `json:",omitempty"` // "suspending", "suspended", "resuming"
 }
 
-// topMax bounds how many allocations are asked at each look.
+// topMax limits the allocations that each refresh queries.
 const topMax = 200
 
 func newTop(e *env) *cobra.Command {

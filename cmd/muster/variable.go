@@ -30,7 +30,7 @@ muster var get -item password nomad/jobs/web
 muster var list nomad/jobs`, newVarPut, newVarGet, newVarList, newVarPurge)
 }
 
-// varOptions are those of commands on one variable.
+// varOptions are the flags of commands on one variable.
 type varOptions struct {
 	*env
 	out, in, item, tmpl string
@@ -103,7 +103,7 @@ func (o *varOptions) put(ctx context.Context, v *wire.Variable) error {
 	return o.print(&out)
 }
 
-// conflicting says what a failed check-and-set met. The answer has the items; they are not shown.
+// conflicting describes a failed check-and-set. The answer has the variable's items; they are not shown.
 func conflicting(err error, path, cure string) error {
 	var ae *apiError
 	if !errors.As(err, &ae) {
@@ -114,7 +114,7 @@ func conflicting(err error, path, cure string) error {
 	}
 	var v struct{ ModifyIndex uint64 }
 	_ = json.NewDecoder(strings.NewReader(ae.Msg)).Decode(&v)
-	if _, rest, ok := strings.Cut(ae.Msg, `"ModifyIndex":`); v.ModifyIndex == 0 && ok { // the answer is cut when it is large
+	if _, rest, ok := strings.Cut(ae.Msg, `"ModifyIndex":`); v.ModifyIndex == 0 && ok { // a large answer is cut
 		v.ModifyIndex, _ = strconv.ParseUint(rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))], 10, 64)
 	}
 	if v.ModifyIndex == 0 {
@@ -123,7 +123,7 @@ func conflicting(err error, path, cure string) error {
 	return fmt.Errorf("variable %q exists and was last changed at index %d: give -check-index %d if you know what it holds, or %s", path, v.ModifyIndex, v.ModifyIndex, cure)
 }
 
-// varSpec reads the arguments of put.
+// varSpec parses the arguments of put.
 func (o *varOptions) varSpec(args []string) (*wire.Variable, error) {
 	v := &wire.Variable{Items: map[string]string{}}
 	path, file := "", ""
@@ -294,7 +294,7 @@ func (o *varOptions) print(v *wire.Variable) error {
 
 func varTime(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339) }
 
-// hcl prints a variable as put reads it.
+// hcl prints a variable in the form that put reads.
 func (o *varOptions) hcl(v *wire.Variable) error {
 	f := hclwrite.NewEmptyFile()
 	b := f.Body()

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// verb makes a command. use is its line of arguments, from and to how many of those it takes (to < 0: any number).
+// verb makes a command. use is its usage line; it takes from to to arguments (to < 0: any number).
 func (e *env) verb(use, short, long, example string, from, to int, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: indent(example), DisableFlagsInUseLine: true,
@@ -35,9 +35,9 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 	return c
 }
 
-// emptyArgument returns the name, as the line of arguments has it, of the first argument that is empty; "" for none. It is most likely
-// a variable of the user's shell that is not set; what a path of the API without a name answers is never what was meant. A
-// prefix may be empty, and so may what is passed on to a program.
+// emptyArgument returns the name, as in the usage line, of the first empty argument, or "". It is most likely an unset
+// variable of the user's shell, and an API path without a name never does what was meant. A prefix may be empty, and so
+// may arguments of a program.
 func emptyArgument(use string, args []string) string {
 	names := slices.DeleteFunc(strings.Fields(use)[1:], func(name string) bool { return name == "[options]" })
 	for i, a := range args {
@@ -68,7 +68,7 @@ func arguments(from, to int) string {
 	return fmt.Sprintf("%d to %d arguments", from, to)
 }
 
-// group makes a command that only holds others.
+// group makes a command that only has subcommands.
 func (e *env) group(use, short, long, example string, subs ...func(*env) *cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Long: long, Example: indent(example)}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -96,7 +96,7 @@ func indent(s string) string {
 	return "  " + strings.ReplaceAll(s, "\n", "\n  ")
 }
 
-// format is how an answer is printed when not as a table.
+// format selects the output form when it is not a table.
 type format struct {
 	json  bool
 	tmpl  string
@@ -109,7 +109,7 @@ func (f *format) flags(c *cobra.Command) {
 	f.template(c)
 }
 
-// template adds -t alone, for commands whose -json means their input.
+// template adds -t only, for commands whose -json refers to their input.
 func (f *format) template(c *cobra.Command) {
 	c.Flags().StringVarP(&f.tmpl, "template", "t", "", "print the answer through a Go template over its JSON shape, such as '{{.ID}}'")
 }
@@ -120,7 +120,7 @@ func (f *format) listFlags(c *cobra.Command) {
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print ids only, one a line")
 }
 
-// done prints v when a form other than the table was asked for.
+// done prints v if a form other than the table was selected.
 func (f *format) done(e *env, v any) (bool, error) {
 	switch {
 	case f.json && f.tmpl != "":
@@ -133,8 +133,8 @@ func (f *format) done(e *env, v any) (bool, error) {
 	return false, nil
 }
 
-// listed prints a list in every form but the table: as JSON, through a template, ids alone with -q, or that there is
-// nothing in it (none; "" leaves even that to the table). done means that nothing is left to print.
+// listed prints a list in every form except the table: as JSON, through a template, or ids only with -q. For an empty
+// list it prints none; "" leaves that to the table. done means that nothing is left to print.
 func listed[T any](f *format, e *env, list []T, none string, id func(T) string) (done bool, err error) {
 	if done, err := f.done(e, list); done || err != nil {
 		return true, err
@@ -152,7 +152,7 @@ func listed[T any](f *format, e *env, list []T, none string, id func(T) string) 
 	return true, nil
 }
 
-// fetchList fetches a list and prints it as listed does.
+// fetchList fetches a list and prints it like listed.
 func fetchList[T any](ctx context.Context, f *format, e *env, path string, q url.Values, none string, id func(T) string) (list []T, done bool, err error) {
 	a, err := e.api()
 	if err != nil {
@@ -190,7 +190,7 @@ func (e *env) template(text string, v any) error {
 	return nil
 }
 
-// generalFlags are those of clientFlags; help shows them last.
+// generalFlags are the flags of clientFlags; help shows them last.
 func generalFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("general", pflag.ContinueOnError)
 	new(env).clientFlags(f)
@@ -220,7 +220,7 @@ func init() {
 	cobra.AddTemplateFunc("generalFlags", generalFlagUsages)
 }
 
-// usageTemplate puts examples first, and the flags that every command has last.
+// usageTemplate shows examples first, and the general flags last.
 const usageTemplate = `Usage: {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}
 {{if .HasExample}}
 Examples:

@@ -11,14 +11,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// weightNames are the terms whose weight may be set, in the order in which they are shown.
+// weightNames are the terms with a configurable weight, in display order.
 var weightNames = []string{"fit", "affinity", "load", "spread", "locality", "cost"}
 
 func weightOf(w *wire.ScoreWeights, i int) **int {
 	return []**int{&w.Fit, &w.Affinity, &w.Load, &w.Spread, &w.Locality, &w.Cost}[i]
 }
 
-// weightsText shows the weights that are set.
+// weightsText formats the weights that are set.
 func weightsText(w *wire.ScoreWeights) string {
 	var out []string
 	for i, name := range weightNames {
@@ -29,7 +29,7 @@ func weightsText(w *wire.ScoreWeights) string {
 	return cmp.Or(strings.Join(out, ","), "default")
 }
 
-// readWeights changes weights as "fit=30,cost=default" says; "default" alone drops all.
+// readWeights applies changes such as "fit=30,cost=default"; "default" alone removes all.
 func readWeights(old *wire.ScoreWeights, text string) (*wire.ScoreWeights, error) {
 	out := &wire.ScoreWeights{}
 	if text == "default" {
