@@ -19,7 +19,7 @@ import (
 
 // pass decides, verifies, and puts what was accepted in flight.
 func (w *world) pass(p search.Policy) {
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}, Power: w.powered()}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}, Power: w.powered(), Reserved: w.reserved}
 	plan, rep := scheduler.Schedule(in, p)
 	if w.decided != nil {
 		w.decided(plan, rep)
@@ -50,13 +50,17 @@ func (w *world) pass(p search.Policy) {
 	}
 	if w.pick(5) == 0 {
 		w.replay(in, p, plan)
-		if !grows {
-			w.oneByOne(in, p, plan)
+		if !grows { // without the reservations of earlier passes: a pass makes those of its jobs again, in its order
+			alone := in
+			alone.Reserved = nil
+			whole, _ := scheduler.Schedule(alone, p)
+			w.oneByOne(alone, p, whole)
 		}
 	}
 	for _, r := range rep.Workloads {
 		delete(w.last, r.Key)
 		delete(w.events, r.Key)
+		delete(w.freed, r.Key)
 		if r.Failed {
 			w.last[r.Key] = r.Groups
 		}
@@ -99,6 +103,7 @@ func (w *world) pass(p search.Policy) {
 		v := verify.Verify(w.view, flight, e)
 		w.check(v.All(), "Verify refuses what Schedule proposed: %+v", v.Refused)
 		w.partial(e)
+		w.reserve(e.Reservation)
 		w.nextID++
 		flight = flight.Add(uint64(w.nextID), e, nil)
 		w.wait = append(w.wait, inFlight{uint64(w.nextID), e, v})
@@ -438,6 +443,7 @@ func TestProperties(t *testing.T) {
 			seed = one
 		}
 		w := newWorld(t, seed, counts)
+		w.reserves = true
 		if seed%3 == 0 {
 			w.budget = 1500 + int64(seed%7)*900
 		}
@@ -476,7 +482,7 @@ func TestProperties(t *testing.T) {
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
 		"devices given", "shares given", "shares waited for", "GPUs shared by several", "short of GPU memory", "short of GPU compute", "refused FRAGMENTATION", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split",
 		"gangs placed", "gangs grown", "gangs restarted", "gangs reduced", "refused GANG", "refused TOPOLOGY", "parts of gangs cut",
-		"spares held", "spares used"} {
+		"spares held", "spares used", "reservations ended"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

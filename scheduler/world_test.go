@@ -19,29 +19,34 @@ import (
 
 // world is a cluster in a property run: what the store would hold, a view that is advanced, and plans in flight.
 type world struct {
-	t       *testing.T
-	rng     *rand.Rand
-	index   structs.Index
-	now     structs.LogTime
-	nodes   map[structs.NodeID]*structs.Node
-	jobs    map[structs.JobKey]*structs.Job
-	allocs  map[structs.AllocID]*structs.Allocation
-	evals   map[structs.EvalID]*structs.Evaluation
-	queue   map[structs.JobKey]*structs.Workload
-	gangs   map[structs.RosterKey]*structs.Roster
-	queues  *scheduler.QueueTable
-	config  structs.SchedulerConfig
-	taken   []*structs.Preemptions
-	budget  int64 // power of the default pool, in watts; 0: no limit
-	least   map[structs.RosterKey]leastOf
-	cursor  structs.NodeID // scripts only: of the last pass that rotates
-	gpuFit  string
-	view    *model.View
-	delta   structs.Delta
-	flight  model.Overlay
-	wait    []inFlight
-	last    map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
-	events  map[structs.JobKey]map[structs.EventKind]bool // since the last decision
+	t      *testing.T
+	rng    *rand.Rand
+	index  structs.Index
+	now    structs.LogTime
+	nodes  map[structs.NodeID]*structs.Node
+	jobs   map[structs.JobKey]*structs.Job
+	allocs map[structs.AllocID]*structs.Allocation
+	evals  map[structs.EvalID]*structs.Evaluation
+	queue  map[structs.JobKey]*structs.Workload
+	gangs  map[structs.RosterKey]*structs.Roster
+	queues *scheduler.QueueTable
+	config structs.SchedulerConfig
+	taken  []*structs.Preemptions
+	budget int64 // power of the default pool, in watts; 0: no limit
+	least  map[structs.RosterKey]leastOf
+	cursor structs.NodeID // scripts only: of the last pass that rotates
+	gpuFit string
+	view   *model.View
+	delta  structs.Delta
+	flight model.Overlay
+	wait   []inFlight
+	last   map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
+	events map[structs.JobKey]map[structs.EventKind]bool // since the last decision
+	// Reservations are kept by TestProperties alone: the digests of TestDecisions were made without them.
+	reserves bool
+	reserved []*structs.Reservation
+	freed    map[structs.JobKey]bool // who waited when a reservation went, since the last decision
+
 	nextID  int
 	counts  map[string]int
 	checks  int
@@ -59,7 +64,7 @@ func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: structs.LogTime(1_700_000_000_000_000_000), index: 1,
 		nodes: map[structs.NodeID]*structs.Node{}, jobs: map[structs.JobKey]*structs.Job{}, allocs: map[structs.AllocID]*structs.Allocation{},
 		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts, gangs: map[structs.RosterKey]*structs.Roster{}, least: map[structs.RosterKey]leastOf{},
-		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}}
+		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}, freed: map[structs.JobKey]bool{}}
 	w.view = model.NewView(w.index, nil, nil, nil)
 	return w
 }
@@ -132,22 +137,50 @@ func (w *world) happened(kinds ...structs.EventKind) {
 	}
 }
 
+// reserve records what a plan reserves, as the state would. Jobs that wait are woken when a reservation goes, as the broker
+// does; a reservation that a pass moves wakes no job.
+func (w *world) reserve(r *structs.Reservation) {
+	if !w.reserves || r == nil {
+		return
+	}
+	before := len(w.reserved)
+	if w.reserved = booked(w.reserved, r); len(w.reserved) < before {
+		for key := range w.last {
+			w.freed[key] = true
+		}
+		w.counts["reservations ended"]++
+	}
+}
+
+// endReservations drops the reservations of jobs that are stopped or gone, and wakes jobs when a reservation begins.
+func (w *world) endReservations(from structs.LogTime) {
+	for _, r := range slices.Clone(w.reserved) {
+		if j := w.jobs[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]; j == nil || j.Stop {
+			w.reserve(&structs.Reservation{ID: r.ID})
+		} else if r.Start > from && r.Start <= w.now {
+			w.happened(structs.EventTime)
+		}
+	}
+}
+
 // skippable lists the workloads that the broker would leave out of a pass, because nothing happened that unblocks them.
 func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 	out := map[structs.JobKey]bool{}
 	for _, l := range in.Pending {
 		groups, known := w.last[l.Key]
-		if len(l.Evals) > 0 || !known {
+		holds := slices.ContainsFunc(w.reserved, func(r *structs.Reservation) bool { return r.ID == structs.ReservationID(l.Key) })
+		if len(l.Evals) > 0 || !known || holds { // a job that holds a reservation joins every pass
 			continue
 		}
 		var kinds []structs.EventKind
 		for k := range w.events[l.Key] {
 			kinds = append(kinds, k)
 		}
-		// A job that waits for any event was held back by others' reservations. The broker also wakes it when a reservation
-		// changes, which this world does not record, so it stays in.
-		events := unblock.UnblockingEvents(groups)
-		out[l.Key] = events != unblock.Any && events&unblock.Of(kinds...) == 0
+		happened := unblock.Of(kinds...)
+		if w.freed[l.Key] {
+			happened |= unblock.ReservationGone
+		}
+		out[l.Key] = unblock.UnblockingEvents(groups)&happened == 0
 	}
 	return out
 }
@@ -292,7 +325,9 @@ func sortedJobs(m map[structs.JobKey]*structs.Job) []structs.JobKey {
 
 // step makes something happen to the cluster.
 func (w *world) step() {
+	from := w.now
 	w.now = w.now.Add(time.Duration(w.pick(20)) * time.Second)
+	w.endReservations(from)
 	jobs := sortedJobs(w.jobs)
 	nodes := values(w.nodes, func(n *structs.Node) structs.NodeID { return n.ID })
 	allocs := values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID })
