@@ -16,12 +16,12 @@ import (
 // sharedSet is the version 1 cpuset of all tasks of an agent that own no core. A task's id cannot begin with a dot.
 const sharedSet = ".shared"
 
-// Shares reports whether the group's tasks run on whatever cores are not owned: see KeepOff.
+// Shares reports whether the group's tasks run on all cores that are not owned: see KeepOff.
 func (g Group) Shares() bool {
 	return g.Shared != "" || slices.Contains(g.Ctl, "cpuset") && !g.Cores
 }
 
-// prepareShared makes the version 1 set of those that own no core, where there is one to make.
+// prepareShared creates the version 1 cpuset of tasks that own no core, if there is a version 1 cpuset hierarchy.
 func (m *Manager) prepareShared() error {
 	point, v2 := m.Layout.where("cpuset")
 	if point == "" || v2 {
@@ -33,7 +33,7 @@ func (m *Manager) prepareShared() error {
 	}
 	for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 		if cur, err := procfile.Read(filepath.Join(dir, f)); err == nil && strings.TrimSpace(string(cur)) != "" {
-			continue // an earlier supervisor's tasks are in it
+			continue // tasks of an earlier supervisor are in it
 		}
 		up, err := procfile.Read(filepath.Join(m.dir(point), f))
 		if err == nil {
@@ -47,8 +47,8 @@ func (m *Manager) prepareShared() error {
 	return nil
 }
 
-// KeepOff keeps the tasks that own no core off those that are taken; with none taken they may run everywhere again. In
-// version 1 they share one set, in version 2 each of groups has its own. When every core is taken they share all.
+// KeepOff keeps tasks that own no core off the taken cores; with none taken they may run everywhere. In version 1 they
+// share one set, in version 2 each group has its own. If every core is taken they share all.
 func (m *Manager) KeepOff(taken []int, groups []Group) error {
 	point, v2 := m.Layout.where("cpuset")
 	if point == "" {
@@ -75,18 +75,18 @@ func (m *Manager) KeepOff(taken []int, groups []Group) error {
 	}
 	text := formatSet(left)
 	if len(left) == len(all) {
-		text = "\n" // whatever the parent has
+		text = "\n" // the parent's set
 	}
 	var errs []error
 	for _, g := range groups {
 		if err := procfile.Write(filepath.Join(g.Main, "cpuset.cpus"), text); err != nil && !gone(err) && !errors.Is(err, fs.ErrPermission) {
-			errs = append(errs, err) // of one that has ended meanwhile the file cannot be made
+			errs = append(errs, err) // the file of an ended group cannot be written
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// dropShared removes the set of those that own no core, if it is empty.
+// dropShared removes the set of tasks that own no core, if it is empty.
 func (m *Manager) dropShared() {
 	if p := m.Layout.V1["cpuset"]; p != "" {
 		os.Remove(filepath.Join(m.dir(p), sharedSet))

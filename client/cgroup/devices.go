@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DeviceRule allows access to device nodes. What no rule allows is refused by the kernel with EPERM, whatever the
-// permissions of the node's file say.
+// A DeviceRule allows access to device nodes. The kernel refuses everything that no rule allows with EPERM, independent
+// of the file's permissions.
 type DeviceRule struct {
 	Block  bool   // block device, else character device
 	Major  int64  // -1: any
@@ -27,7 +27,7 @@ type DeviceRule struct {
 const AnyDevice int64 = -1
 
 // DevicesStandard returns the devices that every program may expect: null, zero, full, random, urandom, tty, console,
-// ptmx, pseudo terminals, and to make (not open) any node.
+// ptmx, pseudo terminals, and creating (not opening) any node.
 func DevicesStandard() []DeviceRule {
 	out := []DeviceRule{{Major: AnyDevice, Minor: AnyDevice, Access: "m"}, {Block: true, Major: AnyDevice, Minor: AnyDevice, Access: "m"}}
 	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}, {5, 1}, {5, 2}, {136, AnyDevice}} {
@@ -36,7 +36,7 @@ func DevicesStandard() []DeviceRule {
 	return out
 }
 
-// String is the rule as the version 1 controller reads it.
+// String formats the rule for the version 1 controller.
 func (r DeviceRule) String() string {
 	num := func(n int64) string {
 		if n == AnyDevice {
@@ -51,19 +51,19 @@ func (r DeviceRule) String() string {
 	return kind + " " + num(r.Major) + ":" + num(r.Minor) + " " + r.Access
 }
 
-// How the use of devices is restricted on a machine.
+// How device access is restricted on a machine.
 const (
 	DevicesByBPF  = "bpf" // a program on the cgroup2 leaf
 	DevicesByV1   = "v1"  // the version 1 controller
 	DevicesByNone = "none"
 )
 
-// Devices tells how this machine restricts devices: DevicesByBPF, DevicesByV1 or DevicesByNone.
+// Devices returns how this machine restricts devices: DevicesByBPF, DevicesByV1 or DevicesByNone.
 func (m *Manager) Devices() string {
 	m.once.Do(func() {
 		m.devices = DevicesByNone
 		if m.Layout.V2 != "" {
-			// Only trying tells: the kernel may lack the hook, a sandbox may forbid it.
+			// Only an attempt shows it: the kernel may lack the hook, a sandbox may forbid it.
 			if dir, err := os.MkdirTemp(m.dir(m.Layout.V2), ".devices-"); err == nil {
 				if m.filterBPF(dir, DevicesStandard()) == nil {
 					m.devices = DevicesByBPF
@@ -91,7 +91,7 @@ func (m *Manager) filter(g *Group, id string, rules []DeviceRule) error {
 			return fmt.Errorf("make control group: %w", err)
 		}
 		g.V1["devices"] = dir
-		// First everything is denied: an exception to a denied wildcard would not count.
+		// Deny everything first: an exception to a denied wildcard would not count.
 		if err := procfile.Write(filepath.Join(dir, "devices.deny"), "a"); err != nil {
 			return fmt.Errorf("restrict devices: %w", err)
 		}
@@ -112,8 +112,8 @@ const (
 	bpfAccMknod, bpfAccRead, bpfAccWrt = 1, 2, 4
 )
 
-// filterBPF attaches a program to a cgroup2 directory. It stays with the group until that is removed. Programs further
-// up stay in force, so that a group cannot get more than its parents have.
+// filterBPF attaches a program to a cgroup2 directory. It stays until the group is removed. Programs of parent groups
+// stay in force, so that a group cannot get more than its parents.
 func (m *Manager) filterBPF(dir string, rules []DeviceRule) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +143,7 @@ func (m *Manager) filterBPF(dir string, rules []DeviceRule) error {
 	return nil
 }
 
-// programsKept is how many loaded programs are remembered: most tasks have equal rules, and loading takes longer than
+// programsKept is how many loaded programs are cached: most tasks have equal rules, and loading takes longer than
 // attaching.
 const programsKept = 32
 
@@ -155,7 +155,7 @@ func (m *Manager) forgetPrograms() {
 
 func (m *Manager) forgetProgramsLocked() {
 	for _, p := range m.program {
-		p.Close() // what is attached stays in force
+		p.Close() // an attached program stays in force
 	}
 	clear(m.program)
 }
@@ -183,7 +183,7 @@ func deviceProgram(rules []DeviceRule) asm.Instructions {
 		for _, c := range r.Access {
 			access |= map[rune]int32{'m': bpfAccMknod, 'r': bpfAccRead, 'w': bpfAccWrt}[c]
 		}
-		// Nothing may be asked for that the rule does not give.
+		// The access must not exceed the rule's.
 		body = append(body, asm.Mov.Reg(asm.R6, asm.R3), asm.And.Imm(asm.R6, ^access), asm.JNE.Imm(asm.R6, 0, next))
 		if r.Major != AnyDevice {
 			body = append(body, asm.JNE.Imm(asm.R4, int32(r.Major), next))

@@ -22,10 +22,10 @@ type Limits struct {
 	Cores       []int
 	Mems        []int // NUMA nodes whose memory the owner of Cores may use; none: all
 	MemoryBytes int64 // hard limit
-	MemoryLow   int64 // reservation: reclaimed from last
+	MemoryLow   int64 // memory that is reclaimed last
 	PidsMax     int64
 	Devices     []DeviceRule // what the group may use; nil: everything
-	Accounting  bool         // use the controllers even without a limit, for their figures
+	Accounting  bool         // use the controllers even without a limit, for their measurements
 }
 
 // Group is the control groups of one task. It is plain data, so that it can be written to disk and used by another process.
@@ -41,7 +41,7 @@ type Group struct {
 	Again int64 `json:",omitempty"`
 }
 
-// Zero tells whether there is no group (an agent without the right to make one).
+// Zero reports whether there is no group (the agent may not create one).
 func (g Group) Zero() bool { return g.Main == "" }
 
 // Create makes the group of a task. An existing empty group of that name is reused.
@@ -167,7 +167,7 @@ func (g Group) apply(l Limits) error {
 			if err != nil {
 				return fmt.Errorf("limit cores: %w", err)
 			}
-		} else if len(l.Mems) > 0 { // the kernel leaves out what the parent has not
+		} else if len(l.Mems) > 0 { // the kernel ignores nodes that the parent lacks
 			if err := set("memory nodes", "cpuset", "cpuset.mems", formatSet(l.Mems), "cpuset.mems", ""); err != nil {
 				return err
 			}
@@ -217,7 +217,7 @@ func (g Group) JoinFiles() []string {
 	return out
 }
 
-// Has tells whether a process is in the group now.
+// Has reports whether a process is in the group now.
 func (g Group) Has(pid int) bool {
 	b, err := procfile.Of(pid, "cgroup")
 	if err != nil {
@@ -280,7 +280,7 @@ func (g Group) Kill(timeout time.Duration) error {
 			g.freeze(true)
 			if pids, err = g.Procs(); err == nil {
 				for _, p := range pids {
-					if g.Has(p) { // read under freeze: the pid cannot have been reused
+					if g.Has(p) { // read while frozen: the pid cannot have been reused
 						syscall.Kill(p, syscall.SIGKILL)
 					}
 				}
@@ -306,7 +306,7 @@ func (g Group) freeze(on bool) {
 	procfile.Write(filepath.Join(g.Main, name), val)
 }
 
-// freezeWithin is how long freezing may take; processes in the kernel freeze late.
+// freezeWithin limits how long freezing may take; processes inside the kernel freeze late.
 const freezeWithin = 5 * time.Second
 
 // Freeze freezes or thaws all processes of the group and of the groups below it, and returns once that is done. Frozen
@@ -346,7 +346,7 @@ func (g Group) Freeze(on bool) error {
 			} else if string(bytes.TrimSpace(b)) == want {
 				return nil
 			}
-			if err := procfile.Write(path, value); err != nil && !gone(err) { // version 1 stops waiting for processes that did not come to it
+			if err := procfile.Write(path, value); err != nil && !gone(err) { // under version 1 the write fails while some processes are not frozen yet
 				return fmt.Errorf("%s control group: %w", what, err)
 			}
 		}
@@ -357,7 +357,7 @@ func (g Group) Freeze(on bool) error {
 	}
 }
 
-// Remove deletes the group. It must be empty; a group that is gone already is no error.
+// Remove deletes the group. It must be empty; removing an absent group is not an error.
 func (g Group) Remove() error {
 	var errs []error
 	rm := func(dir string) {
@@ -387,7 +387,7 @@ func (g Group) Remove() error {
 	return errors.Join(errs...)
 }
 
-// OOMKills returns how many processes of the group the kernel has killed for want of memory.
+// OOMKills returns how many processes of the group the kernel has killed for lack of memory.
 func (g Group) OOMKills() int64 {
 	p := g.path("memory", "memory.events", "memory.oom_control")
 	if p == "" {
@@ -396,7 +396,7 @@ func (g Group) OOMKills() int64 {
 	return int64(keyed(p)["oom_kill"])
 }
 
-// Usage is what a group uses now.
+// Usage is a group's current use of resources.
 type Usage struct {
 	CPU, User, System, Throttled time.Duration
 	Memory, MaxMemory            uint64 // bytes charged

@@ -1,6 +1,6 @@
-// Package cgroup puts each task into a control group of its own: one cgroup2 leaf for killing, freezing and processor
-// time, with the limits in the same leaf where cgroup2 has the controllers, and otherwise in one leaf for each version 1
-// hierarchy that has them. It finds the hierarchies in /proc/self/mountinfo and assumes nothing about where they are.
+// Package cgroup puts each task into its own control group: one cgroup2 leaf for killing, freezing and processor time,
+// with the limits in the same leaf where cgroup2 has the controllers, and otherwise in one leaf for each version 1
+// hierarchy that has them. It finds the hierarchies in /proc/self/mountinfo and assumes nothing about their paths.
 package cgroup
 
 import (
@@ -78,7 +78,7 @@ func Detect() (Layout, error) {
 // Freezes reports whether tasks can be frozen.
 func (l Layout) Freezes() bool { return l.V2 != "" || l.V1["freezer"] != "" }
 
-// Version is "v1", "v2", "hybrid" (limits in version 1, cgroup2 beside it) or "none".
+// Version returns "v1", "v2", "hybrid" (limits in version 1, with cgroup2) or "none".
 func (l Layout) Version() string {
 	switch {
 	case l.V2 != "" && len(l.V1) > 0:
@@ -91,7 +91,7 @@ func (l Layout) Version() string {
 	return "none"
 }
 
-// where tells which hierarchy holds a controller: "" for none, and whether it is cgroup2.
+// where returns the hierarchy that has a controller, "" for none, and whether it is cgroup2.
 func (l Layout) where(controller string) (point string, v2 bool) {
 	if slices.Contains(l.V2Controllers, controller) {
 		return l.V2, true
@@ -99,7 +99,7 @@ func (l Layout) where(controller string) (point string, v2 bool) {
 	return l.V1[controller], false
 }
 
-// Has tells whether limits of that controller can be set here.
+// Has reports whether limits of that controller can be set here.
 func (l Layout) Has(controller string) bool { p, _ := l.where(controller); return p != "" }
 
 func unescape(s string) string {
@@ -113,7 +113,7 @@ func unescape(s string) string {
 type Manager struct {
 	Layout Layout
 	scope  string
-	shared string // see prepareShared; "" where there is none
+	shared string // see prepareShared; "" if there is none
 	spares spares
 
 	once    sync.Once
@@ -125,8 +125,8 @@ type Manager struct {
 // controllers are those that a limited task uses.
 var controllers = []string{"cpu", "memory", "pids", "cpuset"}
 
-// Open prepares the parent groups of an agent and says in its error why tasks cannot have groups here. scope tells the
-// agents of one machine apart.
+// Open creates the parent groups of an agent. Its error says why tasks cannot have groups here. scope distinguishes the
+// agents of one machine.
 func Open(scope string) (*Manager, error) {
 	l, err := Detect()
 	if err != nil {
@@ -166,7 +166,7 @@ func Open(scope string) (*Manager, error) {
 
 func (m *Manager) dir(point string) string { return filepath.Join(point, "muster", m.scope) }
 
-// Leaf returns the group of a task in a hierarchy that is mounted at point, whether it exists or not.
+// Leaf returns the path of a task's group in a hierarchy that is mounted at point, existing or not.
 func Leaf(point, scope, id string) string { return filepath.Join(point, "muster", scope, id) }
 
 func (m *Manager) prepareV2() error {
@@ -177,7 +177,7 @@ func (m *Manager) prepareV2() error {
 	}
 	_, err := os.Stat(filepath.Join(dir, "cgroup.kill"))
 	m.Layout.CanKill = err == nil
-	// A controller is offered to the tasks only if it is enabled in every group on the way down.
+	// Tasks can use a controller only if it is enabled in every group above.
 	for _, p := range []string{point, filepath.Join(point, "muster"), dir} {
 		for _, c := range controllers {
 			if !slices.Contains(m.Layout.V2Controllers, c) {
@@ -199,7 +199,8 @@ func (m *Manager) prepareV2() error {
 	return nil
 }
 
-// inheritCpuset gives a folder and its parent a non-empty set: version 1 starts them empty, and nothing can run then.
+// inheritCpuset sets the cpuset of a directory and its parent: version 1 starts them empty, and then no process can
+// run.
 func inheritCpuset(dir string) error {
 	for _, p := range []string{filepath.Dir(dir), dir} {
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {

@@ -12,7 +12,7 @@ import (
 // sysNodes is where the kernel describes the machine's NUMA nodes.
 const sysNodes = "/sys/devices/system/node"
 
-// MemoryNodes lists the NUMA nodes that have some of the cores; nil on a machine with one, or that shows none.
+// MemoryNodes lists the NUMA nodes of the cores; nil on a machine with one node, or if it is unknown.
 func MemoryNodes(cores []int) []int { return memoryNodes(sysNodes, cores) }
 
 func memoryNodes(sys string, cores []int) []int {
@@ -39,11 +39,11 @@ func memoryNodes(sys string, cores []int) []int {
 	return out
 }
 
-// FormatSet writes numbers as the kernel reads them: "0,2,3".
+// FormatSet formats numbers for the kernel: "0,2,3".
 func FormatSet(ids []int) string { return formatSet(ids) }
 
-// memsOf returns what a version 1 cpuset with the limits gets as cpuset.mems: the nodes asked for that its parent has, else all
-// of the parent's.
+// memsOf returns the cpuset.mems of a version 1 cpuset: the requested nodes that its parent has, else all of the
+// parent's.
 func memsOf(parent string, l Limits) string {
 	have, err := parseSet(strings.TrimSpace(parent))
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spares are version 1 memory groups of tasks that have ended, kept for next ones with the same limit. To make such a
-// group and to remove it costs more than all else that a task's groups cost, most of it later, in the kernel's own
-// threads; to give it another name costs little. (Groups of version 2 cannot be renamed.)
+// spares are version 1 memory groups of ended tasks, kept for new ones with the same limit. Creating and removing such
+// a group costs more than everything else about a task's groups, mostly later, in the kernel's own threads; renaming it
+// costs little. (Groups of version 2 cannot be renamed.)
 type spares struct {
 	mu   sync.Mutex
 	list []spare
-	made int         // the number in the next one's name
+	made int         // number in the next name
 	idle *time.Timer // removes them when no task has ended for spareTime
 }
 
@@ -32,14 +32,14 @@ const (
 	// sparePrefix begins the names of spare groups. A task's id cannot begin with a dot.
 	sparePrefix = ".spare-"
 	sparesMax   = 16
-	// spareTime is how long they are kept when no task ends any more: nothing is left of tasks that are gone.
+	// spareTime is how long they are kept after the last end of a task.
 	spareTime = 3 * time.Second
-	// spareUsage is how much memory may be charged to a spare group: what the kernel keeps in hand for each processor,
-	// and pages of files, which it gives back when the next task wants the memory.
+	// spareUsage is how much memory may be charged to a spare group: the kernel's per-processor reserve, and file
+	// pages, which it reclaims when the next task needs the memory.
 	spareUsage = 512 << 10
 )
 
-// take returns a spare group of that limit the name dir, and tells whether there was one.
+// take renames a spare group with this limit to dir, and reports whether there was one.
 func (s *spares) take(dir string, limit int64) bool {
 	s.mu.Lock()
 	found := ""
@@ -51,12 +51,12 @@ func (s *spares) take(dir string, limit int64) bool {
 		}
 	}
 	s.mu.Unlock()
-	// Without RENAME_NOREPLACE the kernel refuses as well when the name is taken: control groups are not replaced.
+	// The kernel refuses a name that is taken even without RENAME_NOREPLACE: control groups are not replaced.
 	return found != "" && os.Rename(found, dir) == nil
 }
 
-// keep makes the memory group at dir, which nobody is in any more, a spare one. What a next task would see of the last,
-// more than a little memory or that its processes were killed for want of it, makes that impossible.
+// keep makes the empty memory group at dir a spare one. It refuses a group with traces that a next task would see: more
+// than a little memory, or OOM kills.
 func (s *spares) keep(dir string, limit int64) bool {
 	s.mu.Lock()
 	full := len(s.list) >= sparesMax
@@ -66,7 +66,7 @@ func (s *spares) keep(dir string, limit int64) bool {
 	if full {
 		return false
 	}
-	// A task that is root can make groups below its own and change its limit.
+	// A task that is root can create groups below its own and change its limit.
 	var st unix.Stat_t
 	if unix.Stat(dir, &st) != nil || st.Nlink > 2 || number(filepath.Join(dir, "memory.limit_in_bytes")) != uint64(limit) {
 		return false
@@ -104,7 +104,7 @@ func (s *spares) drop() {
 	}
 }
 
-// Sweep removes the spare groups, those too that another process, which was killed, has left.
+// Sweep removes the spare groups, including those left by a killed process.
 func (m *Manager) Sweep() {
 	m.spares.drop()
 	point, v2 := m.Layout.where("memory")
@@ -122,7 +122,7 @@ func (m *Manager) Sweep() {
 	}
 }
 
-// Remove deletes a group as its own Remove does, and keeps what a next task can use. It must be empty.
+// Remove deletes a group like its own Remove, but keeps what a next task can reuse. The group must be empty.
 func (m *Manager) Remove(g Group) error {
 	if d := g.V1["memory"]; d != "" && d != g.Main && g.Again > 0 && m.spares.keep(d, g.Again) {
 		g.V1 = maps.Clone(g.V1)

@@ -1,6 +1,6 @@
-// Package driver says what it means to run a task on a node: how a task is described to the program that runs it,
-// what a running task can be asked to do, and how a driver announces whether it works here. The drivers themselves
-// are subpackages; the agent makes the map of those it offers with Set, by explicit call.
+// Package driver defines how tasks run on a node: the description of a task, the operations on a running task, and how
+// a driver reports whether it works here. The drivers themselves are subpackages; the agent collects those it offers in
+// a Set, by explicit call.
 //
 // A task must outlive the agent. The caller therefore picks TaskConfig.TaskID before it calls Start and persists it,
 // persists Task.State after it, and after a restart calls Recover with that state; if it died in between, it calls
@@ -16,24 +16,25 @@ import (
 
 // Driver runs tasks of one kind.
 type Driver interface {
-	// Name returns what a job file says in task.driver.
+	// Name returns the driver's name in task.driver of a job file.
 	Name() string
-	// Fingerprint tells whether the driver works on this node now, and its attributes. It is cheap enough for every 15 s.
+	// Fingerprint reports whether the driver works on this node now, and its attributes. It is cheap enough for every
+	// 15 s.
 	Fingerprint(ctx context.Context) Fingerprint
 	// ConfigSchema lists the keys of a task's config block.
 	ConfigSchema() Schema
-	// Start runs the task and returns when its command has been executed (not: forked), or with an error that says
-	// why it cannot run. A second Start with the same TaskID returns the task that the first one started. Errors for
-	// which another attempt is pointless satisfy errors.Is(err, ErrPermanent).
+	// Start runs the task and returns when its command has been executed (not: forked), or with an error that says why
+	// it cannot run. A second Start with the same TaskID returns the task that the first one started. Errors that
+	// another attempt cannot cure satisfy errors.Is(err, ErrPermanent).
 	Start(ctx context.Context, cfg *TaskConfig) (Task, error)
-	// Recover takes up a task again from Task.State. It fails with ErrLost when this node has no memory of the task;
-	// a task that ended meanwhile is recovered and its Wait returns at once with its exit code.
+	// Recover finds a running task again from Task.State. It fails with ErrLost if this node does not know the task. A
+	// task that ended meanwhile is recovered, and its Wait returns at once with its exit code.
 	Recover(ctx context.Context, state []byte) (Task, error)
 }
 
 // Task is one started task. Its methods may be called concurrently and remain legal after the task ended.
 type Task interface {
-	// Status describes the task without waiting. State is to be persisted by the caller.
+	// Status describes the task without blocking. The caller persists State.
 	Status() TaskStatus
 	// Wait returns when the task has ended, its logs are complete and its exit is on disk. An error means that the
 	// wait failed (ctx ended, supervisor unreachable), not that the task did. It may be called many times.
@@ -47,14 +48,14 @@ type Task interface {
 	Exec(ctx context.Context, req ExecRequest) (int, error)
 	// Stats measures the task now.
 	Stats(ctx context.Context) (Stats, error)
-	// Destroy kills what is left of the task and forgets it, exit record included; logs and directories stay. It is
-	// to be called once the task's end has been persisted by the caller. Destroying twice succeeds.
+	// Destroy kills what is left of the task and forgets it, exit record included; logs and directories stay. The
+	// caller calls it once it has persisted the task's end. Destroying twice succeeds.
 	Destroy(ctx context.Context) error
 }
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
-	// ErrLost means that this node knows nothing of the task any more: it must be treated as gone.
+	// ErrLost means that this node no longer knows the task: it must be treated as gone.
 	ErrLost = errors.New("task is not known on this node")
 	// ErrNotRunning answers Signal and Exec on a task that has ended.
 	ErrNotRunning = errors.New("task is not running")
@@ -85,7 +86,7 @@ const (
 	Healthy    Health = "healthy"
 )
 
-// Fingerprint is what a driver says about itself on this node.
+// Fingerprint is a driver's report about itself on this node.
 type Fingerprint struct {
 	Detected   bool
 	Health     Health
@@ -93,13 +94,13 @@ type Fingerprint struct {
 	Attributes map[string]string // "driver.exec" = "1", ...; empty when undetected
 }
 
-// TaskConfig is everything a driver needs to know to run one task.
+// TaskConfig is everything a driver needs to run one task.
 type TaskConfig struct {
-	// TaskID names this run of the task: unique on the node for every start, the same when a start is repeated
-	// because its outcome is unknown. [A-Za-z0-9._-], at most 128 bytes. "<alloc id>.<task>.<restarts>" is a good one.
+	// TaskID identifies this run of the task: unique on the node for every start, the same when a start is repeated
+	// because its outcome is unknown. [A-Za-z0-9._-], at most 128 bytes, for example "<alloc id>.<task>.<restarts>".
 	TaskID  string
 	AllocID string
-	Name    string // of the task, as the job says
+	Name    string // of the task, from the job
 
 	Env    map[string]string // complete environment; drivers add only PATH when it is missing
 	User   string            // user name or uid; "" means the driver's default (exec as root: nobody; raw_exec: the agent's own)
@@ -112,9 +113,9 @@ type TaskConfig struct {
 	Network string  // mode of the group's network: "" for the driver's default, "host", "none" or "bridge"
 	NetNS   string  // file at which the allocation's network namespace is mounted; "" where it has none. Only for a NetworkJoiner
 	Ports   []Port  // of the allocation
-	Mounts  []Mount // what the task sees beside its own directories
+	Mounts  []Mount // what the task sees in addition to its own directories
 
-	// Hostname and Etc are for drivers that isolate: the name of the machine as the task sees it ("" for the node's), and files
+	// Hostname and Etc are for drivers that isolate: the host name that the task sees ("" for the node's), and files
 	// below Dirs.AllocRoot that it sees at Target, an absolute path, and cannot change.
 	Hostname string
 	Etc      []Mount
@@ -122,22 +123,22 @@ type TaskConfig struct {
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
 
-	// Launcher, when set, is a program of the host that is run in the task's place, in its namespaces and with its limits,
-	// as "muster ranks -- <file> <argument 0> <argument>...": it starts the ranks of the task (package ranks). Drivers that
-	// cannot do so refuse such a task.
+	// Launcher, when set, is a host program that runs in the task's place, in its namespaces and with its limits, as
+	// "muster ranks -- <file> <argument 0> <argument>...": it starts the ranks of the task (package ranks). Drivers
+	// that cannot do so refuse such a task.
 	Launcher string
 
 	// LauncherArgs are options of Launcher, before its "--".
 	LauncherArgs []string
 
-	WorkDir string            // absolute; entered with the rights of the task's user; "" means where the driver says
+	WorkDir string            // absolute; entered with the rights of the task's user; "" means the driver's default
 	Umask   *uint32           // nil means 022
-	Ulimits map[string]string // limits by name, as structs.ParseUlimit reads them
+	Ulimits map[string]string // limits by name, in the form of structs.ParseUlimit
 
 	NoFile uint64 // soft and hard RLIMIT_NOFILE; 0 leaves the agent's
 }
 
-// Port is a port of the allocation. Drivers whose tasks use the host's network need not heed it.
+// Port is a port of the allocation. Drivers whose tasks use the host's network may ignore it.
 type Port struct {
 	Label  string
 	HostIP string // "" for every address
@@ -145,21 +146,21 @@ type Port struct {
 	To     int // inside the task's own network; 0 means the same
 }
 
-// Mount is a directory or file of the host that a task sees at a place of its own.
+// Mount shows a directory or file of the host to a task at another path.
 type Mount struct {
 	Source      string // absolute, on the host; it exists
-	Target      string // as the task sees it; relative to the task's directory unless absolute
+	Target      string // path inside the task; relative to the task's directory unless absolute
 	ReadOnly    bool
 	Propagation string // "private" (or ""), "host-to-task" or "bidirectional"
 }
 
-// DirsElsewhere is implemented by drivers whose tasks have a root of their own: they see the directories of Dirs, and no
-// other of the host, at these places.
+// DirsElsewhere is implemented by drivers whose tasks have their own root: they see the directories of Dirs, and no
+// other of the host, at these paths.
 type DirsElsewhere interface {
 	TaskDirs() (alloc, local, secrets string)
 }
 
-// VolumeMounter is implemented by drivers that can show a task what TaskConfig.Mounts says.
+// VolumeMounter is implemented by drivers that support TaskConfig.Mounts.
 type VolumeMounter interface {
 	MountsVolumes() bool
 }
@@ -170,14 +171,14 @@ type NetworkJoiner interface {
 	JoinsNetwork() bool
 }
 
-// Preparer is implemented by drivers that have much to do before a task can start, such as fetching an image. Start
-// relies on it having been called with the same configuration.
+// Preparer is implemented by drivers with slow work before a start, such as fetching an image. Start relies on Prepare
+// having been called with the same configuration.
 type Preparer interface {
-	// Prepare takes as long as it needs, and as ctx allows. It calls notify with human-readable progress.
+	// Prepare takes as long as it needs within ctx. It calls notify with human-readable progress.
 	Prepare(ctx context.Context, cfg *TaskConfig, notify func(message string)) error
 }
 
-// Notifier is implemented by tasks that another program watches, which may be away for a while.
+// Notifier is implemented by tasks that another program supervises, which may be absent for a while.
 type Notifier interface {
 	// SetNotify registers f to receive human-readable progress while Wait blocks. f returns soon.
 	SetNotify(f func(message string))
@@ -200,9 +201,9 @@ type Dirs struct {
 	LocalDir   string // working directory of the task (NOMAD_TASK_DIR); "" means TaskDir/local if present, else TaskDir
 	SecretsDir string // NOMAD_SECRETS_DIR
 	// HideDir is covered by an empty file system in the task's view, except for AllocRoot below it: normally the
-	// agent's data directory. "" hides nothing. Only drivers that isolate heed it.
+	// agent's data directory. "" hides nothing. Only drivers that isolate support it.
 	HideDir string
-	// AllocRoot is what stays visible below HideDir: the directory that holds AllocDir and TaskDir.
+	// AllocRoot remains visible below HideDir: the directory that holds AllocDir and TaskDir.
 	AllocRoot string
 }
 
@@ -214,20 +215,20 @@ type Resources struct {
 	Mems         []int        // NUMA nodes that its memory must come from; none: any
 	MemoryMiB    int64        // limit, or the reservation when MemoryMaxMiB is set
 	MemoryMaxMiB int64        // limit when larger than MemoryMiB
-	PidsMax      int64        // processes and threads
+	PidsMax      int64        // limit on processes and threads
 	ShmMiB       int64        // size of the private /dev/shm of isolating drivers; 0 means 64
 	GPUs         []string     // UUIDs of the granted GPUs and MIG instances
 	RDMA         []DeviceFile // of the node's RDMA adapters, for a task that asked for them
-	Devices      []DeviceNode // what drivers that isolate let the task use beside null, random, terminals and the like
+	Devices      []DeviceNode // devices that drivers that isolate let the task use in addition to null, random, terminals and the like
 }
 
-// DeviceFile is a device node with the file that names it on the host.
+// DeviceFile is a device node and its path on the host.
 type DeviceFile struct {
 	Path string
 	DeviceNode
 }
 
-// DeviceNode is a character device of the host, by number: the file that names it may be anywhere.
+// DeviceNode is a character device of the host, by number: its file may have any path.
 type DeviceNode struct{ Major, Minor int64 }
 
 // LogConfig says where output goes. Files are Base+".0", Base+".1", ... and only the newest MaxFiles remain.
@@ -243,22 +244,22 @@ type TaskStatus struct {
 	TaskID    string
 	State     []byte    // opaque to the caller; for Recover
 	PID       int       // of the task's main process as the host sees it, 0 if it has none
-	StartedAt time.Time // survives recovery unchanged
+	StartedAt time.Time // not changed by recovery
 	Running   bool      // false once the end has been seen
 }
 
-// ExitResult tells how a task ended.
+// ExitResult says how a task ended.
 type ExitResult struct {
 	ExitCode  int // 0-255; 128+Signal when a signal ended it
 	Signal    int // number of the signal that ended the task, or 0
 	OOMKilled bool
-	// LostStatus means that the task has ended but nobody knows how; Err says why. ExitCode is then -1.
+	// LostStatus means that the task has ended in an unknown way; Err says why. ExitCode is then -1.
 	LostStatus bool
 	Err        string // a sentence, or ""
 	EndedAt    time.Time
 }
 
-// Successful is true for an exit code of 0 that is known.
+// Successful reports whether the task is known to have exited with code 0.
 func (r ExitResult) Successful() bool {
 	return r.ExitCode == 0 && r.Signal == 0 && !r.LostStatus && r.Err == "" && !r.OOMKilled
 }
@@ -275,11 +276,11 @@ type ExecRequest struct {
 	Stderr  io.Writer // nil discards; unused with TTY
 	Resize  <-chan TermSize
 	User    string // "" means the task's
-	Rank    *int   // whose RANK and LOCAL_RANK the command gets; nil for nobody's
-	Whole   bool   // when the context ends first, what the command has started ends with it, where the driver can do that
+	Rank    *int   // the command gets RANK and LOCAL_RANK of this rank; nil for none
+	Whole   bool   // if ctx ends first, also end what the command has started, where the driver supports it
 }
 
-// Stats is one measurement of a task, all its processes together.
+// Stats is one measurement of a task, the sum of its processes.
 type Stats struct {
 	Time         time.Time
 	CPUTotalNS   uint64  // since start
@@ -290,15 +291,15 @@ type Stats struct {
 	RSSBytes     uint64
 	CacheBytes   uint64
 	UsageBytes   uint64 // as charged to the limit
-	MaxUsage     uint64 // 0 when the kernel does not tell
+	MaxUsage     uint64 // 0 if the kernel does not report it
 	SwapBytes    uint64
 	PidsCount    uint64
 	MemoryLimit  uint64            // 0 means none
-	MeasuredKeys []string          // which of the memory figures are real: "RSS", "Cache", "Usage", "Max Usage", "Swap"
+	MeasuredKeys []string          // which of the memory values were measured: "RSS", "Cache", "Usage", "Max Usage", "Swap"
 	PerProcess   map[int]ProcStats // by host pid; nil when the task has too many processes (over 256)
 }
 
-// ProcStats is what one process of a task uses.
+// ProcStats is the use of one process of a task.
 type ProcStats struct {
 	CPUTotalNS uint64
 	RSSBytes   uint64

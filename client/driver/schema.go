@@ -34,7 +34,7 @@ type Field struct {
 // Schema is the keys that a driver's config block accepts.
 type Schema []Field
 
-// Values is a config block that has been checked against its schema. Getters return the zero value for an absent key.
+// Values is a config block that has been checked against its schema. Getters return the zero value of an absent key.
 type Values map[string]any
 
 // String returns the text under key.
@@ -55,14 +55,14 @@ func (v Values) List(key string) []string { l, _ := v[key].([]string); return l 
 // Map returns the map under key.
 func (v Values) Map(key string) map[string]string { m, _ := v[key].(map[string]string); return m }
 
-// Blocks returns the blocks under key, each to be decoded against a schema of its own.
+// Blocks returns the blocks under key; each is to be decoded with its own schema.
 func (v Values) Blocks(key string) []map[string]any { b, _ := v[key].([]map[string]any); return b }
 
-// Has tells whether key was given.
+// Has reports whether key was set.
 func (v Values) Has(key string) bool { _, ok := v[key]; return ok }
 
-// Decode checks config against the schema and converts its values. The error names every problem, each once, and for
-// an unknown key the valid ones and the likeliest meant. driver prefixes the message.
+// Decode checks config against the schema and converts its values. The error names every problem once, and for an
+// unknown key the valid ones and the most similar one. driver is the prefix of the message.
 func (s Schema) Decode(driver string, config map[string]any) (Values, error) {
 	out := make(Values, len(config))
 	var problems []string
@@ -138,7 +138,7 @@ func convert(t FieldType, v any) (any, error) {
 			return x, nil
 		case int, int64, bool:
 			return fmt.Sprint(x), nil
-		case float64: // as JSON brings every number; 1000000 is not to become 1e+06
+		case float64: // JSON decodes every number to it; 1000000 must not become 1e+06
 			return strconv.FormatFloat(x, 'f', -1, 64), nil
 		}
 	case Int:
@@ -223,7 +223,7 @@ func convert(t FieldType, v any) (any, error) {
 		switch x := v.(type) {
 		case map[string]string:
 			return x, nil
-		case []map[string]any: // a block, as HCL1-shaped JSON writes it
+		case []map[string]any: // a block in HCL1-shaped JSON
 			if len(x) == 1 {
 				return convert(Map, x[0])
 			}

@@ -1,18 +1,18 @@
 package gpu
 
-// Activity is how busy the parts of a GPU, or of a MIG instance, were since the look before: thousandths of the time, -1 for
-// what the driver does not tell. It says more than the utilization, which is 100 % also when one multiprocessor of many
-// computes.
+// Activity is how busy the parts of a GPU, or of a MIG instance, were since the previous measurement: thousandths of
+// the time, -1 for what the driver does not report. It says more than the utilization, which is 100 % even if only one
+// of many multiprocessors computes.
 type Activity struct {
 	UUID      string `json:",omitempty"` // of the MIG instance
 	SM        int64  // a multiprocessor had work, on average over all
-	Occupancy int64  // of the work that they can have at once
+	Occupancy int64  // of the work that they can hold at once
 	Tensor    int64  // tensor cores computed
 	DRAM      int64  // memory was read or written
-	Engine    int64  // any of it computed or drew
+	Engine    int64  // any of the above computed or drew
 }
 
-// figures are the measurements under the names that NVIDIA's exporter gives them.
+// figures lists the measurements under the names of NVIDIA's exporter.
 func (a *Activity) figures(add func(name, help string, value float64, known bool)) {
 	for _, f := range []struct {
 		name, help string
@@ -28,7 +28,7 @@ func (a *Activity) figures(add func(name, help string, value float64, known bool
 	}
 }
 
-// activities are those of whole GPUs and of MIG instances, by UUID; of what is not known there is none.
+// activities returns the activity of whole GPUs and of MIG instances, by UUID, where it is known.
 func activities(samples []Sample) map[string]*Activity {
 	out := map[string]*Activity{}
 	for i := range samples {

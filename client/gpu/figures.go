@@ -5,20 +5,19 @@ import (
 	"strconv"
 )
 
-// Figure is one measurement of one GPU under the name that NVIDIA's exporter gives it, so that dashboards made for that show
-// it.
+// Figure is one measurement of one GPU under the name of NVIDIA's exporter, so that dashboards made for that show it.
 type Figure struct {
 	Name, Help string
 	Value      float64
 }
 
-// DeviceFigures is what is measured of one GPU.
+// DeviceFigures are the measurements of one GPU.
 type DeviceFigures struct {
-	Labels  []string // names and values in turn, as the exporter has them
+	Labels  []string // alternating names and values, as in the exporter
 	Figures []Figure
 }
 
-// Figures returns the last measurement of each GPU, in order of bus. What the driver does not tell is left out.
+// Figures returns the last measurement of each GPU, in bus order. What the driver does not report is left out.
 func (n *NVIDIA) Figures() []DeviceFigures {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,7 +99,7 @@ func (n *NVIDIA) Figures() []DeviceFigures {
 	return out
 }
 
-// figures are what is measured of a GPU's ways to others.
+// figures lists the measurements of a GPU's links.
 func (w *Wires) figures(add func(name, help string, value float64, known bool)) {
 	links := len(w.Up)+len(w.Down) > 0
 	for _, f := range []struct {

@@ -8,11 +8,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// laneKBs is what one PCIe lane carries one way, by generation, in kB/s.
+// laneKBs is the bandwidth of one PCIe lane in one direction, by generation, in kB/s.
 var laneKBs = []int64{0, 250_000, 500_000, 984_615, 1_969_231, 3_938_462, 7_562_500}
 
-// islands names the NVLink island of each GPU of a machine: those that links join, directly or through switches. A GPU
-// without links to another is in none. Names are those of the fabric where there is one, else of the island's first bus.
+// islands returns the NVLink island of each GPU of a machine: GPUs that are connected directly or through switches. A
+// GPU without links to another has none. The name is that of the fabric, else of the island's first bus.
 func islands(gpus []Device) map[string]string {
 	byBus := map[string]int{}
 	for i, g := range gpus {
@@ -36,7 +36,7 @@ func islands(gpus []Device) map[string]string {
 			root[a] = b
 		}
 	}
-	switched := -1 // one machine has one set of switches
+	switched := -1 // a machine has one set of switches
 	for i, g := range gpus {
 		for _, l := range g.Links {
 			if l.Switch {
@@ -65,7 +65,7 @@ func islands(gpus []Device) map[string]string {
 	return out
 }
 
-// geometry returns what the GPUs in MIG mode can be divided into, by bus.
+// geometry returns how the GPUs in MIG mode can be divided, by bus.
 func geometry(s *Snapshot) (out []structs.MIGGeometry) {
 	if s == nil {
 		return nil
@@ -87,7 +87,7 @@ func geometry(s *Snapshot) (out []structs.MIGGeometry) {
 	return out
 }
 
-// groups turns what was seen into device groups, sorted. MIG instances are groups of their own, and their GPU is not one.
+// groups converts a snapshot to device groups, sorted. MIG instances form separate groups, and their GPU is in none.
 func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.DeviceGroup {
 	if s == nil {
 		return nil
@@ -119,7 +119,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 		}
 		g := &out[i]
 		g.Instances = append(g.Instances, in)
-		for k, v := range g.Attributes { // what the devices do not agree upon is no attribute of the group
+		for k, v := range g.Attributes { // a group has only the attributes on which its devices agree
 			if attrs[k] != v {
 				delete(g.Attributes, k)
 			}
@@ -173,8 +173,8 @@ func number(n int64, unit string) structs.Attribute {
 }
 func words(s string) structs.Attribute { return structs.Attribute{Kind: "string", Str: s} }
 
-// attributes returns what constraints can name. Nomad's names come first; all are steady, so that a node does not change with
-// every look.
+// attributes returns what constraints can name. Nomad's names come first; all are constant, so that a node does not
+// change with every query.
 func attributes(s *Snapshot, g *Device) map[string]structs.Attribute {
 	a := map[string]structs.Attribute{}
 	num := func(name string, n int64, unit string) {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// State is how well a GPU is.
+// State is the health of a GPU.
 //
 //	healthy -> degraded      rows wait to be remapped, an error was contained, it is slowed down by heat or power, an NVLink is
-//	                         down, or NVLink or PCIe has errors again and again: work goes on
+//	                         down, or NVLink or PCIe has errors again and again: work continues
 //	        -> quarantined   error event, uncorrected memory errors, the driver asks for a reset: no new work
 //	        -> lost          fell off the bus
 //
-// A quarantine ends by itself when the driver asks for nothing and nothing new happened for a while; degraded and lost
-// end when their cause does.
+// A quarantine ends when the driver asks for nothing and nothing new has happened for a while; degraded and lost end
+// when their cause does.
 type State string
 
 // States.
@@ -24,35 +24,35 @@ const (
 	Lost        State = "lost"
 )
 
-// Verdict is a state and its reason in words, "" for healthy.
+// Verdict is a state and its reason, "" for healthy.
 type Verdict struct {
 	State  State
 	Reason string
 }
 
-// recoveries are what a driver asks for, by its number.
+// recoveries are the actions that a driver asks for, by its number.
 var recoveries = map[int64]string{1: "a GPU reset", 2: "a reboot of the node", 3: "draining its peers", 4: "draining and a reset", 5: "recovery of IMEX", 6: "a bus reset", 7: "a system reboot"}
 
-// health is what is remembered of one GPU; the clock is the caller's.
+// health is the history of one GPU. The caller provides the clock.
 type health struct {
 	sampled bool
-	ecc     int64 // uncorrected errors when it was last looked at
+	ecc     int64 // uncorrected errors at the last measurement
 	bad     string
 	badAt   time.Time
 	soft    string
 	softAt  time.Time
-	badOf   map[int64]string // MIG instances with an error of their own, by GI
+	badOf   map[int64]string // MIG instances with their own error, by GI
 	badOfAt map[int64]time.Time
 	wiring  wiring
-	hot     int // looks in a row in which its hardware slowed it down
+	hot     int // consecutive samples in which the hardware slowed it down
 	current Sample
 }
 
-// Why the hardware slows a GPU down, as NVML's bits: this is not the wish of its owner, as a power limit is.
+// Bits of NVML for a slowdown by the hardware, as opposed to a configured one such as a power limit.
 const (
 	throttleThermal = 0x40
 	throttleBrake   = 0x80
-	throttleLooks   = 3 // in a row: a moment of it is no fault
+	throttleLooks   = 3 // consecutive samples: a short slowdown is not a fault
 )
 
 func (h *health) slowed(s Sample, now time.Time) {
@@ -70,7 +70,7 @@ func (h *health) slowed(s Sample, now time.Time) {
 	h.soft, h.softAt = "its hardware slows it down: "+why, now
 }
 
-// xid takes an error event in; the bool is whether it was taken for the device's fault.
+// xid records an error event; the result is whether it counts as the device's fault.
 func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
 	switch {
 	case e.XID == 0 || act == XIDProgram || act == XIDIgnore:
@@ -88,7 +88,7 @@ func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
 	return true
 }
 
-// sample takes a measurement in.
+// sample records a measurement.
 func (h *health) sample(s Sample, now time.Time) {
 	if h.sampled && s.ECCUncorrected > h.ecc && !s.Lost {
 		h.bad, h.badAt = fmt.Sprintf("%d new uncorrected memory errors", s.ECCUncorrected-h.ecc), now
@@ -100,14 +100,14 @@ func (h *health) sample(s Sample, now time.Time) {
 	h.current = s
 }
 
-// verdict judges the GPU, or its MIG instance gi (-1: the whole GPU).
+// verdict returns the health of the GPU, or of its MIG instance gi (-1: the whole GPU).
 func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Verdict {
 	s := h.current
 	if s.Lost {
 		return Verdict{Lost, "the GPU is lost: it does not answer any more (reset it or reboot the node)"}
 	}
 	if s.Recovery != 0 {
-		h.badAt = now // the wait begins when the driver is content again
+		h.badAt = now // the wait begins when the driver asks for nothing any more
 		what := recoveries[s.Recovery]
 		if what == "" {
 			what = fmt.Sprintf("recovery action %d", s.Recovery)
@@ -155,13 +155,13 @@ func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Ve
 
 // Report is an error that the driver has reported.
 type Report struct {
-	Devices []string // the GPU, or the MIG instances that it hit
+	Devices []string // the GPU, or the affected MIG instances
 	XID     int64
 	Text    string // "XID 31 (...)"
-	Device  bool   // it is the device's fault, not that of a program on it
+	Device  bool   // the fault of the device, not of a program
 }
 
-// report says whom an error hits; called with mu held.
+// report says which devices an error affects. The caller holds mu.
 func (n *NVIDIA) report(e Event, device bool) Report {
 	r := Report{Devices: []string{e.UUID}, XID: e.XID, Text: xidText(e.XID), Device: device}
 	if n.snapshot == nil {

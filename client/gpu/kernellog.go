@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// The kernel's log is a second source of errors: the driver writes them there as well, even when its library does not answer
-// any more. What both tell counts once.
+// The kernel's log is a second source of errors: the driver writes them there as well, even if its library no longer
+// answers. An error from both sources counts once.
 
-// kernelLog is where the kernel's messages are read; each read gives one.
+// kernelLog is the file of the kernel's messages; each read returns one.
 const kernelLog = "/dev/kmsg"
 
-// messageRE finds "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." and the older form
-// without PCI's name; of an instance of MIG the form is "Xid (PCI:0000:3b:00 GPU-I:05): 13".
+// messageRE matches "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." and the older
+// form without "PCI:"; for a MIG instance the form is "Xid (PCI:0000:3b:00 GPU-I:05): 13".
 var messageRE = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9])?(?: GPU-I:([0-9]+))?\): ([0-9]+)`)
 
-// parseXID reads an error out of a message of the kernel. bus is as Device has it.
+// parseXID reads an error from a kernel message. bus has the form of Device.Bus.
 func parseXID(text string) (bus string, e Event, ok bool) {
 	m := messageRE.FindStringSubmatch(text)
 	if m == nil {
@@ -46,7 +46,7 @@ func busID(domain uint32, bus, device string) string {
 	return strings.Repeat("0", 8-len(d)) + d + ":" + strings.ToUpper(bus) + ":" + strings.ToUpper(device) + ".0"
 }
 
-// readKernelLog takes in what the kernel says from now on, until ctx ends. Who may not read it does without.
+// readKernelLog handles the kernel's messages from now on, until ctx ends. Without read permission it returns.
 func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -55,7 +55,7 @@ func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
 	stop := context.AfterFunc(ctx, func() { f.Close() })
 	defer stop()
 	defer f.Close()
-	f.Seek(0, 2) // what was said before is of another time; a pipe cannot, and has nothing
+	f.Seek(0, 2) // skip old messages; a pipe cannot seek and has none
 	b := make([]byte, 8<<10)
 	for ctx.Err() == nil {
 		k, err := f.Read(b)
@@ -73,7 +73,7 @@ func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
 	}
 }
 
-// kernelEvent is an error that the kernel has told of the GPU on a bus.
+// kernelEvent handles an error that the kernel reported for the GPU on a bus.
 func (n *NVIDIA) kernelEvent(bus string, e Event) {
 	n.mu.Lock()
 	if n.snapshot != nil {
@@ -89,21 +89,21 @@ func (n *NVIDIA) kernelEvent(bus string, e Event) {
 	}
 }
 
-// twiceWithin is how far apart the two sources may tell the same error.
+// twiceWithin is the largest distance of two reports of the same error.
 const twiceWithin = 10 * time.Second
 
-// errorSource is who told which error.
+// errorSource identifies an error and its source.
 type errorSource struct {
 	uuid   string
 	xid    int64
 	kernel bool
 }
 
-// errorKeysMax bounds how many errors of one kind are remembered.
+// errorKeysMax limits how many errors of one kind are remembered.
 const errorKeysMax = 1000
 
-// heard reports whether the other source told the same error a moment ago; called with mu held. Each telling stands for one of
-// the other source.
+// heard reports whether the other source has just reported the same error. Each report cancels one of the other source.
+// The caller holds mu.
 func (n *NVIDIA) heard(e Event, kernel bool, now time.Time) bool {
 	for k, list := range n.recentErrors {
 		for len(list) > 0 && now.Sub(list[0]) > twiceWithin {

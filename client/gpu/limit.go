@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// limitCall is a request about the memory of a control group, and where its answer goes.
+// limitCall is a request about a control group's GPU memory or a power limit, with the channel of its answer.
 type limitCall struct {
 	request request
 	reply   chan limitReply
@@ -18,14 +18,14 @@ type limitReply struct {
 	err   error
 }
 
-// Limit makes the driver hold all processes of a control group, named by its directory, to so many bytes of a GPU; -1
-// takes the limit away. It waits for the driver, within ctx.
+// Limit makes the driver limit the GPU memory of all processes of a control group, named by its directory; -1 removes
+// the limit. It waits for the driver, within ctx.
 func (n *NVIDIA) Limit(ctx context.Context, group, uuid string, bytes int64) error {
 	_, err := n.limits(ctx, request{Op: "limit", Group: group, UUID: uuid, Bytes: bytes})
 	return err
 }
 
-// LimitOf asks the driver what a control group may have of a GPU, and has.
+// LimitOf asks the driver for a control group's limit and use of a GPU.
 func (n *NVIDIA) LimitOf(ctx context.Context, group, uuid string) (MemoryLimit, error) {
 	return n.limits(ctx, request{Op: "limits", Group: group, UUID: uuid})
 }
@@ -35,7 +35,7 @@ func (n *NVIDIA) limits(ctx context.Context, r request) (MemoryLimit, error) {
 	return a.limit, err
 }
 
-// call has the child carry out a request of these, and waits for the answer.
+// call passes a request to the child and waits for the answer.
 func (n *NVIDIA) call(ctx context.Context, r request) (limitReply, error) {
 	l := limitCall{r, make(chan limitReply, 1)}
 	select {
@@ -55,7 +55,7 @@ func (n *NVIDIA) call(ctx context.Context, r request) (limitReply, error) {
 	}
 }
 
-// limit carries a call to the child. That the driver refuses it is for the caller, not for the session.
+// limit passes a call to the child. A refusal by the driver is the caller's error, not the session's.
 func (n *NVIDIA) limit(c *child, l limitCall) (time.Duration, error) {
 	c.next++
 	l.request.ID = c.next

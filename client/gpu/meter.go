@@ -7,28 +7,28 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TaskUsage is what a task has used of one GPU since the agent first saw it there.
+// TaskUsage is a task's use of one GPU since the agent first saw it there.
 type TaskUsage struct {
 	Quota
-	UsedBytes  int64 // now; -1 when the driver does not tell
-	PeakBytes  int64 // most of all looks, and of what the library booked in between
-	MiBSeconds int64 // used memory over time
-	SMMillis   int64 // time in which it had all multiprocessors: half of them for 2 s is 1,000
-	EnergyMJ   int64 // millijoules: of the GPU's, by its part of the work
+	UsedBytes  int64 // now; -1 if the driver does not report it
+	PeakBytes  int64 // maximum of all measurements, and of what the library recorded in between
+	MiBSeconds int64 // memory in use, over time
+	SMMillis   int64 // milliseconds with all multiprocessors: half of them for 2 s is 1,000
+	EnergyMJ   int64 // millijoules: its share of the GPU's energy, by its part of the work
 	Denied     int64 // allocations that the library refused
-	// Mean activity is ActiveMillis of KnownMillis: the time for which it is known, and in which all multiprocessors had work. It
-	// is not known of shares.
+	// Mean activity is ActiveMillis of KnownMillis: the time for which it is known, and in which all multiprocessors
+	// had work. It is unknown for shares.
 	ActiveMillis, KnownMillis int64
-	Idle                      time.Time // since when it computes nothing; zero: it does, or it is not known
+	Idle                      time.Time // since when it computes nothing; zero: it computes, or it is unknown
 	Since                     time.Time
 	Measured                  time.Time
 }
 
-// Meter adds up what tasks use of GPUs. It is safe for concurrent use; the clock is the caller's.
+// Meter adds up the use of GPUs by task. It is safe for concurrent use. The caller provides the clock.
 type Meter struct {
 	mu     sync.Mutex
 	use    map[watchKey]*metered
-	energy map[string]int64 // of each GPU at the last look
+	energy map[string]int64 // energy counter of each GPU at the last measurement
 }
 
 type metered struct {
@@ -36,8 +36,9 @@ type metered struct {
 	mibMillis int64
 }
 
-// Measure takes a look in. have are the grants of live allocations; what others used is forgotten. A task that is seen for
-// the first time counts since it started, with what this look finds; started gives 0 for one that has not.
+// Measure adds a measurement. have are the grants of live allocations; the use of others is dropped. A task that is
+// seen for the first time counts from its start, with the values of this measurement; started returns 0 if it has not
+// started.
 func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []Quota, started func(Quota) structs.LogTime) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +91,7 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 			x.mibMillis += max(x.UsedBytes, 0) >> 20 * dt
 			x.MiBSeconds = x.mibMillis / 1000
 			sm := known[k]
-			if busy[k] < 0 && s.UtilPercent > 0 { // the driver does not say whose work it is: equal parts
+			if busy[k] < 0 && s.UtilPercent > 0 { // the driver does not say which task computes: equal parts
 				sm = s.UtilPercent / int64(len(of))
 			}
 			x.SMMillis += sm * dt / 100
@@ -109,13 +110,13 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 	}
 }
 
-// idleActivity is the activity of multiprocessors, in thousandths, below which nothing is computed: a driver or a monitor may
-// do a little now and then.
+// idleActivity is the activity of multiprocessors, in thousandths, below which a GPU counts as idle: a driver or a
+// monitor may do a little now and then.
 const idleActivity = 10
 
-// activity adds up how busy the GPUs of tasks were since the last look, and notes since when they are not. Of a GPU that tasks
-// share it is not known whose the activity is, but what the processes of each did is. Called with mu held, before the times of
-// the last look are moved.
+// activity adds up how busy the GPUs of tasks were since the last measurement, and records since when they are idle. On
+// a shared GPU the activity cannot be attributed to a task, but the use of each process can. The caller holds mu and
+// calls it before the times of the last measurement are updated.
 func (m *Meter) activity(now time.Time, samples []Sample, uses []TaskUse) {
 	known := activities(samples)
 	for k, x := range m.use {
@@ -137,8 +138,8 @@ func (m *Meter) activity(now time.Time, samples []Sample, uses []TaskUse) {
 	}
 }
 
-// idleWithout reports whether a task computes nothing, of a GPU that does not tell its activity, or not whose it is; the second
-// bool is whether that is known.
+// idleWithout reports whether a task computes nothing, for a GPU that does not report its activity, or is shared; known
+// is false if that cannot be determined.
 func idleWithout(k watchKey, whole bool, samples []Sample, uses []TaskUse) (idle, known bool) {
 	for i := range samples {
 		s := &samples[i]
@@ -153,19 +154,19 @@ func idleWithout(k watchKey, whole bool, samples []Sample, uses []TaskUse) (idle
 				return u.SM == 0, u.SM >= 0
 			}
 		}
-		return true, true // others' processes compute there
+		return true, true // processes of other tasks compute there
 	}
 	return false, false
 }
 
-// Booked takes in what the library says of a task's share. A task can write there what it likes: more than the share is
-// not believed.
+// Booked adds what the library recorded of a task's share. A task can write anything there: values beyond the share are
+// ignored.
 func (m *Meter) Booked(q Quota, peak, denied int64, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := watchKey{q.Alloc, q.Task, q.GPU}
 	x := m.use[k]
-	if x == nil { // it ended before anybody looked
+	if x == nil { // it ended before the first measurement
 		x = &metered{TaskUsage: TaskUsage{Quota: q, Since: now, Measured: now}}
 		if m.use == nil {
 			m.use = map[watchKey]*metered{}
@@ -175,10 +176,10 @@ func (m *Meter) Booked(q Quota, peak, denied int64, now time.Time) {
 	x.PeakBytes, x.Denied = max(x.PeakBytes, min(peak, q.MiB<<20)), max(x.Denied, denied)
 }
 
-// heldMax bounds how long the memory of the last look counts as held when a task has ended since.
+// heldMax limits how long the memory of the last measurement counts as held when a task has ended since.
 const heldMax = 10 * time.Second
 
-// Totals returns what the tasks of an allocation have used up to now, in no order. What they held at the last look counts as
+// Totals returns the use of an allocation's tasks up to now, unordered. The memory of the last measurement counts as
 // held since.
 func (m *Meter) Totals(id structs.AllocID, now time.Time) []structs.GPUUse {
 	m.mu.Lock()
@@ -197,14 +198,14 @@ func (m *Meter) Totals(id structs.AllocID, now time.Time) []structs.GPUUse {
 	return out
 }
 
-// Row is what a Meter knows of one task on one GPU, to be kept while the agent does not run.
+// Row is the state of one task on one GPU, to be stored while the agent does not run.
 type Row struct {
 	TaskUsage
 	MiBMillis int64
-	Counter   int64 // of the GPU's energy at the last look, millijoules; -1: not known
+	Counter   int64 // of the GPU's energy at the last measurement, millijoules; -1: unknown
 }
 
-// Rows returns all of them, in no order.
+// Rows returns all rows, unordered.
 func (m *Meter) Rows() []Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,8 +220,8 @@ func (m *Meter) Rows() []Row {
 	return out
 }
 
-// Restore takes in rows of an earlier life of the agent, before the first look. With went, tasks may have gone on
-// meanwhile: the time since counts with what the next look finds. Without (the machine has been started anew) it does not.
+// Restore adds the rows of an earlier agent, before the first measurement. With went, tasks may have run meanwhile: the
+// time since counts with the next measurement. Without (after a reboot) it does not.
 func (m *Meter) Restore(rows []Row, went bool, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,7 +238,7 @@ func (m *Meter) Restore(rows []Row, went bool, now time.Time) {
 	}
 }
 
-// Of returns what the tasks of an allocation use, in no order.
+// Of returns the use of an allocation's tasks, unordered.
 func (m *Meter) Of(id structs.AllocID) []TaskUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -250,7 +251,7 @@ func (m *Meter) Of(id structs.AllocID) []TaskUsage {
 	return out
 }
 
-// All returns what all tasks use, in no order.
+// All returns the use of all tasks, unordered.
 func (m *Meter) All() []TaskUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()

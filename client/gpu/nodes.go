@@ -11,15 +11,15 @@ import (
 )
 
 // Numbers of the driver's device files (Documentation/admin-guide/devices.txt of Linux): /dev/nvidiaN is 195:N, and
-// /dev/nvidiactl 195:255. Those of nvidia-uvm and nvidia-caps are given out at load time.
+// /dev/nvidiactl 195:255. Those of nvidia-uvm and nvidia-caps are assigned at load time.
 const (
 	majorNVIDIA  = 195
 	minorControl = 255
 )
 
-// Nodes returns the device files that the programs of a task with these grants need: of each GPU its own, of each MIG
-// instance the two capabilities that open it, and the ones that all share (control and unified memory). Not among
-// them are nvidia-modeset and the capabilities to configure and monitor MIG.
+// Nodes returns the device files that the programs of a task with these grants need: each GPU's own, the two
+// capabilities that open a MIG instance, and the common ones (control and unified memory). nvidia-modeset and the
+// capabilities to configure and monitor MIG are not among them.
 func (n *NVIDIA) Nodes(grants []structs.Grant) ([]driver.DeviceNode, error) {
 	s := n.Snapshot()
 	if s == nil {
@@ -81,7 +81,7 @@ func nodesOf(s *Snapshot, grants []structs.Grant, proc string) ([]driver.DeviceN
 	return out, nil
 }
 
-// findUUID finds a GPU, or the GPU of a MIG instance with that instance.
+// findUUID finds a GPU, or a MIG instance with its GPU.
 func findUUID(s *Snapshot, uuid string) (*Device, *MIG) {
 	for i := range s.GPUs {
 		d := &s.GPUs[i]

@@ -21,35 +21,35 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Config is what the agent's side needs. Zero values are the defaults.
+// Config configures the agent's side. Zero values are the defaults.
 type Config struct {
 	Exe     string   // program whose main calls MaybeRun; "": the running one
-	Library string   // of NVML; "": where the driver puts it
-	Env     []string // for the child, beside the agent's own
-	Ignored []string // UUIDs of GPUs that nobody is to have
-	Proc    string   // where device numbers are told; "" is /proc
-	// PowerFile is where it is written which power limits were changed and how they were; "" keeps it in memory.
+	Library string   // of NVML; "": the driver's usual place
+	Env     []string // for the child, in addition to the agent's own
+	Ignored []string // UUIDs of GPUs that must not be used
+	Proc    string   // directory with the device numbers; "" is /proc
+	// PowerFile records which power limits were changed and their original values; "" keeps them in memory.
 	PowerFile string
 	Kernel    string              // the kernel's log, a second source of errors; "" is /dev/kmsg
-	XIDs      map[int64]XIDAction // what the operator says of errors by number, over the defaults
-	Groups    bool                // tasks have cgroup2 groups, which the driver can limit if it is new enough
+	XIDs      map[int64]XIDAction // the operator's actions by error number; they override the defaults
+	Groups    bool                // tasks have cgroup2 groups, which a new enough driver can limit
 	Log       hclog.Logger
-	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
+	// OnChange is called, from a separate goroutine, when the result of Devices has changed. It must not block.
 	OnChange func()
-	// OnError is called when the driver reports an error of a GPU, in the goroutine that watches. It must not block.
+	// OnError is called by the watching goroutine when the driver reports a GPU error. It must not block.
 	OnError func(Report)
 
 	Every        time.Duration // between samples; 5 s
-	WiresEvery   time.Duration // between looks at PCIe and NVLink, which take longer; 10 s
-	StaticEvery  time.Duration // between full looks; 10 min
-	InitWithin   time.Duration // for loading the library and waking the driver; 60 s
-	ReplyWithin  time.Duration // for a reply; 10 s
-	SilentAfter  time.Duration // without a good reply: the devices are unhealthy; 20 s
-	BackoffMin   time.Duration // between children; 1 s, doubled each time
+	WiresEvery   time.Duration // between queries of PCIe and NVLink, which take longer; 10 s
+	StaticEvery  time.Duration // between full queries; 10 min
+	InitWithin   time.Duration // limit for loading the library and waking the driver; 60 s
+	ReplyWithin  time.Duration // limit for a reply; 10 s
+	SilentAfter  time.Duration // time without a good reply after which the devices are unhealthy; 20 s
+	BackoffMin   time.Duration // pause between children; 1 s, doubled each time
 	BackoffMax   time.Duration // 1 min
-	RetryMissing time.Duration // until the library is looked for again where there is none; 5 min
-	RecoverAfter time.Duration // how long a quarantined GPU must be quiet; 10 min
-	FirstWithin  time.Duration // how long the first Devices waits for the first look; 1 s
+	RetryMissing time.Duration // interval of the search for a missing library; 5 min
+	RecoverAfter time.Duration // how long a quarantined GPU must have no new problem; 10 min
+	FirstWithin  time.Duration // how long the first call of Devices waits for the first query; 1 s
 }
 
 func (c *Config) defaults() {
@@ -72,18 +72,18 @@ func (c *Config) defaults() {
 		c.Kernel = kernelLog
 	}
 	if c.Exe == "" {
-		c.Exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
+		c.Exe = "/proc/self/exe" // works even if an upgrade has replaced the file
 	}
 	if c.Log == nil {
 		c.Log = hclog.NewNullLogger()
 	}
 }
 
-// LibraryEnv is the variable by which the child is told which library to load.
+// LibraryEnv is the variable that tells the child which library to load.
 const LibraryEnv = "MUSTER_NVML_LIBRARY"
 
-// zombiesMax is how many children that do not even die, because the driver holds them in the kernel, are left behind
-// before no other is started.
+// zombiesMax is how many children that cannot be killed, because the driver holds them in the kernel, are left behind
+// before no further one is started.
 const zombiesMax = 3
 
 // NVIDIA watches the NVIDIA GPUs of this machine. It implements fingerprint.DeviceFingerprinter.
@@ -92,7 +92,7 @@ type NVIDIA struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	done  chan struct{}
-	quiet chan struct{}   // closed when the kernel's log is not read any more
+	quiet chan struct{}   // closed when the kernel's log is no longer read
 	ask   chan chan error // Refresh
 	free  chan time.Duration
 	lim   chan limitCall
@@ -108,17 +108,17 @@ type NVIDIA struct {
 	good         time.Time          // of the last answer
 	groups       []structs.DeviceGroup
 	shape        []structs.MIGGeometry
-	looked       chan struct{} // closed when the first look is over
+	looked       chan struct{} // closed when the first query has ended
 	isLooked     bool
-	children     int                         // that have not been reaped
+	children     int                         // not reaped yet
 	pid          int                         // of the child, 0 for none
 	starts       int                         // children started
 	power        map[string]powerSet         // limits that were changed, by UUID
 	xids         map[string]int64            // the last error of each GPU, by UUID
-	recentErrors map[errorSource][]time.Time // errors of the last moments
+	recentErrors map[errorSource][]time.Time // recent errors by source
 }
 
-// New starts watching. Close ends it.
+// New starts watching. Close stops it.
 func New(cfg Config) *NVIDIA {
 	cfg.defaults()
 	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), quiet: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, recentErrors: map[errorSource][]time.Time{}, xids: map[string]int64{}, looked: make(chan struct{})}
@@ -142,7 +142,7 @@ func (n *NVIDIA) Close() {
 // Name implements fingerprint.DeviceFingerprinter.
 func (n *NVIDIA) Name() string { return "nvidia" }
 
-// Devices returns what was seen last. Only before the first look does it wait, and not for long.
+// Devices returns the result of the last query. Only before the first one does it wait, briefly.
 func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
 	select {
 	case <-n.looked:
@@ -156,14 +156,14 @@ func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
 	return n.groups, nil
 }
 
-// Geometry returns what the GPUs in MIG mode can be divided into.
+// Geometry returns how the GPUs in MIG mode can be divided.
 func (n *NVIDIA) Geometry() []structs.MIGGeometry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.shape
 }
 
-// firstOver notes that nobody needs to wait for the first look any more; called with mu held.
+// firstOver releases the callers that wait for the first query. The caller holds mu.
 func (n *NVIDIA) firstOver() {
 	if !n.isLooked {
 		n.isLooked = true
@@ -171,14 +171,14 @@ func (n *NVIDIA) firstOver() {
 	}
 }
 
-// Snapshot returns the last full look, or nil. It is not to be changed.
+// Snapshot returns the result of the last full query, or nil. It must not be changed.
 func (n *NVIDIA) Snapshot() *Snapshot {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.snapshot
 }
 
-// Verdicts is how each GPU is, by UUID.
+// Verdicts returns the health of each GPU, by UUID.
 func (n *NVIDIA) Verdicts() map[string]Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -191,7 +191,7 @@ func (n *NVIDIA) Verdicts() map[string]Verdict {
 	return out
 }
 
-// Samples returns the last measurement of each GPU in order of bus, and when it was taken. Nothing waits for the driver.
+// Samples returns the last measurement of each GPU in bus order, and its time. It does not wait for the driver.
 func (n *NVIDIA) Samples() ([]Sample, time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -206,8 +206,8 @@ func (n *NVIDIA) Samples() ([]Sample, time.Time) {
 	return out, n.sampleAt
 }
 
-// Refresh measures now and returns the samples: the processes of each GPU with their memory, among others. It waits for
-// the driver, within ctx; the error says why there is no answer.
+// Refresh measures now and returns the samples, including the processes of each GPU with their memory. It waits for the
+// driver, within ctx; the error says why there is no answer.
 func (n *NVIDIA) Refresh(ctx context.Context) ([]Sample, error) {
 	c := make(chan error, 1)
 	select {
@@ -231,8 +231,8 @@ func (n *NVIDIA) Refresh(ctx context.Context) ([]Sample, error) {
 	return s, nil
 }
 
-// Release lets the driver go for a while, so that GPUs can be reset, their MIG mode changed or the driver replaced: the
-// child ends and none is started before the time is over. What was seen stays.
+// Release closes the driver for a while, so that GPUs can be reset, their MIG mode changed or the driver replaced: the
+// child ends and none is started before d has passed. The last results are kept.
 func (n *NVIDIA) Release(ctx context.Context, d time.Duration) error {
 	select {
 	case n.free <- d:
@@ -255,7 +255,7 @@ func (n *NVIDIA) noAnswer(err error) error {
 	return fmt.Errorf("the NVIDIA driver does not answer: %w", err)
 }
 
-// run keeps a child.
+// run keeps a child running.
 func (n *NVIDIA) run() {
 	defer close(n.done)
 	backoff := n.cfg.BackoffMin
@@ -267,7 +267,7 @@ func (n *NVIDIA) run() {
 			return
 		}
 		switch {
-		case rest > 0: // released on purpose
+		case rest > 0: // released deliberately
 			n.cfg.Log.Info("the NVIDIA driver was let go", "for", rest)
 			n.rest(rest, "it was let go on request")
 			backoff = n.cfg.BackoffMin
@@ -292,7 +292,7 @@ func (n *NVIDIA) run() {
 	}
 }
 
-// rest passes time without a child.
+// rest waits without a child.
 func (n *NVIDIA) rest(d time.Duration, why string) {
 	over := time.After(d)
 	tick := time.NewTicker(max(n.cfg.SilentAfter/4, time.Millisecond))
@@ -323,10 +323,10 @@ type child struct {
 	in    io.WriteCloser
 	out   chan message  // closed at its end
 	gone  chan struct{} // closed when reaped
-	quit  chan struct{} // closed when nobody reads out any more
+	quit  chan struct{} // closed when out is no longer read
 	tail  *tail
 	next  uint64
-	wires time.Time // when PCIe and NVLink were looked at
+	wires time.Time // the last query of PCIe and NVLink
 	stuck string
 }
 
@@ -392,7 +392,7 @@ func (n *NVIDIA) start() (*child, error) {
 	return c, nil
 }
 
-// end makes a child go, without waiting for one that the kernel holds.
+// end ends a child, without waiting for one that the kernel holds.
 func (n *NVIDIA) end(c *child) {
 	close(c.quit)
 	c.in.Close()
@@ -410,7 +410,7 @@ func (n *NVIDIA) end(c *child) {
 	n.mu.Unlock()
 }
 
-// died says how a child ended.
+// died returns how a child ended.
 func (c *child) died() error {
 	select {
 	case <-c.gone:
@@ -427,7 +427,7 @@ func (c *child) died() error {
 	return errors.New(why)
 }
 
-// session runs one child until it ends, hangs, or is to rest for a while.
+// session runs one child until it ends, hangs, or is released for a while.
 func (n *NVIDIA) session() (rest time.Duration, err error) {
 	c, err := n.start()
 	if err != nil {
@@ -500,7 +500,7 @@ func (n *NVIDIA) session() (rest time.Duration, err error) {
 	}
 }
 
-// await reads messages until one is wanted, taking events in on the way.
+// await reads messages until want accepts one, and handles events on the way.
 func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) (message, time.Duration, error) {
 	over := time.NewTimer(within)
 	defer over.Stop()
@@ -559,20 +559,20 @@ func (n *NVIDIA) request(c *child, op string) (time.Duration, error) {
 		n.ignore(m.Static)
 		n.take(m.Static)
 	}
-	if op == "dynamic" { // only this tells that all is well: a child may die at each first sample
+	if op == "dynamic" { // only this proves that all is well: a child may die at each first sample
 		n.good, n.silent = time.Now(), ""
 		n.measure(slices.DeleteFunc(m.Dynamic, func(s Sample) bool { return slices.Contains(n.cfg.Ignored, s.UUID) }), n.good)
 	}
 	return 0, nil
 }
 
-// ignore forgets the GPUs that are to be left alone.
+// ignore removes the ignored GPUs.
 func (n *NVIDIA) ignore(s *Snapshot) {
 	s.GPUs = slices.DeleteFunc(s.GPUs, func(g Device) bool { return slices.Contains(n.cfg.Ignored, g.UUID) })
 }
 
-// take keeps a full look. GPUs that were there and cannot be opened now stay, as lost; others that are not there any more
-// are gone. Called with mu held.
+// take stores a full query. GPUs that can no longer be opened are kept as lost; those that are absent are removed. The
+// caller holds mu.
 func (n *NVIDIA) take(s *Snapshot) {
 	if n.snapshot != nil && s.Lost > 0 {
 		for _, old := range n.snapshot.GPUs {
@@ -590,7 +590,7 @@ func (n *NVIDIA) take(s *Snapshot) {
 	if len(s.Absent) > 0 && n.snapshot == nil {
 		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
 	}
-	for i := range s.GPUs { // attributes tell the limit of the GPU, not that of the task that has it now
+	for i := range s.GPUs { // attributes have the limit of the GPU, not that of its current task
 		if p, ok := n.power[s.GPUs[i].UUID]; ok && p.ours(s.GPUs[i].PowerLimitMW) {
 			s.GPUs[i].PowerLimitMW = p.WasMW
 		}
@@ -605,10 +605,10 @@ func (n *NVIDIA) take(s *Snapshot) {
 	}
 }
 
-// hostPIDs is the name of the first pid namespace, the same on every kernel.
+// hostPIDs is the name of the initial pid namespace, the same on every kernel.
 const hostPIDs = "pid:[4026531836]"
 
-// backends returns what holds tasks to shares of GPUs here, the strongest first.
+// backends returns what can enforce shares of GPUs here, the strongest first.
 func (n *NVIDIA) backends(s *Snapshot) []string {
 	var out []string
 	if s.Dmem && n.cfg.Groups {
@@ -629,7 +629,7 @@ func has(list []Device, uuid string) bool {
 	return false
 }
 
-// measure keeps samples. Called with mu held.
+// measure stores samples. The caller holds mu.
 func (n *NVIDIA) measure(list []Sample, now time.Time) {
 	lost := 0
 	seen := map[string]bool{}
@@ -671,7 +671,7 @@ func (n *NVIDIA) of(uuid string) *health {
 	return h
 }
 
-// changed reports whether the samples show other devices than the last full look.
+// changed reports whether the samples contain other devices than the last full query.
 func (n *NVIDIA) changed() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -688,7 +688,7 @@ func (n *NVIDIA) changed() bool {
 	return len(n.samples) != len(known)
 }
 
-// event takes an error report in, of the library or of the kernel's log.
+// event handles an error report of the library or the kernel's log.
 func (n *NVIDIA) event(e Event, kernel bool) {
 	n.mu.Lock()
 	if e.UUID != "" && e.XID != 0 && !n.heard(e, kernel, time.Now()) {
@@ -704,7 +704,7 @@ func (n *NVIDIA) event(e Event, kernel bool) {
 	n.update()
 }
 
-// silence notes that there is no answer, and why; "" that none is expected.
+// silence records that there is no answer, and why; "" if none is expected.
 func (n *NVIDIA) silence(why string) {
 	n.mu.Lock()
 	n.silent = why
@@ -712,7 +712,7 @@ func (n *NVIDIA) silence(why string) {
 	n.update()
 }
 
-// verdict judges one GPU; called with mu held.
+// verdict returns the health of one GPU. The caller holds mu.
 func (n *NVIDIA) verdict(uuid string, gi int64) Verdict {
 	now := time.Now()
 	if n.silent != "" && now.Sub(n.good) > n.cfg.SilentAfter {
@@ -721,7 +721,7 @@ func (n *NVIDIA) verdict(uuid string, gi int64) Verdict {
 	return n.of(uuid).verdict(now, n.cfg.RecoverAfter, gi)
 }
 
-// update makes the groups anew and tells when they differ.
+// update computes the groups and calls OnChange if they differ.
 func (n *NVIDIA) update() {
 	n.mu.Lock()
 	now := groups(n.snapshot, n.verdict)
@@ -739,7 +739,7 @@ func (n *NVIDIA) update() {
 	}
 }
 
-// tail keeps the end of what a child writes to its standard error.
+// tail keeps the end of a child's standard error.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

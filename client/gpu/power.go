@@ -9,21 +9,21 @@ import (
 	"slices"
 )
 
-// Tasks may have whole GPUs held to a power limit of their own. What the limit was is written down before it is changed, so that
-// it can be put back by a later life of the agent, too. A limit that is not as it was set has been changed by somebody else, or
-// by a reboot, and is left alone.
+// Tasks may have their own power limit on whole GPUs. The original limit is stored before it is changed, so that a
+// restarted agent can restore it, too. A limit that is not the one that was set has been changed by someone else, or by
+// a reboot, and is left alone.
 
-// powerSet is a limit that was changed for a task, milliwatts. HadMW is what it was changed from when that was a task's limit,
-// too, until the change is known to have happened.
+// powerSet is a limit that was changed for a task, milliwatts. HadMW is the previous task's limit, until the change is
+// known to have happened.
 type powerSet struct {
 	WasMW, SetMW int64
 	HadMW        int64 `json:",omitempty"`
 }
 
-// ours reports whether a limit is one that was set here.
+// ours reports whether the agent has set this limit.
 func (s powerSet) ours(mw int64) bool { return mw != 0 && (mw == s.SetMW || mw == s.HadMW) }
 
-// LimitPower holds a GPU to so many watts until RestorePower.
+// LimitPower sets the power limit of a GPU until RestorePower.
 func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error {
 	n.powering.Lock()
 	defer n.powering.Unlock()
@@ -35,7 +35,7 @@ func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error
 	was, changed := n.power[uuid]
 	n.mu.Unlock()
 	set := powerSet{WasMW: a.power, SetMW: 1000 * watts}
-	if changed && was.ours(a.power) { // the limit of the one who had it before is not what is to be put back
+	if changed && was.ours(a.power) { // restore the original limit, not that of the previous task
 		set.WasMW, set.HadMW = was.WasMW, a.power
 	}
 	if err := n.notePower(uuid, &set); err != nil {
@@ -57,9 +57,9 @@ func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error
 	return errors.Join(err, n.notePower(uuid, nil))
 }
 
-// RestorePower puts back what LimitPower changed on all GPUs but those that are still wanted so. Which these are is asked when
-// no limit is being changed, so that one of a task that has only just come is not taken for an old one. What cannot be put back
-// is tried again the next time.
+// RestorePower restores the limits that LimitPower changed, except on GPUs in the result of still. still is called
+// while no limit is being changed, so that the limit of a task that has just arrived is not taken for an old one. A
+// failed restore is retried the next time.
 func (n *NVIDIA) RestorePower(ctx context.Context, still func() map[string]bool) error {
 	n.powering.Lock()
 	defer n.powering.Unlock()
@@ -90,7 +90,7 @@ func (n *NVIDIA) RestorePower(ctx context.Context, still func() map[string]bool)
 	return errors.Join(errs...)
 }
 
-// notePower remembers a change, nil that there is none, in the file first.
+// notePower records a change, nil for none; the file is written first.
 func (n *NVIDIA) notePower(uuid string, set *powerSet) error {
 	n.mu.Lock()
 	next := map[string]powerSet{}
@@ -120,7 +120,7 @@ func (n *NVIDIA) notePower(uuid string, set *powerSet) error {
 	return nil
 }
 
-// readPower reads what an earlier life of the agent has changed.
+// readPower reads the changes of an earlier agent.
 func (n *NVIDIA) readPower() {
 	n.power = map[string]powerSet{}
 	if n.cfg.PowerFile == "" {

@@ -21,10 +21,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Built says why this program cannot look at GPUs, or nothing.
+// Built says why this program cannot query GPUs, or "".
 const Built = ""
 
-// libraries are where container distributions and others put the driver's library, beside the linker's own places.
+// libraries are paths of the driver's library in containers and other distributions, in addition to the linker's.
 var libraries = []string{
 	"libnvidia-ml.so.1",
 	"/usr/lib/wsl/lib/libnvidia-ml.so.1",
@@ -35,8 +35,8 @@ var libraries = []string{
 	"/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
 }
 
-// MaybeRun becomes the child process when the program was started as such; main calls it first. For checks by hand,
-// `gpu-probe -dump` prints what is seen once, `-time N` how long N looks take, and `-share DIR UUID=MIB` makes the files of
+// MaybeRun becomes the child process if the program was started as such; main calls it first. For manual checks,
+// `gpu-probe -dump` prints one query, `-time N` how long N queries take, and `-share DIR UUID=MIB` creates the files of
 // a share (package shim).
 func MaybeRun() {
 	canRun.Store(true)
@@ -53,7 +53,7 @@ func MaybeRun() {
 			os.Exit(placeShare(os.Args[3], os.Args[4], os.Stdout, os.Stderr))
 		}
 	}
-	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM) // the agent's end is the end of standard input
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM) // the child ends with its standard input, that is with the agent
 	serve(os.Stdin, os.Stdout)
 	os.Exit(0)
 }
@@ -70,7 +70,7 @@ func dump(out, errs io.Writer) int {
 	}{}
 	if all.Static, err = p.static(); err == nil {
 		if _, err = p.dynamic(false); err == nil {
-			time.Sleep(2 * activityEvery) // activity is known from the second look on
+			time.Sleep(2 * activityEvery) // activity is known from the second measurement on
 			all.Dynamic, err = p.dynamic(true)
 		}
 	}
@@ -86,7 +86,7 @@ func dump(out, errs io.Writer) int {
 	return 0
 }
 
-// probe is the library, initialised.
+// probe is the initialized library.
 type probe struct {
 	lib   nvml.Interface
 	known map[string]bool // by symbol; used by the requests' goroutine and, before it starts, by open
@@ -96,11 +96,11 @@ type probe struct {
 	set   nvml.EventSet          // or nil
 	until map[string]uint64      // time of the newest sample of processes, by UUID
 
-	tells   map[string]bool      // GPUs that tell their activity, by UUID
+	tells   map[string]bool      // GPUs that report their activity, by UUID
 	samples map[string]*sampling // by UUID of GPU or MIG instance
 }
 
-// call is one that has not returned.
+// call is a call that has not returned.
 type call struct {
 	symbol, uuid string
 	since        time.Time
@@ -108,11 +108,11 @@ type call struct {
 
 var errMissing = errors.New("no NVIDIA driver library (libnvidia-ml.so.1)")
 
-// wakeWithin is how long the driver may take to make its device files.
+// wakeWithin limits how long the driver may take to create its device files.
 const wakeWithin = 20 * time.Second
 
-// wake has the driver make the device files of unified memory, without which no program computes: the first program of
-// root makes them, and tasks are none of root's. Where there is no such driver, there is no such program.
+// wake makes the driver create the device files of unified memory, which every CUDA program needs: the first program
+// that runs as root creates them, and tasks do not run as root. Without this driver the program does not exist.
 func wake() {
 	if os.Geteuid() != 0 || os.Getenv(LibraryEnv) != "" {
 		return
@@ -156,7 +156,7 @@ var (
 	handleSymbols = []string{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}
 )
 
-// text names a return code without the library's help, which a broken driver may not give.
+// text names a return code without the library's help, which a broken driver may not provide.
 func text(r nvml.Return) string {
 	switch r {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
@@ -171,7 +171,7 @@ func text(r nvml.Return) string {
 	return fmt.Sprintf("NVML error %d", int(r))
 }
 
-// has reports whether the library has one of the symbols: calling one that it lacks would end the process.
+// has reports whether the library has one of the symbols: calling a missing one would end the process.
 func (p *probe) has(symbols ...string) bool {
 	for _, s := range symbols {
 		ok, seen := p.known[s]
@@ -186,7 +186,7 @@ func (p *probe) has(symbols ...string) bool {
 	return false
 }
 
-// ask calls a function if the library has it. The bool is whether there is an answer; a GPU that is lost is remembered.
+// ask calls a function if the library has it. ok is false without an answer; a lost GPU is remembered.
 func ask[T any](p *probe, d *view, symbols []string, f func() (T, nvml.Return)) (v T, ok bool) {
 	if !p.has(symbols...) {
 		return v, false
@@ -200,14 +200,14 @@ func ask[T any](p *probe, d *view, symbols []string, f func() (T, nvml.Return)) 
 	return v, r == nvml.SUCCESS
 }
 
-// view is a GPU while it is asked.
+// view is a GPU during a query.
 type view struct {
 	nvml.Device
 	uuid string
 	lost bool
 }
 
-// devices opens all GPUs; lost counts those that cannot be.
+// devices opens all GPUs; lost counts those that cannot be opened.
 func (p *probe) devices() (list []*view, lost int, err error) {
 	none := &view{}
 	n, ok := ask(p, none, countSymbols, p.lib.DeviceGetCount)
@@ -272,7 +272,7 @@ func (p *probe) static() (*Snapshot, error) {
 	return s, nil
 }
 
-// register asks for the events of a GPU, once.
+// register subscribes to the events of a GPU, once.
 func (p *probe) register(d *view) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,7 +297,7 @@ const (
 	eventRecovery    = 0x8000
 )
 
-// watch waits for events for as long as the process lives.
+// watch waits for events until the process ends.
 func (p *probe) watch(send func(message)) {
 	for {
 		v, r := p.set.Wait(5000)
@@ -330,11 +330,11 @@ func (p *probe) watch(send func(message)) {
 	}
 }
 
-// stuckAfter is how long a call may take before the agent is told which one it is.
+// stuckAfter is how long a call may take before the agent gets its name.
 const stuckAfter = time.Second
 
 func serve(in io.Reader, out io.Writer) {
-	var mu sync.Mutex // around out
+	var mu sync.Mutex // guards out
 	send := func(m message) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -347,7 +347,7 @@ func serve(in io.Reader, out io.Writer) {
 		for {
 			var r request
 			if readMessage(in, &r) != nil {
-				os.Exit(0) // the agent is gone; a call that hangs must not keep this process
+				os.Exit(0) // the agent is gone; a hanging call must not keep this process
 			}
 			requests <- r
 		}

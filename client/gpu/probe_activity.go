@@ -9,22 +9,22 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// active are the functions that measure how busy the parts of a GPU are; the driver has them for Hopper and newer.
+// active are the functions that measure how busy the parts of a GPU are; drivers have them for Hopper and newer.
 var active = []string{
 	"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmSampleFree", "nvmlGpmMetricsGet",
 }
 
-// activityEvery is how far apart two samples must be for their difference to mean something.
+// activityEvery is the minimum distance of two samples for a meaningful difference.
 const activityEvery = 100 * time.Millisecond
 
-// sampling is what is kept from one look to the next, of a GPU or a MIG instance.
+// sampling is the state between two measurements of a GPU or a MIG instance.
 type sampling struct {
 	sample nvml.GpmSample
 	at     time.Time
 	last   *Activity
 }
 
-// canReport reports whether a GPU tells its activity; it is asked once.
+// canReport reports whether a GPU can report its activity; it is queried once.
 func (p *probe) canReport(d *view) bool {
 	tells, known := p.tells[d.uuid]
 	if !known {
@@ -38,7 +38,7 @@ func (p *probe) canReport(d *view) bool {
 	return tells
 }
 
-// activity measures a GPU, and its MIG instances, since the look before; nothing at the first one.
+// activity measures a GPU, and its MIG instances, since the previous measurement; nothing at the first one.
 func (p *probe) activity(d *view, s *Sample) {
 	if d.lost || !p.canReport(d) {
 		return
@@ -64,7 +64,7 @@ func (p *probe) activity(d *view, s *Sample) {
 	}
 }
 
-// since takes a sample and tells what was between it and the one before.
+// since takes a sample and returns the activity between it and the previous one.
 func (p *probe) since(d *view, id, symbol string, get func(nvml.GpmSample) nvml.Return) *Activity {
 	before := p.samples[id]
 	if before != nil && time.Since(before.at) < activityEvery {
@@ -98,7 +98,7 @@ func (p *probe) since(d *view, id, symbol string, get func(nvml.GpmSample) nvml.
 	return now.last
 }
 
-// between asks what a GPU did between two samples.
+// between reads the activity of a GPU between two samples.
 func (p *probe) between(d *view, from, to nvml.GpmSample) *Activity {
 	out := &Activity{SM: -1, Occupancy: -1, Tensor: -1, DRAM: -1, Engine: -1}
 	metrics := []struct {

@@ -13,10 +13,10 @@ import (
 	"github.com/muster-sched/muster/client/gpu/shim"
 )
 
-// looksMax bounds how often the driver is asked for a measurement of it.
+// looksMax limits how often the driver is queried to measure it.
 const looksMax = 10000
 
-// latency prints how long looks at the driver take.
+// latency prints how long queries of the driver take.
 func latency(times string, out, errs io.Writer) int {
 	n, err := strconv.Atoi(times)
 	if err != nil || n < 1 || n > looksMax {
@@ -42,7 +42,7 @@ func latency(times string, out, errs io.Writer) int {
 	return 0
 }
 
-// placeShare makes the files of a share and prints what the environment of a program must have for it.
+// placeShare creates the files of a share and prints the environment that a program needs for it.
 func placeShare(dir, share string, out, errs io.Writer) int {
 	uuid, size, ok := strings.Cut(share, "=")
 	mib, err := strconv.ParseInt(size, 10, 64)

@@ -37,7 +37,7 @@ func (p *probe) device(d *view) Device {
 	} else if v, ok := ask(p, d, []string{"nvmlDeviceGetMemoryInfo"}, d.GetMemoryInfo); ok {
 		x.MemoryBytes = int64(v.Total)
 	}
-	if x.MemoryBytes == 0 { // it shares the machine's
+	if x.MemoryBytes == 0 { // it shares the machine's memory
 		x.MemoryBytes = machineMemory("MemTotal:")
 	}
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetBAR1MemoryInfo"}, d.GetBAR1MemoryInfo); ok {
@@ -91,7 +91,7 @@ func (p *probe) device(d *view) Device {
 	return x
 }
 
-// enabled names a state that may be unknown.
+// enabled returns the name of a state, "" if unknown.
 func enabled(v nvml.EnableState, ok bool) string {
 	switch {
 	case !ok:
@@ -102,7 +102,7 @@ func enabled(v nvml.EnableState, ok bool) string {
 	return "Disabled"
 }
 
-// limitsOf asks for the limits and modes of a GPU that are not part of its identity, and for its place in the machine.
+// limitsOf reads the limits and modes of a GPU that are not part of its identity, and its place in the machine.
 func (p *probe) limitsOf(d *view, x *Device) {
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetEnforcedPowerLimit"}, d.GetEnforcedPowerLimit); ok {
 		x.PowerLimitMW = int64(v)
@@ -129,10 +129,10 @@ func (p *probe) limitsOf(d *view, x *Device) {
 	}
 }
 
-// cpusMax bounds the processors of a machine.
+// cpusMax limits the processors of a machine.
 const cpusMax = 4096
 
-// cpuList writes a set of processors as the kernel does: "0-15,32-47".
+// cpuList formats a set of processors like the kernel: "0-15,32-47".
 func cpuList(words []uint) string {
 	var out []string
 	has := func(i int) bool {
@@ -155,7 +155,7 @@ func cpuList(words []uint) string {
 	return strings.Join(out, ",")
 }
 
-// peers tells where each two GPUs meet, and whether one can read the other's memory.
+// peers determines where each pair of GPUs is connected, and whether one can read the other's memory.
 func (p *probe) peers(list []*view, gpus []Device) {
 	at := map[string]*view{}
 	for _, d := range list {
@@ -181,7 +181,7 @@ func (p *probe) peers(list []*view, gpus []Device) {
 	}
 }
 
-// machineMemory is a figure of /proc/meminfo in bytes, for GPUs whose memory is the machine's.
+// machineMemory returns a value of /proc/meminfo in bytes, for GPUs that share the machine's memory.
 func machineMemory(name string) int64 {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -263,13 +263,13 @@ func (p *probe) instances(d *view) []MIG {
 	return out
 }
 
-// profileName returns what the driver calls a profile with so many slices and so much memory.
+// profileName returns the driver's name of a profile with these slices and memory.
 func profileName(slices, bytes int64) string {
 	return fmt.Sprintf("%dg.%dgb", slices, (bytes+1<<29)>>30)
 }
 
-// profiles asks what a GPU in MIG mode can be divided into. Of profiles that differ in engines alone the first one stands for
-// all.
+// profiles reads how a GPU in MIG mode can be divided. The first of several profiles that differ only in engines
+// represents all.
 func (p *probe) profiles(d *view) []MIGProfile {
 	var out []MIGProfile
 	for n := range nvml.GPU_INSTANCE_PROFILE_COUNT {
@@ -294,7 +294,7 @@ func (p *probe) profiles(d *view) []MIGProfile {
 	return out
 }
 
-// linksMax is how many NVLinks a GPU can have.
+// linksMax is the maximum number of NVLinks of a GPU.
 const linksMax = nvml.NVLINK_MAX_LINKS
 
 func (p *probe) links(d *view, x *Device) {
@@ -339,7 +339,7 @@ func bus(v nvml.PciInfo) string {
 	return fmt.Sprintf("%08X:%02X:%02X.0", v.Domain, v.Bus, v.Device)
 }
 
-// numaOf asks the kernel for the NUMA node of a PCI device; -1 is unknown.
+// numaOf reads the NUMA node of a PCI device from the kernel; -1 is unknown.
 func numaOf(bus string) int64 {
 	if len(bus) < 12 {
 		return -1

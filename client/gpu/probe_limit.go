@@ -10,11 +10,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// busy tells how much of the multiprocessors each process used since the last time: the mean of the driver's samples.
+// busy measures each process's use of the multiprocessors since the last call: the mean of the driver's samples.
 func (p *probe) busy(d *view, s *Sample) {
 	list, ok := ask(p, d, []string{"nvmlDeviceGetProcessUtilization"}, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		v, r := d.GetProcessUtilization(p.until[d.uuid])
-		if r == nvml.ERROR_NOT_FOUND { // nobody did anything
+		if r == nvml.ERROR_NOT_FOUND { // no process computed
 			return nil, nvml.SUCCESS
 		}
 		return v, r
@@ -36,13 +36,13 @@ func (p *probe) busy(d *view, s *Sample) {
 	}
 }
 
-// limits reports whether the driver limits the memory of control groups: having the functions is not enough, the kernel
-// must play along.
+// limits reports whether the driver limits the memory of control groups: besides the functions, the kernel must support
+// it.
 func (p *probe) limits(d *view) bool {
 	if !p.has("nvmlDeviceSetMemoryLimits_v1") || !p.has("nvmlDeviceGetMemoryLimits_v1") {
 		return false
 	}
-	root := "/sys/fs/cgroup/unified" // where version 1 is mounted beside it
+	root := "/sys/fs/cgroup/unified" // where it is mounted next to version 1
 	if _, err := os.Stat(root); err != nil {
 		root = "/sys/fs/cgroup"
 	}
@@ -54,7 +54,7 @@ func (p *probe) limits(d *view) bool {
 	return code != nvml.ERROR_NOT_SUPPORTED && code != nvml.ERROR_FUNCTION_NOT_FOUND
 }
 
-// limit sets what a control group may have of a GPU, or asks for it.
+// limit sets or reads a control group's limit on a GPU.
 func (p *probe) limit(r request) (*MemoryLimit, error) {
 	if !p.has("nvmlDeviceSetMemoryLimits_v1") || !p.has("nvmlDeviceGetMemoryLimits_v1") {
 		return nil, errors.New("the driver cannot limit the memory of a control group")
@@ -68,7 +68,7 @@ func (p *probe) limit(r request) (*MemoryLimit, error) {
 	var code nvml.Return
 	if r.Op == "limit" {
 		soft, hard := uint64(0), ^uint64(0)
-		if r.Bytes >= 0 { // equal: nothing is taken from those within their share
+		if r.Bytes >= 0 { // equal to the limit: memory within the share is not reclaimed
 			soft, hard = uint64(r.Bytes), uint64(r.Bytes)
 		}
 		if _, ok := ask(p, d, []string{"nvmlDeviceSetMemoryLimits_v1"}, func() (struct{}, nvml.Return) {
@@ -93,7 +93,7 @@ func (p *probe) limit(r request) (*MemoryLimit, error) {
 	return m, nil
 }
 
-// power asks for the power limit that is set, and sets another one.
+// power reads the power limit, and sets a new one.
 func (p *probe) power(r request) (int64, error) {
 	d := &view{uuid: r.UUID}
 	h, ok := ask(p, d, []string{"nvmlDeviceGetHandleByUUID"}, func() (nvml.Device, nvml.Return) { return p.lib.DeviceGetHandleByUUID(r.UUID) })

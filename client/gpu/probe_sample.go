@@ -8,7 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// sampled are the functions that samples need, beside those of a full look.
+// sampled are the functions that samples need, in addition to those of a full query.
 var sampled = []string{
 	"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption",
 	"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus", "nvmlDeviceGetFieldValues",
@@ -41,7 +41,7 @@ func (p *probe) sample(d *view) Sample {
 	} else if v, ok := ask(p, d, []string{"nvmlDeviceGetMemoryInfo"}, d.GetMemoryInfo); ok {
 		s.TotalBytes, s.UsedBytes, s.FreeBytes = int64(v.Total), int64(v.Used), int64(v.Free)
 	}
-	if s.TotalBytes == 0 { // it shares the machine's
+	if s.TotalBytes == 0 { // it shares the machine's memory
 		s.TotalBytes, s.FreeBytes = machineMemory("MemTotal:"), machineMemory("MemAvailable:")
 		s.UsedBytes = s.TotalBytes - s.FreeBytes
 	}
@@ -108,7 +108,8 @@ func (p *probe) sample(d *view) Sample {
 	return s
 }
 
-// processes lists who holds memory, each once, although the driver may name it as computing, drawing and sharing.
+// processes lists the processes that hold memory, each once, although the driver may list it as computing, drawing and
+// sharing.
 func (p *probe) processes(d *view, s *Sample) {
 	seen := map[[3]int64]bool{}
 	id := func(v uint32) int64 {

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// Built says why this program cannot look at GPUs, or nothing.
+// Built says why this program cannot query GPUs, or "".
 const Built = "built without cgo"
 
-// MaybeRun is the hidden verb of the child process; this build has none.
+// MaybeRun is the hidden verb of the child process; this build does not have it.
 func MaybeRun() {
 	if len(os.Args) >= 2 && os.Args[1] == verb {
 		fmt.Fprintln(os.Stderr, "gpu-probe: "+Built+": it cannot load the NVIDIA driver's library")

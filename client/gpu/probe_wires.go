@@ -9,7 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// wired are the functions that a look at a GPU's ways needs.
+// wired are the functions that a query of a GPU's links needs.
 var wired = []string{
 	"nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNvLinkErrorCounter", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetPcieReplayCounter",
 }
@@ -17,10 +17,10 @@ var wired = []string{
 // allLinks is the scope of fields that are sums over a GPU's links.
 const allLinks = math.MaxUint32
 
-// field is one value to ask for; a link of allLinks is the sum.
+// field is one value to read; link allLinks is the sum.
 type field struct{ id, link uint32 }
 
-// fields asks for values. Those that the driver does not tell are not in the answer.
+// fields reads values. Those that the driver does not report are not in the result.
 func (p *probe) fields(d *view, want []field) map[field]int64 {
 	list := make([]nvml.FieldValue, len(want))
 	for i, f := range want {
@@ -40,7 +40,7 @@ func (p *probe) fields(d *view, want []field) map[field]int64 {
 	return out
 }
 
-// fieldValue reads a value as its type says.
+// fieldValue reads a value according to its type.
 func fieldValue(f *nvml.FieldValue) (int64, bool) {
 	raw := binary.NativeEndian.Uint64(f.Value[:])
 	v := int64(raw)
@@ -61,8 +61,8 @@ func fieldValue(f *nvml.FieldValue) (int64, bool) {
 	return v, v >= 0
 }
 
-// errorCounters are where drivers tell errors of NVLinks: of old GPUs as a sum, of newer ones by link, and by a function of its
-// own.
+// errorCounters are the places of NVLink errors: on old GPUs a sum, on newer ones a value per link, and a separate
+// function.
 var errorCounters = []struct {
 	sum, link, link2 uint32
 	counter          nvml.NvLinkErrorCounter
@@ -74,7 +74,7 @@ var errorCounters = []struct {
 	{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY, nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, nvml.NVLINK_ERROR_DL_RECOVERY, func(w *Wires) *int64 { return &w.Recoveries }},
 }
 
-// wires looks at a GPU's ways to others.
+// wires reads the state of a GPU's links.
 func (p *probe) wires(d *view) *Wires {
 	w := &Wires{PCIeTxKBs: -1, PCIeRxKBs: -1, PCIeReplays: -1, NVLinkKiB: -1, CRCFlit: -1, CRCData: -1, Replays: -1, Recoveries: -1}
 	for l := range linksMax {

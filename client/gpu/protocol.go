@@ -1,20 +1,21 @@
-// Package gpu finds the node's GPUs, keeps watch over their health, and measures what processes use of them.
+// Package gpu finds the node's GPUs, monitors their health, and measures what processes use of them.
 //
-// The vendor's library is never loaded into the agent: a function that it lacks ends a process on the spot, and a driver
-// that hangs takes its caller along. NVML therefore runs in a child process of the same program (`muster gpu-probe`),
-// which NVIDIA, the agent's side, asks over a pipe:
+// The vendor's library is never loaded into the agent: a missing function ends a process on the spot, and a driver that
+// hangs blocks its caller. NVML therefore runs in a child process of the same program (`muster gpu-probe`), which
+// NVIDIA, the agent's side, queries over a pipe:
 //
 //	agent                                          child
 //	request {id, op} --- length, JSON --->  stdin   one at a time, each call looked up first
 //	reply   {id, ...} <-- length, JSON ---  stdout  and, unasked, event {GPU, XID}, stuck {call}
 //
-// The agent's side never waits for the driver: it answers with what it saw last. A child that dies, or does not answer
-// in time, is replaced with growing pauses; when there has been no answer for a while, the devices are unhealthy and say
+// The agent's side never waits for the driver: it returns its last results. A child that dies, or does not answer in
+// time, is replaced with growing pauses. When there has been no answer for a while, the devices are unhealthy and say
 // why, until there is one again.
 //
-// Goroutines: of NVIDIA, run (its loop) and the reader of the kernel's log, both ended by Close, one reader per child (ended
-// by the child's end) and one waiter per child (ended when the kernel lets the child go); of the child, the requests' (main), the reader of its standard
-// input, which ends the process when the agent is gone, the watchdog and the waiter for events.
+// Goroutines: of NVIDIA, run (its loop) and the reader of the kernel's log, both ended by Close, one reader per child
+// (ended by the child's end) and one waiter per child (ended when the kernel lets the child go); of the child, the
+// requests' (main), the reader of its standard input, which ends the process when the agent is gone, the watchdog and
+// the waiter for events.
 package gpu
 
 import (
@@ -25,7 +26,7 @@ import (
 	"sync/atomic"
 )
 
-// Snapshot is what does not change from second to second.
+// Snapshot holds what does not change from second to second.
 type Snapshot struct {
 	Driver string // "580.159.04"
 	CUDA   string // "13.0": the newest that the driver supports
@@ -37,7 +38,7 @@ type Snapshot struct {
 
 	Confidential bool // confidential computing is on
 
-	Enforce []string `json:",omitempty"` // what holds tasks to their shares, the strongest first; the agent's addition
+	Enforce []string `json:",omitempty"` // what enforces shares for tasks, the strongest first; added by the agent
 }
 
 // Device is one GPU.
@@ -48,7 +49,7 @@ type Device struct {
 	Minor              int64  // N of /dev/nvidiaN, -1 unknown
 	Index              int64  // changes from boot to boot
 	MemoryBytes        int64  // 0: shares the machine's
-	ReservedBytes      int64  // by driver and firmware
+	ReservedBytes      int64  // used by driver and firmware
 	BAR1Bytes          int64
 	ComputeCapability  string // "9.0"
 	Architecture       string // "hopper"
@@ -57,9 +58,9 @@ type Device struct {
 	PCIeGeneration     int64
 	PCIeWidth          int64
 	PowerLimitMW       int64 // in force
-	PowerMinMW         int64 // what a limit may be
+	PowerMinMW         int64 // limits of the power limit
 	PowerMaxMW         int64
-	SlowdownC          int64 // temperature at which it slows itself down; 0: unknown
+	SlowdownC          int64 // temperature at which it throttles; 0: unknown
 	ShutdownC          int64
 	CPUs               string // near it: "0-15,32-47"; "" unknown
 	ClockMHz           int64  // largest of the SMs
@@ -70,26 +71,26 @@ type Device struct {
 	ComputeMode        string // "default", "exclusive_process", "prohibited"
 	Accounting         string
 	Virtualization     string // "none", "passthrough", "vgpu"
-	MIGMode            string // "Enabled", "Disabled", "" when it has none
+	MIGMode            string // "Enabled", "Disabled", "" without MIG support
 	Links              []Link
 	Peers              []Peer // the other GPUs
 	NVLinkVersion      int64  // as NVML numbers it
 	Fabric             string // cluster and clique of a fabric across machines; "" for none
 	MIG                []MIG
-	Profiles           []MIGProfile // that instances of it may have; only in MIG mode
+	Profiles           []MIGProfile // of its possible instances; only in MIG mode
 }
 
-// Link is NVLinks that are up, to one other end.
+// Link is a set of active NVLinks to one other end.
 type Link struct {
 	Bus    string // of the other end
 	Switch bool
 	Count  int
 }
 
-// Peer is another GPU of the machine, seen from one.
+// Peer is another GPU of the machine, relative to one.
 type Peer struct {
 	Bus    string
-	Level  int64 // where they meet: 0 one board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system; -1 unknown
+	Level  int64 // where they are connected: 0 one board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system; -1 unknown
 	Read   bool  // can read the other's memory directly
 	NVLink bool
 }
@@ -100,7 +101,7 @@ type MIG struct {
 	GI, CI        int64
 	MemoryBytes   int64
 	Slices, SMs   int64
-	Start, Size   int64 // of its memory slots; Size 0: the driver does not tell
+	Start, Size   int64 // its memory slots; Size 0: not reported
 }
 
 // MIGProfile is a kind of instance that a GPU may be divided into.
@@ -114,7 +115,7 @@ type MIGProfile struct {
 	Starts      []int64
 }
 
-// Sample is what a GPU does now.
+// Sample is the current state of a GPU.
 type Sample struct {
 	UUID            string
 	Lost            bool
@@ -123,40 +124,40 @@ type Sample struct {
 	UsedBytes       int64
 	FreeBytes       int64
 	TotalBytes      int64
-	UtilPercent     int64 // -1: not known
-	MemUtilPercent  int64 // -1: not known
-	TemperatureC    int64 // -1: not known
-	PowerMW         int64 // -1: not known
-	EnergyMJ        int64 // since the driver was loaded; -1: not known
+	UtilPercent     int64 // -1: unknown
+	MemUtilPercent  int64 // -1: unknown
+	TemperatureC    int64 // -1: unknown
+	PowerMW         int64 // -1: unknown
+	EnergyMJ        int64 // since the driver was loaded; -1: unknown
 	ECCUncorrected  int64 // since the driver was loaded
 	ECCCorrected    int64
 	Throttle        int64 // reasons, as NVML's bits
-	ECCAggregate    int64 // uncorrected, in the GPU's life; -1: not known
+	ECCAggregate    int64 // uncorrected, in the GPU's life; -1: unknown
 	ECCFixedAggr    int64 // corrected
-	RowsFixed       int64 // memory rows remapped for corrected errors; -1: not known
-	RowsBad         int64 // and for uncorrected ones
+	RowsFixed       int64 // memory rows remapped for corrected errors; -1: unknown
+	RowsBad         int64 // for uncorrected errors
 	Wires           *Wires
-	Active          *Activity  `json:",omitempty"` // of GPUs that tell it, from the second look on
+	Active          *Activity  `json:",omitempty"` // of GPUs that report it, from the second measurement
 	Parts           []Activity `json:",omitempty"` // of MIG instances
-	Recovery        int64      // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
+	Recovery        int64      // the action that the driver asks for: 0 none, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
 	RowsPending     bool
 	RowsFailed      bool
 	PagesPending    bool  // memory pages wait to be retired, before Ampere
-	PCIeGeneration  int64 // now; it is lower while the GPU idles
+	PCIeGeneration  int64 // current; lower while the GPU idles
 	PCIeWidth       int64
 	Processes       []Process
-	ProcessesFailed string // why the list is not to be trusted, or ""
+	ProcessesFailed string // why the list is unreliable, or ""
 }
 
-// Process is what one process holds on a GPU.
+// Process is one process's use of a GPU.
 type Process struct {
 	PID    int
-	Bytes  int64 // -1: the driver does not tell
+	Bytes  int64 // -1: not reported
 	GI, CI int64 // of the MIG instance; -1 for none
-	SM     int64 // percent of the multiprocessors since the last sample; -1: the driver does not tell
+	SM     int64 // percent of the multiprocessors since the last sample; -1: not reported
 }
 
-// Event is something that the driver reports unasked.
+// Event is an unrequested report of the driver.
 type Event struct {
 	UUID string // "" is some GPU
 	XID  int64  // 0: it was lost
@@ -169,33 +170,33 @@ type request struct {
 
 	// Of "limit" and "limits":
 	UUID, Group string // GPU, and the directory of a control group
-	Bytes       int64  // most that the group may have; -1: no limit
+	Bytes       int64  // limit of the group; -1: no limit
 
-	MW int64 // of "power": the limit to set, milliwatts; 0: only ask
+	MW int64 // for "power": the limit to set, milliwatts; 0: only read
 
-	Wires bool // of "dynamic": the ways to others, too
+	Wires bool // for "dynamic": include the links
 }
 
-// MemoryLimit is what the driver says of a control group on one GPU.
+// MemoryLimit is the driver's state of a control group on one GPU.
 type MemoryLimit struct {
 	Bytes     int64 // -1: no limit
 	UsedBytes int64
 }
 
 type message struct {
-	ID      uint64 // of the request; 0 for what comes unasked
-	Hello   bool   `json:",omitempty"` // the library is there and initialised
+	ID      uint64 // of the request; 0 for unrequested messages
+	Hello   bool   `json:",omitempty"` // the library is loaded and initialized
 	Err     string `json:",omitempty"`
-	Missing bool   `json:",omitempty"` // Err is that there is no driver library
+	Missing bool   `json:",omitempty"` // Err means that there is no driver library
 	Static  *Snapshot
 	Dynamic []Sample
 	Event   *Event
 	Limit   *MemoryLimit
-	PowerMW int64  `json:",omitempty"` // the power limit that is set
-	Stuck   string `json:",omitempty"` // the call that has not returned for a while
+	PowerMW int64  `json:",omitempty"` // the current power limit
+	Stuck   string `json:",omitempty"` // a call that has not returned for a while
 }
 
-// messageMax bounds a message: 64 GPUs with 1,000 processes each take half of it.
+// messageMax limits a message: 64 GPUs with 1,000 processes each take half of it.
 const messageMax = 8 << 20
 
 func writeMessage(w io.Writer, v any) error {
@@ -226,10 +227,10 @@ func readMessage(r io.Reader, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// canRun is whether MaybeRun was called, so that this program, started again, becomes the child and not something else.
+// canRun records that MaybeRun was called: only then does this program, started again, become the child.
 var canRun atomic.Bool
 
-// CanRun reports whether this program can be its own child: its main calls MaybeRun. Programs of tests often do not.
+// CanRun reports whether this program can be its own child: its main calls MaybeRun. Test programs often do not.
 func CanRun() bool { return canRun.Load() }
 
 // verb is the hidden command of the child.

@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Stats returns the last measurement of each device, in order of group and place. Devices that are lost are left out. Of a MIG
-// instance only memory is known: what its processes hold.
+// Stats returns the last measurement of each device, ordered by group and index. Lost devices are left out. Of a MIG
+// instance only the memory of its processes is known.
 func (n *NVIDIA) Stats() []methods.DeviceStats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,7 +55,7 @@ func (n *NVIDIA) Stats() []methods.DeviceStats {
 	return out
 }
 
-// more returns what else is known of a GPU.
+// more returns the additional measurements of a GPU.
 func (s *Sample) more() []methods.DeviceFigure {
 	out := []methods.DeviceFigure{
 		{Name: "ECC errors in its life, uncorrected", Unit: "#", Value: s.ECCAggregate},

@@ -8,12 +8,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A watcher holds tasks to their shares of GPU memory where nothing stronger does (backend "watch"), and catches those that
-// go around the library that does (backend "shim"): it compares what the processes of each task hold on each GPU with the
-// quota. It can only look, so a task that takes too much has taken it
-// by the time it is seen; two looks in a row must agree, because a program that ends may still be on the list.
+// A watcher enforces shares of GPU memory where nothing stronger does (backend "watch"), and catches programs that
+// bypass the library (backend "shim"): it compares what the processes of each task hold on each GPU with the quota. It
+// can only observe, so the memory is already taken when the excess is seen. Two consecutive measurements must agree,
+// because a program that ends may still be on the list.
 
-// Excess is a task that holds more of a GPU than it was given.
+// Excess is a task that holds more of a GPU than its share.
 type Excess struct {
 	Alloc    structs.AllocID
 	Task     string
@@ -28,8 +28,8 @@ type TaskUse struct {
 	Task    string
 	GPU     string
 	Bytes   int64
-	Unknown bool  // the driver does not tell it for some process
-	SM      int64 // percent of the GPU's multiprocessors, sampled; -1 when the driver does not tell
+	Unknown bool  // the driver does not report it for some process
+	SM      int64 // percent of the GPU's multiprocessors, sampled; -1 if not reported
 }
 
 // Quota is a task's share of a GPU.
@@ -42,17 +42,17 @@ type Quota struct {
 	Backend string
 }
 
-// What a task may hold beyond its quota before it is stopped: memory that is allocated in large pages and a driver that
-// rounds are no offence.
+// What a task may hold beyond its quota before it is stopped: allocations in large pages and rounding by the driver are
+// tolerated.
 const (
 	watchSlackPercent = 2
 	watchSlackMiB     = 256
-	watchLooks        = 2 // in a row
+	watchLooks        = 2 // consecutive measurements
 )
 
 // Watcher is the state of watching. Not safe for concurrent use.
 type Watcher struct {
-	Owner func(pid int) (structs.AllocID, string, bool) // whose process it is; OwnerOf when nil
+	Owner func(pid int) (structs.AllocID, string, bool) // returns the task of a process; OwnerOf when nil
 	over  map[watchKey]int
 }
 
@@ -62,7 +62,7 @@ type watchKey struct {
 	gpu   string
 }
 
-// Uses sums the memory of processes by task and GPU, in the order of samples. Processes of nobody here are left out.
+// Uses sums the memory of processes by task and GPU, in the order of samples. Processes outside of tasks are left out.
 func (w *Watcher) Uses(samples []Sample) []TaskUse {
 	owner := w.Owner
 	if owner == nil {
@@ -98,7 +98,7 @@ func (w *Watcher) Uses(samples []Sample) []TaskUse {
 	return out
 }
 
-// Look compares uses with quotas, and gives who has held too much in this look and the one before.
+// Look compares uses with quotas, and returns the tasks that exceeded theirs in this measurement and the previous one.
 func (w *Watcher) Look(uses []TaskUse, quotas []Quota) []Excess {
 	next := map[watchKey]int{}
 	var out []Excess
@@ -121,8 +121,8 @@ func (w *Watcher) Look(uses []TaskUse, quotas []Quota) []Excess {
 	return out
 }
 
-// OwnerOf tells whose process it is by its control group: ".../muster/SCOPE/ALLOC.TASK.RUN". Children of a task and the
-// processes of containers that it started below its group are its own.
+// OwnerOf finds the task of a process by its control group: ".../muster/SCOPE/ALLOC.TASK.RUN". Children of a task, and
+// processes of containers that it started below its group, belong to it.
 func OwnerOf(pid int) (structs.AllocID, string, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {

@@ -8,37 +8,37 @@ import (
 	"time"
 )
 
-// Wires is how a GPU's ways to others are: PCIe and NVLink. It is asked for less often than the rest. What the driver does
-// not tell is -1.
+// Wires is the state of a GPU's links to other devices: PCIe and NVLink. It is read less often than the rest. What the
+// driver does not report is -1.
 type Wires struct {
 	PCIeTxKBs, PCIeRxKBs int64 // now
 	PCIeReplays          int64 // packets sent again, since the driver was loaded
-	Up, Down             []int // NVLinks by number; down are also those that lead nowhere
+	Up, Down             []int // NVLinks by number; down includes unconnected ones
 	NVLinkKiB            int64 // data sent and received over all of them, since the driver was loaded
-	CRCFlit, CRCData     int64 // errors of all of them, since the driver was loaded: checksums
+	CRCFlit, CRCData     int64 // checksum errors of all of them, since the driver was loaded
 	Replays, Recoveries  int64 // sent again; trained again
 
-	NVLinkMBs int64 `json:",omitempty"` // NVLinkKiB a second, in thousands, since the look before; the agent's addition
+	NVLinkMBs int64 `json:",omitempty"` // NVLinkKiB per second, in thousands, since the previous measurement; added by the agent
 	at        time.Time
 }
 
-// When errors of a GPU's ways degrade it. A packet that is sent again now and then is no fault.
+// When link errors degrade a GPU. A retransmission now and then is not a fault.
 const (
-	wireLooks     = 3 // looks in a row with new errors that the link itself puts right
-	replaysMinute = 8 // packets that PCIe sends again, in one minute
+	wireLooks     = 3 // consecutive measurements with new errors that the link itself corrects
+	replaysMinute = 8 // PCIe retransmissions in one minute
 )
 
-// wiring is what is remembered of a GPU's ways.
+// wiring is the history of a GPU's links.
 type wiring struct {
 	last    *Wires
 	upOnce  map[int]bool // NVLinks that have been up
-	peers   int          // most that GPUs like it on this machine have up; 0: there are none
-	errors  int          // looks in a row with new errors
-	replays int64        // of PCIe, when the minute began
+	peers   int          // the most active links of similar GPUs on this machine; 0: there are none
+	errors  int          // consecutive measurements with new errors
+	replays int64        // PCIe retransmissions at the beginning of the minute
 	minute  time.Time
 }
 
-// wires takes a look at a GPU's ways in.
+// wires records a measurement of a GPU's links.
 func (h *health) wires(w *Wires, now time.Time) {
 	v := &h.wiring
 	last := v.last
@@ -74,7 +74,7 @@ func (h *health) wires(w *Wires, now time.Time) {
 	}
 }
 
-// grown is by how much a counter has grown; one that is not known or began anew has not.
+// grown returns the increase of a counter; 0 if it is unknown or was reset.
 func grown(was, now int64) int64 {
 	if was < 0 || now < was {
 		return 0
@@ -82,7 +82,7 @@ func grown(was, now int64) int64 {
 	return now - was
 }
 
-// down says which NVLinks are down that should be up, or nothing.
+// down names the NVLinks that are down and should be up, or returns "".
 func (v *wiring) down() string {
 	if v.last == nil {
 		return ""
@@ -102,7 +102,8 @@ func (v *wiring) down() string {
 	return ""
 }
 
-// alike is how many NVLinks GPUs of each model have up that lead to switches: there all have the same. Called with mu held.
+// alike records, per model, the most active NVLinks to switches: all such GPUs should have the same number. The caller
+// holds mu.
 func (n *NVIDIA) alike() {
 	most := map[string]int{}
 	of := func(g *Device) (*Wires, bool) {
@@ -122,13 +123,13 @@ func (n *NVIDIA) alike() {
 	}
 }
 
-// joined is the way of a GPU as of now, with what was known of it before; nil when there is neither.
+// joined returns a GPU's current links with the previous values filled in; nil without either.
 func joined(w, last *Wires, now time.Time) *Wires {
 	if w == nil {
 		return last
 	}
 	w.at = now
-	// Sums over links that are up tell nothing when one has come or gone: its count is that of its whole life.
+	// Sums over the active links are incomparable when a link has come or gone: its count is that of its whole life.
 	if last != nil && last.NVLinkKiB >= 0 && w.NVLinkKiB >= last.NVLinkKiB && slices.Equal(w.Up, last.Up) {
 		if ms := now.Sub(last.at).Milliseconds(); ms > 0 {
 			w.NVLinkMBs = (w.NVLinkKiB - last.NVLinkKiB) / ms

@@ -2,27 +2,27 @@ package gpu
 
 import "fmt"
 
-// XIDAction is what an error of a number does to the GPU that has it.
+// XIDAction is the effect of an error number on its GPU.
 type XIDAction int
 
-// What errors do. What the GPU's own counters say and what the driver asks for counts besides.
+// The actions. The GPU's own counters and the driver's recovery requests count in addition.
 const (
-	XIDQuarantine XIDAction = iota // the GPU takes no new work for a while: the default of numbers that are not known
-	XIDDegrade                     // it takes work, and says so
-	XIDProgram                     // a program's fault: the tasks on the GPU are told, and that is all
-	XIDIgnore                      // nobody is told: it is in the agent's log and in the metrics
+	XIDQuarantine XIDAction = iota // the GPU takes no new work for a while: the default of unknown numbers
+	XIDDegrade                     // it takes work and is reported as degraded
+	XIDProgram                     // a program's fault: only the tasks on the GPU get an event
+	XIDIgnore                      // only in the agent's log and in the metrics
 )
 
-// recoveryXID announces that what the driver asks for has changed; the next sample tells.
+// recoveryXID announces that the driver's recovery request has changed; the next sample has it.
 const recoveryXID = 154
 
-// xidActions are the defaults: what programs cause, and what the device has dealt with.
+// xidActions are the defaults: errors that programs cause, and errors that the device has handled.
 var xidActions = map[int64]XIDAction{
 	13: XIDProgram, 31: XIDProgram, 43: XIDProgram, 45: XIDProgram, 68: XIDProgram, 109: XIDProgram, recoveryXID: XIDProgram,
 	63: XIDDegrade, 92: XIDDegrade, 94: XIDDegrade,
 }
 
-// xidNames are those that operators meet.
+// xidNames are the common ones.
 var xidNames = map[int64]string{
 	13: "graphics engine exception", 31: "memory page fault", 43: "the GPU stopped processing", 45: "preemptive cleanup", 68: "video processor exception",
 	109: "context switch timeout", 48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
@@ -37,7 +37,7 @@ func xidText(code int64) string {
 	return fmt.Sprintf("XID %d", code)
 }
 
-// xidAction returns what an error does: what the operator says of its number, or the default.
+// xidAction returns the action of an error: the operator's, or the default.
 func (c *Config) xidAction(code int64) XIDAction {
 	if a, ok := c.XIDs[code]; ok {
 		return a

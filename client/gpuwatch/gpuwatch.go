@@ -101,8 +101,8 @@ type Device struct {
 	Samples func(context.Context) ([]gpu.Sample, error)
 	// Reports delivers errors as the driver reports them. nil: there are none.
 	Reports <-chan gpu.Report
-	// LimitMemory makes the driver limit a task (backend "dmem"), named by its id, to so many bytes of a GPU; -1 removes
-	// the limit. MemoryLimit asks the driver for the limit.
+	// LimitMemory makes the driver limit a task (backend "dmem"), named by its id, to bytes of a GPU; -1 removes the
+	// limit. MemoryLimit reads the limit.
 	LimitMemory func(ctx context.Context, taskID, uuid string, bytes int64) error
 	MemoryLimit func(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error)
 	// LimitPower sets the power limit of a GPU. RestorePower resets the limit of every GPU that wanted does not list.
@@ -113,7 +113,7 @@ type Device struct {
 // Config configures a Watch.
 type Config struct {
 	Device Device
-	// Idle is how long a task may hold GPUs and compute nothing before it is notified. 0: for ever.
+	// Idle is how long a task may hold GPUs and compute nothing before it is notified. 0: no limit.
 	Idle     time.Duration
 	Pressure Pressure
 }
@@ -126,7 +126,7 @@ type Watch struct {
 	boot  string    // the kernel's boot id, set by Restore
 	meter gpu.Meter // guards itself
 
-	// What follows belongs to the goroutine of Run.
+	// The fields below belong to the goroutine of Run.
 	watcher  gpu.Watcher
 	living   shim.Living
 	pressure *pressure
@@ -197,8 +197,8 @@ func (w *Watch) alone(busy *atomic.Bool, fn func()) bool {
 	})
 }
 
-// nobody is the tick of a node without grants. GPUs whose memory has thresholds are still looked at: processes outside of
-// tasks may fill it.
+// nobody is the tick of a node without grants. GPUs whose memory has thresholds are still measured: processes outside
+// of tasks may fill it.
 func (w *Watch) nobody(ctx context.Context) {
 	w.pressure.shares(ctx, nil)
 	if len(w.cfg.Pressure.Device) > 0 && time.Since(w.looked) >= meterEvery {
@@ -214,7 +214,7 @@ func (w *Watch) nobody(ctx context.Context) {
 	w.meter.Measure(time.Now(), nil, nil, nil, nil)
 }
 
-// look measures the GPUs once and acts on what it finds. A driver that does not answer is not acted on: the health check
+// look measures the GPUs once and acts on the result. A driver that does not answer causes no action: the health check
 // reports it.
 func (w *Watch) look(ctx context.Context, have []gpu.Quota) {
 	within, cancel := context.WithTimeout(ctx, driverPatience)

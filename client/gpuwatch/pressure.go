@@ -47,8 +47,8 @@ func newPressure(w *Watch) *pressure {
 	return p
 }
 
-// threshold returns the threshold in force at so many percent; 0 is none. was is the one in force before. A threshold stays in
-// force until the use is clear points below it, so that a use that varies around it makes one notice.
+// threshold returns the threshold in force at a use in percent; 0 is none. was is the previous one. A threshold stays
+// in force until the use is clear points below it, so that a use that varies around it causes one notice.
 func threshold(steps []int, clear, was, percent int) int {
 	now := 0
 	for _, s := range steps {
@@ -158,7 +158,7 @@ func deliver(ctx context.Context, a Alloc, how *structs.GPUPressure, n notify.No
 	return a.NotifyBy(ctx, n.Task, how.Command)
 }
 
-// devices notifies of GPUs that pass a threshold, whoever holds their memory.
+// devices notifies of GPUs that pass a threshold, including memory outside of tasks.
 func (p *pressure) devices(samples []gpu.Sample) {
 	next := map[string]int{}
 	for i := range samples {

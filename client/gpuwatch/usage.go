@@ -11,15 +11,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// keepEvery is the interval at which use is stored. An agent that is killed loses the use and the peaks of at most that
-// long.
+// keepEvery is the interval at which use is stored: the most that a killed agent loses.
 const keepEvery = 15 * time.Second
 
 // youngFor is how long a task counts as new. Young tasks are looked at as often as those on shared GPUs: many end soon.
 const youngFor = 30 * time.Second
 
-// Settle reads the books of an allocation's shares a last time, after its tasks have ended. They also know of tasks that
-// ended between two looks.
+// Settle reads the records of an allocation's shares a last time, after its tasks have ended. They include tasks that
+// ended between two measurements.
 func (w *Watch) Settle(a Alloc) {
 	if w.cfg.Device.Samples == nil {
 		return
@@ -39,10 +38,10 @@ func (w *Watch) Use(a *structs.Allocation) []structs.GPUUse {
 	return structs.GrantedGPUUse(a.Grants, w.meter.Totals(a.ID, time.Now()))
 }
 
-// UsesOf returns what the tasks of an allocation use of GPUs, in no order.
+// UsesOf returns the GPU use of an allocation's tasks, unordered.
 func (w *Watch) UsesOf(id structs.AllocID) []gpu.TaskUsage { return w.meter.Of(id) }
 
-// Uses returns what tasks of allocations that have not ended use of GPUs, ordered by allocation, task and GPU.
+// Uses returns the GPU use of tasks whose allocations have not ended, ordered by allocation, task and GPU.
 func (w *Watch) Uses() []gpu.TaskUsage {
 	out := w.meter.All()
 	slices.SortFunc(out, func(a, b gpu.TaskUsage) int {
@@ -78,8 +77,8 @@ func (w *Watch) keep() {
 	}
 }
 
-// Restore takes over what an earlier run of the agent stored, or nil. It is called once, before Run. boot is the boot id of
-// the running kernel: after a reboot no task has gone on, and the time since counts for nothing.
+// Restore restores what an earlier agent stored, or nil. It is called once, before Run. boot is the boot id of the
+// running kernel: after a reboot no task has continued, and the time since does not count.
 func (w *Watch) Restore(k *agentstore.GPUUses, boot string) {
 	w.boot = boot
 	if k == nil || len(k.List) == 0 {

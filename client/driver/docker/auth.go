@@ -19,14 +19,14 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// hub is what Docker's clients call the default registry in their files.
+// hub is the default registry's name in the files of Docker's clients.
 const hub = "https://index.docker.io/v1/"
 
-// helperPatience bounds a credentials helper.
+// helperPatience limits a credentials helper.
 const helperPatience = 10 * time.Second
 
-// credentials finds those for an image's registry: the job's, then those of the agent's file, then of its helper. None
-// is no error. The answer is what the engine wants in its header; it must not be logged.
+// credentials finds the credentials of an image's registry: the job's, then those in the agent's file, then its
+// helper's. Having none is not an error. The result is the value of the engine's header; it must not be logged.
 func (d *Driver) credentials(ctx context.Context, ref reference.Named, v driver.Values) (string, error) {
 	server := reference.Domain(ref)
 	if a := v.Map("auth"); a["username"] != "" || a["password"] != "" {
@@ -71,7 +71,7 @@ func (d *Driver) agentCredentials(ctx context.Context, server string) (*registry
 	return nil, nil
 }
 
-// fromFile looks into a Docker client's config.json.
+// fromFile reads a Docker client's config.json.
 func fromFile(b []byte, server string) (a *registry.AuthConfig, helper string, err error) {
 	var file struct {
 		Auths map[string]struct {
@@ -118,7 +118,7 @@ func fromFile(b []byte, server string) (a *registry.AuthConfig, helper string, e
 
 var helperName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// fromHelper asks the program docker-credential-<name>.
+// fromHelper asks the program docker-credential-NAME.
 func fromHelper(ctx context.Context, name, server string) (*registry.AuthConfig, error) {
 	if !helperName.MatchString(name) {
 		return nil, fmt.Errorf("%q is not the name of a credentials helper", name)

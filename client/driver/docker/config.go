@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// ConfigSchema lists the config keys. They are those of Nomad's docker driver that have a meaning here.
+// ConfigSchema lists the config keys: those of Nomad's docker driver that are supported.
 func (d *Driver) ConfigSchema() driver.Schema { return schema }
 
 var schema = driver.Schema{
@@ -62,7 +62,7 @@ var schema = driver.Schema{
 	{Name: "logging", Type: driver.Blocks, Doc: "accepted with type json-file and local: the agent collects the logs"},
 }
 
-// elsewhere are keys of Nomad's docker driver that this one does not have, and why.
+// elsewhere lists keys of Nomad's docker driver that this one does not support, and why.
 var elsewhere = map[string]string{
 	"advertise_ipv6_address": "addresses are the node's",
 	"group_network":          "set network_mode",
@@ -135,5 +135,5 @@ func refuse(format string, args ...any) error {
 	return driver.Permanent(fmt.Errorf("docker: "+format, args...))
 }
 
-// capability writes a capability as the agent's list has it.
+// capability converts a name to the spelling of the agent's list.
 func capability(s string) string { return strings.TrimPrefix(strings.ToLower(s), "cap_") }

@@ -1,9 +1,9 @@
-// Package docker runs a task as a container of a Docker Engine (or whatever speaks its API), which it reaches over the
-// engine's socket. The engine supervises: a container outlives the agent, keeps its exit code until the agent has taken
-// note of it, and is found again by its name, which is the task's id.
+// Package docker runs a task as a container of a Docker Engine, or of another engine with its API, over the engine's
+// socket. The engine supervises: a container outlives the agent, keeps its exit code until the agent has recorded it,
+// and is found again by its name, which is the task's id.
 //
-// A container that this agent made carries labels that say of which node, allocation and task it is. The driver touches
-// no other container.
+// A container that this agent created has labels with its node, allocation and task. The driver touches no other
+// container.
 package docker
 
 import (
@@ -30,29 +30,29 @@ const (
 	LabelAlloc = "muster.alloc"
 	LabelTask  = "muster.task"
 	LabelID    = "muster.task_id"
-	labelNomad = "com.hashicorp.nomad.alloc_id" // what tools made for Nomad look for
+	labelNomad = "com.hashicorp.nomad.alloc_id" // tools made for Nomad look for it
 )
 
-// Where a container sees the directories of its task.
+// Paths of the task's directories inside a container.
 const (
 	allocTarget   = "/alloc"
 	localTarget   = "/local"
 	secretsTarget = "/secrets"
 )
 
-// DefaultHost is where the engine listens unless it is told otherwise.
+// DefaultHost is the default address of the engine.
 const DefaultHost = client.DefaultDockerHost
 
-// How GPUs are given to containers.
+// Ways to pass GPUs to containers.
 const (
-	GPUAuto    = "auto"    // CDI if the engine has it, else NVIDIA's runtime if it is registered, else not at all
-	GPUCDI     = "cdi"     // a CDI specification of our own for each task
+	GPUAuto    = "auto"    // CDI if the engine has it, else NVIDIA's runtime if it is registered, else none
+	GPUCDI     = "cdi"     // a CDI specification for each task
 	GPURuntime = "runtime" // NVIDIA's runtime and NVIDIA_VISIBLE_DEVICES
-	GPUDevices = "devices" // the device files alone: the image must bring the driver's libraries
+	GPUDevices = "devices" // only the device files: the image must contain the driver's libraries
 )
 
-// AllowCapsDefault are the capabilities that a task may have unless the agent is told otherwise: those that the engine
-// gives by itself, without net_raw.
+// AllowCapsDefault are the capabilities that a task may have by default: those that the engine grants by default,
+// without net_raw.
 var AllowCapsDefault = []string{
 	"audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service",
 	"setfcap", "setgid", "setpcap", "setuid", "sys_chroot",
@@ -61,25 +61,25 @@ var AllowCapsDefault = []string{
 // Options of the driver.
 type Options struct {
 	Host     string                   // of the engine: "unix:///run/x.sock" or "tcp://..."; "" is DOCKER_HOST, or DefaultHost
-	StateDir string                   // how far logs have been copied, device files; required
-	NodeID   func() string            // of this agent; containers of others are left alone; required
+	StateDir string                   // for log positions and device files; required
+	NodeID   func() string            // of this agent; containers of other nodes are left alone; required
 	CoreMHz  func() int64             // speed of one core, 0 when unknown; nil: cpu_hard_limit is refused
 	Log      hclog.Logger             // nil discards
-	Known    func(taskID string) bool // whether a task is still somebody's; nil: everything is
+	Known    func(taskID string) bool // reports whether a task is still needed; nil: all are
 
 	AllowPrivileged bool          // tasks may ask for privileged containers and the host's namespaces
 	AllowCaps       []string      // capabilities tasks may have; nil is AllowCapsDefault, "all" is every one
 	AllowDevices    []string      // patterns of device files that tasks may ask for; nil is AllowDevicesDefault
 	AllowRuntimes   []string      // runtimes tasks may name; nil is runc and nvidia
 	Volumes         bool          // tasks may mount any directory of the host
-	AuthFile        string        // a Docker client's config.json with the registries' credentials
-	AuthHelper      string        // program docker-credential-<this> that knows them
-	PullPatience    time.Duration // without progress, after which a pull has failed; 0 is 2 min
-	KeepImages      bool          // do not remove images that were pulled and are not used any more
+	AuthFile        string        // path of a Docker client's config.json with registry credentials
+	AuthHelper      string        // name of a credentials helper: the program docker-credential-NAME
+	PullPatience    time.Duration // time without progress after which a pull fails; 0 is 2 min
+	KeepImages      bool          // do not remove pulled images that are no longer used
 	ImageDelay      time.Duration // how long such an image is kept; 0 is 3 min
 	GPU             string        // GPUAuto and so on; "" is GPUAuto
-	CDIDir          string        // where our CDI specifications go; "" is /var/run/cdi
-	Proc            string        // where device numbers are told; "" is /proc
+	CDIDir          string        // directory for CDI specifications; "" is /var/run/cdi
+	Proc            string        // directory with the device numbers; "" is /proc
 }
 
 // Driver is docker.
@@ -94,27 +94,27 @@ type Driver struct {
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
-	seen   bool   // an engine has answered
-	engine engine // as last seen
+	seen   bool   // an engine has answered before
+	engine engine // as of the last answer
 	pulls  map[string]*pull
 	copies map[string]*copier // by container
 	images *imageBook
 }
 
-// engine is what matters of the engine.
+// engine holds the relevant properties of the engine.
 type engine struct {
 	version, api, storage, cgroup string
-	arch                          string // of the machine, as images have it
+	arch                          string // of the machine, in the spelling of images
 	runtimes                      []string
 	defaultRuntime                string
-	cdiDirs                       []string // none: it cannot inject by CDI
+	cdiDirs                       []string // none: it does not support CDI
 	at                            time.Time
 }
 
-// engineAge is how long what was asked about the engine is believed while it answers.
+// engineAge is how long the properties of a responding engine are cached.
 const engineAge = time.Minute
 
-// New makes the driver. It does not look for the engine yet.
+// New makes the driver. It does not contact the engine yet.
 func New(opt Options) *Driver {
 	if opt.Log == nil {
 		opt.Log = hclog.NewNullLogger()
@@ -153,13 +153,13 @@ func New(opt Options) *Driver {
 	return d
 }
 
-// Tidy begins to look, now and then, for what nobody needs any more; it goes on until Close.
+// Tidy starts the periodic removal of objects that are no longer needed; it runs until Close.
 func (d *Driver) Tidy() {
 	d.wg.Add(1)
 	go d.sweepLoop()
 }
 
-// Close ends the driver's goroutines. Containers go on.
+// Close ends the driver's goroutines. Containers keep running.
 func (d *Driver) Close() {
 	d.cancel()
 	d.wg.Wait()
@@ -179,10 +179,10 @@ func (d *Driver) TaskDirs() (alloc, local, secrets string) {
 // MountsVolumes implements driver.VolumeMounter.
 func (d *Driver) MountsVolumes() bool { return true }
 
-// pingPatience bounds a question to the engine whether it is there.
+// pingPatience limits a ping of the engine.
 const pingPatience = 3 * time.Second
 
-// Fingerprint asks the engine whether it is there.
+// Fingerprint reports whether the engine responds.
 func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	e, err := d.look(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	}}
 }
 
-// look pings the engine, and asks about it when that was long ago.
+// look pings the engine, and reads its properties if the cached ones are old.
 func (d *Driver) look(ctx context.Context) (engine, error) {
 	if d.err != nil {
 		return engine{}, d.err
@@ -223,7 +223,7 @@ func (d *Driver) look(ctx context.Context) (engine, error) {
 	ping, err := d.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
 	if err != nil {
 		d.mu.Lock()
-		d.engine = engine{} // another one may come
+		d.engine = engine{} // the next one may be a different engine
 		d.mu.Unlock()
 		return engine{}, brief(err)
 	}
@@ -246,7 +246,7 @@ func (d *Driver) look(ctx context.Context) (engine, error) {
 		arch: architecture(in.Architecture), cdiDirs: in.CDISpecDirs, at: time.Now(),
 	}
 	if in.CgroupVersion == "" {
-		e.cgroup = "v1" // engines before 20.10 do not tell
+		e.cgroup = "v1" // engines before 20.10 do not report it
 	}
 	for name := range in.Runtimes {
 		e.runtimes = append(e.runtimes, name)
@@ -257,7 +257,7 @@ func (d *Driver) look(ctx context.Context) (engine, error) {
 	return e, nil
 }
 
-// architecture is a machine's architecture as images have it; the engine says it as the kernel does.
+// architecture converts a machine's architecture from the kernel's spelling, which the engine uses, to that of images.
 func architecture(machine string) string {
 	switch machine {
 	case "x86_64":
@@ -268,7 +268,7 @@ func architecture(machine string) string {
 	return machine
 }
 
-// brief takes from an error what a person needs: the client's sentences repeat themselves.
+// brief shortens an error for users: the client's messages are repetitive.
 func brief(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("the engine takes too long")
@@ -279,15 +279,15 @@ func brief(err error) error {
 	return err
 }
 
-// gone reports whether the engine does not know the object any more.
+// gone reports whether the engine no longer knows the object.
 func gone(err error) bool { return errdefs.IsNotFound(err) }
 
-// unreachable reports whether the engine, not the request, is the trouble.
+// unreachable reports whether an error is about the engine, not the request.
 func unreachable(err error) bool {
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err)
 }
 
-// isPermanent tells a start error that another attempt cannot cure.
+// isPermanent reports whether another attempt cannot cure a start error.
 func isPermanent(err error) bool {
 	if errdefs.IsInvalidArgument(err) {
 		return true

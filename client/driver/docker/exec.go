@@ -44,7 +44,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	defer wg.Wait()
 	defer close(done)
 	wg.Add(1)
-	go func() { // ends with the command, or ends it with the caller
+	go func() { // ends with the command, or stops it when the caller is done
 		defer wg.Done()
 		for {
 			select {
@@ -64,7 +64,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 		}
 	}()
 	if req.Stdin != nil {
-		go func() { // ends when the caller's input does, which it is to close
+		go func() { // ends with the caller's input, which the caller must close
 			_, _ = io.Copy(conn.Conn, req.Stdin)
 			_ = conn.CloseWrite()
 		}()
@@ -89,7 +89,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	return in.ExitCode, nil
 }
 
-// killExec ends a command whose caller has gone. The engine has no call for it, but it says which process it is.
+// killExec kills a command whose caller is gone. The engine has no call for it, but reports the process.
 func (t *Task) killExec(id string) {
 	ctx, cancel := context.WithTimeout(t.d.ctx, pingPatience)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// imageBook remembers which images this driver has pulled, and under which names: no other image and no other name of
-// one is ever removed.
+// imageBook records which images this driver has pulled, and under which names: it never removes any other image or
+// name.
 type imageBook struct {
 	path string
 
@@ -25,7 +25,7 @@ type imageBook struct {
 }
 
 type imageEntry struct {
-	Name     string    // what it was pulled as; further names are in More
+	Name     string    // name of the first pull; further names are in More
 	More     []string  `json:",omitempty"`
 	LastUsed time.Time // when a container of it was last seen, a task asked for it, or it was pulled
 }
@@ -35,7 +35,7 @@ func (e *imageEntry) names() []string { return append([]string{e.Name}, e.More..
 func openImageBook(dir string) *imageBook {
 	b := &imageBook{path: filepath.Join(dir, "images.json"), images: map[string]*imageEntry{}}
 	if data, err := os.ReadFile(b.path); err == nil {
-		_ = json.Unmarshal(data, &b.images) // unreadable: these images stay for ever
+		_ = json.Unmarshal(data, &b.images) // unreadable: these images are never removed
 	}
 	return b
 }
@@ -47,8 +47,8 @@ func (b *imageBook) saveLocked() {
 	}
 }
 
-// pulled notes an image that was pulled. had is what the name stood for before, or "": an image that was there under that
-// name without us stays somebody else's, however often it is asked for.
+// pulled records a pulled image. had is the image that had the name before, or "": an image that existed under that
+// name is not this driver's, even if it is pulled again.
 func (b *imageBook) pulled(id, name, had string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *imageBook) pulled(id, name, had string) {
 	b.saveLocked()
 }
 
-// wanted notes that a task is about to use an image, whoever pulled it.
+// wanted records that a task is about to use an image.
 func (b *imageBook) wanted(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,7 +75,8 @@ func (b *imageBook) wanted(id string) {
 	}
 }
 
-// unused notes which images have containers now and gives those that have had none for so long, with their names.
+// unused records which images have containers now, and returns those without one for longer than delay, with their
+// names.
 func (b *imageBook) unused(used map[string]bool, delay time.Duration, now time.Time) map[string][]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,7 +99,7 @@ func (b *imageBook) forget(id string) {
 	b.saveLocked()
 }
 
-// sweepEvery is how often the driver looks for what nobody needs any more, and sweepFirst how soon after its start.
+// sweepEvery is the interval of sweeps, and sweepFirst the delay of the first one after the start.
 const (
 	sweepEvery = time.Minute
 	sweepFirst = 3 * time.Second
@@ -123,7 +124,7 @@ func (d *Driver) sweepLoop() {
 	}
 }
 
-// TaskIDs lists the tasks whose containers this agent has made, running or not.
+// TaskIDs lists the tasks whose containers this agent has created, running or not.
 func (d *Driver) TaskIDs(ctx context.Context) ([]string, error) {
 	if _, err := d.look(ctx); err != nil {
 		d.mu.Lock()
@@ -158,7 +159,7 @@ func (d *Driver) Remove(ctx context.Context, taskID string) error {
 		return err
 	}
 	if in.Config == nil || in.Config.Labels[LabelNode] != d.opt.NodeID() {
-		return nil // somebody else's
+		return nil // it belongs to another agent
 	}
 	return d.remove(ctx, in.ID, taskID)
 }
@@ -172,7 +173,7 @@ func (d *Driver) remove(ctx context.Context, container, taskID string) error {
 	return nil
 }
 
-// forget removes what the driver keeps of a task outside the engine.
+// forget removes the driver's files of a task.
 func (d *Driver) forget(taskID string) {
 	_ = os.Remove(d.positionFile(taskID))
 	_ = os.RemoveAll(d.deviceDir(taskID))
@@ -180,8 +181,8 @@ func (d *Driver) forget(taskID string) {
 	d.unpin(taskID)
 }
 
-// Sweep removes containers of this agent that belong to no task any more, what was kept for them, and images that it
-// has pulled and nobody has used for a while.
+// Sweep removes containers of this agent that belong to no task, their files, and pulled images that have been unused
+// for a while.
 func (d *Driver) Sweep(ctx context.Context) {
 	ids, err := d.TaskIDs(ctx)
 	if err != nil || d.opt.Known == nil {
@@ -220,15 +221,15 @@ func (d *Driver) Sweep(ctx context.Context) {
 		if err := d.removeImage(ctx, id, names); err != nil {
 			d.log.Debug("an image that is not used any more could not be removed", "image", id, "error", err)
 			if unreachable(err) || ctx.Err() != nil {
-				return // all of them at the next look
+				return // all of them at the next sweep
 			}
 		}
 		d.images.forget(id)
 	}
 }
 
-// removeImage takes an image's names away, which are removed with the last one. A name that stands for another image by
-// now is left alone, and so is an image that somebody else has named.
+// removeImage removes an image's names, and the image with the last one. A name that has moved to another image is left
+// alone, and so is an image with other names.
 func (d *Driver) removeImage(ctx context.Context, id string, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -241,7 +242,7 @@ func (d *Driver) removeImage(ctx context.Context, id string, names []string) err
 		}
 	}
 	in, err := d.api.ImageInspect(ctx, id)
-	if err == nil && len(in.RepoTags) == 0 { // its name has moved on to a newer one
+	if err == nil && len(in.RepoTags) == 0 { // its name has moved to a newer image
 		_, err = d.api.ImageRemove(ctx, id, client.ImageRemoveOptions{PruneChildren: true})
 	}
 	if err != nil && !gone(err) {

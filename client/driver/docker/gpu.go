@@ -23,17 +23,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// AllowDevicesDefault are the device files that a task may ask for by name unless the agent is told otherwise. GPUs are
-// never among them: they are granted.
+// AllowDevicesDefault are the device files that a task may name by default. GPUs are never among them: they are
+// granted.
 var AllowDevicesDefault = []string{"/dev/fuse", "/dev/infiniband/*", "/dev/kvm", "/dev/net/tun"}
 
-// cdiKind is the kind of device in our CDI specifications; a task's device has the task's id as its name.
+// cdiKind is the device kind in Muster's CDI specifications; the name of a task's device is the task's id.
 const cdiKind = "muster.local/gpu"
 
-// nvidiaKind is the kind in the specifications that NVIDIA's tools write.
+// nvidiaKind is the device kind in specifications of NVIDIA's tools.
 const nvidiaKind = "nvidia.com/gpu"
 
-// devices are the device files that the job names.
+// devices adds the device files that the job names.
 func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
 	for _, b := range v.Blocks("devices") {
 		o, err := deviceSchema.Decode("docker: devices", b)
@@ -66,7 +66,7 @@ func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.
 	return nil
 }
 
-// gpuMode is how GPUs reach containers of this engine; "none" when they cannot.
+// gpuMode returns how this engine passes GPUs to containers; "none" if it cannot.
 func (d *Driver) gpuMode(e engine) string {
 	cdi := slices.ContainsFunc(e.cdiDirs, func(dir string) bool { return samePlace(dir, d.opt.CDIDir) })
 	runtime := slices.Contains(e.runtimes, "nvidia")
@@ -81,9 +81,9 @@ func (d *Driver) gpuMode(e engine) string {
 	return structs.DockerGPUNone
 }
 
-// shim mounts the library that holds the task to its shares of GPU memory over the copy in the allocation's directory,
-// which a container's root could change. What is mounted is the agent's own, and read-only, so that it does not matter
-// that the task may have said itself what is to be preloaded.
+// shim mounts the library that enforces the task's shares of GPU memory over the copy in the allocation's directory,
+// which a container's root could change. The mounted file is the agent's own, and read-only, so that a task's own
+// preload setting does no harm.
 func (d *Driver) shim(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	lib, _, _ := strings.Cut(cfg.Env[shim.Env], ":")
 	if ok, _ := path.Match(allocTarget+"/gpu/*/"+shim.Library, lib); !ok || path.Clean(lib) != lib || shim.Built() != "" {
@@ -106,7 +106,7 @@ func samePlace(a, b string) bool {
 	return err1 == nil && err2 == nil && ra == rb
 }
 
-// grant gives a container the GPUs and other devices that its task was granted.
+// grant passes the granted GPUs and other devices to a container.
 func (d *Driver) grant(cfg *driver.TaskConfig, e engine, host *container.HostConfig) error {
 	majors := readMajors(filepath.Join(cmp.Or(d.opt.Proc, "/proc"), "devices"))
 	var gpus, others []driver.DeviceNode
@@ -154,8 +154,8 @@ func (d *Driver) plain(taskID string, majors map[string]int64, nodes []driver.De
 	return nil
 }
 
-// deviceFile returns what a device is called in a container, and a file of the host that names it: the usual one, or one that
-// is made for the task.
+// deviceFile returns a device's path inside a container, and a host file for it: the usual one, or one that is created
+// for the task.
 func (d *Driver) deviceFile(taskID string, majors map[string]int64, n driver.DeviceNode) (inside, file string, err error) {
 	dev := unix.Mkdev(uint32(n.Major), uint32(n.Minor))
 	is := func(p string) bool {
@@ -193,7 +193,7 @@ func (d *Driver) deviceDir(taskID string) string {
 	return filepath.Join(d.opt.StateDir, "dev", taskID)
 }
 
-// nodeName returns what NVIDIA's device files are called, by number; ok is false for other devices.
+// nodeName returns the usual path of an NVIDIA device file, by number; ok is false for other devices.
 func nodeName(majors map[string]int64, n driver.DeviceNode) (name string, ok bool) {
 	const nvidia = 195
 	minor := strconv.FormatInt(n.Minor, 10)
@@ -236,12 +236,12 @@ func readMajors(file string) map[string]int64 {
 	return out
 }
 
-// specFile returns where a task's CDI specification is.
+// specFile returns the path of a task's CDI specification.
 func (d *Driver) specFile(taskID string) string {
 	return filepath.Join(d.opt.CDIDir, "muster-"+taskID+".json")
 }
 
-// writeSpec writes the task's CDI specification: its device files and variables, with what NVIDIA's own specification on
+// writeSpec writes the task's CDI specification: its device files and variables, and what NVIDIA's own specification on
 // this node adds to every container (the driver's libraries and hooks).
 func (d *Driver) writeSpec(cfg *driver.TaskConfig, majors map[string]int64, nodes []driver.DeviceNode) error {
 	type object = map[string]any
@@ -273,11 +273,11 @@ func (d *Driver) writeSpec(cfg *driver.TaskConfig, majors map[string]int64, node
 	return nil
 }
 
-// cdiVersion is what our own specifications need.
+// cdiVersion is the version of Muster's specifications.
 const cdiVersion = "0.5.0"
 
-// nvidiaEdits returns what NVIDIA's specification does to every container, whichever GPU it gets, less device files (the
-// task's own are listed) and less the variable that hides GPUs.
+// nvidiaEdits returns what NVIDIA's specification adds to every container independent of the GPU, without device files
+// (the task's own are listed) and without the variable that hides GPUs.
 func nvidiaEdits(dirs []string) (version string, edits map[string]any) {
 	for _, dir := range dirs {
 		files, _ := os.ReadDir(dir)
@@ -295,7 +295,7 @@ func nvidiaEdits(dirs []string) (version string, edits map[string]any) {
 				Kind    string         `yaml:"kind"`
 				Edits   map[string]any `yaml:"containerEdits"`
 			}
-			if yaml.Unmarshal(b, &spec) != nil || spec.Kind != nvidiaKind { // JSON is YAML
+			if yaml.Unmarshal(b, &spec) != nil || spec.Kind != nvidiaKind { // YAML includes JSON
 				continue
 			}
 			delete(spec.Edits, "deviceNodes")

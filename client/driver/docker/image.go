@@ -20,7 +20,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// Prepare sees to it that the task's image is there, and refuses what Start would refuse before it fetches anything.
+// Prepare makes sure that the task's image is present. It first refuses what Start would refuse.
 func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(string)) error {
 	if cfg.Umask != nil {
 		return driver.Permanent(errors.New("docker: a container sets its own umask"))
@@ -43,14 +43,14 @@ func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(
 	if err != nil {
 		return err
 	}
-	// Programs of other machines may run here by emulation, so that this is no reason to refuse them.
+	// Emulation may run programs of other machines, so this is not refused.
 	if in, err := d.api.ImageInspect(ctx, id); err == nil && in.Architecture != "" && e.arch != "" && in.Architecture != e.arch {
 		tell(fmt.Sprintf("The image %s is for %s machines, and this one is %s: its programs run only by emulation", v.String("image"), in.Architecture, e.arch))
 	}
 	return nil
 }
 
-// image finds or fetches the task's image and gives its id.
+// image finds or fetches the task's image and returns its id.
 func (d *Driver) image(ctx context.Context, cfg *driver.TaskConfig, v driver.Values, tell func(string)) (string, error) {
 	name := v.String("image")
 	ref, err := reference.ParseDockerRef(name)
@@ -98,7 +98,7 @@ func (d *Driver) image(ctx context.Context, cfg *driver.TaskConfig, v driver.Val
 	return id, err
 }
 
-// load reads an archive that `docker save` made. Its path is below the task's directory.
+// load reads an archive of `docker save`. Its path is below the task's directory.
 func (d *Driver) load(ctx context.Context, cfg *driver.TaskConfig, archive string, tell func(string)) error {
 	rel, err := filepath.Rel(cfg.Dirs.AllocRoot, filepath.Join(cfg.Dirs.TaskDir, archive))
 	if err != nil || filepath.IsAbs(archive) || !filepath.IsLocal(rel) {
@@ -110,7 +110,7 @@ func (d *Driver) load(ctx context.Context, cfg *driver.TaskConfig, archive strin
 	}
 	defer root.Close()
 	f, err := root.Open(rel)
-	if errors.Is(err, os.ErrNotExist) && !strings.Contains(archive, "/") { // as Nomad has it: artifacts are in local
+	if errors.Is(err, os.ErrNotExist) && !strings.Contains(archive, "/") { // as in Nomad: artifacts are in local
 		f, err = root.Open(filepath.Join(filepath.Dir(rel), "local", archive))
 	}
 	if err != nil {
@@ -136,23 +136,23 @@ func (d *Driver) load(ctx context.Context, cfg *driver.TaskConfig, archive strin
 	}
 }
 
-// pull is one fetch of an image, for everybody who waits for it.
+// pull is one fetch of an image, shared by all tasks that wait for it.
 type pull struct {
 	done   chan struct{}
 	cancel context.CancelFunc
 	users  int // guarded by Driver.mu
 
-	mu   sync.Mutex // guards what follows
-	text string     // how far it is
+	mu   sync.Mutex // guards the fields below
+	text string     // progress
 	id   string
 	err  error
 }
 
-// Progress is told after progressFirst and then ever less often: a task keeps ten events.
+// progressFirst is the delay of the first progress event. Later ones come less and less often: a task keeps ten events.
 const progressFirst = 5 * time.Second
 
-// pull fetches an image. Tasks that want the same one with the same credentials share the work; it ends when nobody
-// waits any more. have is the image that the name stands for now, or "".
+// pull fetches an image. Tasks that want the same one with the same credentials share a fetch; it is cancelled when no
+// task waits for it any more. have is the image that currently has the name, or "".
 func (d *Driver) pull(ctx context.Context, ref reference.Named, auth, have string, limit time.Duration, tell func(string)) (string, error) {
 	key := ref.String() + "\x00" + auth
 	d.mu.Lock()
@@ -181,7 +181,7 @@ func (d *Driver) pull(ctx context.Context, ref reference.Named, auth, have strin
 		d.mu.Lock()
 		if p.users--; p.users == 0 {
 			p.cancel()
-			if d.pulls[key] == p { // the next one who wants it begins anew
+			if d.pulls[key] == p { // the next request starts again
 				delete(d.pulls, key)
 			}
 		}
@@ -216,7 +216,7 @@ func (d *Driver) pull(ctx context.Context, ref reference.Named, auth, have strin
 	}
 }
 
-// fetch does the pulling.
+// fetch pulls the image.
 func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth, have string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -260,7 +260,7 @@ func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth, 
 	return in.ID, nil
 }
 
-// refused reports whether a registry has said no, for good.
+// refused reports whether a registry has refused permanently.
 func refused(err error) bool {
 	if errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err) {
 		return true
@@ -274,7 +274,7 @@ func refused(err error) bool {
 	return false
 }
 
-// progress adds up what the engine tells of the layers of an image.
+// progress sums up the engine's reports about the layers of an image.
 type progress struct {
 	name   string
 	layers map[string]layer
@@ -306,7 +306,7 @@ func (b *progress) note(m jsonstream.Message) {
 	b.layers[m.ID] = l
 }
 
-// String is a sentence for a person.
+// String describes the progress for users.
 func (b *progress) String() string {
 	var got, size int64
 	done := 0

@@ -23,43 +23,43 @@ import (
 // How logs get from the engine into the task's files.
 //
 // Naively, one would copy the engine's stream into the files. But the agent may be killed at any instant, and the copy
-// must go on behind it without a gap and without saying anything twice. The engine stamps each message with a time, so a
-// copier remembers, in a small file: the stamp of the last message it wrote, how many messages with that stamp it had
-// written, and how long the log files were then. The next copier asks for messages from that stamp on, leaves out those
-// many, and then leaves out as many bytes as the files have grown since the note was made: the same messages come in the
-// same order, so these are the bytes that had been written already.
+// must continue without a gap and without duplicates. The engine stamps each message with a time. So a copier records
+// in a small file: the stamp of the last message it wrote, how many messages with that stamp it had written, and the
+// length of the log files at that time. The next copier asks for messages from that stamp on, skips that many, and then
+// skips as many bytes as the files have grown since the record: the same messages come in the same order, so these are
+// the bytes that had been written already.
 //
-// The engine keeps engineLogFiles files of engineLogSize, whether the agent copies or not. A task that writes more than
-// that while no agent runs, or faster than the engine can be read, loses the oldest.
+// The engine keeps engineLogFiles files of engineLogSize, whether or not the agent copies. A task that writes more than
+// that while no agent runs, or faster than the engine can be read, loses the oldest output.
 
-// positionSuffix ends the names of the files that say how far logs were copied.
+// positionSuffix ends the names of the files with log positions.
 const positionSuffix = ".pos"
 
 func (d *Driver) positionFile(taskID string) string {
 	return filepath.Join(d.opt.StateDir, taskID+positionSuffix)
 }
 
-// Limits of a log that its job does not state.
+// Defaults of log limits.
 const (
 	logFilesDefault = 10
 	logSizeDefault  = 10 << 20
 )
 
-// What the engine keeps of a task's output. Files are large because whoever reads along loses what is rotated away
-// twice in the meantime.
+// The engine's copy of a task's output. Files are large because a follower loses files that are rotated away twice
+// before it has read them.
 const (
 	engineLogSize  = "64m"
 	engineLogFiles = "2"
 )
 
-// engineLog is how the engine keeps a task's output until it has been copied.
+// engineLog configures how the engine keeps a task's output until it is copied.
 func engineLog() container.LogConfig {
 	return container.LogConfig{Type: "local", Config: map[string]string{"max-size": engineLogSize, "max-file": engineLogFiles, "compress": "false"}}
 }
 
 // position is how far a log was copied.
 type position struct {
-	Begun bool   // Files are as this note says, or newer
+	Begun bool   // Files are in this state, or newer
 	Since string // stamp of the last message written; "" before the first
 	Seen  int    // messages with that stamp that were written
 	Files [2]struct {
@@ -74,17 +74,17 @@ type copier struct {
 	task taskState
 	ctx  context.Context
 	stop context.CancelFunc
-	over chan struct{} // closed when everything was copied, or given up
+	over chan struct{} // closed when everything was copied, or the copier gave up
 
 	mu     sync.Mutex         // guards ending and unhook
-	ending bool               // the container has ended: what there is now is all
-	unhook context.CancelFunc // ends a read that follows
+	ending bool               // the container has ended: there will be no more output
+	unhook context.CancelFunc // ends a following read
 	pos    position
 	out    [2]*logFile // stdout, stderr; nil discards
-	skip   [2]int64    // bytes of the stream that are in the files already
+	skip   [2]int64    // bytes of the stream that the files already have
 }
 
-// copyLogs begins to copy a container's output, unless somebody does already.
+// copyLogs returns the copier of a container's output, and starts it if there is none.
 func (d *Driver) copyLogs(s *taskState) *copier {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,7 +107,7 @@ func (d *Driver) copyLogs(s *taskState) *copier {
 	return c
 }
 
-// stopCopying ends the copying of a container's output and forgets it.
+// stopCopying stops the copier of a container's output and forgets it.
 func (d *Driver) stopCopying(container string) {
 	d.mu.Lock()
 	c := d.copies[container]
@@ -119,7 +119,7 @@ func (d *Driver) stopCopying(container string) {
 	}
 }
 
-// logsPatience bounds the wait for the last of the output once a container has ended.
+// logsPatience limits the wait for the rest of the output of an ended container.
 const logsPatience = 10 * time.Second
 
 // finish waits until everything was copied. The container has ended.
@@ -129,7 +129,7 @@ func (c *copier) finish(ctx context.Context) {
 	c.mu.Unlock()
 	timer := time.NewTimer(logsPatience)
 	defer timer.Stop()
-	hung := time.AfterFunc(time.Second, func() { // the engine should have ended the stream by itself
+	hung := time.AfterFunc(time.Second, func() { // the engine should have ended the stream
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.unhook != nil {
@@ -161,7 +161,7 @@ func (c *copier) run() {
 	defer c.close()
 	pause := backMin
 	for c.ctx.Err() == nil {
-		last := c.isEnding() // before the read: what it yields is then complete
+		last := c.isEnding() // read before the copy: if set, the copy is complete
 		moved, err := c.read(!last)
 		if last && err == nil || gone(err) {
 			return
@@ -170,7 +170,7 @@ func (c *copier) run() {
 			pause = backMin
 		}
 		if !last && c.isEnding() {
-			continue // once more, to the very end
+			continue // once more, to the end
 		}
 		select {
 		case <-time.After(pause):
@@ -180,7 +180,7 @@ func (c *copier) run() {
 	}
 }
 
-// open takes up the files where the last copier has left them.
+// open opens the files where the last copier stopped.
 func (c *copier) open() error {
 	if b, err := os.ReadFile(c.d.positionFile(c.task.TaskID)); err == nil {
 		if err := json.Unmarshal(b, &c.pos); err != nil {
@@ -200,7 +200,7 @@ func (c *copier) open() error {
 			f.size = logSizeDefault
 		}
 		p := &c.pos.Files[i]
-		if !c.pos.Begun { // files of the run before this one are continued, not skipped
+		if !c.pos.Begun { // files of the previous run are continued, not skipped
 			p.Index, p.Size = f.newest()
 		}
 		var err error
@@ -225,7 +225,7 @@ func (c *copier) close() {
 	}
 }
 
-// note saves how far the files are. While bytes are left out the old note stays: it is what they are counted from.
+// note saves the position. While bytes are skipped the old position stays: the skipped bytes are counted from it.
 func (c *copier) note() {
 	if c.skip[0] > 0 || c.skip[1] > 0 {
 		return
@@ -256,10 +256,10 @@ func (c *copier) save() error {
 	return os.Rename(tmp, c.d.positionFile(c.task.TaskID))
 }
 
-// saveEvery is how often the note is made while output comes; it is made at each pause, too.
+// saveEvery is the interval at which the position is saved while output comes; it is also saved at each pause.
 const saveEvery = 500 * time.Millisecond
 
-// read copies what the engine has from the last position on, following the container to its end if so asked.
+// read copies what the engine has from the last position, and with follow continues until the container ends.
 func (c *copier) read(follow bool) (moved bool, err error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -274,7 +274,7 @@ func (c *copier) read(follow bool) (moved bool, err error) {
 		return false, err
 	}
 	defer body.Close()
-	leave, stamp := c.pos.Seen, c.pos.Since // messages to leave out
+	leave, stamp := c.pos.Seen, c.pos.Since // number of messages to skip, and their stamp
 	messages := make(chan message)
 	done := make(chan error, 1)
 	go func() { // ends with the body
@@ -318,7 +318,7 @@ func (c *copier) read(follow bool) (moved bool, err error) {
 	}
 }
 
-// write takes one message.
+// write writes one message.
 func (c *copier) write(m message) error {
 	if m.stamp == c.pos.Since {
 		c.pos.Seen++
@@ -336,11 +336,11 @@ func (c *copier) write(m message) error {
 	}
 	rotated, err := f.write(data)
 	if err != nil {
-		// A full disk must not hold the task's output up for ever: it is lost, and the next message is tried again.
+		// A full disk must not block the task's output for ever: the message is lost, and the next one is tried again.
 		c.d.log.Warn("a task's output could not be written", "task", c.task.TaskID, "error", err)
 		return nil
 	}
-	if rotated { // the note must never be more than one file behind
+	if rotated { // the saved position must never be more than one file behind
 		c.note()
 	}
 	return nil
@@ -353,19 +353,19 @@ type message struct {
 	data   []byte
 }
 
-// frameMax bounds a frame, and pieceMax a piece of a line: the engine cuts longer lines at 16 KiB.
+// frameMax limits a frame, and pieceMax a piece of a line: the engine cuts longer lines at 16 KiB.
 const (
 	frameMax = 16 << 20
 	pieceMax = 16 << 10
 )
 
-// stampForm is how the engine writes stamps: always so long.
+// stampForm is the engine's format of stamps: fixed width.
 const stampForm = "2006-01-02T15:04:05.000000000Z"
 
-// split cuts the engine's stream into messages until it ends, or until take says so. Without a terminal it comes in
-// frames: a byte for the stream, three zeros, four bytes of length, then stamp, blank and data. With one there is nothing
-// but stamp, blank and data, and a message ends with its line or after pieceMax bytes: a task that never ends a line
-// must not gather in memory.
+// split cuts the engine's stream into messages until it ends, or until take returns false. Without a terminal it
+// consists of frames: a byte for the stream, three zeros, four bytes of length, then stamp, blank and data. With a
+// terminal it has only stamp, blank and data, and a message ends with its line or after pieceMax bytes: a task that
+// never ends a line must not fill the memory.
 func split(r io.Reader, tty bool, take func(message) bool) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	last := ""
@@ -381,7 +381,7 @@ func split(r io.Reader, tty bool, take func(message) bool) error {
 				last = stamp
 				_, _ = in.Discard(len(head))
 			}
-			m.stamp = last // that of its beginning, for the rest of a line
+			m.stamp = last // the rest of a line has the stamp of its beginning
 			if m.data, err = piece(in); len(m.data) == 0 && err != nil && !ok {
 				return endOf(err)
 			}
@@ -399,7 +399,7 @@ func split(r io.Reader, tty bool, take func(message) bool) error {
 			}
 			text := make([]byte, n)
 			if _, err := io.ReadFull(in, text); err != nil {
-				return err // cut: the next read begins before it
+				return err // truncated: the next read begins before it
 			}
 			stamp, data, ok := bytes.Cut(text, []byte{' '})
 			if !ok || len(stamp) < len("2006-01-02T15:04:05Z") || stamp[4] != '-' {
@@ -413,7 +413,7 @@ func split(r io.Reader, tty bool, take func(message) bool) error {
 	}
 }
 
-// stampOf returns the stamp that a message of a terminal begins with.
+// stampOf returns the stamp at the beginning of a terminal message.
 func stampOf(head []byte) (string, bool) {
 	if len(head) != len(stampForm)+1 || head[len(stampForm)] != ' ' || head[len(stampForm)-1] != 'Z' {
 		return "", false
@@ -422,7 +422,7 @@ func stampOf(head []byte) (string, bool) {
 	return string(head[:len(stampForm)]), err == nil
 }
 
-// piece reads up to the end of a line, or pieceMax bytes of it. A line of just that length has its end with it.
+// piece reads up to the end of a line, or pieceMax bytes of it. A line of exactly that length includes its end.
 func piece(in *bufio.Reader) ([]byte, error) {
 	var out []byte
 	for len(out) <= pieceMax {
@@ -468,7 +468,7 @@ type logFile struct {
 
 func (l *logFile) name(i int) string { return l.base + "." + strconv.Itoa(i) }
 
-// newest returns the last file there is and its length.
+// newest returns the index and length of the last file.
 func (l *logFile) newest() (index int, size int64) {
 	names, _ := filepath.Glob(l.base + ".*")
 	for _, n := range names {
@@ -482,7 +482,7 @@ func (l *logFile) newest() (index int, size int64) {
 	return index, size
 }
 
-// open opens the newest file for appending and tells how much there is beyond a position.
+// open opens the newest file for appending and returns how many bytes there are beyond a position.
 func (l *logFile) open(index int, size int64) (beyond int64, err error) {
 	last, have := l.newest()
 	last = max(last, index)
@@ -514,7 +514,7 @@ func (l *logFile) use(i int) error {
 	return nil
 }
 
-// write appends; a file is full before the next is begun.
+// write appends, and starts the next file when one is full.
 func (l *logFile) write(data []byte) (rotated bool, err error) {
 	for len(data) > 0 {
 		if l.have >= l.size {

@@ -17,30 +17,30 @@ import (
 
 // How mounts of an allocation's own files are made.
 //
-// Naively, the agent would look whether a relative source stays within the allocation's directory and give its path to the
-// engine. But the tasks of the allocation write there: one of them can put a link to / in its place after the agent has
-// looked and before the engine mounts, and gets the host's root. So the agent opens the source beneath the allocation's
-// directory, binds what it has opened to a place that no task reaches, and gives the engine that place. It is needed until
-// the container has started. An agent that may not mount gives the path after all.
+// Naively, the agent would check that a relative source stays within the allocation's directory and pass its path to
+// the engine. But the tasks of the allocation write there: one of them can replace the source by a link to / after the
+// check and before the engine mounts, and gets the host's root. So the agent opens the source beneath the allocation's
+// directory, binds what it has opened to a place that no task can reach, and passes that place to the engine. It is
+// needed until the container has started. An agent without the right to mount passes the path.
 
-// pinRetries bounds the attempts to open a path that is moved about meanwhile.
+// pinRetries limits the attempts to open a path that changes meanwhile.
 const pinRetries = 100
 
-// pinDir returns where a task's sources are bound while its container is started.
+// pinDir returns the directory in which a task's sources are bound while its container starts.
 func (d *Driver) pinDir(taskID string) string {
 	return filepath.Join(d.opt.StateDir, "pins", taskID)
 }
 
-// pin replaces the sources of mounts that lie in directories of tasks.
+// pin replaces the sources of mounts that are in directories of tasks.
 func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	if os.Geteuid() != 0 || cfg.Dirs.AllocRoot == "" {
 		return nil
 	}
-	base, err := filepath.EvalSymlinks(cfg.Dirs.AllocRoot) // where the sources were found
+	base, err := filepath.EvalSymlinks(cfg.Dirs.AllocRoot) // the sources were resolved in the same way
 	if err != nil {
 		return fmt.Errorf("docker: the allocation's directory: %w", err)
 	}
-	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, "local"): true, cfg.Dirs.SecretsDir: true} // whose parents are the agent's
+	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, "local"): true, cfg.Dirs.SecretsDir: true} // their parents belong to the agent
 	root := -1
 	for i := range host.Mounts {
 		m := &host.Mounts[i]
@@ -63,7 +63,7 @@ func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	return nil
 }
 
-// bindBeneath binds what a path stands for beneath a directory to a place. Links that lead out are refused.
+// bindBeneath binds the target of a path beneath a directory to a place. Links that lead out are refused.
 func bindBeneath(root int, rel, place string) error {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(root, rel, how)
@@ -86,7 +86,7 @@ func bindBeneath(root int, rel, place string) error {
 	if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
 		return err
 	}
-	unpinPlace(place) // what an earlier start has left
+	unpinPlace(place) // left over from an earlier start
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		err = os.Mkdir(place, 0o700)
 	} else {
@@ -98,10 +98,10 @@ func bindBeneath(root int, rel, place string) error {
 	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), place, "", unix.MS_BIND, ""); err != nil {
 		return err
 	}
-	return unix.Mount("", place, "", unix.MS_PRIVATE, "") // what is mounted below the source from now on is not below the place
+	return unix.Mount("", place, "", unix.MS_PRIVATE, "") // later mounts below the source must not appear below the place
 }
 
-// unpin removes what a task's start was given.
+// unpin removes the bind mounts of a task's start.
 func (d *Driver) unpin(taskID string) {
 	dir := d.pinDir(taskID)
 	places, err := os.ReadDir(dir)
@@ -115,13 +115,14 @@ func (d *Driver) unpin(taskID string) {
 }
 
 func unpinPlace(place string) {
-	// One that an agent has left that was killed may still be the source's peer: what lies below both would go in both.
+	// A mount left by a killed agent may still be in the source's peer group; make it private first or the unmount
+	// propagates.
 	for unix.Mount("", place, "", unix.MS_PRIVATE, "") == nil && unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}
-	_ = os.Remove(place) // never what is in it
+	_ = os.Remove(place) // never its content
 }
 
-// unpinOthers removes what starts have left that were cut off.
+// unpinOthers removes what interrupted starts left.
 func (d *Driver) unpinOthers(there func(taskID string) bool) {
 	dirs, _ := os.ReadDir(filepath.Join(d.opt.StateDir, "pins"))
 	for _, dir := range dirs {

@@ -24,13 +24,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// request returns what the engine is asked to make of a task. image is an image's id.
+// request builds the engine's create request of a task. image is an image id.
 func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) (*client.ContainerCreateOptions, error) {
 	host := &container.HostConfig{
 		Privileged: v.Bool("privileged"), ReadonlyRootfs: v.Bool("readonly_rootfs"), StorageOpt: v.Map("storage_opt"), Sysctls: v.Map("sysctl"),
 		DNSSearch: v.List("dns_search_domains"), DNSOptions: v.List("dns_options"), ExtraHosts: v.List("extra_hosts"), GroupAdd: v.List("group_add"),
 		ShmSize: v.Int("shm_size"), OomScoreAdj: int(v.Int("oom_score_adj")), Runtime: v.String("runtime"),
-		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}, // restarts are the agent's business
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}, // the agent restarts tasks
 	}
 	conf := &container.Config{
 		Image: image, User: cfg.User, Hostname: v.String("hostname"), WorkingDir: v.String("work_dir"), Tty: v.Bool("tty"), OpenStdin: v.Bool("interactive"),
@@ -71,7 +71,7 @@ func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) 
 	if err != nil {
 		return nil, err
 	}
-	// Images bake "all" into this variable, and NVIDIA's runtime would believe them.
+	// Images often set this variable to "all", which NVIDIA's runtime would obey.
 	env["NVIDIA_VISIBLE_DEVICES"] = "void"
 	if len(cfg.Resources.GPUs) > 0 {
 		list := strings.Join(cfg.Resources.GPUs, ",")
@@ -88,7 +88,7 @@ func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) 
 	return &client.ContainerCreateOptions{Name: cfg.TaskID, Config: conf, HostConfig: host, NetworkingConfig: net}, nil
 }
 
-// permissions is what needs the agent's leave.
+// permissions applies settings that need the agent's permission.
 func (d *Driver) permissions(_ *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
 	if host.Privileged && !d.opt.AllowPrivileged {
 		return refuse("this node does not allow privileged containers (plugin \"docker\", allow_privileged)")
@@ -125,8 +125,8 @@ func (d *Driver) permissions(_ *driver.TaskConfig, v driver.Values, host *contai
 	return d.capabilities(v, host)
 }
 
-// capabilities gives a task those that the agent allows, less what it drops. The engine starts from its own set, so
-// all are dropped first.
+// capabilities grants a task those that the agent allows, without those that it drops. The engine starts from its own
+// set, so all are dropped first.
 func (d *Driver) capabilities(v driver.Values, host *container.HostConfig) error {
 	if host.Privileged {
 		return nil
@@ -170,7 +170,7 @@ func (d *Driver) capabilities(v driver.Values, host *container.HostConfig) error
 	return nil
 }
 
-// The bounds of a processor share as control groups have them.
+// The limits of processor shares in control groups.
 const (
 	sharesMin = 2
 	sharesMax = 262144
@@ -211,7 +211,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values, host *container
 		host.Memory, host.MemoryReservation = most<<20, r.MemoryMiB<<20
 	}
 	if host.Memory > 0 {
-		host.MemorySwap = host.Memory // none on top
+		host.MemorySwap = host.Memory // no additional swap
 	}
 	pids := r.PidsMax
 	if n := v.Int("pids_limit"); n < 0 {
@@ -255,7 +255,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values, host *container
 	return nil
 }
 
-// mounts are the task's own directories, the volumes of its group and what its config asks for.
+// mounts adds the task's own directories, the volumes of its group and the mounts of its config.
 func (d *Driver) mounts(cfg *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
 	add := func(source, target string) {
 		if source != "" {
@@ -325,7 +325,7 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 	}
 	m := &mount.Mount{Type: mount.Type(v.String("type")), Target: v.String("target"), ReadOnly: v.Bool("readonly")}
 	if m.Type == "" {
-		m.Type = mount.TypeVolume // as Docker's clients have it
+		m.Type = mount.TypeVolume // the default of Docker's clients
 	}
 	switch m.Type {
 	case mount.TypeBind:
@@ -349,7 +349,7 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 			}
 		}
 		if s := v.Map("tmpfs_options")["mode"]; s != "" {
-			n, err := strconv.ParseUint(s, 10, 32) // HCL has turned 0755 into a number already
+			n, err := strconv.ParseUint(s, 10, 32) // HCL has converted 0755 to a number already
 			if err != nil {
 				return nil, refuse("mount: tmpfs_options: mode %q: want a number", s)
 			}
@@ -372,7 +372,7 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 				if err != nil {
 					return nil, err
 				}
-				if len(c.Map("options")) > 0 && !d.opt.AllowPrivileged { // they can name any device or directory of the host
+				if len(c.Map("options")) > 0 && !d.opt.AllowPrivileged { // options can name any device or directory of the host
 					return nil, refuse("mount: options of a volume driver need a node that allows privileged containers (plugin \"docker\", allow_privileged)")
 				}
 				m.VolumeOptions.DriverConfig = &mount.Driver{Name: c.String("name"), Options: c.Map("options")}
@@ -384,9 +384,9 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 	return m, nil
 }
 
-// source returns the directory or file of the host that a mount shows. A relative one is below the task's directory and
-// stays within the allocation, whatever links the task has put there (pin sees to it that it does until the container has
-// started); an absolute one needs the agent's leave.
+// source returns the host path of a mount. A relative one is below the task's directory and must stay within the
+// allocation, through any links of the task (pin ensures that until the container has started); an absolute one needs
+// the agent's permission.
 func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create bool) (string, error) {
 	if name == "" {
 		return "", refuse("config key %q: a mount has no source", key)
@@ -415,7 +415,7 @@ func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create 
 			return "", refuse("config key %q: source %q: %v", key, name, err)
 		}
 	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0) // which refuses links that lead out, and waits for nobody
+	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0) // refuses links that lead out, and does not block
 	if err != nil {
 		return "", refuse("config key %q: source %q: %v", key, name, err)
 	}
@@ -423,7 +423,7 @@ func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create 
 	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
-// resolver is where names are looked up.
+// resolver sets the DNS configuration.
 func resolver(_ *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
 	for _, s := range v.List("dns_servers") {
 		a, err := netip.ParseAddr(s)
@@ -479,7 +479,7 @@ func networking(cfg *driver.TaskConfig, v driver.Values, conf *container.Config,
 		}
 		p := cfg.Ports[i]
 		if mode == "host" {
-			continue // it is the task's own business to listen there
+			continue // the task itself decides to listen there
 		}
 		if mode == "none" {
 			return nil, refuse("port %q cannot be published: the network mode is none", l)

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// taskState is what is needed to find a task again. Environment and credentials are not in it.
+// taskState is what finds a task again. It contains neither environment nor credentials.
 type taskState struct {
 	Container   string
 	TaskID      string
@@ -41,8 +41,8 @@ func hasRun(s *container.State) bool {
 	return err == nil && at.Year() > 1
 }
 
-// Start makes and starts the container. The engine takes a name once: whoever repeats a start finds what the first one
-// has made.
+// Start creates and starts the container. The engine accepts a name once: a repeated start finds the first one's
+// container.
 func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
 	e, err := d.look(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		return nil, err
 	}
 	made, err := d.api.ContainerCreate(ctx, *req)
-	if errdefs.IsConflict(err) { // a start that we gave up on was faster after all
+	if errdefs.IsConflict(err) { // an abandoned start was faster after all
 		if t, ferr := d.find(ctx, cfg, v); t != nil || ferr != nil {
 			return t, ferr
 		}
@@ -86,7 +86,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	for attempt := 0; ; attempt++ {
 		_, err = d.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
-		// The engine notices a new CDI specification by itself, a moment later.
+		// The engine notices a new CDI specification with a short delay.
 		if err == nil || attempt == 10 || !strings.Contains(err.Error(), "unresolvable CDI devices") {
 			break
 		}
@@ -94,7 +94,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	if err != nil {
 		if ctx.Err() != nil || unreachable(err) {
-			return nil, fmt.Errorf("docker: start the container: %w", brief(err)) // it may yet start; a repeated start will see
+			return nil, fmt.Errorf("docker: start the container: %w", brief(err)) // it may still start; a repeated start will find it
 		}
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -114,8 +114,7 @@ func startError(what string, err error) error {
 	return out
 }
 
-// find returns the task that an earlier start with this id has begun; nil when there is none. What was made but never ran
-// is removed.
+// find returns the task that an earlier start with this id began, or nil. It removes a container that never ran.
 func (d *Driver) find(ctx context.Context, cfg *driver.TaskConfig, v driver.Values) (driver.Task, error) {
 	in, err := d.inspect(ctx, cfg.TaskID)
 	switch {
@@ -134,7 +133,7 @@ func (d *Driver) find(ctx context.Context, cfg *driver.TaskConfig, v driver.Valu
 	return nil, nil
 }
 
-// started makes the handle of a container that was started.
+// started makes the handle of a started container.
 func (d *Driver) started(ctx context.Context, id string, cfg *driver.TaskConfig, v driver.Values) (driver.Task, error) {
 	in, err := d.inspect(ctx, id)
 	if err != nil {
@@ -149,7 +148,7 @@ func (d *Driver) started(ctx context.Context, id string, cfg *driver.TaskConfig,
 	return t, nil
 }
 
-// Recover takes up a task again.
+// Recover finds a running task again.
 func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
 	var s taskState
 	if err := json.Unmarshal(state, &s); err != nil || s.Container == "" {

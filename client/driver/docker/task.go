@@ -30,15 +30,15 @@ type Task struct {
 	ended    bool
 	exit     driver.ExitResult
 	notify   func(string) // or nil; guarded by mu
-	away     time.Time    // since when the engine has not answered; zero when it does
-	notified bool         // that the engine does not answer; guarded by mu
-	last     struct {     // measurement before this one
+	away     time.Time    // since when the engine has not responded; zero while it does
+	notified bool         // reported that the engine does not respond; guarded by mu
+	last     struct {     // the previous measurement
 		at  time.Time
 		cpu uint64
 	}
 }
 
-// see takes note of what the engine says.
+// see records the state that the engine reports.
 func (t *Task) see(in *container.InspectResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +52,8 @@ func (t *Task) see(in *container.InspectResponse) {
 		return
 	}
 	t.pid, t.ended = 0, true
-	// The engine says so of any process of the container; one that went on well without it has not failed.
+	// The engine reports OOM for any process of the container; if the container continued successfully, it has not
+	// failed.
 	t.exit = driver.ExitResult{ExitCode: s.ExitCode, OOMKilled: s.OOMKilled && s.ExitCode != 0, Err: s.Error}
 	if s.OOMKilled && s.ExitCode == 137 {
 		t.exit.Signal = 9
@@ -71,13 +72,13 @@ func (t *Task) Status() driver.TaskStatus {
 	return driver.TaskStatus{TaskID: t.state.TaskID, State: b, PID: t.pid, StartedAt: t.state.StartedAt, Running: !t.ended}
 }
 
-// How often a wait looks whether an engine that has gone is back.
+// Interval at which a wait checks for the return of an absent engine.
 const (
 	backMin = 100 * time.Millisecond
 	backMax = 2 * time.Second
 )
 
-// awayPatience is how long an engine may be away before the task's events say so: a restart of it takes less.
+// awayPatience is how long an engine may be absent before an event says so: an engine restart takes less.
 const awayPatience = 5 * time.Second
 
 // SetNotify implements driver.Notifier.
@@ -87,7 +88,7 @@ func (t *Task) SetNotify(f func(string)) {
 	t.notify = f
 }
 
-// answered takes note of whether the engine answers, and tells once when it does not, and once when it does again.
+// answered records whether the engine responds, and reports each change once.
 func (t *Task) answered(err error) {
 	t.mu.Lock()
 	notify, message := t.notify, ""
@@ -109,7 +110,7 @@ func (t *Task) answered(err error) {
 	}
 }
 
-// Wait waits for the container's end and for its logs. While the engine is away it waits for that, too.
+// Wait waits for the container's end and for its logs. While the engine is absent it waits for its return.
 func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	logs := t.d.copyLogs(&t.state)
 	pause := backMin
@@ -181,7 +182,7 @@ func (t *Task) kill(ctx context.Context, signal string) error {
 	return nil
 }
 
-// Stop ends the task: with a signal, and after the timeout by force.
+// Stop ends the task: with a signal, and by force after the timeout.
 func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) error {
 	sig, timeout, err := driver.HowToStop(name, timeout, t.state.KillSignal, t.state.KillTimeout)
 	if err != nil {
@@ -209,7 +210,7 @@ func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) err
 	}
 }
 
-// ends waits so long for the container's end.
+// ends waits up to d for the container's end.
 func (t *Task) ends(ctx context.Context, d time.Duration) (bool, error) {
 	within, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -291,11 +292,11 @@ func (t *Task) Stats(ctx context.Context) (driver.Stats, error) {
 	return out, nil
 }
 
-// processesMax bounds the list of a task's processes.
+// processesMax limits the list of a task's processes.
 const processesMax = 256
 
-// processes are those in the control group of a container's first process, by their numbers on the host; nil when there
-// are too many or the engine is on another machine.
+// processes returns the processes in the control group of a container's first process, by host pid; nil if there are
+// too many or the engine is on another machine.
 func processes(pid int) map[int]driver.ProcStats {
 	if pid <= 0 {
 		return nil

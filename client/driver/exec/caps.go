@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultCaps are the capabilities that a task which is root has and that cap_add may name, unless the agent says
-// otherwise: those that Nomad's exec driver grants.
+// DefaultCaps are the capabilities of a task that is root, and those that cap_add may name, unless the agent configures
+// others: those of Nomad's exec driver.
 var DefaultCaps = []string{
 	"audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot",
 }
 
-// capabilities are the names of all, in the order of their numbers.
+// capabilities are the names of all capabilities, in the order of their numbers.
 var capabilities = []string{
 	"chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid", "setpcap", "linux_immutable", "net_bind_service",
 	"net_broadcast", "net_admin", "net_raw", "ipc_lock", "ipc_owner", "sys_module", "sys_rawio", "sys_chroot", "sys_ptrace", "sys_pacct", "sys_admin",
@@ -29,7 +29,7 @@ func capBit(name string) (uint64, bool) {
 	return 1 << max(i, 0), i >= 0
 }
 
-// ParseCaps turns names into a mask. "all" is every one.
+// ParseCaps turns names into a mask. "all" means every capability.
 func ParseCaps(names []string) (uint64, error) {
 	var mask uint64
 	for _, n := range names {
@@ -46,12 +46,11 @@ func ParseCaps(names []string) (uint64, error) {
 	return mask, nil
 }
 
-// harmless are capabilities that a task may have without being root although the operator has not named them.
+// harmless are capabilities that a task may have without being root even if the operator has not named them.
 const harmless = 1 << unix.CAP_NET_BIND_SERVICE
 
-// capMask returns the capabilities of a task that is root, and those that it has otherwise: what it asked for by name, of
-// those that the operator has allowed by name. The default set is for tasks that are root anyway; most of it would make
-// a task root.
+// capMask returns the capabilities of a task that is root, and those of any other task: what it asked for by name, if
+// the operator has allowed it by name. The default set is only for root tasks; most of it would make another task root.
 func capMask(v driver.Values, allow []string) (mask, ambient uint64, err error) {
 	safe := ^uint64(0)
 	if allow == nil {

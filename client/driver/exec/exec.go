@@ -1,9 +1,8 @@
-// Package exec runs a task as an isolated process of the host: control groups with processor, memory and process limits,
-// mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm and /proc, a user that is not root, no new
-// privileges, few capabilities and a filter of system calls. It sees the host's root file system (read-only, or another
-// root, if the job says so), but not the agent's data directory except for its own allocation. A task that is allowed to
-// be root can write wherever the host's root can, /sys and /proc/sys excepted: agents deny that user unless they are told
-// otherwise.
+// Package exec runs a task as an isolated process of the host: with control groups for processor, memory and process
+// limits, separate mount, pid, ipc and uts namespaces, a private /tmp, /dev/shm and /proc, a user that is not root, no
+// new privileges, few capabilities and a filter of system calls. It sees the host's root file system (read-only, or
+// another root, if the job asks for it), but not the agent's data directory except for its own allocation. A task that
+// may be root can write wherever the host's root can, except /sys and /proc: agents deny that user by default.
 package exec
 
 import (
@@ -29,12 +28,12 @@ import (
 // Options of the driver.
 type Options struct {
 	Supervisor  *supervisor.Client
-	DefaultUser string   // of tasks that name none; "" means nobody
+	DefaultUser string   // of tasks that name none; "" means the user nobody
 	DeniedUsers []string // names that a task may not run as, or their numbers
 	AllowCaps   []string // capabilities that a task may have; nil is DefaultCaps, "all" is all
 	NoFilter    bool     // system calls are not restricted
-	NoFile      uint64   // most open files of a process that a task may ask for, and what it gets; 0 is the agent's own limit
-	RootDirs    []string // directories below which there are others that may be a task's root, besides its own
+	NoFile      uint64   // limit on the open files of a process, also the most that a task may ask for; 0 is the agent's own limit
+	RootDirs    []string // directories whose subdirectories may be a task's root, besides the task's own directory
 }
 
 // Driver is exec.
@@ -54,7 +53,7 @@ func (d *Driver) Name() string { return "exec" }
 // JoinsNetwork implements driver.NetworkJoiner.
 func (d *Driver) JoinsNetwork() bool { return true }
 
-// Fingerprint tells whether tasks can be isolated here.
+// Fingerprint reports whether tasks can be isolated here.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	no := func(format string, args ...any) driver.Fingerprint {
 		return driver.Fingerprint{Health: driver.Undetected, Detail: fmt.Sprintf(format, args...)}
@@ -86,8 +85,8 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	return f
 }
 
-// lacking names a kind of namespaces that the kernel does not have, or "". It is asked before each start of a task, and
-// looked up once.
+// lacking names a kind of namespace that the kernel does not have, or "". It is read before each start of a task, and
+// determined once.
 var lacking = sync.OnceValue(func() string {
 	for _, ns := range []string{"mnt", "pid", "ipc", "uts"} {
 		if _, err := os.Stat("/proc/self/ns/" + ns); err != nil {
@@ -115,7 +114,7 @@ func (d *Driver) ConfigSchema() driver.Schema {
 	}
 }
 
-// denied compares user ids as well as names: "0" is root, and so is any other name with its id.
+// denied compares user ids as well as names: "0" is root, and so is any other name with this id.
 func (d *Driver) denied(name string, cred *supervisor.Credential) bool {
 	return slices.ContainsFunc(d.opt.DeniedUsers, func(no string) bool {
 		if no == name {
@@ -159,7 +158,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	switch {
 	case root != nil && dir == "" && cfg.WorkDir != "":
 		dir, asUser = cfg.WorkDir, true
-	case root == nil || !filepath.IsAbs(dir): // an absolute one is looked up in the task's root
+	case root == nil || !filepath.IsAbs(dir): // an absolute path is looked up in the task's root
 		if dir, asUser, err = process.Place(cfg, dir); err != nil {
 			return nil, err
 		}
@@ -268,7 +267,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	return l, nil
 }
 
-// posture returns the task's umask and limits; the node's bound on open files holds for those, too.
+// posture returns the task's umask and limits, after checking them against the node's limit of open files.
 func (d *Driver) posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 	p, err := process.Posture(cfg, asUser)
 	if err != nil {
@@ -289,7 +288,7 @@ func (d *Driver) posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Postur
 	return p, nil
 }
 
-// noFileMax returns the most open files that a process of a task may have.
+// noFileMax returns the most open files that a task may ask for.
 func (d *Driver) noFileMax() (uint64, error) {
 	if d.opt.NoFile > 0 {
 		return d.opt.NoFile, nil
@@ -320,8 +319,8 @@ func (d *Driver) noFile(v driver.Values) (uint64, error) {
 	return uint64(n), nil
 }
 
-// root turns the job's rootfs into a path that the task cannot bend: a directory that somebody trusted has named, and
-// what follows below it.
+// root turns the job's rootfs into a path that the task cannot redirect: a trusted base directory, and the path below
+// it.
 func (d *Driver) root(dirs driver.Dirs, asked string) (*supervisor.Root, error) {
 	if asked == "" {
 		return nil, nil
@@ -344,7 +343,7 @@ func (d *Driver) root(dirs driver.Dirs, asked string) (*supervisor.Root, error) 
 	return nil, driver.Permanent(fmt.Errorf("exec: rootfs %q is neither in the task's directory nor in one that this node allows (plugin \"exec\", rootfs_dirs)", asked))
 }
 
-// coreMHz is the speed of the fastest core, 0 when unknown.
+// coreMHz returns the speed of the fastest core, 0 if unknown.
 var coreMHz = sync.OnceValue(func() int64 {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -15,11 +15,12 @@ import (
 // MountsVolumes implements driver.VolumeMounter.
 func (d *Driver) MountsVolumes() bool { return true }
 
-// stages is where volumes wait, below the allocation's directory, until the rest of the task's view is built.
+// stages is the directory, below the allocation's, in which volumes are bound until the rest of the task's view is
+// built.
 const stages = ".volumes"
 
 // volumes prepares the mount points. A relative target is below the task's directory. An absolute one is in the task's
-// root, which must have it already where that is the host's own: the driver leaves no directories on the host.
+// root; on the host's own root it must exist: the driver leaves no directories on the host.
 func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) {
 	var out []supervisor.Volume
 	for i, m := range cfg.Mounts {

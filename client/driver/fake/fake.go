@@ -69,7 +69,7 @@ type task struct {
 	exit   driver.ExitResult // valid after done
 	ended  bool              // guarded by mu
 	frozen bool              // guarded by mu
-	left   time.Duration     // of its run while it is frozen; guarded by mu
+	left   time.Duration     // remaining run time while it is frozen; guarded by mu
 }
 
 // Start starts a timer.
@@ -146,7 +146,7 @@ func (d *Driver) run(st state) *task {
 	return t
 }
 
-// Recover takes up a task from its state, which holds all there is: a deadline that has passed meanwhile ends it at once.
+// Recover restores a task from its state, which is complete: a deadline that has passed meanwhile ends it at once.
 func (d *Driver) Recover(_ context.Context, b []byte) (driver.Task, error) {
 	var st state
 	if err := json.Unmarshal(b, &st); err != nil || st.ID == "" {
@@ -194,7 +194,7 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	}
 }
 
-// Suspend keeps the rest of its run.
+// Suspend stops the timer and keeps the remaining run time.
 func (t *task) Suspend(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -209,7 +209,7 @@ func (t *task) Suspend(context.Context) error {
 	return nil
 }
 
-// Resume lets the rest of its run pass.
+// Resume continues with the remaining run time.
 func (t *task) Resume(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputGrace is how long output is still collected after an executed command has ended while something that it left
-// behind keeps its streams open.
+// outputGrace is how long output is still collected after an executed command has ended, if its child processes keep
+// the streams open.
 const outputGrace = time.Second
 
-// Exec runs a command inside the task. A Stdin that never ends keeps one goroutine until it does: the caller closes it.
+// Exec runs a command inside the task. A Stdin that never ends keeps one goroutine: the caller must close it.
 func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	if len(req.Command) == 0 || req.Command[0] == "" {
 		return -1, errors.New("exec: no command given")
@@ -64,7 +64,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	return t.execPipes(ctx, e, req)
 }
 
-// rankEnv makes the environment of a whole task that of one of its ranks.
+// rankEnv turns the environment of a whole task into that of one of its ranks.
 func rankEnv(env map[string]string, rank int) error {
 	first, ferr := strconv.Atoi(env["MUSTER_FIRST_RANK"])
 	n, nerr := strconv.Atoi(env["MUSTER_RANKS"])
@@ -132,7 +132,7 @@ func (t *Task) execPipes(ctx context.Context, e supervisor.Entry, req driver.Exe
 	for _, c := range outs {
 		go func() {
 			if _, err := io.Copy(c.to, c.from); err != nil && !errors.Is(err, os.ErrClosed) {
-				run.Kill() // nobody reads any more
+				run.Kill() // the output has no reader any more
 			}
 			done <- struct{}{}
 		}()
@@ -197,7 +197,7 @@ func (t *Task) execTTY(ctx context.Context, e supervisor.Entry, req driver.ExecR
 	if req.Stdin != nil {
 		go func() {
 			io.Copy(master, req.Stdin)
-			master.Write([]byte{4}) // end of input, as a terminal says it
+			master.Write([]byte{4}) // end of input on a terminal
 		}()
 	}
 	out := req.Stdout
@@ -207,7 +207,7 @@ func (t *Task) execTTY(ctx context.Context, e supervisor.Entry, req driver.ExecR
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
-		// At the end the kernel answers EIO: the last holder of the terminal has gone.
+		// At the end the kernel answers EIO: the terminal has no holder any more.
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := master.Read(buf)

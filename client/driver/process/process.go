@@ -1,4 +1,4 @@
-// Package process is what the drivers have in common that run host processes through the node's supervisor: finding the
+// Package process has the common parts of drivers that run host processes through the node's supervisor: finding the
 // command and the user, and the running task itself.
 package process
 
@@ -42,7 +42,8 @@ func Environ(env map[string]string) []string {
 	return out
 }
 
-// Place returns where a task begins: where its config block says, else where the task itself says, which is for its user to enter.
+// Place returns a task's working directory: that of its config block, else the task's own work_dir. asUser means that
+// it must be entered with the user's rights.
 func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err error) {
 	if asked != "" || cfg.WorkDir == "" {
 		dir, err = WorkDir(cfg.Dirs, asked)
@@ -55,10 +56,10 @@ func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err e
 	case err == nil && !st.IsDir():
 		return "", false, driver.Permanent(fmt.Errorf("the working directory %q is not a directory", cfg.WorkDir))
 	}
-	return cfg.WorkDir, true, nil // what root may not see on a network file system the user may
+	return cfg.WorkDir, true, nil // the user may see what root may not on a network file system
 }
 
-// Posture is a task's umask and limits.
+// Posture returns a task's umask and limits.
 func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 	p := supervisor.Posture{AsUser: asUser}
 	if cfg.Umask != nil {
@@ -78,7 +79,8 @@ func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 	return p, nil
 }
 
-// WorkDir returns the working directory of a task. asked is the job's wish, relative to the task's own directory unless absolute.
+// WorkDir returns the working directory of a task. asked is the job's setting, relative to the task's own directory
+// unless absolute.
 func WorkDir(d driver.Dirs, asked string) (string, error) {
 	base := d.LocalDir
 	if base == "" {
@@ -103,17 +105,17 @@ func WorkDir(d driver.Dirs, asked string) (string, error) {
 	return dir, nil
 }
 
-// Search is where a task's commands are looked for.
+// Search says where to look for a task's commands.
 type Search struct {
 	Driver string // named in errors
 	Dirs   driver.Dirs
-	Dir    string // where the task begins
-	AsUser bool   // Dir is its user's choice, as Place says: commands may lead out of it, and the user may see what root may not
+	Dir    string // the task's working directory
+	AsUser bool   // Dir is the user's choice, as returned by Place: commands may lead out of it, and the user may see what root may not
 	Env    map[string]string
-	Root   string // the directory that is the task's root, "" for the host's own; the allocation is at the same place in it
+	Root   string // the task's root directory, "" for the host's; the allocation has the same path in it
 }
 
-// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH.
+// Look finds a command: an absolute path unchanged, otherwise in the task's directories and then in PATH.
 func (s Search) Look(command string) (string, error) {
 	runnable := func(p string) error {
 		var err error
@@ -123,7 +125,7 @@ func (s Search) Look(command string) (string, error) {
 			err = runnableIn(s.Root, p)
 		}
 		if s.AsUser && strings.Contains(command, "/") && errors.Is(err, os.ErrPermission) {
-			return nil // it is for the user to try
+			return nil // the check is left to the user's attempt
 		}
 		return err
 	}
@@ -141,7 +143,7 @@ func (s Search) Look(command string) (string, error) {
 		if base == "" || !filepath.IsAbs(base) {
 			continue
 		}
-		// A relative command stays inside the directory it is looked up in, unless that is its user's own choice.
+		// A relative command stays inside the directory it is looked up in, unless the user chose that directory.
 		p := filepath.Join(base, command)
 		if !(i == 0 && s.AsUser) && !filepath.IsLocal(command) {
 			return fail("leads out of the task's directory")
@@ -180,7 +182,7 @@ func (s Search) Look(command string) (string, error) {
 	return fail("not found in the task's directory or in PATH (%s)", path)
 }
 
-// runnableIn looks at a path as one whose root is that directory sees it, links included.
+// runnableIn checks a path as a process with root directory root sees it, links included.
 func runnableIn(root, p string) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -246,7 +248,7 @@ func Logs(l driver.LogConfig) (stdout, stderr supervisor.Log) {
 		supervisor.Log{Base: l.StderrBase, MaxFiles: l.MaxFiles, MaxSize: l.MaxFileSize}
 }
 
-// Launch has a task's command started by a launcher, if there is one (driver.TaskConfig.Launcher).
+// Launch starts a task's command through the launcher, if there is one (driver.TaskConfig.Launcher).
 func Launch(spec *supervisor.Spec, cfg *driver.TaskConfig) {
 	if cfg.Launcher == "" {
 		return
@@ -255,14 +257,14 @@ func Launch(spec *supervisor.Spec, cfg *driver.TaskConfig) {
 	spec.Path, spec.Early = cfg.Launcher, true
 }
 
-// State is what a task's persisted state holds. Environment and secrets are not in it.
+// State is a task's persisted state. It contains neither environment nor secrets.
 type State struct {
 	ID          string
 	Dir         string
 	User        *supervisor.Credential `json:",omitempty"`
 	Rights      supervisor.Rights
 	Posture     supervisor.Posture
-	Root        string        `json:",omitempty"` // directory of the host that is the task's root, "" for the host's own
+	Root        string        `json:",omitempty"` // host directory that is the task's root, "" for the host's own
 	KillSignal  string        `json:",omitempty"`
 	KillTimeout time.Duration `json:",omitempty"`
 	TaskDirs    driver.Dirs
@@ -372,7 +374,7 @@ func (t *Task) Signal(ctx context.Context, name string) error {
 	return t.translate(t.sup.Signal(ctx, t.state.ID, sig))
 }
 
-// Suspend freezes everything that the task started.
+// Suspend freezes all processes of the task.
 func (t *Task) Suspend(context.Context) error {
 	s := t.snapshot()
 	switch {
@@ -387,13 +389,13 @@ func (t *Task) Suspend(context.Context) error {
 		}
 		return err
 	}
-	if ended(s.PID) { // killed while it was frozen: its launcher, which is frozen too, has to see it
+	if ended(s.PID) { // killed while it was frozen: its launcher, which is frozen too, has to notice
 		return errors.Join(driver.ErrNotRunning, s.Group.Freeze(false))
 	}
 	return nil
 }
 
-// Resume thaws it.
+// Resume thaws the task.
 func (t *Task) Resume(context.Context) error {
 	s := t.snapshot()
 	if s.Ended || s.Group.Zero() {

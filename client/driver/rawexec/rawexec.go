@@ -18,7 +18,7 @@ import (
 // Options of the driver.
 type Options struct {
 	Supervisor *supervisor.Client
-	Enabled    bool // false makes the fingerprint say that the configuration forbids it
+	Enabled    bool // false: the fingerprint says that the configuration disables the driver
 }
 
 // Driver is raw_exec.
@@ -33,7 +33,7 @@ func (d *Driver) Name() string { return "raw_exec" }
 // JoinsNetwork implements driver.NetworkJoiner.
 func (d *Driver) JoinsNetwork() bool { return true }
 
-// Fingerprint tells whether the driver works here.
+// Fingerprint reports whether the driver works here.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	if !d.opt.Enabled {
 		return driver.Fingerprint{Health: driver.Undetected, Detail: `disabled; options { "driver.raw_exec.enable" = "1" } or plugin "raw_exec" { config { enabled = true } } enables it`}

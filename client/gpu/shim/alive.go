@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Living tells processes that live from those that are gone, although their pids are those of other pid namespaces. It
-// remembers which process of the host each is, so that a look costs one small read.
+// Living detects which processes have ended, although their pids belong to other pid namespaces. It remembers the host
+// pid of each, so that a check costs one small read.
 type Living struct {
 	Proc string // "/proc" when empty
 	host map[living]int
@@ -19,7 +19,7 @@ type living struct {
 	ns    uint64
 }
 
-// Gone reports whether a process has ended; a process that has ended and waits for its parent to ask counts as gone.
+// Gone reports whether a process has ended; a zombie counts as ended.
 func (l *Living) Gone(p Process) bool {
 	k := living{p.PID, p.Start, p.NS}
 	if pid, ok := l.host[k]; ok {
@@ -53,7 +53,7 @@ func (l *Living) proc() string {
 	return l.Proc
 }
 
-// is reports whether a process of the host is the one meant.
+// is reports whether a host process is the one in k.
 func (l *Living) is(pid int, k living) bool {
 	dir := l.proc() + "/" + strconv.Itoa(pid)
 	b, err := os.ReadFile(dir + "/stat")
@@ -68,7 +68,7 @@ func (l *Living) is(pid int, k living) bool {
 	if start, err := strconv.ParseUint(f[19], 10, 64); err != nil || k.start != 0 && start != k.start {
 		return false
 	}
-	if f[0] == "X" || f[0] == "Z" && f[17] <= "1" { // one whose first thread has ended may go on in others
+	if f[0] == "X" || f[0] == "Z" && f[17] <= "1" { // a process whose first thread has ended may continue in others
 		return false
 	}
 	if b, err = os.ReadFile(dir + "/status"); err != nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is the file of one GPU, open. Its content is the task's to write: numbers are believed no further than it harms
-// only the task. It is read and written, not mapped: a task may shorten it, and a mapping would then end the agent.
+// File is the open file of one GPU. The task can write its content: a false value must harm only the task. It is read
+// and written, not mapped: a task may truncate it, and a mapping would then crash the agent.
 type File struct{ f *os.File }
 
-// ErrGone says that library or file are not there any more, or not what they were.
+// ErrGone means that the library or file has been removed or changed.
 var ErrGone = errors.New("the share's file is gone")
 
 // Open opens the file of a GPU in a directory that Place has filled.
@@ -44,20 +44,20 @@ func Open(dir, uuid string) (*File, error) {
 	return &File{f}, nil
 }
 
-// Close closes it.
+// Close closes the file.
 func (f *File) Close() { f.f.Close() }
 
-// Usage is what a file says.
+// Usage is the content of a file.
 type Usage struct {
 	LimitBytes     int64
-	UsedBytes      int64 // booked by the task's processes
-	UntrackedBytes int64 // that the agent has added
+	UsedBytes      int64 // recorded by the task's processes
+	UntrackedBytes int64 // added by the agent
 	PeakBytes      int64 // of both together
 	Denied         int64 // allocations refused
 	Processes      []Process
 }
 
-// Process is what one process has booked. PID is as in the pid namespace NS.
+// Process is what one process has recorded. PID is its number in the pid namespace NS.
 type Process struct {
 	PID       int
 	Start     uint64 // ticks since boot
@@ -67,7 +67,7 @@ type Process struct {
 	slot int64
 }
 
-// believed bounds a number that a task may have written.
+// believed limits a number that a task may have written.
 func believed(v uint64) int64 { return int64(min(v, 1<<50)) }
 
 // Read reads the file.
@@ -101,11 +101,11 @@ func (f *File) put(at int64, v uint64) error {
 // SetLimit changes the share.
 func (f *File) SetLimit(bytes int64) error { return f.put(atLimit, uint64(bytes)) }
 
-// SetUntracked tells the task's processes what is held beyond what they have booked.
+// SetUntracked stores how much memory is held beyond what the task's processes have recorded.
 func (f *File) SetUntracked(bytes int64) error { return f.put(atUntracked, uint64(max(bytes, 0))) }
 
-// Sweep frees what processes had booked that are gone, and gives how many they were. While a process of the task holds
-// the file's lock nothing is swept: there is another time.
+// Sweep frees the records of dead processes and returns their number. While a process of the task holds the file's lock
+// nothing is swept until the next call.
 func (f *File) Sweep(list []Process, gone func(Process) bool) (int, error) {
 	var dead []Process
 	for _, p := range list {
@@ -127,7 +127,7 @@ func (f *File) Sweep(list []Process, gone func(Process) bool) (int, error) {
 			return n, fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		if binary.NativeEndian.Uint32(b) != uint32(p.PID) || binary.NativeEndian.Uint64(b[slotStart:]) != p.Start {
-			continue // swept, and given to another one
+			continue // swept, and reused by another process
 		}
 		if err := f.put(p.slot+slotUsed, 0); err != nil {
 			return n, err

@@ -1,11 +1,10 @@
-// Package shim is the agent's side of the library that holds programs to their shares of GPU memory (backend "shim";
-// src/shim.c and its parts, committed as shim_<arch>.so). A task gets a directory with a copy of the library, which is preloaded into
-// its programs, and beside it a file for each of its GPUs: the share, what is booked of it by process, and what the
-// driver says is held beyond that. The library finds the files by its own place, so that no variable of the environment
-// leads it elsewhere.
+// Package shim is the agent's side of the library that enforces shares of GPU memory (backend "shim"; src/shim.c and
+// its parts, committed as shim_<arch>.so). A task gets a directory with a copy of the library, which is preloaded into
+// its programs, and a file for each of its GPUs: the share, the memory recorded by process, and what the driver counts
+// beyond that. The library finds the files next to itself, so that no environment variable can redirect it.
 //
-// Programs that are linked statically, or with another C library than glibc, do not load it; nothing stops a program
-// from doing without it on purpose. The agent therefore also watches what the driver says.
+// Programs that are linked statically, or with a C library other than glibc, do not load it, and a program can avoid it
+// deliberately. The agent therefore also monitors what the driver reports.
 package shim
 
 import (
@@ -18,7 +17,7 @@ import (
 	"strings"
 )
 
-// Built says why this program has no library for tasks, or nothing.
+// Built says why this program has no library for tasks, or "".
 func Built() string {
 	if len(image) == 0 {
 		return "not built in"
@@ -32,7 +31,7 @@ const Library = "libmuster-gpu.so"
 // Env is the variable that makes the dynamic linker load the library.
 const Env = "LD_PRELOAD"
 
-// Preload returns the value of Env: the library in dir before what the task loads itself.
+// Preload returns the value of Env: the library in dir before the task's own.
 func Preload(dir, own string) string {
 	lib := filepath.Join(dir, Library)
 	if own = strings.TrimSpace(own); own == "" {
@@ -41,7 +40,7 @@ func Preload(dir, own string) string {
 	return lib + ":" + own
 }
 
-// Layout of a file; struct quota of src/share.h holds the other end of this agreement.
+// Layout of a file; struct quota of src/share.h must match.
 const (
 	magic      = 0x31544f5551474d4d
 	slots      = 1023
@@ -59,8 +58,8 @@ const (
 	slotUsed  = 24
 )
 
-// below opens a task's directory. It lies two levels below one that tasks may write to, where a container's root may have
-// put links to anywhere: those are not followed out of it.
+// below opens a task's directory. It is two levels below one that tasks may write to, where a container's root may have
+// put links to anywhere: links that lead out are not followed.
 func below(dir string, make bool) (*os.Root, error) {
 	parent := filepath.Dir(dir)
 	root, err := os.OpenRoot(filepath.Dir(parent))
@@ -77,8 +76,8 @@ func below(dir string, make bool) (*os.Root, error) {
 	return root.OpenRoot(rel)
 }
 
-// Write writes the library alone into a directory of the agent's, for drivers that mount it into a container where the
-// task's own copy is, and gives its path.
+// Write writes only the library into a directory of the agent, for drivers that mount it over the task's own copy in a
+// container, and returns its path.
 func Write(dir string) (string, error) {
 	if why := Built(); why != "" {
 		return "", errors.New("the library for shares of GPU memory is " + why)
@@ -98,8 +97,8 @@ func Write(dir string) (string, error) {
 	return name, replace(root, Library, image, 0o755)
 }
 
-// Place writes library and files into dir, which the agent owns: tasks can read and write the files, and neither remove
-// nor replace them. limits are bytes by UUID. What is there already stays, with a new limit.
+// Place writes library and files into dir, which the agent owns: tasks can read and write the files, but neither remove
+// nor replace them. limits are bytes by UUID. Existing files stay, with a new limit.
 func Place(dir string, limits map[string]int64) error {
 	if why := Built(); why != "" {
 		return errors.New("the library for shares of GPU memory is " + why)
@@ -137,7 +136,7 @@ func Place(dir string, limits map[string]int64) error {
 	return nil
 }
 
-// replace writes a file in one step.
+// replace writes a file atomically.
 func replace(root *os.Root, name string, b []byte, mode os.FileMode) error {
 	tmp := "." + name + ".tmp"
 	if err := root.WriteFile(tmp, b, 0o600); err != nil {
