@@ -104,7 +104,7 @@ func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now 
 	for _, g := range j.Groups {
 		n := g.Count
 		if g.Gang != nil {
-			n += g.Gang.Spares
+			n += g.Gang.Standby
 		}
 		rec.Asked = rec.Asked.Add(structs.GroupAmount(g).Times(int64(n)))
 		rec.Limit = max(rec.Limit, j.RunLimit(g))

@@ -85,7 +85,7 @@ func (g *generator) job() *structs.Job {
 	case "job-4", "job-5": // gangs
 		a := j.Groups[0]
 		j.Type, a.Count = structs.JobBatch, 3+g.r.IntN(2)
-		a.Gang = &structs.Gang{Min: 2, Timeout: time.Second, Spares: 1}
+		a.Gang = &structs.Gang{Min: 2, Timeout: time.Second, Standby: 1}
 		if id == "job-5" {
 			j.Type = structs.JobService
 			a.Gang.OnFailure = structs.GangContinue

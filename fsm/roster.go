@@ -173,7 +173,7 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 // endStandbys stops the standbys of a gang when the last of its members has succeeded: no decision would follow that
 // could stop them.
 func (x *tx) endStandbys(r *structs.Roster, j *structs.Job, tg *structs.Group) {
-	if tg == nil || tg.Gang == nil || tg.Gang.Spares <= 0 || len(r.Members) == 0 || j.Type != structs.JobBatch {
+	if tg == nil || tg.Gang == nil || tg.Gang.Standby <= 0 || len(r.Members) == 0 || j.Type != structs.JobBatch {
 		return
 	}
 	for _, m := range r.Members {

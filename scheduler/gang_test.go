@@ -169,7 +169,7 @@ func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *struct
 func (w *world) grows() bool {
 	for _, j := range w.jobs {
 		for _, g := range j.Groups {
-			if g.Gang != nil && (g.Least() < g.Most() || g.Gang.Spares > 0) || g.Elastic != nil {
+			if g.Gang != nil && (g.Least() < g.Most() || g.Gang.Standby > 0) || g.Elastic != nil {
 				return true
 			}
 		}
@@ -282,7 +282,7 @@ func (w *world) auditGangs() {
 	}
 	for k, n := range spares {
 		w.counts["spares held"]++
-		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Spares, "gang %v holds %d spares and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Spares)
+		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Standby, "gang %v holds %d spares and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Standby)
 		if live[k] == 0 && ending[k] == 0 { // it waits: somebody is about to give them back
 			due := false
 			for _, e := range w.evals {
@@ -339,10 +339,10 @@ func (w *world) queueTable() *scheduler.QueueTable {
 // spare, and no index is given twice.
 func TestSmallerGangKeepsMembers(t *testing.T) {
 	old := job("train", 2)
-	old.Groups[0].Gang = &structs.Gang{Min: 1, Spares: 1}
+	old.Groups[0].Gang = &structs.Gang{Min: 1, Standby: 1}
 	j := job("train", 1)
 	j.Version, j.SpecIndex = 1, 9
-	j.Groups[0].Gang = &structs.Gang{Min: 1, Spares: 1}
+	j.Groups[0].Gang = &structs.Gang{Min: 1, Standby: 1}
 	j.Groups[0].Tasks[0].Resources.MemoryMiB = 300
 	nodes := []*structs.Node{node(1), node(2)}
 	a := &structs.Allocation{ID: structs.AllocID{1}, Namespace: "default", JobID: "train", Job: old, Group: "g", NameIndex: 1, NodeID: nodes[0].ID, Resources: structs.GroupVector(old.Groups[0]),

@@ -456,7 +456,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "max_run":
 			g.MaxRunDuration = duration(t, f[1])
 		case "gang":
-			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s")), Spares: int(atoi(opt("spares", "0")))}
+			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s")), Standby: int(atoi(opt("spares", "0")))}
 		case "elastic":
 			g.Elastic = &structs.Elastic{Min: int(atoi(opt("min", "0"))), Max: int(atoi(opt("max", "0")))}
 		case "topology":

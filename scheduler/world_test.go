@@ -281,7 +281,7 @@ func (w *world) randomJob() *structs.Job {
 		g.MaxRunDuration = time.Minute
 	}
 	if (j.Type == structs.JobService || j.Type == structs.JobBatch) && w.pick(4) == 0 {
-		g.Gang = &structs.Gang{Min: w.pick(3) * w.pick(2), OnFailure: []string{structs.GangRestartAll, structs.GangContinue}[w.pick(2)], Spares: []int{0, 0, 0, 0, 1, 2}[w.pick(6)]}
+		g.Gang = &structs.Gang{Min: w.pick(3) * w.pick(2), OnFailure: []string{structs.GangRestartAll, structs.GangContinue}[w.pick(2)], Standby: []int{0, 0, 0, 0, 1, 2}[w.pick(6)]}
 		switch w.pick(4) {
 		case 0:
 			g.Topology = &structs.Topology{Across: "rack", Mode: []string{structs.TopologyRequired, structs.TopologyPreferred}[w.pick(2)]}

@@ -45,7 +45,7 @@ func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Ros
 	g := methods.GangState{Group: name}
 	tg := j.Group(name)
 	if tg != nil && tg.Gang != nil {
-		g.Spares = tg.Gang.Spares
+		g.Spares = tg.Gang.Standby
 	}
 	for _, a := range snap.AllocsByJob(j.Key()) {
 		if a.Group == name && a.IsSpare() && !a.Terminal() {

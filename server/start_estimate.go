@@ -180,7 +180,7 @@ func (l *startEstimates) next(j *structs.Job, w *structs.Workload, group string,
 		one := amountIn(structs.GroupAmount(tg), r.Dimension)
 		need, all = one, amountIn(waitingAsk(j, w), r.Dimension)
 		if n := tg.Least(); n > 0 {
-			need = one * int64(n+tg.Gang.Spares)
+			need = one * int64(n+tg.Gang.Standby)
 		}
 	}
 	at := room.serve(max(l.now, room.last), need)

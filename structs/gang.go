@@ -10,7 +10,7 @@ type Gang struct {
 	Min       int           // members without which none starts; 0: all of Count
 	Timeout   time.Duration // from the plan until all of Min run; 0: 10 min
 	OnFailure string        // GangRestartAll (also ""), GangContinue
-	Spares    int           // standby places, beyond the members', for members that are lost
+	Standby   int           // places that the gang holds beyond its members', for members that are lost
 }
 
 // What happens to a gang that loses a member (Gang.OnFailure).
@@ -178,7 +178,7 @@ func (g *Group) Least() int {
 // IsSpare reports whether a name index is a standby place of the gang: it holds the resources of a member, starts
 // nothing, is not on the roster and does not count as a member.
 func (g *Group) IsSpare(index int) bool {
-	return g != nil && g.Gang != nil && g.Gang.Spares > 0 && index >= g.Most()
+	return g != nil && g.Gang != nil && g.Gang.Standby > 0 && index >= g.Most()
 }
 
 // IsSpare reports whether the allocation is a standby of a gang, by the job version that it was placed for.

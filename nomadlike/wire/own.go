@@ -246,7 +246,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 func groupOwnTo(g *TaskGroup, out *structs.Group) {
 	out.Near, out.Away = peersTo(g.Near), peersTo(g.Away)
 	if x := g.Gang; x != nil {
-		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Spares: val(x.Spares)}
+		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Standby: val(x.Spares)}
 	}
 	if x := g.Elastic; x != nil {
 		out.Elastic = &structs.Elastic{Min: val(x.Min), Max: val(x.Max)}
@@ -267,7 +267,7 @@ func groupOwnTo(g *TaskGroup, out *structs.Group) {
 func groupOwnFrom(g *structs.Group, out *TaskGroup) {
 	out.Near, out.Away = peersFrom(g.Near), peersFrom(g.Away)
 	if x := g.Gang; x != nil {
-		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Spares: set(x.Spares)}
+		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Spares: set(x.Standby)}
 	}
 	if x := g.Elastic; x != nil {
 		out.Elastic = &Elastic{Min: ptr(x.Min), Max: ptr(x.Max)}

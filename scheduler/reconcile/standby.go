@@ -24,7 +24,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	case a.ServerTerminal():
 	case place == nodeAway, t != structs.Transition{}:
 		stop(StopOf(a, descStandbyGone))
-	case !g.Tg.IsSpare(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Spares:
+	case !g.Tg.IsSpare(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Standby:
 		stop(StopOf(a, descNotNeeded))
 	case !r.older(a):
 		m.standbys = append(m.standbys, a)
@@ -73,7 +73,7 @@ func (m *gangState) restarts() bool {
 // wantStandbys says which spares the gang is short of: with its minimum when it starts afresh, else behind everybody.
 func (m *gangState) wantStandbys(missing int) {
 	g := m.g
-	if g.Tg.Gang.Spares <= 0 {
+	if g.Tg.Gang.Standby <= 0 {
 		return
 	}
 	if len(m.live) == 0 && missing == 0 {
@@ -85,7 +85,7 @@ func (m *gangState) wantStandbys(missing int) {
 	}
 	g.Standby = m.standbys
 	var list []Want
-	for at := g.Tg.Most(); len(list) < g.Tg.Gang.Spares; at++ {
+	for at := g.Tg.Most(); len(list) < g.Tg.Gang.Standby; at++ {
 		if !slices.Contains(m.standbyIndex, at) {
 			list = append(list, Want{Index: at, Avoid: m.avoid(), Standby: true})
 		}
