@@ -30,9 +30,9 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	}
 	t.rec.GPUUse = t.rec.GPUUse.Add(structs.SumGPUUse(a.GPUUse))
 	from := a.StartedAt
-	spare := a.IsSpare()
+	standby := a.IsStandby()
 	switch {
-	case spare:
+	case standby:
 		from = a.CreateTime // it held resources for its gang without a start
 	case from == 0:
 		return // it held resources, but nothing used them
@@ -42,7 +42,7 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 		to = a.FinishedAt
 	}
 	ran := max(to.Sub(from), 0) // agents' clocks may differ
-	if !spare {
+	if !standby {
 		t.rec.Start = earliest(t.rec.Start, from)
 		t.rec.Longest = max(t.rec.Longest, ran-a.Stood(to))
 	}
@@ -135,7 +135,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 			continue
 		}
 		t.used(a, x.time)
-		if a.IsSpare() {
+		if a.IsStandby() {
 			continue // does not affect how the run ended
 		}
 		rec.Predicted = max(rec.Predicted, a.Expect)

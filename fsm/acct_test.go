@@ -59,7 +59,7 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 				r.check(slices.ContainsFunc(a.Grants, func(g structs.Grant) bool { return g.IsGPU() && g.Task == u.Task && g.Instance == u.GPU }) && u.SMMillis >= 0, "allocation %s used %+v of %+v", a.ID, u, a.Grants)
 			}
 			switch {
-			case a.IsSpare():
+			case a.IsStandby():
 				ran := max(a.FinishedAt.Sub(a.CreateTime), 0)
 				x.gpu += structs.AmountOf(a).GPUMilli * ran.Milliseconds() / 1000
 				x.cpu += a.Resources.CPU * ran.Milliseconds() / 1000

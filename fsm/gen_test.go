@@ -230,7 +230,7 @@ func (g *generator) gang(s *state.Snapshot, p *structs.PlanEntry, j *structs.Job
 	used, live := map[int]bool{}, 0
 	for _, a := range s.AllocsByJob(j.Key()) {
 		if a.Group == grp.Name && !a.Terminal() {
-			if a.IsSpare() {
+			if a.IsStandby() {
 				used[a.NameIndex] = true
 				continue
 			}
@@ -249,13 +249,13 @@ func (g *generator) gang(s *state.Snapshot, p *structs.PlanEntry, j *structs.Job
 		r.Members = append(r.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, grp.Name, i), Node: p.Nodes[place.Node].ID, Index: i})
 	}
 	n := max(0, grp.Least()-live)
-	if at := grp.Most(); grp.IsSpare(at) && !used[at] { // its spare comes with the minimum, or behind everybody
-		spare := structs.PlanPlace{Group: gi, Node: g.r.IntN(len(p.Nodes)), Index: at}
+	if at := grp.Most(); grp.IsStandby(at) && !used[at] { // its standby comes with the minimum, or behind everybody
+		standby := structs.PlanPlace{Group: gi, Node: g.r.IntN(len(p.Nodes)), Index: at}
 		if n > 0 && n <= len(places) {
-			places = append([]structs.PlanPlace{spare}, places...)
+			places = append([]structs.PlanPlace{standby}, places...)
 			n++
 		} else {
-			places = append(places, spare)
+			places = append(places, standby)
 		}
 	}
 	if n > 0 && g.chance(15) {

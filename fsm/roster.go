@@ -15,9 +15,9 @@ import (
 // entry.
 
 const (
-	descMember     = "a member of the gang" // how the reason why the others end begins
-	descSpareBack  = "the spare is given back: its gang has ended"
-	preemptionsFor = time.Hour // how long the preemptions of a queue are remembered individually
+	descMember      = "a member of the gang" // how the reason why the others end begins
+	descStandbyBack = "the standby is given back: its gang has ended"
+	preemptionsFor  = time.Hour // how long the preemptions of a queue are remembered individually
 )
 
 // applyRoster ends the assembly of a gang at its deadline.
@@ -183,11 +183,11 @@ func (x *tx) endStandbys(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 	}
 	var stop []structs.AllocID
 	for _, a := range x.AllocsByJob(r.Key().Job) {
-		if a.Group == r.Group && a.IsSpare() && !a.Terminal() {
+		if a.Group == r.Group && a.IsStandby() && !a.Terminal() {
 			stop = append(stop, a.ID)
 		}
 	}
-	x.endMembers(stop, descSpareBack, "")
+	x.endMembers(stop, descStandbyBack, "")
 }
 
 // rosters writes the plan's rosters whose members were placed. Members that were refused, or have ended since the
@@ -273,7 +273,7 @@ func (pl *planApply) live(group string) int {
 	n := 0
 	for _, a := range pl.AllocsByJob(pl.key) {
 		switch {
-		case a.Group != group || a.CreateIndex < pl.job.CreateIndex || a.IsSpare():
+		case a.Group != group || a.CreateIndex < pl.job.CreateIndex || a.IsStandby():
 		case !a.Terminal():
 			n++
 		case r != nil && !a.ServerTerminal() && a.Client == structs.ClientComplete && pl.job.Type == structs.JobBatch && r.Rank(a.ID) >= 0:
@@ -313,7 +313,7 @@ func (pl *planApply) change(part *structs.PlanPart, group string) int {
 	n := 0
 	for i := range part.Places {
 		if p := &part.Places[i]; pl.p.Groups[p.Group] == group {
-			if g := pl.group(groupKey{pl.version(p), p.Group}); g != nil && g.IsSpare(p.Index) {
+			if g := pl.group(groupKey{pl.version(p), p.Group}); g != nil && g.IsStandby(p.Index) {
 				continue
 			}
 			n++
@@ -321,7 +321,7 @@ func (pl *planApply) change(part *structs.PlanPart, group string) int {
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := state.Allocs.Get(pl, s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && !a.IsSpare() && (s.Desired != "" || s.Client == structs.ClientLost) {
+		if a := state.Allocs.Get(pl, s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && !a.IsStandby() && (s.Desired != "" || s.Client == structs.ClientLost) {
 			n--
 		}
 	}

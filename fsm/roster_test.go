@@ -14,7 +14,7 @@ func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 	r := s.RosterByKey(structs.RosterKey{Job: j.Key(), Group: tg.Name})
 	for _, a := range s.AllocsByJob(j.Key()) {
 		switch {
-		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex || a.IsSpare():
+		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex || a.IsStandby():
 		case !a.Terminal():
 			n++
 		case r != nil && r.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete && j.Type == structs.JobBatch:
@@ -31,13 +31,13 @@ func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 	return n
 }
 
-// spares checks that a gang whose last member has succeeded holds none.
-func (r *run) spares(s *state.Snapshot, j *structs.Job, tg *structs.Group, members int) {
+// standbys checks that a gang whose last member has succeeded holds none.
+func (r *run) standbys(s *state.Snapshot, j *structs.Job, tg *structs.Group, members int) {
 	held, ended := 0, members > 0 && j.Type == structs.JobBatch
 	for _, a := range s.AllocsByJob(j.Key()) {
 		switch {
 		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex || a.Terminal():
-		case a.IsSpare():
+		case a.IsStandby():
 			held++
 		default:
 			ended = false
@@ -47,9 +47,9 @@ func (r *run) spares(s *state.Snapshot, j *structs.Job, tg *structs.Group, membe
 		ended = false
 	}
 	if held > 0 {
-		r.saw("spare held")
+		r.saw("standby held")
 	}
-	r.check(!ended || held == 0, "gang %s.%s has ended and holds %d spares", j.Key(), tg.Name, held)
+	r.check(!ended || held == 0, "gang %s.%s has ended and holds %d standbys", j.Key(), tg.Name, held)
 }
 
 // gangs checks, after every entry, that no gang is there in part (D21) and that rosters tell the truth.
@@ -61,7 +61,7 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 				continue
 			}
 			n, m := members(before, j, tg), members(after, j, tg)
-			r.spares(after, j, tg, m)
+			r.standbys(after, j, tg, m)
 			r.check(m == 0 || m >= tg.Least() || m >= n && n < tg.Least() && m == n, "gang %s.%s has %d members after command type %d, at least %d are needed; before it had %d",
 				j.Key(), tg.Name, m, typeOf(cmd), tg.Least(), n)
 		}

@@ -25,8 +25,8 @@ type (
 		AvoidNodes  []string // ids of nodes on which the gang has lost members
 		Members     []GangMember
 		Missing     []GangMissing
-		Spares      int         // standby places that it asks for
-		Spare       []GangSpare // standby places that it holds
+		Standby     int           // standby places that it asks for
+		Standbys    []GangStandby // standby places that it holds
 		ModifyIndex uint64
 	}
 	// GangMember is one member; its place in the list is its node rank.
@@ -39,8 +39,8 @@ type (
 		StartTime                          int64  `json:",omitempty"` // Unix nanoseconds
 		Event                              string `json:",omitempty"` // the newest event of its tasks
 	}
-	// GangSpare is a standby place of a gang: an allocation that starts nothing until a member is lost.
-	GangSpare struct {
+	// GangStandby is a standby place of a gang: an allocation that starts nothing until a member is lost.
+	GangStandby struct {
 		AllocID, NodeID, NodeName string
 	}
 	// GangMissing is one member that does not run and why, or a number of members without a place.
@@ -63,7 +63,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 		}
 		g := Gang{Group: st.Group, State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
-			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Spares: st.Spares, Spare: []GangSpare{},
+			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Standby: st.Standby, Standbys: []GangStandby{},
 			ModifyIndex: uint64(ro.ModifyIndex)}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {
@@ -98,8 +98,8 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 			g.Missing = append(g.Missing, x)
 		}
-		for _, s := range st.Spare {
-			g.Spare = append(g.Spare, GangSpare{AllocID: s.Alloc.String(), NodeID: s.Node.String(), NodeName: s.Name})
+		for _, s := range st.Standbys {
+			g.Standbys = append(g.Standbys, GangStandby{AllocID: s.Alloc.String(), NodeID: s.Node.String(), NodeName: s.Name})
 		}
 		if len(ro.Members) > 0 {
 			g.MasterAddr = ro.Members[0].Address

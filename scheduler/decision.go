@@ -208,7 +208,7 @@ func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 
 // gangReport adds to a report what a gang lacks.
 func (g *groupWork) gangReport(r *structs.GroupReport) {
-	if g.deferredExpansion+g.unplacedExpansion > 0 && r.Placed+g.deferredExpansion+g.unplacedExpansion+g.unspared >= r.Wanted {
+	if g.deferredExpansion+g.unplacedExpansion > 0 && r.Placed+g.deferredExpansion+g.unplacedExpansion+g.standbysMissing >= r.Wanted {
 		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.deferredExpansion + g.unplacedExpansion, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 		if g.deferredExpansion > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
@@ -217,8 +217,8 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return
 	}
-	if g.unspared > 0 && r.Placed+g.unspared >= r.Wanted {
-		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionSpares}, Short: g.unspared, Unit: structs.UnitSpares, CuredBy: structs.EventAllocStopped}
+	if g.standbysMissing > 0 && r.Placed+g.standbysMissing >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionStandbys}, Short: g.standbysMissing, Unit: structs.UnitStandbys, CuredBy: structs.EventAllocStopped}
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return
 	}
@@ -228,7 +228,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	}
 	s, what := g.search, structs.DimensionMembers
 	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Standby }) {
-		what = structs.DimensionMembersSpares
+		what = structs.DimensionMembersStandbys
 	}
 	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.Found, need), Of: need}, Short: need - s.Found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 	if s.Short != "" {

@@ -252,7 +252,7 @@ func (d *decision) grow(starved bool) {
 		}
 		d.refillStandby(g, s)
 		d.steps += int(s.Looked)
-		if g.unplacedExpansion+g.unspared == 0 && old != nil {
+		if g.unplacedExpansion+g.standbysMissing == 0 && old != nil {
 			g.search = old
 		}
 	}

@@ -52,12 +52,12 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 	}
 }
 
-// tookSpares counts the places of spares that a part takes over.
-func (w *world) tookSpares(part *structs.PlanPart) {
+// tookStandbys counts the places of standbys that a part takes over.
+func (w *world) tookStandbys(part *structs.PlanPart) {
 	for i := range part.Places {
 		for _, id := range part.Places[i].WaitsOn {
-			if a := w.allocs[id]; a != nil && a.IsSpare() {
-				w.counts["spares used"]++
+			if a := w.allocs[id]; a != nil && a.IsStandby() {
+				w.counts["standbys used"]++
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *struct
 	w.taken = append(w.taken, &structs.Preemptions{Queue: queue, Recent: []structs.LogTime{w.now}, Total: 1})
 }
 
-// grows reports whether some gang may grow beyond its minimum, or get spares.
+// grows reports whether some gang may grow beyond its minimum, or get standbys.
 func (w *world) grows() bool {
 	for _, j := range w.jobs {
 		for _, g := range j.Groups {
@@ -185,16 +185,16 @@ func (w *world) partial(e *structs.PlanEntry) {
 			continue
 		}
 		tg := e.Job.Group(e.Groups[p.Places[0].Group])
-		if tg == nil || tg.Gang == nil || tg.IsSpare(p.Places[0].Index) {
+		if tg == nil || tg.Gang == nil || tg.IsStandby(p.Places[0].Index) {
 			continue
 		}
 		members := 0
 		for _, x := range p.Places {
-			if !tg.IsSpare(x.Index) {
+			if !tg.IsStandby(x.Index) {
 				members++
 			}
 		}
-		if members != tg.Least() || members == 1 && len(p.Places) > 1 { // of spares alone: Apply's to check
+		if members != tg.Least() || members == 1 && len(p.Places) > 1 { // standbys only: Apply's to check
 			continue
 		}
 		cut := *e
@@ -223,12 +223,12 @@ func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
 				return s.ID == a.ID && (s.Desired != "" || s.Client == structs.ClientLost)
 			})
 			done := ro != nil && ro.Rank(a.ID) >= 0 && !a.ServerTerminal() && a.Client == structs.ClientComplete && j.Type == structs.JobBatch
-			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && !a.IsSpare() && (!a.Terminal() && !stops || done) {
+			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && !a.IsStandby() && (!a.Terminal() && !stops || done) {
 				n++
 			}
 		}
 		for _, q := range part.Places {
-			if q.Group == p.Group && !tg.IsSpare(q.Index) {
+			if q.Group == p.Group && !tg.IsStandby(q.Index) {
 				n++
 			}
 		}
@@ -247,7 +247,7 @@ func (w *world) auditGangs() {
 		node structs.NodeID
 		gpu  string
 	}
-	live, spares, ending := map[structs.RosterKey]int{}, map[structs.RosterKey]int{}, map[structs.RosterKey]int{}
+	live, standbys, ending := map[structs.RosterKey]int{}, map[structs.RosterKey]int{}, map[structs.RosterKey]int{}
 	taken := map[place]structs.AllocID{}
 	for _, a := range w.allocs {
 		j := w.jobs[a.JobKey()]
@@ -261,10 +261,10 @@ func (w *world) auditGangs() {
 		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
 		ro := w.gangs[k]
 		switch {
-		case a.IsSpare():
-			w.check(ro == nil || ro.Rank(a.ID) < 0, "a spare of gang %v is on its roster", k)
+		case a.IsStandby():
+			w.check(ro == nil || ro.Rank(a.ID) < 0, "a standby of gang %v is on its roster", k)
 			if !a.Terminal() && a.Job.Version == j.Version {
-				spares[k]++
+				standbys[k]++
 			}
 		case !a.Terminal() || ro != nil && ro.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete:
 			live[k]++
@@ -280,15 +280,15 @@ func (w *world) auditGangs() {
 			}
 		}
 	}
-	for k, n := range spares {
-		w.counts["spares held"]++
-		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Standby, "gang %v holds %d spares and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Standby)
+	for k, n := range standbys {
+		w.counts["standbys held"]++
+		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Standby, "gang %v holds %d standbys and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Standby)
 		if live[k] == 0 && ending[k] == 0 { // it waits: somebody is about to give them back
 			due := false
 			for _, e := range w.evals {
 				due = due || e.JobKey() == k.Job && e.Status == structs.EvalPending && e.WaitUntil <= w.now
 			}
-			w.check(due || w.flight.HasJob(k.Job), "gang %v waits and holds %d spares", k, n)
+			w.check(due || w.flight.HasJob(k.Job), "gang %v waits and holds %d standbys", k, n)
 		}
 	}
 	for k, n := range live {
@@ -336,7 +336,7 @@ func (w *world) queueTable() *scheduler.QueueTable {
 }
 
 // TestSmallerGangKeepsMembers: a member whose index lies beyond a smaller gang is replaced under one of a member, not of a
-// spare, and no index is given twice.
+// standby, and no index is given twice.
 func TestSmallerGangKeepsMembers(t *testing.T) {
 	old := job("train", 2)
 	old.Groups[0].Gang = &structs.Gang{Min: 1, Standby: 1}
@@ -359,7 +359,7 @@ func TestSmallerGangKeepsMembers(t *testing.T) {
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("placed indexes %v, want the member as 0 and the spare as 1", got)
+		t.Errorf("placed indexes %v, want the member as 0 and the standby as 1", got)
 	}
 }
 

@@ -40,7 +40,7 @@ func (d *decision) gated() bool {
 	return true
 }
 
-// restarting reports whether a gang of the decision is to start again in its places and those of its spares.
+// restarting reports whether a gang of the decision restarts in its own places and those of its standbys.
 func (d *decision) restarting() bool {
 	return slices.ContainsFunc(d.groups, func(g *groupWork) bool { return g.Restart })
 }

@@ -489,7 +489,7 @@ func (d *decision) victims(c *model.Chunk, i int, o *model.Occupancy, rule preem
 		if rule.name == "" || !d.mayEvict(h, rule) {
 			continue
 		}
-		if g := w.Job.Group(w.Group); g != nil && g.IsSpare(w.Index) {
+		if g := w.Job.Group(w.Group); g != nil && g.IsStandby(w.Index) {
 			out = append(out, victim{h: h, shrink: true}) // nothing is lost
 			continue
 		}
@@ -666,7 +666,7 @@ func (p *preemption) members(d *decision, h *model.Held) []*model.Held {
 					if x.Work.Job == nil || x.Work.Ending {
 						continue
 					}
-					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsSpare(x.Work.Index) {
+					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsStandby(x.Work.Index) {
 						k := gangKey{x.Work.Job.Key(), x.Work.Group}
 						p.gangs[k] = append(p.gangs[k], x)
 					}
@@ -722,7 +722,7 @@ func (p *preemption) fellows(d *decision, h *model.Held) (out []*model.Held) {
 			out = append(out, x)
 		}
 	}
-	return out // its spares are given back when the gang is decided about
+	return out // its standbys are given back when the gang is decided about
 }
 
 // take notes that work is told to go.

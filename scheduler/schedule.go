@@ -485,10 +485,10 @@ func (d *decision) groupReports() {
 		if g.search == nil {
 			continue
 		}
-		d.misses[g.Name] += g.deferredExpansion + g.unplacedExpansion + g.unspared
+		d.misses[g.Name] += g.deferredExpansion + g.unplacedExpansion + g.standbysMissing
 		miss := d.misses[g.Name]
-		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Missed+g.respared+g.unspared, miss)
-		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Missed+g.standbysPlaced+g.standbysMissing, miss)
+		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.standbysMissing == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.Wants)), miss)
 		}
 		r := g.search.Report(wanted, wanted-miss)

@@ -27,7 +27,7 @@ import (
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
-//	                   gang min= on_failure= timeout= spares=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
+//	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
 //	                   healthy (its checks pass)
@@ -456,7 +456,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "max_run":
 			g.MaxRunDuration = duration(t, f[1])
 		case "gang":
-			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s")), Standby: int(atoi(opt("spares", "0")))}
+			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s")), Standby: int(atoi(opt("standby", "0")))}
 		case "elastic":
 			g.Elastic = &structs.Elastic{Min: int(atoi(opt("min", "0"))), Max: int(atoi(opt("max", "0")))}
 		case "topology":

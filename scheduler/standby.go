@@ -41,7 +41,7 @@ func (d *decision) placeMember(g *groupWork, s *search.Search, w *reconcile.Want
 	return sp, nil, ok
 }
 
-// takeStandby places a want where a spare of its gang is.
+// takeStandby places a want where its gang has a standby.
 func (d *decision) takeStandby(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
 	for _, a := range g.Standby {
 		if d.used(a.ID) {
@@ -79,7 +79,7 @@ func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocatio
 	return sp, []structs.PlanStop{reconcile.StopOf(a, desc)}, ok
 }
 
-// tryRestart starts a gang again where it was and where its spares are. A required topology holds there as it did.
+// tryRestart restarts a gang where it was and where its standbys are. A required topology holds there as it did.
 func (d *decision) tryRestart(g *groupWork, first int) bool {
 	t := g.Tg.Topology
 	if t == nil || t.Across == "" || t.Mode != structs.TopologyRequired {
@@ -94,7 +94,7 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 	return at >= 0 && d.tryWithin(g, first, l, []int32{at}, g.Wants)
 }
 
-// missingStandbys is how many spares a gang is short of, with what the decision has placed.
+// missingStandbys returns how many standbys a gang is short of, counting what the decision has placed.
 func (d *decision) missingStandbys(g *groupWork) int {
 	if len(g.RefillStandby) == 0 || g.Refused != nil || d.misses[g.Name] > 0 {
 		return 0
@@ -108,17 +108,17 @@ func (d *decision) missingStandbys(g *groupWork) int {
 	return n
 }
 
-// refillStandby looks for the spares that a gang is short of, one by one.
+// refillStandby looks for the standbys that a gang is short of, one at a time.
 func (d *decision) refillStandby(g *groupWork, s *search.Search) {
 	n := d.missingStandbys(g)
 	for i := range n {
 		w := &g.RefillStandby[i]
 		sp, _, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 		if !ok {
-			g.unspared = int64(n - i)
+			g.standbysMissing = int64(n - i)
 			return
 		}
-		g.respared++
+		g.standbysPlaced++
 		g.Counts.Place++
 		d.placed = append(d.placed, placement{g: g, want: w, at: sp, alone: true})
 		d.cursor = sp.Node.ID

@@ -81,7 +81,7 @@ func checkReason(cmd *structs.SuspendCommand) error {
 
 // mayFreeze says why an allocation could not stand still on its node, which tells what its drivers can do; n may be nil.
 func mayFreeze(a *structs.Allocation, n *structs.Node) error {
-	if a.Job == nil || n == nil || a.IsSpare() {
+	if a.Job == nil || n == nil || a.IsStandby() {
 		return nil
 	}
 	g := a.Job.Group(a.Group)

@@ -45,14 +45,14 @@ func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Ros
 	g := methods.GangState{Group: name}
 	tg := j.Group(name)
 	if tg != nil && tg.Gang != nil {
-		g.Spares = tg.Gang.Standby
+		g.Standby = tg.Gang.Standby
 	}
 	for _, a := range snap.AllocsByJob(j.Key()) {
-		if a.Group == name && a.IsSpare() && !a.Terminal() {
-			g.Spare = append(g.Spare, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Name: a.NodeName, Index: a.NameIndex})
+		if a.Group == name && a.IsStandby() && !a.Terminal() {
+			g.Standbys = append(g.Standbys, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Name: a.NodeName, Index: a.NameIndex})
 		}
 	}
-	slices.SortFunc(g.Spare, func(a, b structs.RosterMember) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(g.Standbys, func(a, b structs.RosterMember) int { return cmp.Compare(a.Index, b.Index) })
 	if tg != nil {
 		g.Asked, g.Min, g.Max = tg.Count, tg.Least(), tg.Most()
 	}

@@ -229,7 +229,7 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 		p.addf("%s: a %s job has a count of 0 or 1 on each node, not %d", where, j.Type, g.Count)
 	}
 	if most := scheduler.GangMembersMax(g); g.Gang != nil && g.Least()+g.Gang.Standby > most {
-		p.addf("%s: a gang of at least %d members and spares does not fit into one log entry; with what each of them asks for the limit is %d (fewer members with more GPUs each, or a smaller min)", where, g.Least()+g.Gang.Standby, most)
+		p.addf("%s: a gang of at least %d members and standbys does not fit into one log entry; with what each of them asks for the limit is %d (fewer members with more GPUs each, or a smaller min)", where, g.Least()+g.Gang.Standby, most)
 	}
 	p.rules(where, g.Constraints, g.Affinities, g.Spreads)
 	p.texts(where+" meta", g.Meta)

@@ -62,7 +62,7 @@ func (s *Server) checkWork(p *problems, j *structs.Job) {
 			continue
 		}
 		if x := g.Gang; x != nil && (x.Min < 0 || x.Min > g.Count || x.Timeout < 0 || x.Standby < 0) {
-			p.addf("Task group %q: gang needs a min of at most the count (%d), and a timeout and spares of 0 or more", g.Name, g.Count)
+			p.addf("Task group %q: gang needs a min of at most the count (%d), and a timeout and standbys of 0 or more", g.Name, g.Count)
 		}
 		if x := g.Topology; x != nil && x.Mode == structs.TopologyRequired && x.Across != "" {
 			s.checkLevel(p, j, g, x.Across)

@@ -175,18 +175,18 @@ func (g *Group) Least() int {
 	return g.Gang.Least(g.Count)
 }
 
-// IsSpare reports whether a name index is a standby place of the gang: it holds the resources of a member, starts
+// IsStandby reports whether a name index is a standby place of the gang: it holds the resources of a member, starts
 // nothing, is not on the roster and does not count as a member.
-func (g *Group) IsSpare(index int) bool {
+func (g *Group) IsStandby(index int) bool {
 	return g != nil && g.Gang != nil && g.Gang.Standby > 0 && index >= g.Most()
 }
 
-// IsSpare reports whether the allocation is a standby of a gang, by the job version that it was placed for.
-func (a *Allocation) IsSpare() bool {
+// IsStandby reports whether the allocation is a standby of a gang, by the job version that it was placed for.
+func (a *Allocation) IsStandby() bool {
 	if a.Job == nil {
 		return false
 	}
-	return a.Job.Group(a.Group).IsSpare(a.NameIndex)
+	return a.Job.Group(a.Group).IsStandby(a.NameIndex)
 }
 
 // Most returns the largest number of members of the group.

@@ -88,7 +88,7 @@ const (
 	UnitMilliGPUs   Unit = "GPU/1000"
 	UnitAllocations Unit = "allocations"
 	UnitMembers     Unit = "members" // of a gang
-	UnitSpares      Unit = "spares"
+	UnitStandbys    Unit = "standbys"
 	UnitJobs        Unit = "jobs"
 	UnitMinutes     Unit = "minutes"
 	UnitSeconds     Unit = "seconds"
@@ -142,12 +142,12 @@ const (
 	DimensionGPUMinutes   // as DimensionRunningJobs
 
 	DimensionAllAtOnce
-	DimensionMembers        // of a gang. Count: found; Of: needed; Detail: the level that has to hold all of them; Subject: where there is most room
-	DimensionMembersSpares  // as DimensionMembers, spares included
-	DimensionEndingMembers  // of the previous start
-	DimensionGrowth         // of a group that has its minimum
-	DimensionSpares         // of a gang that runs
-	DimensionOwnReservation // Subject: when the job's own reservation begins
+	DimensionMembers         // of a gang. Count: found; Of: needed; Detail: the level that has to hold all of them; Subject: where there is most room
+	DimensionMembersStandbys // as DimensionMembers, standbys included
+	DimensionEndingMembers   // of the previous start
+	DimensionGrowth          // of a group that has its minimum
+	DimensionStandbys        // of a gang that runs
+	DimensionOwnReservation  // Subject: when the job's own reservation begins
 
 	DimensionQueueOrder   // Subject: the job that no other may pass
 	DimensionBackfillMax  // Subject: the job at the head; Count: how many may be tried behind it
@@ -201,13 +201,13 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionRunningJobs:  {"running-jobs", "running jobs"},
 	DimensionGPUMinutes:   {"gpu-minutes", "GPU-minutes"},
 
-	DimensionAllAtOnce:      {"all-at-once", "all_at_once: the rest of the job does not fit"},
-	DimensionMembers:        {"members", "{count} of {of} members found"},
-	DimensionMembersSpares:  {"members-and-spares", "{count} of {of} members and spares found"},
-	DimensionEndingMembers:  {"ending-members", "members of the last start that have yet to end"},
-	DimensionGrowth:         {"growth", "growth"},
-	DimensionSpares:         {"spares", "spares"},
-	DimensionOwnReservation: {"own-reservation", "room from {subject} on"},
+	DimensionAllAtOnce:       {"all-at-once", "all_at_once: the rest of the job does not fit"},
+	DimensionMembers:         {"members", "{count} of {of} members found"},
+	DimensionMembersStandbys: {"members-and-standbys", "{count} of {of} members and standbys found"},
+	DimensionEndingMembers:   {"ending-members", "members of the last start that have yet to end"},
+	DimensionGrowth:          {"growth", "growth"},
+	DimensionStandbys:        {"standbys", "standbys"},
+	DimensionOwnReservation:  {"own-reservation", "room from {subject} on"},
 
 	DimensionQueueOrder:    {"queue-order", "nobody passes {subject} in {holder}"},
 	DimensionBackfillMax:   {"backfill-max", "not tried in this pass: beyond backfill_max_jobs = {count} behind job {subject} in {holder}"},

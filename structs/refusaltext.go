@@ -50,7 +50,7 @@ func (o Obstacle) What() string {
 		if o.Detail != "" {
 			text += " in one " + o.Detail
 		}
-	case DimensionMembers, DimensionMembersSpares:
+	case DimensionMembers, DimensionMembersStandbys:
 		if o.Detail != "" {
 			text += " in one " + o.Detail
 		}

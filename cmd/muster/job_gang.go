@@ -54,16 +54,16 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 		}
 		rows = append(rows, [2]string{"Rendezvous", at}, [2]string{"World Size", strconv.Itoa(g.WorldSize)})
 	}
-	if g.Spares > 0 {
-		text := fmt.Sprintf("%d of %d held", len(g.Spare), g.Spares)
+	if g.Standby > 0 {
+		text := fmt.Sprintf("%d of %d held", len(g.Standbys), g.Standby)
 		var on []string
-		for _, s := range g.Spare {
+		for _, s := range g.Standbys {
 			on = append(on, s.NodeName)
 		}
 		if len(on) > 0 {
 			text += " on " + commaList(on)
 		}
-		rows = append(rows, [2]string{"Spares", text})
+		rows = append(rows, [2]string{"Standby", text})
 	}
 	for i := range g.Missing {
 		rows = append(rows, [2]string{"Missing", missingText(&g.Missing[i])})

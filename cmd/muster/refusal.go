@@ -65,7 +65,7 @@ func gated(g *nomadlike.WhyGroup) bool {
 // preconditionText describes a reason that no single node can satisfy.
 func preconditionText(r structs.Refusal) string {
 	switch r.Dimension {
-	case structs.DimensionSpares:
+	case structs.DimensionStandbys:
 		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lackText(r))
 	case structs.DimensionGrowth:
 		text := fmt.Sprintf("it has its minimum and may grow by %s, ", lackText(r))

@@ -20,6 +20,7 @@ var (
 	inServer    = []string{"server/..."}
 	inClient    = []string{"client/..."}
 	inFSM       = []string{"fsm/..."}
+	ofJobs      = []string{"structs", "scheduler/...", "fsm/...", "server/...", "nomadlike/...", "cmd/muster", "internal/methods"}
 )
 
 // vocabulary lists the words that declared identifiers and file names may not contain.
@@ -33,7 +34,7 @@ var vocabulary = []oldWord{
 	{"seat", "placement", []string{"scheduler/...", "client/..."}}, {"seats", "placements", []string{"scheduler/...", "client/..."}}, {"spot", "placement", []string{"scheduler/..."}},
 	{"scan", "search", []string{"scheduler/..."}}, {"books", "reservations", inScheduler}, {"booked", "reservations", inScheduler},
 	{"promised", "reserved", inScheduler}, {"promises", "reservations", inScheduler}, {"owed", "reserved", inScheduler}, {"spoken", "reserved", inScheduler},
-	{"soonest", "earliestFree", inScheduler}, {"tail", "releaseTimes", []string{"scheduler", "scheduler/model", "scheduler/search"}}, {"spare", "freeBlock (capacity) or standby (gang)", []string{"scheduler/..."}}, {"spares", "freeIndex (capacity) or standby (gang)", []string{"scheduler/...", "fsm/..."}},
+	{"soonest", "earliestFree", inScheduler}, {"tail", "releaseTimes", []string{"scheduler", "scheduler/model", "scheduler/search"}}, {"spare", "freeBlock (capacity) or standby (gang)", ofJobs}, {"spares", "freeIndex (capacity) or standby (gang)", ofJobs},
 	{"withheld", "deferredExpansion", []string{"scheduler/..."}},
 	{"gatetext", "preconditionText", nil}, {"stands", "frozen", inClient}, {"still", "frozen", inClient},
 	{"founds", "bootstraps", nil}, {"adjusted", "normalized", inServer}, {"oversub", "memoryMax", inServer}, {"claims", "preemptWait", inServer},

@@ -336,8 +336,8 @@ type (
 		Asked, Min, Max int          // members
 		Status          []GangMember // of the roster's members, in their order
 		Missing         []GangMissing
-		Spares          int                    // that it asks for
-		Spare           []structs.RosterMember // those that it holds, by name index; they have no rank
+		Standby         int                    // standbys that it asks for
+		Standbys        []structs.RosterMember // those that it holds, by name index; they have no rank
 	}
 	// GangMember is how a member is doing.
 	GangMember struct {

@@ -34,7 +34,7 @@ func TestOwnBlocksBothWays(t *testing.T) {
   toleration = [{ key = "a", value = "b", effect = "no-schedule" }]
   depends_on = { prep = { when = "started", timeout = "1h", on_timeout = "run", group = "x", at_least = 1, job = "p", namespace = "n" } }
   group "g" {
-    gang = { min = 1, timeout = "1m", on_failure = "continue", spares = 1 }
+    gang = { min = 1, timeout = "1m", on_failure = "continue", standby = 1 }
     elastic = { min = 1, max = 2 }
     topology = { inside = "nvlink", across = "leaf", mode = "required" }
     launch = { mode = "rank", ranks = 2, compat = ["slurm"], port = 1 }

@@ -94,7 +94,7 @@ type Gang struct {
 	Min       *int      `hcl:"min" json:",omitempty"`
 	Timeout   *Duration `hcl:"timeout" json:",omitempty"`
 	OnFailure string    `hcl:"on_failure" json:",omitempty"`
-	Spares    *int      `hcl:"spares" json:",omitempty"`
+	Standby   *int      `hcl:"standby" json:",omitempty"`
 }
 
 // Elastic lets the count of a group vary.
@@ -246,7 +246,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 func groupOwnTo(g *TaskGroup, out *structs.Group) {
 	out.Near, out.Away = peersTo(g.Near), peersTo(g.Away)
 	if x := g.Gang; x != nil {
-		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Standby: val(x.Spares)}
+		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Standby: val(x.Standby)}
 	}
 	if x := g.Elastic; x != nil {
 		out.Elastic = &structs.Elastic{Min: val(x.Min), Max: val(x.Max)}
@@ -267,7 +267,7 @@ func groupOwnTo(g *TaskGroup, out *structs.Group) {
 func groupOwnFrom(g *structs.Group, out *TaskGroup) {
 	out.Near, out.Away = peersFrom(g.Near), peersFrom(g.Away)
 	if x := g.Gang; x != nil {
-		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Spares: set(x.Standby)}
+		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Standby: set(x.Standby)}
 	}
 	if x := g.Elastic; x != nil {
 		out.Elastic = &Elastic{Min: ptr(x.Min), Max: ptr(x.Max)}

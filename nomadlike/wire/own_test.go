@@ -140,7 +140,7 @@ func full() *Job {
 	j.Tolerations = []*Toleration{{Key: "dedicated", Value: "nlp", Effect: "no-schedule"}, {Key: "spot"}}
 	g := j.TaskGroups[0]
 	g.Count = ptr(4)
-	g.Gang = &Gang{Min: ptr(2), Timeout: wdur(time.Minute), OnFailure: "continue", Spares: ptr(1)}
+	g.Gang = &Gang{Min: ptr(2), Timeout: wdur(time.Minute), OnFailure: "continue", Standby: ptr(1)}
 	g.Elastic = &Elastic{Min: ptr(2), Max: ptr(8)}
 	g.Topology = &Topology{Inside: "nvlink", Across: "leaf", Mode: "required"}
 	g.Launch = &Launch{Mode: "rank", Ranks: ptr(8), Compat: []string{"torchrun", "slurm"}, Port: ptr(29500), GPUs: "all"}
@@ -169,7 +169,7 @@ func fullMeta(dot string) *Job {
 	g := j.TaskGroups[0]
 	g.Count = ptr(4)
 	g.Meta = spell(map[string]string{
-		"gang.min": "2", "gang.timeout": "1m", "gang.on_failure": "continue", "gang.spares": "1", "elastic.min": "2", "elastic.max": "8",
+		"gang.min": "2", "gang.timeout": "1m", "gang.on_failure": "continue", "gang.standby": "1", "elastic.min": "2", "elastic.max": "8",
 		"topology.inside": "nvlink", "topology.across": "leaf", "topology.mode": "required",
 		"launch.mode": "rank", "launch.ranks": "8", "launch.compat": "torchrun,slurm", "launch.port": "29500", "launch.gpus": "all",
 		"checkpoint.signal": "SIGUSR1", "checkpoint.command": "/bin/save, now", "checkpoint.url": "http://localhost:1/x", "checkpoint.to": "ranks",

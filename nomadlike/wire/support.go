@@ -105,7 +105,7 @@ var supportTable = []typeSupport{
 		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
 			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Near Away Volumes Services",
 		refused: map[string]note{"Consul": {why: noVault}}},
-	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
+	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Standby"},
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
 	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
 	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port GPUs"},

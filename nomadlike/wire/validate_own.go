@@ -16,7 +16,7 @@ import (
 const (
 	dependsMax    = 100
 	requeueMaxMax = 10_000
-	sparesMax     = 1_000
+	standbyMax    = 1_000
 	ranksMax      = 1_024 // processes of an allocation
 	paramsMax     = 100   // names of an array's parameters
 )
@@ -249,8 +249,8 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 		}
 		v.duration(gw+".timeout", x.Timeout)
 		v.oneOf(gw+".on_failure", x.OnFailure, "", structs.GangRestartAll, structs.GangContinue)
-		if n := val(x.Spares); n < 0 || n > sparesMax {
-			v.errorf(gw+".spares", "%d is out of range: want 0 to %d", n, sparesMax)
+		if n := val(x.Standby); n < 0 || n > standbyMax {
+			v.errorf(gw+".standby", "%d is out of range: want 0 to %d", n, standbyMax)
 		}
 		if n := oneGPU(g); count > 1 && n == 1 {
 			v.warnf(gw, "%d allocations of one GPU each: members on one node are separate allocations, which share neither its NVLink order nor /dev/shm; better one allocation a node with count = %d / GPUs per node and several GPUs each", count, count)

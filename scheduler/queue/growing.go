@@ -2,11 +2,11 @@ package queue
 
 import "github.com/muster-sched/muster/structs"
 
-// Growing reports whether reports of groups miss nothing but growth beyond a minimum or a spare. Nobody has to make way for
+// Growing reports whether reports of groups miss nothing but growth beyond a minimum, or standbys. Nobody has to make way for
 // that.
 func Growing(groups []*structs.GroupReport) bool {
 	for _, g := range groups {
-		if g.Placed < g.Wanted && (len(g.Refusals) == 0 || g.Refusals[0].Dimension != structs.DimensionGrowth && g.Refusals[0].Dimension != structs.DimensionSpares) {
+		if g.Placed < g.Wanted && (len(g.Refusals) == 0 || g.Refusals[0].Dimension != structs.DimensionGrowth && g.Refusals[0].Dimension != structs.DimensionStandbys) {
 			return false
 		}
 	}

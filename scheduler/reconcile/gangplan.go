@@ -25,7 +25,7 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 	g.Gang, g.Roster = true, m.roster
 	defer func() { g.Ending = m.ending }()
 	for _, a := range as {
-		if a.IsSpare() {
+		if a.IsStandby() {
 			m.lookStandby(a)
 			continue
 		}
@@ -241,7 +241,7 @@ func (m *gangState) mayStart(missing int) bool {
 				g.Counts.Ignore++
 				return false // it has failed for good
 			}
-		case when > due && !g.Restart: // spares are there so that nobody waits
+		case when > due && !g.Restart: // with standbys nobody waits
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
 			g.Counts.Delayed++
@@ -315,7 +315,7 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 		switch {
 		case !m.r.older(a):
 			m.g.Counts.Ignore++
-		case !m.g.Tg.IsSpare(a.NameIndex) && m.r.inPlace(m.g, a): // its index would make it a spare
+		case !m.g.Tg.IsStandby(a.NameIndex) && m.r.inPlace(m.g, a): // its index would make it a standby
 			m.g.Updates = append(m.g.Updates, structs.PlanUpdate{ID: a.ID})
 			m.g.Counts.InPlace++
 		default:
@@ -343,10 +343,10 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		st := StopOf(a, descGangReplace)
 		st.Cause = cause
 		index := a.NameIndex
-		if g.Tg.IsSpare(index) { // the gang is smaller than it was: under its old index it would be a spare
+		if g.Tg.IsStandby(index) { // the gang is smaller than it was: under its old index it would be a standby
 			for index = 0; m.taken[index]; index++ {
 			}
-			if m.taken[index] = true; g.Tg.IsSpare(index) {
+			if m.taken[index] = true; g.Tg.IsStandby(index) {
 				st.Desc = descNotNeeded
 				g.Stops = append(g.Stops, st)
 				g.Counts.Stop++

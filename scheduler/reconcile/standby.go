@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// lookStandby sorts an allocation in that is a spare.
+// lookStandby classifies an allocation that is a standby.
 func (m *gangState) lookStandby(a *structs.Allocation) {
 	r, g := m.r, m.g
 	t := a.Transition
@@ -24,7 +24,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	case a.ServerTerminal():
 	case place == nodeAway, t != structs.Transition{}:
 		stop(StopOf(a, descStandbyGone))
-	case !g.Tg.IsSpare(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Standby:
+	case !g.Tg.IsStandby(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Standby:
 		stop(StopOf(a, descNotNeeded))
 	case !r.older(a):
 		m.standbys = append(m.standbys, a)
@@ -37,7 +37,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	}
 }
 
-// GiveBack stops the spares of a gang that does not run and is not about to.
+// GiveBack stops the standbys of a gang that does not run and is not about to.
 func (m *gangState) giveBack() {
 	m.g.Standby = m.standbys
 	m.g.GiveBack()
@@ -53,7 +53,7 @@ func (g *GroupPlan) GiveBack() {
 	g.Standby, g.RefillStandby, g.Restart = nil, nil, false
 }
 
-// fails reports whether what ended a gang is what spares are for: a member or its node failed.
+// fails reports whether a failure ended the gang, of a member or of its node: that is what standbys are for.
 func (m *gangState) fails() bool {
 	if m.again == nil {
 		return false
@@ -65,12 +65,12 @@ func (m *gangState) fails() bool {
 	return true
 }
 
-// restarts reports whether missing members are to be started again in the places that they had and in those of spares.
+// restarts reports whether the missing members restart in the places that they had and in those of standbys.
 func (m *gangState) restarts() bool {
 	return len(m.standbys) > 0 && m.returns() && m.fails()
 }
 
-// wantStandbys says which spares the gang is short of: with its minimum when it starts afresh, else behind everybody.
+// wantStandbys asks for the standbys that the gang is short of: with its minimum when it starts, at the end of a pass otherwise.
 func (m *gangState) wantStandbys(missing int) {
 	g := m.g
 	if g.Tg.Gang.Standby <= 0 {
@@ -108,20 +108,19 @@ func (m *gangState) keepPlaces(ws []Want) {
 	}
 }
 
-// Spares of a gang (structs.Gang.Spares, ADR 0010) are allocations of its group that hold what a member holds and start
-// nothing: they are on no roster, so that their agents wait with everything but the tasks. They come with the minimum, in
-// its part, and go with it. When a member is lost, the next decision starts the gang again in one part, without a wait for
-// anybody: each member in the place that it had, told to begin when what is ending there has ended, and those whose place
-// is gone in the places of spares. Without spares the members would ask for room behind everybody who goes before them in
-// the queue, once the last of them has ended.
+// A standby of a gang (structs.Gang.Standby, ADR 0010) is an allocation of its group that holds what a member holds and
+// starts nothing: it is on no roster, so its agent prepares everything but the tasks. Standbys are placed in one part with
+// the minimum, all or none. When a member is lost, the next decision restarts the gang in one part and waits for nobody:
+// each member in the place that it had, to begin when what is ending there has ended, and the members whose place is gone
+// in the places of standbys. Without standbys the members would queue for room again once the last of them has ended.
 //
-//	gang starts      members and spares in one part, all or none
-//	member lost      Apply stops the others (structs.Roster.Settle); members take over their own places and those of spares
-//	spare lost/used  another is looked for when the pass has seen everybody: it never delays the gang
-//	gang waits, ends its spares are given back at once
+//	gang starts          members and standbys in one part, all or none
+//	member lost          Apply stops the others (structs.Roster.Settle); members take their own places and those of standbys
+//	standby lost, used   it is replaced at the end of a pass, from what is free: it never delays the gang
+//	gang waits, ends     its standbys are given back at once
 const (
-	descStandbyBack = "the spare is given back: its gang does not run"
-	DescStandbyUsed = "the spare's place is taken by a member of its gang"
-	descStandbyGone = "the spare's node does not serve any more"
+	descStandbyBack = "the standby is given back: its gang does not run"
+	DescStandbyUsed = "the standby's place is taken by a member of its gang"
+	descStandbyGone = "the standby's node no longer takes work"
 	DescGangRestart = "the gang is started again"
 )

@@ -74,8 +74,8 @@ type GroupPlan struct {
 	Roster    *structs.Roster // or nil
 	Expansion []Want          // what it may grow to, once nobody's minimum waits
 
-	// Spares of a gang: see spares.go.
-	Restart       bool                  // it is started again in the places that it had and in those of spares
+	// Standbys of a gang: see standby.go.
+	Restart       bool                  // the gang restarts in the places that it had and in those of standbys
 	Standby       []*structs.Allocation // that it holds
 	RefillStandby []Want                // room for those that it is short of
 	Ending        int64                 // members of the last start that have yet to end

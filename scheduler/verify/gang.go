@@ -36,7 +36,7 @@ func gangsOf(e *structs.PlanEntry) gangs {
 		}
 		for i := range e.Parts {
 			for k := range e.Parts[i].Places {
-				if pl := &e.Parts[i].Places[k]; pl.Group == g && !tg.IsSpare(pl.Index) {
+				if pl := &e.Parts[i].Places[k]; pl.Group == g && !tg.IsStandby(pl.Index) {
 					delete(listed, structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, name, pl.Index))
 				}
 			}
@@ -49,7 +49,7 @@ func gangsOf(e *structs.PlanEntry) gangs {
 // members calls f with the row of each place of a part that makes a gang larger.
 func (c gangs) members(e *structs.PlanEntry, p *structs.PlanPart, f func(group int)) {
 	for k := range p.Places {
-		if g := p.Places[k].Group; g >= 0 && g < len(c) && c[g] >= 0 && !e.Job.Group(e.Groups[g]).IsSpare(p.Places[k].Index) {
+		if g := p.Places[k].Group; g >= 0 && g < len(c) && c[g] >= 0 && !e.Job.Group(e.Groups[g]).IsStandby(p.Places[k].Index) {
 			f(g)
 		}
 	}

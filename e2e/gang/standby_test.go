@@ -13,28 +13,28 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestSpares: a gang of two nodes holds a third one as a spare, on which nothing is started. When a member fails, the gang
-// starts again on the other node and the spare, though somebody of a higher priority waits for a node; the failed one's
+// TestStandby: a gang of two nodes holds a third one as a standby, on which nothing is started. When a member fails, the gang
+// starts again on the other node and the standby, though somebody of a higher priority waits for a node; the failed one's
 // place is given to who waits.
-func TestSpares(t *testing.T) {
+func TestStandby(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "2xH100"}, harness.FleetNode{Name: "two", GPUs: "2xH100"}, harness.FleetNode{Name: "three", GPUs: "2xH100"})
 	dir := t.TempDir()
 	gang := harness.Work{ID: "gang", Settings: "priority = 20", GPUs: "count = 2",
-		Group:  "count = 2\n    gang = { spares = 1 }\n    reschedule {\n      attempts       = 0\n      delay          = \"1h\"\n      delay_function = \"constant\"\n      unlimited      = true\n    }",
+		Group:  "count = 2\n    gang = { standby = 1 }\n    reschedule {\n      attempts       = 0\n      delay          = \"1h\"\n      delay_function = \"constant\"\n      unlimited      = true\n    }",
 		Script: tells(dir, fmt.Sprintf(`if [ $NOMAD_ALLOC_INDEX = 1 ] && [ ! -f %s/failed ]; then while [ ! -f %s/fail ]; do sleep 0.1; done; touch %s/failed; exit 1; fi; while [ ! -f %s/end ]; do sleep 0.1; done`, dir, dir, dir, dir))}
 	f.Run(gang)
 	as := f.Running(gang, 2)
 	if len(as) != 3 {
-		t.Fatalf("the gang has %d allocations, want two members and a spare", len(as))
+		t.Fatalf("the gang has %d allocations, want two members and a standby", len(as))
 	}
-	spare := harness.Alloc{}
+	standby := harness.Alloc{}
 	for _, a := range as {
 		if a.ClientStatus == "pending" {
-			spare = a
+			standby = a
 		}
 	}
-	if text := f.Must("job", "status", "gang"); !strings.Contains(text, "1 of 1 held on "+spare.NodeName) {
-		t.Errorf("job status does not tell of the spare on %s:\n%s", spare.NodeName, text)
+	if text := f.Must("job", "status", "gang"); !strings.Contains(text, "1 of 1 held on "+standby.NodeName) {
+		t.Errorf("job status does not tell of the standby on %s:\n%s", standby.NodeName, text)
 	}
 	urgent := harness.Work{ID: "urgent", Settings: "priority = 90", GPUs: "count = 2"}
 	f.Run(urgent)
@@ -58,22 +58,22 @@ func TestSpares(t *testing.T) {
 	for _, a := range live(f, gang, 2) {
 		nodes[a.NodeName] = true
 	}
-	if !nodes[spare.NodeName] {
-		t.Errorf("the gang runs on %v, its spare was %s", nodes, spare.NodeName)
+	if !nodes[standby.NodeName] {
+		t.Errorf("the gang runs on %v, its standby was %s", nodes, standby.NodeName)
 	}
 	f.Running(urgent, 1)
-	harness.Eventually(t, 30*time.Second, "the gang says that it is short of a spare", func() (bool, string) {
+	harness.Eventually(t, 30*time.Second, "the gang says that it is short of a standby", func() (bool, string) {
 		text, _ := f.Muster("job", "status", "gang")
 		why, _ := f.Muster("job", "why", "gang")
-		return strings.Contains(text, "0 of 1 held") && strings.Contains(why, "short of 1 spare"), text + why
+		return strings.Contains(text, "0 of 1 held") && strings.Contains(why, "short of 1 standby"), text + why
 	})
-	f.Stop(urgent) // its node is the next spare
-	harness.Eventually(t, 30*time.Second, "the gang has a spare again", func() (bool, string) {
+	f.Stop(urgent) // its node is the next standby
+	harness.Eventually(t, 30*time.Second, "the gang has a standby again", func() (bool, string) {
 		text, _ := f.Muster("job", "status", "gang")
 		return strings.Contains(text, "1 of 1 held"), text
 	})
 	write(t, dir, "end")
-	harness.Eventually(t, 60*time.Second, "the job ends well, its spare with it", func() (bool, string) {
+	harness.Eventually(t, 60*time.Second, "the job ends well, its standby with it", func() (bool, string) {
 		text, _ := f.Muster("job", "status", "-json", "gang")
 		acct, _ := f.Muster("acct")
 		return strings.Contains(text, `"Status": "dead"`) && strings.Contains(acct, "success"), text + acct
