@@ -241,7 +241,7 @@ func (m *gangState) mayStart(missing int) bool {
 				g.Counts.Ignore++
 				return false // it has failed for good
 			}
-		case when > due && !g.Restart: // with standbys nobody waits
+		case when > due && !g.Restart: // with standbys there is no wait
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
 			g.Counts.Delayed++

@@ -110,7 +110,7 @@ func (m *gangState) keepPlaces(ws []Want) {
 
 // A standby of a gang (structs.Gang.Standby, ADR 0010) is an allocation of its group that holds what a member holds and
 // starts nothing: it is on no roster, so its agent prepares everything but the tasks. Standbys are placed in one part with
-// the minimum, all or none. When a member is lost, the next decision restarts the gang in one part and waits for nobody:
+// the minimum, all or none. When a member is lost, the next decision restarts the gang in one part, without a wait:
 // each member in the place that it had, to begin when what is ending there has ended, and the members whose place is gone
 // in the places of standbys. Without standbys the members would queue for room again once the last of them has ended.
 //
