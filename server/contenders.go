@@ -56,7 +56,7 @@ func (r *contenders) ended(rec *structs.AcctRecord) {
 	}
 }
 
-// feed takes over what a batch of the log changed; snap is the state after it.
+// Feed takes over what a batch of the log changed; snap is the state after it.
 func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 	var last structs.JobKey
 	touch := func(k structs.JobKey, may bool) {
@@ -66,17 +66,17 @@ func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 		}
 	}
 	for i := range d.Jobs {
-		if j := either(d.Jobs[i]); j != nil {
+		if j := d.Jobs[i].Either(); j != nil {
 			touch(j.Key(), j.MayPreempt())
 		}
 	}
 	for i := range d.Allocs {
-		if a := either(d.Allocs[i]); a != nil {
+		if a := d.Allocs[i].Either(); a != nil {
 			touch(a.JobKey(), false)
 		}
 	}
 	for i := range d.Workloads {
-		if w := either(d.Workloads[i]); w != nil {
+		if w := d.Workloads[i].Either(); w != nil {
 			touch(structs.JobKey{Namespace: w.Namespace, ID: w.JobID}, false)
 		}
 	}

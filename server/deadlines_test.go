@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -23,7 +24,7 @@ func TestDeadlines(t *testing.T) {
 		var told []string
 		listen := func() {
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
-				for _, e := range missedEvents(a) {
+				for _, e := range events.Missed(a) {
 					told = append(told, e.Key+" "+e.Type)
 				}
 			}
@@ -99,7 +100,7 @@ func TestMissedWithTheEnd(t *testing.T) {
 		if c.rec != nil {
 			a.Delta.Acct = []structs.Changed[structs.AcctRecord]{{After: c.rec}}
 		}
-		got := missedEvents(a)
+		got := events.Missed(a)
 		if len(got) != c.want || slices.ContainsFunc(got, func(e methods.Event) bool { return e.Topic != "Job" || !strings.Contains(e.Type, "Missed") }) {
 			t.Errorf("%s: %d events, want %d", c.name, len(got), c.want)
 		}

@@ -11,7 +11,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -39,9 +41,9 @@ func pageSize(q *methods.Query) (int, error) {
 // acctList answers pages of the accounting. Its token is the place of the next record: the index of its end, then the
 // job.
 func (s *Server) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctRequest) (*methods.AcctResponse, error) {
-	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.AcctResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Acct)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Acct)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Records, resp.NextToken = nil, ""
 		size, err := pageSize(&req.Query)
 		if err != nil {
@@ -75,13 +77,13 @@ func (s *Server) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctReq
 
 // decisionList answers pages of the decision log. Its token is the number of the next row.
 func (s *Server) decisionList(ctx context.Context, c *rpc.Call, req *methods.DecisionsRequest) (*methods.DecisionsResponse, error) {
-	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.DecisionsResponse{}
 	wanted := func(r *structs.DecisionRow) bool {
 		return may(r.Namespace) && (req.JobID == "" || r.JobID == req.JobID) && inQueue(r.Queue, req.Queue) && (req.Kind == "" || r.Kind == req.Kind) &&
 			r.Time >= req.Since && r.Seq > req.After && strings.HasPrefix(r.JobID, req.Prefix)
 	}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Rows, resp.NextToken, resp.Kept = nil, "", int64(p.Snapshot.DecisionCount())
 		size, err := pageSize(&req.Query)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,7 +12,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -69,7 +72,7 @@ func (s *Server) aclBootstrap(ctx context.Context, c *rpc.Call, req *methods.ACL
 	if t.Secret.IsZero() {
 		t.Secret = newID[structs.SecretID]()
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ACLBootstrapCommand{Token: t, ResetIndex: s.bootstrapReset()}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.ACLBootstrapCommand{Token: t, ResetIndex: s.bootstrapReset()}})
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +88,8 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 	}
 	t := *req.Token
 	snap := s.Published().Snapshot
-	if len(t.Name) > 256 || strings.HasPrefix(t.Name, peerTokenPrefix) {
-		return nil, structs.Errorf(structs.CodeInvalid, "token name must have at most 256 bytes and not start with %q", peerTokenPrefix)
+	if len(t.Name) > 256 || strings.HasPrefix(t.Name, auth.PeerTokenPrefix) {
+		return nil, structs.Errorf(structs.CodeInvalid, "token name must have at most 256 bytes and not start with %q", auth.PeerTokenPrefix)
 	}
 	if len(t.Policies) > 256 || len(t.Roles) > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "a token has at most 256 policies and 256 roles")
@@ -138,7 +141,7 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 			return nil, structs.Errorf(structs.CodeInvalid, "the expiration time lies in the past")
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{&t}}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{&t}}})
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +163,12 @@ func (s *Server) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 	if !s.cfg.ACL {
 		return nil, errACLDisabled
 	}
-	id := who(ctx)
-	if !id.acl.IsManagement() && (id.token == nil || id.token.Accessor != req.Accessor) {
+	id := auth.Who(ctx)
+	if !id.ACL.IsManagement() && (id.Token == nil || id.Token.Accessor != req.Accessor) {
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.ACLTokenResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Token = p.Snapshot.TokenByAccessor(req.Accessor)
 		if resp.Token == nil {
 			return p.Snapshot.TableIndex(state.Tokens), nil
@@ -179,12 +182,12 @@ func (s *Server) tokenSelf(ctx context.Context, c *rpc.Call, req *methods.EmptyR
 	if !s.cfg.ACL {
 		return nil, errACLDisabled
 	}
-	id := who(ctx)
-	if id.token == nil {
-		return nil, errTokenUnknown
+	id := auth.Who(ctx)
+	if id.Token == nil {
+		return nil, auth.ErrTokenUnknown
 	}
-	resp := &methods.ACLTokenResponse{Token: id.token, Index: id.token.ModifyIndex}
-	resp.Meta.Index = id.token.ModifyIndex
+	resp := &methods.ACLTokenResponse{Token: id.Token, Index: id.Token.ModifyIndex}
+	resp.Meta.Index = id.Token.ModifyIndex
 	return resp, nil
 }
 
@@ -193,7 +196,7 @@ func (s *Server) tokenList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLTokenListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Tokens()
 		if req.Prefix != "" {
 			var err error
@@ -249,17 +252,17 @@ func (s *Server) policyDelete(ctx context.Context, c *rpc.Call, req *methods.Nam
 
 // mine says which policies a caller may read: management all, others those of their token.
 func mine(ctx context.Context, snap *state.Snapshot) func(name string) bool {
-	id := who(ctx)
-	if id.acl.IsManagement() {
+	id := auth.Who(ctx)
+	if id.ACL.IsManagement() {
 		return func(string) bool { return true }
 	}
 	own := map[string]bool{}
-	if id.token != nil {
-		for _, n := range policiesOf(snap, id.token) {
+	if id.Token != nil {
+		for _, n := range auth.PoliciesOf(snap, id.Token) {
 			own[n] = true
 		}
 	} else {
-		own[policyAnonymous] = true
+		own[auth.PolicyAnonymous] = true
 	}
 	return func(name string) bool { return own[name] }
 }
@@ -269,7 +272,7 @@ func (s *Server) policyGet(ctx context.Context, c *rpc.Call, req *methods.NameRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
 		if !mine(ctx, p.Snapshot)(req.Name) {
 			return 0, structs.ErrPermissionDenied
 		}
@@ -286,7 +289,7 @@ func (s *Server) policyList(ctx context.Context, c *rpc.Call, req *methods.ListR
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
 		may := mine(ctx, p.Snapshot)
 		ps, next, err := list(s, &req.Query, lister[structs.ACLPolicy]{kind: "policy",
 			key:  func(x *structs.ACLPolicy) string { return x.Name },
@@ -301,11 +304,11 @@ func (s *Server) policySelf(ctx context.Context, c *rpc.Call, req *methods.Empty
 	if !s.cfg.ACL {
 		return nil, errACLDisabled
 	}
-	id := who(ctx)
+	id := auth.Who(ctx)
 	p := s.Published()
 	resp := &methods.ACLPolicyListResponse{}
-	if id.token != nil && id.token.Type != structs.TokenManagement {
-		for _, n := range policiesOf(p.Snapshot, id.token) {
+	if id.Token != nil && id.Token.Type != structs.TokenManagement {
+		for _, n := range auth.PoliciesOf(p.Snapshot, id.Token) {
 			if x := p.Snapshot.Policy(n); x != nil {
 				resp.Policies = append(resp.Policies, x)
 			}
@@ -334,7 +337,7 @@ func (s *Server) roleUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLRo
 	} else if s.Published().Snapshot.RoleByID(r.ID) == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "cannot find role %s", r.ID)
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{&r}}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{&r}}})
 	if err != nil {
 		return nil, err
 	}
@@ -361,13 +364,13 @@ func (s *Server) roleDelete(ctx context.Context, c *rpc.Call, req *methods.ACLRo
 
 // holds says which roles a caller may see: management all, others those of their token.
 func holds(ctx context.Context) func(id structs.RoleID) bool {
-	who := who(ctx)
+	who := auth.Who(ctx)
 	return func(id structs.RoleID) bool {
-		if who.acl.IsManagement() {
+		if who.ACL.IsManagement() {
 			return true
 		}
-		if who.token != nil {
-			for _, r := range who.token.Roles {
+		if who.Token != nil {
+			for _, r := range who.Token.Roles {
 				if r.ID == id {
 					return true
 				}
@@ -383,11 +386,11 @@ func (s *Server) roleGet(ctx context.Context, c *rpc.Call, req *methods.ACLRoleG
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
 		r := s.roleNamed(p.Snapshot, req)
 		resp.Role = nil
 		if r == nil {
-			if !who(ctx).acl.IsManagement() {
+			if !auth.Who(ctx).ACL.IsManagement() {
 				return 0, structs.ErrPermissionDenied
 			}
 			return max(1, p.Snapshot.TableIndex(state.Roles)), nil
@@ -406,7 +409,7 @@ func (s *Server) roleList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
 		rs, next, err := list(s, &req.Query, lister[structs.ACLRole]{kind: "role",
 			key:  func(x *structs.ACLRole) string { return x.ID.String() },
 			keep: func(x *structs.ACLRole) bool { return strings.HasPrefix(x.ID.String(), req.Prefix) && may(x.ID) },
@@ -420,12 +423,12 @@ func (s *Server) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Em
 	if !s.cfg.ACL {
 		return nil, errACLDisabled
 	}
-	id := who(ctx)
-	if id.token == nil {
+	id := auth.Who(ctx)
+	if id.Token == nil {
 		return nil, structs.ErrPermissionDenied
 	}
-	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.replica.Now().Add(oneTimeTTL)}
-	res, err := s.Apply(ctx, structs.Command{By: id.by, Body: &structs.OneTimeUpsertCommand{Token: t}})
+	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.Token.Accessor, ExpiresAt: s.replica.Now().Add(oneTimeTTL)}
+	res, err := s.Apply(ctx, structs.Command{By: id.By, Body: &structs.OneTimeUpsertCommand{Token: t}})
 	if err != nil {
 		return nil, err
 	}
@@ -446,7 +449,7 @@ func (s *Server) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOn
 	if t == nil || t.Expired(s.replica.Now()) {
 		return nil, structs.ErrPermissionDenied
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
 	if err != nil {
 		return nil, err
 	}
@@ -472,11 +475,12 @@ func (s *Server) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPee
 	if len(names) == 0 {
 		return nil, structs.Errorf(structs.CodeDenied, "no policy named %q allows users of a machine to log in", policyLogin)
 	}
+	slices.Sort(names)
 	now := s.replica.Now()
 	t := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient,
-		Name: fmt.Sprintf("%s%d:%d:%s", peerTokenPrefix, req.UID, req.GID, req.User), Policies: sortedUnique(names), CreateTime: now,
+		Name: fmt.Sprintf("%s%d:%d:%s", auth.PeerTokenPrefix, req.UID, req.GID, req.User), Policies: slices.Compact(names), CreateTime: now,
 		ExpiresAt: now.Add(peerTokenTTL), ExpirationTTL: int64(peerTokenTTL)}
-	if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
+	if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
 		return nil, err
 	}
 	return &methods.ACLPeerLoginResponse{Secret: t.Secret, Accessor: t.Accessor, TTL: peerTokenTTL}, nil

@@ -9,7 +9,9 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,7 +45,7 @@ func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.Nod
 	old := s.Published().Snapshot.NodeByID(n.ID)
 	resp := &methods.NodeRegisterResponse{}
 	if old == nil || !sameReport(old, n) {
-		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.NodeRegisterCommand{Node: n}})
+		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeRegisterCommand{Node: n}})
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +54,7 @@ func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.Nod
 	}
 	ttl := s.beat(n.ID)
 	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady {
-		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by,
+		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By,
 			Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady, Event: readyEvent(old)}})
 		if err != nil {
 			return nil, err
@@ -108,7 +110,7 @@ func (s *Server) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.No
 		} else if want == structs.NodeReady {
 			cmd.Event = readyEvent(n)
 		}
-		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: cmd})
+		res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: cmd})
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +127,7 @@ const nodePollMax = 512
 func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
 	resp := &methods.NodePollResponse{}
 	var stale error
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodePoll(req.NodeID), onNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
+	err := s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnNodePoll(req.NodeID), watch.OnNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Refs, resp.Changed, resp.Jobs, resp.Rosters, stale = nil, nil, nil, nil, nil
 		snap := p.Snapshot
 		if meta := snap.ClusterMeta(); meta != nil {
@@ -279,7 +281,7 @@ func (s *Server) nodeEvent(ctx context.Context, c *rpc.Call, req *methods.NodeEv
 	for i := range ids {
 		ids[i] = req.NodeID
 	}
-	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
+	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -42,13 +44,13 @@ func reportOf(e *structs.Evaluation, group string) *structs.GroupReport {
 
 func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.AllocGetResponse, error) {
 	resp := &methods.AllocGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnAlloc(req.AllocID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.AllocGetResponse{Meta: resp.Meta}
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
 			return p.Snapshot.TableIndex(state.Allocs), nil
 		}
-		if !who(ctx).acl.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
+		if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
 			return 0, structs.ErrPermissionDenied
 		}
 		resp.Alloc, resp.Job = a, a.Job
@@ -59,9 +61,9 @@ func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGe
 }
 
 func (s *Server) allocList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.AllocListResponse, error) {
-	may := visible(ctx, namespaceOf(c), acl.CapReadJob)
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapReadJob)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Allocs()
 		if req.Prefix != "" {
 			var err error
@@ -87,7 +89,7 @@ func (s *Server) allocFor(ctx context.Context, id structs.AllocID, capability st
 	if a == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", id)
 	}
-	if !who(ctx).acl.AllowNamespaceOp(a.Namespace, capability) {
+	if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, capability) {
 		s.metrics.denied.Add(1)
 		return nil, structs.ErrPermissionDenied
 	}
@@ -100,7 +102,7 @@ func (s *Server) allocStop(ctx context.Context, c *rpc.Call, req *methods.AllocS
 		return nil, err
 	}
 	tr := structs.Transition{Migrate: !req.Reschedule, Reschedule: req.Reschedule, NoShutdownDelay: req.NoShutdownDelay}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AllocTransitionCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.AllocTransitionCommand{
 		IDs: []structs.AllocID{a.ID}, Transition: tr, Trigger: structs.TriggerAllocStop,
 	}})
 	if err != nil {
@@ -118,13 +120,13 @@ func (s *Server) allocTransition(ctx context.Context, c *rpc.Call, req *methods.
 
 func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.EvalGetResponse, error) {
 	resp := &methods.EvalGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEval(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnEval(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.EvalGetResponse{Meta: resp.Meta}
 		e := p.Snapshot.EvalByID(req.EvalID)
 		if e == nil {
 			return p.Snapshot.TableIndex(state.Evals), nil
 		}
-		if !who(ctx).acl.AllowNamespaceOp(e.Namespace, acl.CapReadJob) {
+		if !auth.Who(ctx).ACL.AllowNamespaceOp(e.Namespace, acl.CapReadJob) {
 			return 0, structs.ErrPermissionDenied
 		}
 		resp.Eval = e
@@ -150,7 +152,7 @@ func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 
 func (s *Server) evalList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.EvalListResponse, error) {
 	resp := &methods.EvalListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
 		es, next, err := s.evalPage(ctx, c, &req.Query, p, req.Options)
 		resp.Evals, resp.NextToken = es, next
 		return p.Snapshot.TableIndex(state.Evals), err
@@ -158,7 +160,7 @@ func (s *Server) evalList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 }
 
 func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p *replica.Published, opts map[string]string) ([]*structs.Evaluation, string, error) {
-	may := visible(ctx, namespaceOf(c), acl.CapReadJob)
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapReadJob)
 	seq := p.Snapshot.Evals()
 	if q.Prefix != "" {
 		var err error
@@ -177,12 +179,12 @@ func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p 
 
 func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.CountResponse, error) {
 	resp := &methods.CountResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
 		match, err := s.filter("eval", req.Filter)
 		if err != nil {
 			return 0, err
 		}
-		may := visible(ctx, namespaceOf(c), acl.CapReadJob)
+		may := visible(ctx, auth.NamespaceOf(c), acl.CapReadJob)
 		resp.Count = 0
 		for e := range p.Snapshot.Evals() {
 			if !may(e.Namespace) {
@@ -205,10 +207,10 @@ func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.AllocListResponse, error) {
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEvalAllocs(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnEvalAllocs(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		as := slices.Clone(p.Snapshot.AllocsByEval(req.EvalID))
 		for _, a := range as {
-			if !who(ctx).acl.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
+			if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
 				return 0, structs.ErrPermissionDenied
 			}
 		}
@@ -254,7 +256,7 @@ func (s *Server) evalDelete(ctx context.Context, c *rpc.Call, req *methods.EvalD
 	}
 	resp := &methods.CountResponse{}
 	for part := range slices.Chunk(ids, evalDeleteMax) {
-		res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.EvalDeleteCommand{IDs: part}})
+		res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.EvalDeleteCommand{IDs: part}})
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,8 +44,8 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 			return structs.Errorf(structs.CodeInvalid, "unknown topic %q", t)
 		}
 	}
-	id := who(ctx)
-	ns := namespaceOf(c)
+	id := auth.Who(ctx)
+	ns := auth.NamespaceOf(c)
 	if err := mayFollow(id, ns, topics); err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 	defer s.metrics.streams.Add(-1)
 	// A peer that hangs up ends the stream's context; what it sends is ignored.
 	// Index 0 asks for all that is still there. The empty batch tells that the stream is open.
-	after := max(req.Index, s.ring.oldest())
+	after := max(req.Index, s.ring.Oldest())
 	if req.Index != 0 {
 		after = req.Index
 	}
@@ -64,10 +65,10 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 	}
 	beat := time.NewTicker(eventHeartbeat)
 	defer beat.Stop()
-	auth := time.NewTicker(eventReauth)
-	defer auth.Stop()
+	reauth := time.NewTicker(eventReauth)
+	defer reauth.Stop()
 	for {
-		batches, gap, changed := s.ring.after(after)
+		batches, gap, changed := s.ring.After(after)
 		if gap {
 			if err := st.SendMsg(&methods.EventBatch{Index: after, Gap: true}); err != nil {
 				return err
@@ -106,8 +107,8 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 				if err := st.SendMsg(&methods.EventBatch{Index: after}); err != nil {
 					return err
 				}
-			case <-auth.C:
-				fresh, err := s.resolve(c.Token)
+			case <-reauth.C:
+				fresh, err := s.auth.Resolve(c.Token)
 				if err != nil {
 					return err
 				}
@@ -164,22 +165,22 @@ func matches(ev *methods.Event, topics map[string][]string, ns string) bool {
 }
 
 // mayFollow refuses a stream of which the caller could never see anything.
-func mayFollow(id *identity, ns string, topics map[string][]string) error {
+func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
 	for t := range topics {
 		ok := false
 		switch t {
 		case "*":
-			ok = id.acl.IsManagement() || id.acl.AllowNamespaceOp(ns, acl.CapReadJob) || id.acl.AllowNode("read")
+			ok = id.ACL.IsManagement() || id.ACL.AllowNamespaceOp(ns, acl.CapReadJob) || id.ACL.AllowNode("read")
 		case "Job", "Evaluation", "Allocation", "Deployment", "Service":
-			ok = id.acl.AllowNamespaceOp(ns, acl.CapReadJob)
+			ok = id.ACL.AllowNamespaceOp(ns, acl.CapReadJob)
 		case "Node":
-			ok = id.acl.AllowNode("read")
+			ok = id.ACL.AllowNode("read")
 		case "NodePool":
-			ok = id.acl.AllowNodePool("*", "read")
+			ok = id.ACL.AllowNodePool("*", "read")
 		case "Namespace":
-			ok = id.acl.AllowNamespaceOp("*", acl.CapListJobs) || id.acl.AllowNamespaceOp("*", acl.CapReadJob)
+			ok = id.ACL.AllowNamespaceOp("*", acl.CapListJobs) || id.ACL.AllowNamespaceOp("*", acl.CapReadJob)
 		default:
-			ok = id.acl.IsManagement()
+			ok = id.ACL.IsManagement()
 		}
 		if !ok {
 			return structs.ErrPermissionDenied
@@ -188,16 +189,16 @@ func mayFollow(id *identity, ns string, topics map[string][]string) error {
 	return nil
 }
 
-func mayRead(id *identity, ev *methods.Event) bool {
+func mayRead(id *auth.Identity, ev *methods.Event) bool {
 	switch ev.Topic {
 	case "Job", "Evaluation", "Allocation", "Service":
-		return id.acl.AllowNamespaceOp(ev.Namespace, acl.CapReadJob)
+		return id.ACL.AllowNamespaceOp(ev.Namespace, acl.CapReadJob)
 	case "Node":
-		return id.acl.AllowNode("read")
+		return id.ACL.AllowNode("read")
 	case "NodePool":
-		return id.acl.AllowNodePool(ev.Key, "read")
+		return id.ACL.AllowNodePool(ev.Key, "read")
 	case "Namespace":
-		return id.acl.AllowNamespace(ev.Key)
+		return id.ACL.AllowNamespace(ev.Key)
 	}
-	return id.acl.IsManagement()
+	return id.ACL.IsManagement()
 }

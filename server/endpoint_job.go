@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) registerJobs() {
 
 // jobOf finds the job that a call names, or says that it is not there.
 func (s *Server) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error) {
-	k := structs.JobKey{Namespace: namespaceOf(c), ID: id}
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
 	if id == "" {
 		return k, nil, structs.Errorf(structs.CodeInvalid, "missing job ID")
 	}
@@ -63,15 +64,15 @@ func (s *Server) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, c
 	copied := *in
 	j := &copied
 	if j.Namespace == "" {
-		j.Namespace = namespaceOf(c)
+		j.Namespace = auth.NamespaceOf(c)
 	}
-	id := who(ctx)
-	if !id.acl.AllowNamespaceOp(j.Namespace, capability) {
+	id := auth.Who(ctx)
+	if !id.ACL.AllowNamespaceOp(j.Namespace, capability) {
 		s.metrics.denied.Add(1)
 		return nil, nil, structs.ErrPermissionDenied
 	}
 	defaultJob(j, s.cfg.Region)
-	if j.Queue != "" && !id.acl.AllowQueue(string(j.Queue), "submit") {
+	if j.Queue != "" && !id.ACL.AllowQueue(string(j.Queue), "submit") {
 		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
 	}
 	errs := s.checkJob(j)
@@ -103,7 +104,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 		return nil, oneError("job validation failed", errs)
 	}
 	snap := s.Published().Snapshot
-	if cfg := snap.SchedulerConfig(); cfg != nil && cfg.RejectRegister && !who(ctx).acl.IsManagement() {
+	if cfg := snap.SchedulerConfig(); cfg != nil && cfg.RejectRegister && !auth.Who(ctx).ACL.IsManagement() {
 		return nil, structs.Errorf(structs.CodeDenied, "job registration disabled for non-management ACL")
 	}
 	if j.Dispatched {
@@ -115,7 +116,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
 		sub = nil
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
 		Job: j, Eval: j.Placeable(), EvalPriority: req.EvalPriority, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
 		PreserveCounts: req.PreserveCounts, PreserveResources: req.PreserveResources, Submission: sub,
 	}})
@@ -154,7 +155,7 @@ func (s *Server) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobDeregisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobDeregisterCommand{
 		Namespace: k.Namespace, JobID: k.ID, Purge: req.Purge, NoShutdownDelay: req.NoShutdownDelay, EvalPriority: req.EvalPriority,
 	}})
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *Server) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobE
 			}
 		}
 		if len(failed) > 0 {
-			res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AllocTransitionCommand{
+			res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.AllocTransitionCommand{
 				IDs: failed, Transition: structs.Transition{ForceReschedule: true}, Trigger: structs.TriggerJobRegister,
 			}})
 			if err != nil {
@@ -192,7 +193,7 @@ func (s *Server) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobE
 			return registered(structs.Result{Index: res.Index, EvalID: res.EvalID, SpecIndex: j.SpecIndex, Version: j.Version}, nil), nil
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.EvalUpsertCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.EvalUpsertCommand{
 		Evals: []*structs.Evaluation{newEvalOf(j, structs.TriggerJobRegister)},
 	}})
 	if err != nil {
@@ -225,7 +226,7 @@ func (s *Server) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRev
 	}
 	j := *old
 	j.Stop, j.VersionTag = false, nil
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
 		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
 	}})
 	if err != nil {
@@ -263,7 +264,7 @@ func (s *Server) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagReq
 
 // write applies a command of the user lane and answers with its index.
 func (s *Server) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: body})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +325,7 @@ func (s *Server) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobD
 	if n := len(req.IdempotencyToken); n > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "the idempotency token has %d bytes; the limit is 256", n)
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
 	if err != nil {
 		return nil, err
 	}
@@ -381,7 +382,7 @@ func (s *Server) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods
 	if s.Hooks.ForcePeriodic == nil {
 		return nil, structs.Errorf(structs.CodeUnavailable, "periodic jobs are not launched by this server; ask the leader again in a moment")
 	}
-	res, err := s.Hooks.ForcePeriodic(ctx, k, who(ctx).by)
+	res, err := s.Hooks.ForcePeriodic(ctx, k, auth.Who(ctx).By)
 	if err != nil {
 		return nil, err
 	}
@@ -408,7 +409,7 @@ func (s *Server) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScal
 	case req.Count != nil && (j.Type == structs.JobSystem || j.Type == structs.JobSysBatch) && *req.Count > 1:
 		return nil, structs.Errorf(structs.CodeInvalid, "%s jobs can only be scaled between 0 and 1", j.Type)
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ScaleCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.ScaleCommand{
 		Namespace: k.Namespace, JobID: k.ID, Group: req.Group, Count: req.Count, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
 		Event: structs.ScalingEvent{Message: req.Message, Error: req.Error, Meta: req.Meta},
 	}})

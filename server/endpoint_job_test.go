@@ -127,7 +127,7 @@ func TestBlockingReadWakesForItsObjectOnly(t *testing.T) {
 			done <- resp
 		}()
 		synctest.Wait()
-		before := s.hub.woken
+		before := s.hub.Woken()
 		bj := apiJob("b", 2)
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: bj})
 		synctest.Wait()
@@ -136,8 +136,8 @@ func TestBlockingReadWakesForItsObjectOnly(t *testing.T) {
 			t.Fatalf("a change of another job answered: %+v", r)
 		default:
 		}
-		if s.hub.woken != before {
-			t.Fatalf("a change of another job woke %d waiters", s.hub.woken-before)
+		if s.hub.Woken() != before {
+			t.Fatalf("a change of another job woke %d waiters", s.hub.Woken()-before)
 		}
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 2)})
 		r := <-done

@@ -10,7 +10,9 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -29,7 +31,7 @@ func (s *Server) registerJobReads() {
 }
 
 func keyOf(c *rpc.Call, id string) structs.JobKey {
-	return structs.JobKey{Namespace: namespaceOf(c), ID: id}
+	return structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
 }
 
 // jobIndex is what a reader of one job waits for.
@@ -43,7 +45,7 @@ func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
 func (s *Server) jobGet(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGetResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		resp.Job = j
 		if req.Version != nil {
@@ -54,10 +56,10 @@ func (s *Server) jobGet(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 }
 
 func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.JobListResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
@@ -77,7 +79,7 @@ func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 func (s *Server) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobVersionsResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobVersionsResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
 		all := snap.JobVersions(k)
@@ -122,7 +124,7 @@ func (s *Server) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobG
 func (s *Server) jobSubmission(ctx context.Context, c *rpc.Call, req *methods.JobSubmissionRequest) (*methods.JobSubmissionResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobSubmissionResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobVersion(k, req.Version)
 		resp.Submission = p.Snapshot.JobSubmission(k, req.Version)
 		resp.JobIndex = 0
@@ -208,7 +210,7 @@ func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 func (s *Server) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobSummaryResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobSummaryResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		resp.Summary = nil
 		if j == nil {
@@ -259,7 +261,7 @@ func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
 func (s *Server) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocsRequest) (*methods.AllocListResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		as := p.Snapshot.AllocsByJob(k)
 		idx := allocsIndex(p.Snapshot, as)
@@ -286,7 +288,7 @@ func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
 func (s *Server) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.EvalListResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.EvalListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		es := slices.Clone(p.Snapshot.EvalsByJob(k))
 		idx := evalsIndex(p.Snapshot, es)
 		slices.SortFunc(es, func(a, b *structs.Evaluation) int { return -byCreation(a, b) })
@@ -301,7 +303,7 @@ func (s *Server) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetR
 func (s *Server) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobScaleStatusResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobScaleStatusResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
 		resp.Groups = nil
@@ -361,9 +363,9 @@ func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 
 // jobGangs tells who is in the gangs of a job.
 func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
-	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: req.JobID}
 	resp := &methods.JobGangsResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		if j == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
@@ -371,7 +373,7 @@ func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetR
 		resp.Job, resp.Rosters = j, p.Snapshot.RostersByJob(k)
 		eval, idx := lastDecision(p.Snapshot, k)
 		var reports []*structs.GroupReport
-		if who(ctx).task == nil { // tasks see who is in their gang, not what others hold
+		if auth.Who(ctx).Task == nil { // tasks see who is in their gang, not what others hold
 			reports = s.reportsOf(k, eval)
 		}
 		resp.States = gangStates(p.Snapshot, j, reports)
@@ -417,7 +419,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 	k := keyOf(c, req.JobID)
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.JobWhyResponse{}
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+	err := s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.JobWhyResponse{Meta: resp.Meta}
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
@@ -486,9 +488,9 @@ func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *start
 }
 
 func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
-	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.QueueListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Workloads), onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Workloads), watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Items, resp.NextToken = nil, ""
 		snap := p.Snapshot
 		pos := map[string]int64{}

@@ -9,7 +9,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -47,9 +49,9 @@ func (s *Server) registerNodeUsers() {
 
 func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequest) (*methods.NodeGetResponse, error) {
 	resp := &methods.NodeGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		n := p.Snapshot.NodeByID(req.NodeID)
-		resp.Node = withoutSecret(n)
+		resp.Node = n.WithoutSecret()
 		if n == nil {
 			return p.Snapshot.TableIndex(state.Nodes), nil
 		}
@@ -59,7 +61,7 @@ func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 
 func (s *Server) nodeList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NodeListResponse, error) {
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Nodes()
 		if req.Prefix != "" {
 			var err error
@@ -80,7 +82,7 @@ func nodeLister() lister[structs.Node] {
 func secretless(ns []*structs.Node) []*structs.Node {
 	out := make([]*structs.Node, len(ns))
 	for i, n := range ns {
-		out[i] = withoutSecret(n)
+		out[i] = n.WithoutSecret()
 	}
 	return out
 }
@@ -89,7 +91,7 @@ func secretless(ns []*structs.Node) []*structs.Node {
 func (s *Server) nodeAllocs(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequest) (*methods.AllocListResponse, error) {
 	may := visible(ctx, "*", acl.CapReadJob)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodeAllocs(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnNodeAllocs(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		as := slices.Clone(p.Snapshot.AllocsByNode(req.NodeID))
 		idx := allocsIndex(p.Snapshot, as)
 		as = slices.DeleteFunc(as, func(a *structs.Allocation) bool { return !may(a.Namespace) })
@@ -108,7 +110,7 @@ func (s *Server) nodeNamed(id structs.NodeID) (*structs.Node, error) {
 }
 
 func (s *Server) nodeWrite(ctx context.Context, body structs.CommandBody) (*methods.NodeWriteResponse, error) {
-	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: body})
+	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +233,7 @@ func (s *Server) nodePurge(ctx context.Context, c *rpc.Call, req *methods.NodeGe
 
 func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.PoolGetResponse, error) {
 	resp := &methods.PoolGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Pool = p.Snapshot.Pool(req.Name)
 		if resp.Pool == nil {
 			return p.Snapshot.TableIndex(state.Pools), nil
@@ -241,13 +243,13 @@ func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequ
 }
 
 func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.PoolListResponse, error) {
-	id := who(ctx)
+	id := auth.Who(ctx)
 	resp := &methods.PoolListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
 		ps, next, err := list(s, &req.Query, lister[structs.NodePool]{kind: "pool",
 			key: func(x *structs.NodePool) string { return x.Name },
 			keep: func(x *structs.NodePool) bool {
-				return strings.HasPrefix(x.Name, req.Prefix) && id.acl.AllowNodePool(x.Name, "read")
+				return strings.HasPrefix(x.Name, req.Prefix) && id.ACL.AllowNodePool(x.Name, "read")
 			},
 		}, p.Snapshot.Pools())
 		resp.Pools, resp.NextToken = ps, next
@@ -257,11 +259,11 @@ func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 
 // poolNodes lists a pool's nodes; "all" is every node. Seeing nodes takes node read beside the pool.
 func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedListRequest) (*methods.NodeListResponse, error) {
-	if !who(ctx).acl.AllowNode("read") {
+	if !auth.Who(ctx).ACL.AllowNode("read") {
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		l := nodeLister()
 		if req.Name != structs.NodePoolAll {
 			l.keep = func(n *structs.Node) bool { return n.Pool == req.Name }
@@ -273,10 +275,10 @@ func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedL
 }
 
 func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedListRequest) (*methods.JobListResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
 			keep: func(j *structs.Job) bool {
@@ -322,11 +324,11 @@ func (s *Server) poolDelete(ctx context.Context, c *rpc.Call, req *methods.NameR
 }
 
 func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.NamespaceGetResponse, error) {
-	if !who(ctx).acl.AllowNamespace(req.Name) {
+	if !auth.Who(ctx).ACL.AllowNamespace(req.Name) {
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NamespaceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Namespace = p.Snapshot.Namespace(req.Name)
 		if resp.Namespace == nil {
 			return p.Snapshot.TableIndex(state.Namespaces), nil
@@ -336,13 +338,13 @@ func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.Nam
 }
 
 func (s *Server) namespaceList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NamespaceListResponse, error) {
-	id := who(ctx)
+	id := auth.Who(ctx)
 	resp := &methods.NamespaceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
 		ns, next, err := list(s, &req.Query, lister[structs.Namespace]{kind: "namespace",
 			key: func(x *structs.Namespace) string { return x.Name },
 			keep: func(x *structs.Namespace) bool {
-				return strings.HasPrefix(x.Name, req.Prefix) && id.acl.AllowNamespace(x.Name)
+				return strings.HasPrefix(x.Name, req.Prefix) && id.ACL.AllowNamespace(x.Name)
 			},
 		}, p.Snapshot.Namespaces())
 		resp.Namespaces, resp.NextToken = ns, next

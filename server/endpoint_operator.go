@@ -17,8 +17,10 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -168,7 +170,7 @@ func schedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
 
 func (s *Server) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
 	resp := &methods.SchedulerConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Config = schedulerConfig(p.Snapshot)
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
@@ -198,7 +200,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +209,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 
 func (s *Server) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
 	resp := &methods.AutopilotConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
 		in := pilot{s}.AutopilotConfig()
 		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
 			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
@@ -223,7 +225,7 @@ func (s *Server) autopilotSet(ctx context.Context, c *rpc.Call, req *methods.Aut
 	if x == nil || x.LastContactThreshold < 0 || x.ServerStabilizationTime < 0 || x.MinQuorum > 100 {
 		return nil, structs.Errorf(structs.CodeInvalid, "an autopilot configuration has durations of 0 or more and a quorum of at most 100")
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +244,7 @@ func (s *Server) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyRe
 
 func (s *Server) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
 	resp := &methods.SigningKeysResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SigningKeys)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SigningKeys)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Keys = nil
 		for k := range p.Snapshot.SigningKeys() {
 			public := *k
@@ -255,20 +257,20 @@ func (s *Server) signingKeys(ctx context.Context, c *rpc.Call, req *methods.Empt
 
 // aclAuthorize lets an agent ask about what it answers itself.
 func (s *Server) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAuthorizeRequest) (*methods.WriteResponse, error) {
-	id, err := s.resolve(c.Token) // the wrapper forgives a bad token where all is open
+	id, err := s.auth.Resolve(c.Token) // the wrapper forgives a bad token where all is open
 	if err != nil {
 		return nil, err
 	}
 	ok := false
 	switch req.What {
 	case "agent":
-		ok = id.acl.AllowAgent(req.Level)
+		ok = id.ACL.AllowAgent(req.Level)
 	case "node":
-		ok = id.acl.AllowNode(req.Level)
+		ok = id.ACL.AllowNode(req.Level)
 	case "operator":
-		ok = id.acl.AllowOperator(req.Level)
+		ok = id.ACL.AllowOperator(req.Level)
 	case "namespace":
-		ok = id.acl.AllowNamespaceOp(namespaceOf(c), req.Level)
+		ok = id.ACL.AllowNamespaceOp(auth.NamespaceOf(c), req.Level)
 	default:
 		return nil, structs.Errorf(structs.CodeInvalid, "cannot authorise %q; want agent, node, operator or namespace", req.What)
 	}

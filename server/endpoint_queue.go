@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -83,11 +84,11 @@ func queueIndex(snap *state.Snapshot) structs.Index {
 	return max(snap.TableIndex(state.Queues), snap.TableIndex(state.QueueUse), snap.TableIndex(state.Workloads), 1)
 }
 
-var queueKeys = []hubKey{onTable(state.Queues), onTable(state.QueueUse), onTable(state.Workloads)}
+var queueKeys = []watch.Key{watch.OnTable(state.Queues), watch.OnTable(state.QueueUse), watch.OnTable(state.Workloads)}
 
 func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueTreeResponse, error) {
 	resp := &methods.QueueTreeResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool { return strings.HasPrefix(path, req.Prefix) }, false)
 		resp.Total = s.decide.totals.of(p.Snapshot)
 		return queueIndex(p.Snapshot), nil
@@ -96,7 +97,7 @@ func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) queueGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QueueGetResponse, error) {
 	resp := &methods.QueueGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Queue = nil
 		if qs := s.queueStates(p.Snapshot, func(path string) bool { return path == req.Name }, true); len(qs) > 0 {
 			resp.Queue = &qs[0]
@@ -146,7 +147,7 @@ func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {
 	return st
 }
 
-var quotaKeys = []hubKey{onTable(state.Quotas), onTable(state.QueueUse), onTable(state.Namespaces)}
+var quotaKeys = []watch.Key{watch.OnTable(state.Quotas), watch.OnTable(state.QueueUse), watch.OnTable(state.Namespaces)}
 
 func quotaIndex(snap *state.Snapshot) structs.Index {
 	return max(snap.TableIndex(state.Quotas), snap.TableIndex(state.QueueUse), 1)
@@ -154,7 +155,7 @@ func quotaIndex(snap *state.Snapshot) structs.Index {
 
 func (s *Server) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QuotaListResponse, error) {
 	resp := &methods.QuotaListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		qs, next, err := list(s, &req.Query, lister[structs.QuotaSpec]{kind: "quota",
 			key:  func(x *structs.QuotaSpec) string { return x.Name },
 			keep: func(x *structs.QuotaSpec) bool { return strings.HasPrefix(x.Name, req.Prefix) },
@@ -169,7 +170,7 @@ func (s *Server) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) quotaGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QuotaGetResponse, error) {
 	resp := &methods.QuotaGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Quota = nil
 		if q := p.Snapshot.Quota(req.Name); q != nil {
 			st := quotaState(p.Snapshot, q)
@@ -207,7 +208,7 @@ func (s *Server) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.Name
 func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservations = nil
 		for r := range p.Snapshot.Reservations() {
 			if strings.HasPrefix(r.ID, req.Prefix) && (r.JobID == "" || may(r.Namespace)) {
@@ -221,7 +222,7 @@ func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.
 func (s *Server) reservationGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.ReservationGetResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservation = p.Snapshot.Reservation(req.Name)
 		if r := resp.Reservation; r != nil && r.JobID != "" && !may(r.Namespace) {
 			resp.Reservation = nil

@@ -10,7 +10,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -50,10 +52,10 @@ func (s *Server) search(ctx context.Context, c *rpc.Call, req *methods.SearchReq
 		return nil, err
 	}
 	resp := &methods.SearchResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Allocs), onTable(state.Evals), onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs), watch.OnTable(state.Allocs), watch.OnTable(state.Evals), watch.OnTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Matches, resp.Truncations = map[string][]string{}, map[string]bool{}
 		for _, kind := range contexts {
-			ids, cut := s.searchKind(ctx, p.Snapshot, kind, namespaceOf(c), req.Text)
+			ids, cut := s.searchKind(ctx, p.Snapshot, kind, auth.NamespaceOf(c), req.Text)
 			resp.Matches[kind], resp.Truncations[kind] = ids, cut
 		}
 		return p.Index, nil
@@ -79,7 +81,7 @@ func gather[T any](seq iter.Seq[*T], keep func(*T) bool, id func(*T) string) (id
 }
 
 func (s *Server) searchKind(ctx context.Context, snap *state.Snapshot, kind, ns, prefix string) ([]string, bool) {
-	id := who(ctx)
+	id := auth.Who(ctx)
 	reads := visible(ctx, ns, acl.CapReadJob)
 	switch kind {
 	case "jobs":
@@ -99,17 +101,17 @@ func (s *Server) searchKind(ctx context.Context, snap *state.Snapshot, kind, ns,
 		return gather(seq, func(e *structs.Evaluation) bool { return reads(e.Namespace) }, func(e *structs.Evaluation) string { return e.ID.String() })
 	case "nodes":
 		seq, err := snap.NodesByPrefix(prefix)
-		if err != nil || !id.acl.AllowNode("read") {
+		if err != nil || !id.ACL.AllowNode("read") {
 			seq = nil
 		}
 		return gather(seq, func(*structs.Node) bool { return true }, func(n *structs.Node) string { return n.ID.String() })
 	case "node_pools":
 		return gather(snap.Pools(), func(x *structs.NodePool) bool {
-			return strings.HasPrefix(x.Name, prefix) && id.acl.AllowNodePool(x.Name, "read")
+			return strings.HasPrefix(x.Name, prefix) && id.ACL.AllowNodePool(x.Name, "read")
 		}, func(x *structs.NodePool) string { return x.Name })
 	case "namespaces":
 		return gather(snap.Namespaces(), func(x *structs.Namespace) bool {
-			return strings.HasPrefix(x.Name, prefix) && id.acl.AllowNamespace(x.Name)
+			return strings.HasPrefix(x.Name, prefix) && id.ACL.AllowNamespace(x.Name)
 		}, func(x *structs.Namespace) string { return x.Name })
 	}
 	return nil, false
@@ -129,11 +131,11 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 		}
 	}
 	all := req.Context == "" || req.Context == "all"
-	ns := namespaceOf(c)
-	id := who(ctx)
+	ns := auth.NamespaceOf(c)
+	id := auth.Who(ctx)
 	reads := visible(ctx, ns, acl.CapReadJob)
 	resp := &methods.SearchFuzzyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Nodes), onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs), watch.OnTable(state.Nodes), watch.OnTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Matches, resp.Truncations = map[string][]methods.FuzzyMatch{}, map[string]bool{}
 		looks := 0
 		hit := func(kind, name, shown string, scope ...string) {
@@ -184,7 +186,7 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 				}
 			}
 		}
-		if in("nodes", "classes") && id.acl.AllowNode("read") {
+		if in("nodes", "classes") && id.ACL.AllowNode("read") {
 			for n := range snap.Nodes() {
 				if looks++; looks > fuzzyLooksMax {
 					resp.Truncations["nodes"] = true
@@ -207,14 +209,14 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 		}
 		if in("namespaces") {
 			for x := range snap.Namespaces() {
-				if id.acl.AllowNamespace(x.Name) {
+				if id.ACL.AllowNamespace(x.Name) {
 					hit("namespaces", x.Name, x.Name)
 				}
 			}
 		}
 		if in("node_pools") {
 			for x := range snap.Pools() {
-				if id.acl.AllowNodePool(x.Name, "read") {
+				if id.ACL.AllowNodePool(x.Name, "read") {
 					hit("node_pools", x.Name, x.Name)
 				}
 			}

@@ -27,9 +27,9 @@ func (s *Server) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods
 	}
 	var err error
 	if req.Node.NodeID.IsZero() {
-		_, err = s.resolve(req.Token)
+		_, err = s.auth.Resolve(req.Token)
 	} else {
-		_, err = s.checkNode(&req.Node)
+		_, err = s.auth.CheckNode(&req.Node)
 	}
 	if err != nil {
 		return nil, err

@@ -11,7 +11,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -31,22 +33,22 @@ func servicesIndex(p *replica.Published) structs.Index {
 // maySeeServices says which registrations of a namespace the caller may see. A task sees those of its own, which the wrapper
 // has checked.
 func maySeeServices(ctx context.Context, ns string) func(*structs.ServiceRegistration) bool {
-	if id := who(ctx); id.task != nil {
-		return func(r *structs.ServiceRegistration) bool { return r.Namespace == id.task.Namespace }
+	if id := auth.Who(ctx); id.Task != nil {
+		return func(r *structs.ServiceRegistration) bool { return r.Namespace == id.Task.Namespace }
 	}
 	may := visible(ctx, ns, acl.CapReadJob)
 	return func(r *structs.ServiceRegistration) bool { return may(r.Namespace) }
 }
 
 func (s *Server) serviceList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ServiceListResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	may := maySeeServices(ctx, ns)
 	match, err := s.filter("service", req.Filter)
 	if err != nil {
 		return nil, err
 	}
 	resp := &methods.ServiceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		out, tags := []methods.ServiceName(nil), map[string]bool{}
 		for r := range p.Snapshot.Services(ns) {
 			if !may(r) || len(req.Prefix) > len(r.Service) || r.Service[:len(req.Prefix)] != req.Prefix {
@@ -80,13 +82,13 @@ func (s *Server) serviceList(ctx context.Context, c *rpc.Call, req *methods.List
 }
 
 func (s *Server) serviceGet(ctx context.Context, c *rpc.Call, req *methods.ServiceGetRequest) (*methods.ServiceGetResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	may := maySeeServices(ctx, ns)
 	if req.Choose < 0 {
 		return nil, structs.Errorf(structs.CodeInvalid, "choose must be N|KEY with N of at least 1")
 	}
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onService(ns, req.Service)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnService(ns, req.Service)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.ServicesOf(ns, req.Service)
 		if ns == "*" {
 			seq = p.Snapshot.Services(ns)
@@ -125,8 +127,8 @@ func choose(list []*structs.ServiceRegistration, n int, key string) []*structs.S
 }
 
 func (s *Server) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.ServiceDeleteRequest) (*methods.WriteResponse, error) {
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ServiceDeleteCommand{
-		Namespace: namespaceOf(c), Service: req.Service, ID: req.ID,
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.ServiceDeleteCommand{
+		Namespace: auth.NamespaceOf(c), Service: req.Service, ID: req.ID,
 	}})
 	if err != nil {
 		return nil, err
@@ -136,12 +138,12 @@ func (s *Server) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.Se
 
 func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.ServiceGetResponse, error) {
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID), onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnAlloc(req.AllocID), watch.OnTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "alloc not found")
 		}
-		if !who(ctx).acl.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
+		if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
 			return 0, structs.ErrPermissionDenied
 		}
 		resp.Services = p.Snapshot.ServicesByAlloc(a.ID)
@@ -150,9 +152,9 @@ func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.All
 }
 
 func (s *Server) serviceJob(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.ServiceGetResponse, error) {
-	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: req.JobID}
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		if p.Snapshot.JobByKey(k) == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -53,7 +54,7 @@ func (s *Server) suspend(ctx context.Context, cmd *structs.SuspendCommand, k str
 			return nil, err
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: cmd})
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: cmd})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -41,10 +43,10 @@ func (s *Server) opened(ctx context.Context, v *structs.Variable) (*methods.Vari
 }
 
 func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.VariableGetRequest) (*methods.VariableGetResponse, error) {
-	k := structs.VariableKey{Namespace: namespaceOf(c), Path: req.Path}
+	k := structs.VariableKey{Namespace: auth.NamespaceOf(c), Path: req.Path}
 	resp := &methods.VariableGetResponse{}
 	var found *structs.Variable
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onVariable(k)}, func(p *replica.Published) (structs.Index, error) {
+	err := s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnVariable(k)}, func(p *replica.Published) (structs.Index, error) {
 		if found = p.Snapshot.Variable(k.Namespace, k.Path); found != nil {
 			return found.ModifyIndex, nil
 		}
@@ -58,9 +60,9 @@ func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.Vari
 
 // variableList lists what the caller may list, without items. A task sees what it may read.
 func (s *Server) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.VariableListResponse, error) {
-	ns, id := namespaceOf(c), who(ctx)
+	ns, id := auth.NamespaceOf(c), auth.Who(ctx)
 	resp := &methods.VariableListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
 		vs, next, err := list(s, &req.Query, lister[structs.Variable]{kind: "variable",
 			key: func(v *structs.Variable) string {
 				if ns == "*" {
@@ -69,10 +71,10 @@ func (s *Server) variableList(ctx context.Context, c *rpc.Call, req *methods.Lis
 				return v.Path
 			},
 			keep: func(v *structs.Variable) bool {
-				if id.task != nil {
-					return v.Namespace == id.task.Namespace && structs.TaskMayRead(id.task, id.taskName, v.Path)
+				if id.Task != nil {
+					return v.Namespace == id.Task.Namespace && structs.TaskMayRead(id.Task, id.TaskName, v.Path)
 				}
-				return id.acl.AllowVariable(v.Namespace, v.Path, acl.CapVariableList)
+				return id.ACL.AllowVariable(v.Namespace, v.Path, acl.CapVariableList)
 			},
 		}, p.Snapshot.Variables(ns, req.Prefix))
 		resp.Variables, resp.NextToken = nil, next
@@ -102,7 +104,7 @@ func checkItems(items map[string]string) error {
 }
 
 func (s *Server) variableSet(ctx context.Context, c *rpc.Call, req *methods.VariableSetRequest) (*methods.VariableWriteResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	if err := structs.CheckVariablePath(req.Path); err != nil {
 		return nil, err
 	}
@@ -125,7 +127,7 @@ func (s *Server) variableSet(ctx context.Context, c *rpc.Call, req *methods.Vari
 		if err != nil {
 			return nil, err
 		}
-		res, err = s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.VariableSetCommand{
+		res, err = s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.VariableSetCommand{
 			Variable: &structs.Variable{Namespace: ns, Path: req.Path, KeyID: id, Sealed: sealed}, CAS: req.CAS, CASIndex: req.CASIndex,
 		}})
 		if err == nil {
@@ -156,18 +158,18 @@ func (s *Server) conflict(ctx context.Context, ns, path string) (*methods.Variab
 	if v == nil {
 		return &methods.Variable{VariableMeta: methods.VariableMeta{Namespace: ns, Path: path}}, nil
 	}
-	if !who(ctx).acl.AllowVariable(ns, path, acl.CapVariableRead) {
+	if !auth.Who(ctx).ACL.AllowVariable(ns, path, acl.CapVariableRead) {
 		return &methods.Variable{VariableMeta: variableMeta(v)}, nil
 	}
 	return s.opened(ctx, v)
 }
 
 func (s *Server) variableDelete(ctx context.Context, c *rpc.Call, req *methods.VariableDeleteRequest) (*methods.VariableWriteResponse, error) {
-	ns := namespaceOf(c)
+	ns := auth.NamespaceOf(c)
 	if req.Path == "" {
 		return nil, structs.Errorf(structs.CodeInvalid, "variable requires a path")
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.VariableDeleteCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.VariableDeleteCommand{
 		Namespace: ns, Path: req.Path, CAS: req.CAS, CASIndex: req.CASIndex,
 	}})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +20,7 @@ func (s *Server) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobW
 	default:
 		return nil, structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue or retry", req.Action)
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.WorkloadCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.WorkloadCommand{
 		Namespace: k.Namespace, JobID: k.ID, Action: req.Action,
 	}})
 	if err != nil {
@@ -35,7 +36,7 @@ func (s *Server) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobP
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobPriorityCommand{
+	res, err := s.Apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobPriorityCommand{
 		Namespace: k.Namespace, JobID: k.ID, Priority: req.Priority,
 	}})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -21,7 +22,7 @@ const (
 // or the node, and another server leads. Then the leader is asked. Methods that nodes and agents answer are not passed
 // to the leader, so callers of those are refused.
 func (s *Server) mayBeStale(row *methods.Row, err error) bool {
-	unknown := tokenUnknown(err) || row.Need.NodeSecret && structs.CodeOf(err) == structs.CodeNotFound
+	unknown := auth.TokenUnknown(err) || row.Need.NodeSecret && structs.CodeOf(err) == structs.CodeNotFound
 	return unknown && row.Side == methods.SideServer && !s.IsLeader()
 }
 
@@ -38,7 +39,7 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 		if err != nil {
 			return err
 		}
-		ask.Node = *nodeAuth(req) // authenticateNode has found one
+		ask.Node = *auth.NodeAuth(req) // authenticateNode has found one
 	}
 	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()
@@ -59,7 +60,7 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 	var last error = structs.ErrNoLeader
 	for {
 		if s.IsLeader() {
-			id, err := s.authenticate(row, c)
+			id, err := s.auth.Authenticate(row, c)
 			if err != nil {
 				s.metrics.denied.Add(1)
 				return nil, err
@@ -106,11 +107,11 @@ func (s *Server) forward(ctx context.Context, c *rpc.Call, addr string) (*rpc.Re
 // token where this region has no anonymous policy, a malformed or an expired token, and nodes and servers, which are
 // members of one region only.
 func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*rpc.Reply, error) {
-	_, err := s.authenticate(row, c)
+	_, err := s.auth.Authenticate(row, c)
 	if row.Need.NodeSecret || row.Need.ServerCert {
 		err = structs.ErrPermissionDenied
 	}
-	if err != nil && !tokenUnknown(err) {
+	if err != nil && !auth.TokenUnknown(err) {
 		s.metrics.denied.Add(1)
 		return nil, err
 	}

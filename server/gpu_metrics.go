@@ -98,7 +98,7 @@ type reservationMetrics struct {
 	Dropped int64 // given up: the job ended, or needs no promise any more
 }
 
-// feed counts what a batch of the log changed; waits tells whether a job still waits after it.
+// Feed counts what a batch of the log changed; waits tells whether a job still waits after it.
 func (c *reservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) bool) {
 	for i := range d.Reserved {
 		a, b := d.Reserved[i].Before, d.Reserved[i].After

@@ -325,7 +325,7 @@ func (h *heartbeats) load(p *replica.Published, now time.Time) {
 	h.table = t
 }
 
-// feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
+// Feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
 // timer although no beat was heard yet.
 func (h *heartbeats) feed(a *replica.Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -92,8 +93,8 @@ func (s *Server) filter(kind, expr string) (func(any) (bool, error), error) {
 
 // visible says which objects of a namespace the caller may see, for a call in namespace ns ("*": all).
 func visible(ctx context.Context, ns, capability string) func(objectNamespace string) bool {
-	id := who(ctx)
+	id := auth.Who(ctx)
 	return func(object string) bool {
-		return (ns == "*" || ns == object) && id.acl.AllowNamespaceOp(object, capability)
+		return (ns == "*" || ns == object) && id.ACL.AllowNamespaceOp(object, capability)
 	}
 }

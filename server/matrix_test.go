@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -236,7 +237,7 @@ func TestSecretsStayInside(t *testing.T) {
 			}
 		}
 	}
-	for _, ev := range eventsOf(structs.Delta{Nodes: []structs.Changed[structs.Node]{{After: node}}, Tokens: []structs.Changed[structs.ACLToken]{{After: &structs.ACLToken{Secret: structs.SecretID{9}}}}}) {
+	for _, ev := range events.Of(structs.Delta{Nodes: []structs.Changed[structs.Node]{{After: node}}, Tokens: []structs.Changed[structs.ACLToken]{{After: &structs.ACLToken{Secret: structs.SecretID{9}}}}}) {
 		if ev.Node != nil && !ev.Node.SecretID.IsZero() || ev.Token != nil && !ev.Token.Secret.IsZero() {
 			t.Errorf("event %s carries a secret", fmt.Sprint(ev.Topic))
 		}

@@ -12,8 +12,7 @@ import (
 // metrics are the counters behind Stats.
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
-	watches, streams                          atomic.Int64
-	reads                                     atomic.Int64
+	streams                                   atomic.Int64
 	vouching                                  atomic.Int64 // questions to the leader in flight
 	unhealthy                                 atomic.Bool
 	observe                                   func(method, code string, took time.Duration) // Config.ObserveRPC

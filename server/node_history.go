@@ -33,18 +33,18 @@ func (p *nodeHistory) load() {
 	p.of, p.known, p.out = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}, nil
 }
 
-// feed takes note of the nodes on which work ended, or of which it was forgotten.
+// Feed takes note of the nodes on which work ended, or of which it was forgotten.
 func (p *nodeHistory) feed(d *structs.Delta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
-		if a := either(*c); a.ClientTerminal() || c.After == nil {
+		if a := c.Either(); a.ClientTerminal() || c.After == nil {
 			p.forget(a.NodeID)
 		}
 	}
 	for i := range d.Nodes {
-		p.forget(either(d.Nodes[i]).ID)
+		p.forget(d.Nodes[i].Either().ID)
 	}
 }
 

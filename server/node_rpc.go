@@ -10,6 +10,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -76,13 +77,13 @@ func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 }
 
 // passToNode authorises a call in the allocation's own namespace and passes it on to the node.
-func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, id *identity) (*rpc.Reply, error) {
+func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, id *auth.Identity) (*rpc.Reply, error) {
 	req, err := c.Request()
 	if err != nil {
 		return nil, err
 	}
 	allocID, node, task := nodeTarget(req)
-	ctx = context.WithValue(ctx, identityKey{}, id)
+	ctx = auth.With(ctx, id)
 	if row.Need.Namespace != "" {
 		if allocID.IsZero() {
 			return nil, structs.Errorf(structs.CodeInvalid, "missing allocation ID")
@@ -96,7 +97,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 			}
 			return nil, err
 		}
-		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.acl.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
+		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.ACL.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
 			return nil, structs.Errorf(structs.CodeDenied, "Permission denied: task %q runs without isolation, entering it takes the capability %s", task, acl.CapAllocNodeExec)
 		}
 		node = a.NodeID

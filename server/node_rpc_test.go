@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -236,9 +237,7 @@ func TestEventStream(t *testing.T) {
 			t.Fatalf("heartbeat: %+v, %v after %s", hb, err, time.Since(began))
 		}
 		// What fell out of the ring is told as a gap.
-		s.ring.mu.Lock()
-		s.ring.floor = last
-		s.ring.mu.Unlock()
+		s.ring.Feed(replica.Applied{Published: &replica.Published{Index: last}, Lost: true})
 		gap := open(&methods.EventStreamRequest{Index: 1})
 		var g methods.EventBatch
 		if err := gap.RecvMsg(&g); err != nil || !g.Gap {

@@ -240,7 +240,7 @@ func (p *decider) run(ctx context.Context, sub *replica.Subscription) error {
 	}
 }
 
-// feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
+// Feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
 func (p *decider) feed(sub *replica.Subscription) bool {
 	for {
 		a, ok := sub.TryNext()

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -29,7 +30,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	p := s.Published()
 	snap := p.Snapshot
 	k := j.Key()
-	j.Submitter = who(ctx).by
+	j.Submitter = auth.Who(ctx).By
 	old := snap.JobByKey(k)
 	resp = &methods.JobPlanResponse{Index: p.Index, Warnings: strings.Join(warnings, "\n")}
 	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0
@@ -67,7 +68,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if !j.Placeable() {
 		return resp, nil
 	}
-	if err := s.mayQueue(snap, j, old, who(ctx).by.Name); err != nil {
+	if err := s.mayQueue(snap, j, old, auth.Who(ctx).By.Name); err != nil {
 		return nil, err
 	}
 	if err := s.decide.dry.enter(ctx); err != nil {

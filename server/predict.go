@@ -95,7 +95,7 @@ func (f *predictor) learn(snap *state.Snapshot) {
 	f.ended(ended)
 }
 
-// feed learns from what a batch of the log changed; snap is the state after it.
+// Feed learns from what a batch of the log changed; snap is the state after it.
 func (f *predictor) feed(d *structs.Delta, snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

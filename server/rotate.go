@@ -10,7 +10,9 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -58,7 +60,7 @@ func sealKeyInfos(snap *state.Snapshot) []methods.SealKeyInfo {
 
 func (s *Server) sealKeyList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.SealKeyListResponse, error) {
 	resp := &methods.SealKeyListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SealKeys), onTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
+	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SealKeys), watch.OnTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Keys = sealKeyInfos(p.Snapshot)
 		return max(1, p.Snapshot.TableIndex(state.SealKeys), p.Snapshot.TableIndex(state.Variables)), nil
 	})
@@ -84,7 +86,7 @@ func (s *Server) sealKeyRotate(ctx context.Context, c *rpc.Call, req *methods.Se
 	if req.Full {
 		body = &structs.SealRekeyCommand{ID: id}
 	}
-	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: body})
+	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +100,7 @@ func (s *Server) sealKeyRotate(ctx context.Context, c *rpc.Call, req *methods.Se
 
 // sealKeyDelete forgets a key that no variable needs, then deletes its file on the servers that answer.
 func (s *Server) sealKeyDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.SealKeyDeleteCommand{ID: req.Name}})
+	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.SealKeyDeleteCommand{ID: req.Name}})
 	if err != nil {
 		return nil, err
 	}

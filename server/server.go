@@ -14,7 +14,10 @@ import (
 	autopilot "github.com/hashicorp/raft-autopilot"
 
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
 )
 
 // Server is one server. Make it with New, run it with Run, end it with Close.
@@ -30,9 +33,9 @@ type Server struct {
 
 	lead leadership
 
-	hub        *hub
-	ring       *eventRing
-	acls       *aclCache
+	hub        *watch.Hub
+	ring       *events.Ring
+	auth       *auth.Guard
 	keys       *keystore
 	nodes      *nodeSessions
 	gossip     *members
@@ -70,13 +73,13 @@ func New(cfg Config) (s *Server, err error) {
 	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.memberWake = make(chan struct{}, 1)
-	s.hub = newHub()
-	s.ring = newEventRing()
-	s.acls = newACLCache()
+	s.hub = watch.NewHub(s.Published, s.ctx.Done())
+	s.ring = events.NewRing()
+	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: cfg.Now, Published: s.Published})
 	s.nodes = newNodeSessions()
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
-		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.feed, s.ring.feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
+		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
 	})
 	s.observed = newObservations(s)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -109,7 +110,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 	if m := s.Published().Snapshot.ClusterMeta(); m != nil {
 		epoch = m.RestoreEpoch
 	}
-	s.log.Warn("restoring a snapshot", "index", meta.Index, "term", meta.Term, "bytes", size, "by", who(ctx).by.Name)
+	s.log.Warn("restoring a snapshot", "index", meta.Index, "term", meta.Term, "bytes", size, "by", auth.Who(ctx).By.Name)
 	if err := s.replica.Restore(meta, tmp, restoreTimeout); err != nil {
 		return structs.Errorf(structs.CodeInternal, "raft refused the snapshot: %v", err)
 	}
@@ -120,7 +121,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.
 	for range restoreEpochsMax {
-		if _, err := s.ApplyLane(actx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.RestoredCommand{}}); err != nil {
+		if _, err := s.ApplyLane(actx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.RestoredCommand{}}); err != nil {
 			return err
 		}
 		if m := s.Published().Snapshot.ClusterMeta(); m != nil && m.RestoreEpoch > epoch {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,7 +26,7 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		if why := s.replica.Quarantined(); why != "" && !row.Need.ServerCert && row.Need != (methods.Need{Anonymous: true}) {
 			return nil, structs.Errorf(structs.CodeUnavailable, "this server is in quarantine: %s; ask another one", why)
 		}
-		id, unproven := s.authenticate(row, c)
+		id, unproven := s.auth.Authenticate(row, c)
 		if unproven != nil && !s.mayBeStale(row, unproven) {
 			s.metrics.denied.Add(1)
 			return nil, unproven
@@ -44,7 +45,7 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		reply, err := s.toLeader(ctx, row, c, next, unproven == nil)
 		if err == nil && row.Need.NodeSecret && c.Hops == 0 {
 			// The leader has authenticated the node, but the node's session is here. This server may not know the node yet.
-			if a := nodeAuth(req); a != nil {
+			if a := auth.NodeAuth(req); a != nil {
 				s.nodes.heard(a.NodeID, c)
 			}
 		}
@@ -71,12 +72,15 @@ func (s *Server) needsLeader(row *methods.Row, req any) bool {
 }
 
 // answer handles a call of an authenticated caller here.
-func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *identity) (*rpc.Reply, error) {
-	if err := s.authorise(row, c, id); err != nil {
+func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *auth.Identity) (*rpc.Reply, error) {
+	if err := s.auth.Authorise(row, c, id); err != nil {
+		if err == error(structs.ErrPermissionDenied) {
+			s.metrics.denied.Add(1)
+		}
 		return nil, err
 	}
-	if !id.node.IsZero() && c.Hops == 0 {
-		s.nodes.heard(id.node, c)
+	if !id.Node.IsZero() && c.Hops == 0 {
+		s.nodes.heard(id.Node, c)
 	}
 	if row.Side == methods.SideNode {
 		return s.passToNode(ctx, row, c, id)
@@ -86,7 +90,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		return nil, err
 	}
 	verify := row.Kind == methods.KindRead && s.needsLeader(row, req)
-	reply, err := next(context.WithValue(ctx, identityKey{}, id), c)
+	reply, err := next(auth.With(ctx, id), c)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,14 @@ type Changed[T any] struct {
 	Before, After *T
 }
 
+// Either is the object after the change, or before it when it is gone.
+func (c Changed[T]) Either() *T {
+	if c.After != nil {
+		return c.After
+	}
+	return c.Before
+}
+
 // Delta is everything one applied batch changed, in the order of the log. The FSM returns it; the server advances the
 // view with it, wakes pollers, and feeds the broker and the event stream. Objects in it are immutable.
 type Delta struct {

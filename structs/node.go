@@ -69,6 +69,16 @@ type Node struct {
 	ModifyIndex   Index
 }
 
+// WithoutSecret returns the node as others than itself may see it. A nil node stays nil.
+func (n *Node) WithoutSecret() *Node {
+	if n == nil || n.SecretID.IsZero() {
+		return n
+	}
+	c := *n
+	c.SecretID = SecretID{}
+	return &c
+}
+
 // Ready reports whether new allocations may be placed on the node.
 func (n *Node) Ready() bool {
 	return n.Status == NodeReady && n.Eligibility == NodeEligible && n.Drain == nil

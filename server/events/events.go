@@ -1,4 +1,5 @@
-package server
+// Package events turns applied changes into events and keeps the newest for readers.
+package events
 
 import (
 	"slices"
@@ -12,29 +13,29 @@ import (
 
 // Limits of the event ring and its readers.
 const (
-	ringEvents    = 16384 // events kept; a reader who asks for older ones gets a gap
-	ringBatches   = 8192
-	readerPending = 1024 // batches a reader may be behind before it gets a gap
+	ringEvents  = 16384 // events kept; a reader who asks for older ones gets a gap
+	ringBatches = 8192
 )
 
-// eventRing keeps the newest events for readers of the event stream.
-type eventRing struct {
+// Ring keeps the newest events for readers of the event stream.
+type Ring struct {
 	mu      sync.Mutex
 	batches []methods.EventBatch // ascending by index; never changed in place, because readers hold parts of it
 	events  int
 	floor   structs.Index // events at or below it are gone
-	changed chan struct{} // closed and replaced by feed
+	changed chan struct{} // closed and replaced by Feed
 }
 
-func newEventRing() *eventRing { return &eventRing{changed: make(chan struct{})} }
+// NewRing makes an empty ring.
+func NewRing() *Ring { return &Ring{changed: make(chan struct{})} }
 
-// feed adds the events of an applied batch.
-func (r *eventRing) feed(a replica.Applied) {
+// Feed adds the events of an applied batch.
+func (r *Ring) Feed(a replica.Applied) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a.Lost || a.Delta.Restored {
 		r.batches, r.events, r.floor = nil, 0, a.Index
-	} else if evs := append(eventsOf(a.Delta), missedEvents(a)...); len(evs) > 0 {
+	} else if evs := append(Of(a.Delta), Missed(a)...); len(evs) > 0 {
 		r.batches = append(r.batches, methods.EventBatch{Index: a.Index, Events: evs})
 		r.events += len(evs)
 		drop := 0
@@ -50,16 +51,16 @@ func (r *eventRing) feed(a replica.Applied) {
 	r.changed = make(chan struct{})
 }
 
-// oldest is the index after which nothing is missing.
-func (r *eventRing) oldest() structs.Index {
+// Oldest returns the index after which no event is missing.
+func (r *Ring) Oldest() structs.Index {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.floor
 }
 
-// after gives the batches with events after an index, whether some of those are gone, and a channel that closes when
-// more may be there.
-func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap bool, changed <-chan struct{}) {
+// After returns the batches after an index, whether some of those are gone, and a channel that is closed when there may
+// be more.
+func (r *Ring) After(index structs.Index) (list []methods.EventBatch, gap bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	gap = index < r.floor
@@ -76,12 +77,12 @@ func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap b
 	return rest[:len(rest):len(rest)], gap, r.changed
 }
 
-// missedEvents tells of the jobs that missed their deadlines: once each, when that is written, or with the record of a job
-// that ended late before it was.
-func missedEvents(a replica.Applied) (out []methods.Event) {
+// Missed returns an event for each job that missed its deadline: when that is written, or with the record of a job that
+// ended late before it was.
+func Missed(a replica.Applied) (out []methods.Event) {
 	for i := range a.Delta.Workloads {
 		c := &a.Delta.Workloads[i]
-		w := either(*c)
+		w := c.Either()
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		missed := w.Missed != 0
 		if c.After == nil {
@@ -96,12 +97,12 @@ func missedEvents(a replica.Applied) (out []methods.Event) {
 	return out
 }
 
-// eventsOf turns a delta into events.
-func eventsOf(d structs.Delta) []methods.Event {
+// Of turns a delta into events.
+func Of(d structs.Delta) []methods.Event {
 	var out []methods.Event
 	typeOf := func(i structs.Index) structs.CommandType { return d.EventTypes[i] }
 	for _, c := range d.Jobs {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "Job", Type: "JobRegistered", Key: x.ID, Namespace: x.Namespace, Index: d.Index, Job: x}
 		if c.After == nil {
 			ev.Type = "JobDeregistered"
@@ -154,7 +155,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Nodes {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "Node", Type: "NodeRegistration", Key: x.ID.String(), Index: d.Index, Node: x}
 		if c.After == nil {
 			ev.Type = "NodeDeregistration"
@@ -172,7 +173,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Pools {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: x.Name, Index: d.Index, Pool: x}
 		if c.After == nil {
 			ev.Type = "NodePoolDeleted"
@@ -180,7 +181,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Namespaces {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "Namespace", Type: "NamespaceUpserted", Key: x.Name, Namespace: x.Name, Index: d.Index, NamespaceObject: x}
 		if c.After == nil {
 			ev.Type = "NamespaceDeleted"
@@ -188,7 +189,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Tokens {
-		x := *either(c)
+		x := *c.Either()
 		x.Secret = structs.SecretID{}
 		ev := methods.Event{Topic: "ACLToken", Type: "ACLTokenUpserted", Key: x.Accessor.String(), Index: d.Index, Token: &x}
 		if c.After == nil {
@@ -197,7 +198,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Services {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "Service", Type: "ServiceRegistration", Key: x.ID, Namespace: x.Namespace, Index: d.Index, Service: x, FilterKeys: []string{x.JobID, x.Service}}
 		if c.After == nil {
 			ev.Type = "ServiceDeregistration"
@@ -207,7 +208,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Policies {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "ACLPolicy", Type: "ACLPolicyUpserted", Key: x.Name, Index: d.Index, Policy: x}
 		if c.After == nil {
 			ev.Type = "ACLPolicyDeleted"
@@ -215,7 +216,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		out = append(out, ev)
 	}
 	for _, c := range d.Roles {
-		x := either(c)
+		x := c.Either()
 		ev := methods.Event{Topic: "ACLRole", Type: "ACLRoleUpserted", Key: x.ID.String(), Index: d.Index, Role: x}
 		if c.After == nil {
 			ev.Type = "ACLRoleDeleted"
@@ -224,7 +225,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 	}
 	for i := range out {
 		if out[i].Node != nil {
-			out[i].Node = withoutSecret(out[i].Node)
+			out[i].Node = out[i].Node.WithoutSecret()
 		}
 	}
 	return out
@@ -235,13 +236,3 @@ func isPlan(t structs.CommandType) bool {
 }
 
 func drainChanged(a, b *structs.Node) bool { return (a.Drain == nil) != (b.Drain == nil) }
-
-// withoutSecret is a node as others than itself may see it.
-func withoutSecret(n *structs.Node) *structs.Node {
-	if n == nil || n.SecretID.IsZero() {
-		return n
-	}
-	c := *n
-	c.SecretID = structs.SecretID{}
-	return &c
-}

@@ -1,4 +1,4 @@
-package server
+package auth
 
 import (
 	"strconv"
@@ -12,21 +12,21 @@ import (
 
 // resolveTask checks the token that an agent issued to one of its tasks: the allocation must be on that agent's node and
 // must not have ended.
-func (s *Server) resolveTask(token string) (*identity, error) {
+func (g *Guard) resolveTask(token string) (*Identity, error) {
 	t, ok := tasktoken.Parse(token)
 	if !ok {
 		return nil, errTokenInvalid
 	}
-	snap := s.Published().Snapshot
+	snap := g.env.Published().Snapshot
 	a := snap.AllocByID(t.Alloc)
 	if a == nil {
-		return nil, errTokenUnknown
+		return nil, ErrTokenUnknown
 	}
 	n := snap.NodeByID(a.NodeID)
 	if n == nil {
-		return nil, errTokenUnknown
+		return nil, ErrTokenUnknown
 	}
-	if !t.Valid(n.SecretID, s.cfg.Now()) {
+	if !t.Valid(n.SecretID, g.env.Now()) {
 		return nil, errTokenInvalid
 	}
 	if a.ClientTerminal() {
@@ -37,24 +37,24 @@ func (s *Server) resolveTask(token string) (*identity, error) {
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInternal, "rules of a task: %v", err)
 	}
-	return &identity{
-		acl: acl.Compile([]*acl.Policy{p}), task: a, taskName: t.Task,
-		by: structs.Submitter{Name: "task of " + a.JobID, UID: -1, GID: -1},
+	return &Identity{
+		ACL: acl.Compile([]*acl.Policy{p}), Task: a, TaskName: t.Task,
+		By: structs.Submitter{Name: "task of " + a.JobID, UID: -1, GID: -1},
 	}, nil
 }
 
 // authoriseTask answers whether a task may make the call: look at its own job and its gang, and run commands in the
 // allocations of its own group, which is what launchers need; read the variables that are meant for it, and look up the services of its
 // namespace. Everything else is denied.
-func (s *Server) authoriseTask(c *rpc.Call, id *identity) bool {
-	own := id.task
+func (g *Guard) authoriseTask(c *rpc.Call, id *Identity) bool {
+	own := id.Task
 	req, err := c.Request()
 	if err != nil {
 		return false
 	}
-	ofJob := func(id string) bool { return namespaceOf(c) == own.Namespace && id == own.JobID }
+	ofJob := func(id string) bool { return NamespaceOf(c) == own.Namespace && id == own.JobID }
 	ofGroup := func(id structs.AllocID) bool {
-		a := s.Published().Snapshot.AllocByID(id)
+		a := g.env.Published().Snapshot.AllocByID(id)
 		return a != nil && a.Namespace == own.Namespace && a.JobID == own.JobID && a.Group == own.Group
 	}
 	switch r := req.(type) {
@@ -65,11 +65,11 @@ func (s *Server) authoriseTask(c *rpc.Call, id *identity) bool {
 	case *methods.AllocGetRequest:
 		return c.Method == methods.AllocGet.Name && ofGroup(r.AllocID)
 	case *methods.VariableGetRequest:
-		return c.Method == methods.VariableGet.Name && namespaceOf(c) == own.Namespace && structs.TaskMayRead(own, id.taskName, r.Path)
+		return c.Method == methods.VariableGet.Name && NamespaceOf(c) == own.Namespace && structs.TaskMayRead(own, id.TaskName, r.Path)
 	case *methods.ServiceGetRequest:
-		return c.Method == methods.ServiceGet.Name && namespaceOf(c) == own.Namespace
+		return c.Method == methods.ServiceGet.Name && NamespaceOf(c) == own.Namespace
 	case *methods.ListRequest:
-		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && namespaceOf(c) == own.Namespace // which shows what it may read
+		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && NamespaceOf(c) == own.Namespace // which shows what it may read
 	case *methods.ExecRequest:
 		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
 	}

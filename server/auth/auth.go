@@ -1,0 +1,340 @@
+// Package auth proves who makes a call and decides whether they may.
+package auth
+
+import (
+	"context"
+	"crypto/subtle"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/tasktoken"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Identity is the proven caller of a method.
+type Identity struct {
+	ACL       *acl.ACL
+	Token     *structs.ACLToken   // nil: anonymous, or access control is off
+	anonymous bool                // no token was sent and access control is on
+	Node      structs.NodeID      // proven by its secret
+	Task      *structs.Allocation // allocation of the calling task, as its agent says; nil for other callers
+	TaskName  string              // name of that task; "": its agent does not say
+	server    bool                // another server, proven by its certificate
+	By        structs.Submitter
+}
+
+type identityKey struct{}
+
+// With returns a context that carries the identity of the caller.
+func With(ctx context.Context, id *Identity) context.Context {
+	return context.WithValue(ctx, identityKey{}, id)
+}
+
+// Who returns the identity that the wrapper proved. Without one, the caller may do nothing.
+func Who(ctx context.Context) *Identity {
+	id, _ := ctx.Value(identityKey{}).(*Identity)
+	if id == nil {
+		return &Identity{ACL: acl.Deny, anonymous: true}
+	}
+	return id
+}
+
+var (
+	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found") // in this server's state
+	errTokenInvalid = structs.Errorf(structs.CodeDenied, "ACL token not found") // in whatever state
+	errTokenExpired = structs.Errorf(structs.CodeDenied, "ACL token expired")
+)
+
+// TokenUnknown reports whether a token was refused only because this server's state does not have it. Errors of one code
+// and sentence are equal to errors.Is, so the values are compared.
+func TokenUnknown(err error) bool { return err == error(ErrTokenUnknown) }
+
+// PolicyAnonymous grants what callers without a token may do; absent, they may do nothing.
+const PolicyAnonymous = "anonymous"
+
+// PeerTokenPrefix starts the name of a token made by a login at an agent's unix socket: "peer:<uid>:<gid>:<user>".
+const PeerTokenPrefix = "peer:"
+
+// Environment is what a Guard needs of its server.
+type Environment struct {
+	ACL       bool   // access control is on; else every caller is management
+	Region    string // this server's
+	TLS       bool   // connections between agents prove who the peer is
+	Now       func() time.Time
+	Published func() *replica.Published
+}
+
+// Guard proves who calls, from the state that this server has applied, and decides what callers may do.
+type Guard struct {
+	env      Environment
+	policies *policyCache
+}
+
+func NewGuard(env Environment) *Guard {
+	return &Guard{env: env, policies: &policyCache{compiled: map[string]*acl.ACL{}}}
+}
+
+// policyCacheMax is how many compiled sets of policies are kept. At the limit the cache starts anew.
+const policyCacheMax = 4096
+
+// policyCache keeps compiled sets of policies, as of one state of the policy and role tables.
+type policyCache struct {
+	mu       sync.Mutex
+	asOf     [2]structs.Index // of policies and roles
+	compiled map[string]*acl.ACL
+}
+
+// compile returns the ACL of a set of policies, by name. Unknown policies grant nothing.
+func (c *policyCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
+	asOf := [2]structs.Index{snap.TableIndex(state.Policies), snap.TableIndex(state.Roles)}
+	key := strings.Join(names, "\x00")
+	c.mu.Lock()
+	if c.asOf != asOf || len(c.compiled) >= policyCacheMax {
+		c.asOf, c.compiled = asOf, map[string]*acl.ACL{}
+	}
+	if a := c.compiled[key]; a != nil {
+		c.mu.Unlock()
+		return a
+	}
+	c.mu.Unlock()
+	var ps []*acl.Policy
+	for _, n := range names {
+		stored := snap.Policy(n)
+		if stored == nil {
+			continue
+		}
+		p, err := acl.Parse(n, stored.Rules)
+		if err != nil {
+			continue // checked when it was written; a policy that no longer parses grants nothing
+		}
+		ps = append(ps, p)
+	}
+	a := acl.Compile(ps)
+	c.mu.Lock()
+	if c.asOf == asOf {
+		c.compiled[key] = a
+	}
+	c.mu.Unlock()
+	return a
+}
+
+// Resolve returns the identity behind a token's secret.
+func (g *Guard) Resolve(secret string) (*Identity, error) {
+	if !g.env.ACL {
+		return &Identity{ACL: acl.Management, By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
+	}
+	p := g.env.Published()
+	snap := p.Snapshot
+	if secret == "" {
+		return &Identity{ACL: g.policies.compile(snap, []string{PolicyAnonymous}), anonymous: true,
+			By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
+	}
+	if tasktoken.Is(secret) {
+		return g.resolveTask(secret)
+	}
+	sid, err := structs.ParseID[structs.SecretID](secret)
+	if err != nil {
+		return nil, errTokenInvalid
+	}
+	t := snap.TokenBySecret(sid)
+	if t == nil {
+		return nil, ErrTokenUnknown
+	}
+	if t.Expired(max(p.Time, structs.LogTimeOf(g.env.Now()))) {
+		return nil, errTokenExpired
+	}
+	id := &Identity{Token: t, By: submitterOf(t)}
+	if t.Type == structs.TokenManagement {
+		id.ACL = acl.Management
+		return id, nil
+	}
+	id.ACL = g.policies.compile(snap, PoliciesOf(snap, t))
+	return id, nil
+}
+
+// PoliciesOf returns the names of a token's policies, those of its roles included, sorted.
+func PoliciesOf(snap *state.Snapshot, t *structs.ACLToken) []string {
+	names := append([]string{}, t.Policies...)
+	for _, r := range t.Roles {
+		if role := snap.RoleByID(r.ID); role != nil {
+			names = append(names, role.Policies...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func submitterOf(t *structs.ACLToken) structs.Submitter {
+	by := structs.Submitter{Name: t.Name, UID: -1, GID: -1, Accessor: t.Accessor}
+	if rest, ok := strings.CutPrefix(t.Name, PeerTokenPrefix); ok {
+		if f := strings.SplitN(rest, ":", 3); len(f) == 3 {
+			uid, err1 := strconv.ParseInt(f[0], 10, 64)
+			gid, err2 := strconv.ParseInt(f[1], 10, 64)
+			if err1 == nil && err2 == nil {
+				by.UID, by.GID, by.Name = uid, gid, f[2]
+			}
+		}
+	}
+	return by
+}
+
+// NodeAuth returns the node ID and secret in a request of a node, or nil.
+func NodeAuth(req any) *methods.NodeAuth {
+	switch r := req.(type) {
+	case *methods.NodeRegisterRequest:
+		if r.Node == nil {
+			return nil
+		}
+		return &methods.NodeAuth{NodeID: r.Node.ID, Secret: r.Node.SecretID}
+	case methods.NodeRequest:
+		return r.AuthRef()
+	}
+	return nil
+}
+
+// authenticateNode checks a node's secret. A node that no server knows may only register.
+func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
+	if g.env.TLS && !c.Peer.Local && (c.Peer.Role != "client" && c.Peer.Role != "server" || c.Peer.Region != g.env.Region) {
+		return nil, structs.ErrPermissionDenied
+	}
+	req, err := c.Request()
+	if err != nil {
+		return nil, err
+	}
+	a := NodeAuth(req)
+	if a == nil || a.NodeID.IsZero() || a.Secret.IsZero() {
+		return nil, structs.Errorf(structs.CodeDenied, "%s needs the node's id and secret", c.Method)
+	}
+	known, err := g.CheckNode(a)
+	if err != nil && (known || c.Method != methods.NodeRegister.Name && c.Method != methods.NodeHeartbeat.Name) {
+		return nil, err
+	}
+	return &Identity{ACL: acl.Deny, Node: a.NodeID, By: structs.Submitter{Name: "node " + a.NodeID.String(), UID: -1, GID: -1}}, nil
+}
+
+// CheckNode compares a node's secret with the state, and reports whether the state has the node at all.
+func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
+	n := g.env.Published().Snapshot.NodeByID(a.NodeID)
+	if n == nil {
+		return false, structs.Errorf(structs.CodeNotFound, "node %s is not registered", a.NodeID)
+	}
+	if subtle.ConstantTimeCompare(n.SecretID[:], a.Secret[:]) != 1 {
+		return true, structs.Errorf(structs.CodeDenied, "the secret does not belong to node %s; if the node's state was lost, purge the node first or let it register under a new id", a.NodeID)
+	}
+	return true, nil
+}
+
+// isServer reports whether the peer proved to be a server of this region.
+func (g *Guard) isServer(p rpc.Peer) bool {
+	if !g.env.TLS && !p.Local {
+		return true // plaintext clusters trust their network; the agent refuses to start one by accident
+	}
+	return p.Role == "server" && p.Region == g.env.Region
+}
+
+// Authenticate proves who calls, from this server's state, by what the method needs. Callers without a token are only
+// known where everybody may call the method or an anonymous policy exists.
+func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
+	switch {
+	case row.Need.NodeSecret:
+		return g.authenticateNode(c)
+	case row.Need.ServerCert:
+		if !g.isServer(c.Peer) {
+			return nil, structs.ErrPermissionDenied
+		}
+		return &Identity{ACL: acl.Deny, server: true, By: structs.Submitter{Name: c.Peer.Name, UID: -1, GID: -1}}, nil
+	}
+	id, err := g.Resolve(c.Token)
+	switch {
+	case row.Need.Anonymous && err != nil:
+		return g.Resolve("") // a bad token closes nothing that is open to all
+	case !row.Need.Anonymous && err == nil && id.anonymous && g.env.Published().Snapshot.Policy(PolicyAnonymous) == nil:
+		return nil, structs.ErrPermissionDenied
+	}
+	return id, err
+}
+
+// byObject are the methods whose namespace is that of the object they name: the wrapper asks for the capability in any
+// namespace, the handler for it in the right one.
+var byObject = map[string]bool{
+	methods.AllocGet.Name: true, methods.AllocStop.Name: true, methods.AllocSuspend.Name: true,
+	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
+	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
+	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientStats.Name: true,
+	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientCheckpoint.Name: true, methods.ClientGC.Name: true,
+	methods.ClientChecks.Name: true,
+}
+
+// Authorise reports with an error whether the identity may make the call. What no rule grants is denied.
+func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
+	n := row.Need
+	ok := false
+	switch {
+	case n.Anonymous:
+		ok = true
+	case id.Task != nil:
+		ok = g.authoriseTask(c, id)
+	case n.NodeSecret:
+		ok = !id.Node.IsZero()
+	case n.ServerCert:
+		ok = id.server
+	case n.Management:
+		ok = id.ACL.IsManagement()
+	case n.AnyToken: // authenticate has refused callers without one, unless an anonymous policy exists
+		ok = id.ACL.IsManagement() || id.Token != nil || id.anonymous
+	case n.Namespace != "":
+		ns := NamespaceOf(c)
+		if byObject[c.Method] {
+			ns = "*"
+		}
+		ok = id.ACL.AllowNamespaceOp(ns, n.Namespace)
+	case n.Node != "":
+		ok = id.ACL.AllowNode(n.Node)
+	case n.NodePool != "":
+		name := "*"
+		if req, err := c.Request(); err == nil {
+			switch r := req.(type) {
+			case *methods.NameRequest:
+				name = r.Name
+			case *methods.NamedListRequest:
+				name = r.Name
+			case *methods.PoolUpsertRequest:
+				name = r.Name
+			}
+		} else {
+			return err
+		}
+		ok = name != "*" && id.ACL.AllowNodePool(name, n.NodePool)
+	case n.Variable != "":
+		req, err := c.Request()
+		if err != nil {
+			return err
+		}
+		r, named := req.(methods.VariableRequest)
+		ok = named && id.ACL.AllowVariable(NamespaceOf(c), r.VariablePath(), n.Variable)
+	case n.Agent != "":
+		ok = id.ACL.AllowAgent(n.Agent)
+	case n.Operator != "":
+		ok = id.ACL.AllowOperator(n.Operator)
+	}
+	if !ok {
+		return structs.ErrPermissionDenied
+	}
+	return nil
+}
+
+// NamespaceOf returns the namespace of a call.
+func NamespaceOf(c *rpc.Call) string {
+	if c.Namespace == "" {
+		return structs.NamespaceDefault
+	}
+	return c.Namespace
+}
