@@ -5,53 +5,36 @@
 // Floating point, interfaces, channels and functions are refused when a type is first seen (D10). Fields
 // tagged `codec:"-"` and unexported fields are left out. Nil and empty slices and maps stay apart.
 //
-// A type is looked at once, by reflection, and turned into functions over the address of a value (package unsafe): the
-// log, the state hash and the calls between agents spend most of their time here, and a reflect.Value for every field is
-// three times as slow. Only maps, allocation and growth go through reflection when values move.
+// A type is looked at once and turned into functions over its values, because the log, the state hash and the calls that
+// place work spend much of their time here. ADR 0014 says why they go without package unsafe.
 package pack
 
 import (
 	"encoding"
 	"errors"
 	"fmt"
-	"math/bits"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
-	"unsafe"
 )
 
 // depthMax bounds the nesting of a value that Decode follows or skips.
 const depthMax = 64
 
-// coder is how one type is written, read and recognised as zero. All take the address of a value of that type; dec is
-// given one that is zero.
+// coder is how one type is written and read. enc is given a value that it can take the address of; dec is given one that
+// is zero and that it can set.
 type coder struct {
-	enc  func(b []byte, p unsafe.Pointer) []byte
-	dec  func(r *reader, p unsafe.Pointer) error
-	zero func(p unsafe.Pointer) bool
-	look look
+	enc func(b []byte, v reflect.Value) []byte
+	dec func(r *reader, v reflect.Value) error
 }
 
-// look is how the commonest kinds are recognised as zero without a call.
-type look uint8
-
-const (
-	lookCall  look = iota // coder.zero
-	look8                 // one byte
-	look32                // four
-	look64                // eight
-	lookWord              // a pointer, or the first word of a slice
-	lookEmpty             // a string
-)
-
 type field struct {
-	name string
-	key  []byte // the name as msgpack
-	off  uintptr
-	look look
-	c    *coder
+	name  string
+	key   []byte // the name as msgpack
+	index []int
+	kind  reflect.Kind
+	c     *coder
 }
 
 // Coder writes and reads values with one set of rules; it remembers the types that it has seen.
@@ -63,8 +46,8 @@ type Coder struct {
 var (
 	state Coder
 
-	// Wire has the rules of messages between agents, which other versions read with a msgpack library: fields of an
-	// embedded struct are fields of the struct around it, and a tag may rename a field.
+	// Wire has the rules of messages between agents, which go-msgpack reads and writes, too: fields of an embedded struct
+	// are fields of the struct around it, whose own hide those of the same name, and a tag may rename a field.
 	Wire = &Coder{wire: true}
 )
 
@@ -79,7 +62,7 @@ func Append(b []byte, v any) []byte {
 	if err != nil {
 		panic(err.Error())
 	}
-	return c.enc(b, rv.UnsafePointer())
+	return c.enc(b, rv.Elem())
 }
 
 // Decode reads exactly one value from data into v, a pointer. Fields that v's type does not have are skipped; bytes
@@ -114,7 +97,7 @@ func (m *Coder) Append(b []byte, v any) (out []byte, ok bool) {
 	if err != nil {
 		return b, false
 	}
-	return c.enc(b, rv.UnsafePointer()), true
+	return c.enc(b, rv.Elem()), true
 }
 
 // Decode reads exactly one value from data into v, a pointer; ok is false for a type that these rules have no form for.
@@ -133,7 +116,7 @@ func (m *Coder) Decode(data []byte, v any) (ok bool, err error) {
 func (c *coder) read(data []byte, rv reflect.Value) error {
 	rv.Elem().SetZero()
 	r := &reader{b: data}
-	if err := c.dec(r, rv.UnsafePointer()); err != nil {
+	if err := c.dec(r, rv.Elem()); err != nil {
 		return err
 	}
 	if len(r.b) > r.at {
@@ -196,39 +179,23 @@ func (b *builder) compile(t reflect.Type) *coder {
 	b.done[t] = c
 	switch t.Kind() {
 	case reflect.Bool:
-		c.enc, c.dec, c.look = encBool, decBool, look8
-	case reflect.Int64:
-		number[int64](c, t)
-	case reflect.Int:
-		number[int](c, t)
-	case reflect.Int32:
-		number[int32](c, t)
-	case reflect.Int16:
-		number[int16](c, t)
-	case reflect.Int8:
-		number[int8](c, t)
-	case reflect.Uint64:
-		unsigned[uint64](c, t)
-	case reflect.Uint:
-		unsigned[uint](c, t)
-	case reflect.Uint32:
-		unsigned[uint32](c, t)
-	case reflect.Uint16:
-		unsigned[uint16](c, t)
-	case reflect.Uint8:
-		unsigned[uint8](c, t)
+		c.enc, c.dec = encBool, decBool
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		c.enc, c.dec = encInt, decInt
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		c.enc, c.dec = encUint, decUint
 	case reflect.String:
-		c.enc, c.dec, c.look = encString, decString, lookEmpty
+		c.enc, c.dec = encString, decString
 	case reflect.Pointer:
 		pointer(c, b.compile(t.Elem()), t)
 	case reflect.Array:
 		if t.Elem().Kind() != reflect.Uint8 {
 			panic(refusal("array of " + t.Elem().String()))
 		}
-		byteArray(c, t.Len())
+		c.enc, c.dec = encArray, decArray
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			c.enc, c.dec, c.look = encBytes, decBytes, lookWord
+			c.enc, c.dec = encBytes, decBytes
 		} else {
 			slice(c, b.compile(t.Elem()), t)
 		}
@@ -239,114 +206,67 @@ func (b *builder) compile(t reflect.Type) *coder {
 	default:
 		panic(refusal("a value of type " + t.String() + " cannot be in the log or the state"))
 	}
-	if c.zero == nil {
-		c.zero = zeroOf(t)
-	}
 	return c
 }
 
-// zeroOf tells a zero value of a type as reflect.Value.IsZero does: all fields count, also those that are not written.
-func zeroOf(t reflect.Type) func(p unsafe.Pointer) bool {
-	switch t.Kind() {
-	case reflect.Bool, reflect.Int8, reflect.Uint8:
-		return func(p unsafe.Pointer) bool { return *(*uint8)(p) == 0 }
-	case reflect.Int16, reflect.Uint16:
-		return func(p unsafe.Pointer) bool { return *(*uint16)(p) == 0 }
-	case reflect.Int32, reflect.Uint32:
-		return func(p unsafe.Pointer) bool { return *(*uint32)(p) == 0 }
-	case reflect.Int64, reflect.Uint64:
-		return func(p unsafe.Pointer) bool { return *(*uint64)(p) == 0 }
-	case reflect.Int, reflect.Uint, reflect.Uintptr:
-		return func(p unsafe.Pointer) bool { return *(*uint)(p) == 0 }
+// isZero is v.IsZero, in less time for the commonest kinds.
+func (f *field) isZero(v reflect.Value) bool {
+	switch f.kind {
 	case reflect.String:
-		return func(p unsafe.Pointer) bool { return len(*(*string)(p)) == 0 }
-	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Interface:
-		return func(p unsafe.Pointer) bool { return *(*unsafe.Pointer)(p) == nil }
-	case reflect.Array:
-		if t.Elem().Kind() == reflect.Uint8 {
-			n := t.Len()
-			return func(p unsafe.Pointer) bool {
-				for _, x := range unsafe.Slice((*byte)(p), n) {
-					if x != 0 {
-						return false
-					}
-				}
-				return true
-			}
-		}
-	case reflect.Struct:
-		type part struct {
-			off  uintptr
-			zero func(p unsafe.Pointer) bool
-		}
-		var parts []part
-		for i := range t.NumField() {
-			f := t.Field(i)
-			parts = append(parts, part{f.Offset, zeroOf(f.Type)})
-		}
-		return func(p unsafe.Pointer) bool {
-			for i := range parts {
-				if !parts[i].zero(unsafe.Add(p, parts[i].off)) {
-					return false
-				}
-			}
-			return true
-		}
+		return v.Len() == 0
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return v.Int() == 0
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return v.Uint() == 0
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return v.IsNil()
 	}
-	return func(p unsafe.Pointer) bool { return reflect.NewAt(t, p).Elem().IsZero() }
+	return v.IsZero()
 }
 
-// isZero is c.zero, without the call for the commonest kinds.
-func (f *field) isZero(p unsafe.Pointer) bool {
-	switch f.look {
-	case look8:
-		return *(*uint8)(p) == 0
-	case look32:
-		return *(*uint32)(p) == 0
-	case look64:
-		return *(*uint64)(p) == 0
-	case lookWord:
-		return *(*unsafe.Pointer)(p) == nil
-	case lookEmpty:
-		return len(*(*string)(p)) == 0
+// of returns the field of a struct.
+func (f *field) of(v reflect.Value) reflect.Value {
+	if len(f.index) == 1 {
+		return v.Field(f.index[0])
 	}
-	return f.c.zero(p)
+	return v.FieldByIndex(f.index)
 }
 
-// fields are those of a struct that are written, by name; base is where the struct lies in the outermost one.
-func (b *builder) fields(t reflect.Type, base uintptr) []field {
-	var out []field
-	for i := range t.NumField() {
-		f := t.Field(i)
+// Field is a field of a struct and the name it has in a message.
+type Field struct {
+	Name                string
+	reflect.StructField // Index leads to it from the outermost struct
+}
+
+// Fields returns the fields of a struct that are written, by name.
+func (m *Coder) Fields(t reflect.Type) []Field {
+	var out []Field
+	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("codec"), ",")
-		if name == "-" {
+		inline := m.wire && f.Anonymous && name == ""
+		if name == "-" || inline && f.Type.Kind() == reflect.Struct || !inline && !f.IsExported() || !m.wire && len(f.Index) > 1 {
 			continue
 		}
-		if b.m.wire && f.Anonymous {
-			if f.Type.Kind() != reflect.Struct || name != "" {
-				panic(refusal(t.String() + " embeds " + f.Type.String()))
-			}
-			out = append(out, b.fields(f.Type, base+f.Offset)...)
-			continue
+		if inline {
+			panic(refusal(t.String() + " embeds " + f.Type.String()))
 		}
-		if !f.IsExported() {
-			continue
-		}
-		if name == "" || !b.m.wire {
+		if name == "" || !m.wire {
 			name = f.Name
 		}
-		c := b.compile(f.Type)
-		out = append(out, field{name: name, key: appendString(nil, name), off: base + f.Offset, look: c.look, c: c})
+		out = append(out, Field{name, f})
 	}
+	slices.SortFunc(out, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-// fieldsMax bounds the fields of a struct, so that those to be written fit in a few words of bits.
+// fieldsMax bounds the fields of a struct, so that a byte counts them.
 const fieldsMax = 256
 
 func (b *builder) structure(c *coder, t reflect.Type) {
-	fields := b.fields(t, 0)
-	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
+	var fields []field
+	for _, f := range b.m.Fields(t) {
+		fields = append(fields, field{f.Name, appendString(nil, f.Name), f.Index, f.Type.Kind(), b.compile(f.Type)})
+	}
 	if len(fields) > fieldsMax {
 		panic(refusal(t.String() + " has too many fields"))
 	}
@@ -355,28 +275,24 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 			panic(refusal(t.String() + " has two fields called " + fields[i].name))
 		}
 	}
-	words := (len(fields) + 63) / 64
-	c.enc = func(b []byte, p unsafe.Pointer) []byte {
-		var set [fieldsMax / 64]uint64
+	c.enc = func(b []byte, v reflect.Value) []byte {
+		var set [fieldsMax]uint8
 		n := 0
 		for i := range fields {
-			f := &fields[i]
-			if !f.isZero(unsafe.Add(p, f.off)) {
-				set[i/64] |= 1 << (i % 64)
+			if f := &fields[i]; !f.isZero(f.of(v)) {
+				set[n] = uint8(i)
 				n++
 			}
 		}
 		b = appendMapHeader(b, n)
-		for w, left := range set[:words] {
-			for ; left != 0; left &= left - 1 {
-				f := &fields[w*64+bits.TrailingZeros64(left)]
-				b = append(b, f.key...)
-				b = f.c.enc(b, unsafe.Add(p, f.off))
-			}
+		for _, i := range set[:n] {
+			f := &fields[i]
+			b = append(b, f.key...)
+			b = f.c.enc(b, f.of(v))
 		}
 		return b
 	}
-	c.dec = func(r *reader, p unsafe.Pointer) error {
+	c.dec = func(r *reader, v reflect.Value) error {
 		if r.isNil() {
 			return nil
 		}
@@ -408,7 +324,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 					continue
 				}
 			}
-			if err := fields[i].c.dec(r, unsafe.Add(p, fields[i].off)); err != nil {
+			if err := fields[i].c.dec(r, fields[i].of(v)); err != nil {
 				return fmt.Errorf("%s: %w", fields[i].name, err)
 			}
 			next = i + 1
@@ -421,52 +337,40 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
 
 func pointer(c, elem *coder, t reflect.Type) {
-	c.look = lookWord
-	c.enc = func(b []byte, p unsafe.Pointer) []byte {
-		at := *(*unsafe.Pointer)(p)
-		if at == nil {
+	c.enc = func(b []byte, v reflect.Value) []byte {
+		if v.IsNil() {
 			return append(b, 0xc0)
 		}
-		return elem.enc(b, at)
+		return elem.enc(b, v.Elem())
 	}
 	of := t.Elem()
-	c.dec = func(r *reader, p unsafe.Pointer) error {
+	c.dec = func(r *reader, v reflect.Value) error {
 		if r.isNil() {
-			*(*unsafe.Pointer)(p) = nil
 			return nil
 		}
-		at := reflect.New(of).UnsafePointer()
-		if err := elem.dec(r, at); err != nil {
+		at := reflect.New(of)
+		if err := elem.dec(r, at.Elem()); err != nil {
 			return err
 		}
-		*(*unsafe.Pointer)(p) = at
+		v.Set(at)
 		return nil
 	}
 }
 
-// sliceHead is how a slice lies in memory.
-type sliceHead struct {
-	data     unsafe.Pointer
-	len, cap int
-}
-
 func slice(c, elem *coder, t reflect.Type) {
-	c.look = lookWord
-	size := t.Elem().Size()
-	c.enc = func(b []byte, p unsafe.Pointer) []byte {
-		s := (*sliceHead)(p)
-		if s.data == nil {
+	c.enc = func(b []byte, v reflect.Value) []byte {
+		if v.IsNil() {
 			return append(b, 0xc0)
 		}
-		b = appendArrayHeader(b, s.len)
-		for i := range s.len {
-			b = elem.enc(b, unsafe.Add(s.data, uintptr(i)*size))
+		n := v.Len()
+		b = appendArrayHeader(b, n)
+		for i := range n {
+			b = elem.enc(b, v.Index(i))
 		}
 		return b
 	}
-	c.dec = func(r *reader, p unsafe.Pointer) error {
+	c.dec = func(r *reader, v reflect.Value) error {
 		if r.isNil() {
-			*(*sliceHead)(p) = sliceHead{}
 			return nil
 		}
 		n, err := r.arrayHeader()
@@ -478,18 +382,15 @@ func slice(c, elem *coder, t reflect.Type) {
 		}
 		defer r.leave()
 		have := min(n, 256) // grown as elements really arrive: a header alone costs nothing
-		s := reflect.NewAt(t, p).Elem()
-		s.Set(reflect.MakeSlice(t, have, have))
-		at := s.UnsafePointer()
+		v.Set(reflect.MakeSlice(t, have, have))
 		for i := range n {
 			if i == have {
 				more := min(n-have, have)
-				s.Grow(more)
+				v.Grow(more)
 				have += more
-				s.SetLen(have)
-				at = s.UnsafePointer()
+				v.SetLen(have)
 			}
-			if err := elem.dec(r, unsafe.Add(at, uintptr(i)*size)); err != nil {
+			if err := elem.dec(r, v.Index(i)); err != nil {
 				return fmt.Errorf("[%d]: %w", i, err)
 			}
 		}
@@ -498,33 +399,28 @@ func slice(c, elem *coder, t reflect.Type) {
 }
 
 func mapping(c, key, elem *coder, t reflect.Type) {
-	c.look = lookWord
-	if t.Key() == stringType && t.Elem() == stringType {
+	if t == stringsType {
 		c.enc, c.dec = encStrings, decStrings
 		return
 	}
 	less := keyLess(t.Key())
-	c.enc = func(b []byte, p unsafe.Pointer) []byte {
-		v := reflect.NewAt(t, p).Elem()
+	c.enc = func(b []byte, v reflect.Value) []byte {
 		if v.IsNil() {
 			return append(b, 0xc0)
 		}
 		keys := v.MapKeys()
 		slices.SortFunc(keys, less)
 		b = appendMapHeader(b, len(keys))
-		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
-		for _, name := range keys {
-			k.Elem().Set(name)
-			b = key.enc(b, k.UnsafePointer())
-			e.Elem().Set(v.MapIndex(name))
-			b = elem.enc(b, e.UnsafePointer())
+		e := reflect.New(t.Elem()).Elem() // an array in a value in a map has no address
+		for _, k := range keys {
+			b = key.enc(b, k)
+			e.Set(v.MapIndex(k))
+			b = elem.enc(b, e)
 		}
 		return b
 	}
-	c.dec = func(r *reader, p unsafe.Pointer) error {
-		v := reflect.NewAt(t, p).Elem()
+	c.dec = func(r *reader, v reflect.Value) error {
 		if r.isNil() {
-			v.SetZero()
 			return nil
 		}
 		n, err := r.mapHeader()
@@ -536,28 +432,28 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 		}
 		defer r.leave()
 		m := reflect.MakeMapWithSize(t, min(n, 256))
-		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
+		k, e := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
 		for range n {
-			k.Elem().SetZero()
-			if err := key.dec(r, k.UnsafePointer()); err != nil {
+			k.SetZero()
+			if err := key.dec(r, k); err != nil {
 				return err
 			}
-			e.Elem().SetZero()
-			if err := elem.dec(r, e.UnsafePointer()); err != nil {
-				return fmt.Errorf("[%v]: %w", k.Elem(), err)
+			e.SetZero()
+			if err := elem.dec(r, e); err != nil {
+				return fmt.Errorf("[%v]: %w", k, err)
 			}
-			m.SetMapIndex(k.Elem(), e.Elem())
+			m.SetMapIndex(k, e)
 		}
 		v.Set(m)
 		return nil
 	}
 }
 
-var stringType = reflect.TypeFor[string]()
+var stringsType = reflect.TypeFor[map[string]string]()
 
 // encStrings and decStrings are mapping for the commonest map.
-func encStrings(b []byte, p unsafe.Pointer) []byte {
-	m := *(*map[string]string)(p)
+func encStrings(b []byte, v reflect.Value) []byte {
+	m := v.Interface().(map[string]string)
 	if m == nil {
 		return append(b, 0xc0)
 	}
@@ -574,10 +470,8 @@ func encStrings(b []byte, p unsafe.Pointer) []byte {
 	return b
 }
 
-func decStrings(r *reader, p unsafe.Pointer) error {
-	at := (*map[string]string)(p)
+func decStrings(r *reader, v reflect.Value) error {
 	if r.isNil() {
-		*at = nil
 		return nil
 	}
 	n, err := r.mapHeader()
@@ -590,15 +484,16 @@ func decStrings(r *reader, p unsafe.Pointer) error {
 	defer r.leave()
 	m := make(map[string]string, min(n, 256))
 	for range n {
-		var k, v string
-		if err := decString(r, unsafe.Pointer(&k)); err != nil {
+		k, err := r.text()
+		if err != nil {
 			return err
 		}
-		if err := decString(r, unsafe.Pointer(&v)); err != nil {
+		at, err := r.text()
+		if err != nil {
 			return fmt.Errorf("[%v]: %w", k, err)
 		}
-		m[k] = v
+		m[k] = at
 	}
-	*at = m
+	v.Set(reflect.ValueOf(m))
 	return nil
 }

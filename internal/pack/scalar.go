@@ -2,11 +2,9 @@ package pack
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"reflect"
 	"strings"
-	"unsafe"
 )
 
 func keyLess(t reflect.Type) func(a, b reflect.Value) int {
@@ -27,93 +25,23 @@ func keyLess(t reflect.Type) func(a, b reflect.Value) int {
 	panic(refusal("map key of type " + t.String() + "; want a string or an unsigned integer"))
 }
 
-func encBool(b []byte, p unsafe.Pointer) []byte {
-	if *(*bool)(p) {
+func encBool(b []byte, v reflect.Value) []byte {
+	if v.Bool() {
 		return append(b, 0xc3)
 	}
 	return append(b, 0xc2)
 }
 
-func number[T int | int8 | int16 | int32 | int64](c *coder, t reflect.Type) {
-	c.look = lookOf(t)
-	c.enc = func(b []byte, p unsafe.Pointer) []byte { return appendInt(b, int64(*(*T)(p))) }
-	c.dec = func(r *reader, p unsafe.Pointer) error {
-		if r.isNil() {
-			*(*T)(p) = 0
-			return nil
-		}
-		u, neg, err := r.integer()
-		if err != nil {
-			return err
-		}
-		if !neg && u > math.MaxInt64 || int64(T(u)) != int64(u) {
-			return fmt.Errorf("msgpack: integer does not fit %s", t)
-		}
-		*(*T)(p) = T(u)
-		return nil
-	}
-}
+func encInt(b []byte, v reflect.Value) []byte    { return appendInt(b, v.Int()) }
+func encUint(b []byte, v reflect.Value) []byte   { return appendUint(b, v.Uint()) }
+func encString(b []byte, v reflect.Value) []byte { return appendString(b, v.String()) }
+func encArray(b []byte, v reflect.Value) []byte  { return appendBin(b, v.Bytes()) }
 
-func unsigned[T uint | uint8 | uint16 | uint32 | uint64](c *coder, t reflect.Type) {
-	c.look = lookOf(t)
-	c.enc = func(b []byte, p unsafe.Pointer) []byte { return appendUint(b, uint64(*(*T)(p))) }
-	c.dec = func(r *reader, p unsafe.Pointer) error {
-		if r.isNil() {
-			*(*T)(p) = 0
-			return nil
-		}
-		u, neg, err := r.integer()
-		if err != nil {
-			return err
-		}
-		if neg || uint64(T(u)) != u {
-			return fmt.Errorf("msgpack: integer does not fit %s", t)
-		}
-		*(*T)(p) = T(u)
-		return nil
-	}
-}
-
-func lookOf(t reflect.Type) look {
-	switch t.Size() {
-	case 1:
-		return look8
-	case 4:
-		return look32
-	case 8:
-		return look64
-	}
-	return lookCall
-}
-
-func encString(b []byte, p unsafe.Pointer) []byte { return appendString(b, *(*string)(p)) }
-
-func encBytes(b []byte, p unsafe.Pointer) []byte {
-	s := *(*[]byte)(p)
-	if s == nil {
+func encBytes(b []byte, v reflect.Value) []byte {
+	if v.IsNil() {
 		return append(b, 0xc0)
 	}
-	return appendBin(b, s)
-}
-
-func byteArray(c *coder, n int) {
-	c.enc = func(b []byte, p unsafe.Pointer) []byte { return appendBin(b, unsafe.Slice((*byte)(p), n)) }
-	c.dec = func(r *reader, p unsafe.Pointer) error {
-		at := unsafe.Slice((*byte)(p), n)
-		if r.isNil() {
-			clear(at)
-			return nil
-		}
-		s, err := r.str()
-		if err != nil {
-			return err
-		}
-		if len(s) != n {
-			return fmt.Errorf("msgpack: %d bytes where %d are wanted", len(s), n)
-		}
-		copy(at, s)
-		return nil
-	}
+	return appendBin(b, v.Bytes())
 }
 
 func appendInt(b []byte, i int64) []byte {
