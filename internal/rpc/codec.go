@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
@@ -11,16 +12,20 @@ import (
 	"github.com/muster-sched/muster/internal/pack"
 )
 
-// handle is the codec of the wire for types that pack.Wire has no form for: msgpack with the new string and time
-// formats, structs as maps so that fields may be added, nesting bounded so that a hostile body cannot exhaust the stack.
-// pack.Wire writes the same form, but for zero fields, which it leaves out, and takes a third of the time; either reads
-// what the other wrote, so that versions may differ.
+// handle writes what package pack writes, byte for byte: integers in their shortest form, map keys sorted. Zero fields
+// are left out before the library sees them (sparse.go). Structs are maps, so that fields may be added. Nesting is bounded
+// so that a hostile body cannot exhaust the stack.
 var handle = func() *codec.MsgpackHandle {
-	h := &codec.MsgpackHandle{WriteExt: true}
+	h := &codec.MsgpackHandle{WriteExt: true, PositiveIntUnsigned: true}
 	h.RawToString = true
+	h.Canonical = true
 	h.MaxDepth = maxDepth
 	return h
 }()
+
+// Packed marks a message that package pack encodes and decodes instead of go-msgpack. Those are messages that are sent so
+// often that the library would cost more than the limits of ADR 0014.
+type Packed interface{ Packed() }
 
 // maxDepth is how deeply a body may nest.
 const maxDepth = 128
@@ -40,21 +45,16 @@ const scratchMax = 1 << 20
 
 var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, handle) }}
 
-// Encode is v in the wire's encoding.
+// Encode returns v in the wire's encoding.
 func Encode(v any) (out []byte, err error) {
-	if r, ok := v.(Raw); ok {
-		return r, nil
-	}
-	scratch := scratches.Get().(*[]byte)
-	if b, ok := pack.Wire.Append((*scratch)[:0], v); ok {
-		out = bytes.Clone(b)
-		if cap(b) <= scratchMax {
-			*scratch = b
-			scratches.Put(scratch)
-		}
-		return out, nil
+	switch v := v.(type) {
+	case Raw:
+		return v, nil
+	case Packed:
+		return encodePacked(v)
 	}
 	e := encoders.Get().(*codec.Encoder)
+	scratch := scratches.Get().(*[]byte)
 	defer func() {
 		if r := recover(); r != nil {
 			out, err = nil, fmt.Errorf("encode %T: %v", v, r)
@@ -62,21 +62,40 @@ func Encode(v any) (out []byte, err error) {
 		}
 		encoders.Put(e)
 	}()
-	out = make([]byte, 0, 256)
-	e.ResetBytes(&out)
-	if err := e.Encode(v); err != nil {
+	b := (*scratch)[:0]
+	e.ResetBytes(&b)
+	if err := e.Encode(sparseOf(v)); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
-	return out, nil
+	return keep(scratch, b), nil
 }
 
-// Decode reads b into v, a pointer. It refuses bodies that nest too deeply or go on after the value.
+// keep returns b's bytes, and b as a buffer for the next body.
+func keep(scratch *[]byte, b []byte) []byte {
+	out := bytes.Clone(b)
+	if cap(b) <= scratchMax {
+		*scratch = b
+		scratches.Put(scratch)
+	}
+	return out
+}
+
+func encodePacked(v Packed) ([]byte, error) {
+	scratch := scratches.Get().(*[]byte)
+	b, ok := pack.Wire.Append((*scratch)[:0], v)
+	if !ok {
+		return nil, fmt.Errorf("encode %T: package pack has no form for it", v)
+	}
+	return keep(scratch, b), nil
+}
+
+// Decode reads b into v, a pointer. It refuses bodies that nest too deeply, have too many items, or go on after the value.
 func Decode(b []byte, v any) (err error) {
 	if err := checkShape(b); err != nil {
 		return fmt.Errorf("decode %T: %w", v, err)
 	}
-	if ok, err := pack.Wire.Decode(b, v); ok {
-		if err != nil {
+	if p, ok := v.(Packed); ok {
+		if err := decodePacked(b, p); err != nil {
 			return fmt.Errorf("decode %T: %w", v, err)
 		}
 		return nil
@@ -90,11 +109,22 @@ func Decode(b []byte, v any) (err error) {
 		d.ResetBytes(nil)
 		decoders.Put(d)
 	}()
+	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && !rv.IsNil() {
+		rv.Elem().SetZero() // the library would leave alone what the body does not mention
+	}
 	d.ResetBytes(b)
 	if err := d.Decode(v); err != nil {
 		return fmt.Errorf("decode %T: %w", v, err)
 	}
 	return nil
+}
+
+func decodePacked(b []byte, v Packed) error {
+	ok, err := pack.Wire.Decode(b, v)
+	if !ok {
+		return errors.New("package pack has no form for it")
+	}
+	return err
 }
 
 var (

@@ -1,0 +1,132 @@
+package rpc
+
+import (
+	"encoding"
+	"reflect"
+	"sync"
+
+	"github.com/muster-sched/muster/internal/pack"
+)
+
+// go-msgpack can leave out zero fields by tags on every type, but then an empty list is left out, too, and an array of
+// zeros is not. Whether a list is nil or empty is part of a job, and a record has many ids of zeros. So a struct is
+// handed to the library as the list of its fields that are not zero, which is what package pack writes.
+
+// sparse is a map, as its keys and values in turns.
+type sparse []any
+
+// MapBySlice tells the library that the list is a map.
+func (sparse) MapBySlice() {}
+
+// shape is what sparseOf knows about a type.
+type shape struct {
+	plain  bool   // there is no struct in it: the library writes it as it is
+	elem   *shape // of a pointer, list or map
+	fields []part // of a struct, by name
+}
+
+type part struct {
+	name  any // a string
+	index []int
+	shape *shape
+}
+
+var shapes sync.Map // reflect.Type -> *shape
+
+// sparseOf returns v without its zero fields, for the encoder.
+func sparseOf(v any) any {
+	rv := reflect.ValueOf(v)
+	if !rv.IsValid() {
+		return nil
+	}
+	s, ok := shapes.Load(rv.Type())
+	if !ok {
+		known := map[reflect.Type]*shape{}
+		s = shapeOf(rv.Type(), known)
+		shapes.Store(rv.Type(), s)
+	}
+	return s.(*shape).of(rv)
+}
+
+var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
+
+// shapeOf looks at a type once; known has the types that are being looked at, for those that contain themselves.
+func shapeOf(t reflect.Type, known map[reflect.Type]*shape) *shape {
+	if s := known[t]; s != nil {
+		return s
+	}
+	s := &shape{}
+	known[t] = s
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		s.elem = shapeOf(t.Elem(), known)
+		s.plain = s.elem.plain
+	case reflect.Struct:
+		if s.plain = t.Implements(binaryType); s.plain {
+			break
+		}
+		for _, f := range pack.Wire.Fields(t) {
+			s.fields = append(s.fields, part{f.Name, f.Index, shapeOf(f.Type, known)})
+		}
+	default:
+		s.plain = true
+	}
+	return s
+}
+
+func (s *shape) of(v reflect.Value) any {
+	if s.plain {
+		if v.CanAddr() {
+			return v.Addr().Interface() // a pointer takes no memory of its own
+		}
+		return v.Interface()
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return s.elem.of(v.Elem())
+		}
+	case reflect.Slice:
+		if !v.IsNil() {
+			out := make([]any, v.Len())
+			for i := range out {
+				out[i] = s.elem.of(v.Index(i))
+			}
+			return out
+		}
+	case reflect.Map:
+		if !v.IsNil() {
+			return s.entries(v)
+		}
+	case reflect.Struct:
+		var few [32]any
+		out := few[:0]
+		for i := range s.fields {
+			p := &s.fields[i]
+			f := v.Field(p.index[0])
+			if len(p.index) > 1 {
+				f = v.FieldByIndex(p.index)
+			}
+			if !f.IsZero() {
+				out = append(out, p.name, p.shape.of(f))
+			}
+		}
+		return append(make(sparse, 0, len(out)), out...)
+	}
+	return nil
+}
+
+var anyType = reflect.TypeFor[any]()
+
+// entries is a map with values that are shortened; the library sorts the keys.
+func (s *shape) entries(v reflect.Value) any {
+	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), anyType), v.Len())
+	for it := v.MapRange(); it.Next(); {
+		e := reflect.New(anyType).Elem()
+		if of := s.elem.of(it.Value()); of != nil {
+			e.Set(reflect.ValueOf(of))
+		}
+		out.SetMapIndex(it.Key(), e)
+	}
+	return out.Interface()
+}
