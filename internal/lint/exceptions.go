@@ -16,4 +16,5 @@ var exceptions = []exception{
 	{"map-order", "scheduler/jobdiff/diff.go:flattenValue", "it fills a map whose keys are sorted when the diff is written"},
 	{"map-order", "scheduler/suggest.go:restored", "it fills a map, a driver from a driver of the same name"},
 	{"map-order", "fsm/acct.go:exit", "it sets booleans, and keeps the newest of the failed ones by a total order"},
+	{"map-order", "internal/pack/pack.go:learn", "it fills a map of what types are written by"},
 }

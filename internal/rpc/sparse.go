@@ -77,7 +77,7 @@ func shapeOf(t reflect.Type, known map[reflect.Type]*shape) *shape {
 func (s *shape) of(v reflect.Value) any {
 	if s.plain {
 		if v.CanAddr() {
-			return v.Addr().Interface() // a pointer takes no memory of its own
+			return v.Addr().Interface() // a pointer needs no copy
 		}
 		return v.Interface()
 	}
