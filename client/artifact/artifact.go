@@ -1,6 +1,6 @@
-// Package artifact fetches files for tasks: over http and https, and with git where the node has it. What comes from
-// elsewhere is not trusted: it is fetched and unpacked by a child process without the agent's rights, files and secrets,
-// with limits on bytes, files and time, into a directory of its own from which it cannot lead out.
+// Package artifact fetches files for tasks: over http and https, and with git where the node has it. Sources are
+// untrusted: a child process without the agent's rights, files and secrets fetches and unpacks them, with limits on
+// bytes, files and time, into a separate directory from which nothing can lead out.
 package artifact
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Limits of what one artifact may be.
+// Limits of one artifact.
 const (
 	BytesMax = 100 << 30 // fetched, and unpacked
 	FilesMax = 100_000
@@ -49,7 +49,7 @@ func (r refusal) Is(target error) bool { return target == ErrRefused }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
 
-// plan is a Spec that was understood.
+// plan is a parsed Spec.
 type plan struct {
 	Kind     string // "http" or "git"
 	URL      string
@@ -60,12 +60,12 @@ type plan struct {
 	Spec     Spec
 }
 
-// archives are the endings that say how a file is packed, longer ones first.
+// archives are the file endings of archive formats, longer ones first.
 var archives = []struct{ ending, kind string }{
 	{".tar.gz", "tar.gz"}, {".tgz", "tar.gz"}, {".tar.bz2", "tar.bz2"}, {".tbz2", "tar.bz2"}, {".tar", "tar"}, {".zip", "zip"}, {".gz", "gz"}, {".bz2", "bz2"},
 }
 
-// Check tells what is wrong with a specification, without fetching anything.
+// Check returns an error if a specification is invalid, without fetching anything.
 func (s Spec) Check() error {
 	_, err := s.plan()
 	return err
@@ -173,7 +173,7 @@ func (s Spec) plan() (*plan, error) {
 	return p, nil
 }
 
-// hide leaves the user with his password out of a URL, and what its options are: signed URLs have their key there.
+// hide removes user, password and option values from a URL: signed URLs have their key there.
 func hide(s string) string {
 	head, query, asks := strings.Cut(s, "?")
 	if i := strings.Index(head, "://"); i >= 0 {
@@ -190,7 +190,7 @@ func hide(s string) string {
 	return head
 }
 
-// The child process: the same binary with a hidden verb and an environment variable reads a Spec as JSON from its
+// The child process is the same binary with a hidden verb and an environment variable. It reads a Spec as JSON from its
 // standard input, fetches into its working directory, and writes an answer.
 const (
 	childVerb = "fetch-artifact"
@@ -204,11 +204,11 @@ type answer struct {
 	Refused bool
 }
 
-// passed are the variables that the child gets of the agent's environment.
+// passed are the variables of the agent's environment that the child gets.
 var passed = []string{"PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
-// Fetch fetches an artifact into dir, which is to be empty; what is in there afterwards is not to be trusted either. An
-// agent that is root gives dir to a user without rights and fetches as that.
+// Fetch fetches an artifact into dir, which must be empty; the result is untrusted. An agent that is root gives dir to
+// an unprivileged user and fetches as that user.
 func Fetch(ctx context.Context, s Spec, dir string) error {
 	if err := s.Check(); err != nil {
 		return err
@@ -219,7 +219,7 @@ func Fetch(ctx context.Context, s Spec, dir string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", childVerb) // which needs no way to the binary that others may go
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", childVerb) // works without a path to the binary that other users may traverse
 	cmd.Dir = dir
 	cmd.Env = []string{childEnv + "=1", "HOME=" + dir, "TMPDIR=" + dir, "GOMAXPROCS=2", "GOMEMLIMIT=256MiB", "GOTRACEBACK=none", "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "GIT_ALLOW_PROTOCOL=https:http:ssh:git"}
 	for _, k := range passed {

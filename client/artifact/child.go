@@ -78,7 +78,7 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 	defer cancel(nil)
 	idle := time.AfterFunc(p.Spec.IdleMax, func() { cancel(fmt.Errorf("the server has sent nothing for %s", p.Spec.IdleMax)) })
 	defer idle.Stop()
-	why := func(err error) error { // without the URL, which may hold secrets
+	why := func(err error) error { // without the URL, which may contain secrets
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -155,7 +155,7 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 	return root.Remove(packed)
 }
 
-// watched says when something was read.
+// watched reports each successful read.
 type watched struct {
 	r    io.Reader
 	read func()
@@ -170,7 +170,7 @@ func (w watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hasher reads "sha256:..." or, by its length, a bare sum.
+// hasher parses "sha256:..." or a bare sum, whose length determines the algorithm.
 func hasher(s string) (hash.Hash, []byte, error) {
 	kind, sum, ok := strings.Cut(s, ":")
 	if !ok {
@@ -208,7 +208,7 @@ func (p *plan) clone(ctx context.Context, root *os.Root) error {
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			said := strings.ReplaceAll(strings.TrimSpace(string(out)), p.URL, hide(p.URL))
-			if u, uerr := url.Parse(p.URL); uerr == nil { // git leaves the password out, not always the options
+			if u, uerr := url.Parse(p.URL); uerr == nil { // git hides the password, but not always the options
 				for _, secret := range []string{u.RawQuery, u.User.String()} {
 					if secret != "" {
 						said = strings.ReplaceAll(said, secret, "...")

@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// unpacker writes files below root and counts them. No name, and no link that an archive makes on the way, leads out.
+// unpacker writes files below root and counts them. No name, and no link that an archive creates, leads out.
 type unpacker struct {
 	root  *os.Root
-	bytes int64 // that may still be written
+	bytes int64 // how many may still be written
 	files int
 }
 
@@ -193,7 +193,7 @@ func (u *unpacker) zipped(e *zip.File) error {
 	return u.file(e.Name, mode, r)
 }
 
-// check walks over what somebody else has written: a repository's links stay inside, and it is not too large.
+// check walks over a tree that another program has written: its links must stay inside, and it must not be too large.
 func (u *unpacker) check() error {
 	return fs.WalkDir(u.root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -35,7 +35,7 @@ func Task(name, driver, config string) *structs.Task {
 	}
 }
 
-// Place makes an allocation of a job's first group on a node; edit may change it before it is seen.
+// Place creates an allocation of a job's first group on a node; edit may change it before it is visible.
 func (s *Server) Place(node structs.NodeID, job *structs.Job, edit ...func(*structs.Allocation)) structs.AllocID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +95,8 @@ func (s *Server) Forget(id structs.AllocID) {
 	s.publishAll(s.touch())
 }
 
-// Restore makes the servers a cluster that was restored from a backup: an older index in a newer epoch, without the
-// named allocations.
+// Restore turns the servers into a cluster that was restored from a backup: an older index in a newer epoch, without
+// the named allocations.
 func (s *Server) Restore(without ...structs.AllocID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *Server) Restore(without ...structs.AllocID) {
 	s.publishAll(s.touch())
 }
 
-// drop removes an allocation; called with mu held.
+// drop removes an allocation. The caller holds mu.
 func (s *Server) drop(id structs.AllocID) {
 	if a := s.allocs[id]; a != nil {
 		delete(s.hub(a.NodeID).allocs, id)
@@ -115,14 +115,14 @@ func (s *Server) drop(id structs.AllocID) {
 	}
 }
 
-// Fail makes calls fail for which fault gives an error; nil ends that.
+// Fail makes calls fail for which fault returns an error; nil ends that.
 func (s *Server) Fail(fault func(method string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fault = fault
 }
 
-// Answer changes every answer to a poll, and lets polls wait for nothing; nil ends that.
+// Answer changes every answer to a poll, and answers polls at once; nil ends that.
 func (s *Server) Answer(change func(*methods.NodePollResponse)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,14 +134,14 @@ func (s *Server) Answer(change func(*methods.NodePollResponse)) {
 	}
 }
 
-// Servers sets the addresses told to nodes.
+// Servers sets the server addresses in answers to nodes.
 func (s *Server) Servers(addrs ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.servers = addrs
 }
 
-// Nodes returns the ids of the registered nodes, in no order.
+// Nodes returns the ids of the registered nodes, unordered.
 func (s *Server) Nodes() []structs.NodeID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,14 +191,14 @@ func (s *Server) Back(id structs.NodeID) rpc.Caller {
 	return s.back[id]
 }
 
-// Alloc is an allocation as the servers know it, or nil.
+// Alloc returns an allocation in the servers' state, or nil.
 func (s *Server) Alloc(id structs.AllocID) *structs.Allocation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.allocs[id]
 }
 
-// Seen is every report about an allocation.
+// Seen returns every report about an allocation.
 func (s *Server) Seen(id structs.AllocID) []structs.AllocObserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *Server) WaitStatus(t testing.TB, id structs.AllocID, want structs.Clien
 	return s.Alloc(id)
 }
 
-// dump tells what the servers know, for the message of a failed test.
+// dump formats the servers' state for the message of a failed test.
 func (s *Server) dump() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

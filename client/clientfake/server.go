@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Server is the servers of a cluster, as far as nodes see them.
+// Server imitates the servers of a cluster, as nodes see them.
 type Server struct {
 	TTL  time.Duration // of heartbeats
 	Most int           // allocations that one answer to a poll has in full; 0 is no limit
@@ -27,7 +27,7 @@ type Server struct {
 	index   structs.Index
 	nodes   map[structs.NodeID]*structs.Node
 	beats   map[structs.NodeID]int
-	back    map[structs.NodeID]rpc.Caller // how to call a node
+	back    map[structs.NodeID]rpc.Caller // calls a node
 	allocs  map[structs.AllocID]*structs.Allocation
 	seen    map[structs.AllocID][]structs.AllocObserved // every report, in order
 	events  []structs.NodeEvent
@@ -41,7 +41,7 @@ type Server struct {
 	calls   map[string]int
 	hubs    map[structs.NodeID]*hub
 	rosters map[structs.RosterKey]*structs.Roster
-	queued  bool // nobody has its turn to save its state
+	queued  bool // no allocation may save its state now
 }
 
 // New makes empty servers.
@@ -77,7 +77,7 @@ func New() *Server {
 	return s
 }
 
-// Registry returns what the servers answer.
+// Registry returns the methods of the servers.
 func (s *Server) Registry() *rpc.Registry { return s.reg }
 
 // InProcess returns a caller for a node in this process that back reaches.
@@ -85,7 +85,7 @@ func (s *Server) InProcess(back rpc.Caller) rpc.Caller {
 	return s.reg.Local(rpc.Peer{Role: "client"}, back)
 }
 
-// touch makes a new index; called with mu held.
+// touch creates a new index. The caller holds mu.
 func (s *Server) touch() structs.Index {
 	s.index++
 	close(s.changed)
@@ -95,7 +95,7 @@ func (s *Server) touch() structs.Index {
 
 var errSecret = structs.Errorf(structs.CodeDenied, "the node's secret is wrong")
 
-// LetSave says whether allocations that end have their turn to save their state; at first they do.
+// LetSave sets whether ending allocations may save their state; initially they may.
 func (s *Server) LetSave(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *Server) saveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveT
 	return &methods.SaveTurn{Now: true}, nil
 }
 
-// auth checks a node's secret; called with mu held.
+// auth checks a node's secret. The caller holds mu.
 func (s *Server) auth(a methods.NodeAuth) (*structs.Node, error) {
 	n := s.nodes[a.NodeID]
 	if n == nil {
@@ -195,14 +195,14 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 	}
 }
 
-// hub is what polls of one node wait for.
+// hub is the state that polls of one node wait for.
 type hub struct {
-	index   structs.Index // last change of what belongs on the node
+	index   structs.Index // last change of the node's allocations
 	allocs  map[structs.AllocID]bool
 	changed chan struct{}
 }
 
-// hub is a node's; called with mu held.
+// hub returns a node's hub. The caller holds mu.
 func (s *Server) hub(id structs.NodeID) *hub {
 	h := s.hubs[id]
 	if h == nil {
@@ -212,7 +212,7 @@ func (s *Server) hub(id structs.NodeID) *hub {
 	return h
 }
 
-// publish lets a node see a change; called with mu held.
+// publish makes a change visible to a node. The caller holds mu.
 func (s *Server) publish(node structs.NodeID, index structs.Index) {
 	h := s.hub(node)
 	h.index = index
@@ -220,14 +220,14 @@ func (s *Server) publish(node structs.NodeID, index structs.Index) {
 	h.changed = make(chan struct{})
 }
 
-// publishAll lets every node see a change; called with mu held.
+// publishAll makes a change visible to every node. The caller holds mu.
 func (s *Server) publishAll(index structs.Index) {
 	for id := range s.hubs {
 		s.publish(id, index)
 	}
 }
 
-// list returns what belongs on a node, at the index at which that last changed; called with mu held.
+// list returns the allocations of a node, at the index of their last change. The caller holds mu.
 func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 	h := s.hub(req.NodeID)
 	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch, StateIndex: s.index}
@@ -293,7 +293,7 @@ func (s *Server) leave(_ context.Context, _ *rpc.Call, req *methods.NodeLeaveReq
 	return &methods.NodeWriteResponse{Index: s.touch()}, nil
 }
 
-// Enable lets a node that was drained take work again, as an operator does.
+// Enable makes a drained node eligible again, as an operator does.
 func (s *Server) Enable(id structs.NodeID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

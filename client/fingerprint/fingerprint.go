@@ -1,5 +1,6 @@
-// Package fingerprint finds out what a machine is and has: each Fingerprinter looks at one thing and writes what it saw
-// into a Facts. List is all of them in the order in which they run; later ones may read what earlier ones wrote.
+// Package fingerprint determines the properties of a machine: each Fingerprinter examines one thing and writes its
+// findings into a Facts. List returns all of them in the order in which they run; later ones may read the findings of
+// earlier ones.
 package fingerprint
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Facts is what is known of a machine.
+// Facts are the known properties of a machine.
 type Facts struct {
 	Attributes map[string]string
 	Resources  structs.NodeResources
@@ -29,15 +30,15 @@ func NewFacts() *Facts {
 	return &Facts{Attributes: map[string]string{}, Drivers: map[string]*structs.DriverInfo{}}
 }
 
-// Fingerprinter looks at one thing.
+// Fingerprinter examines one thing.
 type Fingerprinter struct {
 	Name string
-	// Period is how often to look again; 0 is once at the start.
+	// Period is the interval of repetitions; 0 is once at the start.
 	Period time.Duration
-	// Wake makes it look at once, whenever something can be received from it; nil: nothing does.
+	// Wake triggers an immediate run whenever something is received from it; nil: never.
 	Wake <-chan struct{}
-	// Look writes what it sees into f. What it does not write is taken to be absent. An error leaves what was seen
-	// the last time.
+	// Look writes its findings into f. What it does not write counts as absent. After an error the previous findings
+	// are kept.
 	Look func(ctx context.Context, f *Facts) error
 }
 
@@ -45,31 +46,31 @@ type Fingerprinter struct {
 type DeviceFingerprinter interface {
 	// Name is used in messages: "nvidia".
 	Name() string
-	// Devices returns what is there now. It must not block longer than ctx allows.
+	// Devices returns the current devices. It must not block longer than ctx allows.
 	Devices(ctx context.Context) ([]structs.DeviceGroup, error)
 }
 
-// Options are what the fingerprinters need to know.
+// Options configure the fingerprinters.
 type Options struct {
-	DataDir  string // whose disk counts
+	DataDir  string // its disk is measured
 	Version  string // of this program
-	Iface    string // network interface, "" for that of the default route
-	CPUMHz   int64  // total, in place of what is found; 0: found
-	MemoryMB int64  // in place of what is found; 0: found
-	DiskMB   int64  // in place of what is found; 0: found
-	SpeedMB  int64  // of the network in Mbit/s, in place of what is found; 0: found
+	Iface    string // network interface, "" for the default route's
+	CPUMHz   int64  // total; overrides the detected one; 0: detected
+	MemoryMB int64  // overrides the detected one; 0: detected
+	DiskMB   int64  // overrides the detected one; 0: detected
+	SpeedMB  int64  // of the network in Mbit/s; overrides the detected one; 0: detected
 	Drivers  driver.Set
 	Devices  []DeviceFingerprinter
-	Changed  <-chan struct{} // receives when Devices would answer differently than before; nil: nobody tells
-	RDMADir  string          // where the device files of RDMA adapters are; "" is /dev/infiniband
-	SysNodes string          // where the kernel describes NUMA nodes; "" is /sys/devices/system/node
-	NoCpuset bool            // nothing here can pin tasks to cores, so none are offered
-	TwoNUMA  bool            // a machine with one NUMA node is shown as two halves: where GPUs are made up, they lie on two
+	Changed  <-chan struct{} // receives when the result of Devices has changed; nil: never
+	RDMADir  string          // directory of the RDMA adapters' device files; "" is /dev/infiniband
+	SysNodes string          // directory in which the kernel describes NUMA nodes; "" is /sys/devices/system/node
+	NoCpuset bool            // tasks cannot be pinned to cores, so none are offered
+	TwoNUMA  bool            // shows a machine with one NUMA node as two halves: simulated GPUs are on two
 	Networks Networks        // nil: allocations have the node's network only
 	Env      []string        // names of environment variables shown as attributes env.<name>
 }
 
-// List is every fingerprinter, in order.
+// List returns every fingerprinter, in order.
 func List(o Options) []Fingerprinter {
 	return []Fingerprinter{
 		{Name: "version", Look: o.version},
@@ -94,10 +95,10 @@ func (o Options) version(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// NomadVersion is the version of Nomad whose job language and API the agent speaks; job files constrain on it.
+// NomadVersion is the version of Nomad whose job language and API the agent supports; job files constrain on it.
 const NomadVersion = "2.0.6"
 
-// Drivers asks the drivers of o how they are; it is the fingerprinter "drivers" for machines that are made up.
+// Drivers runs the fingerprinter "drivers", for simulated machines.
 func Drivers(ctx context.Context, o Options, f *Facts) error { return o.drivers(ctx, f) }
 
 func (o Options) drivers(ctx context.Context, f *Facts) error {
@@ -157,7 +158,7 @@ func (o Options) devices(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// StaticDevices is a DeviceFingerprinter that always sees the same.
+// StaticDevices is a DeviceFingerprinter with a constant result.
 type StaticDevices []structs.DeviceGroup
 
 // Name implements DeviceFingerprinter.

@@ -8,10 +8,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuModels is what the GPUs that ParseGPUs can make up have, in MiB, with their fast-link islands.
+// gpuModels are the models that ParseGPUs simulates: memory in MiB, and islands of fast links.
 var gpuModels = map[string]struct {
 	memoryMiB int64
-	island    int // GPUs that share a fast link; 0 for none
+	island    int // GPUs in an island; 0 for none
 	cc        string
 }{
 	"A10":  {23028, 0, "8.6"},
@@ -25,11 +25,11 @@ var gpuModels = map[string]struct {
 	"V100": {32768, 4, "7.0"},
 }
 
-// gpusMax bounds what one machine may claim.
+// gpusMax limits the GPUs of one machine.
 const gpusMax = 64
 
-// ParseGPUs makes up GPUs from "8xH100" (or several, "4xA100,2xT4") for development and simulation. Their ids are
-// derived from seed, so that two machines never claim the same one.
+// ParseGPUs makes simulated GPUs from "8xH100" (or several, "4xA100,2xT4") for development and simulation. Their ids
+// are derived from seed, so that no two machines have the same one.
 func ParseGPUs(spec string, seed structs.Seed) (StaticDevices, error) {
 	var out StaticDevices
 	total := 0

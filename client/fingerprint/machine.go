@@ -51,7 +51,7 @@ func host(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// cpu counts the processors that the agent may use and how fast they are.
+// cpu counts the processors that the agent may use and determines their speed.
 func (o Options) cpu(ctx context.Context, f *Facts) error {
 	var set unix.CPUSet
 	cores := int64(runtime.NumCPU())
@@ -73,7 +73,7 @@ func (o Options) cpu(ctx context.Context, f *Facts) error {
 		}
 	}
 	if mhz <= 0 {
-		mhz = 1000 // unknown; a round figure keeps shares meaningful
+		mhz = 1000 // unknown; a round number keeps shares meaningful
 	}
 	total := mhz * cores
 	if o.CPUMHz > 0 {
@@ -94,7 +94,7 @@ func (o Options) cpu(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// numaNodes lists the NUMA nodes' cores as attributes and counts them; a machine that shows none has one.
+// numaNodes lists the NUMA nodes' cores as attributes and counts them; a machine that reports none has one.
 func (o Options) numaNodes(f *Facts, usable []int64) int {
 	dirs, _ := filepath.Glob(filepath.Join(cmp.Or(o.SysNodes, "/sys/devices/system/node"), "node[0-9]*"))
 	if half := len(usable) / 2; o.TwoNUMA && len(dirs) < 2 && half > 0 {
@@ -133,12 +133,13 @@ func (o Options) memory(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// storage measures the disk of the data directory. The capacity is the most that was free in any look since the agent's start:
-// what allocations write does not count twice, and a disk that was full when the agent started is not taken to be so for ever.
+// storage measures the disk of the data directory. The capacity is the most that was free in any measurement since the
+// agent's start: what allocations write does not count twice, and a disk that was full at the start does not count as
+// full for ever.
 type storage struct {
 	Options
 	usage func(ctx context.Context, dir string) (*psdisk.UsageStat, error)
-	most  int64 // bytes; -1 before the first look
+	most  int64 // bytes; -1 before the first measurement
 }
 
 func (o *storage) look(ctx context.Context, f *Facts) error {
@@ -146,7 +147,7 @@ func (o *storage) look(ctx context.Context, f *Facts) error {
 	if err != nil {
 		return fmt.Errorf("disk of %s: %w", o.DataDir, err)
 	}
-	// Less than that is no news for the servers.
+	// Smaller changes are not reported to the servers.
 	if free := int64(u.Free); o.most < 0 || free > o.most+int64(u.Total/64) {
 		o.most = free
 	}
@@ -175,7 +176,7 @@ func within(dir, path string) bool {
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// cgroup tells which hierarchy limits tasks.
+// cgroup records which hierarchy limits tasks.
 func cgroup(_ context.Context, f *Facts) error {
 	const mount = "/sys/fs/cgroup"
 	var st unix.Statfs_t
@@ -195,7 +196,7 @@ func cgroup(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// envMax bounds a value shown as an attribute.
+// envMax limits a value shown as an attribute.
 const envMax = 1024
 
 func (o Options) env(_ context.Context, f *Facts) error {

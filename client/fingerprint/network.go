@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// speedDefault is taken for interfaces that do not know their speed, in Mbit/s.
+// speedDefault is the speed, in Mbit/s, of interfaces that do not report one.
 const speedDefault = 1000
 
 // network finds the interface of the default route and its addresses. A machine without a route has the loopback.
@@ -68,15 +68,15 @@ func (o Options) network(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// Networks gives allocations a network of their own.
+// Networks provides the networks of allocations.
 type Networks interface {
-	// Unable tells why it cannot, for modes none and bridge.
+	// Unable returns why it cannot, for modes none and bridge.
 	Unable() (none, bridge error)
-	// Bridge returns what the bridge is called.
+	// Bridge returns the name of the bridge.
 	Bridge() string
 }
 
-// networks tells which networks of their own allocations can have.
+// networks records which networks allocations can have.
 func (o Options) networks(_ context.Context, f *Facts) error {
 	if o.Networks == nil {
 		return nil
@@ -95,7 +95,7 @@ func (o Options) networks(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// findInterface returns the interface of that name, or for "" the first that will do: not the one of the allocations.
+// findInterface returns the named interface, or for "" the first suitable one other than the allocations' bridge.
 func findInterface(name, not string) (*net.Interface, error) {
 	if name != "" {
 		i, err := net.InterfaceByName(name)
@@ -148,7 +148,7 @@ func defaultRoute() string {
 	return best
 }
 
-// linkSpeed returns what the kernel says in Mbit/s.
+// linkSpeed returns the kernel's value in Mbit/s, or speedDefault.
 func linkSpeed(iface string) int64 {
 	b, err := os.ReadFile("/sys/class/net/" + iface + "/speed")
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Where the kernel names RDMA adapters and where their device files are.
+// Where the kernel lists RDMA adapters, and where their device files are.
 const (
 	rdmaClass      = "/sys/class/infiniband"
 	rdmaDirDefault = "/dev/infiniband"
 )
 
-// rdma names the RDMA adapters, in the order of their names: those that the kernel lists, else the device files that are
-// there. A node without device files has none, whatever the kernel lists.
+// rdma lists the RDMA adapters by name: those that the kernel lists, else the existing device files. A node without
+// device files has none, even if the kernel lists some.
 func (o Options) rdma(_ context.Context, f *Facts) error {
 	files, err := RDMAFiles(o.RDMADir)
 	if err != nil {
@@ -47,8 +47,9 @@ func (o Options) rdma(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// RDMAFiles returns the device files that a program needs to use RDMA: the adapters (uverbs*) and the connection manager.
-// Those that manage the fabric itself (umad*, issm*) are not among them. dir "" is /dev/infiniband; none is no error.
+// RDMAFiles returns the device files that a program needs to use RDMA: the adapters (uverbs*) and the connection
+// manager, but not those that manage the fabric itself (umad*, issm*). dir "" is /dev/infiniband; having none is not an
+// error.
 func RDMAFiles(dir string) ([]driver.DeviceFile, error) {
 	if dir == "" {
 		dir = rdmaDirDefault

@@ -1,5 +1,5 @@
-// Package logfile reads files that are being written: a task's rotated log as one stream without a gap, or a single
-// file. All access goes through an os.Root, so that no name and no symbolic link leads out of the directory.
+// Package logfile reads files that are being written: a task's rotated log as one continuous stream, or a single file.
+// All access is through an os.Root, so that no name and no symbolic link leads out of the directory.
 package logfile
 
 import (
@@ -22,16 +22,16 @@ const (
 	End   = "end"   // offset counts back from the newest
 )
 
-// Events that a frame may carry instead of data.
+// Events that a frame may have instead of data.
 const (
 	Deleted   = "file deleted"   // files were removed by rotation before they could be read: a gap
-	Truncated = "file truncated" // reading goes on from the file's beginning
+	Truncated = "file truncated" // reading continues from the file's beginning
 )
 
-// ChunkSize is the most data in one frame.
+// ChunkSize limits the data in one frame.
 const ChunkSize = 64 << 10
 
-// A follower looks for new data at these intervals: short while there is some, longer while there is none.
+// Intervals at which a follower looks for new data: short while there is some, longer while there is none.
 const (
 	pollMin = 10 * time.Millisecond
 	pollMax = 200 * time.Millisecond
@@ -41,14 +41,14 @@ const (
 type Options struct {
 	Origin string // Start or End; "" is Start
 	Offset int64  // not negative
-	Follow bool   // go on at the end of the data
-	// Done, when closed, ends a follower as soon as it has read everything; nil never does.
+	Follow bool   // continue at the end of the data
+	// Done, when closed, ends a follower as soon as it has read everything; nil: never.
 	Done <-chan struct{}
 	// Limit is the most bytes to read, 0 for no limit.
 	Limit int64
 }
 
-// Frame is a piece of a file. Data is valid during the call only.
+// Frame is a piece of a file. Data is valid only during the call.
 type Frame struct {
 	File   string
 	Offset int64 // of the first byte of Data in File
@@ -70,7 +70,7 @@ func (o Options) check() error {
 var ErrNotRegular = errors.New("not a regular file")
 
 func open(root *os.Root, name string) (*os.File, int64, error) {
-	// O_NONBLOCK: a FIFO in a task's directory must not hold us up.
+	// O_NONBLOCK: a FIFO in a task's directory must not block the agent.
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
@@ -129,7 +129,7 @@ func newStream(ctx context.Context, o Options, emit func(Frame) error) *stream {
 
 var errLimit = errors.New("limit reached")
 
-// copy emits the file from off to its present end and returns the new offset.
+// copy emits the file from off to its current end and returns the new offset.
 func (s *stream) copy(f *os.File, name string, off int64) (int64, error) {
 	for {
 		if err := s.ctx.Err(); err != nil {
@@ -155,7 +155,7 @@ func (s *stream) copy(f *os.File, name string, off int64) (int64, error) {
 	}
 }
 
-// pause waits for more data. last is true when Done has been closed: one more look, then the end.
+// pause waits for more data. last is true if Done has been closed: one more read, then the end.
 func (s *stream) pause() (last bool, err error) {
 	timer := time.NewTimer(s.wait)
 	defer timer.Stop()
@@ -171,8 +171,8 @@ func (s *stream) pause() (last bool, err error) {
 }
 
 // Log reads the rotated log base.0, base.1, ... in root as one stream. Without Follow it ends at the newest byte; with
-// it, when ctx or Done end it. A log that does not exist yet is empty to a follower and os.ErrNotExist otherwise. The
-// error of emit is returned as it is.
+// it, when ctx or Done end it. A log that does not exist yet is empty for a follower and os.ErrNotExist otherwise. An
+// error of emit is returned unchanged.
 func Log(ctx context.Context, root *os.Root, base string, o Options, emit func(Frame) error) error {
 	if err := o.check(); err != nil {
 		return err
@@ -211,13 +211,13 @@ func (s *stream) log(root *os.Root, base string) error {
 				off = size
 			}
 		}
-		// Who writes has finished a file before it makes the next: so look for the next first, and read after that.
+		// The writer finishes a file before it creates the next: so look for the next first, and read after that.
 		all, err := Indexes(root, base)
 		if err != nil {
 			return err
 		}
 		if f == nil && slices.Contains(all, idx) {
-			continue // it was made between the two looks; those after it must wait until it has been read
+			continue // created between the two looks; later files must wait until it has been read
 		}
 		next := -1
 		for _, i := range all {
@@ -253,7 +253,7 @@ func (s *stream) log(root *os.Root, base string) error {
 	}
 }
 
-// seek finds where to begin.
+// seek finds the place to begin.
 func (s *stream) seek(root *os.Root, base string) (idx int, off int64, err error) {
 	all, err := Indexes(root, base)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// iptablesPatience bounds one run of iptables, which waits for others that change rules.
+// iptablesPatience limits one run of iptables, which waits for other programs that change rules.
 const iptablesPatience = 10 * time.Second
 
 func iptables(args ...string) (string, error) {
@@ -18,7 +18,8 @@ func iptables(args ...string) (string, error) {
 	return string(out), err
 }
 
-// forwards returns the rules that let packets of the bridge through: what comes from it, and what answers or was sent to a port.
+// forwards returns the rules that accept packets of the bridge: those that it sends, and those that answer or were sent
+// to a port.
 func forwards(bridge string) [][]string {
 	comment := []string{"-m", "comment", "--comment", "muster: network of allocations"}
 	return [][]string{
@@ -27,9 +28,9 @@ func forwards(bridge string) [][]string {
 	}
 }
 
-// allowForward puts two rules before those of the node where the node's chain FORWARD drops what no rule names, as a Docker Engine
-// makes it: no table of ours could let through what another one drops. Elsewhere it changes nothing. What fails is logged, and tried
-// again by the next Sweep.
+// allowForward inserts two rules into the node's chain FORWARD if its policy is DROP, as a Docker Engine sets it: no
+// other table could accept what this one drops. Otherwise it changes nothing. A failure is logged, and retried by the
+// next Sweep.
 func (m *Manager) allowForward() {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return
@@ -49,7 +50,7 @@ func (m *Manager) allowForward() {
 	}
 }
 
-// forbidForward removes the rules again.
+// forbidForward removes the rules.
 func (m *Manager) forbidForward() {
 	if _, err := exec.LookPath("iptables"); err != nil {
 		return

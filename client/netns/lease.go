@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leases is who has which address, as it is on disk: written whole, before anything is made and after everything is removed.
+// leases is the assignment of addresses, as stored on disk: written completely, before anything is created and after
+// everything is removed.
 type leases struct {
 	Bridge string
 	Subnet string
-	Last   string // address that was given last: the search for the next one begins behind it, so that none comes back soon
+	Last   string // address that was assigned last: the search for the next one begins after it, so that none is reused soon
 	Allocs map[string]*lease
 }
 
@@ -31,7 +32,7 @@ type lease struct {
 
 func (l *lease) equal(o *lease) bool { return l.IP == o.IP && slices.Equal(l.Ports, o.Ports) }
 
-// leasesMax bounds the file; one that is larger is not ours.
+// leasesMax limits the file; a larger one was not written by an agent.
 const leasesMax = 64 << 20
 
 func readLeases(path string) (leases, error) {
@@ -81,7 +82,7 @@ func (s *leases) bridged() bool {
 
 func (s *leases) ids() []string { return slices.Sorted(maps.Keys(s.Allocs)) }
 
-// pick finds an address that nobody has: neither the network's, nor the node's, nor that of broadcasts.
+// pick finds an unassigned address other than the network's, the node's and the broadcast address.
 func (s *leases) pick(subnet netip.Prefix) (netip.Addr, error) {
 	taken := make(map[string]bool, len(s.Allocs))
 	for _, l := range s.Allocs {
@@ -105,13 +106,13 @@ func (s *leases) pick(subnet netip.Prefix) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("all %d addresses of the bridge network %s are taken; a larger bridge_network_subnet has more", size, subnet)
 }
 
-// portFree refuses a port that something on the node listens at: rules would take it away from there without a word.
+// portFree refuses a port on which a program of the node listens: the rules would silently divert its traffic.
 func portFree(p Port) error {
 	ip := netip.IPv4Unspecified()
 	if p.HostIP != "" {
 		a, err := netip.ParseAddr(p.HostIP)
 		if err != nil || !a.Unmap().Is4() {
-			return nil // not one that rules are made for
+			return nil // no rules are made for it
 		}
 		ip = a.Unmap()
 	}
@@ -120,7 +121,7 @@ func portFree(p Port) error {
 		if err != nil {
 			return fmt.Errorf("look whether port %d is free: %w", p.Host, err)
 		}
-		if kind == unix.SOCK_STREAM { // connections that linger are no listener
+		if kind == unix.SOCK_STREAM { // lingering connections are not listeners
 			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 		}
 		if err == nil {

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkPrefix begins the names of the links of allocations on the node's side.
+// linkPrefix begins the node's names of allocation links.
 const linkPrefix = "mv"
 
-// mark is the alias of our bridge: one of the same name without it belongs to somebody else.
+// mark is the alias of the agent's bridge: a bridge of the same name without it belongs to another program.
 const mark = "muster: network of allocations"
 
-// linkName returns the node's end of an allocation's link: as much of its id as a name can hold.
+// linkName returns the name of the node's end of an allocation's link: as much of its id as fits.
 func linkName(alloc string) string {
 	id := strings.ReplaceAll(alloc, "-", "")
 	return linkPrefix + id[:min(len(id), 13)]
 }
 
-// mac makes a link's address from its IP address: an address that is given again keeps what neighbours remember true, and the
-// bridge keeps its own whoever comes and goes.
+// mac derives a link's hardware address from its IP address: neighbours' caches stay valid when an address is reused,
+// and the bridge keeps its own address when links come and go.
 func mac(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x0a, 0x6d, b[0], b[1], b[2], b[3]}
 }
 
-// inThread runs fn in a thread of its own whose network namespace is a new one.
+// inThread runs fn in a separate thread with a new network namespace.
 func inThread(fn func() error) (err error) {
 	<-thread(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -45,17 +45,17 @@ func inThread(fn func() error) (err error) {
 	return err
 }
 
-// thread runs fn in a thread that ends with it; so does what it has changed of it. It is not the process's first one, which never
-// ends, and what /proc/self and /proc/net show is what that one sees: an agent whose first thread had another network would not find
-// its routes any more.
+// thread runs fn in a thread that ends with it, and with it the thread's changes. It is never the process's first
+// thread, which does not end, and which determines what /proc/self and /proc/net show: an agent whose first thread had
+// another network would not find its routes any more.
 func thread(fn func()) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
+		runtime.LockOSThread() // never unlocked: the runtime ends the thread with the goroutine
 		if unix.Gettid() == os.Getpid() {
 			defer runtime.UnlockOSThread()
-			<-thread(fn) // in another one, while this one is held
+			<-thread(fn) // in another one, while this one is locked
 			return
 		}
 		fn()
@@ -69,7 +69,7 @@ func isNamespace(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
-// hold makes a network namespace, with loopback up, and mounts it at path, unless there is one.
+// hold creates a network namespace, with loopback up, and mounts it at path, unless there is one.
 func hold(path string) error {
 	if isNamespace(path) {
 		return nil
@@ -80,7 +80,7 @@ func hold(path string) error {
 	}
 	f.Close()
 	return inThread(func() error {
-		// What any user may do in a network of the allocation's own, which is one of IPv4; the node's settings stay as they are.
+		// What any user may do in the allocation's own network, which is IPv4; the node's settings are unchanged.
 		for name, v := range map[string]string{"ipv4/ip_unprivileged_port_start": "0", "ipv4/ping_group_range": "0 2147483647", "ipv6/conf/default/disable_ipv6": "1"} {
 			if err := os.WriteFile("/proc/sys/net/"+name, []byte(v), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -100,8 +100,8 @@ func hold(path string) error {
 	})
 }
 
-// letGo unmounts a namespace, which ends with the last process in it. Removing the file takes the mounts along that other
-// mount namespaces have copies of.
+// letGo unmounts a namespace, which ends with the last process in it. Removing the file also removes the copies of the
+// mount in other mount namespaces.
 func letGo(path string) error {
 	for isNamespace(path) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
@@ -114,7 +114,7 @@ func letGo(path string) error {
 	return nil
 }
 
-// find is a link by name, or nil.
+// find returns a link by name, or nil.
 func find(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError
@@ -127,7 +127,7 @@ func find(name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// ours returns the bridge, nil if there is none.
+// ours returns the agent's bridge, nil if there is none.
 func (m *Manager) ours() (netlink.Link, error) {
 	l, err := find(m.cfg.Bridge)
 	if err != nil || l == nil {
@@ -139,7 +139,8 @@ func (m *Manager) ours() (netlink.Link, error) {
 	return l, nil
 }
 
-// overlap looks for what stands in the way of the bridge: a link of its name, an address in its subnet, or a route to a part of it.
+// overlap looks for conflicts with the bridge: a link of its name, an address in its subnet, or a route to a part of
+// it.
 func (m *Manager) overlap() error {
 	own, err := m.ours()
 	if err != nil {
@@ -168,14 +169,14 @@ func (m *Manager) overlap() error {
 			continue
 		}
 		ip, ok := netip.AddrFromSlice(r.Dst.IP.To4())
-		if ones, _ := r.Dst.Mask.Size(); ok && ones >= m.subnet.Bits() && m.subnet.Contains(ip) { // wider ones give way
+		if ones, _ := r.Dst.Mask.Size(); ok && ones >= m.subnet.Bits() && m.subnet.Contains(ip) { // wider routes are less specific
 			return fmt.Errorf("the node has a route to %s, which is in the bridge network %s; set another bridge_network_subnet", r.Dst, m.subnet)
 		}
 	}
 	return nil
 }
 
-// mtu is that of the node's way out: what is larger would be cut, or lost, there.
+// mtu returns the MTU of the node's default route: larger packets would be fragmented, or lost, there.
 func mtu() int {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -192,7 +193,7 @@ func mtu() int {
 	return 1500
 }
 
-// bridge makes the bridge, or what is missing of it.
+// bridge creates the bridge, or its missing parts.
 func (m *Manager) bridge() (netlink.Link, error) {
 	br, err := m.ours()
 	if err != nil {
@@ -222,8 +223,8 @@ func (m *Manager) bridge() (netlink.Link, error) {
 	if err := netlink.LinkSetUp(br); err != nil {
 		return nil, fmt.Errorf("bridge %s: %w", m.cfg.Bridge, err)
 	}
-	// route_localnet: what the node sends from 127.0.0.1 to one of the ports may leave by the bridge. The rules keep
-	// everything else that names a loopback address from coming in by it.
+	// route_localnet: packets that the node sends from 127.0.0.1 to one of the ports may leave by the bridge. The rules
+	// keep all other packets with a loopback address from arriving by it.
 	for _, f := range []string{"conf/" + m.cfg.Bridge + "/route_localnet", "ip_forward"} {
 		path := "/proc/sys/net/ipv4/" + f
 		if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == "1" {
@@ -239,7 +240,7 @@ func (m *Manager) bridge() (netlink.Link, error) {
 	return br, nil
 }
 
-// connect makes the link between an allocation's namespace and the bridge, unless it is there.
+// connect creates the link between an allocation's namespace and the bridge, unless it exists.
 func (m *Manager) connect(alloc string, at *Attached) error {
 	br, err := m.bridge()
 	if err != nil {
@@ -261,7 +262,7 @@ func (m *Manager) connect(alloc string, at *Attached) error {
 		return err
 	}
 	eth, err := inside.LinkByName(Interface)
-	if host == nil || err != nil { // an end that has lost the other is gone, too, unless it was renamed or moved
+	if host == nil || err != nil { // an end whose other end is gone disappears, too, unless it was renamed or moved
 		if host != nil {
 			if err := netlink.LinkDel(host); err != nil {
 				return fmt.Errorf("remove link %s: %w", name, err)
@@ -290,7 +291,8 @@ func (m *Manager) connect(alloc string, at *Attached) error {
 			return fmt.Errorf("put link %s on the bridge: %w", name, err)
 		}
 	}
-	// On nodes whose bridges filter (module br_netfilter) an allocation would not reach itself by its node's port.
+	// On nodes whose bridges filter (module br_netfilter) an allocation could not reach itself by the node's port
+	// otherwise.
 	if err := netlink.LinkSetHairpin(host, true); err != nil {
 		return fmt.Errorf("hairpin of link %s: %w", name, err)
 	}
@@ -317,7 +319,7 @@ func removeLink(name string) error {
 	}
 	if err := netlink.LinkDel(l); err != nil {
 		if left, ferr := find(name); left == nil && ferr == nil {
-			return nil // it went with its namespace
+			return nil // it was removed with its namespace
 		}
 		return fmt.Errorf("remove link %s: %w", name, err)
 	}
@@ -328,7 +330,7 @@ func removeLink(name string) error {
 func (m *Manager) removeStrays(known map[string]bool) error {
 	br, err := m.ours()
 	if err != nil || br == nil {
-		return nil // somebody else's is not swept; Unable tells of it
+		return nil // a foreign bridge is not swept; Unable reports it
 	}
 	all, err := netlink.LinkList()
 	if err != nil {
@@ -343,13 +345,13 @@ func (m *Manager) removeStrays(known map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// repair makes again what is missing of the networks of allocations that are remembered.
+// repair creates the missing parts of the networks of known allocations.
 func (m *Manager) repair() error {
 	var errs []error
 	for _, id := range m.state.ids() {
 		l := m.state.Allocs[id]
 		at := &Attached{Path: m.dir("ns/" + id), IP: l.IP}
-		if l.IP != "" && isNamespace(at.Path) { // else its tasks are gone: Setup makes everything
+		if l.IP != "" && isNamespace(at.Path) { // otherwise its tasks are gone: Setup creates everything
 			errs = append(errs, m.connect(id, at))
 		}
 	}
@@ -357,12 +359,12 @@ func (m *Manager) repair() error {
 	return errors.Join(append(errs, m.rules())...)
 }
 
-// dismantle removes table and bridge: nobody uses them.
+// dismantle removes table and bridge when they are unused.
 func (m *Manager) dismantle() error {
 	err := dropTable(m.cfg.Bridge)
 	br, berr := m.ours()
 	if berr != nil || br == nil {
-		return err // what is not ours stays
+		return err // a foreign bridge stays
 	}
 	m.forbidForward()
 	m.forward = false

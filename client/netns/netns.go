@@ -1,10 +1,11 @@
-// Package netns gives allocations a network of their own: a network namespace whose tasks share one address behind a
-// bridge of the node (mode bridge), or one with nothing but loopback (mode none). The node lets what comes for the
-// allocation's host ports through to it, and hides its address behind its own for what it sends elsewhere.
+// Package netns gives allocations their own network: a network namespace whose tasks share one address behind a bridge
+// of the node (mode bridge), or one with only loopback (mode none). The node forwards the allocation's host ports to
+// it, and masquerades what it sends elsewhere.
 //
-// What must survive the agent is in three places, each of which can be made again from the one before it: leases.json in
-// the agent's directory says who has which address and ports, ns/<allocation> there holds the namespaces (bind mounts), and the
-// kernel has bridge, links and one nftables table, named after the bridge. ADR 0012 says why it is built like this.
+// The state that must survive the agent is in three places, each of which can be rebuilt from the one before:
+// leases.json in the agent's directory has the addresses and ports, ns/<allocation> there holds the namespaces (bind
+// mounts), and the kernel has bridge, links and one nftables table, named after the bridge. ADR 0012 says why it is
+// built like this.
 package netns
 
 import (
@@ -26,27 +27,27 @@ const (
 	SubnetDefault = "172.26.64.0/20"
 )
 
-// Interface is what an allocation's own link is called inside.
+// Interface is the name of an allocation's link inside its network.
 const Interface = "eth0"
 
-// Config says how the node's bridge network looks.
+// Config configures the node's bridge network.
 type Config struct {
-	Dir    string // where leases and namespaces are kept; nobody but the agent writes there
+	Dir    string // directory of leases and namespaces; only the agent writes there
 	Bridge string // name of the bridge, and part of that of the nftables table; "" is BridgeDefault
 	Subnet string // of the allocations, IPv4; its first address is the node's. "" is SubnetDefault
 	Log    hclog.Logger
 }
 
-// Port leads from a port of the node to one inside.
+// Port maps a port of the node to one inside.
 type Port struct {
-	HostIP string // of the node; "" for every address that is the node's, loopback included
+	HostIP string // of the node; "" for every address of the node, loopback included
 	Host   int
 	To     int
 }
 
-// Want is what an allocation asks for.
+// Want is the network that an allocation asks for.
 type Want struct {
-	Bridge bool // else loopback is all there is
+	Bridge bool // false: only loopback
 	Ports  []Port
 }
 
@@ -56,21 +57,21 @@ type Attached struct {
 	IP   string // "" without a bridge
 }
 
-// Manager makes and removes the networks of a node's allocations. One agent has one.
+// Manager creates and removes the networks of a node's allocations. An agent has one.
 type Manager struct {
 	cfg    Config
 	log    hclog.Logger
 	subnet netip.Prefix
 
 	mu      sync.Mutex
-	lock    net.Listener // while this agent is the one to use the bridge
+	lock    net.Listener // held while this agent uses the bridge
 	state   leases
-	forward bool // allowForward was called since the bridge was made, or this agent began
+	forward bool // allowForward was called since the bridge was created, or since the start of this agent
 	probed  bool
 	lacks   [2]error // what the machine lacks for mode none and bridge, once probed
 }
 
-// New reads what an earlier agent has left. Nothing is made before Setup.
+// New reads the state of an earlier agent. Nothing is created before Setup.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Bridge == "" {
 		cfg.Bridge = BridgeDefault
@@ -86,7 +87,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{cfg: cfg, log: cfg.Log.Named("network"), subnet: subnet}
-	if err := os.MkdirAll(filepath.Dir(cfg.Dir), 0o711); err != nil { // tasks pass through there
+	if err := os.MkdirAll(filepath.Dir(cfg.Dir), 0o711); err != nil { // tasks traverse it
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	if err := os.MkdirAll(m.dir("ns"), 0o700); err != nil {
@@ -104,7 +105,7 @@ func New(cfg Config) (*Manager, error) {
 		m.state = leases{Allocs: map[string]*lease{}}
 	}
 	if s := m.state; len(s.Allocs) > 0 && s.bridged() && (s.Bridge != cfg.Bridge || s.Subnet != subnet.String()) {
-		// Who runs has its address in the old one.
+		// Running allocations have addresses in the old subnet.
 		old, err := Check(s.Bridge, s.Subnet)
 		if err != nil {
 			return nil, fmt.Errorf("network: %s: %w", m.dir("leases.json"), err)
@@ -116,7 +117,7 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Check tells what is wrong with a bridge's name and subnet.
+// Check returns an error if a bridge's name or subnet is invalid.
 func Check(bridge, subnet string) (netip.Prefix, error) {
 	if len(bridge) == 0 || len(bridge) > 15 || bridge == "." || bridge == ".." {
 		return netip.Prefix{}, fmt.Errorf("bridge_network_name %q: want 1 to 15 characters", bridge)
@@ -147,8 +148,8 @@ func (m *Manager) gateway() netip.Addr { return m.subnet.Addr().Next() }
 // Bridge returns the name of the bridge.
 func (m *Manager) Bridge() string { return m.cfg.Bridge }
 
-// Unable tells why this node has no networks of mode none, or of mode bridge, now; nil when it has. The machine is tried once; who
-// else uses the bridge is looked at each time.
+// Unable returns why this node has no networks of mode none, or of mode bridge, now; nil if it has them. The machine is
+// probed once; other users of the bridge are checked each time.
 func (m *Manager) Unable() (none, bridge error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,8 +163,8 @@ func (m *Manager) Unable() (none, bridge error) {
 	return nil, m.ready()
 }
 
-// ready takes the bridge for this agent. The lock is an abstract socket: it belongs to the network namespace, as the bridge
-// does, and ends with the process, however that ends.
+// ready acquires the bridge for this agent. The lock is an abstract socket: like the bridge it belongs to the network
+// namespace, and it ends with the process in any case.
 func (m *Manager) ready() error {
 	if m.lock == nil {
 		l, err := net.Listen("unix", "@muster-network-"+m.cfg.Bridge)
@@ -175,7 +176,7 @@ func (m *Manager) ready() error {
 	return m.overlap()
 }
 
-// Setup makes the network of an allocation, or what is missing of it: it may be called at any time and again.
+// Setup creates the network of an allocation, or its missing parts. It may be repeated at any time.
 func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,7 +244,7 @@ func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 	return at, nil
 }
 
-// Get returns the network of an allocation as it was made, or nil.
+// Get returns the existing network of an allocation, or nil.
 func (m *Manager) Get(alloc string) *Attached {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,7 +259,7 @@ func (m *Manager) attached(alloc string) *Attached {
 	return &Attached{Path: m.dir(filepath.Join("ns", alloc)), IP: l.IP}
 }
 
-// Release removes the network of an allocation. What cannot be removed now is removed by the next Sweep.
+// Release removes the network of an allocation. The next Sweep retries what fails.
 func (m *Manager) Release(alloc string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,11 +273,11 @@ func (m *Manager) release(alloc string) error {
 	l := m.state.Allocs[alloc]
 	if l.IP != "" {
 		if err := m.ready(); m.lock == nil {
-			return err // the links are with the agent that has the bridge now
+			return err // the links belong to the agent that has the bridge now
 		}
 		gone := *l
 		gone.Ports = nil
-		m.state.Allocs[alloc] = &gone // no rules any more
+		m.state.Allocs[alloc] = &gone // without rules
 		if err := errors.Join(m.rules(), removeLink(linkName(alloc))); err != nil {
 			return fmt.Errorf("remove the network of allocation %.8s: %w", alloc, err)
 		}
@@ -293,7 +294,7 @@ func (m *Manager) release(alloc string) error {
 	return errors.Join(err, m.save())
 }
 
-// Sweep removes every network but those of the named allocations, remembered or not.
+// Sweep removes every network except those of allocations for which keep returns true, known or not.
 func (m *Manager) Sweep(keep func(alloc string) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,7 +328,7 @@ func (m *Manager) Sweep(keep func(alloc string) bool) error {
 	return errors.Join(errs...)
 }
 
-// Close lets another agent have the bridge. Networks stay.
+// Close releases the bridge for another agent. Networks stay.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,7 +25,7 @@ func nsHandle(fd int) netns.NsHandle { return netns.NsHandle(fd) }
 //	table ip muster {
 //		chain guard       { type filter hook prerouting priority raw;   iifname "muster" ip daddr 127.0.0.0/8 drop }
 //		chain forward     { type filter hook forward priority filter;
-//			iifname != "muster" oifname "muster" ct state ! established,related ct status ! dnat drop }  (a port that nobody asked for)
+//			iifname != "muster" oifname "muster" ct state ! established,related ct status ! dnat drop }  (an unpublished port)
 //		chain prerouting  { type nat hook prerouting priority dstnat;   jump ports }
 //		chain output      { type nat hook output priority dstnat;       jump ports }
 //		chain ports       { fib daddr type local tcp dport 8080 dnat to 172.26.64.2:80; ... }
@@ -35,14 +35,15 @@ func nsHandle(fd int) netns.NsHandle { return netns.NsHandle(fd) }
 //			ip saddr 127.0.0.0/8 oifname "muster" masquerade }                (from the node's own 127.0.0.1)
 //	}
 //
-// It is replaced as one transaction, so that there is no moment without rules; connections that are established do not notice.
+// It is replaced as one transaction, so that there is no moment without rules; established connections are not
+// affected.
 
 // sockets makes room for a large transaction.
 var sockets = nftables.WithSockOptions(func(c *mdl.Conn) error {
 	return errors.Join(c.SetWriteBuffer(16<<20), c.SetReadBuffer(16<<20))
 })
 
-// rules replaces the table by what the leases say.
+// rules replaces the table according to the leases.
 func (m *Manager) rules() error {
 	c, err := nftables.New(sockets)
 	if err != nil {
@@ -66,7 +67,8 @@ func (m *Manager) rules() error {
 	return nil
 }
 
-// tableName returns what the table of a bridge is called: never like one of iptables (nat, filter) or of another program.
+// tableName returns the name of a bridge's table. It cannot collide with one of iptables (nat, filter) or of another
+// program.
 func tableName(bridge string) string {
 	if strings.HasPrefix(bridge, "muster") {
 		return bridge
@@ -74,7 +76,7 @@ func tableName(bridge string) string {
 	return "muster-" + bridge
 }
 
-// redirect is a port of an allocation.
+// redirect is a published port of an allocation.
 type redirect struct {
 	Port
 	ip netip.Addr
@@ -87,7 +89,7 @@ func dropTable(bridge string) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: name}
-	c.AddTable(t) // one that is not there cannot be deleted
+	c.AddTable(t) // an absent table cannot be deleted
 	c.DelTable(t)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("remove the nftables table %q: %w", name, err)
@@ -141,7 +143,7 @@ func writeTable(c *nftables.Conn, bridge string, subnet netip.Prefix, ports []re
 	rule(post, address(12, loopback), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, bridge), masq)
 }
 
-// here matches what is sent to the port's address of the node.
+// here matches packets to the port's address on the node.
 func (p redirect) here() []expr.Any {
 	if ip, err := netip.ParseAddr(p.HostIP); err == nil && ip.Unmap().Is4() {
 		return address(16, netip.PrefixFrom(ip.Unmap(), 32))
@@ -152,14 +154,14 @@ func (p redirect) here() []expr.Any {
 	}
 }
 
-// link matches the link by which a packet comes or goes.
+// link matches the link by which a packet arrives or leaves.
 func link(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: b}}
 }
 
-// connection compares some bits of what is known of a packet's connection with 0.
+// connection compares bits of a packet's connection tracking state with 0.
 func connection(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Register: 1, Key: key},
@@ -187,8 +189,8 @@ func port(proto byte, n int) []expr.Any {
 	}
 }
 
-// forgetConnections lets the kernel forget what it knows of an address that is given back: packets of an old flow would go
-// there, whoever has it then. It is done as well as it can be.
+// forgetConnections deletes the kernel's connection entries of a freed address, best effort: packets of an old flow
+// would go to its next owner.
 func forgetConnections(ip string) {
 	f := &netlink.ConntrackFilter{}
 	g := &netlink.ConntrackFilter{}
@@ -198,7 +200,7 @@ func forgetConnections(ip string) {
 	}
 }
 
-// untranslated matches what the kernel knows of datagrams that came for one of the ports when no rule said where to.
+// untranslated matches connection entries of datagrams that arrived for one of the ports when there was no rule for it.
 type untranslated []Port
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
@@ -207,15 +209,15 @@ func (u untranslated) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 		slices.ContainsFunc(u, func(p Port) bool { return p.Host == int(f.Forward.DstPort) })
 }
 
-// forgetStrays lets the kernel forget datagrams that came before the rules for their port: as long as their sender does not
-// pause, they would go on to the node itself. It is done as well as it can be.
+// forgetStrays deletes the connection entries of datagrams that arrived before the rules of their port, best effort:
+// while the sender does not pause, they would still go to the node itself.
 func forgetStrays(ports []Port) {
 	if len(ports) > 0 {
 		_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, untranslated(ports))
 	}
 }
 
-// probe tries in a network namespace of its own, which is gone afterwards, whether the machine can do what is needed.
+// probe checks whether the machine supports the networks, in a temporary network namespace.
 func probe() (none, bridge error) {
 	err := inThread(func() error {
 		bridge = probeBridge()

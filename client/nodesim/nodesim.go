@@ -22,19 +22,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// CountMax bounds the nodes of one process.
+// CountMax limits the nodes of one process.
 const CountMax = 100_000
 
-// nodesPerConn is how many nodes share one session. Each has a poll in progress all the time and now and then a
-// heartbeat and a report, which together stay below what a server takes on one session.
+// nodesPerConn is how many nodes share one session. Each always has a poll in progress, and sometimes a heartbeat and a
+// report; together they stay below a server's limit for one session.
 const nodesPerConn = 250
 
-// Config is what to simulate. The zero value of a field means what its comment says.
+// Config configures the simulation. Field comments say what zero does.
 type Config struct {
 	Count   int      // nodes; 1 to CountMax
 	Servers []string // RPC addresses
 	Dial    rpc.Dialer
-	// Connect makes a shared way to the servers, in place of Servers and Dial.
+	// Connect makes a shared connection to the servers, in place of Servers and Dial.
 	Connect client.Connector
 
 	Name       string // prefix of the nodes' names; "" is "sim"
@@ -53,11 +53,11 @@ type Config struct {
 
 	// JoinOver spreads the registrations over this time; 0 is 1 s for every 1,000 nodes.
 	JoinOver time.Duration
-	// ObserveEvery is how long reports are gathered; 0 is the agent's default.
+	// ObserveEvery is how long reports are collected; 0 is the agent's default.
 	ObserveEvery time.Duration
 
 	Log hclog.Logger // nil discards
-	// OnJoin is told, one at a time, of the count of nodes that have registered; nil tells nobody.
+	// OnJoin is called with the number of registered nodes, one call at a time; or nil
 	OnJoin func(joined int)
 }
 
@@ -74,7 +74,7 @@ type Fleet struct {
 	joined int
 }
 
-// New checks the configuration and makes the ways to the servers. Nodes are made by Run.
+// New checks the configuration and makes the connections to the servers. Run creates the nodes.
 func New(cfg Config) (*Fleet, error) {
 	if cfg.Count < 1 || cfg.Count > CountMax {
 		return nil, fmt.Errorf("sim: %d nodes: want 1 to %d", cfg.Count, CountMax)
@@ -218,23 +218,23 @@ type sharedConn struct {
 // Close implements client.Conn.
 func (sharedConn) Close() error { return nil }
 
-// Failed implements client.Conn. One node whose call took too long does not take the session from all the others, whose
-// polls would then all be asked again, of a server that was late already; when many complain, the server is at fault.
-// A connection that breaks is replaced without anybody's complaint.
+// Failed implements client.Conn. One slow call of one node does not move all other nodes of the session, whose polls
+// would then be repeated on a server that was late already. If many nodes report a failure, the server is at fault. A
+// broken connection is replaced without any report.
 func (c sharedConn) Failed() {
 	if c.grief.enough(time.Now()) {
 		c.Conn.Failed()
 	}
 }
 
-// Complaints that take a shared session from its nodes: so many within so long.
+// How many reports, within how long, move the nodes of a shared session.
 const (
 	griefMany = nodesPerConn / 4
 	griefFor  = 5 * time.Second
 )
 
 type grief struct {
-	few int // complaints that are enough, when there are fewer nodes
+	few int // sufficient number of reports if there are fewer nodes
 
 	mu    sync.Mutex
 	since time.Time
@@ -255,7 +255,7 @@ func (g *grief) enough(now time.Time) bool {
 	return true
 }
 
-// find returns the node that a server means.
+// find returns the node that a server addresses.
 func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,8 +273,8 @@ func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client
 	return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q: it is on none of the %d nodes simulated here", alloc, len(f.nodes))
 }
 
-// jobs are the specifications that nodes run, once each: every node is sent its own copy, and ten thousand nodes of one
-// job would keep ten thousand.
+// jobs holds each specification once: every node is sent its own copy, and ten thousand nodes of one job would keep ten
+// thousand.
 type jobs struct {
 	mu  sync.Mutex
 	new map[jobID]*structs.Job
@@ -284,13 +284,13 @@ type jobs struct {
 type jobID struct {
 	key     structs.JobKey
 	version uint64
-	spec    structs.Index // tells apart a job that was purged and registered again
+	spec    structs.Index // distinguishes a job that was purged and registered again
 }
 
-// jobsKept is how many are remembered since they were last asked for, and as many before those.
+// jobsKept is how many recently used specifications are kept, and as many older ones.
 const jobsKept = 2000
 
-// share returns the copy to use.
+// share returns the shared instance.
 func (s *jobs) share(j *structs.Job) *structs.Job {
 	id := jobID{j.Key(), j.Version, j.SpecIndex}
 	s.mu.Lock()
@@ -309,7 +309,7 @@ func (s *jobs) share(j *structs.Job) *structs.Job {
 	return have
 }
 
-// Nodes returns the nodes, in no order.
+// Nodes returns the nodes, unordered.
 func (f *Fleet) Nodes() []*client.Client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -341,7 +341,7 @@ func (f *Fleet) machine(i int) []fingerprint.Fingerprinter {
 		} {
 			facts.Attributes[k] = v
 		}
-		// The addresses of 10.0.0.0/8, one each: ports on different nodes are different ports.
+		// One address of 10.0.0.0/8 per node: ports on different nodes are different ports.
 		ip := fmt.Sprintf("10.%d.%d.%d", (i+1)>>16&0xff, (i+1)>>8&0xff, (i+1)&0xff)
 		facts.Attributes["unique.network.ip-address"] = ip
 		facts.BootID = "simulated"

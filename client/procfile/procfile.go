@@ -1,6 +1,6 @@
-// Package procfile reads and writes the small files by which the kernel talks: those of /proc and of control groups. It
-// makes the three system calls that this takes. Package os makes twice as many, because it offers every file to the
-// poller, and a task's start and end touch dozens of them.
+// Package procfile reads and writes small kernel files: those of /proc and of control groups. It needs three system
+// calls. Package os makes twice as many, because it registers every file with the poller, and a task's start and end
+// touch dozens of them.
 package procfile
 
 import (
@@ -38,7 +38,7 @@ func Read(path string) ([]byte, error) {
 // Of reads a file of a process: Of(1, "stat") is /proc/1/stat.
 func Of(pid int, file string) ([]byte, error) { return Read("/proc/" + strconv.Itoa(pid) + "/" + file) }
 
-// Write writes a text in one system call, which is what the kernel's files want.
+// Write writes a text in one system call, as the kernel's files require.
 func Write(path, text string) error {
 	fd, err := open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
 	if err != nil {

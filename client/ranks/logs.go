@@ -14,23 +14,24 @@ import (
 // exitLog is the exit code of a task whose log cannot be opened.
 const exitLog = 73 // EX_CANTCREAT of sysexits.h
 
-// logs are the files that the output of ranks is added to, opened with the rights of the task's user. A file of one rank
-// gets its bytes as they are; one that all ranks share gets whole lines that begin with the rank, as the task's own log.
+// logs are the files to which the output of ranks is appended, opened with the rights of the task's user. A file of one
+// rank gets its bytes unchanged; one that all ranks share gets whole lines that begin with the rank, like the task's
+// own log.
 type logs struct {
 	out, err []*logFile     // by local rank; nil for none
-	begun    [][]*rankLines // by local rank: what may hold the beginning of a line for a shared file
+	begun    [][]*rankLines // by local rank: writers that may hold an unfinished line for a shared file
 }
 
-// logFile is an open log. What cannot be written is left out, and said once.
+// logFile is an open log. A failed write is skipped, and reported once.
 type logFile struct {
 	path   string
 	shared bool // by all ranks
 	mu     sync.Mutex
 	f      *os.File
-	failed bool // and said so
+	failed bool // the failure was reported
 }
 
-// open opens the files of n ranks, from the first.
+// open opens the files of n ranks, beginning with first.
 func (how manner) open(n, first int) (*logs, error) {
 	l := &logs{out: make([]*logFile, n), err: make([]*logFile, n), begun: make([][]*rankLines, n)}
 	byPath := map[string]*logFile{}
@@ -53,7 +54,7 @@ func (how manner) open(n, first int) (*logs, error) {
 		if f := byPath[path]; f != nil {
 			return f, nil
 		}
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666) // less the umask
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666) // reduced by the umask
 		if err != nil {
 			return nil, fmt.Errorf("the task's log cannot be written as its user (uid %d): %w", os.Getuid(), err)
 		}
@@ -84,8 +85,8 @@ func (how manner) open(n, first int) (*logs, error) {
 	return l, nil
 }
 
-// tee is a writer to w and, as the file wants it, to the log of a rank. With shared files the lines are those that the task's
-// own log gets, which w passes on whole.
+// tee returns a writer to w and to the log of a rank, in the file's form. A shared file gets the same lines as the
+// task's own log, which w passes on whole.
 func (l *logs) tee(w io.Writer, local int, stderr bool) io.Writer {
 	f := l.out[local]
 	if stderr {
@@ -102,14 +103,14 @@ func (l *logs) tee(w io.Writer, local int, stderr bool) io.Writer {
 	return io.MultiWriter(w, f)
 }
 
-// flush writes what a rank that has ended left without an end of line.
+// flush writes an ended rank's unfinished line.
 func (l *logs) flush(local int) {
 	for _, r := range l.begun[local] {
 		r.flush()
 	}
 }
 
-// Write implements io.Writer. It never fails: the task goes on without its log.
+// Write implements io.Writer. It never fails: the task continues without its log.
 func (f *logFile) Write(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

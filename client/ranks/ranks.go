@@ -1,6 +1,7 @@
-// Package ranks starts the ranks of a task in rank mode: copies of its command in its own namespaces and limits, each with
-// RANK and LOCAL_RANK, their output as lines that begin with the rank ("3: loss 0.1"). The ranks end together: when one
-// fails the others are told to end, and its exit code is the task's. It runs as `muster ranks` in the place of the task.
+// Package ranks starts the ranks of a task in rank mode: copies of its command with the same namespaces and limits,
+// each with RANK and LOCAL_RANK, their output as lines that begin with the rank ("3: loss 0.1"). The ranks end
+// together: when one fails the others are asked to end, and its exit code is the task's. It runs as `muster ranks` in
+// the place of the task.
 package ranks
 
 import (
@@ -25,13 +26,13 @@ const Verb = "ranks"
 // endPatience is how long the other ranks may take to end after one has failed.
 const endPatience = 10 * time.Second
 
-// LineMax is how long a line may be until it is passed on in pieces.
+// LineMax is the length at which a line is passed on in pieces.
 const LineMax = 64 << 10
 
-// idle is how long the beginning of a line may wait for its end: progress bars never end theirs.
+// idle is how long an unfinished line is held: progress bars never end theirs.
 const idle = time.Second
 
-// MaybeRun becomes the launcher when the program was started as one; main calls it first.
+// MaybeRun becomes the launcher if the program was started as one; main calls it first.
 func MaybeRun() {
 	if len(os.Args) < 2 || os.Args[1] != Verb {
 		return
@@ -45,7 +46,7 @@ func MaybeRun() {
 	os.Exit(how.run(words[0], words[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// Label returns what the lines of a rank begin with.
+// Label returns the prefix of a rank's lines.
 func Label(rank int) string { return strconv.Itoa(rank) + ": " }
 
 type ended struct {
@@ -53,9 +54,9 @@ type ended struct {
 	code int
 }
 
-// manner is how a task is started.
+// manner says how a task is started.
 type manner struct {
-	single             bool // one process, as it is: no ranks
+	single             bool // one unchanged process: no ranks
 	logPath, errorPath string
 }
 
@@ -108,17 +109,17 @@ func (how manner) run(path string, argv, env []string, stdout, stderr io.Writer)
 		if how.single {
 			cmd.Env, cmd.Stdout, cmd.Stderr = env, logs.tee(stdout, i, false), logs.tee(stderr, i, true)
 		}
-		cmd.WaitDelay = time.Second // what a rank leaves behind may keep its output open
+		cmd.WaitDelay = time.Second // child processes of a rank may keep its output open
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintf(stderr, "rank %d does not start: %v\n", rank, err)
 			for _, p := range procs {
-				_ = p.Kill() // may have ended by itself
+				_ = p.Kill() // it may have ended already
 			}
 			return 127
 		}
 		procs = append(procs, cmd.Process)
 		go func() {
-			_ = cmd.Wait() // its state tells
+			_ = cmd.Wait() // the process state has the result
 			o.flush()
 			e.flush()
 			logs.flush(i)
@@ -132,7 +133,7 @@ func (how manner) run(path string, argv, env []string, stdout, stderr io.Writer)
 		case s := <-signals:
 			told = told || s == syscall.SIGTERM || s == syscall.SIGINT
 			for _, p := range procs {
-				_ = p.Signal(s) // those that have ended do not mind
+				_ = p.Signal(s) // an error means that it has ended
 			}
 		case <-kill:
 			for _, p := range procs {
@@ -174,7 +175,7 @@ func number(env []string, name string, def int) int {
 	return def
 }
 
-// Environ returns the variables that tell a rank from the others, from those of the whole task.
+// Environ returns the environment of one rank, without the variables of the whole task.
 func Environ(env []string, rank, local int) []string {
 	out := []string{"RANK=" + strconv.Itoa(rank), "LOCAL_RANK=" + strconv.Itoa(local)}
 	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "SLURM_JOB_ID=") }) {
@@ -189,8 +190,8 @@ func Environ(env []string, rank, local int) []string {
 // gpuLists are the variables with an entry for each GPU, in the same order.
 var gpuLists = []string{"CUDA_VISIBLE_DEVICES", "MUSTER_GPU_MEMORY_MIB", "MUSTER_GPU_COMPUTE"}
 
-// ownGPUs gives a rank its part of the task's GPUs: neighbours in the list, as many for each as there are. When there are
-// more ranks than GPUs, neighbouring ranks share one.
+// ownGPUs returns a rank's part of the task's GPUs: consecutive entries, the same number for each rank. With more ranks
+// than GPUs, consecutive ranks share one.
 func ownGPUs(env []string, local int) []string {
 	n := number(env, "MUSTER_RANKS", 1)
 	var out []string
@@ -210,7 +211,7 @@ func ownGPUs(env []string, local int) []string {
 	return out
 }
 
-// variable returns the value of a variable, "" when it is not set.
+// variable returns the value of a variable, "" if it is not set.
 func variable(env []string, name string) string {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -265,7 +266,7 @@ func (r *rankLines) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// emit passes on the first n bytes of the buffer as lines; called with mu held.
+// emit passes on the first n bytes of the buffer as lines. The caller holds mu.
 func (r *rankLines) emit(n int) error {
 	if n == 0 {
 		return nil
@@ -273,7 +274,7 @@ func (r *rankLines) emit(n int) error {
 	var text []byte
 	for line := range bytes.Lines(r.buf[:n]) {
 		if i := bytes.LastIndexByte(bytes.TrimRight(line, "\r\n"), '\r'); i >= 0 {
-			line = line[i+1:] // of what a terminal would have overwritten the last is enough
+			line = line[i+1:] // of text that a terminal would overwrite, only the last part is kept
 		}
 		text = append(append(text, r.label...), line...)
 	}
@@ -287,9 +288,9 @@ func (r *rankLines) emit(n int) error {
 	return err
 }
 
-// flush passes on the beginning of a line whose end does not come.
+// flush passes on an unfinished line.
 func (r *rankLines) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.emit(len(r.buf)) // nobody is left to tell
+	_ = r.emit(len(r.buf)) // an error has no reader
 }

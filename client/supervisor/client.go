@@ -17,24 +17,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	ErrUnknownTask = errors.New("task is not known on this node")
 	ErrEnded       = errors.New("task is not running")
 )
 
-// StartError says why a task could not be started; the supervisor itself is well.
+// StartError says why a task could not be started; the supervisor itself works.
 type StartError struct{ Msg string }
 
 func (e *StartError) Error() string { return e.Msg }
 
 const (
-	readyWithin = 30 * time.Second // a new supervisor must answer by then, on a machine that is out of breath too
-	attemptsMax = 5                // of one call, across supervisors that die under it
+	readyWithin = 30 * time.Second // limit for a new supervisor's first answer, also on an overloaded machine
+	attemptsMax = 5                // of one call, across supervisors that die meanwhile
 )
 
-// Client talks to the supervisor of one directory and starts it when there is none. All calls are idempotent, so that
-// one which dies with its supervisor is repeated on the next. It is safe for concurrent use.
+// Client calls the supervisor of one directory and starts it if there is none. All calls are idempotent: one that dies
+// with its supervisor is repeated on the next. It is safe for concurrent use.
 type Client struct {
 	dir string
 	exe string
@@ -50,8 +50,8 @@ type Client struct {
 	groupsErr  error
 }
 
-// Open prepares the directory (made with mode 0700). The supervisor is started by the first call. exe is the program
-// whose main calls MaybeRun; "" is the running one.
+// Open prepares the directory (with mode 0700). The first call starts the supervisor. exe is the program whose main
+// calls MaybeRun; "" is the running one.
 func Open(dir, exe string) (*Client, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func Open(dir, exe string) (*Client, error) {
 		return nil, err
 	}
 	if exe == "" {
-		exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
+		exe = "/proc/self/exe" // works even if an upgrade has replaced the file
 	}
 	return &Client{dir: dir, exe: exe}, nil
 }
@@ -77,7 +77,8 @@ func Open(dir, exe string) (*Client, error) {
 // Dir returns the directory that the supervisor serves.
 func (c *Client) Dir() string { return c.dir }
 
-// Groups says which control group layout the tasks get, without starting a supervisor, or why they get none.
+// Groups returns the control group layout of the tasks, without starting a supervisor, or the reason why they have
+// none.
 func (c *Client) Groups() (cgroup.Layout, error) {
 	c.groupsOnce.Do(func() {
 		m, err := cgroup.Open(scope(c.dir))
@@ -90,7 +91,7 @@ func (c *Client) Groups() (cgroup.Layout, error) {
 	return c.layout, c.groupsErr
 }
 
-// LeafV2 names the cgroup2 group that a task gets, or will get; "" where there is no cgroup2.
+// LeafV2 returns the path of a task's cgroup2 group, existing or not; "" without cgroup2.
 func (c *Client) LeafV2(taskID string) string {
 	l, err := c.Groups()
 	if err != nil || l.V2 == "" || !validID.MatchString(taskID) {
@@ -99,7 +100,8 @@ func (c *Client) LeafV2(taskID string) string {
 	return cgroup.Leaf(l.V2, scope(c.dir), taskID)
 }
 
-// Devices says how the use of devices is restricted here: cgroup.DevicesByBPF, cgroup.DevicesByV1 or cgroup.DevicesByNone.
+// Devices returns how device access is restricted here: cgroup.DevicesByBPF, cgroup.DevicesByV1 or
+// cgroup.DevicesByNone.
 func (c *Client) Devices() string {
 	if _, err := c.Groups(); err != nil {
 		return cgroup.DevicesByNone
@@ -107,7 +109,7 @@ func (c *Client) Devices() string {
 	return c.devices
 }
 
-// Close ends the connection. Supervisor and tasks go on.
+// Close closes the connection. The supervisor and the tasks keep running.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,8 +143,8 @@ func (c *Client) Retire(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown destroys every task, ends the supervisor and removes what it made in the control group tree: what an agent
-// does that is not to leave anything running (-dev, tests, `nodesim`). The directory stays.
+// Shutdown destroys every task, ends the supervisor and removes its control groups, for an agent that must not leave
+// anything running (-dev, tests, `nodesim`). The directory stays.
 func (c *Client) Shutdown(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -221,7 +223,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 					c.conn, c.hello = conn, h
 					return c.conn, nil
 				}
-				// Another version of the program: it hands its tasks over to one of ours.
+				// Another version of the program: it hands its tasks over to a supervisor of this version.
 				if !retired {
 					retired = true
 					conn.Call(serviceName+".Retire", Nothing{}, &Nothing{})
@@ -242,7 +244,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-spawned:
-			spawned = nil // ended: lost the race for the lock against one that is on its way out, or failed
+			spawned = nil // it has ended: it failed, or lost the race for the lock against one that is about to end
 			time.Sleep(5 * time.Millisecond)
 		case <-time.After(wait):
 			wait = min(wait*2, 50*time.Millisecond)
@@ -250,7 +252,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 	}
 }
 
-// spawn starts a supervisor in a session, and if possible a control group, of its own.
+// spawn starts a supervisor in a separate session and, if possible, control group.
 func (c *Client) spawn() (<-chan error, error) {
 	logPath := filepath.Join(c.dir, "supervisor.log")
 	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
@@ -359,7 +361,7 @@ func (c *Client) Start(ctx context.Context, spec *Spec) (Status, error) {
 	return r.Status, nil
 }
 
-// Inspect tells a task's status.
+// Inspect returns a task's status.
 func (c *Client) Inspect(ctx context.Context, id string) (Status, error) {
 	r := new(Reply)
 	if err := c.call(ctx, "Inspect", id, r); err != nil {
@@ -368,7 +370,7 @@ func (c *Client) Inspect(ctx context.Context, id string) (Status, error) {
 	return r.Status, nil
 }
 
-// List tells the status of every task, in no order.
+// List returns the status of every task, unordered.
 func (c *Client) List(ctx context.Context) ([]Status, error) {
 	r := new(Reply)
 	if err := c.call(ctx, "List", Nothing{}, r); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/client/cgroup"
 )
 
-// corePool keeps the cores that tasks own (Limits.Cores) free of the tasks that own none. Shares alone do not: the kernel
-// balances over all cores, and whoever is woken on a busy one waits for its turn.
+// corePool keeps the cores that tasks own (Limits.Cores) free of tasks that own none. Shares alone do not: the kernel
+// balances over all cores, and a process that wakes on a busy one waits.
 type corePool struct {
 	groups *cgroup.Manager // nil without control groups
 
@@ -22,7 +22,7 @@ func newCorePool(m *cgroup.Manager) *corePool {
 	return &corePool{groups: m, owned: map[string][]int{}, shared: map[string]cgroup.Group{}}
 }
 
-// own takes a task's cores away from the others, before it starts.
+// own reserves a task's cores before it starts, so that others leave them.
 func (p *corePool) own(id string, cores []int) {
 	if p.groups == nil || len(cores) == 0 {
 		return
@@ -33,7 +33,7 @@ func (p *corePool) own(id string, cores []int) {
 	p.applyLocked()
 }
 
-// join puts the group of a task that owns no core under the same rule as the others', before the task starts.
+// join applies the rule to the group of a task that owns no core, before the task starts.
 func (p *corePool) join(id string, g cgroup.Group) {
 	if p.groups == nil || !g.Shares() {
 		return
@@ -46,7 +46,7 @@ func (p *corePool) join(id string, g cgroup.Group) {
 	}
 }
 
-// leave forgets a task that has ended and gives its cores back.
+// leave removes an ended task and frees its cores.
 func (p *corePool) leave(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *corePool) leave(id string) {
 	}
 }
 
-// apply tells the kernel who owns which cores now.
+// apply updates the kernel's core assignments.
 func (p *corePool) apply() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *corePool) apply() {
 	}
 }
 
-// applyLocked tells the kernel. A failure is no reason to refuse a task: it has its cores, if not for itself alone.
+// applyLocked updates the kernel. A failure is no reason to refuse a task: it has its cores, if not exclusively.
 func (p *corePool) applyLocked() {
 	var taken []int
 	for _, c := range p.owned {

@@ -14,8 +14,7 @@ import (
 )
 
 // Entry is a command to run inside a running task: in its control groups, its network and, if it is isolated, its other
-// namespaces.
-// It belongs to the caller, not to the supervisor, and ends with the task.
+// namespaces. It belongs to the caller, not to the supervisor, and ends with the task.
 type Entry struct {
 	Task    Status
 	Path    string
@@ -26,7 +25,7 @@ type Entry struct {
 	Rights  Rights // of an isolated task
 	Posture Posture
 	TTY     bool // Files are a terminal, which becomes the controlling one
-	Whole   bool // Kill takes what the command has started along, but for what has left its session
+	Whole   bool // Kill also ends what the command has started, except processes that have left its session
 	Streams [3]*os.File
 }
 
@@ -59,11 +58,11 @@ func Enter(e Entry) (*Running, error) {
 	p := launch.New()
 	p.Flags = launch.ExitAsChild
 	pre := p.Pre()
-	// The limits of version 1 hierarchies are joined before the task's mounts hide them.
+	// The version 1 limits are joined before the task's mounts hide them.
 	for _, f := range e.Task.Group.JoinFiles() {
 		pre.WriteFile("join the task's control groups", f, "0")
 	}
-	const targetFD = launch.FDStdoutRead // nothing is pumped here
+	const targetFD = launch.FDStdoutRead // no output is pumped here
 	if e.Task.Isolated {
 		pre.Do("enter the task's namespaces", unix.SYS_SETNS, launch.N(targetFD), launch.N(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWPID))
 	}
@@ -150,7 +149,8 @@ func Enter(e Entry) (*Running, error) {
 	return r, nil
 }
 
-// sameNetwork reports whether a process has this one's network. Whoever may not see that could not enter another one either.
+// sameNetwork reports whether a process has this one's network. Without the permission to see that it returns true:
+// entering another one would fail, too.
 func sameNetwork(pid int) bool {
 	var own, its unix.Stat_t
 	if unix.Stat("/proc/self/ns/net", &own) != nil || unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &its) != nil {
@@ -197,8 +197,8 @@ func (r *Running) Wait(ctx context.Context) (int, error) {
 	return ws.ExitStatus(), nil
 }
 
-// Kill ends the command. Its launcher then reaps it and ends by itself; were the launcher killed instead, the command
-// would be left to the host's init, and the task's namespace could not end before that has reaped it.
+// Kill ends the command. Its launcher then reaps it and ends. If the launcher were killed instead, the command would be
+// left to the host's init, and the task's namespace could not end before init has reaped it.
 func (r *Running) Kill() {
 	if r.whole && r.child != nil {
 		r.killSession()
@@ -212,7 +212,7 @@ func (r *Running) Kill() {
 	}
 }
 
-// killSession ends all of the session that the command leads.
+// killSession ends all processes of the session that the command leads.
 func (r *Running) killSession() {
 	list, err := os.ReadDir("/proc")
 	if err != nil {

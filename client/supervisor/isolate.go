@@ -18,7 +18,7 @@ const (
 	regSys
 )
 
-// view writes the operations that build the task's view of the machine.
+// view builds the operations for the task's view of the machine.
 type view struct {
 	*Isolation
 	p *launch.Program
@@ -33,12 +33,12 @@ func (v view) mount(label, source, target, fstype string, flags uintptr, data st
 	v.c.Do(label, unix.SYS_MOUNT, v.p.S(source), v.p.S(target), v.p.S(fstype), launch.N(flags), d)
 }
 
-// hold keeps a copy of what is mounted at path in a register: whatever happens there later, it can be put anywhere.
+// hold keeps a copy of the mount at path in a register: it can be mounted elsewhere later, even after path is covered.
 func (v view) hold(reg int, path string, flags int) {
 	v.c.Set(reg, "hold "+path, unix.SYS_OPEN_TREE, launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags))
 }
 
-// put mounts what a register holds. Links are followed in a root of the task's own, where they lead nowhere else.
+// put mounts what a register holds. In the task's own root links are followed: they cannot lead out of it.
 func (v view) put(reg int, path string) {
 	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
 	if v.Root != nil {
@@ -47,7 +47,7 @@ func (v view) put(reg int, path string) {
 	v.c.Do("show "+path, unix.SYS_MOVE_MOUNT, launch.R(reg), v.p.S(""), launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(flags))
 }
 
-// mkdirs makes the directories on the way from base to path, as far as they are missing.
+// mkdirs creates the missing directories between base and path.
 func (v view) mkdirs(base, path string) {
 	rel, err := filepath.Rel(base, path)
 	if err != nil {
@@ -59,7 +59,7 @@ func (v view) mkdirs(base, path string) {
 	}
 }
 
-// readOnly makes a mount read-only, with flags AT_RECURSIVE those below it, too.
+// readOnly makes a mount read-only; with AT_RECURSIVE in flags also those below it.
 func (v view) readOnly(path string, flags int) (nr uintptr, args []launch.Arg) {
 	attr := appendU64(nil, unix.MOUNT_ATTR_RDONLY) // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
 	attr = append(attr, make([]byte, 24)...)
@@ -74,7 +74,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	}
 	v.mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 	v.stage()
-	// What stays writable is held before anything covers it or makes it read-only.
+	// Writable mounts are held before anything covers them or makes them read-only.
 	held := i.AllocRoot != "" && (i.HideDir != "" || i.ReadOnly || i.Root != nil)
 	if held {
 		v.hold(regAlloc, i.AllocRoot, unix.AT_RECURSIVE)
@@ -90,7 +90,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 		c.Do("make the root read-only", nr, args...)
 	}
 	v.mount("mount /proc", "proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	// Settings of the whole machine and other tasks' control groups: a task that is root could write there.
+	// Settings of the whole machine and other tasks' control groups, which a task that is root could otherwise write.
 	for _, f := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"} {
 		c.Try(unix.SYS_MOUNT, p.S(f), p.S(f), p.S(""), n(unix.MS_BIND|unix.MS_REC), n(0))
 		c.Try(unix.SYS_MOUNT, p.S(""), p.S(f), p.S(""), n(unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), n(0))
@@ -109,13 +109,13 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 		v.mount("protect /tmp", "", "/tmp", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV, "")
 	}
 	if i.Root != nil && i.ReadOnly {
-		nr, args := v.readOnly("/", 0) // what is mounted in it stays as it is
+		nr, args := v.readOnly("/", 0) // mounts below it keep their mode
 		c.Do("make the root read-only", nr, args...)
 	}
 }
 
-// changeRoot makes another directory the root, with the host's /dev and /sys in it. Everything after that is looked up
-// in the new root: whatever links are in there, they lead nowhere else.
+// changeRoot makes another directory the root, with the host's /dev and /sys in it. Later paths are resolved in the new
+// root, so its links cannot lead out.
 func (v view) changeRoot() {
 	n, c, p := launch.N[int], v.c, v.p
 	open := n(unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC)
@@ -125,7 +125,7 @@ func (v view) changeRoot() {
 	c.Set(regRoot, "hold the task's root", unix.SYS_OPEN_TREE, launch.R(regRoot), p.S(""), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	v.hold(regDev, "/dev", unix.AT_RECURSIVE)
 	v.hold(regSys, "/sys", unix.AT_RECURSIVE)
-	v.put(regRoot, v.AllocRoot) // any directory does, for a moment
+	v.put(regRoot, v.AllocRoot) // temporarily; any directory would do
 	c.Do("enter the task's root", unix.SYS_CHDIR, p.S(v.AllocRoot))
 	c.Do("change the root", unix.SYS_PIVOT_ROOT, p.S("."), p.S("."))
 	c.Do("leave the old root", unix.SYS_UMOUNT2, p.S("."), n(unix.MNT_DETACH))
@@ -137,7 +137,7 @@ func (v view) changeRoot() {
 	v.put(regSys, "/sys")
 }
 
-// files shows the allocation and /tmp.
+// files mounts the allocation and /tmp.
 func (v view) files(held bool) {
 	switch {
 	case !held:
@@ -159,7 +159,7 @@ func (v view) files(held bool) {
 		}
 		v.put(regAlloc, v.AllocRoot)
 	case v.TmpDir != "" && strings.HasPrefix(v.HideDir+"/", "/tmp/"):
-		// A data directory below /tmp is hidden by the private /tmp itself; the allocation is shown on top of that.
+		// The private /tmp already hides a data directory below /tmp; the allocation is mounted on top of it.
 		v.put(regTmp, "/tmp")
 		v.mkdirs("/tmp", v.AllocRoot)
 		v.put(regAlloc, v.AllocRoot)
@@ -174,8 +174,8 @@ func (v view) files(held bool) {
 	}
 }
 
-// stage mounts the volumes below the allocation's directory, while the host's root is still in sight. They go along
-// wherever that directory goes.
+// stage mounts the volumes below the allocation's directory, while the host's root is still visible. They move with
+// that directory.
 func (v view) stage() {
 	for _, x := range v.Volumes {
 		v.mount("mount "+x.Source, x.Source, x.Stage, "", unix.MS_BIND|unix.MS_REC, "")
@@ -188,7 +188,7 @@ func (v view) stage() {
 	}
 }
 
-// volumes shows what was staged where the task wants it.
+// volumes mounts the staged volumes at their targets.
 func (v view) volumes() {
 	for _, x := range v.Volumes {
 		if x.Target == "" {
@@ -201,7 +201,7 @@ func (v view) volumes() {
 	}
 }
 
-// etc shows files of the allocation in place of others. A root of the task's own may lack those.
+// etc mounts files of the allocation over others. A task's own root may lack those.
 func (v view) etc() {
 	for _, f := range v.Files {
 		if v.Root != nil {

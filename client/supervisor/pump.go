@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// logRetryFor is how long a task may be held up by a log that cannot be written (disk full) before output is dropped.
+// logRetryFor is how long an unwritable log (disk full) may block a task before output is dropped.
 const logRetryFor = 10 * time.Second
 
 // pump moves a task's output from its pipe into rotated files. It uses splice: what the kernel has taken from the pipe
@@ -28,7 +28,7 @@ type pump struct {
 	lost atomic.Int64
 }
 
-// logDir is an open directory of logs; the streams of a task share it. No symbolic link inside it is followed: a task
+// logDir is an open directory of logs, shared by the streams of a task. No symbolic link inside it is followed: a task
 // may be able to write there.
 type logDir struct {
 	path  string
@@ -39,7 +39,7 @@ type logDir struct {
 // logDirs are the directories of a task's logs while its pumps are started.
 type logDirs []*logDir
 
-// of opens the directory of a log, once. It is looked into when there is something to write.
+// of opens the directory of a log, once. It is read when there is something to write.
 func (l *logDirs) of(cfg Log) (*logDir, error) {
 	path := filepath.Dir(cfg.Base)
 	for _, d := range *l {
@@ -52,7 +52,7 @@ func (l *logDirs) of(cfg Log) (*logDir, error) {
 		return nil, fmt.Errorf("open log directory %s: %w", path, err)
 	}
 	d := &logDir{path: path, fd: fd}
-	d.users.Store(1) // the list's
+	d.users.Store(1) // for the list
 	*l = append(*l, d)
 	return d, nil
 }
@@ -83,7 +83,7 @@ func (d *logDir) list() []string {
 	return names
 }
 
-// newPump makes the pump of a log. Its newest file is looked for and opened, or made, when there is something to write.
+// newPump makes the pump of a log. Its newest file is opened, or created, when there is something to write.
 func newPump(cfg Log, dir *logDir) *pump {
 	if cfg.MaxFiles <= 0 {
 		cfg.MaxFiles = 10
@@ -157,7 +157,7 @@ func (p *pump) close() {
 
 // step moves what the pipe holds now. It returns unix.EAGAIN when the pipe is empty and 0 at its end.
 func (p *pump) step(pipe int) (int64, error) {
-	if p.file == nil { // a task that says nothing needs no files
+	if p.file == nil { // a task without output needs no files
 		poll := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}}
 		switch n, err := unix.Poll(poll, 0); {
 		case err != nil:
@@ -178,7 +178,7 @@ func (p *pump) step(pipe int) (int64, error) {
 	}
 	want := min(p.cfg.MaxSize-p.size, 1<<20)
 	off := p.size
-	// Fd would switch the descriptor to blocking mode: regular files do not care, and it is ours alone.
+	// Fd would switch the descriptor to blocking mode: irrelevant for regular files, and no one else uses it.
 	n, err := unix.Splice(pipe, nil, int(p.file.Fd()), &off, int(want), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 	if n > 0 {
 		p.size += n
@@ -216,7 +216,7 @@ func (p *pump) run(pipe *os.File, stop <-chan struct{}) {
 		}
 		switch {
 		case stopped, serr == unix.EAGAIN:
-			// Told to stop: whatever is in the pipe now is the last.
+			// Stopping: what is in the pipe now is the rest.
 			if !p.drain(rc) {
 				return
 			}
@@ -262,7 +262,7 @@ func (p *pump) drain(rc interface {
 	return ok
 }
 
-// discard throws away what the pipe holds, so that the task can go on, and counts it.
+// discard drops and counts what the pipe holds, so that the task can continue.
 func (p *pump) discard(rc interface {
 	Control(func(uintptr)) error
 }) {
@@ -278,7 +278,7 @@ func (p *pump) discard(rc interface {
 	})
 }
 
-// pumping is a pump with its goroutine.
+// pumping is a running pump.
 type pumping struct {
 	*pump
 	pipe *os.File

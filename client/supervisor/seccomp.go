@@ -12,18 +12,18 @@ import (
 
 // The system calls that an isolated task may not make, as a program for the kernel's seccomp filter.
 //
-// It is a list of what is denied, not of what is allowed, with a ceiling: calls that are newer than seccompNewest do not
-// exist for a task, so nothing that nobody has looked at is let in. Everything else that ordinary programs, MPI, NCCL,
-// debuggers and NUMA libraries use is left alone. Denied is what changes the machine and not the process, what makes
-// namespaces (mount and user namespaces are where most escapes begin), and what is rarely used and often at fault.
-// Most of it needs a capability anyway; a task that was given that capability may make the call.
+// It lists what is denied, not what is allowed, up to a ceiling: calls newer than seccompNewest do not exist for a
+// task, so no unreviewed call is allowed. Everything else that ordinary programs, MPI, NCCL, debuggers and NUMA
+// libraries use is allowed. Denied are calls that change the machine and not the process, calls that create namespaces
+// (most escapes begin with mount and user namespaces), and calls that are rarely used and often vulnerable. Most of
+// them need a capability anyway; a task with that capability may make the call.
 //
-// A denied call fails with EPERM. Those that programs fall back from fail with ENOSYS: clone3, whose flags a filter
-// cannot see, and io_uring.
+// A denied call fails with EPERM. Calls for which programs have a fallback fail with ENOSYS: clone3, whose flags a
+// filter cannot see, and io_uring.
 
 const (
-	// seccompNewest is the newest system call that has been looked at (Linux 6.16). From 424 on all architectures have
-	// the same numbers.
+	// seccompNewest is the newest reviewed system call (Linux 6.16). From 424 on all architectures have the same
+	// numbers.
 	seccompNewest = unix.SYS_FILE_SETATTR
 	// cloneNamespaces are CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
 	cloneNamespaces = 0x7e020000
@@ -31,7 +31,7 @@ const (
 	tiocLinux = 0x541c
 )
 
-// A denial is a call with the capabilities of which any one allows it.
+// A denial is a denied call, with the capabilities of which any one allows it.
 type denial struct {
 	nr   uint32
 	errn unix.Errno
@@ -63,7 +63,7 @@ var denials = []denial{
 	{unix.SYS_SETTIMEOFDAY, unix.EPERM, 1 << unix.CAP_SYS_TIME}, {unix.SYS_CLOCK_SETTIME, unix.EPERM, 1 << unix.CAP_SYS_TIME},
 	// Keys belong to a user, not to a task: two tasks of one user would share them.
 	{unix.SYS_KEYCTL, unix.EPERM, capSysAdmin}, {unix.SYS_ADD_KEY, unix.EPERM, capSysAdmin}, {unix.SYS_REQUEST_KEY, unix.EPERM, capSysAdmin},
-	// Files by number instead of by name, past every mount.
+	// Access to files by handle instead of by path, bypassing mounts.
 	{unix.SYS_OPEN_BY_HANDLE_AT, unix.EPERM, 1 << unix.CAP_DAC_READ_SEARCH}, {unix.SYS_FANOTIFY_INIT, unix.EPERM, capSysAdmin},
 	{unix.SYS_KCMP, unix.EPERM, 1 << unix.CAP_SYS_PTRACE},
 }
@@ -74,14 +74,15 @@ const (
 	dataArgs         = 16 // 8 bytes each, the lower half first
 )
 
-// filter is a program of struct sock_filter in the making. The kernel runs it for every number that there is when a task
-// installs it, to find the calls that are always allowed: it finds an answer in few steps, by halving the numbers.
+// filter is a program of struct sock_filter under construction. When a task installs it, the kernel runs it for every
+// call number, to find the calls that are always allowed. It searches the numbers by bisection, so that each answer
+// takes few steps.
 type filter struct {
 	steps  []step
-	labels []int // the step that each label is before, -1 while it is not known
+	labels []int // index of the step after each label, -1 while unknown
 }
 
-// label is where a jump leads.
+// label is the target of a jump.
 type label int
 
 // step is an instruction; jt and jf are for jumps.
@@ -102,7 +103,7 @@ func (f *filter) load(offset uint32) {
 	f.steps = append(f.steps, step{code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, k: offset})
 }
 
-// jump goes to yes if the loaded word compares with k as test (BPF_JEQ, BPF_JGE, BPF_JSET) says, else to no.
+// jump goes to yes if the loaded word compares with k by test (BPF_JEQ, BPF_JGE, BPF_JSET), else to no.
 func (f *filter) jump(test uint16, k uint32, yes, no label) {
 	f.steps = append(f.steps, step{code: unix.BPF_JMP | test | unix.BPF_K, k: k, jt: yes, jf: no})
 }
@@ -111,13 +112,13 @@ func (f *filter) ret(value uint32) {
 	f.steps = append(f.steps, step{code: unix.BPF_RET | unix.BPF_K, k: value})
 }
 
-// span is the numbers from first to the next span's, which all have the same answer.
+// span is a range of numbers with the same answer, up to the next span.
 type span struct {
 	first uint32
 	to    label
 }
 
-// halve finds the span of the loaded number.
+// halve finds the span of the loaded number by bisection.
 func (f *filter) halve(list []span) {
 	mid := len(list) / 2
 	child := func(part []span) (label, bool) {
@@ -139,7 +140,7 @@ func (f *filter) halve(list []span) {
 	}
 }
 
-// encode returns the program as the kernel reads it.
+// encode returns the program in the kernel's format.
 func (f *filter) encode() []byte {
 	var out []byte
 	for i, s := range f.steps {
@@ -160,7 +161,7 @@ func (f *filter) encode() []byte {
 	return out
 }
 
-// argument tells calls apart by one of their arguments: e if it compares with one of ks as test says.
+// argument is a condition on one argument of a call: e is the error if the argument compares with one of ks by test.
 type argument struct {
 	nr    uint32
 	index uint32
@@ -169,22 +170,22 @@ type argument struct {
 	ks    []uint32
 }
 
-// arguments returns the calls of which some are denied, to tasks with these capabilities.
+// arguments returns the calls that are partly denied to tasks with these capabilities.
 func arguments(caps uint64) []argument {
 	list := []argument{
-		{unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.EAFNOSUPPORT, []uint32{unix.AF_VSOCK}}, // past every network namespace, to the hypervisor
+		{unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.EAFNOSUPPORT, []uint32{unix.AF_VSOCK}}, // bypasses network namespaces, to the hypervisor
 	}
 	if caps&capSysAdmin == 0 {
 		list = append(list,
 			argument{unix.SYS_CLONE, 0, unix.BPF_JSET, unix.EPERM, []uint32{cloneNamespaces}},
-			argument{unix.SYS_IOCTL, 1, unix.BPF_JEQ, unix.EPERM, []uint32{unix.TIOCSTI, tiocLinux}}) // put words into a terminal's mouth
+			argument{unix.SYS_IOCTL, 1, unix.BPF_JEQ, unix.EPERM, []uint32{unix.TIOCSTI, tiocLinux}}) // inject input into a terminal
 	}
 	return list
 }
 
 var filters sync.Map // by capabilities: []byte
 
-// seccompFilter returns the program for tasks with these capabilities, or nil on an architecture that has none.
+// seccompFilter returns the program for tasks with these capabilities, or nil on an architecture without a filter.
 func seccompFilter(caps uint64) []byte {
 	if seccompArch == 0 {
 		return nil
@@ -210,7 +211,7 @@ func makeFilter(caps uint64) []byte {
 	}
 	mine := f.label()
 	f.load(dataArch)
-	// Calls of another architecture (32-bit programs) have other numbers, of which nothing is said here.
+	// Calls of another architecture (32-bit programs) have other numbers, which are not listed here.
 	f.jump(unix.BPF_JEQ, seccompArch, mine, answer(unix.ENOSYS))
 	f.here(mine)
 	f.load(dataNr)
@@ -240,7 +241,7 @@ func makeFilter(caps uint64) []byte {
 		next(nr, special[nr])
 		next(nr+1, answer(0))
 	}
-	next(seccompNewest+1, answer(unix.ENOSYS)) // on amd64 those of the x32 ABI, too
+	next(seccompNewest+1, answer(unix.ENOSYS)) // on amd64 also those of the x32 ABI
 	f.halve(spans)
 	for _, a := range apart {
 		f.here(special[a.nr])

@@ -28,8 +28,8 @@ const (
 	connsMax    = 64               // connections at once; more are closed
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
-	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
-	protocol    = 4                // of the calls below; an agent replaces a supervisor of another protocol
+	idleExit    = 60 * time.Second // the supervisor ends after this time without tasks and connections
+	protocol    = 4                // version of the calls below; an agent replaces a supervisor of another version
 	serviceName = "Supervisor"
 )
 
@@ -42,14 +42,14 @@ func scope(dir string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Service answers the agent. Its exported methods follow net/rpc's shape.
+// Service serves the agent's calls. Its exported methods have the form of net/rpc.
 type Service struct {
 	dir    string
 	groups *cgroup.Manager
 	why    string // why there are no groups
 	files  *spares
 	cores  *corePool
-	starts chan func() // carried out by startsMax goroutines, whose stacks have the room that a start needs
+	starts chan func() // executed by startsMax goroutines, whose stacks have grown as large as a start needs
 	quit   chan struct{}
 	once   sync.Once
 
@@ -70,7 +70,7 @@ type attempt struct {
 // Nothing is an empty argument or reply.
 type Nothing struct{}
 
-// Hello is how a supervisor introduces itself.
+// Hello is a supervisor's description of itself.
 type Hello struct {
 	Protocol int
 	PID      int
@@ -78,7 +78,7 @@ type Hello struct {
 	Why      string
 }
 
-// Reply carries a task's status, or an error with its kind.
+// Reply has a task's status, or an error with its kind.
 type Reply struct {
 	Status Status
 	List   []Status
@@ -130,7 +130,7 @@ func (s *Service) Hello(_ Nothing, r *Hello) error {
 	return nil
 }
 
-// Start runs a task, or returns the one that has been started under that id.
+// Start runs a task, or returns the one that was started under that id.
 func (s *Service) Start(spec Spec, r *Reply) error {
 	if err := spec.Check(); err != nil {
 		return fail(r, kindFailed, err)
@@ -184,7 +184,7 @@ func (s *Service) starter() {
 	}
 }
 
-// Inspect tells a task's status.
+// Inspect returns a task's status.
 func (s *Service) Inspect(id string, r *Reply) error {
 	if t := s.find(id, r); t != nil {
 		r.Status = t.status()
@@ -192,7 +192,7 @@ func (s *Service) Inspect(id string, r *Reply) error {
 	return nil
 }
 
-// List tells the status of every task.
+// List returns the status of every task.
 func (s *Service) List(_ Nothing, r *Reply) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,13 +259,13 @@ func (s *Service) Destroy(id string, r *Reply) error {
 	return nil
 }
 
-// Retire ends the supervisor and leaves every task running, to be taken up by another one.
+// Retire ends the supervisor and leaves every task running, to be taken over by another one.
 func (s *Service) Retire(_ Nothing, _ *Nothing) error {
 	s.once.Do(func() { close(s.quit) })
 	return nil
 }
 
-// recover takes up the tasks that an earlier supervisor left.
+// recover takes over the tasks of an earlier supervisor.
 func (s *Service) recover() error {
 	root := filepath.Join(s.dir, "t")
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -290,8 +290,8 @@ func (s *Service) recover() error {
 			path := filepath.Join(root, e.Name())
 			t, err := adopt(path, s.cores)
 			if err != nil {
-				// No readable state: nothing was started yet, or the disk lost it. Whatever is in its group is ours, by
-				// the group's name.
+				// No readable state: nothing was started yet, or the disk lost it. All processes in its group belong to
+				// it, by the group's name.
 				fmt.Fprintf(os.Stderr, "supervisor: task %s: %v; it is killed and forgotten\n", e.Name(), err)
 				if s.groups != nil && validID.MatchString(e.Name()) {
 					if g, err := s.groups.Create(e.Name(), cgroup.Limits{}); err == nil {
@@ -311,20 +311,20 @@ func (s *Service) recover() error {
 	return nil
 }
 
-// socketPath is a path of the socket that is short enough for an address, whatever the directory's length: it goes
-// through an open descriptor of the directory, which must stay open.
+// socketPath returns a path of the socket that is short enough for an address with any directory: it uses an open
+// descriptor of the directory, which must stay open.
 func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()) }
 
-// Relax lets the kernel wake this process's threads a little late. The Go runtime has one that looks after threads in
-// system calls; while there are some, and a supervisor makes little else, as does an agent that starts tasks or syncs a log,
-// it wants to be woken every 20 us, which costs more than what it looks after. Tasks get the kernel's usual slack back
+// Relax lets the kernel wake this process's threads a little late. The Go runtime has a thread that monitors threads in
+// system calls. A supervisor, or an agent that starts tasks or syncs a log, is in system calls most of the time; the
+// monitor then wakes every 20 us, which costs more than what it monitors. Tasks get the kernel's default slack back
 // (Spec.program).
 func Relax(slack time.Duration) {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
 	}
-	for _, t := range threads { // threads that are made later inherit it
+	for _, t := range threads { // later threads inherit it
 		procfile.Write("/proc/"+t.Name()+"/timerslack_ns", strconv.FormatInt(slack.Nanoseconds(), 10))
 	}
 }
@@ -339,7 +339,7 @@ const taskTimerSlack = 50_000 // of tasks: the kernel's default, in ns
 
 // run is the supervisor process.
 func run(ctx context.Context, dir string) error {
-	debug.SetGCPercent(400) // there is little to collect, but every collection looks at every task's stacks
+	debug.SetGCPercent(400) // there is little garbage, but every collection scans every task's stacks
 	Relax(TaskSlack)
 	d, err := os.Open(dir)
 	if err != nil {
@@ -352,7 +352,7 @@ func run(ctx context.Context, dir string) error {
 	}
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil // another one serves this directory already
+		return nil // another supervisor serves this directory already
 	}
 	s := &Service{dir: dir, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan func()), quit: make(chan struct{}), idle: time.Now()}
 	if m, err := cgroup.Open(scope(dir)); err != nil {
@@ -365,7 +365,7 @@ func run(ctx context.Context, dir string) error {
 	if err := s.recover(); err != nil {
 		return fmt.Errorf("take up tasks: %w", err)
 	}
-	s.cores.apply() // an owner may have ended while nobody looked
+	s.cores.apply() // an owner may have ended while no supervisor ran
 	os.Remove(filepath.Join(dir, "sock"))
 	old := unix.Umask(0o177)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(d), Net: "unix"})
@@ -373,7 +373,7 @@ func run(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // a successor may have made its own by then
+	l.SetUnlinkOnClose(false) // a successor may have created its own by then
 	srv := rpc.NewServer()
 	if err := srv.RegisterName(serviceName, s); err != nil {
 		return err
@@ -390,7 +390,7 @@ func run(ctx context.Context, dir string) error {
 			return nil
 		case <-s.quit:
 			l.Close()
-			time.Sleep(20 * time.Millisecond) // let the answer to Retire leave
+			time.Sleep(20 * time.Millisecond) // let the answer to Retire be sent
 			return nil
 		case <-tick.C:
 			s.mu.Lock()
@@ -449,7 +449,7 @@ func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
 	}
 }
 
-// peerAllowed lets in root and the user that the supervisor runs as.
+// peerAllowed admits root and the user that the supervisor runs as.
 func peerAllowed(c *net.UnixConn) bool {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -463,13 +463,13 @@ func peerAllowed(c *net.UnixConn) bool {
 	return ok
 }
 
-// MaybeRun is to be called first thing in main (and in TestMain of programs that run tasks). If the process was started
-// as a supervisor (`muster supervisor -dir <directory>`, a hidden verb) it serves and never returns.
+// MaybeRun must be called first in main (and in TestMain of programs that run tasks). If the process was started as a
+// supervisor (`muster supervisor -dir <directory>`, a hidden verb), it serves and never returns.
 func MaybeRun() {
 	if len(os.Args) != 4 || os.Args[1] != "supervisor" || os.Args[2] != "-dir" {
 		return
 	}
-	// Caught, not ignored: what is ignored would stay ignored in every task.
+	// Caught, not ignored: ignored signals would stay ignored in every task.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	err := run(ctx, os.Args[3])

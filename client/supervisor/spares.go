@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of spares: how many files are kept, and how large one may be. What fits into one block is never freed, however
-// often the file is used again.
+// Limits of spares: number and size of the files that are kept. A file that fits into one block is reused without ever
+// being freed.
 const (
 	sparesMax    = 128
 	spareSizeMax = 4096
 )
 
-// spares are the files of destroyed tasks, kept for the next ones. A file system may be slow to give a name's inode and
-// block out again soon after it got them back, and to take them back: ext4 without a journal looks at every inode freed
-// in the last seconds, ext4 mounted with discard tells the device of every block and waits.
+// spares are the files of destroyed tasks, kept for reuse. A file system may be slow to free inodes and blocks, and to
+// allocate them again soon after: ext4 without a journal checks every inode freed in the last seconds, and ext4 mounted
+// with discard notifies the device of every block and waits.
 type spares struct {
 	dir string
 
@@ -29,7 +29,7 @@ type spares struct {
 	made int      // guarded by mu
 }
 
-// openSpares prepares the directory. What an earlier supervisor left in it is of no task any more.
+// openSpares prepares the directory. Files that an earlier supervisor left in it belong to no task any more.
 func openSpares(dir string) (*spares, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -44,8 +44,8 @@ func openSpares(dir string) (*spares, error) {
 	return &spares{dir: dir}, nil
 }
 
-// open makes the file of a task, which must not exist, open for writing. It holds nothing that could be taken for a
-// state: of a spare only what was the exit record is left, until the caller writes over it.
+// open creates the file of a task, which must not exist, and opens it for writing. Its content cannot be mistaken for a
+// state: of a spare file only the former exit record is left, until the caller overwrites it.
 func (s *spares) open(path string) (int, error) {
 	s.mu.Lock()
 	spare := ""
@@ -73,7 +73,7 @@ func (s *spares) open(path string) (int, error) {
 	return fd, nil
 }
 
-// put takes the file of a task away. With keep nobody has it open, and it may serve another one.
+// put removes the file of a task. keep means that no process has it open, so that it may be reused.
 func (s *spares) put(path string, keep bool) error {
 	var st unix.Stat_t
 	if keep && unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size <= spareSizeMax {

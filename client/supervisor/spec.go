@@ -1,6 +1,7 @@
 // Package supervisor runs tasks as processes that outlive the agent. One supervisor process serves one agent data
-// directory; beside each task stays a launcher (package launch) of a few KiB that holds its output pipes and writes its
-// exit record. Any of them may be killed at any time: DESIGN.md says what happens then, and why it is built like this.
+// directory. With each task runs a launcher (package launch) of a few KiB that holds its output pipes and writes its
+// exit record. Any of these processes may be killed at any time: DESIGN.md says what happens then, and why it is built
+// like this.
 package supervisor
 
 import (
@@ -21,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec is one process to run, with every decision made: paths are absolute, users are numbers.
+// Spec is one process to run, fully resolved: paths are absolute, users are numbers.
 type Spec struct {
 	ID   string // unique on the node for every start
 	Path string // file to execute
@@ -33,7 +34,7 @@ type Spec struct {
 	Dir     string // working directory
 	Isolate *Isolation
 	User    *Credential // nil: as the agent
-	// NetNS is a file at which the network namespace is mounted that the task joins; "" is the supervisor's own.
+	// NetNS is the file of a mounted network namespace that the task joins; "" is the supervisor's own.
 	NetNS   string
 	Limits  cgroup.Limits
 	NoFile  uint64 // RLIMIT_NOFILE, 0: the agent's
@@ -42,18 +43,18 @@ type Spec struct {
 	Stderr  Log
 }
 
-// Posture is how a program finds itself beside its user and rights. The zero value is that of most.
+// Posture holds process attributes other than user and rights. The zero value is the default.
 type Posture struct {
-	// Umask is the umask if SetUmask; otherwise it is 022. A pointer would not do: gob sends one to 0 as nil.
+	// Umask is the umask if SetUmask; otherwise it is 022. A pointer cannot be used: gob sends one to 0 as nil.
 	Umask    uint32   `json:",omitempty"`
 	SetUmask bool     `json:",omitempty"`
-	Rlimits  []Rlimit `json:",omitempty"` // over NoFile, if it names open files
-	// AsUser enters the working directory with the user's rights: a directory of a network file system, where root has
-	// none, and one that the user may not enter.
+	Rlimits  []Rlimit `json:",omitempty"` // override NoFile if they include open files
+	// AsUser enters the working directory with the user's rights: for a directory of a network file system on which
+	// root has none, and to refuse one that the user may not enter.
 	AsUser bool `json:",omitempty"`
 }
 
-// Rlimit is a limit of a process as setrlimit knows it.
+// Rlimit is a process limit of setrlimit.
 type Rlimit struct {
 	Resource   int
 	Soft, Hard uint64
@@ -85,52 +86,52 @@ func (r Rlimit) name() string {
 	return fmt.Sprint(r.Resource)
 }
 
-// Credential is whom a task runs as.
+// Credential is the user that a task runs as.
 type Credential struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// Isolation is the task's view of the machine: mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm
-// and /proc, no new privileges, and no rights but those given.
+// Isolation is the task's view of the machine: separate mount, pid, ipc and uts namespaces, a private /tmp, /dev/shm
+// and /proc, no new privileges, and no rights but the given ones.
 type Isolation struct {
 	TmpDir    string // host directory that becomes /tmp
 	ShmMiB    int64
 	HideDir   string // covered by an empty file system ...
 	AllocRoot string // ... except for this directory below it
 	Root      *Root  // nil: the host's
-	ReadOnly  bool   // everything but AllocRoot, TmpDir, /dev/shm and /proc can only be read
+	ReadOnly  bool   // everything but AllocRoot, TmpDir, /dev/shm and /proc is read-only
 	Rights    Rights
 	Volumes   []Volume
 	Hostname  string // of the task's uts namespace; "" is the host's
 	Files     []File
 }
 
-// File is a file below AllocRoot that the task sees elsewhere, too, and cannot change there.
+// File is a file below AllocRoot that the task also sees, read-only, at Target.
 type File struct{ Source, Target string }
 
-// Volume is a directory of the host that the task sees elsewhere.
+// Volume is a directory of the host that the task sees at another path.
 type Volume struct {
 	Source   string
-	Stage    string // where it is mounted first: below AllocRoot, where it stays visible
-	Target   string // where the task sees it in its root; "": at Stage alone
+	Stage    string // where it is mounted first: below AllocRoot, where it remains visible
+	Target   string // path in the task's root; "": only at Stage
 	Make     bool   // the task's root may lack Target
 	ReadOnly bool
 }
 
-// Root is a directory of the host that becomes the task's root. Base is trusted; Path leads from there, and never out
-// of it, through whatever links it meets.
+// Root is a directory of the host that becomes the task's root. Base is trusted; Path is below it, and links in it
+// cannot lead out.
 type Root struct{ Base, Path string }
 
-// Rights are what the programs of an isolated task may do beyond ordinary ones.
+// Rights are the additional rights of an isolated task's programs.
 type Rights struct {
 	Caps    uint64 `json:",omitempty"` // bit mask: those of a task that is root; no task can gain others
-	Ambient uint64 `json:",omitempty"` // those that a task has although it is not root; a part of Caps
+	Ambient uint64 `json:",omitempty"` // those of a task that is not root; a subset of Caps
 	Filter  bool   `json:",omitempty"` // system calls are restricted: see seccomp.go
 	NoFile  uint64 `json:",omitempty"` // RLIMIT_NOFILE, 0: the agent's
 }
 
-// Log is where one output stream goes.
+// Log is the destination of one output stream.
 type Log struct {
 	Base     string // files are Base.0, Base.1, ...; "" discards
 	MaxFiles int
@@ -139,7 +140,7 @@ type Log struct {
 
 var validID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
-// Check tells what is wrong with the specification.
+// Check returns an error if the specification is invalid.
 func (s *Spec) Check() error {
 	if !validID.MatchString(s.ID) {
 		return fmt.Errorf("task id %.140q: want 1 to 128 of A-Z a-z 0-9 . _ - and no leading dot or dash", s.ID)
@@ -168,7 +169,7 @@ func (s *Spec) Check() error {
 	return nil
 }
 
-// program writes what launcher and child do for the specification.
+// program builds the launcher program of the specification.
 func (s *Spec) program(g cgroup.Group) *launch.Program {
 	p := launch.New()
 	pre := p.Pre()
@@ -182,8 +183,8 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	for _, f := range g.JoinFiles() {
 		c.WriteFile("join control group "+filepath.Base(filepath.Dir(f)), f, "0")
 	}
-	if s.NetNS != "" { // while the host's files are in sight
-		const namespace = 0 // register; nothing else has used it yet
+	if s.NetNS != "" { // while the host's files are visible
+		const namespace = 0 // register; not used before
 		c.Set(namespace, "open the network namespace "+s.NetNS, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.NetNS), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
 		c.Do("enter the network namespace", unix.SYS_SETNS, launch.R(namespace), launch.N(unix.CLONE_NEWNET))
 	}
@@ -198,7 +199,7 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	s.Posture.enter(p, c, s.Dir, false)
 	finish(p, c, s.NoFile, s.User, s.rights(), s.Posture)
 	s.Posture.enter(p, c, s.Dir, true)
-	// Should the launcher be killed, the task goes with it: nobody would know of it any more.
+	// If the launcher is killed, the task must end with it: no process would know of it any more.
 	c.Do("tie the task to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	if s.Early {
 		c.ExecFile(program, s.Path, s.Argv, s.Env)
@@ -208,14 +209,14 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	return p
 }
 
-// enter goes to the working directory, before the process has become the task's user or after.
+// enter changes to the working directory, before or after the process has become the task's user.
 func (x Posture) enter(p *launch.Program, c launch.Section, dir string, user bool) {
 	if x.AsUser == user {
 		c.Do("enter the working directory "+dir, unix.SYS_CHDIR, p.S(dir))
 	}
 }
 
-// rights of the task, nil for one that is not isolated.
+// rights returns the rights of the task, nil if it is not isolated.
 func (s *Spec) rights() *Rights {
 	if s.Isolate == nil {
 		return nil
@@ -223,8 +224,8 @@ func (s *Spec) rights() *Rights {
 	return &s.Isolate.Rights
 }
 
-// finish adds what every child does last: limits of its own, user, capabilities, descriptors, and for isolated ones
-// (rights not nil) that nothing can be gained any more.
+// finish adds the last operations of every child: limits, user, capabilities, descriptors, and for an isolated task
+// (rights not nil) that no privileges can be gained.
 func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential, rights *Rights, posture Posture) {
 	if rights != nil && nofile == 0 {
 		nofile = rights.NoFile
@@ -254,7 +255,7 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 	if rights != nil {
 		for i := range 64 {
 			if rights.Caps&(1<<i) == 0 {
-				c.Try(unix.SYS_PRCTL, launch.N(unix.PR_CAPBSET_DROP), launch.N(i)) // fails past the kernel's last one
+				c.Try(unix.SYS_PRCTL, launch.N(unix.PR_CAPBSET_DROP), launch.N(i)) // fails beyond the kernel's last capability
 			}
 		}
 		if !root && rights.Ambient != 0 {
@@ -292,8 +293,8 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 	}
 }
 
-// ignored are the signals that this process ignores, as its children would: what is handled is not inherited by programs
-// that are executed. Nothing here begins to ignore one later.
+// ignored are the signals that this process ignores, which its children would inherit: handled signals are reset in
+// executed programs. This process ignores no further ones later.
 var ignored = sync.OnceValue(func() []int {
 	all := make([]int, 64)
 	for i := range all {
@@ -327,7 +328,7 @@ func appendU32(b []byte, v uint32) []byte {
 }
 func appendU64(b []byte, v uint64) []byte { return appendU32(appendU32(b, uint32(v)), uint32(v>>32)) }
 
-// Status is what the supervisor knows of a task.
+// Status is the supervisor's information about a task.
 type Status struct {
 	ID        string
 	PID       int // main process on the host; 0 when unknown
@@ -338,7 +339,7 @@ type Status struct {
 	Exit      Exit
 }
 
-// Exit is how a task ended.
+// Exit says how a task ended.
 type Exit struct {
 	Code      int // -1 when lost
 	Signal    int
@@ -346,7 +347,7 @@ type Exit struct {
 	Lost      bool
 	Err       string
 	EndedAt   time.Time
-	LostLogs  int64 // bytes of output thrown away because the log could not be written
+	LostLogs  int64 // bytes of output dropped because the log could not be written
 }
 
 func exitOf(r launch.Record) Exit {
@@ -358,7 +359,7 @@ func exitOf(r launch.Record) Exit {
 	return e
 }
 
-// bootID tells one run of the kernel from another: a pid means nothing after a reboot.
+// bootID identifies a run of the kernel: a pid is meaningless after a reboot.
 var bootID = sync.OnceValue(func() string {
 	b, err := procfile.Read("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -367,7 +368,7 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(b))
 })
 
-// procStat is what identifies a process: a pid alone does not, because pids are reused.
+// procStat identifies a process: a pid alone does not, because pids are reused.
 type procStat struct {
 	state   byte
 	ppid    int
@@ -397,7 +398,7 @@ func readStat(pid int) (procStat, error) {
 	return st, nil
 }
 
-// openProcess returns a pidfd of the process that started at that tick, or an error if there is none any more.
+// openProcess returns a pidfd of the process that started at that tick, or an error if it is gone.
 func openProcess(pid int, start uint64) (int, error) {
 	if pid <= 1 {
 		return -1, syscall.ESRCH

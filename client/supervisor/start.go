@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starting is the start of one task. What it opens is closed by close, whether the start succeeds or not; what it leaves
-// on the machine is undone by task.abort if it fails.
+// starting is the start of one task. close closes the files that it opens, after success and failure; task.abort undoes
+// its other effects after a failure.
 type starting struct {
 	*task
 	spec    *Spec
@@ -24,7 +24,7 @@ type starting struct {
 	child   []int // the task's ends of the output pipes
 }
 
-// start runs a task. Nothing is left behind if it fails.
+// start runs a task. If it fails, it leaves nothing behind.
 func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores *corePool) (_ *task, err error) {
 	bin, err := launch.Binary()
 	if err != nil {
@@ -47,7 +47,7 @@ func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores 
 	if err := s.confine(); err != nil {
 		return nil, err
 	}
-	// The intent, before anything runs: a supervisor that is killed from here on knows what to look for.
+	// Write the intent before anything runs: after a kill from here on, the next supervisor knows what to look for.
 	if err := s.file.save(&t.mem); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,8 @@ func (s *starting) close() {
 	}
 }
 
-// closeChild closes the task's ends of the output pipes: the pumps see the end of the output only when nobody else has them.
+// closeChild closes the task's ends of the output pipes: the pumps see the end of the output only when no other process
+// holds them.
 func (s *starting) closeChild() {
 	for _, fd := range s.child {
 		unix.Close(fd)
@@ -78,7 +79,7 @@ func (s *starting) closeChild() {
 	s.child = nil
 }
 
-// confine makes the task's control group and gives it its cores.
+// confine creates the task's control group and assigns its cores.
 func (s *starting) confine() (err error) {
 	if s.groups != nil {
 		if s.mem.Group, err = s.groups.Create(s.spec.ID, s.spec.Limits); err != nil {
@@ -137,7 +138,7 @@ func (s *starting) launch(bin string) (err error) {
 	return nil
 }
 
-// attributes are those of the launcher's process. pidfd is set when it starts.
+// attributes returns those of the launcher's process. pidfd is set when it starts.
 func (s *starting) attributes(pidfd *int) (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{Setsid: true, PidFD: pidfd}
 	if s.spec.Isolate != nil {
@@ -154,8 +155,8 @@ func (s *starting) attributes(pidfd *int) (*syscall.SysProcAttr, error) {
 	return attr, nil
 }
 
-// files makes the standard descriptors of the launcher and its task, and starts a pump for each log. The launcher holds the
-// read ends, too: they must outlive this process.
+// files creates the standard descriptors of the launcher and its task, and starts a pump for each log. The launcher
+// also holds the read ends: they must outlive this process.
 func (s *starting) files() ([]uintptr, error) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -188,14 +189,14 @@ func (s *starting) files() ([]uintptr, error) {
 	return files, nil
 }
 
-// taskFile is the file of a task while it is being started, when this process alone writes to it.
+// taskFile is the file of a task during its start, when only this process writes to it.
 type taskFile struct {
 	fd   int
-	size int // of what is written; 0: nothing, and the room for the exit record comes with the first line
+	size int // bytes written; 0: none, and the space of the exit record comes with the first line
 }
 
-// save adds a line with what another supervisor needs to take the task over. The first line and the zeros before it are one
-// write: a file with less than a line was never started.
+// save appends a line with what another supervisor needs to take over the task. The first line and the zeros before it
+// are one write: a task whose file has less than a line was never started.
 func (f *taskFile) save(m *memory) error {
 	b, err := line{Memory: m}.encode()
 	if err != nil {
@@ -238,7 +239,7 @@ func (t *task) setChild(pid int) {
 	t.mem.PStart, t.fd = st.start, fd
 }
 
-// explain turns a failed operation of the launcher into what a person would say.
+// explain adds a human-readable reason to a failed operation of the launcher.
 func explain(spec *Spec, err error) error {
 	var f *launch.Failure
 	if errors.As(err, &f) && f.Err == unix.EPERM && strings.HasPrefix(f.What, "set the limit ") {
@@ -259,7 +260,7 @@ func explain(spec *Spec, err error) error {
 	return err
 }
 
-// abort undoes a start that failed.
+// abort undoes a failed start.
 func (t *task) abort() {
 	if t.lfd != nil {
 		t.killAll(5 * time.Second)

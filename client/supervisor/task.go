@@ -20,20 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A task has one file, t/<id>: 64 bytes that the launcher fills with the exit record, then JSON lines, each a line of
-// the form below; the last whole one counts. A write is whole whatever process is killed; after a power cut a line may
-// be torn, but then no process is left to be taken up, and a result that nobody has fetched has been synced.
+// A task has one file, t/<id>: 64 bytes that the launcher fills with the exit record, then JSON lines of the form
+// below; the last complete one counts. A write is complete even if a process is killed. A power cut may tear a line,
+// but then no process is left to be taken over, and a result that was not fetched has been synced.
 //
 //	intent -> launcher started -> pids -> task ended: exit record -> result -> destroyed: file removed, or synced
 //
 // In the first gap the launcher is found by its name and the task's id in /proc; after the end, exit record and group
-// are all that is needed.
+// are sufficient.
 type line struct {
 	Memory *memory `json:",omitempty"`
 	Result *Exit   `json:",omitempty"`
 }
 
-// memory is what another supervisor needs to take a task up.
+// memory is what another supervisor needs to take over a task.
 type memory struct {
 	ID        string
 	BootID    string
@@ -44,32 +44,33 @@ type memory struct {
 	PStart    uint64
 	StartedAt time.Time
 	Isolated  bool
-	Cores     []int `json:",omitempty"` // that the task owns
+	Cores     []int `json:",omitempty"` // cores that the task owns
 	Stdout    Log
 	Stderr    Log
 }
 
-// task is one task of this supervisor. Its end is done being closed.
+// task is one task of this supervisor. done is closed when it has ended.
 type task struct {
 	path string
 	mem  memory        // read-only once the task is in the table
-	fd   int           // pidfd of the main process, -1 if it was gone before we could open it; guarded by mu
+	fd   int           // pidfd of the main process, -1 if it had ended before it could be opened; guarded by mu
 	lfd  *os.File      // pidfd of the launcher
-	ours bool          // the launcher is our child and must be reaped
+	ours bool          // the launcher is a child of this process and must be reaped
 	done chan struct{} // closed when exit is known, written, and logs are complete
 	exit Exit          // valid after done
 	mu   sync.Mutex
 	out  []*pumping
 
-	groups *cgroup.Manager // nil where there is none, and for a task that another supervisor started
+	groups *cgroup.Manager // nil without groups, and for a task that another supervisor started
 	cores  *corePool
 	synced *time.Timer // set before done is closed: see settle
 }
 
-// fileMax bounds a task's file; one that is larger is not ours.
+// fileMax limits a task's file; a larger one was not written by a supervisor.
 const fileMax = 1 << 20
 
-// encode is a line as it is written: begun anew, so that a torn one before it does not spoil it.
+// encode returns the written form of a line. It begins with a line break, so that a torn line before it does not
+// corrupt it.
 func (l line) encode() ([]byte, error) {
 	b, err := json.Marshal(l)
 	if err != nil {
@@ -100,24 +101,24 @@ func (t *task) append(l line) error {
 
 func (t *task) save() error { return t.append(line{Memory: &t.mem}) }
 
-// settleAfter is how long a result may stay out of reach of a power cut. An agent that is there has it on its own disk
-// long before and destroys the task; only what nobody fetches is synced.
+// settleAfter is how long a result may be unsynced. A running agent has it on its own disk long before and destroys the
+// task; only results that are not fetched are synced.
 const settleAfter = time.Second
 
-// settle lets the result survive a power cut unless the task is destroyed before.
+// settle makes the result survive a power cut, unless the task is destroyed before.
 func (t *task) settle() {
 	t.synced = time.AfterFunc(settleAfter, func() {
 		fd, err := unix.Open(t.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = errors.Join(unix.Fsync(fd), unix.Close(fd))
 		}
-		if err != nil && !errors.Is(err, unix.ENOENT) { // destroyed meanwhile
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: destroyed meanwhile
 			fmt.Fprintf(os.Stderr, "supervisor: task %s: sync its result: %v\n", t.mem.ID, err)
 		}
 	})
 }
 
-// load reads a task's file. result is nil while there is none.
+// load reads a task's file. result is nil before the end.
 func load(path string) (m memory, result *Exit, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -156,7 +157,7 @@ func (t *task) status() Status {
 	return s
 }
 
-// awaitLauncher returns when the launcher has ended, and reaps it if it is our child.
+// awaitLauncher returns when the launcher has ended, and reaps it if it is a child of this process.
 func (t *task) awaitLauncher() {
 	awaitPidfd(t.lfd)
 	if t.ours {
@@ -209,10 +210,10 @@ func (t *task) readRecord() (launch.Record, bool) {
 	return launch.ParseRecord(b[:])
 }
 
-// launcherEnds is how long a launcher may take to end by itself after its task.
+// launcherEnds is how long a launcher may take to end after its task.
 const launcherEnds = 20 * time.Millisecond
 
-// watch sees a task to its end.
+// watch waits for the end of a task and handles it.
 func (t *task) watch() {
 	ended := make(chan struct{})
 	go func() {
@@ -239,8 +240,8 @@ func (t *task) watch() {
 	select {
 	case <-ended:
 	case <-child:
-		// The launcher writes the record and ends once its pipes are empty, which is at once if nothing stands in the
-		// way. Processes that the task left behind could write for ever: they are not part of it any more and are killed.
+		// The launcher writes the record and ends once its pipes are empty, normally at once. Processes that the task
+		// left behind could write for ever: they are no longer part of it and are killed.
 		wait := launcherEnds
 	poll:
 		for {
@@ -260,7 +261,7 @@ func (t *task) watch() {
 	t.finish()
 }
 
-// finish makes the end of a task known: everything killed, logs complete, the exit on disk, groups removed.
+// finish completes the end of a task: all processes killed, logs complete, the exit on disk, groups removed.
 func (t *task) finish() {
 	killErr := t.killAll(10 * time.Second)
 	for _, p := range t.out {
@@ -276,7 +277,7 @@ func (t *task) finish() {
 		}
 	}
 	if t.mem.BootID == bootID() && (t.exit.Code != 0 || t.exit.Lost) && t.mem.Group.OOMKills() > 0 {
-		// Whatever the main process then said of it: 137 of a shell, 1 of a program whose worker is gone.
+		// even if the main process handled it: 137 of a shell, 1 of a program whose worker is gone
 		t.exit.OOMKilled = true
 		switch {
 		case t.exit.Lost:
@@ -301,7 +302,7 @@ func (t *task) finish() {
 	if t.lfd != nil {
 		t.lfd.Close()
 	}
-	// Before anybody is told. If the disk refuses, the launcher's record still says what happened.
+	// Before the end is published. If the write fails, the launcher's record still has the outcome.
 	if err := t.append(line{Result: &t.exit}); err != nil {
 		fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
 	}
@@ -335,7 +336,7 @@ func (t *task) killAll(timeout time.Duration) error {
 	return nil
 }
 
-// killSession kills the processes of the session that a task without a control group led: those that are in it, and
+// killSession kills the processes of the session that a task without a control group led: those that are in it and
 // started no earlier than the task.
 func killSession(sid int, start uint64) {
 	if start == 0 {
@@ -391,7 +392,7 @@ func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
 			return nil
 		}
 	}
-	// The main process first: its launcher then writes how it ended. A launcher that is killed with it cannot.
+	// The main process first: its launcher then records how it ended. A launcher that is killed with it cannot.
 	t.signal(syscall.SIGKILL)
 	if wait(2 * time.Second) {
 		return nil
@@ -408,7 +409,7 @@ func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
 
 var errNeverStarted = errors.New("its supervisor was killed before it was started")
 
-// adopt takes up a task that another supervisor started.
+// adopt takes over a task that another supervisor started.
 func adopt(path string, cores *corePool) (*task, error) {
 	t := &task{path: path, fd: -1, done: make(chan struct{}), cores: cores}
 	var result *Exit
@@ -436,7 +437,7 @@ func adopt(path string, cores *corePool) (*task, error) {
 	if t.mem.Launcher == 0 {
 		t.findLauncher()
 		if _, ended := t.readRecord(); t.mem.Launcher == 0 && !ended {
-			// The supervisor was killed before there was a launcher. Nobody has been told of a start: it can be repeated.
+			// The supervisor was killed before there was a launcher. The start was not reported, so it can be repeated.
 			err := t.killAll(5 * time.Second)
 			cores.leave(t.mem.ID)
 			return nil, errors.Join(errNeverStarted, err, t.mem.Group.Remove())
@@ -462,7 +463,7 @@ func adopt(path string, cores *corePool) (*task, error) {
 		if log.Base == "" {
 			continue
 		}
-		// The launcher holds the pipe; opening its descriptor anew gives us the same pipe.
+		// The launcher holds the pipe; opening its descriptor again yields the same pipe.
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", t.mem.Launcher, launch.FDStdoutRead+i), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue // the launcher has just ended
@@ -482,7 +483,7 @@ func adopt(path string, cores *corePool) (*task, error) {
 	return t, nil
 }
 
-// isLauncher tells whether pid is the launcher of that task.
+// isLauncher reports whether pid is the launcher of that task.
 func isLauncher(pid int, id string) bool {
 	b, err := procfile.Of(pid, "cmdline")
 	if err != nil {
@@ -492,7 +493,7 @@ func isLauncher(pid int, id string) bool {
 	return len(argv) > 1 && argv[0] == "muster-launch" && argv[1] == id
 }
 
-// findLauncher looks for the launcher of a task whose supervisor was killed before it could write the pids down.
+// findLauncher looks for the launcher of a task whose supervisor was killed before it could record the pids.
 func (t *task) findLauncher() {
 	pids, _ := t.mem.Group.Procs()
 	if t.mem.Group.Zero() {
@@ -515,7 +516,7 @@ func (t *task) findLauncher() {
 		if err != nil {
 			continue
 		}
-		// Before the child has executed the task's command it looks like its parent: the outermost one is meant.
+		// Before the child has executed the task's command it looks like its parent: use the outermost one.
 		if isLauncher(st.ppid, t.mem.ID) {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Gang is what a task is told of those that run with it.
+// Gang is what a task's environment contains about its gang.
 type Gang struct {
 	Roster *structs.Roster
 	Rank   int             // of the task's allocation among the members
@@ -17,10 +17,10 @@ type Gang struct {
 	Muster string          // the program, for launchers that call it as their remote shell
 }
 
-// hostfile is the file with the members and their slots, in the task's directory.
+// hostfile is the MPI hostfile in the task's directory.
 const hostfile = "muster.hostfile"
 
-// span returns the first rank of a member and how many it has; -1 gives all.
+// span returns the first rank of a member and the number of its ranks; -1 returns the total.
 func (g *Gang) span(member int) (first, n int) {
 	for i := range g.Roster.Members {
 		k := g.Launch.RanksOf(g.Roster.Members[i].GPUs)
@@ -34,11 +34,11 @@ func (g *Gang) span(member int) (first, n int) {
 	return first, n
 }
 
-// GPUsByRank is the variable that tells the launcher of ranks to show each rank its own GPUs alone.
+// GPUsByRank is the variable that makes the launcher of ranks show each rank only its own GPUs.
 const GPUsByRank = "MUSTER_GPUS_BY_RANK"
 
-// gang tells a task where it stands among the members of its gang, in the words of the launchers that people use:
-// torchrun reads PET_*, programs started rank by rank read RANK and its kin, and SLURM_* and MPI's are set when asked for.
+// gang sets the variables about the task's place in its gang, for common launchers: torchrun reads PET_*, programs
+// started rank by rank read RANK and related ones, and SLURM_* and MPI's are set on request.
 func (e *Env) gang(g *Gang, in Input) {
 	ro := g.Roster
 	set := func(name, value string) { e.vars[name] = value }
@@ -99,7 +99,7 @@ func (e *Env) gang(g *Gang, in Input) {
 		case "mpi":
 			set("OMPI_MCA_plm_rsh_agent", g.Muster+" rsh")
 			set("OMPI_MCA_orte_default_hostfile", e.vars["MUSTER_HOSTFILE"])
-			if slices.Contains(g.Launch.Compat, "slurm") { // by whose variables it would take its hosts and look for srun
+			if slices.Contains(g.Launch.Compat, "slurm") { // its variables would make mpirun use Slurm's hosts and look for srun
 				set("OMPI_MCA_plm", "^slurm")
 				set("OMPI_MCA_ras", "^slurm")
 			}
@@ -110,8 +110,8 @@ func (e *Env) gang(g *Gang, in Input) {
 	}
 }
 
-// slurm sets what programs look for that were written for srun. Job ids are numbers there: the index at which the gang
-// was first placed.
+// slurm sets the variables that programs written for srun expect. Their job ids are numbers: here the index at which
+// the gang was first placed.
 func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) {
 	ro := g.Roster
 	set := func(name, value string) { e.vars["SLURM_"+name] = value }
@@ -175,7 +175,7 @@ func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) 
 	set("LOCALID", "0")
 }
 
-// tasksPerNode writes how many ranks each member has, equal neighbours together: "8(x2),4".
+// tasksPerNode formats the number of ranks of each member, with equal neighbours together: "8(x2),4".
 func tasksPerNode(g *Gang) string {
 	var parts []string
 	for i := 0; i < len(g.Roster.Members); {
@@ -190,7 +190,7 @@ func tasksPerNode(g *Gang) string {
 	return strings.Join(parts, ",")
 }
 
-// times writes a number that counts for so many nodes: "8(x2)".
+// times formats a number that applies to several nodes: "8(x2)".
 func times(n, nodes int) string {
 	if nodes > 1 {
 		return strconv.Itoa(n) + "(x" + strconv.Itoa(nodes) + ")"
@@ -198,7 +198,7 @@ func times(n, nodes int) string {
 	return strconv.Itoa(n)
 }
 
-// gangID names a gang in words that programs may use in file names and keys.
+// gangID identifies a gang in characters that programs may use in file names and keys.
 func gangID(ro *structs.Roster) string {
 	clean := func(r rune) rune {
 		if r == '-' || r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

@@ -1,6 +1,6 @@
-// Package taskenv makes the environment that a task sees and replaces ${...} in what its job says.
+// Package taskenv builds the environment of a task and replaces ${...} in its job.
 //
-// Every variable exists twice: under the name that Nomad's users know (NOMAD_ALLOC_ID) and under ours (MUSTER_ALLOC_ID).
+// Every variable exists twice: under Nomad's name (NOMAD_ALLOC_ID) and under Muster's (MUSTER_ALLOC_ID).
 package taskenv
 
 import (
@@ -15,37 +15,37 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Input is what an environment is made of.
+// Input is what an environment is built from.
 type Input struct {
 	Node   *structs.Node
 	Region string
-	Alloc  *structs.Allocation // Job linked
+	Alloc  *structs.Allocation // its Job is set
 	Task   *structs.Task
 
 	AllocDir, TaskDir, SecretsDir string // absolute, as the task sees them; "" leaves the variable out
 
-	Fabric map[string]string // variables of the node, under everything that the job says
+	Fabric map[string]string // variables of the node; the job's settings override them
 
-	Network *Network // of the allocation's own, nil where it has its node's
+	Network *Network // of the allocation's own network, nil if it uses its node's
 
-	Gang *Gang // nil for a task that runs for itself
+	Gang *Gang // nil for a task outside gangs and launches
 
-	TaskRestarts      int64  // how often the task was started again within its allocation
-	TaskRestartReason string // why it was the last time
+	TaskRestarts      int64  // restarts of the task within its allocation
+	TaskRestartReason string // reason of the last one
 
-	Saved    *structs.Saved // the checkpoint to go on from, or nil
-	OwnSaved bool           // it is of this allocation
+	Saved    *structs.Saved // the checkpoint to resume from, or nil
+	OwnSaved bool           // it was written by this allocation
 
-	Inherit []string // names of variables of the agent's own environment that tasks get; nil for InheritDefault
+	Inherit []string // names of variables that tasks inherit from the agent's environment; nil for InheritDefault
 }
 
-// Network is where an allocation is in a network of its own.
+// Network is the allocation's address in its own network.
 type Network struct {
 	IP        string
 	Interface string
 }
 
-// InheritDefault is what tasks get of the agent's own environment.
+// InheritDefault are the variables that tasks inherit from the agent's environment.
 var InheritDefault = []string{"PATH", "LANG", "TZ", "TERM", "HOME"}
 
 // Env is the environment of one task.
@@ -54,7 +54,7 @@ type Env struct {
 	in   Input             // further names for ${...}: node.*, attr.*, meta.*
 }
 
-// New makes the environment of a task. Values are interpolated once: what a replacement contains is not looked at again.
+// New builds the environment of a task. Values are interpolated once: the text of a replacement is not replaced again.
 func New(in Input) *Env {
 	e := &Env{vars: make(map[string]string, 64), in: in}
 	inherit := in.Inherit
@@ -76,7 +76,7 @@ func New(in Input) *Env {
 	if in.Gang != nil {
 		e.gang(in.Gang, in)
 	}
-	// The job's own variables come last and win, except over those that say who the task is.
+	// The job's own variables come last and override others, except those that identify the task.
 	for _, k := range sorted(in.Task.Env) {
 		name := e.Replace(k)
 		if reserved(name) {
@@ -87,13 +87,13 @@ func New(in Input) *Env {
 	return e
 }
 
-// reserved names belong to the agent.
+// reserved reports whether only the agent may set a variable.
 func reserved(name string) bool {
 	return strings.HasPrefix(name, "NOMAD_ALLOC_") || strings.HasPrefix(name, "MUSTER_ALLOC_") ||
 		name == "NOMAD_SECRETS_DIR" || name == "MUSTER_SECRETS_DIR"
 }
 
-// Vars is a copy of the variables.
+// Vars returns a copy of the variables.
 func (e *Env) Vars() map[string]string {
 	out := make(map[string]string, len(e.vars))
 	for k, v := range e.vars {
@@ -102,7 +102,7 @@ func (e *Env) Vars() map[string]string {
 	return out
 }
 
-// Set sets a variable, unless it belongs to the agent.
+// Set sets a variable, unless it is reserved for the agent.
 func (e *Env) Set(name, value string) bool {
 	if reserved(name) {
 		return false
@@ -111,7 +111,7 @@ func (e *Env) Set(name, value string) bool {
 	return true
 }
 
-// Get is one variable.
+// Get returns one variable.
 func (e *Env) Get(name string) string { return e.vars[name] }
 
 // both sets a variable under both names.
@@ -171,7 +171,7 @@ func (e *Env) resources(in Input) {
 	}
 }
 
-// CPUSet writes core numbers as the kernel does: "0-3,8".
+// CPUSet formats core numbers like the kernel: "0-3,8".
 func CPUSet(cores []int64) string {
 	c := append([]int64(nil), cores...)
 	sort.Slice(c, func(i, j int) bool { return c[i] < c[j] })
@@ -193,8 +193,9 @@ func CPUSet(cores []int64) string {
 	return b.String()
 }
 
-// network makes IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port, and ALLOC_IP_, ALLOC_ADDR_
-// and ALLOC_INTERFACE_ in a network of the allocation's own. PORT_ is what the task binds; IP_ and ADDR_ are where others reach it.
+// network sets IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port, and ALLOC_IP_,
+// ALLOC_ADDR_ and ALLOC_INTERFACE_ in the allocation's own network. PORT_ is the port to bind; IP_ and ADDR_ are where
+// others reach it.
 func (e *Env) network(in Input) {
 	ip := ""
 	if n := in.Node.Resources.Networks; len(n) > 0 {
@@ -229,9 +230,9 @@ func joinHostPort(host string, port int) string {
 	return host + ":" + strconv.Itoa(port)
 }
 
-// devices tells programs which GPUs are theirs, by UUID. A task without a grant sees none: the empty list hides GPUs
-// from CUDA and "void" from NVIDIA's container runtime. A task that shares GPUs is told its memory in MiB and its compute in
-// percent, one number for each GPU in the same order, 0 for all of it.
+// devices sets the variables with the task's GPUs, by UUID. A task without a grant sees none: the empty list hides GPUs
+// from CUDA and "void" from NVIDIA's container runtime. For a task that shares GPUs it also sets memory in MiB and
+// compute in percent, one number per GPU in the same order, 0 for all of it.
 func (e *Env) devices(in Input) {
 	var gpus, memory, compute []string
 	var shared, parts bool
@@ -269,7 +270,7 @@ func (e *Env) devices(in Input) {
 	}
 }
 
-// meta makes META_<key>, the task's over the group's over the job's.
+// meta sets META_<key>; the task's meta overrides the group's and the group's the job's.
 func (e *Env) meta(in Input) {
 	for _, m := range metas(in) {
 		for _, k := range sorted(m) {
@@ -297,7 +298,7 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-// cleanName turns what a shell could not name into underscores.
+// cleanName replaces characters that a shell variable cannot have by underscores.
 func cleanName(s string) string {
 	ok := func(i int, c byte) bool {
 		return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' && i > 0
@@ -316,11 +317,11 @@ func cleanName(s string) string {
 	return s
 }
 
-// Verbatim writes text so that Replace gives it back as it is.
+// Verbatim escapes text so that Replace returns it unchanged.
 func Verbatim(text string) string { return strings.ReplaceAll(text, "${", `${"$"}{`) }
 
-// Replace replaces ${NOMAD_...}, ${MUSTER_...}, ${env["X"]}, ${node.*}, ${attr.*} and ${meta.*}, and ${"$"} by a dollar sign.
-// What it does not know stays as it is, because it may be meant for a shell.
+// Replace replaces ${NOMAD_...}, ${MUSTER_...}, ${env["X"]}, ${node.*}, ${attr.*} and ${meta.*}, and ${"$"} by a dollar
+// sign. Unknown references are kept, because they may be meant for a shell.
 func (e *Env) Replace(s string) string {
 	if !strings.Contains(s, "${") {
 		return s
@@ -406,7 +407,7 @@ func (e *Env) Config(raw structs.RawConfig) (map[string]any, error) {
 	return m, nil
 }
 
-// replaceAny walks a decoded block; encoding/json has bounded its depth.
+// replaceAny walks a decoded block; encoding/json has limited its depth.
 func (e *Env) replaceAny(v any) any {
 	switch x := v.(type) {
 	case string:

@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// work tells a task what its job says of its work: where it stands in an array, by when it should have ended, and
-// whether it goes on with what another allocation began.
+// work sets the variables about the task's work: its place in an array, its deadline, and whether it continues the work
+// of another allocation.
 func (e *Env) work(in Input) {
 	a, j := in.Alloc, in.Alloc.Job
 	if x := j.Array; x != nil {
@@ -39,11 +39,11 @@ func (e *Env) work(in Input) {
 	}
 }
 
-// CheckpointDone is the variable that names the file by which a task says that a checkpoint is complete.
+// CheckpointDone is the variable with the path of the file that marks a checkpoint as complete.
 const CheckpointDone = "MUSTER_CHECKPOINT_DONE"
 
-// checkpoint tells a task where to save its state, and what to go on from. A checkpoint in a directory of another allocation
-// is there only if the group's disk goes with it.
+// checkpoint sets the variables with the checkpoint directory and the checkpoint to resume from. A checkpoint in
+// another allocation's directory is available only if the group's disk is migrated.
 func (e *Env) checkpoint(g *structs.Group, in Input) {
 	if dir := g.Checkpoint.Dir; dir != "" {
 		e.vars["MUSTER_CHECKPOINT_DIR"] = e.Replace(dir)
@@ -68,8 +68,8 @@ func (e *Env) checkpoint(g *structs.Group, in Input) {
 	}
 }
 
-// restarted returns how often the work of a task was begun again, by allocations before this one and within it, and why it
-// was the last time.
+// restarted returns how often the work of a task was started again, by allocations before this one and within it, and
+// the last reason.
 func restarted(in Input) (int64, string) {
 	n, why := in.Alloc.Restarts, in.Alloc.RestartReason
 	if in.Gang != nil && in.Gang.Roster.Restarts > 0 {

@@ -19,13 +19,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// workMax is how many bytes all functions of a template may give together. Each result is bounded, but variables can hold
+// workMax limits the bytes of all function results of a template. Each result is limited, but variables can hold
 // thousands of them.
 const workMax = 64 << 20
 
 var errWork = fmt.Errorf("its functions give more than %d bytes in all", workMax)
 
-// metered counts what functions give, and ends the rendering when it is too much.
+// metered counts the results of functions, and ends the rendering at the limit.
 func metered(fs template.FuncMap) template.FuncMap {
 	left := workMax
 	out := make(template.FuncMap, len(fs))
@@ -39,7 +39,7 @@ func metered(fs template.FuncMap) template.FuncMap {
 				res = v.Call(args)
 			}
 			if left -= weight(res[0], left); left < 0 {
-				panic(errWork) // which the template engine makes an error of
+				panic(errWork) // the template engine turns it into an error
 			}
 			return res
 		}).Interface()
@@ -47,7 +47,7 @@ func metered(fs template.FuncMap) template.FuncMap {
 	return out
 }
 
-// weight is about how many bytes a value takes; it stops to count beyond a limit.
+// weight returns about how many bytes a value takes, counting no further than a limit.
 func weight(v reflect.Value, limit int) int {
 	n := 16
 	switch v.Kind() {
@@ -67,7 +67,7 @@ func weight(v reflect.Value, limit int) int {
 	return n
 }
 
-// moreFunctions are those that fewer templates need.
+// moreFunctions are the less common functions.
 func moreFunctions() template.FuncMap {
 	encode := func(b []byte, err error) (string, error) {
 		if err != nil {
@@ -137,8 +137,8 @@ func moreFunctions() template.FuncMap {
 	}
 }
 
-// arithmetic is an operation on two numbers of whatever kind: on whole ones, or as soon as one is not, on floating ones.
-// The second number is the first argument, so that the first one can be piped in.
+// arithmetic is an operation on two numbers: integers, or floats if one of them is not an integer. The second number is
+// the first argument, so that the first one can be piped in.
 func arithmetic(name string, whole func(b, a int64) (int64, error), floating func(b, a float64) float64) func(b, a any) (any, error) {
 	return func(b, a any) (any, error) {
 		bn, bf, bwhole, err := number(name, b)
@@ -168,7 +168,7 @@ func number(name string, v any) (n int64, f float64, whole bool, err error) {
 	return 0, 0, false, fmt.Errorf("%s: want numbers, not %.40q", name, fmt.Sprint(v))
 }
 
-// loop returns the numbers from 0, or from the first argument, up to and without the last.
+// loop returns the integers from 0, or from the first argument, up to but excluding the last.
 func loop(args ...any) ([]int64, error) {
 	var numbers []int64
 	for _, a := range args {
@@ -205,7 +205,7 @@ func regexReplaceAll(pattern, with, s string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// What a match becomes is with, and the whole match for each $ in it at most.
+	// Each match becomes at most with, plus the whole match for each $ in it.
 	found := len(re.FindAllStringIndex(s, loopMax))
 	if found == loopMax || len(s)+found*len(with)+strings.Count(with, "$")*len(s) > 2*ResultMax {
 		return "", errResult
@@ -213,7 +213,7 @@ func regexReplaceAll(pattern, with, s string) (string, error) {
 	return short(re.ReplaceAllString(s, with))
 }
 
-// in reports whether a text holds another one, or a list an element.
+// in reports whether a text contains another one, or a list an element.
 func in(where, what any) (bool, error) {
 	if s, ok := where.(string); ok {
 		return strings.Contains(s, fmt.Sprint(what)), nil

@@ -1,5 +1,5 @@
-// Package template renders the files that jobs describe as templates, with bounds on what a template may cost: it comes
-// from whoever submits jobs and is rendered in the agent.
+// Package template renders the files that jobs describe as templates, with limits on the cost of a template: it is
+// untrusted and rendered in the agent.
 package template
 
 import (
@@ -21,20 +21,20 @@ import (
 // Limits of a template.
 const (
 	SourceMax = 256 << 10 // bytes of the template
-	ResultMax = 1 << 20   // bytes of what it becomes, and of any text on the way
-	loopMax   = 100_000   // elements that all its loops go over
+	ResultMax = 1 << 20   // bytes of the result, and of any text on the way
+	loopMax   = 100_000   // elements of all its loops together
 )
 
-// Input is what a template is made of and may look at.
+// Input is what a template is rendered from.
 type Input struct {
 	Source      string
 	Left, Right string // delimiters; "" are {{ and }}
-	MissingErr  bool   // a key that is not there is an error
+	MissingErr  bool   // a missing key is an error
 	Env         func(name string) string
 	Replace     func(text string) string          // replaces ${...}
 	File        func(name string) (string, error) // of the allocation
-	Vars        Variables                         // or nil: none can be read
-	Services    Services                          // or nil: none can be looked up
+	Vars        Variables                         // or nil: variables cannot be read
+	Services    Services                          // or nil: services cannot be looked up
 }
 
 // ErrBad marks a template that can never be rendered.
@@ -55,7 +55,7 @@ func Render(in Input) ([]byte, error) {
 	left := loopMax
 	lack := &missing{}
 	t := template.New("template").Delims(in.Left, in.Right).Funcs(metered(functions(in))).Funcs(variableFunctions(in, lack)).Funcs(serviceFunctions(in)).Funcs(template.FuncMap{
-		// every loop asks it: see bind
+		// every loop calls it: see bind
 		"muster_each": func(v any) (any, error) {
 			x := reflect.ValueOf(v)
 			for x.Kind() == reflect.Interface || x.Kind() == reflect.Pointer {
@@ -134,7 +134,7 @@ func bind(n parse.Node) error {
 	return nil
 }
 
-// short keeps a text within the limit.
+// short returns an error for a text beyond the limit.
 func short(s string) (string, error) {
 	if len(s) > ResultMax {
 		return "", errResult
@@ -216,7 +216,7 @@ func functions(in Input) template.FuncMap {
 	return f
 }
 
-// printf is fmt's, without widths that make much of nothing.
+// printf is fmt's, without widths that produce long results.
 func printf(format string, v ...any) (string, error) {
 	if strings.Count(format, "%") > 1000 {
 		return "", errResult

@@ -12,7 +12,7 @@ type Tags []string
 // Contains reports whether the service has a tag.
 func (t Tags) Contains(tag string) bool { return slices.Contains(t, tag) }
 
-// Service is a registration as templates see it.
+// Service is a registration in the form that templates see.
 type Service struct {
 	ID, Name, Namespace, Datacenter string
 	Node, JobID, AllocID            string // Node: its ID
@@ -29,15 +29,16 @@ type ServiceName struct {
 	Tags Tags
 }
 
-// Services looks registered services up, those of the task's namespace.
+// Services looks up registered services of the task's namespace.
 type Services interface {
-	// Service returns the registrations of a service by ID; with n, so many of them as suit the key best.
+	// Service returns the registrations of a service by ID; with n, the n that rendezvous hashing of key selects.
 	Service(name string, n int, key string) ([]Service, error)
 	// Services lists the services by name.
 	Services() ([]ServiceName, error)
 }
 
-// serviceFunctions are those that look at services. A service that nobody offers is an empty list, not an error.
+// serviceFunctions are the functions that look up services. A service without registrations is an empty list, not an
+// error.
 func serviceFunctions(in Input) map[string]any {
 	get := func(args []any) ([]Service, error) {
 		if in.Services == nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// VarMeta is what is known of a variable beside its items. Templates read its fields.
+// VarMeta describes a variable without its items. Templates read its fields.
 type VarMeta struct {
 	Namespace, Path          string
 	CreateTime, ModifyTime   int64 // Unix nanoseconds
@@ -32,7 +32,7 @@ func (i VarItem) K() string { return i.Key }
 // V returns the value.
 func (i VarItem) V() string { return i.Value }
 
-// Metadata is that of the item's variable.
+// Metadata returns that of the item's variable.
 func (i VarItem) Metadata() *VarMeta { return i.meta }
 
 // VarItems are the items of a variable by key.
@@ -68,7 +68,7 @@ func (v VarItems) Tuples() []VarItem {
 	return out
 }
 
-// Metadata is that of the variable, or nil when it has no items.
+// Metadata returns that of the variable, or nil if it has no items.
 func (v VarItems) Metadata() *VarMeta {
 	for _, i := range v {
 		return i.meta
@@ -76,7 +76,7 @@ func (v VarItems) Metadata() *VarMeta {
 	return nil
 }
 
-// Variables looks variables up as a template may. A path is "PATH" or "PATH@NAMESPACE".
+// Variables looks up variables with the task's rights. A path is "PATH" or "PATH@NAMESPACE".
 type Variables interface {
 	// Variable returns a variable, or nil when there is none.
 	Variable(path string) (VarItems, error)
@@ -86,14 +86,14 @@ type Variables interface {
 	Name(path string) string
 }
 
-// MissingError says which variables a template cannot be rendered without.
+// MissingError names the variables that a template needs and that are missing.
 type MissingError struct{ Names []string }
 
 func (e *MissingError) Error() string {
 	return "Missing: " + strings.Join(e.Names, ", ")
 }
 
-// missing gathers what a template lacks while it is rendered.
+// missing collects the missing variables of a rendering.
 type missing struct{ names []string }
 
 func (m *missing) add(name string) {
@@ -102,7 +102,7 @@ func (m *missing) add(name string) {
 	}
 }
 
-// err is the error of a rendering that ended with err.
+// err returns the error of a rendering that ended with err.
 func (m *missing) err(err error) error {
 	if len(m.names) == 0 {
 		return err
@@ -111,8 +111,8 @@ func (m *missing) err(err error) error {
 	return &MissingError{Names: m.names}
 }
 
-// variableFunctions are those that look at variables. A missing one is noted, and the template goes on with nothing, so
-// that all that is missing is known at once.
+// variableFunctions are the functions that look up variables. A missing one is recorded, and the template continues
+// with an empty value, so that all missing ones are known at once.
 func variableFunctions(in Input, lack *missing) map[string]any {
 	get := func(path string) (VarItems, error) {
 		if in.Vars == nil {

@@ -1,5 +1,5 @@
-// Package users finds users of the node, and remembers them for a moment: a lookup may ask a directory service, and even
-// where it reads two files it costs more than much of what a start of a task needs besides.
+// Package users looks up users of the node, with a short-lived cache: a lookup may query a directory service, and even
+// reading two files costs more than much of the rest of a task's start.
 package users
 
 import (
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// What is remembered, for how long and how much of it. A change of the node's users shows after that time at the latest.
+// Limits of the cache: lifetime and size. A change of the node's users is visible after the lifetime at the latest.
 const (
 	memory = time.Second
 	most   = 256
 )
 
-// kept are answers by question. Refusals are not kept.
+// kept is a cache of answers. Refusals are not kept.
 type kept[V any] struct {
 	mu      sync.Mutex
 	answers map[string]answer[V] // guarded by mu
@@ -25,7 +25,7 @@ type answer[V any] struct {
 	since time.Time
 }
 
-// get answers from memory, or asks. The same may be asked twice at once.
+// get answers from the cache, or asks. Concurrent calls may ask twice.
 func (k *kept[V]) get(question string, ask func() (V, error)) (V, error) {
 	now := time.Now()
 	k.mu.Lock()
@@ -63,7 +63,7 @@ func LookupID(uid string) (*user.User, error) {
 	return found(byID.get(uid, func() (user.User, error) { return plain(user.LookupId(uid)) }))
 }
 
-// Groups returns the numbers of the groups that a user is in. They are not to be changed.
+// Groups returns the numbers of a user's groups. They must not be changed.
 func Groups(u *user.User) ([]string, error) { return groups.get(u.Username+":"+u.Gid, u.GroupIds) }
 
 func plain(u *user.User, err error) (user.User, error) {

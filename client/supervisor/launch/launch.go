@@ -1,7 +1,7 @@
-// Package launch makes the programs that the launcher runs. The launcher is a 2 KiB static executable (src/launch.c,
-// committed as launch_<arch>.bin) that stays beside each task; a Program is the list of system calls with which it
-// prepares itself and the task. All policy is here in Go, and the task pays for none of it: no Go runtime starts in a
-// child, and no lock of a forked runtime can be held.
+// Package launch builds the programs that the launcher runs. The launcher is a 2 KiB static executable (src/launch.c,
+// committed as launch_<arch>.bin) that runs with each task; a Program is the list of system calls with which it
+// prepares itself and the task. All policy is here in Go, without cost for the task: no Go runtime starts in a child,
+// and no lock of a forked runtime can be held.
 package launch
 
 import (
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File descriptors of the launcher; launch.c holds the other end of this agreement.
+// File descriptors of the launcher; launch.c must match.
 const (
 	FDStdoutRead = 3
 	FDStderrRead = 4
@@ -31,7 +31,7 @@ const (
 const (
 	// ExitAsChild makes the launcher exit with the child's code (128+n for signal n) and write no record.
 	ExitAsChild uint32 = 1
-	// NamespaceInit says that the launcher is pid 1 of a pid namespace and ends all that is in it.
+	// NamespaceInit means that the launcher is pid 1 of a pid namespace and ends all processes in it.
 	NamespaceInit uint32 = 2
 )
 
@@ -43,9 +43,9 @@ const (
 	recordMagic  = 0x315445584d55534d
 	headerSize   = 40
 	opSize       = 56
-	// programMax bounds a program; the kernel refuses longer argument lists anyway.
+	// programMax limits a program; the kernel refuses longer argument lists anyway.
 	programMax = 8 << 20
-	// programBase is the address for which a program's pointers are made; the launcher maps it there.
+	// programBase is the address to which the launcher maps a program; pointers are relocated to it.
 	programBase = 0x40000000
 )
 
@@ -94,13 +94,13 @@ type Section struct {
 	prog *Program
 }
 
-// Pre is run by the launcher before it forks the task.
+// Pre returns the section that the launcher runs before it forks the task.
 func (p *Program) Pre() Section { return Section{&p.pre, p} }
 
-// Child is run in the task's process; its last operation must be an Exec.
+// Child returns the section that runs in the task's process; its last operation must be an Exec.
 func (p *Program) Child() Section { return Section{&p.child, p} }
 
-// S puts a NUL-terminated string into the program and returns a pointer to it.
+// S adds a NUL-terminated string to the program and returns a pointer to it.
 func (p *Program) S(s string) Arg {
 	a := Arg{value: uint64(p.data.Len()), pointer: true}
 	p.data.WriteString(s)
@@ -108,7 +108,7 @@ func (p *Program) S(s string) Arg {
 	return a
 }
 
-// B puts bytes into the program, aligned to 8, and returns a pointer to them.
+// B adds bytes to the program, aligned to 8, and returns a pointer to them.
 func (p *Program) B(b []byte) Arg {
 	p.align()
 	a := Arg{value: uint64(p.data.Len()), pointer: true}
@@ -122,7 +122,7 @@ func (p *Program) align() {
 	}
 }
 
-// strings puts a NULL-terminated array of strings into the program.
+// strings adds a NULL-terminated array of strings to the program.
 func (p *Program) strings(list []string) Arg {
 	at := make([]uint64, len(list))
 	for i, s := range list {
@@ -138,13 +138,13 @@ func (p *Program) strings(list []string) Arg {
 	return a
 }
 
-// Do adds a system call. label says, for a person, what is being tried: "mount /proc".
+// Do adds a system call. label describes it for users: "mount /proc".
 func (s Section) Do(label string, nr uintptr, args ...Arg) { s.add(label, false, -1, nr, args) }
 
-// Try is Do, but a failure does not matter.
+// Try is Do for a call that may fail.
 func (s Section) Try(nr uintptr, args ...Arg) { s.add("", true, -1, nr, args) }
 
-// Set is Do with the result kept in register r.
+// Set is Do with the result stored in register r.
 func (s Section) Set(r int, label string, nr uintptr, args ...Arg) { s.add(label, false, r, nr, args) }
 
 func (s Section) add(label string, ignore bool, dst int, nr uintptr, args []Arg) {
@@ -161,7 +161,7 @@ func (s Section) WriteFile(label, path, text string) {
 	s.Do(label, unix.SYS_CLOSE, R(7))
 }
 
-// TryWriteFile is WriteFile where a failure does not matter.
+// TryWriteFile is WriteFile for a write that may fail.
 func (s Section) TryWriteFile(path, text string) {
 	p := s.prog
 	s.add("", true, 7, unix.SYS_OPENAT, []Arg{N(unix.AT_FDCWD), p.S(path), N(unix.O_WRONLY | unix.O_CLOEXEC)})
@@ -193,7 +193,7 @@ func (s Section) ExecFile(reg int, path string, argv, env []string) {
 	s.Do("execute "+path, unix.SYS_EXECVEAT, R(reg), p.S(""), p.strings(argv), p.strings(env), N(unix.AT_EMPTY_PATH))
 }
 
-// encode lays the program out: header, operations, data.
+// encode returns the program's layout: header, operations, data.
 func (p *Program) encode() ([]byte, error) {
 	le := binary.LittleEndian
 	childOff := headerSize + len(p.pre)*opSize
@@ -258,8 +258,8 @@ type Failure struct {
 func (f *Failure) Error() string { return fmt.Sprintf("%s: %v", f.What, f.Err) }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// spares are memory files of programs that have been carried out, for the next ones: making one and giving its pages back
-// costs more than writing over them. What is larger than spareMax is not kept.
+// spares are memory files of finished programs, for reuse: creating one and freeing its pages costs more than
+// overwriting it. Files larger than spareMax are not kept.
 var spares = make(chan *os.File, 16)
 
 const spareMax = 64 << 10
@@ -287,8 +287,8 @@ func (p *Program) File() (*os.File, error) {
 	return f, nil
 }
 
-// Release gives the file of a program back once Await has told, without an error, that the command was executed: nobody
-// reads it any more.
+// Release returns a program's file for reuse once Await has reported that the command was executed: the launcher no
+// longer reads it.
 func (p *Program) Release(f *os.File) {
 	if p.data.Len() <= spareMax {
 		select {
@@ -300,9 +300,9 @@ func (p *Program) Release(f *os.File) {
 	f.Close()
 }
 
-// Await reads the launcher's messages from our end of the status socket until the task's command has been executed
-// (nil error) or something failed. pid is the task's process in our pid namespace, 0 if it never existed. onHello runs
-// when the process exists and before it is known whether its command could be executed.
+// Await reads the launcher's messages from our end of the status socket until the task's command has been executed (nil
+// error) or something failed. pid is the task's process in our pid namespace, 0 if it never existed. onHello runs when
+// the process exists and before it is known whether its command could be executed.
 func (p *Program) Await(status *os.File, onHello func(pid int)) (int, error) {
 	rc, err := status.SyscallConn()
 	if err != nil {
@@ -371,7 +371,7 @@ func (p *Program) failure(index int, e syscall.Errno) error {
 	return &Failure{fmt.Sprintf("launcher operation %d", index), e}
 }
 
-// StatusPair makes the status socket: our end, which reports senders' pids, and the launcher's.
+// StatusPair creates the status socket: our end, which reports senders' pids, and the launcher's.
 func StatusPair() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -385,7 +385,7 @@ func StatusPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "status"), os.NewFile(uintptr(fds[1]), "status-child"), nil
 }
 
-// Record is a task's exit as the launcher wrote it.
+// Record is a task's exit record, written by the launcher.
 type Record struct {
 	Status  syscall.WaitStatus
 	EndedAt time.Time
@@ -394,7 +394,7 @@ type Record struct {
 	MaxRSS  uint64 // KiB
 }
 
-// ParseRecord reads an exit record. ok is false when there is none yet, or a torn one.
+// ParseRecord reads an exit record. ok is false if it is absent or incomplete.
 func ParseRecord(b []byte) (Record, bool) {
 	le := binary.LittleEndian
 	if len(b) < RecordSize || le.Uint64(b) != recordMagic {
@@ -428,15 +428,15 @@ var binaryOnce = sync.OnceValues(func() (string, error) {
 		unix.Close(fd)
 		return "", fmt.Errorf("seal the launcher's memory file: %w", err)
 	}
-	// Executing a file that is open for writing is refused: open it once more, read-only.
+	// The kernel refuses to execute a file that is open for writing: open it again, read-only.
 	ro, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	unix.Close(fd)
 	if err != nil {
 		return "", fmt.Errorf("open the launcher's memory file: %w", err)
 	}
-	// Our pid and not "self": in the child that number may be another file by then.
+	// this process's pid and not "self": in the child that number may be another file by then
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ro), nil
 })
 
-// Binary is a path that executes the launcher from this process, or why there is none.
+// Binary returns a path that executes the launcher from this process, or an error if there is none.
 func Binary() (string, error) { return binaryOnce() }
