@@ -1,5 +1,5 @@
-// Package boltfile looks through a bbolt file before bbolt reads it. bbolt trusts what its pages say: a branch page that
-// leads back to itself makes it go in circles and take memory until none is left, and no recover helps against that.
+// Package boltfile checks a bbolt file before bbolt opens it. bbolt trusts its pages: a branch page that leads back to
+// itself makes it loop and allocate until memory runs out, which no recover catches.
 package boltfile
 
 import (
@@ -16,13 +16,13 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// The format is bbolt's, version 2 (its internal/common/page.go, meta.go, bucket.go): numbers are in the machine's order
-// of bytes, which is little-endian wherever Muster runs.
+// The format is bbolt's, version 2 (its internal/common/page.go, meta.go, bucket.go). Numbers are in the machine's byte
+// order, which is little-endian wherever Muster runs.
 //
 //	page            id u64, flags u16, count u16, overflow u32; then its elements. It takes 1+overflow pages of the file.
 //	meta            page 0 and page 1: magic u32, version u32, page size u32, flags u32, root page u64, sequence u64,
 //	                freelist page u64, high-water mark u64 (pages from here on were never used), transaction u64,
-//	                checksum u64 (FNV-1a of what stands before it). The valid one of the later transaction counts.
+//	                checksum u64 (FNV-1a of the bytes before it). Of two valid ones the later transaction counts.
 //	branch element  pos u32, ksize u32, page u64; the key is pos bytes after the element's own beginning
 //	leaf element    flags u32, pos u32, ksize u32, vsize u32; the value follows the key
 //	bucket          the value of a leaf element with flag 1: root page u64, sequence u64; with root page 0 a small leaf
@@ -46,7 +46,7 @@ const (
 	manyFree   = 0xffff
 )
 
-// The page sizes of which a file can be, and how long OpenFile waits for a file that another process holds.
+// Limits of page sizes, and how long OpenFile waits for a file that another process has locked.
 const (
 	minPage  = 1 << 10
 	maxPage  = 1 << 24
@@ -56,7 +56,7 @@ const (
 var le = binary.LittleEndian
 
 // OpenFile opens a file for bbolt (Options.OpenFile), locks it as bbolt does, and returns an error if its pages are
-// damaged. What another process holds is errors.ErrTimeout of bbolt after a second.
+// damaged. If another process still holds the lock after a second, the error is bbolt's errors.ErrTimeout.
 func OpenFile(path string, flag int, mode os.FileMode) (f *os.File, err error) {
 	if f, err = os.OpenFile(path, flag, mode); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func OpenFile(path string, flag int, mode os.FileMode) (f *os.File, err error) {
 			f.Close()
 		}
 	}()
-	// The lock belongs to the open file, so that bbolt, which asks for it again, has it already.
+	// The lock belongs to the open file, so bbolt's own attempt to take it succeeds.
 	for begin := time.Now(); ; time.Sleep(lockWait / 20) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
@@ -87,8 +87,8 @@ func OpenFile(path string, flag int, mode os.FileMode) (f *os.File, err error) {
 }
 
 // Check walks all pages that a bbolt file of this size uses, each once, and returns an error if one is damaged: out of
-// range, used twice, of the wrong kind, or with content that is out of its bounds. An empty file is good: bbolt begins it.
-// Keys and values are not judged, beyond the order of the keys in a page.
+// range, used twice, of the wrong kind, or with content beyond its bounds. An empty file is good: bbolt initialises it.
+// Of keys and values only the order of the keys in a page is checked.
 func Check(r io.ReaderAt, size int64) error {
 	if size == 0 {
 		return nil
@@ -117,7 +117,7 @@ func Check(r io.ReaderAt, size int64) error {
 
 func damaged(id uint64, why error) error { return fmt.Errorf("page %d is damaged: %w", id, why) }
 
-// walk is one look through a file.
+// walk is the state of one check of a file.
 type walk struct {
 	file     io.ReaderAt
 	pageSize uint64
@@ -127,18 +127,18 @@ type walk struct {
 	buf      []byte
 }
 
-// meta is what the page in force says.
+// meta is the content of the meta page in use.
 type meta struct {
 	pageSize, root, freelist, mark, txid uint64
 }
 
-// meta finds the meta page that bbolt goes by, and the size of the pages.
+// meta finds the meta page that bbolt would use, and the page size.
 func (w *walk) meta(size int64) (meta, error) {
 	first, ok := w.metaAt(0)
 	if ok {
 		w.pageSize = first.pageSize
 	} else {
-		// The second one is a page on, however much that is.
+		// The second meta page follows the first, at a distance of one page, whose size is not known yet.
 		for at := int64(minPage); at <= maxPage && at < size && w.pageSize == 0; at *= 2 {
 			if m, ok := w.metaAt(at); ok {
 				w.pageSize = m.pageSize
@@ -178,7 +178,7 @@ func (w *walk) metaAt(at int64) (meta, bool) {
 	}, true
 }
 
-// read returns the whole of a page, which nothing else may use. What it gives is good until the next call.
+// read returns the bytes of a page with its overflow and marks it used. The slice is valid until the next call.
 func (w *walk) read(id uint64) ([]byte, error) {
 	if id < 2 {
 		return nil, errors.New("a meta page is used for data")
@@ -210,7 +210,7 @@ func (w *walk) read(id uint64) ([]byte, error) {
 	return b, err
 }
 
-// mark notes that a page has its use, unless it has one.
+// mark marks a page as used; false if it was already.
 func (w *walk) mark(id uint64) bool {
 	bit := uint64(1) << (id % 64)
 	old := w.seen[id/64]
@@ -218,8 +218,8 @@ func (w *walk) mark(id uint64) bool {
 	return old&bit == 0
 }
 
-// freelist looks at the list of free pages. Damaged, it could make bbolt take room for any number of pages, or write over
-// pages in use.
+// freelist checks the list of free pages. A damaged one could make bbolt allocate without bound, or overwrite pages in
+// use.
 func (w *walk) freelist(m meta) error {
 	if m.freelist == noFreelist {
 		return nil
@@ -251,7 +251,7 @@ func (w *walk) freelist(m meta) error {
 	return nil
 }
 
-// page looks at a branch or leaf page and notes the pages below it.
+// page checks a branch or leaf page and queues the pages below it.
 func (w *walk) page(id uint64) error {
 	b, err := w.read(id)
 	if err != nil {
@@ -270,12 +270,12 @@ func (w *walk) page(id uint64) error {
 	}
 }
 
-// elements looks at the elements of a page: bbolt writes their keys and values in the order of the keys, without gaps, and
-// zeros behind the head of an empty page. A wrong number of elements breaks that rule, so that none is lost silently. An
-// inline page is one that stands in the value of its bucket; it holds no buckets.
+// elements checks the elements of a page: bbolt writes their keys and values in key order without gaps, and zeros after
+// the header of an empty page. A wrong number of elements breaks that rule, so none is lost silently. An inline page is
+// stored in the value of its bucket; it holds no buckets.
 func (w *walk) elements(b []byte, leaf, inline bool) error {
 	count := uint64(le.Uint16(b[10:]))
-	end := pageHead + count*elemSize // of what is before the next key
+	end := pageHead + count*elemSize // offset of the next key
 	if end > uint64(len(b)) {
 		return fmt.Errorf("it has no room for the %d elements that it says it has", count)
 	}
@@ -299,7 +299,7 @@ func (w *walk) elements(b []byte, leaf, inline bool) error {
 		}
 		end = from + klen + vlen
 		key, value := b[from:from+klen], b[from+klen:end]
-		if bytes.Compare(key, last) <= 0 { // also an empty key
+		if bytes.Compare(key, last) <= 0 { // also refuses an empty key
 			return fmt.Errorf("the key of element %d is empty or out of order", i)
 		}
 		last = key
@@ -315,7 +315,7 @@ func (w *walk) elements(b []byte, leaf, inline bool) error {
 	return nil
 }
 
-// bucket looks at the value that is a bucket.
+// bucket checks a value that is a bucket.
 func (w *walk) bucket(v []byte) error {
 	if len(v) < bucketHead {
 		return errors.New("it is cut short")
@@ -328,7 +328,7 @@ func (w *walk) bucket(v []byte) error {
 	if len(page) < pageHead {
 		return errors.New("it is cut short")
 	}
-	// bbolt takes the inline page for page 0, to which a branch could lead.
+	// bbolt addresses the inline page as page 0, to which a branch could lead.
 	if flags := le.Uint16(page[8:]); flags != flagLeaf {
 		return fmt.Errorf("its inline page should be a leaf, and has flags %#x", flags)
 	}

@@ -9,14 +9,14 @@ import (
 
 const mib = 1 << 20
 
-// model is what GPUs of one kind have.
+// model holds the properties of GPUs of one kind.
 type model struct {
 	name             string
 	memory, reserved int64 // MiB
 	bar1             int64 // MiB
 	cc               string
 	arch, brand      int64
-	links, nvlink    int  // NVLinks, and the enumeration of their version; 0: none
+	links, nvlink    int  // NVLinks per GPU, 0 for none, and NVML's number for their version
 	switched         bool // links lead to switches
 	island           int  // GPUs that links join when they are not switched
 	sms, watts       int64
@@ -37,11 +37,11 @@ var models = map[string]model{
 	"V100": {name: "Tesla V100-SXM2-32GB", memory: 32768, reserved: 268, bar1: 32768, cc: "7.0", arch: 5, brand: 14, links: 6, nvlink: 2, island: 4, sms: 80, watts: 300, clock: 1530, memclock: 877, gen: 3},
 }
 
-// gpusMax is what the libraries can hold.
+// gpusMax is how many GPUs the fake libraries support.
 const gpusMax = 64
 
-// New makes up a machine with GPUs from "8xH100" or several, "4xA100,2xT4". Seed makes their UUIDs differ between
-// machines; the same seed gives the same ones.
+// New describes a machine with the GPUs of spec, "8xH100" or several, "4xA100,2xT4". Machines with different seeds have
+// different UUIDs; the same seed gives the same ones.
 func New(spec, seed string) (*State, error) {
 	s := &State{Driver: "580.159.04", NVML: "13.580.159.04", CUDA: 13000}
 	for _, part := range strings.Split(spec, ",") {
@@ -94,7 +94,7 @@ func (s *State) connect(m model, first, count int) {
 	}
 }
 
-// ShortNames calls the GPUs what New's argument called them, "H100", instead of what their vendor does.
+// ShortNames renames the GPUs to the names in New's argument, "H100", instead of the vendor's.
 func (s *State) ShortNames() {
 	short := map[string]string{}
 	for name, m := range models {
@@ -107,12 +107,12 @@ func (s *State) ShortNames() {
 	}
 }
 
-// UUID writes 16 bytes as a device id with a prefix, "GPU" or "MIG".
+// UUID formats 16 bytes as a device id with a prefix, "GPU" or "MIG".
 func UUID(prefix string, b []byte) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
-// migProfiles are what a GPU with 8 memory slots and 7 slices can be divided into, as the driver numbers them.
+// migProfiles are the MIG profiles of a GPU with 8 memory slots and 7 slices, with the driver's numbers.
 var migProfiles = []Profile{
 	{Number: 0, ID: 19, Slices: 1, Size: 1, Max: 7, Starts: []int64{0, 1, 2, 3, 4, 5, 6}},
 	{Number: 1, ID: 14, Slices: 2, Size: 2, Max: 3, Starts: []int64{0, 2, 4}},

@@ -33,13 +33,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env names the variable with the path of the state file; DirEnv one with the directory of the libraries.
+// Env is the environment variable with the path of the state file, DirEnv the one with the directory of the libraries.
 const (
 	Env    = "MUSTER_FAKEGPU_STATE"
 	DirEnv = "MUSTER_FAKEGPU"
 )
 
-// State is everything the fake libraries know.
+// State is all data that the fake libraries report.
 type State struct {
 	Driver, NVML string
 	CUDA         int64 // 13000 is 13.0
@@ -56,26 +56,26 @@ type State struct {
 	Limits       []Limit
 }
 
-// Limit is what a control group of version 2, named by its directory, may have of a GPU.
+// Limit is how much memory of a GPU a control group (version 2), named by its directory, may use.
 type Limit struct {
 	UUID, Group string
 	Soft, Hard  uint64
 }
 
-// GPU is one device. Memory is in bytes, power in mW, clocks in MHz, energy in mJ; -1 for NUMA, ECC and MIG is "not
-// supported". Truths are 0 and 1.
+// GPU is one device. Memory is in bytes, power in mW, clocks in MHz, energy in mJ; -1 in NUMA, ECC and MIG means "not
+// supported". Booleans are 0 and 1.
 type GPU struct {
 	UUID, Name, Serial, Bus, CC, Fabric               string // Bus "0000:18:00", CC "9.0", Fabric 32 hex digits
 	Memory, Reserved, Used, BAR1                      int64
 	Minor, Temp, Util, MemUtil, Power, Limit          int64
 	MinLimit, MaxLimit, Clock, MemClock               int64
-	PCIeGen, PCIeWidth, Arch, Brand, NVLink, SMs      int64 // NVLink is the enumeration that NVML gives, 0 for none
+	PCIeGen, PCIeWidth, Arch, Brand, NVLink, SMs      int64 // NVLink is NVML's number for the version, 0 for none
 	NUMA, ECC, ECCVolatile, ECCCorrected, Energy      int64
 	Throttle, Lost, Persistence, Display, ComputeMode int64
 	Recovery, RowsPending, RowsFailed, Retiring       int64
 	MIG, MIGPending, Clique                           int64
 	RowsCorrected, RowsUncorrected                    int64 // rows that were remapped
-	ECCAggregate, ECCCorrectedAggregate               int64 // of the GPU's life
+	ECCAggregate, ECCCorrectedAggregate               int64 // over the GPU's lifetime
 	PCIeTx, PCIeRx, PCIeReplay                        int64 // kB/s
 	LinksDown                                         int64 // bits, by number of the NVLink
 	NVTx, NVRx                                        int64 // KiB over all NVLinks
@@ -91,32 +91,32 @@ type MIG struct {
 	GI, CI        int64
 	Slices, SMs   int64
 	Memory        int64 // bytes
-	Start, Size   int64 // of its memory slots; Size 0: not told
+	Start, Size   int64 // in memory slots; Size 0: not reported
 }
 
 // Profile is a kind of instance that a GPU in MIG mode may have.
 type Profile struct {
 	GPU          int
-	Number, ID   int64 // NVML's number of the profile, and what the driver calls it
+	Number, ID   int64 // NVML's number of the profile, and the driver's id
 	Slices, Size int64 // of compute and of memory
 	SMs, Max     int64
 	Memory       int64 // bytes
 	Starts       []int64
 }
 
-// Link is NVLinks between two GPUs; B is -1 for a switch.
+// Link is Count NVLinks between two GPUs; B is -1 for a switch.
 type Link struct{ A, B, Count int }
 
-// Pair is where two GPUs meet on PCIe.
+// Pair is the level of the PCIe topology at which two GPUs meet.
 type Pair struct{ A, B, Level int }
 
-// Proc is a process with memory on a GPU or MIG instance. Start 0: only claimed.
+// Proc is a process with memory on a GPU or MIG instance. Start 0: the process does not exist, only its record.
 type Proc struct {
 	UUID  string
 	PID   int
 	Start uint64
 	Bytes int64
-	NS    uint64 // inode of the pid namespace that PID is of; 0 with Start 0
+	NS    uint64 // inode of PID's pid namespace; 0 with Start 0
 }
 
 // XID is an error event. GI is -1 for the whole GPU.
@@ -126,7 +126,8 @@ type XID struct {
 	GI        int64
 }
 
-// Fault is what happens in one function: delay (Arg ms), hang (until the fault goes), crash, fail (with return code Arg).
+// Fault is a fault of one function: delay (Arg ms), hang (until the fault is removed), crash, fail (with return code
+// Arg).
 type Fault struct {
 	Kind, Symbol string
 	Arg          int64
@@ -158,7 +159,7 @@ type field struct {
 	num  *int64
 }
 
-// String returns the file.
+// String returns the text of the state file.
 func (s *State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver %s\nnvml %s\ncuda %d\ncontext %d\n", s.Driver, s.NVML, s.CUDA, s.Context)
@@ -225,7 +226,7 @@ func (s *State) String() string {
 	return b.String()
 }
 
-// Parse reads a file's text. Unlike the libraries, which skip what they do not know, it refuses it.
+// Parse reads the text of a state file. It refuses lines that it does not know; the libraries skip them.
 func Parse(text string) (*State, error) {
 	s := &State{}
 	sc := bufio.NewScanner(strings.NewReader(text))
@@ -354,7 +355,7 @@ func Create(path string, s *State) (*File, error) {
 	return f, f.Edit(func(now *State) { *now = *s })
 }
 
-// Read returns what the file says now.
+// Read returns the current content of the file.
 func (f *File) Read() (*State, error) {
 	b, err := os.ReadFile(f.Path)
 	if err != nil {
@@ -414,16 +415,16 @@ func (f *File) XID(gpu, code int) error {
 	})
 }
 
-// Hang makes a function not return until Heal.
+// Hang makes a function block until Heal.
 func (f *File) Hang(symbol string) error { return f.fault(Fault{"hang", symbol, 0}) }
 
-// Crash makes a function end its process by a signal.
+// Crash makes a function kill its process with a signal.
 func (f *File) Crash(symbol string) error { return f.fault(Fault{"crash", symbol, 0}) }
 
-// Delay makes a function take some milliseconds more.
+// Delay makes a function take ms longer.
 func (f *File) Delay(symbol string, ms int64) error { return f.fault(Fault{"delay", symbol, ms}) }
 
-// Heal takes all faults of a function away.
+// Heal removes all faults of a function.
 func (f *File) Heal(symbol string) error {
 	return f.Edit(func(s *State) { s.Faults = without(s.Faults, symbol) })
 }
@@ -442,7 +443,7 @@ func without(list []Fault, symbol string) []Fault {
 	return keep
 }
 
-// Used sums what processes hold, by UUID of GPU or MIG instance. Whether they live is not looked at.
+// Used sums the memory of the processes by UUID of GPU or MIG instance, of dead processes too.
 func (s *State) Used() map[string]int64 {
 	out := map[string]int64{}
 	for _, p := range s.Procs {
@@ -451,7 +452,7 @@ func (s *State) Used() map[string]int64 {
 	return out
 }
 
-// UUIDs lists the GPUs in order of index.
+// UUIDs lists the UUIDs of the GPUs by index.
 func (s *State) UUIDs() []string {
 	var out []string
 	for i := range s.GPUs {

@@ -1,7 +1,7 @@
-// Package gcpace sets how much garbage a process may gather before Go's collector runs. The default, as much as is live,
-// is little for a process whose state is small and whose traffic is not: a server with 20 MiB of state collected several
-// times a second under load, and that took a quarter of its processor time. The rule here is a room in bytes: at least
-// Room.Min, else as much as is live, at most Room.Max, so that a large state does not double.
+// Package gcpace sets how much garbage a process may allocate before Go's collector runs. Go's default, as many bytes
+// as are live, is too little for a process with a small state and much traffic: a server with 20 MiB of state collected
+// several times a second under load, which took a quarter of its processor time. Here the allowance is the live bytes,
+// but at least Room.Min and at most Room.Max, so that a large state does not double.
 package gcpace
 
 import (
@@ -12,13 +12,13 @@ import (
 	"sync/atomic"
 )
 
-// Room is how much may be allocated between two collections, in bytes.
+// Room is how many bytes may be allocated between two collections.
 type Room struct{ Min, Max uint64 }
 
-// The rooms of the processes of Muster.
+// The rooms of Muster's processes.
 var (
 	Server = Room{Min: 256 << 20, Max: 640 << 20}
-	Node   = Room{Min: 16 << 20, Max: 64 << 20}  // an agent that only runs tasks: its memory is the tasks' loss
+	Node   = Room{Min: 16 << 20, Max: 64 << 20}  // an agent that only runs tasks: the memory it takes is lost to them
 	Nodes  = Room{Min: 64 << 20, Max: 640 << 20} // many simulated nodes
 )
 
@@ -27,7 +27,7 @@ const (
 	percentMin = 25
 )
 
-// percent returns the GOGC that gives the room for so many live bytes.
+// percent returns the GOGC value that gives the room for so many live bytes.
 func (r Room) percent(live uint64) int {
 	live = max(live, 1<<20)
 	room := min(max(live, r.Min), max(r.Max, r.Min))
@@ -36,8 +36,8 @@ func (r Room) percent(live uint64) int {
 
 var started atomic.Bool
 
-// Start keeps the pace until the process ends: after each collection it sets the one of the next. It runs on the
-// runtime's finalizer goroutine. It does nothing where the environment sets GOGC, and nothing the second time.
+// Start adjusts GOGC after each collection until the process ends. It runs on the runtime's finalizer goroutine. It
+// does nothing if the environment sets GOGC, and nothing on a second call.
 func Start(r Room) {
 	if os.Getenv("GOGC") != "" || !started.CompareAndSwap(false, true) {
 		return
@@ -53,8 +53,8 @@ type pacer struct {
 	sample []metrics.Sample
 }
 
-// tick is collected by every collection, and says so by its finalizer. It has a pointer so that it is not batched with
-// other tiny objects.
+// tick is garbage that every collection frees; its finalizer reports the collection. It has a pointer so that the
+// runtime does not batch it with other tiny objects.
 type tick struct{ p *pacer }
 
 func (p *pacer) again() {
@@ -64,7 +64,7 @@ func (p *pacer) again() {
 	})
 }
 
-// set changes the pace when it is off by more than a tenth: each change stops the world for a moment.
+// set changes GOGC only when it is off by more than a tenth, because each change stops the world for a moment.
 func (p *pacer) set() {
 	metrics.Read(p.sample)
 	if p.sample[0].Value.Kind() != metrics.KindUint64 {

@@ -34,7 +34,7 @@ const (
 	msgErr
 )
 
-// Limits of what reaches memberlist.
+// Limits of what is passed to memberlist.
 const (
 	packetMax     = 64 << 10
 	streamMax     = 16 << 20 // of one message on a connection: the whole member list
@@ -43,10 +43,11 @@ const (
 	streamTimeout = 10 * time.Second // for that message
 )
 
-// filter is a transport that decrypts and checks what arrives before memberlist parses it (D12). memberlist v0.6.0
-// trusts every holder of the key: compressed messages may blow up in memory, and some malformed ones panic. Our members
-// never compress, so compressed messages are refused; lengths of compounds are checked; what is left has the type and
-// size that memberlist expects. Connections are handed on with their first message replayed.
+// filter is a transport that decrypts and checks packets and connections before memberlist parses them (D12).
+// memberlist v0.6.0 trusts every holder of the key: compressed messages may exhaust memory, and some malformed ones
+// make it panic. Our members never compress, so compressed messages are refused; lengths of compounds are checked; all
+// other messages have a type and size that memberlist expects. Connections are passed on with their first message
+// replayed.
 type filter struct {
 	memberlist.Transport
 	ring *memberlist.Keyring // or nil: plaintext
@@ -130,7 +131,7 @@ func (f *filter) streamLoop() {
 	}
 }
 
-// stream checks the first message of a connection and hands the connection on.
+// stream checks the first message of a connection and passes the connection on.
 func (f *filter) stream(c net.Conn) {
 	stop := make(chan struct{})
 	defer close(stop)
@@ -188,7 +189,7 @@ func (f *filter) checkStream(c net.Conn) ([]byte, error) {
 	if n > streamMax {
 		return nil, fmt.Errorf("a message of %d bytes is over the limit of %d", n, streamMax)
 	}
-	// Read as it comes, so that a false length costs nothing.
+	// Read in chunks, so that a false length allocates nothing.
 	var buf bytes.Buffer
 	buf.Write(head)
 	if m, err := io.CopyN(&buf, c, int64(n)); err != nil {

@@ -1,7 +1,7 @@
-// Package gossip lets servers and agents find each other. What it says is a hint: becoming a raft server takes a server
-// certificate on an RPC, and a member believed dead is probed before anything follows from it (D12).
+// Package gossip lets servers and agents find each other. Its data is a hint: to become a raft server an agent must
+// call with a server certificate, and a member believed dead is probed before any action (D12).
 //
-// Two goroutines of its own (the filters of packets and of streams) beside those of memberlist; all end with Close.
+// It starts two goroutines (the filters of packets and of streams); they and memberlist's own end with Close.
 package gossip
 
 import (
@@ -44,7 +44,7 @@ const (
 	RoleClient = "client"
 )
 
-// Meta is what a member tells of itself, in at most 512 bytes encoded.
+// Meta is a member's description of itself, at most 512 bytes encoded.
 type Meta struct {
 	Role       string `codec:"o"`
 	Region     string `codec:"g"`
@@ -55,7 +55,7 @@ type Meta struct {
 	Expect     int    `codec:"e,omitempty"` // bootstrap_expect
 	Version    string `codec:"v,omitempty"`
 	Build      string `codec:"b,omitempty"`
-	Leaving    bool   `codec:"l,omitempty"` // it is about to go on purpose
+	Leaving    bool   `codec:"l,omitempty"` // it is about to leave on purpose
 }
 
 // RaftAddr returns the member's raft address.
@@ -87,7 +87,7 @@ type Config struct {
 	Key           []byte   // 16, 24 or 32 bytes, or nil
 	Keyring       [][]byte // further accepted keys
 	AllowPlain    bool     // gossip without a key even beyond loopback
-	OnChange      func()   // told that the list changed; must not block
+	OnChange      func()   // called after each change of the list; must not block
 	Log           hclog.Logger
 }
 
@@ -102,7 +102,7 @@ type Gossip struct {
 	members map[string]*Member // by full name; cfg.Meta.Leaving is guarded too
 }
 
-// Start joins nobody yet: it only makes this process reachable.
+// Start makes this process reachable. It joins no other member yet.
 func Start(cfg Config) (*Gossip, error) {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
@@ -124,7 +124,7 @@ func Start(cfg Config) (*Gossip, error) {
 	if mc.BindAddr == "" {
 		mc.BindAddr = "0.0.0.0"
 	}
-	mc.EnableCompression = false // and the transport refuses it: nothing is ever decompressed
+	mc.EnableCompression = false // the transport refuses compressed messages, so none is ever decompressed
 	mc.Logger = log.New(&logLimit{to: cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), now: time.Now}, "", 0)
 	mc.Events, mc.Delegate = (*events)(g), (*delegate)(g)
 	mc.DeadNodeReclaimTime = 30 * time.Second
@@ -170,10 +170,10 @@ func loopback(addr string) bool {
 // Addr returns the address that others gossip to.
 func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
 
-// Join contacts addresses ("host:port", or "host" with the default port) and says how many answered.
+// Join contacts addresses ("host:port", or "host" with the default port) and returns how many answered.
 func (g *Gossip) Join(addrs []string) (int, error) { return g.list.Join(addrs) }
 
-// Alone says whether no other member is alive.
+// Alone reports whether no other member is alive.
 func (g *Gossip) Alone() bool { return g.list.NumMembers() < 2 }
 
 // Members returns all members by name; failed ones for a day.
@@ -198,8 +198,7 @@ func (g *Gossip) Members() []Member {
 	return out
 }
 
-// Forget drops a member that is not alive, so that it does not linger in lists; prune or not, memberlist forgets it by
-// itself.
+// Forget drops a member that is not alive, so that it does not stay in lists. memberlist forgets it on its own.
 func (g *Gossip) Forget(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,8 +211,8 @@ func (g *Gossip) Forget(name string) bool {
 	return false
 }
 
-// Leave tells the others that this member goes on purpose. memberlist tells its users of leaving and of dying alike, so
-// the member says in what it tells of itself that it is leaving, first.
+// Leave announces that this member leaves on purpose. memberlist reports leaving and dying alike, so the member first
+// sets Leaving in its Meta.
 func (g *Gossip) Leave() error {
 	g.mu.Lock()
 	g.cfg.Meta.Leaving = true
@@ -224,7 +223,7 @@ func (g *Gossip) Leave() error {
 	return g.list.Leave(leaveTimeout)
 }
 
-// Close stops gossiping; the others will see a failure unless Leave came first.
+// Close stops gossip; the others see a failure unless Leave was called first.
 func (g *Gossip) Close() error { return g.list.Shutdown() }
 
 // Keys returns the installed keys; the first one encrypts.
@@ -314,7 +313,7 @@ func (e *events) set(n *memberlist.Node, st Status) {
 	}
 }
 
-// sane bounds what a key holder can make others show and dial.
+// sane limits what a key holder can make other members show and dial.
 func sane(m *Meta) bool {
 	return (m.Role == RoleServer || m.Role == RoleClient) && m.Region != "" && len(m.Region) <= 128 &&
 		len(m.ID) <= 64 && len(m.RPC) <= 255 && len(m.Raft) <= 255 && m.Expect >= 0 && m.Expect < 100

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Anybody who reaches the port can make memberlist print a line with each packet. So many are printed in each period;
-// the next one tells how many were left out.
+// Anyone who reaches the port can make memberlist log a line per packet. This many lines are printed per period; the
+// next line has the number left out.
 const (
 	logPeriod = 10 * time.Second
 	logLines  = 50

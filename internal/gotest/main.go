@@ -1,6 +1,6 @@
-// Command gotest runs `go test` with the arguments it is given and prints one line a package, the whole output of what
-// failed, and every test that did not run with its reason: go test itself hides those. With CI=true a test that did not
-// run because the machine lacks something ("not run: ...") is a failure, so that coverage is not lost unseen.
+// Command gotest runs `go test` with its arguments. It prints one line per package, the full output of failures, and
+// every skipped test with its reason, which go test hides. With CI=true a test that was skipped because the machine
+// lacks something ("not run: ...") is a failure, so that coverage is not lost silently.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	for sc.Scan() {
 		var e event
 		if json.Unmarshal(sc.Bytes(), &e) != nil {
-			fmt.Println(sc.Text()) // the compiler's words
+			fmt.Println(sc.Text()) // the compiler's output
 			continue
 		}
 		k := key{e.Package, e.Test}
@@ -70,7 +70,7 @@ func main() {
 			delete(output, k)
 		case "fail", "build-fail":
 			if e.Test == "" {
-				// A process that died or hung gives no verdict on the tests it was in: their output tells why.
+				// A process that died or hung reports no result for the tests it was in; their output has the reason.
 				for open, text := range output {
 					if open.pkg == e.Package && open.test != "" {
 						fmt.Print(strings.Join(text, ""))
@@ -91,7 +91,7 @@ func main() {
 	if err := cmd.Wait(); err != nil {
 		rc = 1
 		if failed == 0 {
-			failed = 1 // it did not build, or died outside a test
+			failed = 1 // the package did not build, or its process died outside a test
 		}
 	}
 	if len(skips) > 0 {
@@ -107,7 +107,7 @@ func main() {
 	os.Exit(rc)
 }
 
-// reason returns what the test said when it skipped.
+// reason returns a skipped test's message.
 func reason(lines []string) string {
 	text := strings.Join(lines, "")
 	if _, after, ok := strings.Cut(text, "not run:"); ok {

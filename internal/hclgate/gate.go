@@ -1,6 +1,6 @@
-// Package hclgate refuses HCL that would hurt the process that parses it. hcl/v2 v2.25.0 overflows the stack at about
-// 66,000 nested parentheses, a fatal error that no recover can catch; unary operators, conditionals and index chains
-// nest in the same way without any bracket. The gate counts tokens, which takes no recursion.
+// Package hclgate refuses HCL that would crash the process that parses it. hcl/v2 v2.25.0 overflows the stack at about
+// 66,000 nested parentheses, a fatal error that recover cannot catch; unary operators, conditionals and index chains
+// nest in the same way without brackets. The gate counts tokens, which needs no recursion.
 package hclgate
 
 import (
@@ -20,7 +20,7 @@ const (
 )
 
 // Check refuses a source of more than sizeMax bytes, or one that is too deep to be parsed safely; else it returns nil.
-// It serves JSON as well, whose brackets are the same.
+// It works for JSON too, whose brackets are the same.
 func Check(filename string, src []byte, sizeMax int) *hcl.Diagnostic {
 	start := &hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 	if len(src) > sizeMax {
@@ -32,7 +32,7 @@ func Check(filename string, src []byte, sizeMax int) *hcl.Diagnostic {
 	if n := bytes.Count(src, []byte("(")) + bytes.Count(src, []byte("[")) + bytes.Count(src, []byte("{")); n > BracketsMax {
 		return problem(start, "Too many brackets", "The file opens %d brackets; at most %d are read.", n, BracketsMax)
 	}
-	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos) // the parser will report what the lexer finds
+	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos) // the parser reports the lexer's diagnostics
 	depth, unary, operators := 0, 0, 0
 	for i, t := range tokens {
 		isUnary := false

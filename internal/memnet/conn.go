@@ -17,7 +17,7 @@ type conn struct {
 	peer          *conn
 }
 
-// half is one direction of a connection. Whoever waits, waits for `changed`.
+// half is one direction of a connection. Readers and writers that block wait for `changed`.
 type half struct {
 	n        *Network
 	from, to string
@@ -27,7 +27,7 @@ type half struct {
 	size    int           // bytes in chunks
 	changed chan struct{} // closed and replaced at each change
 	wclosed bool          // no more writes; readers get what is there, then EOF
-	rclosed bool          // nobody reads
+	rclosed bool          // no reader any more
 	rerr    error         // the reader's end is broken
 	werr    error         // the writer's end is broken
 	rd, wd  deadline
@@ -140,8 +140,8 @@ func (h *half) write(b []byte) (int, error) {
 				time.AfterFunc(time.Until(at), h.wake)
 			}
 			if len(b) == 0 {
-				// All is on its way: the other end may have read it, answered and closed by now, which is no failure
-				// of this write.
+				// All data is on its way: the other end may have read it, answered and closed by now, which is no
+				// failure of this write.
 				return done, nil
 			}
 			continue

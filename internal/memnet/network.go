@@ -1,9 +1,9 @@
 // Package memnet is a network of named hosts in memory: listeners, connections and packets, with partitions, delay and
 // hosts that die. It waits on channels and time.AfterFunc only, so whole clusters run on it inside testing/synctest.
 //
-// Links behave like a network under TCP: while a direction is cut, bytes written are kept and arrive after Heal; a dial
-// across a cut hangs until its deadline; packets are lost. A killed host resets its connections (its kernel lives), one
-// without power says nothing.
+// Links behave like a network under TCP: while a direction is cut, written bytes are kept and arrive after Heal; a dial
+// across a cut blocks until its deadline; packets are lost. A killed host resets its connections (its kernel is alive);
+// a host without power is silent.
 package memnet
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Limits of the network, and what happens there.
+// Limits of the network, with what happens when they are reached.
 const (
 	connBuffer  = 256 << 10        // bytes in flight per direction of a connection; Write waits
 	backlog     = 128              // connections not yet accepted per listener; Dial waits
@@ -30,11 +30,11 @@ const (
 type Network struct {
 	mu      sync.Mutex
 	hosts   map[string]*Host // by name and by address
-	n       int              // hosts made
+	n       int              // hosts created
 	cut     map[link]bool
 	delay   time.Duration
 	changed chan struct{}  // closed and replaced when cuts or hosts change
-	stale   map[*conn]bool // ends whose other end is gone and that have not heard of it
+	stale   map[*conn]bool // ends whose other end is gone and that have not been reset yet
 }
 
 type link struct{ from, to string }
@@ -67,7 +67,7 @@ type Host struct {
 	nextPort  int
 }
 
-// Host returns the host of that name, made if it is new. It also has an IP address, 10.77.x.y in order of making.
+// Host returns the host of that name, creating it if needed. It also has an IP address, 10.77.x.y in order of creation.
 func (n *Network) Host(name string) *Host {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *Host) Name() string { return h.name }
 // IP of the host; dialling it is the same as dialling the name.
 func (h *Host) IP() net.IP { return h.ip }
 
-// Cut stops what from sends to to; the other direction goes on.
+// Cut blocks data from one host to another; the other direction still works.
 func (n *Network) Cut(from, to string) { n.change(func() { n.cut[link{from, to}] = true }) }
 
 // Join undoes Cut of that direction.
@@ -164,8 +164,8 @@ func (n *Network) down(name string, st state) {
 	n.change(func() {})
 }
 
-// tellStale resets the connections whose other end is gone, as soon as a machine is there to say so and its word can
-// arrive. The caller holds mu; the result is to be broken without it.
+// tellStale returns the connections whose other end is gone and that a reset can reach now: the other host is running
+// and not cut off. The caller holds mu and breaks them after releasing it.
 func (n *Network) tellStale() (reset []*conn) {
 	for c := range n.stale {
 		from := n.hosts[c.remote.host]
@@ -177,7 +177,7 @@ func (n *Network) tellStale() (reset []*conn) {
 	return reset
 }
 
-// change does f under the lock and wakes everybody who waits for the network.
+// change runs f under the lock and wakes all goroutines that wait for the network.
 func (n *Network) change(f func()) {
 	n.mu.Lock()
 	f()
@@ -202,7 +202,7 @@ func (n *Network) change(f func()) {
 	}
 }
 
-// linked says whether what from sends reaches to.
+// linked reports whether data sent by from reaches to.
 func (n *Network) linked(from, to string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

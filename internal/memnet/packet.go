@@ -44,7 +44,7 @@ func (h *Host) ListenPacket(port int) (*PacketConn, error) {
 	return p, nil
 }
 
-// WriteTo sends a copy of b to "name:port" or "ip:port". That it was lost on the way is no error.
+// WriteTo sends a copy of b to "name:port" or "ip:port". A lost packet is no error.
 func (p *PacketConn) WriteTo(b []byte, addr string) (time.Time, error) {
 	now := time.Now()
 	name, port, err := splitAddr(addr)
@@ -178,7 +178,7 @@ func (t *GossipTransport) packetLoop() {
 	}
 }
 
-// FinalAdvertiseAddr returns the host's own address, whatever was configured.
+// FinalAdvertiseAddr returns the host's own address; the arguments are ignored.
 func (t *GossipTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return t.h.ip, t.port, nil
 }

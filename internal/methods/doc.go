@@ -1,3 +1,3 @@
-// Package methods is the one table of remote procedures: each with its types, who serves it, how it is forwarded and
-// what a caller needs to be allowed. Routes, the authorisation matrix and the API reference are derived from it.
+// Package methods is the table of all remote procedures: each with its types, the side that serves it, how it is
+// forwarded and which permission it needs. Routes, the authorisation matrix and the API reference are derived from it.
 package methods

@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The calls that a node answers. AllocID (or NodeID, when AllocID is zero) says which node.
+// The calls that a node answers. AllocID names the node, or NodeID when AllocID is zero.
 type (
 	// AllocNodeRequest names an allocation, or a node.
 	AllocNodeRequest struct {
@@ -14,7 +14,7 @@ type (
 		NodeID  structs.NodeID
 		Task    string // "" for all
 	}
-	// GPUReleaseRequest asks a node to let its GPU driver go for a while; 0 is 10 minutes.
+	// GPUReleaseRequest asks a node to release its GPU driver for a time; 0 is 10 minutes.
 	GPUReleaseRequest struct {
 		NodeID structs.NodeID
 		For    time.Duration
@@ -56,7 +56,7 @@ type (
 		Origin  string // "start" or "end"
 		Follow  bool
 	}
-	// FSFrame is a piece of a followed file; one without Data and Event is a heartbeat.
+	// FSFrame is a piece of a followed file; without Data and Event it is a heartbeat.
 	FSFrame struct {
 		File   string
 		Offset int64
@@ -109,16 +109,16 @@ type (
 	MemoryStats struct {
 		RSS, Cache, Swap, Usage, MaxUsage, KernelUsage int64
 	}
-	// TaskStats are one task's.
+	// TaskStats is the usage of one task.
 	TaskStats struct {
 		CPU    CPUStats
 		Memory MemoryStats
 		Pids   int64
 		Time   structs.LogTime
-		// Devices that are granted; of a shared one, what its allocation's neighbours do as well.
+		// Devices are the task's devices; a shared one counts the use by other allocations too.
 		Devices []DeviceStats
 	}
-	// AllocStatsResponse is what an allocation uses now.
+	// AllocStatsResponse is the current usage of an allocation.
 	AllocStatsResponse struct {
 		Total TaskStats
 		Tasks map[string]*TaskStats
@@ -135,7 +135,7 @@ type (
 		CPU                                           string
 		UserMicro, SystemMicro, IdleMicro, TotalMicro int64
 	}
-	// DeviceStats is what one device does now. What is not known is -1.
+	// DeviceStats is the current state of one device; -1 means unknown.
 	DeviceStats struct {
 		Group                    string // "nvidia/gpu/H100"
 		ID, Parent               string // Parent is the GPU of a MIG instance
@@ -146,25 +146,25 @@ type (
 		EnergyMJ                 int64 // since the driver was loaded
 		ECCUncorrected, ECCFixed int64 // errors since the driver was loaded
 		Time                     structs.LogTime
-		More                     []DeviceFigure // what else is known, in order
-		Use                      []DeviceUse    // by tasks: of the one that is asked about, or nobody's
+		More                     []DeviceFigure // further measurements, in order
+		Use                      []DeviceUse    // of the requested task; without one, of all tasks
 	}
-	// DeviceFigure is one more measurement of a device, which has no field of its own.
+	// DeviceFigure is a further measurement of a device, without a field in DeviceStats.
 	DeviceFigure struct {
 		Name, Unit string
 		Value      int64
 	}
-	// DeviceUse is what one task has used of a GPU since its agent first saw it there.
+	// DeviceUse is one task's use of a GPU since the agent first saw the task there.
 	DeviceUse struct {
 		Task, Backend         string
-		QuotaBytes, UsedBytes int64 // QuotaBytes 0: all of it; UsedBytes -1: the driver does not tell
+		QuotaBytes, UsedBytes int64 // QuotaBytes 0: the whole GPU; UsedBytes -1: not known by the driver
 		PeakBytes, MiBSeconds int64
-		SMMillis, EnergyMJ    int64 // time in which it had all multiprocessors; its part of the GPU's energy
+		SMMillis, EnergyMJ    int64 // time with all multiprocessors; its part of the GPU's energy
 		Denied                int64 // allocations refused
-		ActiveMillis          int64 // mean activity of the multiprocessors is this, of KnownMillis
+		ActiveMillis          int64 // mean activity of the multiprocessors over KnownMillis
 		KnownMillis           int64
 	}
-	// HostStatsResponse is what a machine uses now; memory in bytes.
+	// HostStatsResponse is the current usage of a machine; memory in bytes.
 	HostStatsResponse struct {
 		MemTotal, MemAvailable, MemUsed, MemFree int64
 		CPU                                      []CoreStats
@@ -175,7 +175,7 @@ type (
 		Uptime                                   time.Duration
 		Time                                     structs.LogTime
 	}
-	// AllocRestartRequest restarts one task, the running ones (Task ""), or with All all of them.
+	// AllocRestartRequest restarts one task, the running tasks (Task ""), or all tasks (All).
 	AllocRestartRequest struct {
 		AllocID structs.AllocID
 		Task    string
@@ -187,21 +187,21 @@ type (
 		Task    string
 		Signal  string // "SIGHUP"
 	}
-	// CheckpointNotice is what became of telling an allocation to save its state.
+	// CheckpointNotice is the result of asking an allocation's tasks to save their state.
 	CheckpointNotice struct {
-		Tasks []string // that were told
+		Tasks []string // that were notified
 		How   string   // "signal SIGUSR1"
 		Over  bool     // the state is saved: commands have returned, requests were answered
 		At    structs.LogTime
-		Was   *structs.Saved // the newest checkpoint before, or nil
+		Was   *structs.Saved // the newest checkpoint before the request, or nil
 		Grace time.Duration  // how long saving may take
 	}
-	// ChecksResponse is the newest results of the checks of an allocation's services, by ID.
+	// ChecksResponse has the newest results of the checks of an allocation's services, by ID.
 	ChecksResponse struct{ Checks []CheckStatus }
-	// CheckStatus is how a check stands.
+	// CheckStatus is the newest result of a check.
 	CheckStatus struct {
 		ID, Check, Service, Task, Group string
-		Readiness                       bool // it does not count for the health of the allocation
+		Readiness                       bool // the check does not count for the allocation's health
 		Status                          structs.ServiceHealth
 		Output                          string
 		Code                            int // of an HTTP answer; 0: none

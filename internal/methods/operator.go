@@ -7,16 +7,16 @@ import (
 )
 
 type (
-	// SchedulerInputResponse is everything that the newest pass of a node pool depended on, as scheduler.Load reads it.
+	// SchedulerInputResponse is the whole input of the newest pass of a node pool, in the format of scheduler.Load.
 	SchedulerInputResponse struct {
 		Index  structs.Index // of the state that the pass saw
 		Pool   string
 		Policy string
 		Input  []byte
 	}
-	// ACLBootstrapRequest makes the first management token; a non-zero Secret is the operator's own.
+	// ACLBootstrapRequest makes the first management token; a non-zero Secret was chosen by the operator.
 	ACLBootstrapRequest struct{ Secret structs.SecretID }
-	// ACLTokenResponse is one token, secret included only when it was just made or is the caller's own.
+	// ACLTokenResponse is one token, with its secret only if it was just created or is the caller's own.
 	ACLTokenResponse struct {
 		Meta
 		Index structs.Index
@@ -74,19 +74,19 @@ type (
 	}
 	// ACLOneTimeRequest exchanges a one-time token.
 	ACLOneTimeRequest struct{ Secret structs.SecretID }
-	// ACLAuthorizeRequest asks whether the token of the header may do something that the asking agent answers itself.
+	// ACLAuthorizeRequest asks whether the header's token may do something that the calling agent answers itself.
 	ACLAuthorizeRequest struct {
 		What  string // "agent", "node", "operator", or "namespace" (that of the header)
 		Level string // "read" or "write"; of a namespace a capability such as "parse-job"
 	}
-	// ACLPeerLoginRequest asks for a short token for a user whom the agent saw at its unix socket.
+	// ACLPeerLoginRequest asks for a short-lived token for a local user of the agent's unix socket.
 	ACLPeerLoginRequest struct {
 		NodeAuth
 		UID, GID int64
 		User     string
 		Groups   []string
 	}
-	// ACLPeerLoginResponse is a token that lives for TTL.
+	// ACLPeerLoginResponse is a token that is valid for TTL.
 	ACLPeerLoginResponse struct {
 		Secret   structs.SecretID
 		Accessor structs.AccessorID
@@ -137,11 +137,11 @@ type (
 		LastTerm, LastIndex                    uint64
 		StableSince                            structs.LogTime
 	}
-	// PredictionsResponse tells how right predicted run times were, of the work that ended last.
+	// PredictionsResponse measures how accurate the predicted run times of recently ended work were.
 	PredictionsResponse struct {
-		Ended, Predicted int64 // pieces of batch work, and those of which a run time had been predicted
-		Under            int64 // of these: it ran longer
-		MedianFactor     int64 // by which the median was off, either way, in thousandths; 0: none
+		Ended, Predicted int64 // pieces of batch work, and those with a predicted run time
+		Under            int64 // of these: those that ran longer
+		MedianFactor     int64 // factor by which the median prediction was off, in either direction, in thousandths; 0: none
 		MeanAbsolute     time.Duration
 		Relative         int64 // sum of absolute errors over the sum of run times, in thousandths
 	}
@@ -172,7 +172,7 @@ type (
 		Meta
 		Keys []*structs.SigningKey // without Private
 	}
-	// SearchRequest looks names up by prefix (or, fuzzily, by substring). Context is Nomad's word: "jobs", "allocs",
+	// SearchRequest finds names by prefix (or, fuzzily, by substring). Context is Nomad's term: "jobs", "allocs",
 	// "evals", "nodes", "node_pools", "namespaces", "all".
 	SearchRequest struct {
 		Query
@@ -185,7 +185,7 @@ type (
 		Matches     map[string][]string
 		Truncations map[string]bool
 	}
-	// FuzzyMatch is one hit with the ids of what it lies in.
+	// FuzzyMatch is one hit with the ids of the objects that contain it.
 	FuzzyMatch struct {
 		ID    string
 		Scope []string
@@ -202,7 +202,7 @@ type (
 		Index  structs.Index // events after it, as far as the window reaches; 0: from now
 		Topics map[string][]string
 	}
-	// Event is one thing that happened to one object. Exactly one of the pointers is set; it is the object after.
+	// Event is one change of one object. Exactly one of the pointers is set: the object after the change.
 	Event struct {
 		Topic, Type, Key, Namespace string
 		FilterKeys                  []string
@@ -218,7 +218,7 @@ type (
 		NamespaceObject             *structs.Namespace
 		Service                     *structs.ServiceRegistration
 	}
-	// EventBatch is the events of one index; no events is a heartbeat; Gap says that events were lost and the reader
+	// EventBatch is the events of one index. Without events it is a heartbeat; with Gap events were lost and the reader
 	// must list again.
 	EventBatch struct {
 		Index  structs.Index
@@ -226,7 +226,7 @@ type (
 		Gap    bool
 	}
 
-	// ServerInfoResponse tells the other servers about one.
+	// ServerInfoResponse describes a server to the other servers.
 	ServerInfoResponse struct {
 		ID, Name, Address, Version, Region string
 		Bootstrapped                       bool
@@ -251,7 +251,7 @@ type (
 		Op  string
 		Key []byte
 	}
-	// ServerKeyringResponse is the keys it has then, the one it writes with first.
+	// ServerKeyringResponse is the server's gossip keys after the operation, the primary key first.
 	ServerKeyringResponse struct {
 		Server string
 		Keys   [][]byte
@@ -260,12 +260,12 @@ type (
 	ServerHasNodeRequest struct{ NodeID structs.NodeID }
 	// ServerHasNodeResponse answers it.
 	ServerHasNodeResponse struct{ Has bool }
-	// ServerAuthenticateRequest asks the leader whether it knows a caller: the node if its ID is set, else the token.
+	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, else the token.
 	ServerAuthenticateRequest struct {
 		Token string
 		Node  NodeAuth
 	}
-	// ServerAuthenticateResponse says that it does; a caller that the leader refuses is an error.
+	// ServerAuthenticateResponse confirms the caller; one that the leader refuses is an error.
 	ServerAuthenticateResponse struct{}
 	// ServerJoinRequest asks the leader to add a server to raft.
 	ServerJoinRequest struct{ ID, Name, Address string }

@@ -4,22 +4,22 @@ import "github.com/muster-sched/muster/structs"
 
 // Queue objects, quotas of namespaces, and reservations of operators.
 type (
-	// QueueState is a queue with its settings as configured, what is inherited filled in, and its usage.
+	// QueueState is a queue with its settings, as configured and as effective, and its usage.
 	QueueState struct {
-		Queue     *structs.Queue // as configured; nil for one that only jobs name
-		Effective structs.Queue  // with everything that is inherited or has a default filled in
+		Queue     *structs.Queue // as configured; nil for a queue that only jobs name
+		Effective structs.Queue  // with inherited values and defaults filled in
 		Usage     structs.QueueUsage
 		Mean      structs.Amount // decayed usage as an amount, now
-		Share     int64          // weighted dominant share of what is held, millionths
+		Share     int64          // weighted dominant share of the resources held, in millionths
 		Submitted int64          // jobs that are not dead, subtree included
-		Waiting   int64          // jobs that wait, subtree included
+		Waiting   int64          // waiting jobs, subtree included
 		Users     []QueueUserState
 	}
-	// QueueUserState is what one submitter has in a queue.
+	// QueueUserState is one submitter's use of a queue.
 	QueueUserState struct {
 		Usage  structs.QueueUsage
 		Mean   structs.Amount
-		Weight int64 // against the other submitters
+		Weight int64 // relative to the other submitters
 		Share  int64
 	}
 	// QueueGetResponse is a queue; nil when absent.
@@ -31,16 +31,16 @@ type (
 	QueueTreeResponse struct {
 		Meta
 		Queues []QueueState
-		Total  structs.Amount // what the cluster has
+		Total  structs.Amount // of the cluster
 	}
 	// QueueUpsertRequest writes queues, parents first.
 	QueueUpsertRequest struct{ Queues []*structs.Queue }
-	// QueueUpsertResponse warns of guarantees that cannot be kept together.
+	// QueueUpsertResponse has warnings about guarantees that together exceed the cluster.
 	QueueUpsertResponse struct {
 		Index    structs.Index
 		Warnings []string
 	}
-	// QuotaState is a quota with what its namespaces hold.
+	// QuotaState is a quota with the usage of its namespaces.
 	QuotaState struct {
 		Quota      *structs.QuotaSpec
 		Held       structs.Amount
@@ -59,7 +59,7 @@ type (
 	}
 	// QuotaUpsertRequest writes a quota.
 	QuotaUpsertRequest struct{ Quota *structs.QuotaSpec }
-	// ReservationListResponse lists reservations by id: of operators, and of jobs that wait.
+	// ReservationListResponse lists reservations by id: those of operators, and those of waiting jobs.
 	ReservationListResponse struct {
 		Meta
 		Reservations []*structs.Reservation

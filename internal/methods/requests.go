@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Query is what every read may ask: consistency, blocking, paging. Region, namespace and token are in the RPC header.
+// Query is the options of every read: consistency, blocking, paging. Region, namespace and token are in the RPC header.
 type Query struct {
 	MinIndex  structs.Index // block until the watched index passes this; 0: answer now
 	MaxWait   time.Duration // of a blocking read; 0: 5 minutes, at most 10
@@ -18,7 +18,7 @@ type Query struct {
 	Reverse   bool
 }
 
-// Meta is what every read answers beside the objects.
+// Meta is the metadata of every read's answer.
 type Meta struct {
 	Index       structs.Index
 	LastContact time.Duration // how long ago this server heard from the leader; 0 on the leader
@@ -40,16 +40,16 @@ func (m *Meta) MetaRef() *Meta { return m }
 
 // States of a gang.
 const (
-	GangWaiting    = "waiting"    // for places
-	GangAssembling = "assembling" // it has places, and fewer than its minimum run
+	GangWaiting    = "waiting"    // for nodes
+	GangAssembling = "assembling" // it has nodes, but fewer members run than its minimum
 	GangRunning    = "running"
 	GangComplete   = "complete"
-	GangEnded      = "ended" // its job was stopped, or is over
+	GangEnded      = "ended" // its job was stopped or is complete
 )
 
 // Requests and responses. A zero Index in a response of a write means that nothing was written.
 type (
-	// EmptyRequest asks for the one thing there is.
+	// EmptyRequest has no arguments.
 	EmptyRequest struct{ Query }
 	// WriteResponse acknowledges a write at an index.
 	WriteResponse struct {
@@ -93,7 +93,7 @@ type (
 		Submission        *structs.JobSubmission
 		IdempotencyKey    string
 	}
-	// JobRegisterResponse answers every write that makes an evaluation.
+	// JobRegisterResponse answers every write that creates an evaluation.
 	JobRegisterResponse struct {
 		Index          structs.Index
 		EvalID         structs.EvalID // zero when no evaluation was made
@@ -124,10 +124,10 @@ type (
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime
 		Warnings           string
-		Advice             *Advice         // when something would not be placed: what would; nil when nobody had the time to look
-		Why                *JobWhyResponse // what `job why` would say after the pass; nil for a job that is not placed itself
+		Advice             *Advice         // what would let a job start that would wait; nil when none is needed or there was no time to search
+		Why                *JobWhyResponse // what `job why` would report after the pass; nil for a job that is not placed itself
 	}
-	// DesiredUpdates counts what a plan does to one group.
+	// DesiredUpdates counts a plan's changes to one group.
 	DesiredUpdates struct {
 		Ignore, Place, Migrate, Stop, InPlaceUpdate, DestructiveUpdate, Canary, Preemptions, RescheduleNow, RescheduleLater, Disconnect, Reconnect uint64
 	}
@@ -209,17 +209,17 @@ type (
 		JobID           string
 		ForceReschedule bool
 	}
-	// JobCheckpointRequest tells a job's running allocations to save their state now.
+	// JobCheckpointRequest asks a job's running allocations to save their state now.
 	JobCheckpointRequest struct {
 		JobID string
 		Group string // "": all
-		Rank  *int   // only the allocation that this rank runs in; nil: all
+		Rank  *int   // only the allocation in which this rank runs; nil: all
 	}
-	// JobCheckpointResponse says what became of it, in the order of groups and ranks.
+	// JobCheckpointResponse has the result of each allocation, in the order of groups and ranks.
 	JobCheckpointResponse struct {
 		Allocs []AllocCheckpoint
 	}
-	// AllocCheckpoint is one allocation that was told, or could not be.
+	// AllocCheckpoint is an allocation that was notified, or could not be.
 	AllocCheckpoint struct {
 		AllocID     structs.AllocID
 		Name, Group string
@@ -239,26 +239,26 @@ type (
 		JobID    string
 		Priority int
 	}
-	// JobSuspendRequest makes what runs of a job stand still, or go on.
+	// JobSuspendRequest suspends a job's running allocations, or resumes them.
 	JobSuspendRequest struct {
 		JobID  string
 		Resume bool
 		Reason string
 	}
-	// AllocSuspendRequest does so with one allocation, or with its gang.
+	// AllocSuspendRequest suspends or resumes one allocation, or its gang.
 	AllocSuspendRequest struct {
 		AllocID structs.AllocID
 		Resume  bool
 		Reason  string
 	}
-	// SuspendResponse names the allocations that were told, and what they hold meanwhile.
+	// SuspendResponse names the allocations that were notified, and the resources they hold while suspended.
 	SuspendResponse struct {
 		Index    structs.Index
 		EvalID   structs.EvalID
 		AllocIDs []structs.AllocID
 		Amount   structs.Amount
 	}
-	// JobRevertRequest makes an earlier version the newest again.
+	// JobRevertRequest makes an earlier version the current one.
 	JobRevertRequest struct {
 		JobID               string
 		Version             uint64
@@ -321,88 +321,88 @@ type (
 		JobStopped       bool
 		Groups           map[string]*GroupScaleStatus
 	}
-	// JobGangsResponse is who is in the gangs of a job, and the job, whose launch blocks say how many ranks a member has.
+	// JobGangsResponse has the state of a job's gangs, and the job, whose launch blocks have the ranks per member.
 	JobGangsResponse struct {
 		Meta
 		Job     *structs.Job
 		Rosters []*structs.Roster
 		States  []GangState
 	}
-	// GangState is how one gang is doing.
+	// GangState is the state of one gang.
 	GangState struct {
 		Group           string
 		State           string // GangWaiting, ...
 		Running         int
 		Asked, Min, Max int          // members
-		Status          []GangMember // of the roster's members, in their order
+		Status          []GangMember // in the order of the roster's members
 		Missing         []GangMissing
-		Standby         int                    // standbys that it asks for
-		Standbys        []structs.RosterMember // those that it holds, by name index; they have no rank
+		Standby         int                    // standbys that the job asks for
+		Standbys        []structs.RosterMember // standbys that it has, by name index; they have no rank
 	}
-	// GangMember is how a member is doing.
+	// GangMember is the state of a member.
 	GangMember struct {
 		Client    structs.ClientStatus
-		Desired   structs.DesiredStatus // "" for one that is no longer known
+		Desired   structs.DesiredStatus // "" for an allocation that no longer exists
 		StartedAt structs.LogTime
 		Event     string // the newest of its tasks
 	}
-	// GangMissing is who does not run that should, and why.
+	// GangMissing counts the members that should run and do not, with the reason.
 	GangMissing struct {
 		Members  int
-		NodeRank int    // of the one that has a place; -1 for those that have none
+		NodeRank int    // of the member that has a node; -1 for those that have none
 		Why      string // "": see Report
 		Report   *structs.GroupReport
 	}
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
-		StartEst  structs.LogTime // when what is in its way, other than lack of room, may be over; 0: not known
-		Starts    string          // what that is; "" when it only lacks room
+		StartEst  structs.LogTime // estimated end of its obstacle, unless that is lack of room; 0: unknown
+		Starts    string          // that obstacle; "" when it only lacks room
 		Job       *structs.Job
 		Workload  *structs.Workload
 		Position  int64 // 1 is next; 0: not waiting
 		QueueLen  int64
 		Ahead     []structs.JobKey    // at most 10
-		AheadAsk  []structs.Amount    // of each of them: what its waiting allocations ask for
-		Asks      structs.Amount      // of the job: the same
-		Terms     []structs.ScoreTerm // why it stands where it stands in line
-		Advice    *Advice             // nil: it does not wait, or nobody had the time to look
+		AheadAsk  []structs.Amount    // the resources that the waiting allocations of each ask for
+		Asks      structs.Amount      // the same for this job
+		Terms     []structs.ScoreTerm // the terms of its position in the queue
+		Advice    *Advice             // nil: it does not wait, or there was no time to search
 		Reports   []*structs.GroupReport
 		Eval      *structs.Evaluation
 		Summary   *Summary
 		NodeNames map[string]string // node id -> name for the nodes in the reports
 		Suspended *Suspended        // nil: nothing of it is suspended
-		Saving    *Saving           // nil: nothing that it waits for, and nothing of its own, waits for a turn to save its state
+		Saving    *Saving           // nil: no work that it waits for, and none of its allocations, waits for a turn to save its state
 	}
-	// Suspended counts what of a job is to stand still.
+	// Suspended counts the allocations of a job that are to be suspended.
 	Suspended struct {
-		Allocs, Frozen int64 // that are to, and that do
-		All            bool  // the job as a whole: nothing more of it is placed
+		Allocs, Frozen int64 // to be suspended, and suspended already
+		All            bool  // the whole job: none of it is placed any more
 		Since          structs.LogTime
-		By, Reason     string // of the last
+		By, Reason     string // of the last request
 	}
-	// Saving counts work that is to end and is in line to save its state first.
+	// Saving counts work that is to end and waits for its turn to save its state first.
 	Saving struct {
 		Now, Waiting int64
-		Where        string // of the limit that holds most of them up
+		Where        string // of the limit that most of them wait for
 		Limit        int64
 	}
-	// Advice tells what would start a job that waits (scheduler.Suggest).
+	// Advice lists changes that would start a waiting job (scheduler.Suggest).
 	Advice struct {
 		Starts  bool
 		Never   string
 		Changes []AdviceChange
 	}
-	// AdviceChange is one change that would start it, checked by deciding with it.
+	// AdviceChange is one change that would start the job, verified by a scheduling decision with it.
 	AdviceChange struct {
 		Kind, Text string
 		Cost       int64
-		Job        *structs.Job // as it would have to be; nil when something else changes
+		Job        *structs.Job // the changed job; nil when something else changes
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {
-		StartEst structs.LogTime // when what is in its way, other than lack of room, may be over; 0: not known
-		Starts   string          // what that is
+		StartEst structs.LogTime // estimated end of its obstacle, unless that is lack of room; 0: unknown
+		Starts   string          // that obstacle
 		Workload *structs.Workload
 		Job      *structs.Job
 		Position int64
@@ -439,7 +439,7 @@ type (
 		NoShutdownDelay bool
 		Reschedule      bool
 	}
-	// AllocTransitionRequest is used by the drainer of the leader.
+	// AllocTransitionRequest is sent by the leader's drainer.
 	AllocTransitionRequest struct {
 		IDs        []structs.AllocID
 		Transition structs.Transition
@@ -490,11 +490,11 @@ type (
 		MarkEligible bool
 		Meta         map[string]string
 	}
-	// NodeLeaveRequest is a node that drains itself, before its agent ends or because something is wrong with it.
+	// NodeLeaveRequest is sent by a node that drains itself, because its agent ends or because of a fault.
 	NodeLeaveRequest struct {
 		NodeAuth
 		Strategy structs.DrainStrategy
-		Look     bool // nothing is drained: the answer says whether the node takes work
+		Look     bool // do not drain; only report whether the node takes work
 	}
 	// NodeEligibilityRequest switches placement on or off.
 	NodeEligibilityRequest struct {
@@ -512,10 +512,10 @@ type (
 		EvalIDs         []structs.EvalID
 		EvalCreateIndex structs.Index
 		NodeModifyIndex structs.Index
-		Eligible        bool // where a node only looked (NodeLeaveRequest.Look): new work may be placed on it
+		Eligible        bool // answer to NodeLeaveRequest.Look: new work may be placed on the node
 	}
 
-	// NodeAuth proves which node is speaking.
+	// NodeAuth proves which node sends a request.
 	NodeAuth struct {
 		NodeID structs.NodeID
 		Secret structs.SecretID
@@ -532,10 +532,10 @@ type (
 		RestoreEpoch uint64
 		Servers      []string // RPC addresses of all servers
 	}
-	// NodeHeartbeatRequest says that a node lives. It makes no log entry unless the node's status must change.
+	// NodeHeartbeatRequest reports that a node is alive. It makes no log entry unless the node's status must change.
 	NodeHeartbeatRequest struct {
 		NodeAuth
-		Status structs.NodeStatus // what the node thinks of itself: ready, or down when it leaves
+		Status structs.NodeStatus // the node's own view: ready, or down when it leaves
 	}
 	// NodeHeartbeatResponse answers a heartbeat.
 	NodeHeartbeatResponse struct {
@@ -549,23 +549,24 @@ type (
 		NodeAuth
 		Query
 		RestoreEpoch uint64        // the last seen; a server on an older history refuses to answer
-		SeenState    structs.Index // StateIndex of the last answer; a server that has applied less refuses to answer
-		Known        uint64        // that of the last answer, if all of it was obeyed; 0 asks for all refs
+		SeenState    structs.Index // StateIndex of the last answer; a server whose state is older refuses to answer
+		Known        uint64        // from the last answer, if the node acted on all of it; 0 asks for all refs
 	}
 	// AllocRef is one allocation that belongs on a node.
 	AllocRef struct {
 		ID         structs.AllocID
 		AllocIndex structs.Index
 	}
-	// NodePollResponse is everything that belongs on a node: all refs, and in full those changed after MinIndex. An
-	// agent stops what is not in Refs only when the answer's history (cluster, restore epoch, index) is not older
-	// than what it has seen. When nothing that the agent knows of was removed, Partial is set and Refs has the
-	// changed ones only: a node with many allocations need not be told of all of them whenever one is added.
+	// NodePollResponse is the set of allocations that belong on a node: all refs, and in full those changed after
+	// MinIndex. An agent stops allocations that are missing in Refs only when the answer's history (cluster, restore
+	// epoch, index) is not older than what it has seen. If no allocation that the agent knows was removed, Partial is
+	// set and Refs has only the changed ones, so that a node with many allocations does not receive all of them for
+	// each new one.
 	NodePollResponse struct {
 		Meta
 		Cluster      structs.ClusterID
 		RestoreEpoch uint64
-		StateIndex   structs.Index // of the state that this was read from; Index is that of the newest change in here
+		StateIndex   structs.Index // of the state that was read; Index is that of the newest change in the answer
 		Partial      bool
 		Known        uint64 // a sum over what belongs on the node as of Index, for the next request
 		Refs         []AllocRef
@@ -573,7 +574,7 @@ type (
 		Jobs         []*structs.Job    // versions that Changed refers to, once each
 		Rosters      []*structs.Roster // changed after MinIndex, of gangs with members on the node
 	}
-	// NodeObserveRequest reports what an agent saw.
+	// NodeObserveRequest reports an agent's observations.
 	NodeObserveRequest struct {
 		NodeAuth
 		Updates []structs.AllocObserved
@@ -583,18 +584,18 @@ type (
 		NodeAuth
 		Events []structs.NodeEvent
 	}
-	// NodeSaveTurnRequest asks whether it is an allocation's turn to save its state before it ends.
+	// NodeSaveTurnRequest asks whether an allocation may save its state now, before it ends.
 	NodeSaveTurnRequest struct {
 		NodeAuth
 		AllocID structs.AllocID
 	}
-	// SaveTurn says whether it is, and what it waits for.
+	// SaveTurn is the answer: whether it may, and what it waits for.
 	SaveTurn struct {
 		Now    bool
-		Before int64         // allocations before it that have not saved their state yet
-		Limit  int64         // how many do so at a time; 0: not known
-		Where  string        // what has the limit: "storage lustre1"
-		Again  time.Duration // when to ask again
+		Before int64         // allocations ahead of it that have not saved their state yet
+		Limit  int64         // allocations that may save at a time; 0: not known
+		Where  string        // the scope of the limit: "storage lustre1"
+		Again  time.Duration // pause before the next request
 	}
 	// NodeServersRequest asks for the servers' addresses.
 	NodeServersRequest struct{ NodeAuth }
@@ -613,7 +614,7 @@ type (
 	}
 	// PoolUpsertRequest writes a pool.
 	PoolUpsertRequest struct {
-		Name string // of Pool; the wrapper authorises by it
+		Name string // of Pool; needed for authorisation
 		Pool *structs.NodePool
 	}
 	// NamespaceGetResponse is a namespace; nil when absent.

@@ -14,15 +14,15 @@ type (
 		Meta
 		Services []ServiceName
 	}
-	// ServiceGetRequest asks for the registrations of a service. With Choose, for so many of them as suit Key: the same
-	// for the same key, as long as those registrations are there.
+	// ServiceGetRequest asks for the registrations of a service; with Choose, for that many of them, chosen by Key: the
+	// same key gives the same registrations as long as they exist.
 	ServiceGetRequest struct {
 		Query
 		Service string
 		Choose  int // 0: all
 		Key     string
 	}
-	// ServiceGetResponse has registrations by ID, or those that were chosen by how well they suit.
+	// ServiceGetResponse has registrations by ID; with Choose, by how well they match Key.
 	ServiceGetResponse struct {
 		Meta
 		Services []*structs.ServiceRegistration

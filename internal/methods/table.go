@@ -9,8 +9,8 @@ import (
 // Side says which process answers a method.
 type Side uint8
 
-// Servers answer most methods; nodes answer those about running allocations, over the session they hold to a server;
-// agents answer those about themselves.
+// Servers answer most methods. Nodes answer those about running allocations, over their session to a server. Agents
+// answer those about themselves.
 const (
 	SideServer Side = iota
 	SideNode
@@ -22,13 +22,13 @@ type Kind uint8
 
 // The kinds of calls.
 const (
-	KindRead   Kind = iota // the leader answers, or the server that was asked if the caller accepts stale data
-	AtLeader               // the leader answers: writes, and what only the leader knows
-	KindAny                // the server that was asked answers
-	KindStream             // the server that was asked answers with a stream; snapshots are the leader's
+	KindRead   Kind = iota // the leader answers, or the server that received the call if the caller accepts stale data
+	AtLeader               // the leader answers: writes, and reads of data that only the leader has
+	KindAny                // the server that received the call answers
+	KindStream             // the server that received the call answers with a stream; snapshots come from the leader
 )
 
-// Need is what a caller must be allowed. Exactly one of the fields is set, except that Anonymous stands alone.
+// Need is the permission that a caller needs. Exactly one field is set; Anonymous is never combined with another.
 type Need struct {
 	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
 	Node       string // "read" or "write" on nodes
@@ -39,7 +39,7 @@ type Need struct {
 	Management bool   // a management token
 	NodeSecret bool   // the node's own secret, and with TLS a client certificate
 	ServerCert bool   // another server
-	Anonymous  bool   // anybody
+	Anonymous  bool   // any caller
 	AnyToken   bool   // any valid token; the handler filters what it returns
 }
 
@@ -54,7 +54,7 @@ type Row struct {
 // Table is every method, in the order in which they were declared. Servers refuse a method that is not in it.
 var Table []Row
 
-// bodies are the types that travel, for the test that looks at what the codec cannot carry.
+// bodies are all types sent, for the test that looks for what the codec cannot carry.
 var bodies []reflect.Type
 
 var byName = map[string]*Row{}
@@ -146,7 +146,7 @@ var (
 	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, AtLeader, Need{Node: "write"})
 	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, AtLeader, Need{Node: "write"})
 
-	// Nodes, as their agents speak.
+	// Nodes, as their agents call them.
 	NodeRegister  = method[NodeRegisterRequest, NodeRegisterResponse]("Node.Register", SideServer, AtLeader, Need{NodeSecret: true})
 	NodeHeartbeat = method[NodeHeartbeatRequest, NodeHeartbeatResponse]("Node.Heartbeat", SideServer, AtLeader, Need{NodeSecret: true})
 	NodePoll      = method[NodePollRequest, NodePollResponse]("Node.Poll", SideServer, KindAny, Need{NodeSecret: true})
@@ -172,7 +172,7 @@ var (
 	ACLBootstrap     = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, AtLeader, Need{Anonymous: true})
 	ACLTokenUpsert   = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, AtLeader, Need{Management: true})
 	ACLTokenDelete   = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, AtLeader, Need{Management: true})
-	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true}) // others' tokens need management
+	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true}) // tokens of others need management
 	ACLTokenSelf     = method[EmptyRequest, ACLTokenResponse]("ACL.TokenSelf", SideServer, KindRead, Need{AnyToken: true})
 	ACLTokenList     = method[ListRequest, ACLTokenListResponse]("ACL.TokenList", SideServer, KindRead, Need{Management: true})
 	ACLPolicyUpsert  = method[ACLPolicyUpsertRequest, WriteResponse]("ACL.PolicyUpsert", SideServer, AtLeader, Need{Management: true})
@@ -186,7 +186,7 @@ var (
 	ACLRoleList      = method[ListRequest, ACLRoleListResponse]("ACL.RoleList", SideServer, KindRead, Need{AnyToken: true})
 	ACLOneTimeCreate = method[EmptyRequest, ACLOneTimeResponse]("ACL.OneTimeCreate", SideServer, AtLeader, Need{AnyToken: true})
 	ACLOneTimeUse    = method[ACLOneTimeRequest, ACLTokenResponse]("ACL.OneTimeExchange", SideServer, AtLeader, Need{Anonymous: true})
-	ACLAuthorize     = method[ACLAuthorizeRequest, WriteResponse]("ACL.Authorize", SideServer, KindRead, Need{Anonymous: true})         // answers denied, or not
+	ACLAuthorize     = method[ACLAuthorizeRequest, WriteResponse]("ACL.Authorize", SideServer, KindRead, Need{Anonymous: true})         // an error if denied
 	ACLPeerLogin     = method[ACLPeerLoginRequest, ACLPeerLoginResponse]("ACL.PeerLogin", SideServer, AtLeader, Need{NodeSecret: true}) // an agent vouches for a local user
 
 	// Operator, system, status.

@@ -2,7 +2,7 @@ package methods
 
 import "github.com/muster-sched/muster/structs"
 
-// Variables. The namespace is that of the header. Items are in the open here, between a server and who asks it.
+// Variables. The namespace is the header's. Items are not encrypted here: the connection is.
 type (
 	// VariableMeta is a variable without its items.
 	VariableMeta struct {
@@ -30,39 +30,40 @@ type (
 		Meta
 		Variables []VariableMeta
 	}
-	// VariableSetRequest writes a variable; with CAS only when its ModifyIndex still is CASIndex (0: when there is none).
+	// VariableSetRequest writes a variable; with CAS only if its ModifyIndex is still CASIndex (0: only if there is
+	// none).
 	VariableSetRequest struct {
 		Path     string
 		Items    map[string]string
 		CAS      bool
 		CASIndex structs.Index
 	}
-	// VariableDeleteRequest deletes a variable; with CAS only when its ModifyIndex still is CASIndex.
+	// VariableDeleteRequest deletes a variable; with CAS only if its ModifyIndex is still CASIndex.
 	VariableDeleteRequest struct {
 		Path     string
 		CAS      bool
 		CASIndex structs.Index
 	}
-	// VariableWriteResponse acknowledges a write, or (Updated false) has the variable that a check-and-set met instead:
-	// with its items if the caller may read them, all zero if there is none.
+	// VariableWriteResponse acknowledges a write, or has (with Updated false) the variable that made a check-and-set
+	// fail: with its items if the caller may read them, all zero if there is none.
 	VariableWriteResponse struct {
 		Index    structs.Index
 		Updated  bool
 		Variable *Variable
 	}
-	// SealKeyRequest gives a key for variables to a server's keystore (Key) or asks for one that it has.
+	// SealKeyRequest stores a key for variables in a server's keystore (Key) or asks for one.
 	SealKeyRequest struct {
 		ID   string
 		Key  []byte
-		Drop bool // delete it instead: the cluster has forgotten it
+		Drop bool // delete it instead: the cluster no longer uses it
 	}
-	// SealKeyResponse is a key of the keystore; nil when it is not there.
+	// SealKeyResponse is a key of the keystore; nil when absent.
 	SealKeyResponse struct{ Key []byte }
-	// SealKeyInfo is what the cluster knows of a key for variables; the key itself is not told.
+	// SealKeyInfo describes a key for variables, without the key itself.
 	SealKeyInfo struct {
 		ID                       string
 		State                    string // "active", "rekeying" or "inactive"
-		Variables                int64  // that are sealed with it
+		Variables                int64  // number of variables sealed with it
 		CreateTime               structs.LogTime
 		CreateIndex, ModifyIndex structs.Index
 	}
@@ -71,16 +72,16 @@ type (
 		Meta
 		Keys []SealKeyInfo
 	}
-	// SealKeyRotateRequest asks for a new key; with Full everything is sealed anew with it.
+	// SealKeyRotateRequest asks for a new key; with Full all variables are sealed again with it.
 	SealKeyRotateRequest struct{ Full bool }
-	// SealKeyRotateResponse is the new key, which is the active one.
+	// SealKeyRotateResponse is the new key, now the active one.
 	SealKeyRotateResponse struct {
 		Index structs.Index
 		Key   SealKeyInfo
 	}
 )
 
-// VariableRequest is a request about one variable, which its authorisation needs.
+// VariableRequest is a request about one variable; authorisation needs its path.
 type VariableRequest interface{ VariablePath() string }
 
 // VariablePath implements VariableRequest.

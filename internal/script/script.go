@@ -1,6 +1,6 @@
-// Package script runs tests that are written as text which a person can review: a command with its input, a line of
-// four dashes, and the answer that is expected. With the flag -rewrite the answers in the file are replaced by those the
-// code gives; then the diff is read as prose.
+// Package script runs tests written as text that a reader can review: a command with its input, a line of four dashes,
+// and the expected answer. With the flag -rewrite the answers in the file are replaced by the actual ones; review the
+// diff then.
 //
 //	# A comment.
 //	schedule job=web count=2
@@ -8,7 +8,7 @@
 //	----
 //	the expected answer, up to a blank line
 //
-// An answer that holds blank lines is written between two pairs of dashes.
+// An answer with blank lines is written between two pairs of dashes.
 package script
 
 import (

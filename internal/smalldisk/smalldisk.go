@@ -1,4 +1,4 @@
-// Package smalldisk gives tests a disk that they can fill.
+// Package smalldisk mounts small disks that tests can fill.
 package smalldisk
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Mount mounts a disk of so many bytes. fill leaves no room on it, free makes room again.
+// Mount mounts a disk of so many bytes. fill uses up all room on it, free gives it back.
 func Mount(t *testing.T, bytes int) (dir string, fill, free func()) {
 	t.Helper()
 	dir = t.TempDir()

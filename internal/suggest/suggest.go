@@ -1,4 +1,4 @@
-// Package suggest finds the name that somebody probably meant.
+// Package suggest finds the known name that is closest to a misspelt one.
 package suggest
 
 import (
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Nearest returns the candidate with the least edit distance to word, or "" when none is near enough to be meant. Equal
-// distances go to the candidate that sorts first.
+// Nearest returns the candidate with the least edit distance to word, or "" when none is close. Of equal distances the
+// candidate that sorts first wins.
 func Nearest(word string, candidates []string) string {
 	if len(word) > 64 {
 		return ""
@@ -28,7 +28,7 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// DidYouMean returns `; did you mean "x"?`, or "" when nothing is near.
+// DidYouMean returns `; did you mean "x"?`, or "" when no candidate is close.
 func DidYouMean(word string, candidates []string) string {
 	if n := Nearest(word, candidates); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)

@@ -1,6 +1,6 @@
-// Package tasktoken makes and checks what the agent of a node says instead of a token when a task asks it for something:
-// "this comes from a task of that allocation, on my node". It is signed with the node's secret, which servers know, holds
-// for minutes, and ends with the allocation. Tasks never see it.
+// Package tasktoken makes and checks the tokens that a node's agent sends when a task asks it for something: "this
+// comes from a task of that allocation, on my node". A token is signed with the node's secret, which servers know; it
+// is valid for minutes and not beyond the allocation's end. Tasks never see it.
 package tasktoken
 
 import (
@@ -14,19 +14,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// prefix tells these from the secrets of ACL tokens.
+// prefix distinguishes task tokens from the secrets of ACL tokens.
 const prefix = "task."
 
-// TTL is how long one holds. An agent makes one for each request, so this is also what clocks may be apart.
+// TTL is how long a token is valid. An agent makes one per request, so TTL is also the tolerated difference of clocks.
 const TTL = 5 * time.Minute
 
-// New makes the token of a task of an allocation, at now. Without a task's name it speaks for the allocation as a whole.
+// New makes the token of a task of an allocation, at now. Without a task's name it acts for the whole allocation.
 func New(secret structs.SecretID, alloc structs.AllocID, task string, now time.Time) string {
 	t := Token{Alloc: alloc, Task: task, until: strconv.FormatInt(now.Add(TTL).Unix(), 10)}
 	return prefix + t.said() + "." + hex.EncodeToString(t.sign(secret))
 }
 
-// said returns what a token says, as it is written. One without a task is written as servers of older versions know it.
+// said returns the signed text of a token. Without a task it has the form that servers of older versions know.
 func (t Token) said() string {
 	if t.Task == "" {
 		return t.Alloc.String() + "." + t.until
@@ -43,10 +43,10 @@ func (t Token) sign(secret structs.SecretID) []byte {
 	return m.Sum(nil)
 }
 
-// Is reports whether a token claims to be one of these.
+// Is reports whether a string has the form of a task token.
 func Is(token string) bool { return strings.HasPrefix(token, prefix) }
 
-// Token is one that has been read, not yet checked.
+// Token is a parsed token, not yet verified.
 type Token struct {
 	Alloc structs.AllocID
 	Task  string // "": of the allocation as a whole
@@ -54,7 +54,7 @@ type Token struct {
 	mac   []byte
 }
 
-// Parse reads a token.
+// Parse reads a token without verifying it.
 func Parse(token string) (Token, bool) {
 	rest, ok := strings.CutPrefix(token, prefix)
 	parts := strings.Split(rest, ".")
@@ -77,7 +77,7 @@ func Parse(token string) (Token, bool) {
 	return t, err == nil
 }
 
-// Valid checks who has signed it, and that its time is not over at now.
+// Valid reports whether the node's secret signed the token and it has not expired at now.
 func (t Token) Valid(secret structs.SecretID, now time.Time) bool {
 	if secret.IsZero() || !hmac.Equal(t.mac, t.sign(secret)) {
 		return false

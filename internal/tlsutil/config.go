@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Files are where an agent's TLS material lies. The same names may hold new content later; see Reload.
+// Files are the paths of an agent's TLS material. Their content may change; see Reload.
 type Files struct {
-	CA   string // PEM, one or more certificates: who is trusted
+	CA   string // PEM, one or more trusted certificates
 	Cert string // PEM, this agent's certificate
 	Key  string // PEM, its key
 }
 
-// Source holds an agent's TLS material and makes configurations that follow it: after Reload new connections use the
-// new files; existing ones stay as they are.
+// Source holds an agent's TLS material and returns configurations that follow it: after Reload new connections use the
+// new files; existing ones are unaffected.
 type Source struct {
 	files  Files
 	region string
@@ -74,12 +74,12 @@ func (s *Source) NotAfter() time.Time { return s.now.Load().cert.Leaf.NotAfter }
 // Leaf is this agent's certificate.
 func (s *Source) Leaf() *x509.Certificate { return s.now.Load().cert.Leaf }
 
-// RPCServer returns the configuration of the RPC port: a verified client certificate is demanded.
+// RPCServer returns the configuration of the RPC port, which requires a verified client certificate.
 func (s *Source) RPCServer() *tls.Config {
 	return s.server(tls.RequireAndVerifyClientCert)
 }
 
-// HTTPServer returns the configuration of the HTTP port. verifyClients demands client certificates there too.
+// HTTPServer returns the configuration of the HTTP port. With verifyClients it requires client certificates too.
 func (s *Source) HTTPServer(verifyClients bool) *tls.Config {
 	if verifyClients {
 		return s.server(tls.RequireAndVerifyClientCert)
@@ -104,8 +104,8 @@ func (s *Source) server(auth tls.ClientAuthType) *tls.Config {
 	return c
 }
 
-// Client returns the configuration for dialling a server's RPC port: the other end must hold a server certificate of the
-// region. Ask for it anew for each connection (rpc.TLSDialer does).
+// Client returns the configuration for dialling a server's RPC port: the other end must hold a server certificate of
+// the region. Call it for every connection, so that a Reload takes effect (rpc.TLSDialer does).
 func (s *Source) Client() *tls.Config { return s.ClientTo(s.region) }
 
 // ClientTo is Client for servers of another region.
@@ -119,7 +119,7 @@ func (s *Source) ClientTo(region string) *tls.Config {
 	}
 }
 
-// RoleOf returns the role and region that a certificate grants, or "" and "". It must have been verified before.
+// RoleOf returns the role and region of a verified certificate, or "" and "".
 func RoleOf(cert *x509.Certificate) (Role, string) {
 	for _, n := range cert.DNSNames {
 		if r, region, ok := splitRole(n); ok {

@@ -21,31 +21,31 @@ import (
 	"time"
 )
 
-// Role is what a certificate entitles its holder to be.
+// Role is what the holder of a certificate may do.
 type Role string
 
-// The roles there are.
+// All roles.
 const (
 	RoleServer Role = "server" // may join raft, answer calls and serve HTTP
 	RoleClient Role = "client" // a node agent
-	RoleCLI    Role = "cli"    // a person's tool
+	RoleCLI    Role = "cli"    // a user's command line
 )
 
 // Name returns the DNS name that grants the role in a region.
 func (r Role) Name(region string) string { return string(r) + "." + region + ".muster" }
 
-// CAOptions are the choices for a new CA.
+// CAOptions are the settings of a new CA.
 type CAOptions struct {
 	CommonName string        // "" is "Muster CA"
 	ValidFor   time.Duration // 0 is five years
 	Now        time.Time     // zero is the current time
 }
 
-// CertOptions are the choices for a new certificate.
+// CertOptions are the settings of a new certificate.
 type CertOptions struct {
 	Role     Role
 	Region   string        // "" is "global"
-	Extra    []string      // further DNS names or IP addresses it is valid for; localhost and 127.0.0.1 always are
+	Extra    []string      // further DNS names or IP addresses; localhost and 127.0.0.1 are always included
 	ValidFor time.Duration // 0 is one year
 	Now      time.Time     // zero is the current time
 }
@@ -56,7 +56,7 @@ type Pair struct {
 	Key  []byte
 }
 
-const backdate = 5 * time.Minute // before now that certificates become valid, for clocks that differ
+const backdate = 5 * time.Minute // certificates become valid this long before now, because clocks differ
 
 // NewCA makes a CA.
 func NewCA(o CAOptions) (Pair, error) {
@@ -235,7 +235,7 @@ func (p Pair) Write(certFile, keyFile string) error {
 		return err
 	}
 	if err := writeNew(certFile, p.Cert, 0o644); err != nil {
-		os.Remove(keyFile) // made just now; a key without its certificate would block the next attempt
+		os.Remove(keyFile) // without its certificate the key would block the next attempt
 		return err
 	}
 	return nil
@@ -248,7 +248,7 @@ func writeNew(name string, b []byte, mode fs.FileMode) error {
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Chmod(mode) // whatever the umask
+		err = f.Chmod(mode) // regardless of the umask
 	}
 	if err == nil {
 		err = f.Sync()

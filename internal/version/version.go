@@ -1,4 +1,4 @@
-// Package version says which build this is.
+// Package version identifies this build.
 package version
 
 import (
@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// Version is the release this tree leads to, and NomadCompat the version that is told to Nomad's clients, some of
-// which refuse to speak to older servers.
+// Version is the release that this tree leads to. NomadCompat is the version reported to Nomad's clients, some of which
+// refuse to talk to older servers.
 const (
 	Version     = "0.1.0"
 	NomadCompat = "2.0.6"
@@ -16,7 +16,7 @@ const (
 // Commit is set at link time by the makefile; a plain `go build` falls back to the module's build information.
 var Commit = ""
 
-// String returns the version with its commit, for people.
+// String returns the version with its commit.
 func String() string {
 	c := Commit
 	if c == "" {

@@ -20,13 +20,13 @@ const (
 	CUDA = "libcuda.so.1"
 )
 
-// ErrNoCompiler says that the libraries cannot be built here.
+// ErrNoCompiler is returned when the machine has no C compiler.
 var ErrNoCompiler = errors.New("no C compiler")
 
-// Flags are those of every compilation.
+// Flags are the compiler flags of every compilation.
 var Flags = []string{"-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror"}
 
-// Build builds both libraries into dir. Symbols named absent are left out of them: a driver too old to have them.
+// Build builds both libraries into dir, without the symbols named absent, as an older driver lacks them.
 func Build(dir string, absent ...string) error {
 	work, err := os.MkdirTemp("", "fakegpu-")
 	if err != nil {
@@ -77,7 +77,7 @@ func Sources(dir string) error {
 	return nil
 }
 
-// Compile runs the compiler ($CC, or cc) with Flags and more.
+// Compile runs the compiler ($CC, or cc) with Flags and args.
 func Compile(args ...string) error {
 	cc := os.Getenv("CC")
 	if cc == "" {
