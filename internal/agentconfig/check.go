@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// at returns where a key was set, or nowhere.
+// at returns where a key was set, or the zero pos.
 func (c *Config) at(key string) pos {
 	if n := c.tree.get(strings.Split(key, ".")...); n != nil {
 		return n.pos
@@ -21,7 +21,7 @@ func (c *Config) at(key string) pos {
 	return pos{}
 }
 
-// finish checks what was said and works out what was not.
+// finish checks the settings and computes those that are missing.
 func (c *Config) finish(o Options, errs *problems) {
 	fail := func(key, format string, args ...any) { errs.add(c.at(key), key+": "+format, args...) }
 	c.names(o, fail)
@@ -33,7 +33,7 @@ func (c *Config) finish(o Options, errs *problems) {
 		c.LogRotateDuration = 24 * time.Hour
 	}
 	if len(errs.list) > 0 {
-		return // what follows builds on the above
+		return // the rest depends on the checks above
 	}
 	c.addresses(o, errs, fail)
 }
@@ -293,7 +293,7 @@ func (c *Config) clientValues(fail failFunc) {
 	}
 }
 
-// xidMax is the largest number of an error; xidFixed is the one that nobody decides about.
+// xidMax is the largest number of an error; xidFixed is the one whose effect cannot be changed.
 const (
 	xidMax   = 999
 	xidFixed = 154
@@ -323,7 +323,7 @@ func (x *XIDRules) check(fail failFunc) {
 	}
 }
 
-// accepted warns of values that say what is not so.
+// accepted warns about settings without effect.
 func (c *Config) accepted() {
 	s, idle := &c.Server, func(key, backend string) {
 		c.warn(c.at(key), "%s has no effect: server.raft_logstore.backend is not %q", key, backend)
@@ -354,7 +354,8 @@ func (c *Config) logStore(fail failFunc) {
 	}
 }
 
-// addresses works out what to listen on and what to tell others, and refuses what is open to the network.
+// addresses computes the addresses to listen on and to advertise, and refuses an agent that is open to the network
+// without protection.
 func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 	gossips := c.Server.Enabled || len(c.Client.GossipJoin) > 0
 	var missing, cure []string
@@ -495,7 +496,7 @@ func withPort(addr string, port int) (string, error) {
 	return addr, nil
 }
 
-// clientServers returns the RPC addresses a client part is told.
+// clientServers returns the RPC addresses in the client's settings.
 func (c *Config) clientServers() []string {
 	return slices.Concat(c.Client.Servers, c.Client.ServerJoin.StartJoin, c.Client.ServerJoin.RetryJoin)
 }
@@ -513,7 +514,7 @@ func (c *Config) ClientServers() []string {
 
 // GossipKey is server.encrypt in bytes, nil without one.
 func (c *Config) GossipKey() []byte {
-	k, _ := base64.StdEncoding.DecodeString(c.Server.Encrypt) // was checked
+	k, _ := base64.StdEncoding.DecodeString(c.Server.Encrypt) // checked by Load
 	return k
 }
 

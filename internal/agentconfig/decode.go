@@ -12,7 +12,7 @@ import (
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// decoder fills a Config from what was said.
+// decoder fills a Config from a tree of nodes.
 type decoder struct {
 	errs *problems
 	warn func(at pos, format string, args ...any)
@@ -75,7 +75,7 @@ func (d *decoder) object(section string, n *node, v reflect.Value) {
 	}
 }
 
-// saysOff reports whether a block only says that something is off, which it is.
+// saysOff reports whether a block only turns something off.
 func saysOff(n *node) bool {
 	n = single(n)
 	switch n.kind {
@@ -90,7 +90,7 @@ func saysOff(n *node) bool {
 	return false
 }
 
-// elsewhere returns the section that knows a key, a setting or a block, which was written in another.
+// elsewhere returns the section to which a misplaced key, a setting or a block, belongs, or "".
 func elsewhere(key string) string {
 	for _, path := range Keys() {
 		parts := strings.Split(path, ".")
@@ -103,7 +103,7 @@ func elsewhere(key string) string {
 	return ""
 }
 
-// Keys lists every key that has a meaning, as "client.reserved.cpu"; the name of a host volume is "*".
+// Keys lists every key with a meaning, as "client.reserved.cpu"; the name of a host volume is "*".
 func Keys() []string {
 	var out []string
 	walk(reflect.TypeFor[Config](), "", func(p string) { out = append(out, p) })
@@ -245,7 +245,7 @@ func (d *decoder) mapping(path string, n *node, v reflect.Value) {
 		if e.Kind() == reflect.Struct {
 			d.object(path+"."+k, item, e)
 		} else {
-			switch item.kind { // values of free keys: numbers and booleans are meant as their text
+			switch item.kind { // in free keys, numbers and booleans stand for their text
 			case text, number:
 				e.SetString(item.str)
 			case boolean:

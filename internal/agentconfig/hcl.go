@@ -8,10 +8,10 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// operatorsMax bounds the operators of a file: the parser recurses on them, and settings need none.
+// operatorsMax limits the operators of a file: the parser recurses on them, and settings need none.
 const operatorsMax = 256
 
-// parseHCL reads a file in HCL's native syntax. Values are plain: there are no variables and no functions.
+// parseHCL reads a file in HCL's native syntax. Values are literals: there are no variables and no functions.
 func parseHCL(src *source, errs *problems) *node {
 	h := &hclReader{src: src, errs: errs}
 	if !h.gate() {
@@ -30,9 +30,9 @@ type hclReader struct {
 	errs *problems
 }
 
-// gate refuses what would make the parser recurse too deeply.
+// gate refuses files that would make the parser recurse too deeply.
 func (h *hclReader) gate() bool {
-	tokens, _ := hclsyntax.LexConfig(h.src.text, h.src.name, hcl.InitialPos) // faults are told by the parser
+	tokens, _ := hclsyntax.LexConfig(h.src.text, h.src.name, hcl.InitialPos) // the parser reports syntax errors
 	depth, operators := 0, 0
 	for _, t := range tokens {
 		switch t.Type {

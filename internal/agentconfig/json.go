@@ -33,7 +33,7 @@ type jsonReader struct {
 	dec  *json.Decoder
 }
 
-// peek returns the position of the next byte that matters; false at the end.
+// peek returns the position of the next significant byte; false at the end.
 func (j *jsonReader) peek() (pos, bool) {
 	i := int(j.dec.InputOffset())
 	for ; i < len(j.src.text); i++ {

@@ -21,7 +21,7 @@ const (
 	filesMax = 256     // files of one configuration
 )
 
-// Options say where a configuration comes from. Later sources win: defaults, -dev, files in order, flags.
+// Options are the sources of a configuration. Later sources win: defaults, -dev, files in order, flags.
 type Options struct {
 	Dev   bool
 	Paths []string // files, and directories whose *.hcl and *.json are read in the order of their names
@@ -38,8 +38,8 @@ type Flag struct {
 	Value any    // string, bool, int, []string or map[string]string
 }
 
-// Load reads, merges, checks and completes a configuration. The error is Errors, or that of a file that could not be
-// read.
+// Load reads, merges, checks and completes a configuration. The error is of type Errors, or that of a file that could
+// not be read.
 func Load(o Options) (*Config, error) {
 	var errs problems
 	files, err := expand(o.Paths)
@@ -61,7 +61,7 @@ func Load(o Options) (*Config, error) {
 			tree = merge(tree, n)
 		}
 	}
-	if o.Dev { // what -dev means whatever the files say
+	if o.Dev { // -dev overrides the files here
 		tree = merge(tree, flagTree(Flag{"-dev", "server.enabled", true}))
 		tree = merge(tree, flagTree(Flag{"-dev", "client.enabled", true}))
 	}
@@ -98,7 +98,7 @@ func (c *Config) warn(at pos, format string, args ...any) {
 	c.Warnings = append(c.Warnings, s)
 }
 
-// devDefaults returns what -dev sets and files may override.
+// devDefaults returns the settings of -dev that files may override.
 func devDefaults() *node {
 	out := newObject(pos{})
 	for _, f := range []Flag{
@@ -110,7 +110,7 @@ func devDefaults() *node {
 	return out
 }
 
-// flagTree is a configuration that says one thing.
+// flagTree returns a configuration with one setting.
 func flagTree(f Flag) *node {
 	at := pos{src: &source{name: "flag " + f.Name}}
 	var v *node
@@ -146,7 +146,7 @@ func flagTree(f Flag) *node {
 	return root
 }
 
-// expand replaces directories by their files.
+// expand replaces directories by the files in them.
 func expand(paths []string) ([]string, error) {
 	var out []string
 	for _, p := range paths {
@@ -158,7 +158,7 @@ func expand(paths []string) ([]string, error) {
 			out = append(out, p)
 			continue
 		}
-		list, err := os.ReadDir(p) // in the order of names
+		list, err := os.ReadDir(p) // sorted by name
 		if err != nil {
 			return nil, fmt.Errorf("configuration directory %s: %w", p, clean(err))
 		}
@@ -174,7 +174,7 @@ func expand(paths []string) ([]string, error) {
 	return out, nil
 }
 
-// clean leaves the path out of an error that is about to be told with it.
+// clean removes the path from an error whose caller adds it.
 func clean(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -183,7 +183,7 @@ func clean(err error) error {
 	return err
 }
 
-// readFile parses one file. nil without an error means that problems were added.
+// readFile parses one file. A nil node without an error means that problems were added to errs.
 func readFile(name string, errs *problems) (*node, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -197,7 +197,7 @@ func readFile(name string, errs *problems) (*node, error) {
 	return parse(name, b, errs), nil
 }
 
-// parse reads the text of a file, whichever its syntax.
+// parse reads the text of a file in either syntax.
 func parse(name string, b []byte, errs *problems) *node {
 	whole := pos{src: &source{name: name}}
 	if len(b) > fileMax {
@@ -221,7 +221,7 @@ func parse(name string, b []byte, errs *problems) *node {
 	return parseHCL(src, errs)
 }
 
-// defaultIP returns the address from which this machine reaches others. Nothing is sent.
+// defaultIP returns the address from which this machine reaches others. No packet is sent.
 func defaultIP() (string, error) {
 	for _, a := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		c, err := net.Dial("udp", a)

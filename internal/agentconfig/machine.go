@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// CheckMachine checks what only the machine that the agent runs on can tell: that the operator's commands can be run. Found
-// missing with the first allocation, one would drain node after node as allocations move on.
+// CheckMachine checks that the operator's commands can be run on this machine. Without it a missing one would show with
+// the first allocation and drain node after node as allocations move.
 func (c *Config) CheckMachine() error {
 	if !c.Client.Enabled {
 		return nil
@@ -37,10 +37,10 @@ func (c *Config) CheckMachine() error {
 	return errs.err()
 }
 
-// xOK asks access whether a file may be executed: its mode, and what the file system is mounted with.
+// xOK makes access check whether a file may be executed: its mode, and the options of the file system's mount.
 const xOK = 1
 
-// runnable says why a program cannot be run.
+// runnable returns an error with the reason if a program cannot be run.
 func runnable(path string) error {
 	st, err := os.Stat(path)
 	switch {
@@ -67,7 +67,7 @@ func runnable(path string) error {
 	return nil
 }
 
-// cause is an error of a path without the path.
+// cause returns an error of a path without the path.
 func cause(err error) error {
 	if e, ok := err.(*os.PathError); ok {
 		return e.Err
@@ -75,11 +75,11 @@ func cause(err error) error {
 	return err
 }
 
-// interpreterMax is how much of a first line the kernel reads.
+// interpreterMax is how many bytes of a first line the kernel reads.
 const interpreterMax = 256
 
-// interpreterOf returns the program that the first line of a script names, "" for what is not a script. A carriage return is a
-// part of the name, as it is for the kernel.
+// interpreterOf returns the program that the first line of a script names, or "" for a file that is no script. A
+// carriage return is part of the name, as for the kernel.
 func interpreterOf(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {

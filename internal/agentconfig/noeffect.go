@@ -1,8 +1,8 @@
 package agentconfig
 
-// noEffect are the keys that other schedulers' files may hold and that mean nothing here, by section. They are
-// accepted with a warning that says why, so that an existing file can be tried as it is; "*" stands for any key.
-// refused are those that restrict something: to ignore them would be unsafe.
+// noEffect are keys, by section, that configuration files of other schedulers may have and that have no meaning here.
+// They are accepted with a warning that gives the reason, so that an existing file can be tried unchanged; "*" stands
+// for any key. Keys that restrict something are in refused: ignoring them would be unsafe.
 var noEffect = map[string]map[string]string{
 	"": {
 		"plugin_dir":                "drivers are built in",
@@ -85,7 +85,7 @@ var noEffect = map[string]map[string]string{
 	"telemetry": {"*": "figures are served at /v1/metrics, not sent"},
 }
 
-// refused are keys that restrict what may be done, with what to do instead. Saying false (or nothing) is fine.
+// refused are keys that restrict what may be done, with the alternative. The values false and empty are accepted.
 var refused = map[string]map[string]string{
 	"client":                 {"disable_remote_exec": "deny alloc-exec and alloc-node-exec with ACL policies instead"},
 	"plugin.raw_exec.config": {"denied_host_uids": "name users in client.options \"user.denylist\" instead", "denied_host_gids": "name users in client.options \"user.denylist\" instead"},

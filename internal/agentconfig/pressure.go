@@ -43,7 +43,7 @@ func (cl *Client) checkPressure(fail failFunc) {
 	}
 	for _, name := range sorted(p.Webhooks) {
 		w, key := p.Webhooks[name], "client.gpu_pressure.webhook."+name
-		u, err := url.Parse(w.URL) // which may hold a secret: it is not repeated
+		u, err := url.Parse(w.URL) // the URL may hold a secret, so errors do not repeat it
 		switch {
 		case w.URL == "":
 			fail(key, "url is required")

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// errorsMax bounds how many problems of one load are told.
+// errorsMax is how many problems of one load are reported.
 const errorsMax = 20
 
-// source is one text that settings come from.
+// source is one text with settings.
 type source struct {
 	name  string // the file, or "flag -x"
 	text  []byte // nil for flags and defaults
@@ -33,7 +33,7 @@ func (s *source) at(offset int) pos {
 	return pos{src: s, line: line, col: offset - s.lines[line-1] + 1}
 }
 
-// pos is where something was said. The zero value is nowhere: a default, or the whole configuration.
+// pos is a place in a source. The zero value is no place: a default, or the whole configuration.
 type pos struct {
 	src       *source
 	line, col int // from 1; 0 without lines
@@ -49,7 +49,7 @@ func (p pos) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.src.name, p.line, p.col)
 }
 
-// snippet returns the line with a mark under the column, or "".
+// snippet returns the line and a mark under the column, or "".
 func (p pos) snippet() string {
 	if p.src == nil || p.line < 1 || p.line > len(p.src.lines) {
 		return ""
@@ -87,10 +87,10 @@ func (p Problem) Error() string {
 	return s
 }
 
-// Errors are all the problems found, in the order of the text, 20 at most.
+// Errors are the problems found, in the order of the text, at most 20.
 type Errors []Problem
 
-// Error lists them, one after the other.
+// Error lists them, one per line.
 func (e Errors) Error() string {
 	var b strings.Builder
 	for i, p := range e {
@@ -102,7 +102,7 @@ func (e Errors) Error() string {
 	return b.String()
 }
 
-// problems collects problems.
+// problems collects problems up to errorsMax.
 type problems struct {
 	list Errors
 	more int
@@ -116,7 +116,7 @@ func (p *problems) add(at pos, format string, args ...any) {
 	p.list = append(p.list, Problem{Where: at.String(), Message: fmt.Sprintf(format, args...), Snippet: at.snippet()})
 }
 
-// err is nil or everything that was collected.
+// err returns the collected problems, or nil if there are none.
 func (p *problems) err() error {
 	if len(p.list) == 0 {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// depthMax bounds how deeply values nest. What the schema knows needs five.
+// depthMax limits how deeply values nest. The schema needs five levels.
 const depthMax = 32
 
 type kind int
@@ -24,7 +24,7 @@ func (k kind) String() string {
 	return [...]string{"null", "text", "a number", "true or false", "a list", "a block"}[k]
 }
 
-// node is one value of a configuration, whichever syntax it was written in.
+// node is one value of a configuration, in either syntax.
 type node struct {
 	kind     kind
 	pos      pos
@@ -33,7 +33,7 @@ type node struct {
 	items    []*node
 	keys     []string // of an object, in the order of the text
 	fields   map[string]*node
-	implicit bool // an object that labels made: more labels may be added
+	implicit bool // an object that labels created: more labels may be added
 }
 
 func newObject(at pos) *node { return &node{kind: object, pos: at, fields: map[string]*node{}} }
@@ -45,7 +45,7 @@ func (n *node) set(key string, v *node) {
 	n.fields[key] = v
 }
 
-// numberOf makes a number, nil when it is out of all proportion: its digits could fill the memory.
+// numberOf makes a number, or nil if its exponent is so large that the digits could fill the memory.
 func numberOf(f *big.Float, at pos, errs *problems) *node {
 	if e := f.MantExp(nil); f.IsInf() || e > 128 || e < -128 {
 		errs.add(at, "the number is out of range")
@@ -54,7 +54,7 @@ func numberOf(f *big.Float, at pos, errs *problems) *node {
 	return &node{kind: number, pos: at, str: f.Text('f', -1)}
 }
 
-// get follows keys; nil when there is nothing.
+// get follows keys; nil if one is missing.
 func (n *node) get(path ...string) *node {
 	for _, k := range path {
 		if n == nil || n.kind != object {
@@ -65,7 +65,8 @@ func (n *node) get(path ...string) *node {
 	return n
 }
 
-// put places a block under its type and labels. What was there before is given back when both cannot be.
+// put places a block under its type and labels. If another value is there already and they cannot be combined, put
+// returns that value.
 func (n *node) put(path []string, v *node) (before *node) {
 	for _, k := range path[:len(path)-1] {
 		next := n.fields[k]
@@ -87,7 +88,7 @@ func (n *node) put(path []string, v *node) (before *node) {
 	return nil
 }
 
-// merge lays b over a: objects are merged key by key, everything else is replaced. Neither is changed.
+// merge lays b over a: objects are merged key by key, all other values are replaced. Neither is changed.
 func merge(a, b *node) *node {
 	switch {
 	case a == nil || a.kind == null:
@@ -108,7 +109,7 @@ func merge(a, b *node) *node {
 	return out
 }
 
-// single turns a list of objects, as which JSON files of old write blocks, into one object.
+// single turns a list of objects, the form of blocks in older JSON files, into one object.
 func single(n *node) *node {
 	if n.kind != list || len(n.items) == 0 {
 		return n
@@ -145,7 +146,7 @@ func (n *node) leaves(path string, f func(path string, n *node)) {
 	}
 }
 
-// same reports whether two values say the same, wherever they were written.
+// same reports whether two values are equal, wherever they were written.
 func same(a, b *node) bool {
 	if a == nil || b == nil {
 		return a == b
