@@ -547,7 +547,7 @@ func (g *generator) small() structs.Command {
 		return cmd(c)
 	case 20, 21:
 		q := &structs.Queue{Path: []structs.QueuePath{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
-			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
+			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []structs.Order{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
 		if g.chance(50) {
 			q.Limit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
 		}

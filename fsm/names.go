@@ -135,7 +135,7 @@ func applySchedulerConfig(x *tx, c *structs.SchedulerConfigCommand) *structs.Err
 		return nil // Swapped stays false: the answer of a check-and-set, not an error
 	}
 	x.result.Swapped = true
-	if structs.OrderHas(n.Order, structs.OrderFair) || structs.OrderHas(n.Order, structs.OrderWeighted) {
+	if n.Order.Has(structs.OrderFair) || n.Order.Has(structs.OrderWeighted) {
 		x.StartUse()
 	}
 	state.Scheduler.Put(x, &n)

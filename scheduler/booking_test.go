@@ -244,7 +244,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 	}
 	in := scheduler.Input{View: model.NewView(1, nodes, allocs, nil), Now: bookNow}
 	backfills := []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy, structs.BackfillNone}
-	orders := []string{structs.OrderFCFS, structs.OrderAdaptive, structs.OrderPriority}
+	orders := []structs.Order{structs.OrderFCFS, structs.OrderAdaptive, structs.OrderPriority}
 	in.Config = structs.SchedulerConfig{Order: orders[rng.IntN(3)], Backfill: backfills[rng.IntN(5)]}
 	in.Queues = &scheduler.QueueTable{Turnover: time.Duration(rng.IntN(3)) * time.Hour}
 	for i := range 1 + rng.IntN(12) {

@@ -125,7 +125,7 @@ func decisionsOfWorlds(t *testing.T, name string, k int) string {
 }
 
 // decisionsOfPreemption are clusters whose queues preempt by priority, by what is guaranteed to them, or by order.
-func decisionsOfPreemption(t *testing.T, order string) string {
+func decisionsOfPreemption(t *testing.T, order structs.Order) string {
 	d := newDecisionLog()
 	for seed := uint64(8000); seed < 8014; seed++ {
 		w := preemptWorld(t, seed, map[string]int{})
@@ -153,7 +153,7 @@ func decisionsOfPreemption(t *testing.T, order string) string {
 }
 
 // decideByOrder makes one pass in which running and pending work compete for places, and lands it.
-func (w *world) decideByOrder(order string) {
+func (w *world) decideByOrder(order structs.Order) {
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Queues: w.queueTable(), Evicted: w.taken, Chooser: queue.Choosers{}, Config: structs.SchedulerConfig{Order: order}, Seed: 3}
 	waits := map[structs.JobKey]bool{}
 	for i := range in.Pending {
@@ -226,7 +226,7 @@ func TestDecisions(t *testing.T) {
 	for k, name := range policy.Names() {
 		fmt.Fprintf(&got, "policy %s: %s\n", name, decisionsOfWorlds(t, name, k))
 	}
-	for _, order := range []string{"", structs.OrderAdaptive, structs.OrderSRTF, structs.OrderSRSF, structs.OrderMLFQ, structs.OrderFair + "," + structs.OrderEDF} {
+	for _, order := range []structs.Order{"", structs.OrderAdaptive, structs.OrderSRTF, structs.OrderSRSF, structs.OrderMLFQ, structs.OrderFair + "," + structs.OrderEDF} {
 		fmt.Fprintf(&got, "preemption %q: %s\n", order, decisionsOfPreemption(t, order))
 	}
 	for k, name := range []string{"binpack", "worst-fit", "next-fit"} {

@@ -447,7 +447,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			g.Services = append(g.Services, structs.Service{Name: "s", Checked: true})
 		case "reschedule":
 			g.Reschedule = structs.Reschedule{Attempts: int(atoi(opt("attempts", "0"))), Interval: duration(t, opt("interval", "0s")), Delay: duration(t, opt("delay", "0s")),
-				DelayFunction: opt("function", "constant"), MaxDelay: duration(t, opt("max", "1h")), Unlimited: slices.Contains(f, "unlimited")}
+				DelayFunction: structs.DelayFunction(opt("function", "constant")), MaxDelay: duration(t, opt("max", "1h")), Unlimited: slices.Contains(f, "unlimited")}
 		case "disconnect":
 			g.Disconnect = &structs.Disconnect{LostAfter: duration(t, opt("lost_after", "0s")), Reconcile: opt("reconcile", "")}
 			if opt("replace", "") == "no" {
@@ -473,7 +473,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			j.Requeue = &structs.Requeue{On: strings.Split(opt("on", ""), ","), Max: int(atoi(opt("max", "3"))), AvoidFailedNodes: slices.Contains(f, "avoid_failed_nodes")}
 		case "depends":
 			j.Depends = append(j.Depends, structs.Dependency{Name: f[1], When: opt("when", ""), Timeout: duration(t, opt("timeout", "0s")),
-				OnTimeout: opt("on_timeout", ""), Group: opt("group", ""), AtLeast: int(atoi(opt("at_least", "0")))})
+				OnTimeout: structs.OnTimeout(opt("on_timeout", "")), Group: opt("group", ""), AtLeast: int(atoi(opt("at_least", "0")))})
 		case "second":
 			second = f[1]
 		default:

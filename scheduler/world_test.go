@@ -267,7 +267,7 @@ func (w *world) randomJob() *structs.Job {
 		g.Affinities = []structs.Affinity{{LTarget: "${meta.rack}", Operand: "=", RTarget: "r1", Weight: 50}}
 	}
 	if w.pick(2) == 0 {
-		g.Reschedule = structs.Reschedule{Delay: time.Duration(w.pick(2)) * 30 * time.Second, DelayFunction: []string{"constant", "exponential", "fibonacci"}[w.pick(3)], MaxDelay: time.Hour, Unlimited: true}
+		g.Reschedule = structs.Reschedule{Delay: time.Duration(w.pick(2)) * 30 * time.Second, DelayFunction: []structs.DelayFunction{structs.DelayConstant, structs.DelayExponential, structs.DelayFibonacci}[w.pick(3)], MaxDelay: time.Hour, Unlimited: true}
 	} else {
 		g.Reschedule = structs.Reschedule{Attempts: 1, Interval: time.Hour}
 	}

@@ -138,7 +138,7 @@ func passJob(id string, n int, edit func(*structs.Job)) *structs.Job {
 	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobService, Priority: 50, Region: structs.RegionDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
 		Groups: []*structs.Group{{Name: "g", Count: n, Disk: structs.EphemeralDisk{SizeMiB: 10},
-			Restart: structs.Restart{Attempts: 0, Mode: "fail"}, Reschedule: structs.Reschedule{Unlimited: true, Delay: 30 * time.Second, DelayFunction: "constant"},
+			Restart: structs.Restart{Attempts: 0, Mode: "fail"}, Reschedule: structs.Reschedule{Unlimited: true, Delay: 30 * time.Second, DelayFunction: structs.DelayConstant},
 			Tasks: []*structs.Task{{Name: "t", Driver: "fake", Resources: structs.Resources{CPU: 100, MemoryMiB: 64}}}}}}
 	if edit != nil {
 		edit(j)

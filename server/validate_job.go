@@ -244,7 +244,7 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 		p.addf("%s: reschedule values must not be negative", where)
 	}
 	switch r.DelayFunction {
-	case "", "constant", "exponential", "fibonacci":
+	case "", structs.DelayConstant, structs.DelayExponential, structs.DelayFibonacci:
 	default:
 		p.addf("%s: unknown reschedule delay function %q; want constant, exponential or fibonacci", where, r.DelayFunction)
 	}

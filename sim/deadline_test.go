@@ -17,9 +17,9 @@ import (
 // use, so that all deadlines can be met by somebody who knows what comes. Earliest deadline first, which does not, misses
 // fewer than one in a hundred of them; first come, first served misses many more, or the workload would prove nothing.
 func TestDeadlinesThatCanBeMet(t *testing.T) {
-	missed := map[string][2]int64{}
+	missed := map[structs.Order][2]int64{}
 	for seed := range uint64(2) {
-		for _, order := range []string{structs.OrderEDF, structs.OrderFCFS} {
+		for _, order := range []structs.Order{structs.OrderEDF, structs.OrderFCFS} {
 			for _, backfill := range []string{structs.BackfillEASY, structs.BackfillSJF} {
 				cfg := Config{Whole: true, Nodes: nodes(t, "2x8"), Policy: policy.Builtin["binpack"], Source: &list{jobs: timetable(seed, 16)},
 					Queues: []*structs.Queue{{Path: structs.QueueRoot, Order: order, Backfill: backfill}}}
@@ -33,7 +33,9 @@ func TestDeadlinesThatCanBeMet(t *testing.T) {
 			}
 		}
 	}
-	rate := func(order string) float64 { return 100 * float64(missed[order][0]) / float64(max(missed[order][1], 1)) }
+	rate := func(order structs.Order) float64 {
+		return 100 * float64(missed[order][0]) / float64(max(missed[order][1], 1))
+	}
 	t.Logf("missed: edf %.2f %%, fcfs %.2f %%", rate(structs.OrderEDF), rate(structs.OrderFCFS))
 	if n := missed[structs.OrderEDF][1]; n < 2000 || rate(structs.OrderEDF) >= 1 {
 		t.Errorf("edf missed %.2f %% of %d deadlines that could be met", rate(structs.OrderEDF), n)

@@ -28,7 +28,7 @@ func (muriFormat) About() string {
 
 // muriPublished are the policies with published figures.
 var muriPublished = map[string]struct {
-	order string
+	order structs.Order
 	knows bool // run times
 }{
 	"srtf":   {structs.OrderSRTF, true},

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"slices"
 	"sort"
 	"strings"
 
@@ -14,7 +13,7 @@ import (
 
 // Rules are how a cluster decides: what an operator would configure, and what the simulator may tell it.
 type Rules struct {
-	Order     string // of queues; "": what a cluster has that nobody configured
+	Order     structs.Order // of queues; "": what a cluster has that nobody configured
 	Backfill  string
 	Preempt   string
 	Placement string
@@ -57,8 +56,8 @@ func RulesFor(name string) (Rules, error) {
 	var r Rules
 	for _, part := range strings.Split(name, "+") {
 		switch {
-		case slices.Contains(queue.Names(), part):
-			r.Order = strings.TrimPrefix(r.Order+","+part, ",") // the first decides, the next breaks ties
+		case queue.Builtin[structs.Order(part)] != nil:
+			r.Order = r.Order.Then(structs.Order(part))
 		case policy.Builtin[part] != nil:
 			r.Placement = part
 		case preempts[part] != "":
@@ -86,7 +85,7 @@ func RulesFor(name string) (Rules, error) {
 		}
 	}
 	if r.Order != "" {
-		if why := structs.CheckOrder(r.Order); why != "" {
+		if why := r.Order.Check(); why != "" {
 			return r, fmt.Errorf("policy %q: %s", name, why)
 		}
 	}
@@ -102,7 +101,9 @@ func publishedNames() (out []string) {
 }
 
 func partNames() (out []string) {
-	out = append(out, queue.Names()...)
+	for n := range queue.Builtin {
+		out = append(out, string(n))
+	}
 	for n := range policy.Builtin {
 		out = append(out, n)
 	}

@@ -20,7 +20,7 @@ func TestNobodyStarves(t *testing.T) {
 	starved, checks := 0, 0
 	for seed := range uint64(2) {
 		for _, limits := range []bool{true, false} {
-			for _, order := range []string{structs.OrderAdaptive, structs.OrderSJF, structs.OrderSRSF, structs.OrderEDF, structs.OrderFCFS, structs.OrderPriority} {
+			for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderSJF, structs.OrderSRSF, structs.OrderEDF, structs.OrderFCFS, structs.OrderPriority} {
 				for _, backfill := range []string{structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF} {
 					for _, wait := range []time.Duration{bound, math.MaxInt64} {
 						worst := widestWait(t, seed, limits, longest, structs.Queue{Path: structs.QueueRoot, Order: order, Backfill: backfill, MaxWait: wait})

@@ -367,12 +367,21 @@ type Restart struct {
 	RenderTemplates bool
 }
 
+// DelayFunction is how the delay before a reschedule grows from attempt to attempt.
+type DelayFunction string
+
+const (
+	DelayConstant    DelayFunction = "constant"
+	DelayExponential DelayFunction = "exponential" // doubles
+	DelayFibonacci   DelayFunction = "fibonacci"   // is the sum of the last two
+)
+
 // Reschedule is the policy for moving a failed allocation to another node.
 type Reschedule struct {
 	Attempts      int
 	Interval      time.Duration
 	Delay         time.Duration
-	DelayFunction string // constant, exponential, fibonacci
+	DelayFunction DelayFunction // "": DelayConstant
 	MaxDelay      time.Duration
 	Unlimited     bool
 }

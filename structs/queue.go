@@ -2,19 +2,22 @@ package structs
 
 import "time"
 
-// Ordering policies of a queue (Queue.Order), implemented in scheduler/queue.
+// Order is the order of a queue's work: a name, or several separated by commas, of which each decides between what the
+// ones before it hold equal. Package scheduler/queue implements them.
+type Order string
+
 const (
-	OrderFCFS     = "fcfs"          // first come, first served within a priority
-	OrderSJF      = "sjf"           // shortest expected run time first
-	OrderEDF      = "edf"           // earliest deadline first
-	OrderPriority = "priority"      // priority that grows with waiting
-	OrderFair     = "fair"          // least dominant share, with decayed usage, first
-	OrderWeighted = "weighted-fair" // least virtual time first
-	OrderMLFQ     = "mlfq"          // least attained service first, in discrete levels
-	OrderSRTF     = "srtf"          // shortest remaining time first
-	OrderSRSF     = "srsf"          // shortest remaining time by GPUs first
-	OrderLottery  = "lottery"       // drawn by weight from the pass's seed
-	OrderAdaptive = "adaptive"      // the default: see scheduler/queue
+	OrderFCFS     Order = "fcfs"          // first come, first served within a priority
+	OrderSJF      Order = "sjf"           // shortest expected run time first
+	OrderEDF      Order = "edf"           // earliest deadline first
+	OrderPriority Order = "priority"      // priority that grows with waiting
+	OrderFair     Order = "fair"          // least dominant share, with decayed usage, first
+	OrderWeighted Order = "weighted-fair" // least virtual time first
+	OrderMLFQ     Order = "mlfq"          // least attained service first, in discrete levels
+	OrderSRTF     Order = "srtf"          // shortest remaining time first
+	OrderSRSF     Order = "srsf"          // shortest remaining time by GPUs first
+	OrderLottery  Order = "lottery"       // drawn by weight from the pass's seed
+	OrderAdaptive Order = "adaptive"      // the default: see scheduler/queue
 )
 
 // Values of Queue.Preempt.
@@ -48,7 +51,7 @@ type Queue struct {
 	Limit       *Amount          // the most that the queue may hold, AmountNoLimit where there is none; nil: no limit
 	SoftLimit   *Amount          // beyond it the queue is served only if no other queue below its own soft limit asks; nil: none
 
-	Order        string        // order of its own workloads and children, several names separated by commas; default: the cluster's (SchedulerConfig.Order)
+	Order        Order         // order of its own workloads and children; default: the cluster's (SchedulerConfig.Order)
 	Preempt      string        // how its workloads may preempt; default: order, which affects only preemptible work
 	Backfill     string        // how later workloads may pass blocked ones; default: the cluster's
 	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10

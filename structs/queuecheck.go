@@ -16,19 +16,37 @@ const (
 )
 
 // QueueOrders are the valid names in Queue.Order, besides "".
-var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderSRSF, OrderSRTF, OrderWeighted}
+var QueueOrders = []Order{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderSRSF, OrderSRTF, OrderWeighted}
 
-// OrderNames returns the names in an order, which are separated by commas.
-func OrderNames(order string) []string { return strings.Split(order, ",") }
-
-// OrderHas reports whether a name occurs in an order.
-func OrderHas(order, name string) bool {
-	return order == name || strings.Contains(order, ",") && slices.Contains(OrderNames(order), name)
+// Names returns the names in an order.
+func (o Order) Names() []Order {
+	if !o.List() {
+		return []Order{o}
+	}
+	var out []Order
+	for name := range strings.SplitSeq(string(o), ",") {
+		out = append(out, Order(name))
+	}
+	return out
 }
 
-// OrderWidth returns how many numbers an order by itself compares.
-func OrderWidth(name string) int {
-	switch name {
+// List reports whether an order has several names.
+func (o Order) List() bool { return strings.Contains(string(o), ",") }
+
+// Then returns the order that decides by o, and by name between what o holds equal.
+func (o Order) Then(name Order) Order {
+	if o == "" {
+		return name
+	}
+	return o + "," + name
+}
+
+// Has reports whether a name occurs in an order.
+func (o Order) Has(name Order) bool { return o == name || o.List() && slices.Contains(o.Names(), name) }
+
+// Width returns how many numbers an order of one name compares.
+func (o Order) Width() int {
+	switch o {
 	case OrderEDF, OrderMLFQ:
 		return 2
 	}
@@ -38,14 +56,26 @@ func OrderWidth(name string) int {
 // orderWidthMax limits the numbers that one comparison uses.
 const orderWidthMax = 4
 
-// CheckOrder returns what is wrong with an order, or "".
-func CheckOrder(order string) string {
-	names, width, turns := OrderNames(order), 0, ""
+// listOf returns names with commas between them.
+func listOf[T ~string](names []T) string {
+	var b strings.Builder
 	for i, n := range names {
-		width += OrderWidth(n)
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(n))
+	}
+	return b.String()
+}
+
+// Check returns what is wrong with an order, or "".
+func (o Order) Check() string {
+	names, width, turns := o.Names(), 0, Order("")
+	for i, n := range names {
+		width += n.Width()
 		switch {
 		case !slices.Contains(QueueOrders, n):
-			return fmt.Sprintf("order %q is not known; use %s, or several of them in a list", n, strings.Join(QueueOrders, ", "))
+			return fmt.Sprintf("order %q is not known; use %s, or several of them in a list", n, listOf(QueueOrders))
 		case slices.Contains(names[:i], n):
 			return fmt.Sprintf("order %q is in the list twice", n)
 		case n == OrderAdaptive && len(names) > 1:
@@ -61,7 +91,7 @@ func CheckOrder(order string) string {
 		}
 	}
 	if width > orderWidthMax {
-		return fmt.Sprintf("order %s is too long a list; three orders, two with edf and mlfq", order)
+		return fmt.Sprintf("order %s is too long a list; three orders, two with edf and mlfq", o)
 	}
 	return ""
 }
@@ -75,8 +105,8 @@ func (q *Queue) Check() *Error {
 		return err
 	}
 	switch {
-	case q.Order != "" && CheckOrder(q.Order) != "":
-		return bad("%s", CheckOrder(q.Order))
+	case q.Order != "" && q.Order.Check() != "":
+		return bad("%s", q.Order.Check())
 	case !slices.Contains([]string{"", PreemptNone, PreemptPriority, PreemptReclaim, PreemptDeadline, PreemptOrder}, q.Preempt):
 		return bad("preempt %q is not known; use none, priority, reclaim, deadline or order", q.Preempt)
 	case !slices.Contains([]string{"", BackfillNone, BackfillGreedy, BackfillEASY, BackfillSJF, BackfillConservative}, q.Backfill):

@@ -23,7 +23,7 @@ type SchedulerConfig struct {
 	PauseBroker     bool // no passes run
 	NodeLimit       int64
 	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
-	Order           string // ordering policy of queues that set none; "": OrderAdaptive
+	Order           Order  // ordering policy of queues that set none; "": OrderAdaptive
 	Backfill        string // backfilling of queues that set none; "": BackfillSJF
 	Weights         ScoreWeights
 

@@ -94,16 +94,17 @@ type Dependency struct {
 	Namespace string        // of that job; "" for the job's own
 	When      string        // a When... constant; "" means success
 	Timeout   time.Duration // from submission; then OnTimeout applies; 0: waits for ever
-	// OnTimeout is "fail" (also "": the job is stopped with a reason) or "run".
-	OnTimeout string
-	Group     string // dependencies of one group are alternatives: AtLeast of them must be met; "" is independent
-	AtLeast   int    // of a group, k of n; 0: all. The same in each member of the group
+	OnTimeout OnTimeout     // "": OnTimeoutFail
+	Group     string        // dependencies of one group are alternatives: AtLeast of them must be met; "" is independent
+	AtLeast   int           // of a group, k of n; 0: all. The same in each member of the group
 }
 
-// What happens at a dependency's timeout.
+// OnTimeout is what happens at a dependency's timeout.
+type OnTimeout string
+
 const (
-	OnTimeoutFail = "fail"
-	OnTimeoutRun  = "run"
+	OnTimeoutFail OnTimeout = "fail" // the job is stopped with a reason
+	OnTimeoutRun  OnTimeout = "run"  // the job no longer waits for the dependency
 )
 
 // On returns the key of the job that the dependency waits for.

@@ -245,7 +245,7 @@ func (s *Store) liftCredit(woke []useKey) {
 		if k.User == "" {
 			parent = k.Path.Parent()
 		}
-		if !structs.OrderHas(s.Order(parent), structs.OrderWeighted) {
+		if !s.Order(parent).Has(structs.OrderWeighted) {
 			continue
 		}
 		var floor *structs.Amount
@@ -300,8 +300,8 @@ func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 }
 
 // Order returns the ordering policy of a queue: its own, or the nearest ancestor's, or the cluster's.
-func (s *Store) Order(path structs.QueuePath) string {
-	out := ""
+func (s *Store) Order(path structs.QueuePath) structs.Order {
+	var out structs.Order
 	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
 	if c := Scheduler.Get(s, ""); out == "" && c != nil {
 		out = c.Order

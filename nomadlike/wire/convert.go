@@ -105,7 +105,7 @@ func (c *converter) group(g *TaskGroup) *structs.Group {
 	}
 	if r := g.ReschedulePolicy; r != nil {
 		out.Reschedule = structs.Reschedule{Attempts: val(r.Attempts), Interval: dur(r.Interval), Delay: dur(r.Delay),
-			DelayFunction: val(r.DelayFunction), MaxDelay: dur(r.MaxDelay), Unlimited: val(r.Unlimited)}
+			DelayFunction: structs.DelayFunction(val(r.DelayFunction)), MaxDelay: dur(r.MaxDelay), Unlimited: val(r.Unlimited)}
 	}
 	if m := g.Migrate; m != nil {
 		out.Migrate = &structs.Migrate{MaxParallel: val(m.MaxParallel), HealthCheck: val(m.HealthCheck),
@@ -361,7 +361,7 @@ func groupFrom(j *structs.Job, g *structs.Group) *TaskGroup {
 	}
 	if r := g.Reschedule; (r != structs.Reschedule{}) || (j.Type != structs.JobSystem && j.Type != structs.JobSysBatch) {
 		out.ReschedulePolicy = &ReschedulePolicy{Attempts: ptr(r.Attempts), Interval: wdur(r.Interval), Delay: wdur(r.Delay),
-			DelayFunction: ptr(r.DelayFunction), MaxDelay: wdur(r.MaxDelay), Unlimited: ptr(r.Unlimited)}
+			DelayFunction: ptr(string(r.DelayFunction)), MaxDelay: wdur(r.MaxDelay), Unlimited: ptr(r.Unlimited)}
 	}
 	if m := g.Migrate; m != nil {
 		out.Migrate = &MigrateStrategy{MaxParallel: ptr(m.MaxParallel), HealthCheck: ptr(m.HealthCheck), MinHealthyTime: wdur(m.MinHealthyTime), HealthyDeadline: wdur(m.HealthyDeadline)}

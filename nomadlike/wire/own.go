@@ -192,7 +192,7 @@ func (c *converter) ownTo(j *Job, out *structs.Job) {
 	for _, d := range j.DependsOn {
 		if d != nil {
 			out.Depends = append(out.Depends, structs.Dependency{Name: d.Name, JobID: d.Job, Namespace: d.Namespace, When: d.When,
-				Timeout: dur(d.Timeout), OnTimeout: d.OnTimeout, Group: d.Group, AtLeast: val(d.AtLeast)})
+				Timeout: dur(d.Timeout), OnTimeout: structs.OnTimeout(d.OnTimeout), Group: d.Group, AtLeast: val(d.AtLeast)})
 		}
 	}
 	for _, t := range j.Tolerations {
@@ -227,7 +227,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 		j.Requeue = &Requeue{On: r.On, Max: ptr(r.Max), AvoidFailedNodes: ptr(r.AvoidFailedNodes)}
 	}
 	for _, d := range in.Depends {
-		w := &DependsOn{Name: d.Name, Job: d.JobID, Namespace: d.Namespace, When: d.When, Timeout: wdurSet(d.Timeout), OnTimeout: d.OnTimeout, Group: d.Group}
+		w := &DependsOn{Name: d.Name, Job: d.JobID, Namespace: d.Namespace, When: d.When, Timeout: wdurSet(d.Timeout), OnTimeout: string(d.OnTimeout), Group: d.Group}
 		if d.AtLeast != 0 {
 			w.AtLeast = ptr(d.AtLeast)
 		}

@@ -15,7 +15,7 @@ func TestOrderLists(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 		s, err := q.ToStructs()
-		if err != nil || s.Order != want || s.Check() != nil {
+		if err != nil || string(s.Order) != want || s.Check() != nil {
 			t.Errorf("%s: order %q, %v, %v", text, s.Order, err, s.Check())
 		}
 		if back := QueueFromStructs(s); string(back.Order) != want {

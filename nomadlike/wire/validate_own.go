@@ -149,7 +149,7 @@ func (v *validator) depends() {
 		}
 		v.oneOf(w+".when", d.When, structs.WhenStarted, structs.WhenCompleted, structs.WhenSuccess, structs.WhenFailed, structs.WhenCheckpointed)
 		v.duration(w+".timeout", d.Timeout)
-		v.oneOf(w+".on_timeout", d.OnTimeout, "", structs.OnTimeoutFail, structs.OnTimeoutRun)
+		v.oneOf(w+".on_timeout", d.OnTimeout, "", string(structs.OnTimeoutFail), string(structs.OnTimeoutRun))
 		if d.OnTimeout != "" && val(d.Timeout) == 0 {
 			v.errorf(w, "on_timeout = %q needs a timeout", d.OnTimeout)
 		}

@@ -278,11 +278,11 @@ func TestDefaults(t *testing.T) {
 		migrate    *structs.Migrate
 	}{
 		{"service", structs.Restart{Attempts: 2, Interval: 30 * time.Minute, Delay: 15 * time.Second, Mode: "fail"},
-			structs.Reschedule{Delay: 30 * time.Second, DelayFunction: "exponential", MaxDelay: time.Hour, Unlimited: true},
+			structs.Reschedule{Delay: 30 * time.Second, DelayFunction: structs.DelayExponential, MaxDelay: time.Hour, Unlimited: true},
 			&structs.Update{Stagger: 30 * time.Second, MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, ProgressDeadline: 10 * time.Minute},
 			&structs.Migrate{MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute}},
 		{"batch", structs.Restart{Attempts: 3, Interval: 24 * time.Hour, Delay: 15 * time.Second, Mode: "fail"},
-			structs.Reschedule{Attempts: 1, Interval: 24 * time.Hour, Delay: 5 * time.Second, DelayFunction: "constant"}, nil, nil},
+			structs.Reschedule{Attempts: 1, Interval: 24 * time.Hour, Delay: 5 * time.Second, DelayFunction: structs.DelayConstant}, nil, nil},
 		{"system", structs.Restart{Attempts: 2, Interval: 30 * time.Minute, Delay: 15 * time.Second, Mode: "fail"}, structs.Reschedule{},
 			&structs.Update{Stagger: 30 * time.Second, MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, ProgressDeadline: 10 * time.Minute}, nil},
 		{"sysbatch", structs.Restart{Attempts: 3, Interval: 24 * time.Hour, Delay: 15 * time.Second, Mode: "fail"}, structs.Reschedule{}, nil, nil},

@@ -28,7 +28,7 @@ import (
 type Adaptive struct{}
 
 // Name is "adaptive".
-func (Adaptive) Name() string { return structs.OrderAdaptive }
+func (Adaptive) Name() structs.Order { return structs.OrderAdaptive }
 
 // KnowsRunTimes says that the order takes care of short work, and of what waits for long, by itself: backfilling does
 // not order anew, and the bound on waiting puts nobody in front.

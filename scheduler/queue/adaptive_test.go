@@ -51,7 +51,7 @@ func TestLateGoesFirst(t *testing.T) {
 		return scheduler.Workload{Key: j.Key(), Job: j, Queue: &structs.Workload{JobID: name, SubmitTime: now.Add(-waited), SubmitIndex: i, Priority: 50}}
 	}
 	pending := []scheduler.Workload{w("old", 30*time.Hour, 100*time.Hour, 1), w("new", time.Hour, time.Minute, 2)}
-	for order, want := range map[string]int{structs.OrderAdaptive: 1, structs.OrderFCFS: 0} {
+	for order, want := range map[structs.Order]int{structs.OrderAdaptive: 1, structs.OrderFCFS: 0} {
 		l := NewLine(&scheduler.QueueTable{Turnover: 24 * time.Hour}, structs.SchedulerConfig{Order: order}, pending, now, 0)
 		if got := l.Next(); got != want {
 			t.Errorf("%s: %s is first", order, pending[got].Key.ID)

@@ -135,14 +135,14 @@ func TestLifetimes(t *testing.T) {
 // Each published order, in the words of its name.
 func TestGreedy(t *testing.T) {
 	h := time.Hour
-	set := func(order string) string {
+	set := func(order structs.Order) string {
 		rivals := []scheduler.Contender{rival("thin-long", 1, 0, 4*h, 5*h, false), rival("wide-short", 8, 0, h, 4*h, false), rival("half", 4, 0, 2*h, 3*h, false)}
 		for i := range rivals {
 			rivals[i].Load.Expect = rivals[i].Left
 		}
 		return chosen(t, Choosers{}, &scheduler.Competition{Queue: structs.Queue{Order: order}, Now: testNow, Contenders: rivals, Room: []int64{8}})
 	}
-	for order, want := range map[string]string{structs.OrderSRTF: "wide-short", structs.OrderSRSF: "thin-long half", structs.OrderMLFQ: "thin-long half"} {
+	for order, want := range map[structs.Order]string{structs.OrderSRTF: "wide-short", structs.OrderSRSF: "thin-long half", structs.OrderMLFQ: "thin-long half"} {
 		w := strings.Fields(want)
 		slices.Sort(w)
 		if got := set(order); got != strings.Join(w, " ") {

@@ -78,7 +78,7 @@ func (j *floorJob) workload(f *floor) scheduler.Workload {
 }
 
 // pass decides once and carries the plan out: victims end at once. It gives how many were told to stop, and were placed.
-func (f *floor) pass(order string) (stopped, placed int) {
+func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
 	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &scheduler.QueueTable{}}
 	byKey := map[structs.JobKey]*floorJob{}
@@ -180,7 +180,7 @@ func TestNoPreemptionLoop(t *testing.T) {
 	stopped, placed, moments, waits := 0, 0, 0, 0
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		order := []string{structs.OrderAdaptive, structs.OrderAdaptive, structs.OrderSRSF, structs.OrderSRTF, structs.OrderMLFQ, structs.OrderFCFS}[rng.IntN(6)]
+		order := []structs.Order{structs.OrderAdaptive, structs.OrderAdaptive, structs.OrderSRSF, structs.OrderSRTF, structs.OrderMLFQ, structs.OrderFCFS}[rng.IntN(6)]
 		gpus := []int{4, 8, 7}[rng.IntN(3)]
 		f := newFloor(t, 1+rng.IntN(6), gpus)
 		id := 0

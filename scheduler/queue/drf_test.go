@@ -188,7 +188,7 @@ func TestDivideAgainstSearch(t *testing.T) {
 // TestJain: tenants with different demands and weights take turns while all are backlogged and work ends at random: the
 // index of their weighted shares over the time is above 0.95.
 func TestJain(t *testing.T) {
-	for _, order := range []string{structs.OrderFair, structs.OrderWeighted} {
+	for _, order := range []structs.Order{structs.OrderFair, structs.OrderWeighted} {
 		total := structs.Amount{GPUMilli: 128_000, CPU: 256_000, MemoryMiB: 2_000_000}
 		var qs []*structs.Queue
 		tasks := []structs.Amount{{GPUMilli: 1000, CPU: 500, MemoryMiB: 4000}, {GPUMilli: 500, CPU: 2000, MemoryMiB: 1000}, {GPUMilli: 1000, CPU: 1000, MemoryMiB: 16_000}, {GPUMilli: 250, CPU: 250, MemoryMiB: 250}}

@@ -14,7 +14,7 @@ import (
 type EDF struct{}
 
 // Name is "edf".
-func (EDF) Name() string { return structs.OrderEDF }
+func (EDF) Name() structs.Order { return structs.OrderEDF }
 
 // Key orders by whether the deadline can be met, then by the deadline.
 func (o EDF) Key(w *scheduler.Workload, at *Scene) Key {

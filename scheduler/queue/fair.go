@@ -16,7 +16,7 @@ import (
 type Fair struct{}
 
 // Name is "fair".
-func (Fair) Name() string { return structs.OrderFair }
+func (Fair) Name() structs.Order { return structs.OrderFair }
 
 // Key orders the workloads of one submitter: by priority.
 func (Fair) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }

@@ -9,7 +9,7 @@ import (
 type FCFS struct{}
 
 // Name is "fcfs".
-func (FCFS) Name() string { return structs.OrderFCFS }
+func (FCFS) Name() structs.Order { return structs.OrderFCFS }
 
 // Key orders by priority, high first; ties by submit index as everywhere.
 func (FCFS) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }

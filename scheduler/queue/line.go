@@ -41,7 +41,7 @@ type node struct {
 	order  Order
 	share  Sharer        // order, when it is one
 	first  firster       // order, when others come before the shares of it; nil else
-	odd    string        // the name of its order, when this build does not know it; "" else
+	odd    structs.Order // its order, if this build does not know it; "" otherwise
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
 	bound  time.Duration // of waiting, after which a workload is first; 0: none
 	scene  Scene
@@ -410,7 +410,7 @@ func (l *Line) Taken(i int) {
 func (l *Line) Blocked(i int) {
 	ln := l.of[i]
 	n := ln.node
-	if ln.byTime || n.aware || structs.OrderHas(n.scene.Queue.Order, structs.OrderEDF) || n.scene.Queue.Backfill != structs.BackfillSJF {
+	if ln.byTime || n.aware || n.scene.Queue.Order.Has(structs.OrderEDF) || n.scene.Queue.Backfill != structs.BackfillSJF {
 		return
 	}
 	l.refit()

@@ -68,7 +68,7 @@ func TestLine(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		order  string
+		order  structs.Order
 		queues []*structs.Queue
 		usage  []*structs.QueueUsage
 		loads  []scheduler.Workload
@@ -187,7 +187,7 @@ func TestOrdersOfQueues(t *testing.T) {
 
 // TestListsOfOrders: what a list may name, and what is told of the place in line.
 func TestListsOfOrders(t *testing.T) {
-	for list, want := range map[string]string{
+	for list, want := range map[structs.Order]string{
 		"priority,fair": "", "fair,priority": "", "edf,priority,fair": "", "edf,mlfq": "", "priority,lottery": "",
 		"priority,quick": `order "quick" is not known`, "fcfs,fcfs": "twice", "adaptive,fair": "stands alone", "lottery,fair": "only be the last",
 		"fair,weighted-fair": "different shares", "edf,mlfq,sjf": "too long", "fair,": `order "" is not known`,
@@ -225,7 +225,7 @@ func TestUnknownOrder(t *testing.T) {
 // TestTaken: turns are told before anything is placed, as if everybody got what he asks for.
 func TestTaken(t *testing.T) {
 	ws := []scheduler.Workload{load("e1", "", "eve", 1, 50, 1), load("e2", "", "eve", 2, 50, 1), load("e3", "", "eve", 3, 50, 1), load("m1", "", "mallory", 4, 50, 1), load("m2", "", "mallory", 5, 50, 1)}
-	for _, order := range []string{structs.OrderFair, structs.OrderWeighted} {
+	for _, order := range []structs.Order{structs.OrderFair, structs.OrderWeighted} {
 		l := NewLine(&scheduler.QueueTable{Total: total}, structs.SchedulerConfig{Order: order}, ws, testNow, 1)
 		var got []string
 		for i := l.Next(); i >= 0; i = l.Next() {
@@ -294,8 +294,8 @@ func TestLotteryOdds(t *testing.T) {
 }
 
 func BenchmarkLine(b *testing.B) {
-	for _, order := range []string{structs.OrderFCFS, structs.OrderFair} {
-		b.Run(order, func(b *testing.B) {
+	for _, order := range []structs.Order{structs.OrderFCFS, structs.OrderFair} {
+		b.Run(string(order), func(b *testing.B) {
 			table := &scheduler.QueueTable{Total: total}
 			var ws []scheduler.Workload
 			for i := range 10_000 {

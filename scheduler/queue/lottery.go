@@ -18,7 +18,7 @@ import (
 type Lottery struct{}
 
 // Name is "lottery".
-func (Lottery) Name() string { return structs.OrderLottery }
+func (Lottery) Name() structs.Order { return structs.OrderLottery }
 
 // Key is the workload's time in the race.
 func (Lottery) Key(w *scheduler.Workload, at *Scene) Key {

@@ -17,7 +17,7 @@ var levels = [...]int64{3250, 7200}
 type MLFQ struct{}
 
 // Name is "mlfq".
-func (MLFQ) Name() string { return structs.OrderMLFQ }
+func (MLFQ) Name() structs.Order { return structs.OrderMLFQ }
 
 // Key is the level, and whether it waits.
 func (MLFQ) Key(w *scheduler.Workload, at *Scene) Key {

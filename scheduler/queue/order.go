@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -15,7 +14,7 @@ import (
 // are pure: a key depends on nothing but the arguments, and neither is kept or changed.
 type Order interface {
 	// Name as written in configuration.
-	Name() string
+	Name() structs.Order
 	// Key rates a workload: the smallest is first. Equal keys go by submit index, then job.
 	Key(w *scheduler.Workload, at *Scene) Key
 	// Terms are the parts of the key by name, as `job why` shows them: in millionths of what their names say.
@@ -135,7 +134,7 @@ func ratio(a, b, unit int64) int64 {
 }
 
 // Builtin are all ordering policies, by the name used in configuration.
-var Builtin = map[string]Order{
+var Builtin = map[structs.Order]Order{
 	structs.OrderFCFS:     FCFS{},
 	structs.OrderEDF:      EDF{},
 	structs.OrderPriority: Priority{},
@@ -152,13 +151,13 @@ var Builtin = map[string]Order{
 // Default is the ordering policy of a cluster that names none.
 const Default = structs.OrderAdaptive
 
-// Named gives the ordering policy of a name, or of several with commas between them (Several). What a queue may be configured with is known here (a test compares them);
-// a name from a newer build than this one gives Default.
-func Named(name string) Order {
+// Named returns the rule of an order: that of its name, or of several names (Several). Every order that a queue may be
+// configured with is known here (a test compares them); a name from a newer build than this one gives Default.
+func Named(name structs.Order) Order {
 	if o := Builtin[name]; o != nil {
 		return o
 	}
-	if strings.Contains(name, ",") {
+	if name.List() {
 		if o := named(name); o != nil {
 			return o
 		}
@@ -167,11 +166,11 @@ func Named(name string) Order {
 }
 
 // Known reports whether this build has the ordering policy of a name, or all of a list.
-func Known(name string) bool { return Builtin[name] != nil || lists(name) }
+func Known(name structs.Order) bool { return Builtin[name] != nil || lists(name) }
 
-// Names are the names of all ordering policies, sorted.
-func Names() []string {
-	out := make([]string, 0, len(Builtin))
+// Names returns the names of all ordering policies, sorted.
+func Names() []structs.Order {
+	out := make([]structs.Order, 0, len(Builtin))
 	for n := range Builtin {
 		out = append(out, n)
 	}

@@ -11,7 +11,7 @@ import (
 type Priority struct{}
 
 // Name is "priority".
-func (Priority) Name() string { return structs.OrderPriority }
+func (Priority) Name() structs.Order { return structs.OrderPriority }
 
 // aged is the raised priority in thousandths.
 func (Priority) aged(w *scheduler.Workload, at *Scene) int64 {

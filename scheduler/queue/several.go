@@ -2,7 +2,6 @@ package queue
 
 import (
 	"math"
-	"strings"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -13,7 +12,7 @@ import (
 //
 // Numbers of keys are put behind each other, so that comparing costs what it costs with one order.
 type Several struct {
-	name  string
+	name  structs.Order
 	parts []Order
 }
 
@@ -26,8 +25,8 @@ type SeveralShares struct {
 }
 
 // named makes the order of a list of names; nil when one is unknown.
-func named(list string) Order {
-	names := structs.OrderNames(list)
+func named(list structs.Order) Order {
+	names := list.Names()
 	s := Several{name: list}
 	at, share := -1, Sharer(nil)
 	for i, n := range names {
@@ -47,7 +46,7 @@ func named(list string) Order {
 }
 
 // Name is the list, with commas.
-func (s Several) Name() string { return s.name }
+func (s Several) Name() structs.Order { return s.name }
 
 // Key is the keys of the parts behind each other.
 func (s Several) Key(w *scheduler.Workload, at *Scene) Key { return s.key(w, at, len(s.parts)) }
@@ -63,7 +62,7 @@ func (s Several) key(w *scheduler.Workload, at *Scene, parts int) (out Key) {
 		if o.Name() == structs.OrderPriority && i+1 < len(s.parts) {
 			k[0] = -(-k[0] / 1000)
 		}
-		n += copy(out[n:], k[:structs.OrderWidth(o.Name())])
+		n += copy(out[n:], k[:o.Name().Width()])
 	}
 	return out
 }
@@ -107,4 +106,4 @@ func (s SeveralShares) Share(e *Entity, at *Scene) int64 { return s.share.Share(
 func (s SeveralShares) First(w *scheduler.Workload, at *Scene) Key { return s.key(w, at, s.at) }
 
 // lists reports whether an order is a list of names that are all known.
-func lists(order string) bool { return strings.Contains(order, ",") && named(order) != nil }
+func lists(order structs.Order) bool { return order.List() && named(order) != nil }

@@ -13,7 +13,7 @@ import (
 type SJF struct{}
 
 // Name is "sjf".
-func (SJF) Name() string { return structs.OrderSJF }
+func (SJF) Name() structs.Order { return structs.OrderSJF }
 
 // Key is the expected run time.
 func (SJF) Key(w *scheduler.Workload, at *Scene) Key {
@@ -37,7 +37,7 @@ func (SJF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 type SRTF struct{}
 
 // Name is "srtf".
-func (SRTF) Name() string { return structs.OrderSRTF }
+func (SRTF) Name() structs.Order { return structs.OrderSRTF }
 
 // Key is the remaining time.
 func (SRTF) Key(w *scheduler.Workload, at *Scene) Key { return Key{int64(at.Left(w))} }
@@ -52,7 +52,7 @@ func (SRTF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 type SRSF struct{}
 
 // Name is "srsf".
-func (SRSF) Name() string { return structs.OrderSRSF }
+func (SRSF) Name() structs.Order { return structs.OrderSRSF }
 
 // Key is the remaining area in GPU-microseconds; of work without GPUs, in microseconds.
 func (SRSF) Key(w *scheduler.Workload, at *Scene) Key { return Key{at.area(w)} }

@@ -20,7 +20,7 @@ type Weighted struct{}
 const quantum = 10 * time.Minute
 
 // Name is "weighted-fair".
-func (Weighted) Name() string { return structs.OrderWeighted }
+func (Weighted) Name() structs.Order { return structs.OrderWeighted }
 
 // Key orders the workloads of one submitter: by priority.
 func (Weighted) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }

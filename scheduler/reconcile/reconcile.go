@@ -517,18 +517,18 @@ func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.
 // limit before it failed starts again from the first delay.
 func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end structs.LogTime) time.Duration {
 	n := len(past)
-	if n == 0 || p.DelayFunction == "" || p.DelayFunction == "constant" {
+	if n == 0 || p.DelayFunction == "" || p.DelayFunction == structs.DelayConstant {
 		return p.Delay
 	}
 	last := past[n-1]
 	d := last.Delay
 	switch p.DelayFunction {
-	case "exponential":
+	case structs.DelayExponential:
 		d = max(last.Delay, p.Delay)
 		if last.Delay >= p.Delay {
 			d = 2 * last.Delay
 		}
-	case "fibonacci":
+	case structs.DelayFibonacci:
 		switch {
 		case last.Delay < p.Delay:
 			d = p.Delay

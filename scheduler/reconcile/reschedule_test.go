@@ -16,14 +16,14 @@ func TestNextReschedule(t *testing.T) {
 		want   time.Duration
 		may    bool
 	}{
-		{"constant", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "constant"}, []time.Duration{5 * sec, 5 * sec}, 5 * sec, true},
-		{"exponential first", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: time.Hour}, nil, 5 * sec, true},
-		{"exponential", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: time.Hour}, []time.Duration{5 * sec, 10 * sec}, 20 * sec, true},
-		{"exponential at its limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: 2 * time.Minute}, []time.Duration{80 * sec}, 2 * time.Minute, true},
-		{"ran longer than the limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: 30 * sec}, []time.Duration{20 * sec}, 5 * sec, true},
-		{"fibonacci second", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec}, 5 * sec, true},
-		{"fibonacci third", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec}, 10 * sec, true},
-		{"fibonacci fifth", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec, 10 * sec, 15 * sec}, 25 * sec, true},
+		{"constant", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayConstant}, []time.Duration{5 * sec, 5 * sec}, 5 * sec, true},
+		{"exponential first", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayExponential, MaxDelay: time.Hour}, nil, 5 * sec, true},
+		{"exponential", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayExponential, MaxDelay: time.Hour}, []time.Duration{5 * sec, 10 * sec}, 20 * sec, true},
+		{"exponential at its limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayExponential, MaxDelay: 2 * time.Minute}, []time.Duration{80 * sec}, 2 * time.Minute, true},
+		{"ran longer than the limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayExponential, MaxDelay: 30 * sec}, []time.Duration{20 * sec}, 5 * sec, true},
+		{"fibonacci second", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayFibonacci, MaxDelay: time.Hour}, []time.Duration{5 * sec}, 5 * sec, true},
+		{"fibonacci third", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayFibonacci, MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec}, 10 * sec, true},
+		{"fibonacci fifth", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: structs.DelayFibonacci, MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec, 10 * sec, 15 * sec}, 25 * sec, true},
 		{"attempts used up", structs.Reschedule{Attempts: 2, Interval: time.Hour, Delay: sec}, []time.Duration{sec, sec}, 0, false},
 		{"attempts long ago", structs.Reschedule{Attempts: 2, Interval: 90 * sec, Delay: sec}, []time.Duration{sec, sec}, sec, true},
 		{"no policy", structs.Reschedule{}, nil, 0, false},
