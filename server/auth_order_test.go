@@ -142,7 +142,7 @@ func TestTokensOfAnotherRegion(t *testing.T) {
 		})
 		east, west := c.servers[0], c.servers[1]
 		waitFor(t, 30*time.Second, "leaders", func() bool { return east.IsLeader() && west.IsLeader() })
-		waitFor(t, 30*time.Second, "gossip", func() bool { return len(east.gossip.serversOf("west")) == 1 })
+		waitFor(t, 30*time.Second, "gossip", func() bool { return len(east.members.ServersOf("west")) == 1 })
 		token := c.bootstrapACL(1)
 		list := func(h rpc.Header) error {
 			h.Region = "west"

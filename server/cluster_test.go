@@ -352,7 +352,7 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 		lead := c.leader()
 		gone := (lead + 1) % 3
 		peers := func() int {
-			servers, err := c.servers[lead].raftServers()
+			servers, err := c.servers[lead].members.RaftServers()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -384,7 +384,7 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 			}
 			return err == nil && voters == 3
 		})
-		h := c.servers[lead].health()
+		h := c.servers[lead].members.Health()
 		if len(h.Servers) != 3 || h.Leader == "" {
 			t.Fatalf("autopilot's view: %+v", h)
 		}

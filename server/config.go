@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/memberlist"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -45,7 +45,7 @@ type Config struct {
 	TLSServer *tls.Config        // for the listeners; nil is plaintext
 	TLSClient func() *tls.Config // for connections to other servers; required with TLSServer
 
-	Gossip GossipConfig
+	Gossip member.GossipConfig
 	Raft   replica.RaftConfig
 
 	ACL           bool // enforce access control; else every caller is management
@@ -75,22 +75,6 @@ type Config struct {
 type TestingKnobs struct {
 	Replica        replica.TestingKnobs
 	BeforeSchedule func(in scheduler.Input) // called in each pass before it decides, or nil; may panic
-}
-
-// GossipConfig is how servers and agents find each other (D12).
-type GossipConfig struct {
-	Transport     memberlist.Transport // or nil: TCP and UDP on BindAddr:BindPort
-	BindAddr      string               // "0.0.0.0"
-	BindPort      int                  // 0: any port
-	AdvertiseAddr string               // IP that others gossip to; "" is found from the bind address
-	AdvertisePort int                  // 0: the bind port
-	Key           []byte               // 16, 24 or 32 bytes; required unless Dev or bound to loopback
-	Keyring       [][]byte             // further keys that are accepted
-	Join          []string             // joined once at start; failing is an error of Run
-	RetryJoin     []string             // joined until it works
-	RetryInterval time.Duration        // 0: 5 s at most, growing from 250 ms
-	Disabled      bool                 // no gossip at all: a single server
-	AllowPlain    bool                 // the configuration spells out that it is insecure
 }
 
 func (c *Config) setDefaults() error {

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/smalldisk"
+	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -34,7 +35,7 @@ func diskServer(t *testing.T, dir string, edit func(*Config)) (*Server, func()) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "one", DataDir: dir, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Gossip: GossipConfig{Disabled: true}, Logger: testLogger(t)}
+	cfg := Config{Name: "one", DataDir: dir, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Gossip: member.GossipConfig{Disabled: true}, Logger: testLogger(t)}
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -97,7 +98,7 @@ func TestRaftLogSettings(t *testing.T) {
 	}
 	h := memnet.New().Host("two")
 	l, _ := h.Listen(4647)
-	cfg := Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: GossipConfig{Disabled: true}}
+	cfg := Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: member.GossipConfig{Disabled: true}}
 	cfg.Raft.Log.Backend = raftlog.BoltDB
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "muster operator raft migrate-backend -to boltdb") {
 		t.Errorf("a server with the other backend: %v, want a refusal that names the command", err)
@@ -130,7 +131,7 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	// A second process on the same directory says so instead of hanging or damaging it.
 	h := memnet.New().Host("two")
 	l, _ := h.Listen(4647)
-	if _, err := New(Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: GossipConfig{Disabled: true}}); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := New(Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: member.GossipConfig{Disabled: true}}); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second server on the directory: %v", err)
 	}
 }
@@ -152,7 +153,7 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	s, stop := diskServer(t, dir, edit)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
 	// Two dead servers make the majority unreachable.
-	if err := s.autopilot.AddServer(&autopilot.Server{ID: "dead", Address: "dead:1"}); err != nil {
+	if err := s.members.Autopilot.AddServer(&autopilot.Server{ID: "dead", Address: "dead:1"}); err != nil {
 		t.Fatal(err)
 	}
 	id := s.ID()
@@ -163,7 +164,7 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	}
 	s, stop = diskServer(t, dir, edit)
 	defer stop()
-	servers, err := s.raftServers()
+	servers, err := s.members.RaftServers()
 	if err != nil || len(servers) != 1 {
 		t.Fatalf("servers after recovery: %v, %v", servers, err)
 	}

@@ -26,14 +26,8 @@ func (s *Server) registerNodes() {
 	handle(s, methods.NodeSaveTurn, s.nodeSaveTurn)
 }
 
-// heartbeatTTL is what nodes are told when no leader service decides.
-const heartbeatTTL = 10 * time.Second
-
 func (s *Server) beat(id structs.NodeID) time.Duration {
-	if s.Hooks.Beat == nil {
-		return heartbeatTTL
-	}
-	return s.Hooks.Beat(id, s.cfg.Now())
+	return s.beats.Beat(id, s.cfg.Now())
 }
 
 // nodeRegister writes what a node reports of itself and makes it ready.
@@ -68,7 +62,7 @@ func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.Nod
 	if meta := snap.ClusterMeta(); meta != nil {
 		resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
 	}
-	resp.HeartbeatTTL, resp.Servers = ttl, s.gossip.servers()
+	resp.HeartbeatTTL, resp.Servers = ttl, s.members.Servers()
 	return resp, nil
 }
 
@@ -84,7 +78,7 @@ func readyEvent(n *structs.Node) *structs.NodeEvent {
 func (s *Server) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.Published()
 	n := p.Snapshot.NodeByID(req.NodeID)
-	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.gossip.servers()}
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.members.Servers()}
 	if n == nil {
 		resp.Unknown = true
 		return resp, nil
@@ -96,9 +90,7 @@ func (s *Server) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.No
 		return nil, structs.Errorf(structs.CodeInvalid, "a node reports itself ready, initializing or down, not %q", want)
 	}
 	if want == structs.NodeDown {
-		if s.Hooks.Left != nil {
-			s.Hooks.Left(n.ID)
-		}
+		s.beats.Left(n.ID)
 	} else {
 		resp.HeartbeatTTL = s.beat(n.ID)
 	}
@@ -262,7 +254,7 @@ func (s *Server) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.Node
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is no port", u.ID, u.GangPort)
 		}
 	}
-	idx, err := s.observed.add(ctx, req.Updates)
+	idx, err := s.observed.Add(ctx, req.Updates)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +281,7 @@ func (s *Server) nodeEvent(ctx context.Context, c *rpc.Call, req *methods.NodeEv
 }
 
 func (s *Server) nodeServers(ctx context.Context, c *rpc.Call, req *methods.NodeServersRequest) (*methods.NodeServersResponse, error) {
-	return &methods.NodeServersResponse{Servers: s.gossip.servers()}, nil
+	return &methods.NodeServersResponse{Servers: s.members.Servers()}, nil
 }
 
 // clipChanged bounds an answer to the oldest changes, and gives the index that the agent has then seen.

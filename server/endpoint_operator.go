@@ -37,7 +37,7 @@ func (s *Server) registerOperator() {
 	handle(s, methods.AutopilotSet, s.autopilotSet)
 	handle(s, methods.PredictionsGet, s.predictions)
 	handle(s, methods.AutopilotHealth, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.AutopilotHealthResponse, error) {
-		return s.health(), nil
+		return s.members.Health(), nil
 	})
 	rpc.HandleStream(s.reg, methods.SnapshotSave, s.snapshotSave)
 	rpc.HandleStream(s.reg, methods.SnapshotRestore, s.snapshotRestore)
@@ -51,7 +51,7 @@ func (s *Server) registerOperator() {
 		return &methods.StatusLeaderResponse{Leader: addr}, nil
 	})
 	handle(s, methods.StatusPeers, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusPeersResponse, error) {
-		servers, err := s.raftServers()
+		servers, err := s.members.RaftServers()
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func (s *Server) registerOperator() {
 		return resp, nil
 	})
 	handle(s, methods.StatusRegions, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusRegionsResponse, error) {
-		return &methods.StatusRegionsResponse{Regions: s.gossip.regions()}, nil
+		return &methods.StatusRegionsResponse{Regions: s.members.Regions()}, nil
 	})
 	handle(s, methods.StatusHash, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusHashResponse, error) {
 		snap := s.Published().Snapshot
@@ -76,14 +76,6 @@ func (s *Server) registerOperator() {
 	})
 	handle(s, methods.SigningKeys, s.signingKeys)
 	handle(s, methods.ACLAuthorize, s.aclAuthorize)
-}
-
-func (s *Server) raftServers() ([]raft.Server, error) {
-	servers, _, err := s.replica.Configuration()
-	if err != nil {
-		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
-	}
-	return servers, nil
 }
 
 func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.RaftConfigurationResponse, error) {
@@ -111,7 +103,7 @@ func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *method
 
 // peer finds a raft server by id or address.
 func (s *Server) peer(req *methods.RaftPeerRequest) (raft.Server, error) {
-	servers, err := s.raftServers()
+	servers, err := s.members.RaftServers()
 	if err != nil {
 		return raft.Server{}, err
 	}
@@ -210,7 +202,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 func (s *Server) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
 	resp := &methods.AutopilotConfigResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
-		in := pilot{s}.AutopilotConfig()
+		in := s.members.AutopilotConfig()
 		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
 			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
 		if c := p.Snapshot.AutopilotConfig(); c != nil {

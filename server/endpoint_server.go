@@ -5,16 +5,19 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/structs"
 )
 
 // registerServers serves what servers ask each other.
 func (s *Server) registerServers() {
 	handle(s, methods.ServerInfo, s.serverInfoHere)
-	handle(s, methods.ServerKeyring, s.keyring)
+	handle(s, methods.ServerKeyring, func(_ context.Context, _ *rpc.Call, req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
+		return s.members.KeyringHere(req)
+	})
 	handle(s, methods.ServerHashes, s.serverHashes)
 	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
-		return &methods.ServerHasNodeResponse{Has: s.nodes.find(req.NodeID) != nil}, nil
+		return &methods.ServerHasNodeResponse{Has: s.nodes.Find(req.NodeID) != nil}, nil
 	})
 	handle(s, methods.ServerAuthenticate, s.serverAuthenticate)
 	handle(s, methods.ServerJoin, s.serverJoin)
@@ -38,7 +41,7 @@ func (s *Server) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods
 }
 
 func (s *Server) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerInfoResponse, error) {
-	own := s.ownStats()
+	own := s.members.OwnStats()
 	resp := &methods.ServerInfoResponse{
 		ID: s.cfg.ID, Name: s.cfg.Name, Address: s.cfg.Advertise, Version: s.cfg.Version, Region: s.cfg.Region,
 		Bootstrapped: s.replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
@@ -52,10 +55,10 @@ func (s *Server) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyReques
 
 // serverJoin lets a server without gossip ask the leader to be added.
 func (s *Server) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJoinRequest) (*methods.WriteResponse, error) {
-	if req.ID == "" || !hostPort(req.Address) {
+	if req.ID == "" || !member.HostPort(req.Address) {
 		return nil, structs.Errorf(structs.CodeInvalid, "joining takes an id and an address host:port, got %q and %q", req.ID, req.Address)
 	}
-	if err := s.addServer(ctx, memberOf(req, s.cfg.Region)); err != nil {
+	if err := s.members.AddServer(ctx, member.Joining(req, s.cfg.Region)); err != nil {
 		return nil, err
 	}
 	return &methods.WriteResponse{Index: s.Published().Index}, nil

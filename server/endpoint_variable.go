@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/keystore"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
@@ -31,11 +32,11 @@ func variableMeta(v *structs.Variable) methods.VariableMeta {
 
 // opened is a variable with its items.
 func (s *Server) opened(ctx context.Context, v *structs.Variable) (*methods.Variable, error) {
-	key, _, err := s.fetchSealKey(ctx, v.KeyID)
+	key, _, err := s.keys.Fetch(ctx, v.KeyID)
 	if err != nil {
 		return nil, err
 	}
-	items, err := unseal(key, v)
+	items, err := keystore.Unseal(key, v)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +120,11 @@ func (s *Server) variableSet(ctx context.Context, c *rpc.Call, req *methods.Vari
 	}
 	var res structs.Result
 	for try := 0; ; try++ {
-		id, key, err := s.activeSealKey(ctx)
+		id, key, err := s.keys.Active(ctx)
 		if err != nil {
 			return nil, err
 		}
-		sealed, err := seal(key, ns, req.Path, req.Items)
+		sealed, err := keystore.Seal(key, ns, req.Path, req.Items)
 		if err != nil {
 			return nil, err
 		}

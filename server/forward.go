@@ -116,7 +116,7 @@ func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*
 		return nil, err
 	}
 	var last error
-	for _, addr := range s.gossip.serversOf(c.Region) {
+	for _, addr := range s.members.ServersOf(c.Region) {
 		reply, err := s.forward(ctx, c, addr)
 		if err == nil || structs.CodeOf(err) != structs.CodeUnavailable || c.Stream() != nil {
 			return reply, err
@@ -126,5 +126,5 @@ func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*
 	if last != nil {
 		return nil, last
 	}
-	return nil, structs.Errorf(structs.CodeInvalid, "no path to region %q; known are %v", c.Region, s.gossip.regions())
+	return nil, structs.Errorf(structs.CodeInvalid, "no path to region %q; known are %v", c.Region, s.members.Regions())
 }

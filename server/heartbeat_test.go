@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"math/rand"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,87 +12,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func beatID(i int) structs.NodeID {
-	return structs.DeriveID[structs.NodeID](structs.Seed{}, "n", "", uint64(i))
-}
-
-// TestBeatTableAgainstOracle: the heap gives what a scan gives, in the same order.
-func TestBeatTableAgainstOracle(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewSource(seed))
-	tab := &beatTable{nodes: map[structs.NodeID]*beat{}}
-	want := map[structs.NodeID]time.Time{}
-	now := time.Unix(1000, 0)
-	expired := 0
-	for range 50_000 {
-		id := beatID(r.Intn(50))
-		switch r.Intn(6) {
-		case 0, 1, 2:
-			ttl := tab.beat(id, now)
-			if ttl < beatTTL || ttl > beatTTL+beatTTL/beatJitter {
-				t.Fatalf("time of %s in a fleet of %d", ttl, len(tab.nodes))
-			}
-			want[id] = now.Add(ttl + beatGrace)
-		case 3:
-			tab.remove(id)
-			delete(want, id)
-		case 4:
-			now = now.Add(time.Duration(r.Intn(3000)) * time.Millisecond)
-			if r.Intn(200) == 0 {
-				floor := now.Add(time.Second)
-				tab.floor(floor)
-				for k, d := range want {
-					if d.Before(floor) {
-						want[k] = floor
-					}
-				}
-			}
-		default:
-			var due []structs.NodeID
-			for k, d := range want {
-				if !d.After(now) {
-					due = append(due, k)
-				}
-			}
-			slices.SortFunc(due, func(a, b structs.NodeID) int {
-				if c := want[a].Compare(want[b]); c != 0 {
-					return c
-				}
-				return slices.Compare(a[:], b[:])
-			})
-			due = due[:min(len(due), 3)]
-			got := tab.expired(now, 3)
-			if !slices.Equal(got, due) {
-				t.Fatalf("expired %v, want %v", got, due)
-			}
-			for _, k := range got {
-				delete(want, k)
-			}
-			expired += len(got)
-		}
-	}
-	if expired == 0 {
-		t.Error("nothing expired: the run proves nothing")
-	}
-}
-
-// TestBeatRateIsBounded: a large fleet beats less often, spread over time.
-func TestBeatRateIsBounded(t *testing.T) {
-	tab := &beatTable{nodes: map[structs.NodeID]*beat{}}
-	now := time.Unix(1000, 0)
-	for i := range 50_000 {
-		tab.nodes[beatID(i)] = &beat{id: beatID(i), pos: -1}
-	}
-	var sum time.Duration
-	for i := range 50_000 {
-		sum += tab.beat(beatID(i), now)
-	}
-	if mean := sum / 50_000; time.Duration(50_000)*time.Second/mean > beatRateMax {
-		t.Errorf("a mean time of %s for 50,000 nodes is more than %d beats a second", mean, beatRateMax)
-	}
-}
-
 // TestMissedHeartbeat: a silent node is down within 20 s and its work is elsewhere; when it beats again it is ready.
 func TestMissedHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +20,7 @@ func TestMissedHeartbeat(t *testing.T) {
 		register(t, s, passJob("web", 6, nil))
 		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 6 })
 		time.Sleep(2 * time.Minute)
-		if m := s.HeartbeatMetrics(); m.Missed != 0 || m.Beats < 60 {
+		if m := s.beats.Metrics(); m.Missed != 0 || m.Beats < 60 {
 			t.Fatalf("two quiet minutes: %+v", m)
 		}
 		index := s.Published().Index

@@ -127,7 +127,7 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 	s.replica.NewTerm()
 	s.lead.ready.Store(term)
 	for ctx.Err() == nil {
-		err := s.bootstrap(ctx)
+		err := s.members.InitCluster(ctx)
 		if err == nil {
 			return true
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/server/events"
+	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -68,7 +69,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := New(Config{Name: "one", InMemory: true, BootstrapExpect: 1, ACL: true, Listeners: []net.Listener{l}, Dial: h.Dial,
-		Gossip: GossipConfig{Disabled: true}, TLSServer: src["server"].RPCServer(), TLSClient: src["server"].Client, Logger: testLogger(t)})
+		Gossip: member.GossipConfig{Disabled: true}, TLSServer: src["server"].RPCServer(), TLSClient: src["server"].Client, Logger: testLogger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

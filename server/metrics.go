@@ -13,8 +13,7 @@ import (
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
 	streams                                   atomic.Int64
-	vouching                                  atomic.Int64 // questions to the leader in flight
-	unhealthy                                 atomic.Bool
+	vouching                                  atomic.Int64                                  // questions to the leader in flight
 	observe                                   func(method, code string, took time.Duration) // Config.ObserveRPC
 }
 

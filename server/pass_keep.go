@@ -25,7 +25,6 @@ type decisions struct {
 	reports   reportStore
 	inputs    inputStore
 	totals    totals
-	beats     *heartbeats
 	duties    dutyMetrics
 	collect   collector
 	advising  atomic.Int64 // searches for advice in progress
@@ -34,10 +33,8 @@ type decisions struct {
 
 // installDecisions sets the hooks behind which the services are. Called from New, before anything runs.
 func (s *Server) installDecisions() {
-	s.decide.beats, s.decide.dry = newHeartbeats(), make(turnstile, dryMax)
+	s.decide.dry = make(turnstile, dryMax)
 	s.decide.collect.force = make(chan chan error)
-	s.Hooks.Beat = s.decide.beats.beat
-	s.Hooks.Left = s.decide.beats.left
 	s.Hooks.Collect = s.collectNow
 	s.Hooks.ForcePeriodic = s.forcePeriodic
 	s.Hooks.NextLaunch = duty.NextLaunch
@@ -176,7 +173,7 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 
 // addDecisionStats adds what the deciding services count to the agent's figures.
 func (s *Server) addDecisionStats(out map[string]string) {
-	f, h := s.PassMetrics(), s.HeartbeatMetrics()
+	f, h := s.PassMetrics(), s.beats.Metrics()
 	c, e := s.clusterMetrics(), s.Predictions()
 	for i, name := range clusterMetricNames {
 		out[name] = strconv.FormatInt(c[i], 10)

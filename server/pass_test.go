@@ -69,7 +69,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 			continue
 		}
 		if beat {
-			s.Hooks.Beat(n.ID, s.cfg.Now())
+			s.beats.Beat(n.ID, s.cfg.Now())
 		}
 		for _, a := range snap.AllocsByNode(n.ID) {
 			switch {

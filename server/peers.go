@@ -13,7 +13,7 @@ import (
 // peers lets the replica ask the other servers for the hashes of their states.
 type peers struct{ s *Server }
 
-func (p peers) Others() []string { return p.s.gossip.otherServers() }
+func (p peers) Others() []string { return p.s.members.OtherServers() }
 
 func (p peers) Hashes(ctx context.Context, addr string) (replica.Hashes, error) {
 	resp, err := rpc.Invoke(ctx, p.s.pool.To(addr), methods.ServerHashes, rpc.Header{}, &methods.EmptyRequest{})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/keystore"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,7 +26,7 @@ func keyList(t *testing.T, s *Server) []methods.SealKeyInfo {
 func rotate(t *testing.T, s *Server, full bool) string {
 	t.Helper()
 	r := call(t, s, methods.SealKeyRotate, rpc.Header{}, &methods.SealKeyRotateRequest{Full: full})
-	if r.Key.State != sealKeyActive || r.Key.CreateTime == 0 || r.Index == 0 || s.Published().Snapshot.ActiveSealKey() != r.Key.ID {
+	if r.Key.State != keystore.StateActive || r.Key.CreateTime == 0 || r.Index == 0 || s.Published().Snapshot.ActiveSealKey() != r.Key.ID {
 		t.Fatalf("rotated: %+v", r)
 	}
 	return r.Key.ID
@@ -154,7 +155,7 @@ func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 			t.Errorf("a refused rotation changed the key from %s to %s", first, got)
 		}
 		for i, s := range c.servers {
-			if files, err := os.ReadDir(s.keys.dir); err != nil || i != away && len(files) != 1 {
+			if files, err := os.ReadDir(filepath.Join(s.cfg.DataDir, "keystore")); err != nil || i != away && len(files) != 1 {
 				t.Errorf("server %d has the files %v after a refused rotation: %v", i, files, err)
 			}
 		}
@@ -168,7 +169,7 @@ func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 		}
 		active := c.servers[lead].Published().Snapshot.ActiveSealKey()
 		for i, s := range c.servers {
-			if key, err := s.keys.get(active); key == nil || err != nil {
+			if key, err := s.keys.Get(active); key == nil || err != nil {
 				t.Errorf("server %d lacks the key that is used: %v", i, err)
 			}
 		}
@@ -237,7 +238,7 @@ func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 		}
 		c.converge()
 		for i, s := range c.servers {
-			if key, _ := s.keys.get(first); key != nil {
+			if key, _ := s.keys.Get(first); key != nil {
 				t.Errorf("server %d still has the removed key", i)
 			}
 		}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/muster-sched/muster/server/keystore"
+	"github.com/muster-sched/muster/server/member"
+	"github.com/muster-sched/muster/server/nodes"
 	"net"
 	"os"
 	"sync"
@@ -11,8 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/events"
@@ -33,19 +36,18 @@ type Server struct {
 
 	lead leadership
 
-	hub        *watch.Hub
-	ring       *events.Ring
-	auth       *auth.Guard
-	keys       *keystore
-	nodes      *nodeSessions
-	gossip     *members
-	observed   *observations
-	decide     decisions
-	lines      checkpointLines
-	autopilot  *autopilot.Autopilot
-	memberWake chan struct{}
-	metrics    metrics
-	started    time.Time
+	hub      *watch.Hub
+	ring     *events.Ring
+	auth     *auth.Guard
+	keys     *keystore.Keystore
+	nodes    *nodes.Sessions
+	members  *member.Members
+	observed *nodes.Observations
+	beats    *nodes.Heartbeats
+	decide   decisions
+	lines    checkpointLines
+	metrics  metrics
+	started  time.Time
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -72,18 +74,25 @@ func New(cfg Config) (s *Server, err error) {
 	}
 	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.memberWake = make(chan struct{}, 1)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
 	s.ring = events.NewRing()
 	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: cfg.Now, Published: s.Published})
-	s.nodes = newNodeSessions()
+	s.nodes = nodes.NewSessions()
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
 	})
-	s.observed = newObservations(s)
+	s.observed = nodes.NewObservations(s.Propose)
+	s.beats = nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane})
 
-	if s.keys, err = newKeystore(&s.cfg); err != nil {
+	keyDir := cfg.DataDir
+	if cfg.InMemory {
+		keyDir = ""
+	}
+	if s.keys, err = keystore.Open(keystore.Environment{DataDir: keyDir, Log: cfg.Logger, Published: s.Published, Apply: s.ApplyLane,
+		To:      func(addr string) rpc.Caller { return s.pool.To(addr) },
+		Servers: func() (map[string]bool, int, error) { return s.members.RaftPeers() },
+	}); err != nil {
 		return nil, err
 	}
 
@@ -113,12 +122,37 @@ func New(cfg Config) (s *Server, err error) {
 	if err := s.replica.Start(s.rpc.RaftConns()); err != nil {
 		return nil, err
 	}
-	s.autopilot = newAutopilot(s)
-	if s.gossip, err = s.startGossip(); err != nil {
+	if s.members, err = member.New(s.memberEnvironment()); err != nil {
 		return nil, err
 	}
 	s.install()
 	return s, nil
+}
+
+// memberEnvironment is what membership needs of this server.
+func (s *Server) memberEnvironment() member.Environment {
+	c := s.cfg.Gossip
+	c.AllowPlain = c.AllowPlain || s.cfg.Dev
+	return member.Environment{
+		Name: s.cfg.Name,
+		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
+			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build},
+		Gossip: c, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.ApplyLane,
+	}
+}
+
+// Members returns all servers and agents that gossip knows, nil without gossip.
+func (s *Server) Members() []gossip.Member { return s.members.All() }
+
+// Gossip returns this server's gossip, or nil: for joining, leaving and the keyring.
+func (s *Server) Gossip() *gossip.Gossip { return s.members.Gossip() }
+
+// Join contacts other servers by gossip and returns how many answered.
+func (s *Server) Join(addrs []string) (int, error) { return s.members.Join(addrs) }
+
+// Keyring changes or lists the gossip keys of all servers. See member.Members.Keyring.
+func (s *Server) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
+	return s.members.Keyring(ctx, op, key)
 }
 
 // Run serves until ctx ends or Close is called, then closes. Its error says why it could not go on.
@@ -129,8 +163,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
-	run(func() { s.gossip.run(s.ctx) })
-	run(func() { s.runKeystore(s.ctx) })
+	run(func() { s.members.Run(s.ctx) })
+	run(func() { s.keys.Run(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {
 			if err := s.rpc.Serve(l); err != nil && !errors.Is(err, rpc.ErrServerClosed) {
@@ -140,7 +174,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	var err error
 	if len(s.cfg.Gossip.Join) > 0 {
-		if n, jerr := s.gossip.join(s.cfg.Gossip.Join); n == 0 {
+		if n, jerr := s.members.Join(s.cfg.Gossip.Join); n == 0 {
 			err = fmt.Errorf("join %v: %w", s.cfg.Gossip.Join, jerr)
 		}
 	}
@@ -163,8 +197,8 @@ func (s *Server) Close() error {
 	}
 	defer close(s.closed)
 	s.cancel()
-	if s.gossip != nil {
-		s.gossip.close()
+	if s.members != nil {
+		s.members.Close()
 	}
 	s.replica.Stop()
 	s.pool.Close()
@@ -197,7 +231,7 @@ func (s *Server) Leave(ctx context.Context) error {
 			}
 		}
 	}
-	return s.gossip.leave(ctx)
+	return s.members.Leave(ctx)
 }
 
 // Caller reaches this server's methods from within the process. Requests and responses are shared, not copied: the

@@ -13,11 +13,11 @@ import (
 // leaderServices is everything that runs while this server leads, in starting order. All share one context.
 func (s *Server) leaderServices() []Service {
 	return []Service{
-		{"clock", s.runClock},
-		{"members", s.runMembers},
-		{"autopilot", s.runAutopilot},
-		{"reseal", s.runReseal},
-		{"heartbeats", s.runHeartbeats},
+		{"clock", s.members.RunClock},
+		{"members", s.members.RunMembers},
+		{"autopilot", s.members.RunAutopilot},
+		{"reseal", s.keys.Reseal},
+		{"heartbeats", s.beats.Run},
 		{"passes", s.runScheduler},
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
@@ -34,10 +34,6 @@ func (s *Server) leaderServices() []Service {
 // Hooks are what leader services offer to endpoints. Each is nil until its service sets it; endpoints say so when they
 // need one that is missing. They are set in New, before anything runs.
 type Hooks struct {
-	// Beat tells of a sign of life of a node, and answers when the next one is due.
-	Beat func(id structs.NodeID, now time.Time) (ttl time.Duration)
-	// Left tells that a node said goodbye.
-	Left func(id structs.NodeID)
 	// Collect collects garbage now, thresholds ignored.
 	Collect func(ctx context.Context) error
 	// ForcePeriodic launches a periodic job now.
@@ -48,8 +44,6 @@ type Hooks struct {
 	Reports func(key structs.JobKey) []*structs.GroupReport
 	// Queue is the pending list in queue order; nil order means by priority, then submit index.
 	Queue func() []structs.JobKey
-	// ClientDied hints that gossip believes a node's agent dead (D12): probe before shortening anything.
-	ClientDied func(id structs.NodeID)
 }
 
 func panicError(what string, p any) error {

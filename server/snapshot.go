@@ -116,7 +116,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	actx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
-	if err := s.bootstrap(actx); err != nil {
+	if err := s.members.InitCluster(actx); err != nil {
 		return err
 	}
 	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.

@@ -18,7 +18,7 @@ func (s *Server) Stats() map[string]string {
 		"leader_addr":         addr,
 		"leader_id":           id,
 		"bootstrap":           strconv.FormatBool(s.cfg.BootstrapExpect == 1),
-		"known_regions":       strconv.Itoa(len(s.gossip.regions())),
+		"known_regions":       strconv.Itoa(len(s.members.Regions())),
 		"applied_index":       strconv.FormatUint(uint64(p.Index), 10),
 		"apply_gap":           strconv.FormatUint(rep.Gap, 10),
 		"apply_entries":       n(rep.Entries),
@@ -34,7 +34,7 @@ func (s *Server) Stats() map[string]string {
 		"rpc_forwarded":       n(f.forwarded.Load()),
 		"rpc_refused":         n(f.refused.Load()),
 		"rpc_sessions":        strconv.Itoa(s.rpc.Sessions()),
-		"node_sessions":       strconv.Itoa(s.nodes.count()),
+		"node_sessions":       strconv.Itoa(s.nodes.Count()),
 		"reads":               n(s.hub.Reads.Load()),
 		"blocking_queries":    n(s.hub.Watches.Load()),
 		"event_streams":       n(f.streams.Load()),
@@ -46,7 +46,7 @@ func (s *Server) Stats() map[string]string {
 		"evaluations":         strconv.Itoa(p.Snapshot.EvalCount()),
 		"view_chunks_copied":  strconv.Itoa(p.View.ChunksCopied()),
 		"last_contact":        s.lastContact().Round(time.Millisecond).String(),
-		"healthy":             strconv.FormatBool(!f.unhealthy.Load()),
+		"healthy":             strconv.FormatBool(!s.members.Unhealthy.Load()),
 		"quarantined":         strconv.FormatBool(s.replica.Quarantined() != ""),
 	}
 	s.addDecisionStats(out)

@@ -288,31 +288,6 @@ func TestVariablesAreSealedOnDisk(t *testing.T) {
 	}
 }
 
-// A sealed value holds only for its own name.
-func TestSealBindsTheName(t *testing.T) {
-	key := bytes.Repeat([]byte{7}, sealKeyBytes)
-	b, err := seal(key, "default", "a", map[string]string{"k": "v"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if items, err := unseal(key, &structs.Variable{Namespace: "default", Path: "a", Sealed: b}); err != nil || items["k"] != "v" {
-		t.Fatal(items, err)
-	}
-	other := bytes.Clone(b)
-	other[len(other)-1] ^= 1
-	for what, v := range map[string]*structs.Variable{
-		"another path": {Namespace: "default", Path: "b", Sealed: b}, "another namespace": {Namespace: "x", Path: "a", Sealed: b},
-		"another text": {Namespace: "default", Path: "a", Sealed: other}, "cut": {Namespace: "default", Path: "a", Sealed: b[:9]}, "nothing": {Namespace: "default", Path: "a"},
-	} {
-		if items, err := unseal(key, v); err == nil {
-			t.Errorf("%s: opened as %v", what, items)
-		}
-	}
-	if _, err := unseal(bytes.Repeat([]byte{8}, sealKeyBytes), &structs.Variable{Namespace: "default", Path: "a", Sealed: b}); err == nil {
-		t.Error("another key opens it")
-	}
-}
-
 // Variables outlive the leader that made their key: every server gets the key, also one that was away when it was made.
 func TestVariablesOutliveTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -349,7 +324,7 @@ func TestVariablesOutliveTheLeader(t *testing.T) {
 			return value
 		}
 		set(follower, "a", "one")
-		if s := c.servers[away].keys; len(s.keys) != 0 {
+		if ids := c.servers[away].keys.IDs(); len(ids) != 0 {
 			t.Error("a server that is cut off has the key")
 		}
 		c.net.Heal()
@@ -359,7 +334,7 @@ func TestVariablesOutliveTheLeader(t *testing.T) {
 			if got := get(i, "a", true); got != "one" {
 				t.Errorf("server %d reads %q", i, got)
 			}
-			if n := len(c.servers[i].keys.keys); n != 1 {
+			if n := len(c.servers[i].keys.IDs()); n != 1 {
 				t.Errorf("server %d has %d keys, want the one", i, n)
 			}
 		}

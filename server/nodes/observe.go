@@ -1,4 +1,4 @@
-package server
+package nodes
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 // Gathering of what agents saw.
 const (
 	observeWindow   = 10 * time.Millisecond // how long the first observation waits for others
-	observeBatchMax = 512                   // observations of one entry
-	observeQueueMax = 100_000               // observations waiting; further ones are CodeBusy and the agent tries again
+	observeBatchMax = 512                   // Observations of one entry
+	observeQueueMax = 100_000               // Observations waiting; further ones are CodeBusy and the agent tries again
 )
 
-// observations gathers the reports of all nodes into few log entries. Each report is answered when its entry is applied.
-type observations struct {
-	s *Server
+// Observations gathers the reports of all nodes into few log entries. Each report is answered when its entry is applied.
+type Observations struct {
+	propose func(lane replica.Lane, cmd structs.Command) *replica.Proposal
 
 	mu      sync.Mutex
 	waiting []observed
@@ -36,10 +36,13 @@ type observeResult struct {
 	err   error
 }
 
-func newObservations(s *Server) *observations { return &observations{s: s} }
+// NewObservations gathers reports for propose.
+func NewObservations(propose func(lane replica.Lane, cmd structs.Command) *replica.Proposal) *Observations {
+	return &Observations{propose: propose}
+}
 
-// add queues a report and waits for its entry.
-func (o *observations) add(ctx context.Context, updates []structs.AllocObserved) (structs.Index, error) {
+// Add queues a report and waits for its entry.
+func (o *Observations) Add(ctx context.Context, updates []structs.AllocObserved) (structs.Index, error) {
 	if len(updates) == 0 {
 		return 0, nil
 	}
@@ -47,7 +50,7 @@ func (o *observations) add(ctx context.Context, updates []structs.AllocObserved)
 	o.mu.Lock()
 	if o.count+len(updates) > observeQueueMax {
 		o.mu.Unlock()
-		return 0, structs.Errorf(structs.CodeBusy, "%d observations wait already; report again in a second", observeQueueMax)
+		return 0, structs.Errorf(structs.CodeBusy, "%d Observations wait already; report again in a second", observeQueueMax)
 	}
 	o.waiting = append(o.waiting, x)
 	o.count += len(updates)
@@ -76,14 +79,14 @@ func (o *observations) add(ctx context.Context, updates []structs.AllocObserved)
 	}
 }
 
-func (o *observations) takeLocked() []observed {
+func (o *Observations) takeLocked() []observed {
 	batch := o.waiting
 	o.waiting, o.count, o.timer = nil, 0, false
 	return batch
 }
 
 // flush writes a batch, in entries of bounded size, and answers its reports.
-func (o *observations) flush(batch []observed) {
+func (o *Observations) flush(batch []observed) {
 	for len(batch) > 0 {
 		var all []structs.AllocObserved
 		n := 0
@@ -93,7 +96,7 @@ func (o *observations) flush(batch []observed) {
 		}
 		part := batch[:n]
 		batch = batch[n:]
-		p := o.s.Propose(replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: all}})
+		p := o.propose(replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: all}})
 		go func() {
 			<-p.Done()
 			res, err := p.Result()

@@ -1,4 +1,4 @@
-package server
+package member
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 	"time"
 
@@ -19,16 +18,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// bootstrap gives a new cluster its identity and its signing key. Where both exist it writes nothing.
-func (s *Server) bootstrap(ctx context.Context) error {
+// InitCluster gives a new cluster its identity and its signing key. Where both exist it writes nothing.
+func (m *Members) InitCluster(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	snap := s.Published().Snapshot
+	snap := m.env.Replica.Published().Snapshot
 	if meta := snap.ClusterMeta(); meta == nil || meta.ID.IsZero() {
 		var id structs.ClusterID
 		rand.Read(id[:])
 		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-		if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
+		if _, err := m.env.Apply(ctx, replica.LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
 			return fmt.Errorf("name the cluster: %w", err)
 		}
 	}
@@ -37,7 +36,7 @@ func (s *Server) bootstrap(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
+		if _, err := m.env.Apply(ctx, replica.LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
 			return fmt.Errorf("write the signing key: %w", err)
 		}
 	}
@@ -66,42 +65,37 @@ func newSigningKey() (*structs.SigningKey, error) {
 // clockEvery is how often the leader compares its wall clock with the other servers'.
 const clockEvery = 10 * time.Second
 
-// runClock gives or refuses the consent of the servers' median to steps of log time (D11).
-func (s *Server) runClock(ctx context.Context, term uint64) error {
+// RunClock gives or refuses the consent of the servers' median to steps of log time (D11).
+func (m *Members) RunClock(ctx context.Context, term uint64) error {
 	t := time.NewTicker(clockEvery)
 	defer t.Stop()
 	for {
-		others := s.gossip.otherServers()
+		others := m.OtherServers()
 		offsets := []time.Duration{0} // this server's own
 		for _, addr := range others {
-			asked := s.cfg.Now()
-			info, err := s.serverInfo(ctx, addr)
+			asked := m.env.Now()
+			info, err := m.serverInfo(ctx, addr)
 			if err != nil || info.Now == 0 {
 				continue
 			}
-			mid := asked.Add(s.cfg.Now().Sub(asked) / 2)
+			mid := asked.Add(m.env.Now().Sub(asked) / 2)
 			offsets = append(offsets, info.Now.Time().Sub(mid))
 		}
 		// With no majority of clocks there is no consent; a single server has nobody to ask.
 		if len(offsets) > (len(others)+1)/2 {
 			slices.Sort(offsets)
 			median := offsets[(len(offsets)-1)/2]
-			if s.replica.Clock().Consent(median) && median != 0 {
-				s.log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
+			if m.env.Replica.Clock().Consent(median) && median != 0 {
+				m.env.Log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.replica.Clock().Jumped():
+		case <-m.env.Replica.Clock().Jumped():
 		case <-t.C:
 		}
 	}
-}
-
-func sortedUnique(s []string) []string {
-	sort.Strings(s)
-	return slices.Compact(s)
 }
 
 func sortedServerIDs(m map[raft.ServerID]*autopilot.ServerState) []raft.ServerID {

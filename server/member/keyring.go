@@ -1,4 +1,4 @@
-package server
+package member
 
 import (
 	"bytes"
@@ -24,30 +24,30 @@ const keyringTimeout = 3 * time.Second
 // Keyring lists, installs, uses or removes a gossip key (16, 24 or 32 bytes) on all servers of the region that have not
 // left. The answer says for each key how many servers have it and how many write with it. A server that does not answer
 // is an error, except in a list.
-func (s *Server) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
-	if s.gossip.g == nil {
+func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
+	if m.g == nil {
 		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
 	}
 	var others []gossip.Member
-	for _, m := range s.Members() {
-		if m.Role == gossip.RoleServer && m.Region == s.cfg.Region && m.ID != s.cfg.ID && m.Status != gossip.Left {
-			others = append(others, m)
+	for _, x := range m.g.Members() {
+		if x.Role == gossip.RoleServer && x.Region == m.env.Self.Region && x.ID != m.env.Self.ID && x.Status != gossip.Left {
+			others = append(others, x)
 		}
 	}
 	all := func(op string) (answers []*methods.ServerKeyringResponse, bad []string) {
 		req := &methods.ServerKeyringRequest{Op: op, Key: key}
-		for _, m := range others {
+		for _, x := range others {
 			actx, cancel := context.WithTimeout(ctx, keyringTimeout)
-			resp, err := rpc.Invoke(actx, s.pool.To(m.RPC), methods.ServerKeyring, rpc.Header{}, req)
+			resp, err := rpc.Invoke(actx, m.env.To(x.RPC), methods.ServerKeyring, rpc.Header{}, req)
 			cancel()
 			if err != nil {
-				bad = append(bad, fmt.Sprintf("%s: %v", m.Name, err))
+				bad = append(bad, fmt.Sprintf("%s: %v", x.Name, err))
 				continue
 			}
 			answers = append(answers, resp)
 		}
-		if resp, err := s.keyring(ctx, nil, req); err != nil {
-			bad = append(bad, fmt.Sprintf("%s: %v", s.cfg.Name, err))
+		if resp, err := m.KeyringHere(req); err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", m.env.Name, err))
 		} else {
 			answers = append(answers, resp)
 		}
@@ -81,9 +81,9 @@ func (s *Server) Keyring(ctx context.Context, op string, key []byte) (has, write
 	return has, writes, len(others) + 1, nil
 }
 
-// keyring does one operation on this server's keys.
-func (s *Server) keyring(_ context.Context, _ *rpc.Call, req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
-	g := s.gossip.g
+// KeyringHere does one operation on this server's keys.
+func (m *Members) KeyringHere(req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
+	g := m.g
 	if g == nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
 	}
@@ -102,5 +102,5 @@ func (s *Server) keyring(_ context.Context, _ *rpc.Call, req *methods.ServerKeyr
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%v", err)
 	}
-	return &methods.ServerKeyringResponse{Server: s.cfg.Name, Keys: g.Keys()}, nil
+	return &methods.ServerKeyringResponse{Server: m.env.Name, Keys: g.Keys()}, nil
 }

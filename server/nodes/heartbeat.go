@@ -1,4 +1,4 @@
-package server
+package nodes
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/muster-sched/muster/server/replica"
@@ -53,7 +54,7 @@ func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	return base + time.Duration(int64(h.Sum32())%int64(spread))
 }
 
-// beat records a heartbeat and returns the time within which the next one is due.
+// Beat records a heartbeat and returns the time within which the next one is due.
 func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 	b := t.nodes[id]
 	if b == nil {
@@ -175,8 +176,18 @@ func (t *beatTable) sink(i int) {
 	}
 }
 
-// heartbeats guards the table for endpoints and the service. The table is nil while this server does not lead.
-type heartbeats struct {
+// Environment is what Heartbeats need of the server.
+type Environment struct {
+	Log     hclog.Logger
+	Now     func() time.Time
+	Replica *replica.Replica
+	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+}
+
+// Heartbeats guards the table for endpoints and the service. The table is nil while this server does not lead.
+type Heartbeats struct {
+	env Environment
+
 	mu    sync.Mutex
 	table *beatTable
 	kick  chan struct{}
@@ -184,10 +195,13 @@ type heartbeats struct {
 	missed, stalls, beats int64 // guarded by mu
 }
 
-func newHeartbeats() *heartbeats { return &heartbeats{kick: make(chan struct{}, 1)} }
+// NewHeartbeats makes Heartbeats that are judged while run runs.
+func NewHeartbeats(env Environment) *Heartbeats {
+	return &Heartbeats{env: env, kick: make(chan struct{}, 1)}
+}
 
-// beat is Hooks.Beat.
-func (h *heartbeats) beat(id structs.NodeID, now time.Time) time.Duration {
+// Beat records a sign of life of a node and returns the time within which the next one is due.
+func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.beats++
@@ -202,8 +216,8 @@ func (h *heartbeats) beat(id structs.NodeID, now time.Time) time.Duration {
 	return ttl
 }
 
-// left is Hooks.Left.
-func (h *heartbeats) left(id structs.NodeID) {
+// Left forgets a node that said goodbye.
+func (h *Heartbeats) Left(id structs.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.table != nil {
@@ -211,30 +225,28 @@ func (h *heartbeats) left(id structs.NodeID) {
 	}
 }
 
-func (h *heartbeats) wake() {
+func (h *Heartbeats) wake() {
 	select {
 	case h.kick <- struct{}{}:
 	default:
 	}
 }
 
-// HeartbeatMetrics count heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
+// HeartbeatMetrics count Heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
 type HeartbeatMetrics struct{ Beats, Missed, Stalls int64 }
 
-// HeartbeatMetrics returns the figures since the server started.
-func (s *Server) HeartbeatMetrics() HeartbeatMetrics {
-	h := s.decide.beats
+// Metrics returns the figures since the server started.
+func (h *Heartbeats) Metrics() HeartbeatMetrics {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return HeartbeatMetrics{h.beats, h.missed, h.stalls}
 }
 
-// runHeartbeats runs the timers while this server leads.
-func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
-	h := s.decide.beats
-	sub := s.Subscribe("heartbeats", 256)
-	defer s.Unsubscribe(sub)
-	h.load(s.Published(), s.cfg.Now())
+// Run runs the timers while this server leads.
+func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
+	sub := h.env.Replica.Subscribe("heartbeats", 256)
+	defer h.env.Replica.Unsubscribe(sub)
+	h.load(h.env.Replica.Published(), h.env.Now())
 	defer func() {
 		h.mu.Lock()
 		h.table = nil
@@ -244,7 +256,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		now := s.cfg.Now()
+		now := h.env.Now()
 		h.mu.Lock()
 		at, ok := h.table.next()
 		h.mu.Unlock()
@@ -260,30 +272,30 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 			continue
 		case <-sub.Wake():
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
-				h.feed(&a, s.cfg.Now())
+				h.feed(&a, h.env.Now())
 			}
 			continue
 		case <-timer.C:
 		}
 		// A process that was stopped or starved has not heard the beats that came meanwhile: give them time.
-		if late := s.cfg.Now().Sub(now) - wait; late > beatStall {
-			s.log.Warn("heartbeat timers were late; every node gets time to be heard", "late", late)
+		if late := h.env.Now().Sub(now) - wait; late > beatStall {
+			h.env.Log.Warn("heartbeat timers were late; every node gets time to be heard", "late", late)
 			h.mu.Lock()
 			h.stalls++
-			h.table.floor(s.cfg.Now().Add(min(late, beatTTL)))
+			h.table.floor(h.env.Now().Add(min(late, beatTTL)))
 			h.mu.Unlock()
 			continue
 		}
 		h.mu.Lock()
-		ids := h.table.expired(s.cfg.Now(), downsMax)
+		ids := h.table.expired(h.env.Now(), downsMax)
 		h.mu.Unlock()
 		if len(ids) == 0 {
 			continue
 		}
 		// A leader that was deposed without knowing it hears no beats, and would move every job: ask the others first.
-		if err := s.replica.VerifyLeader(); err != nil {
-			s.log.Warn("nodes missed heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
-			h.rearm(ids, s.cfg.Now())
+		if err := h.env.Replica.VerifyLeader(); err != nil {
+			h.env.Log.Warn("nodes missed Heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
+			h.rearm(ids, h.env.Now())
 			if err == raft.ErrNotLeader || err == raft.ErrLeadershipLost {
 				return nil // the leadership loop says the rest
 			}
@@ -297,14 +309,14 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 			}
 			go func() {
 				defer func() { <-slots }()
-				s.missed(ctx, id)
+				h.writeMissed(ctx, id)
 			}()
 		}
 	}
 }
 
 // load gives every node that is not down one full interval.
-func (h *heartbeats) load(p *replica.Published, now time.Time) {
+func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := &beatTable{nodes: make(map[structs.NodeID]*beat, p.Snapshot.NodeCount())}
@@ -327,7 +339,7 @@ func (h *heartbeats) load(p *replica.Published, now time.Time) {
 
 // Feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
 // timer although no beat was heard yet.
-func (h *heartbeats) feed(a *replica.Applied, now time.Time) {
+func (h *Heartbeats) feed(a *replica.Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {
 		h.load(a.Published, now)
 		return
@@ -346,7 +358,7 @@ func (h *heartbeats) feed(a *replica.Applied, now time.Time) {
 	}
 }
 
-func (h *heartbeats) rearm(ids []structs.NodeID, now time.Time) {
+func (h *Heartbeats) rearm(ids []structs.NodeID, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range ids {
@@ -356,10 +368,9 @@ func (h *heartbeats) rearm(ids []structs.NodeID, now time.Time) {
 	}
 }
 
-// missed records that a node is out of touch.
-func (s *Server) missed(ctx context.Context, id structs.NodeID) {
-	h := s.decide.beats
-	p := s.Published()
+// writeMissed records that a node is out of touch.
+func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
+	p := h.env.Replica.Published()
 	n := p.Snapshot.NodeByID(id)
 	if n == nil || n.Status == structs.NodeDown {
 		return
@@ -379,23 +390,23 @@ func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 	if beaten {
 		return // a beat came while the leader was asked
 	}
-	if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
+	if _, err := h.env.Apply(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
 		if ctx.Err() == nil && structs.CodeOf(err) != structs.CodeNotFound {
-			s.log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
+			h.env.Log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
 			h.mu.Lock()
 			if h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos < 0 {
-				h.table.arm(id, s.cfg.Now().Add(time.Second))
+				h.table.arm(id, h.env.Now().Add(time.Second))
 			}
 			h.mu.Unlock()
 			h.wake()
 		}
 		return
 	}
-	s.log.Info("node missed its heartbeat", "node", id, "name", n.Name, "status", cmd.Status)
+	h.env.Log.Info("node missed its heartbeat", "node", id, "name", n.Name, "status", cmd.Status)
 	if cmd.Status == structs.NodeDisconnected {
 		h.mu.Lock()
 		if h.table != nil {
-			h.table.arm(id, s.cfg.Now().Add(longest))
+			h.table.arm(id, h.env.Now().Add(longest))
 		}
 		h.mu.Unlock()
 		h.wake()

@@ -1,4 +1,4 @@
-package server
+package member
 
 import (
 	"context"
@@ -13,26 +13,26 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pilot tells autopilot about this cluster.
-type pilot struct{ s *Server }
+// Autopilot tells autopilot about this cluster.
+type pilot struct{ m *Members }
 
 var _ autopilot.ApplicationIntegration = pilot{}
 
-func newAutopilot(s *Server) *autopilot.Autopilot {
-	return s.replica.NewAutopilot(pilot{s}, autopilot.WithLogger(s.log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
+func newAutopilot(m *Members) *autopilot.Autopilot {
+	return m.env.Replica.NewAutopilot(pilot{m}, autopilot.WithLogger(m.env.Log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
 }
 
-// runAutopilot watches the health of servers, promotes stable ones and removes dead ones.
-func (s *Server) runAutopilot(ctx context.Context, term uint64) error {
-	s.autopilot.Start(ctx)
+// RunAutopilot watches the health of servers, promotes stable ones and removes dead ones.
+func (m *Members) RunAutopilot(ctx context.Context, term uint64) error {
+	m.Autopilot.Start(ctx)
 	<-ctx.Done()
-	<-s.autopilot.Stop()
+	<-m.Autopilot.Stop()
 	return nil
 }
 
-// AutopilotConfig implements autopilot.ApplicationIntegration.
-func (p pilot) AutopilotConfig() *autopilot.Config {
-	c := p.s.Published().Snapshot.AutopilotConfig()
+// AutopilotConfig returns the configuration of autopilot in force.
+func (m *Members) AutopilotConfig() *autopilot.Config {
+	c := m.env.Replica.Published().Snapshot.AutopilotConfig()
 	if c == nil {
 		c = &structs.AutopilotConfig{CleanupDeadServers: true, LastContactThreshold: int64(200 * time.Millisecond),
 			MaxTrailingLogs: 250, ServerStabilizationTime: int64(10 * time.Second)}
@@ -46,10 +46,13 @@ func (p pilot) AutopilotConfig() *autopilot.Config {
 	}
 }
 
+// AutopilotConfig implements autopilot.ApplicationIntegration.
+func (p pilot) AutopilotConfig() *autopilot.Config { return p.m.AutopilotConfig() }
+
 // NotifyState implements autopilot.ApplicationIntegration.
 func (p pilot) NotifyState(st *autopilot.State) {
-	if was := p.s.metrics.unhealthy.Swap(!st.Healthy); was != !st.Healthy {
-		p.s.log.Info("health of the servers changed", "healthy", st.Healthy, "failure_tolerance", st.FailureTolerance)
+	if was := p.m.Unhealthy.Swap(!st.Healthy); was != !st.Healthy {
+		p.m.env.Log.Info("health of the servers changed", "healthy", st.Healthy, "failure_tolerance", st.FailureTolerance)
 	}
 }
 
@@ -62,11 +65,11 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 	ch := make(chan answer, len(servers))
 	for id, srv := range servers {
 		go func() {
-			if string(id) == p.s.cfg.ID {
-				ch <- answer{id, p.s.ownStats()}
+			if string(id) == p.m.env.Self.ID {
+				ch <- answer{id, p.m.OwnStats()}
 				return
 			}
-			info, err := p.s.serverInfo(ctx, string(srv.Address))
+			info, err := p.m.serverInfo(ctx, string(srv.Address))
 			if err != nil {
 				ch <- answer{id, nil}
 				return
@@ -88,47 +91,47 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 	return out
 }
 
-func (s *Server) ownStats() *autopilot.ServerStats {
-	st := s.RaftStats()
+func (m *Members) OwnStats() *autopilot.ServerStats {
+	st := m.env.Replica.RaftStats()
 	term, _ := strconv.ParseUint(st["last_log_term"], 10, 64)
-	return &autopilot.ServerStats{LastContact: s.lastContact(), LastTerm: term, LastIndex: s.replica.LastIndex()}
+	return &autopilot.ServerStats{LastContact: m.env.LastContact(), LastTerm: term, LastIndex: m.env.Replica.LastIndex()}
 }
 
 // KnownServers implements autopilot.ApplicationIntegration: raft's servers, with what gossip believes of them. A server
 // that gossip has not seen yet is unknown, not absent, so that a leader elected a moment ago removes nobody.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
-	s := p.s
-	_, leader := s.Leader()
+	m := p.m
+	_, leader := m.env.Replica.Leader()
 	out := map[raft.ServerID]*autopilot.Server{}
-	s.gossip.mu.Lock()
-	pruned := make(map[string]bool, len(s.gossip.pruned))
-	for id := range s.gossip.pruned {
+	m.mu.Lock()
+	pruned := make(map[string]bool, len(m.pruned))
+	for id := range m.pruned {
 		pruned[id] = true
 	}
-	s.gossip.mu.Unlock()
-	servers, _, _ := s.replica.Configuration()
+	m.mu.Unlock()
+	servers, _, _ := m.env.Replica.Configuration()
 	for _, x := range servers {
 		if pruned[string(x.ID)] {
 			continue
 		}
 		st := autopilot.NodeUnknown
-		if string(x.ID) == s.cfg.ID {
+		if string(x.ID) == m.env.Self.ID {
 			st = autopilot.NodeAlive
 		}
 		out[x.ID] = &autopilot.Server{ID: x.ID, Name: string(x.Address), Address: x.Address, NodeStatus: st,
 			IsLeader: string(x.ID) == leader, RaftVersion: 3, NodeType: autopilot.NodeVoter}
 	}
-	if s.gossip.g == nil {
+	if m.g == nil {
 		return out
 	}
-	for _, m := range s.gossip.g.Members() {
-		if m.Role != gossip.RoleServer || m.Region != s.cfg.Region || pruned[m.ID] {
+	for _, x := range m.g.Members() {
+		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || pruned[x.ID] {
 			continue
 		}
-		if old := out[raft.ServerID(m.ID)]; old != nil && m.Status != gossip.Alive && string(old.Address) != m.RaftAddr() {
+		if old := out[raft.ServerID(x.ID)]; old != nil && x.Status != gossip.Alive && string(old.Address) != x.RaftAddr() {
 			continue // an old address of a server that came back elsewhere
 		}
-		out[raft.ServerID(m.ID)] = autopilotServer(m, m.ID == leader)
+		out[raft.ServerID(x.ID)] = autopilotServer(x, x.ID == leader)
 	}
 	return out
 }
@@ -151,18 +154,18 @@ func autopilotServer(m gossip.Member, leads bool) *autopilot.Server {
 // RemoveFailedServer implements autopilot.ApplicationIntegration: the server becomes unknown here, whereupon autopilot
 // removes it from raft as far as the quorum rules allow.
 func (p pilot) RemoveFailedServer(srv *autopilot.Server) {
-	p.s.log.Warn("giving up a dead server", "server", srv.Name, "id", srv.ID)
-	p.s.gossip.mu.Lock()
-	p.s.gossip.pruned[string(srv.ID)] = true
-	p.s.gossip.mu.Unlock()
-	if p.s.gossip.g != nil {
-		p.s.gossip.g.Forget(srv.Name)
+	p.m.env.Log.Warn("giving up a dead server", "server", srv.Name, "id", srv.ID)
+	p.m.mu.Lock()
+	p.m.pruned[string(srv.ID)] = true
+	p.m.mu.Unlock()
+	if p.m.g != nil {
+		p.m.g.Forget(srv.Name)
 	}
 }
 
-// health is autopilot's state as the API tells it.
-func (s *Server) health() *methods.AutopilotHealthResponse {
-	st := s.autopilot.GetState()
+// Health is autopilot's state as the API tells it.
+func (m *Members) Health() *methods.AutopilotHealthResponse {
+	st := m.Autopilot.GetState()
 	resp := &methods.AutopilotHealthResponse{}
 	if st == nil {
 		return resp

@@ -1,4 +1,4 @@
-package server
+package keystore
 
 import (
 	"crypto/aes"
@@ -24,8 +24,8 @@ func sealCipher(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(b)
 }
 
-// seal encrypts the items of a variable.
-func seal(key []byte, namespace, path string, items map[string]string) ([]byte, error) {
+// Seal encrypts the items of a variable.
+func Seal(key []byte, namespace, path string, items map[string]string) ([]byte, error) {
 	plain, err := rpc.Encode(items)
 	if err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func sealBytes(key []byte, namespace, path string, plain []byte) ([]byte, error)
 	return c.Seal(out, out[1:], plain, sealedName(namespace, path)), nil
 }
 
-// unseal decrypts the items of a variable.
-func unseal(key []byte, v *structs.Variable) (map[string]string, error) {
+// Unseal decrypts the items of a variable.
+func Unseal(key []byte, v *structs.Variable) (map[string]string, error) {
 	plain, err := unsealBytes(key, v)
 	if err != nil {
 		return nil, err

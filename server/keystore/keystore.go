@@ -1,0 +1,295 @@
+// Package keystore holds the keys that variables are sealed with, hands them to the other servers, and rotates them.
+package keystore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Log and snapshots have the names of the keys only. Each key is a file in the keystore of every server, and travels between
+// servers over their RPC. The leader makes a key when the first variable is written. It is used once most servers have it
+// on disk, so that a minority cannot lose it. The other servers fetch it when they learn its name from the log.
+
+// Sizes and timings of the keystore.
+const (
+	keyBytes   = 32
+	askTimeout = 3 * time.Second // for one server to take or give a key
+	fetchRetry = 2 * time.Second // between looks for a key that no server has given yet, growing to 30 s
+)
+
+// Environment is what a keystore needs of its server.
+type Environment struct {
+	DataDir   string // the keys are in a directory of it; "" keeps them in memory
+	Log       hclog.Logger
+	Published func() *replica.Published
+	Apply     func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	To        func(addr string) rpc.Caller // another server
+	// Servers returns the addresses of the other servers with whether they vote, and the number of voters, this server
+	// included.
+	Servers func() (others map[string]bool, voters int, err error)
+}
+
+// Keystore holds this server's keys, on disk unless everything is in memory.
+type Keystore struct {
+	env Environment
+	dir string // "" in memory
+
+	mu   sync.Mutex
+	keys map[string][]byte
+
+	making sync.Mutex // held while a key is made and handed out
+}
+
+// keyID returns the name of a key, a digest of it.
+func keyID(key []byte) string {
+	h := sha256.Sum256(append([]byte("muster Seal key 1\x00"), key...))
+	return hex.EncodeToString(h[:16])
+}
+
+var keyName = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// Open opens the keystore.
+func Open(env Environment) (*Keystore, error) {
+	k := &Keystore{env: env, keys: map[string][]byte{}}
+	if env.DataDir == "" {
+		return k, nil
+	}
+	k.dir = filepath.Join(env.DataDir, "keystore")
+	if err := os.MkdirAll(k.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("keystore: %w", err)
+	}
+	return k, nil
+}
+
+// Get gives a key, or nil. A file that an operator has put there counts at once.
+func (k *Keystore) Get(id string) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if key := k.keys[id]; key != nil || k.dir == "" || !keyName.MatchString(id) {
+		return key, nil
+	}
+	path := filepath.Join(k.dir, id+".key")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("keystore: %w", err)
+	}
+	key, err := hex.DecodeString(string(slices.DeleteFunc(text, func(c byte) bool { return c == '\n' || c == ' ' })))
+	if err != nil || len(key) != keyBytes || keyID(key) != id {
+		return nil, fmt.Errorf("keystore: %s does not hold the key of that name", path)
+	}
+	k.keys[id] = key
+	return key, nil
+}
+
+// put keeps a key, on disk before it returns.
+func (k *Keystore) put(id string, key []byte) error {
+	if len(key) != keyBytes || keyID(key) != id {
+		return structs.Errorf(structs.CodeInvalid, "the key does not belong to its name")
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keys[id] != nil {
+		return nil
+	}
+	if k.dir != "" {
+		if err := renameio.WriteFile(filepath.Join(k.dir, id+".key"), []byte(hex.EncodeToString(key)+"\n"), 0o600, renameio.IgnoreUmask()); err != nil {
+			return fmt.Errorf("keystore: %w", err)
+		}
+	}
+	k.keys[id] = key
+	return nil
+}
+
+// IDs returns the names of the keys in memory, sorted.
+func (k *Keystore) IDs() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.keys))
+}
+
+// drop deletes a key.
+func (k *Keystore) drop(id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.keys, id)
+	if k.dir == "" || !keyName.MatchString(id) {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(k.dir, id+".key")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keystore: %w", err)
+	}
+	return nil
+}
+
+// Answer takes a key into the keystore, returns one, or deletes one, as another server asks.
+func (k *Keystore) Answer(req *methods.SealKeyRequest) (*methods.SealKeyResponse, error) {
+	if req.Drop {
+		return &methods.SealKeyResponse{}, k.drop(req.ID)
+	}
+	if req.Key != nil {
+		return &methods.SealKeyResponse{}, k.put(req.ID, req.Key)
+	}
+	key, err := k.Get(req.ID)
+	return &methods.SealKeyResponse{Key: key}, err
+}
+
+// askAll makes one call of every other server at once.
+func (k *Keystore) askAll(ctx context.Context, req *methods.SealKeyRequest) (answers map[string]*methods.SealKeyResponse, addrs map[string]bool, voters int, err error) {
+	addrs, voters, err = k.env.Servers()
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	answers = map[string]*methods.SealKeyResponse{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for addr := range addrs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			resp, err := rpc.Invoke(ctx, k.env.To(addr), methods.ServerSealKey, rpc.Header{}, req)
+			if err != nil {
+				k.env.Log.Debug("a server did not answer about a key for variables", "server", addr, "error", err)
+				return
+			}
+			mu.Lock()
+			answers[addr] = resp
+			mu.Unlock()
+		}()
+	}
+	wg.Wait()
+	return answers, addrs, voters, nil
+}
+
+// Fetch gives a key from the keystore, or else from another server's. lost means that every server has answered and
+// none has it.
+func (k *Keystore) Fetch(ctx context.Context, id string) (key []byte, lost bool, err error) {
+	if key, err := k.Get(id); key != nil || err != nil {
+		return key, false, err
+	}
+	answers, addrs, _, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range answers {
+		if r.Key == nil {
+			continue
+		}
+		if err := k.put(id, r.Key); err != nil {
+			k.env.Log.Error("a key for variables could not be kept", "key", id, "error", err)
+			continue
+		}
+		key, err := k.Get(id)
+		return key, false, err
+	}
+	return nil, len(answers) == len(addrs), structs.Errorf(structs.CodeUnavailable,
+		"the key %s that variables are sealed with is on no server that answers; put its file %s.key into the directory keystore of a server", id, id)
+}
+
+// Active is the key that a variable is sealed with now. The first write makes it; so does one after all servers have
+// lost the last one, as after a snapshot was restored without its keystore: what that one sealed stays unreadable until
+// its file is put back.
+func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error) {
+	k.making.Lock()
+	defer k.making.Unlock()
+	if id = k.env.Published().Snapshot.ActiveSealKey(); id != "" {
+		key, lost, err := k.Fetch(ctx, id)
+		if err == nil || !lost {
+			return id, key, err
+		}
+		k.env.Log.Warn("no server has the key of the variables; a new one is made, and older variables cannot be read until its file is put back", "key", id)
+	}
+	var have, voters int
+	if id, key, have, voters, _, err = k.handOut(ctx); err != nil {
+		return "", nil, err
+	}
+	if have <= voters/2 {
+		return "", nil, structs.Errorf(structs.CodeUnavailable, "a key for variables reached %d of %d servers; variables can be written once most answer", have, voters)
+	}
+	_, err = k.env.Apply(ctx, replica.LanePriority, structs.Command{Body: &structs.SealKeyCommand{ID: id}})
+	return id, key, err
+}
+
+// handOut makes a key and gives it to every server. have counts the voters, this one included, that have it on disk;
+// without names the servers that may lack it. The caller holds keys.making.
+func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, voters int, without []string, err error) {
+	key = make([]byte, keyBytes)
+	rand.Read(key) // never fails
+	id = keyID(key)
+	if err := k.put(id, key); err != nil {
+		return "", nil, 0, 0, nil, err
+	}
+	answers, addrs, voters, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id, Key: key})
+	if err != nil {
+		return "", nil, 0, 0, nil, err
+	}
+	have = 1
+	for addr, voter := range addrs {
+		switch {
+		case answers[addr] == nil:
+			without = append(without, addr)
+		case voter:
+			have++
+		}
+	}
+	slices.Sort(without)
+	return id, key, have, voters, without, nil
+}
+
+// Run fetches the keys that the state names and this server does not have.
+func (k *Keystore) Run(ctx context.Context) {
+	wait := fetchRetry
+	for {
+		snap := k.env.Published().Snapshot
+		changed := snap.Watch(state.SealKeys)
+		missing := false
+		for named := range snap.SealKeys() {
+			if _, _, err := k.Fetch(ctx, named.ID); err != nil {
+				missing = true
+				if wait == fetchRetry {
+					k.env.Log.Warn("a key for variables is missing", "error", err)
+				}
+			}
+		}
+		if !missing {
+			wait = fetchRetry
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 30*time.Second)
+	}
+}

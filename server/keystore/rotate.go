@@ -1,0 +1,200 @@
+package keystore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Rotation of the key that variables are sealed with. A new key is on every server before the log names it, which makes it
+// the active one. A full rotation retires the keys before it in the same entry: from then on Apply refuses what is still
+// sealed with one of them, so what is left only shrinks, and the leader seals it anew in batches. Where it stands is in the
+// state alone: a new leader goes on with what it finds under retired keys.
+
+// How much one log entry of sealing anew may hold; one variable always fits.
+const (
+	resealBatchMax = 128
+	resealBytesMax = 512 << 10
+	resealRetry    = 30 * time.Second // between looks at variables that could not be opened, for a key's file to be back
+)
+
+// States of a key for variables, as they are told.
+const (
+	StateActive   = "active"
+	StateRekeying = "rekeying" // retired, and not all that it sealed is sealed anew yet
+	StateInactive = "inactive"
+)
+
+// Infos describes the keys of a state, oldest first.
+func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
+	sealed := map[string]int64{}
+	for v := range snap.Variables("*", "") {
+		sealed[v.KeyID]++
+	}
+	var out []methods.SealKeyInfo
+	for k := range snap.SealKeys() {
+		i := methods.SealKeyInfo{ID: k.ID, State: StateInactive, Variables: sealed[k.ID], CreateTime: k.CreateTime, CreateIndex: k.CreateIndex, ModifyIndex: k.ModifyIndex}
+		switch {
+		case k.Active:
+			i.State = StateActive
+		case k.Retired && i.Variables > 0:
+			i.State = StateRekeying
+		}
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b methods.SealKeyInfo) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), strings.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+// Rotate makes a new key the active one, once every server has it on disk. A full rotation retires the keys before it. Nothing has changed when it fails.
+func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) (*methods.SealKeyRotateResponse, error) {
+	k.making.Lock()
+	defer k.making.Unlock()
+	id, _, _, _, without, err := k.handOut(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(without) > 0 {
+		// Nothing names the key, so its files only lie about.
+		if err := k.drop(id); err != nil {
+			k.env.Log.Warn("the file of a key for variables that is not used is still here", "key", id, "error", err)
+		}
+		_, _, _, _ = k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
+		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, since these servers did not take the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
+	}
+	var body structs.CommandBody = &structs.SealKeyCommand{ID: id}
+	if full {
+		body = &structs.SealRekeyCommand{ID: id}
+	}
+	res, err := k.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: body})
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.SealKeyRotateResponse{Index: res.Index, Key: methods.SealKeyInfo{ID: id, State: StateActive, CreateIndex: res.Index, ModifyIndex: res.Index}}
+	if made := k.env.Published().Snapshot.SealKey(id); made != nil {
+		resp.Key.CreateTime = made.CreateTime
+	}
+	k.env.Log.Info("the key of the variables was rotated", "key", id, "full", full)
+	return resp, nil
+}
+
+// Remove forgets a key that no variable needs, then deletes its file on the servers that answer.
+func (k *Keystore) Remove(ctx context.Context, by structs.Submitter, id string) (*methods.WriteResponse, error) {
+	res, err := k.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: &structs.SealKeyDeleteCommand{ID: id}})
+	if err != nil {
+		return nil, err
+	}
+	if err := k.drop(id); err != nil {
+		k.env.Log.Warn("the file of a removed key for variables is still here", "key", id, "error", err)
+	}
+	answers, addrs, _, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
+	if err != nil || len(answers) < len(addrs) {
+		k.env.Log.Warn("a removed key for variables may still be in the keystore of some servers", "key", id, "asked", len(addrs), "answered", len(answers), "error", err)
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+// Reseal seals anew, with the active key, what is sealed with retired ones.
+func (k *Keystore) Reseal(ctx context.Context, term uint64) error {
+	told := 0
+	for {
+		snap := k.env.Published().Snapshot
+		changed := snap.Watch(state.SealKeys)
+		left, err := k.resealOnce(ctx, snap)
+		if err != nil {
+			return err
+		}
+		if left != told && left > 0 {
+			k.env.Log.Warn("variables cannot be sealed anew: their key is on no server, or they are damaged", "variables", left)
+		}
+		told = left
+		var again <-chan time.Time
+		if left > 0 {
+			again = time.After(resealRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// resealOnce goes once through the variables of a state. left counts those that it could not open.
+func (k *Keystore) resealOnce(ctx context.Context, snap *state.Snapshot) (left int, err error) {
+	old := map[string][]byte{} // nil: on no server
+	for named := range snap.SealKeys() {
+		if named.Retired {
+			old[named.ID] = nil
+		}
+	}
+	if len(old) == 0 {
+		return 0, nil
+	}
+	for id := range old {
+		if old[id], _, err = k.Fetch(ctx, id); err != nil {
+			k.env.Log.Debug("a retired key for variables is missing", "error", err)
+		}
+	}
+	to := snap.ActiveSealKey()
+	var key []byte
+	batch := &structs.VariableResealCommand{KeyID: to}
+	size, done := 0, 0
+	flush := func() error {
+		_, err := k.env.Apply(ctx, replica.LaneUser, structs.Command{Body: batch})
+		done += len(batch.Variables)
+		batch, size = &structs.VariableResealCommand{KeyID: to}, 0
+		return err
+	}
+	for v := range snap.Variables("*", "") {
+		from, retired := old[v.KeyID]
+		if !retired {
+			continue
+		}
+		if key == nil {
+			if key, _, err = k.Fetch(ctx, to); err != nil {
+				return 0, err
+			}
+		}
+		if from == nil {
+			left++
+			continue
+		}
+		plain, err := unsealBytes(from, v)
+		if err != nil {
+			left++
+			k.env.Log.Debug("a variable cannot be sealed anew", "error", err)
+			continue
+		}
+		sealed, err := sealBytes(key, v.Namespace, v.Path, plain)
+		if err != nil {
+			return 0, err
+		}
+		batch.Variables = append(batch.Variables, structs.ResealedVariable{Namespace: v.Namespace, Path: v.Path, ModifyIndex: v.ModifyIndex, OldKeyID: v.KeyID, Sealed: sealed})
+		size += len(sealed) + len(v.Path)
+		if len(batch.Variables) >= resealBatchMax || size >= resealBytesMax {
+			if err := flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if len(batch.Variables) > 0 {
+		if err := flush(); err != nil {
+			return 0, err
+		}
+	}
+	if done > 0 {
+		k.env.Log.Info("variables were sealed anew", "key", to, "variables", done)
+	}
+	return left, nil
+}

@@ -1,0 +1,429 @@
+// Package member keeps the servers of a region together: gossip, raft's servers, autopilot, and the consent of clocks.
+package member
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Timings of membership.
+const (
+	membersEvery    = 10 * time.Second       // the leader looks over raft's servers at least this often
+	infoTimeout     = 5 * time.Second        // of asking a server who it is
+	joinRetryMin    = 250 * time.Millisecond // between attempts to join
+	joinRetryMax    = 5 * time.Second
+	bootstrapEvery  = 500 * time.Millisecond // between looks whether enough servers are there to found a cluster
+	deadServerAfter = 3 * time.Minute        // how long gossip must believe a server dead before autopilot may remove it
+)
+
+// Environment is what membership needs of the server.
+type Environment struct {
+	Name        string      // of this server
+	Self        gossip.Meta // what gossip tells others of this server
+	Gossip      GossipConfig
+	Log         hclog.Logger
+	Now         func() time.Time
+	Replica     *replica.Replica
+	LastContact func() time.Duration         // since this server heard of a leader
+	To          func(addr string) rpc.Caller // another server
+	Apply       func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+}
+
+// Members is this server's gossip, autopilot, and what follows from them. g is nil without gossip.
+type Members struct {
+	env       Environment
+	g         *gossip.Gossip
+	Autopilot *autopilot.Autopilot
+	wake      chan struct{} // asks the leader to look at raft's servers
+	Unhealthy atomic.Bool   // autopilot finds a server that is not well
+	changed   chan struct{}
+
+	mu     sync.Mutex
+	pruned map[string]bool // raft ids that autopilot gave up
+
+	known atomic.Pointer[knownServers]
+}
+
+// knownServers is the answer to "which servers are there", which every heartbeat carries.
+type knownServers struct {
+	at     time.Time
+	leader string
+	list   []string
+}
+
+// serversFresh is how old that answer may be, unless another server leads.
+const serversFresh = time.Second
+
+// New starts the gossip, on a replica that has been started.
+func New(env Environment) (*Members, error) {
+	m := &Members{env: env, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pruned: map[string]bool{}}
+	m.Autopilot = newAutopilot(m)
+	c := env.Gossip
+	if c.Disabled {
+		return m, nil
+	}
+	g, err := gossip.Start(gossip.Config{
+		Name: env.Name, Meta: env.Self,
+		Transport: c.Transport, BindAddr: c.BindAddr, BindPort: c.BindPort,
+		AdvertiseAddr: c.AdvertiseAddr, AdvertisePort: c.AdvertisePort,
+		Key: c.Key, Keyring: c.Keyring, AllowPlain: c.AllowPlain,
+		OnChange: m.notify, Log: env.Log.Named("gossip"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.g = g
+	return m, nil
+}
+
+func (m *Members) notify() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+	m.bump()
+}
+
+// bump makes the leader look at raft's servers.
+func (m *Members) bump() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Members) Close() {
+	if m.g != nil {
+		if err := m.g.Close(); err != nil {
+			m.env.Log.Warn("gossip shutdown", "error", err)
+		}
+	}
+}
+
+func (m *Members) Leave(ctx context.Context) error {
+	if m.g == nil {
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- m.g.Leave() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m *Members) Join(addrs []string) (int, error) {
+	if m.g == nil {
+		return 0, errors.New("gossip is disabled here")
+	}
+	return m.g.Join(addrs)
+}
+
+// Run joins until it works, and founds a cluster when the expected servers are there.
+func (m *Members) Run(ctx context.Context) {
+	if m.g == nil {
+		return
+	}
+	retry := m.env.Gossip.RetryJoin
+	most := m.env.Gossip.RetryInterval
+	if most <= 0 {
+		most = joinRetryMax
+	}
+	wait := min(joinRetryMin, most)
+	t := time.NewTimer(0)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.changed:
+			m.maybeBootstrap(ctx)
+		case <-t.C:
+			next := most
+			if len(retry) > 0 && m.g.Alone() {
+				if n, err := m.g.Join(retry); n == 0 {
+					m.env.Log.Warn("could not join; trying again", "addresses", retry, "error", err, "in", wait)
+					next = wait
+					wait = min(2*wait, most)
+				} else {
+					m.env.Log.Info("joined", "servers", n)
+					wait = min(joinRetryMin, most)
+				}
+			}
+			m.maybeBootstrap(ctx)
+			if !m.env.Replica.Bootstrapped() {
+				next = min(next, bootstrapEvery)
+			}
+			t.Reset(next)
+		}
+	}
+}
+
+// maybeBootstrap founds a cluster when bootstrap_expect servers see each other and none belongs to one. Each of them
+// does so with the same sorted list, so whoever is first, they agree.
+func (m *Members) maybeBootstrap(ctx context.Context) {
+	if m.env.Self.Expect < 2 || m.env.Replica.Bootstrapped() {
+		return
+	}
+	var peers []raft.Server
+	for _, x := range m.g.Members() {
+		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || x.Status != gossip.Alive {
+			continue
+		}
+		if x.Expect == 0 {
+			continue // joins later
+		}
+		if x.Expect != m.env.Self.Expect {
+			m.env.Log.Error("servers disagree about bootstrap_expect; founding no cluster", "here", m.env.Self.Expect, "server", x.Name, "there", x.Expect)
+			return
+		}
+		peers = append(peers, raft.Server{ID: raft.ServerID(x.ID), Address: raft.ServerAddress(x.RaftAddr())})
+	}
+	if len(peers) < m.env.Self.Expect {
+		return
+	}
+	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID })
+	for _, p := range peers {
+		if string(p.ID) == m.env.Self.ID {
+			continue
+		}
+		info, err := m.serverInfo(ctx, string(p.Address))
+		if err != nil {
+			m.env.Log.Info("waiting to found the cluster: a server does not answer", "addr", p.Address, "error", err)
+			return
+		}
+		if info.ID != string(p.ID) || info.Region != m.env.Self.Region {
+			m.env.Log.Error("a server is not who gossip says; founding no cluster", "addr", p.Address, "want", p.ID, "got", info.ID)
+			return
+		}
+		if info.Bootstrapped {
+			// It founded the cluster with us in it, or belongs to an older one whose leader will add us.
+			m.env.Log.Info("a cluster exists already; waiting for its leader", "server", info.Name)
+			m.env.Replica.SetBootstrapped()
+			return
+		}
+	}
+	if err := m.env.Replica.Bootstrap(peers); err != nil {
+		m.env.Log.Error("founding the cluster failed", "error", err)
+	}
+}
+
+// serverInfo asks a server who it is. With TLS the connection proves a server certificate of the region.
+func (m *Members) serverInfo(ctx context.Context, addr string) (*methods.ServerInfoResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	return rpc.Invoke(ctx, m.env.To(addr), methods.ServerInfo, rpc.Header{}, &methods.EmptyRequest{})
+}
+
+// All returns all servers and agents that gossip knows, nil without gossip.
+func (m *Members) All() []gossip.Member {
+	if m.g == nil {
+		return nil
+	}
+	return m.g.Members()
+}
+
+// Gossip returns this server's gossip, or nil.
+func (m *Members) Gossip() *gossip.Gossip { return m.g }
+
+// ServersOf are the RPC addresses of a region's live servers.
+func (m *Members) ServersOf(region string) []string {
+	var out []string
+	if m.g != nil {
+		for _, x := range m.g.Members() {
+			if x.Role == gossip.RoleServer && x.Region == region && x.Status == gossip.Alive && x.RPC != "" {
+				out = append(out, x.RPC)
+			}
+		}
+	}
+	return out
+}
+
+// Regions are all regions known, sorted.
+func (m *Members) Regions() []string {
+	out := []string{m.env.Self.Region}
+	if m.g != nil {
+		for _, x := range m.g.Members() {
+			if x.Role == gossip.RoleServer {
+				out = append(out, x.Region)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Servers are the RPC addresses of this region's servers, the leader first: raft's, and those that gossip adds.
+func (m *Members) Servers() []string {
+	leader, _ := m.env.Replica.Leader()
+	now := time.Now()
+	if k := m.known.Load(); k != nil && k.leader == leader && now.Sub(k.at) < serversFresh {
+		return k.list
+	}
+	list := m.findServers(leader)
+	m.known.Store(&knownServers{now, leader, list})
+	return list
+}
+
+func (m *Members) findServers(leader string) []string {
+	seen := map[string]bool{}
+	var out []string
+	add := func(a string) {
+		if a != "" && !seen[a] {
+			seen[a] = true
+			out = append(out, a)
+		}
+	}
+	add(leader)
+	servers, _, _ := m.env.Replica.Configuration() // gossip's list has to do where raft's is not known
+	for _, x := range servers {
+		add(string(x.Address))
+	}
+	for _, a := range m.ServersOf(m.env.Self.Region) {
+		add(a)
+	}
+	add(m.env.Self.RPC)
+	return out
+}
+
+// OtherServers are servers without this one.
+func (m *Members) OtherServers() []string {
+	var out []string
+	for _, a := range m.Servers() {
+		if a != m.env.Self.RPC {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// RunMembers keeps raft's servers what they should be: those that gossip found and that prove themselves are added, those
+// that left are removed. Dead ones are autopilot's business.
+func (m *Members) RunMembers(ctx context.Context, term uint64) error {
+	if m.g == nil {
+		<-ctx.Done()
+		return nil
+	}
+	t := time.NewTicker(membersEvery)
+	defer t.Stop()
+	for {
+		m.reconcileMembers(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-t.C:
+		}
+	}
+}
+
+func (m *Members) reconcileMembers(ctx context.Context) {
+	servers, _, err := m.env.Replica.Configuration()
+	if err != nil {
+		return
+	}
+	inRaft := map[string]raft.Server{}
+	for _, x := range servers {
+		inRaft[string(x.ID)] = x
+	}
+	for _, x := range m.g.Members() {
+		if ctx.Err() != nil {
+			return
+		}
+		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || x.ID == m.env.Self.ID {
+			continue
+		}
+		have, ok := inRaft[x.ID]
+		switch {
+		case x.Status == gossip.Left && ok:
+			m.env.Log.Info("removing a server that left", "server", x.Name)
+			if _, err := m.env.Replica.RemoveServer(raft.ServerID(x.ID), 10*time.Second); err != nil {
+				m.env.Log.Warn("removing a server failed", "server", x.Name, "error", err)
+			}
+		case x.Status == gossip.Alive && (!ok || string(have.Address) != x.RaftAddr()):
+			if err := m.AddServer(ctx, x); err != nil {
+				m.env.Log.Warn("not adding a server", "server", x.Name, "addr", x.RPC, "error", err)
+			}
+		}
+	}
+}
+
+// AddServer adds a server to raft after it proved, over an RPC with a server certificate, that it is who gossip says.
+func (m *Members) AddServer(ctx context.Context, x gossip.Member) error {
+	info, err := m.serverInfo(ctx, x.RPC)
+	if err != nil {
+		return err
+	}
+	cluster := m.env.Replica.Published().Snapshot.ClusterMeta()
+	switch {
+	case info.ID != x.ID:
+		return structs.Errorf(structs.CodeInvalid, "it says its id is %s, gossip says %s", info.ID, x.ID)
+	case info.Region != m.env.Self.Region:
+		return structs.Errorf(structs.CodeInvalid, "it belongs to region %s", info.Region)
+	case !info.Cluster.IsZero() && cluster != nil && info.Cluster != cluster.ID:
+		return structs.Errorf(structs.CodeInvalid, "it belongs to another cluster (%s, here %s); remove its data_dir to let it join this one", info.Cluster, cluster.ID)
+	}
+	m.mu.Lock()
+	delete(m.pruned, x.ID)
+	m.mu.Unlock()
+	m.env.Log.Info("adding a server", "server", x.Name, "addr", x.RPC)
+	return m.Autopilot.AddServer(autopilotServer(x, false))
+}
+
+// HostPort reports whether an address has a host and a port.
+func HostPort(addr string) bool {
+	_, _, err := net.SplitHostPort(addr)
+	return err == nil
+}
+
+func Joining(req *methods.ServerJoinRequest, region string) gossip.Member {
+	return gossip.Member{Name: req.Name, Status: gossip.Alive,
+		Meta: gossip.Meta{Role: gossip.RoleServer, Region: region, ID: req.ID, RPC: req.Address}}
+}
+
+// RaftServers returns raft's servers, this one included.
+func (m *Members) RaftServers() ([]raft.Server, error) {
+	servers, _, err := m.env.Replica.Configuration()
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
+	}
+	return servers, nil
+}
+
+// RaftPeers returns the addresses of raft's other servers with whether they vote, and the number of voters, this server
+// included.
+func (m *Members) RaftPeers() (others map[string]bool, voters int, err error) {
+	servers, err := m.RaftServers()
+	if err != nil {
+		return nil, 0, err
+	}
+	others = map[string]bool{}
+	for _, r := range servers {
+		voter := r.Suffrage == raft.Voter
+		if voter {
+			voters++
+		}
+		if string(r.ID) != m.env.Self.ID {
+			others[string(r.Address)] = voter
+		}
+	}
+	return others, voters, nil
+}

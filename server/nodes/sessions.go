@@ -1,0 +1,65 @@
+// Package nodes keeps what a server knows of nodes in addition to the state: when they were heard, over which session they can be
+// called, and what they reported in the last moments.
+package nodes
+
+import (
+	"sync"
+
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Sessions knows over which connection a node can be called. A node is called over the session that it keeps to
+// one of the servers, so that agents need no port of their own.
+type Sessions struct {
+	mu   sync.Mutex
+	byID map[structs.NodeID]rpc.Caller
+}
+
+func NewSessions() *Sessions { return &Sessions{byID: map[structs.NodeID]rpc.Caller{}} }
+
+// Heard notes the connection of a proven call of a node.
+func (n *Sessions) Heard(id structs.NodeID, c *rpc.Call) {
+	var to rpc.Caller
+	if c.Session != nil {
+		to = c.Session
+	} else {
+		to = c.Back
+	}
+	if to == nil {
+		return
+	}
+	n.mu.Lock()
+	old := n.byID[id]
+	n.byID[id] = to
+	n.mu.Unlock()
+	if old == to || c.Session == nil {
+		return
+	}
+	sess := c.Session
+	go func() { // ends with the session
+		<-sess.Closed()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.byID[id] == rpc.Caller(sess) {
+			delete(n.byID, id)
+		}
+	}()
+}
+
+// Find is the connection of a node, or nil.
+func (n *Sessions) Find(id structs.NodeID) rpc.Caller {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.byID[id]
+	if s, ok := c.(*rpc.Session); ok && s.Err() != nil {
+		return nil
+	}
+	return c
+}
+
+func (n *Sessions) Count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.byID)
+}
