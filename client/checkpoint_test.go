@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestCheckpointNotice ends real processes for several reasons, and looks at what they were told before.
+// TestCheckpointNotice ends real processes for several reasons, and checks the notices that they got before.
 func TestCheckpointNotice(t *testing.T) {
 	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)
@@ -111,8 +111,8 @@ func TestCheckpointNotice(t *testing.T) {
 	})
 }
 
-// TestProgress: real processes save their state in the ways that there are; what is seen of it is reported, ends the waiting
-// after a notice, survives the agent, and is told to the next start.
+// TestProgress: real processes save their state in every supported way; the progress is reported, ends the wait after a
+// notice, survives the agent, and is passed to the next start.
 func TestProgress(t *testing.T) {
 	dir := scratch(t)
 	srv := clientfake.New()

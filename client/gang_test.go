@@ -13,9 +13,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestGangMembersStartTogether runs two members of a gang as real processes: nothing starts before the first one's agent
-// has reserved a port and the servers have told everybody; a new epoch ends what runs and starts it anew with what is
-// true then; what had started for an epoch still knows it after the agent was started anew.
+// TestGangMembersStartTogether runs two members of a gang as real processes. No task starts before the first member's
+// agent has reserved a port and the servers have sent it to all members; a new epoch ends the tasks and starts them
+// again with the new data; tasks started for an epoch keep it when the agent restarts.
 func TestGangMembersStartTogether(t *testing.T) {
 	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)

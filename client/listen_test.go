@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
-// listen serves srv on a port of its own.
+// listen serves srv on a free port.
 func listen(t *testing.T, srv *clientfake.Server) (addr string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -400,7 +400,7 @@ func lines1(t *testing.T, path string) int {
 	return bytes.Count(b, []byte("\n"))
 }
 
-// startAgent starts this test program as an agent in a process of its own, with its state in dir.
+// startAgent starts this test program as an agent in a separate process, with its state in dir.
 func startAgent(t *testing.T, dir, addr string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

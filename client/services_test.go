@@ -137,7 +137,7 @@ func TestServicesFollowTasks(t *testing.T) {
 	web.status.Store(204)
 	healths(t, srv, id, 2, structs.HealthPassing)
 
-	// An agent that is started anew offers the same under the same IDs.
+	// A restarted agent registers the same services with the same IDs.
 	reports := len(srv.Seen(id))
 	a = a.restart()
 	srv.Wait(t, "a report of the new agent", func() bool { return len(srv.Seen(id)) > reports })
@@ -146,12 +146,12 @@ func TestServicesFollowTasks(t *testing.T) {
 		t.Errorf("after the restart %+v", o.Services)
 	}
 
-	// Servers that were restored from a backup are told again what is offered: it may not be in it.
+	// Servers that were restored from a backup get all services again: the backup may lack them.
 	reports = len(srv.Seen(id))
 	srv.Restore()
 	srv.Wait(t, "a report to the restored servers", func() bool { return len(srv.Seen(id)) > reports && len(newest(srv, id).Services) == 2 })
 
-	// A change of the job's words changes what is offered, while the task goes on.
+	// An in-place update of the job changes the services while the task keeps running.
 	srv.Change(id, func(a *structs.Allocation) {
 		j := *a.Job
 		g := *j.Groups[0]
@@ -164,7 +164,7 @@ func TestServicesFollowTasks(t *testing.T) {
 		return len(o.Services) == 2 && o.Services[0].Service == "other" && o.Services[0].Health == structs.HealthNone
 	})
 
-	// What ends offers nothing from the moment it is told to, before its tasks have ended.
+	// An allocation that stops has no services from the moment of the request, before its tasks have ended.
 	srv.Stop(id)
 	srv.WaitStatus(t, id, structs.ClientComplete)
 	running := 0
@@ -181,7 +181,7 @@ func TestServicesFollowTasks(t *testing.T) {
 	}
 }
 
-// A service whose name turns out to be none, or whose port was not given, is told and does not harm the task.
+// A service with an invalid name, or without its port, is reported and does not harm the task.
 func TestServicesThatCannotBe(t *testing.T) {
 	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// suspend says as the servers would that an allocation is to stand still, or to go on.
+// suspend suspends an allocation, or resumes it, as the servers would.
 func suspend(srv *clientfake.Server, id structs.AllocID, on bool) {
 	srv.Change(id, func(a *structs.Allocation) {
 		*a = *a.Suspend(on, "op", map[bool]string{true: "a leak"}[on], structs.LogTimeOf(time.Now()))
@@ -47,8 +47,8 @@ func moves(path string) bool {
 	return false
 }
 
-// TestSuspendOutlivesAgent suspends real processes: all tasks stand still, stay so when the agent is killed and started
-// anew, are let go on by an agent that was away when somebody resumed them, and hear that they shall end.
+// TestSuspendOutlivesAgent suspends real processes: all tasks stay frozen when the agent is killed and restarted, are
+// resumed by an agent that was down at the time of the request, and get the signal to end.
 func TestSuspendOutlivesAgent(t *testing.T) {
 	dir := scratch(t)
 	srv := clientfake.New()
@@ -102,7 +102,7 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	}
 
 	kill(cmd)
-	suspend(srv, id, false) // nobody is there to obey
+	suspend(srv, id, false) // no agent is running
 	still("before an agent knows", true)
 	cmd = agent()
 	waitStill(t, srv, id, false)
@@ -127,8 +127,8 @@ func invokeErr[Req, Resp any](ctx context.Context, srv *clientfake.Server, node 
 	return err
 }
 
-// TestSuspendedTime looks at the clocks of a suspended allocation: its wall-clock limit does not come while it stands still,
-// and comes after it went on; what a killed process leaves is noticed; a start waits.
+// TestSuspendedTime checks the clocks of a suspended allocation: its wall-clock limit does not expire while it is
+// suspended, and does after it is resumed; the exit of a killed process is noticed; a start waits.
 func TestSuspendedTime(t *testing.T) {
 	srv, cfg := processNode(t)
 	c := start(t, srv, cfg)

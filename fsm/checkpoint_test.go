@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestCheckpointIsHandedOn: the newest checkpoint stays with the allocation, whatever is reported after it, and goes to
-// what replaces it; in a gang to every member.
+// TestCheckpointIsHandedOn: the newest checkpoint stays with the allocation through later reports, and is passed to its
+// replacement; in a gang to every member.
 func TestCheckpointIsHandedOn(t *testing.T) {
 	for name, gang := range map[string]*structs.Gang{"each alone": nil, "gang": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -183,7 +183,7 @@ func TestGoldenEntries(t *testing.T) {
 		if again, err := Encode(cmd); err != nil || !bytes.Equal(again, golden) {
 			t.Errorf("command type %d, decoded and encoded again (%v), is\n%x\nwant\n%x", typ, err, again, golden)
 		}
-		// Whatever it means to an empty state, it must not stop the server.
+		// Whatever the entry does to an empty state, it must not crash the server.
 		New(Options{}).ApplyBatch([]Entry{{Index: 5, Data: golden}})
 	}
 }
@@ -299,6 +299,6 @@ func FuzzDecode(f *testing.F) {
 		if err != nil || !bytes.Equal(again, third) {
 			t.Fatalf("the encoding is not stable (%v)", err)
 		}
-		New(Options{}).ApplyBatch([]Entry{{Index: 5, Data: again}}) // whatever it says, it is answered
+		New(Options{}).ApplyBatch([]Entry{{Index: 5, Data: again}}) // any content must get an answer
 	})
 }

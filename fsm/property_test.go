@@ -46,7 +46,7 @@ func (r *run) check(ok bool, format string, args ...any) {
 
 func (r *run) saw(what string) { r.seen[what]++ }
 
-// occurrences are what a property run must have met at least once, beside a success and a refusal of commands.
+// occurrences are what a property run must have met at least once, besides a success and a refusal of commands.
 var occurrences = []string{
 	"part accepted", "part refused", "refused: epoch", "refused: version", "refused: job absent or stopped", "refused: exists",
 	"alloc replaced with link", "alloc lost by plan", "alloc lost by purge", "alloc failed", "alloc updated in place", "alloc preempted",
@@ -391,7 +391,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	r.limits(before, after, d)
 	r.services(after, cmd, d)
 	for _, c := range d.Evals {
-		if c.Before != nil && c.Before.Terminal() && c.After != nil && c.After.CreateIndex == c.Before.CreateIndex { // else collected, and written anew by a batch
+		if c.Before != nil && c.Before.Terminal() && c.After != nil && c.After.CreateIndex == c.Before.CreateIndex { // else collected, and written again by a batch
 			r.check(false, "evaluation %s was over and changed", c.Before.ID)
 		}
 		if c.After != nil {

@@ -116,7 +116,7 @@ func TestLimitsInApply(t *testing.T) {
 	}
 }
 
-// TestBilling: what is held counts by the weights of the job's queue, and is counted anew when weights change.
+// TestBilling: usage is weighted by the weights of the job's queue, and weighted again when they change.
 func TestBilling(t *testing.T) {
 	c := newCluster(t, 3)
 	c.queues(&structs.Queue{Path: "a", Billing: &structs.Billing{CPU: 2e6}}, &structs.Queue{Path: "a/b"})

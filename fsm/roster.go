@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Rosters (D21) are kept so that no entry leaves part of a gang: whatever removes members (an agent's report, a plan, a
-// preemption) is settled within the same entry. If a gang falls below its minimum, its remaining members stop in that
+// Rosters (D21) are kept so that no entry leaves part of a gang: when an entry removes members (an agent's report, a
+// plan, a preemption), it also settles the gang. If a gang falls below its minimum, its remaining members stop in that
 // entry.
 
 const (

@@ -52,7 +52,7 @@ func (r *run) standbys(s *state.Snapshot, j *structs.Job, tg *structs.Group, mem
 	r.check(!ended || held == 0, "gang %s.%s has ended and holds %d standbys", j.Key(), tg.Name, held)
 }
 
-// gangs checks, after every entry, that no gang is there in part (D21) and that rosters tell the truth.
+// gangs checks, after every entry, that every gang is complete or absent (D21) and that rosters are correct.
 func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res structs.Result, d structs.Delta) {
 	for j := range after.Jobs("", "") {
 		was := before.JobByKey(j.Key())
@@ -206,8 +206,8 @@ func TestGangLosesAMemberToAPlan(t *testing.T) {
 	}
 }
 
-// TestGangSaysWhyItEnds: what is left of a gang is told which member was lost, and how, and not that the gang starts again: no
-// entry knows that.
+// TestGangSaysWhyItEnds: the remaining members of a gang get a description of which member was lost, and how, and none
+// that the gang starts again: no entry knows that.
 func TestGangSaysWhyItEnds(t *testing.T) {
 	report := func(status structs.ClientStatus, desc string, events ...structs.TaskEvent) func(c *cluster, m structs.RosterMember) {
 		return func(c *cluster, m structs.RosterMember) {

@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// report observes the allocations of the job as running, each with the given services under IDs of its own.
+// report observes the allocations of the job as running, each with the given services under separate IDs.
 func (c *cluster) report(services ...structs.ServiceRegistration) {
 	c.tb.Helper()
 	cmd := &structs.AllocObservedCommand{}

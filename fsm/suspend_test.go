@@ -7,7 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// suspended checks, after every suspension and resumption, that gangs stand still or go on as one, and that nothing ended.
+// suspended checks, after every suspension and resumption, that gangs are suspended and resumed as one, and that
+// nothing ended.
 func (r *run) suspended(before, after *state.Snapshot, c *structs.SuspendCommand, res structs.Result) {
 	if res.Err != nil {
 		r.saw("suspension refused")
@@ -104,7 +105,7 @@ func TestSuspend(t *testing.T) {
 		t.Error("one allocation was to be suspended, and nothing else")
 	}
 	c.apply(&structs.SuspendCommand{Alloc: as[1].ID})
-	c.apply(job(false)) // all stand still, but what would come would not
+	c.apply(job(false)) // all are suspended, but new ones would not be
 	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
 	if w := c.f.Snapshot().Workload(key); w == nil || w.Suspended != 0 {
 		t.Errorf("stopped, the job is %+v: started again it would wait for somebody to resume it", w)

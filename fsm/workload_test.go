@@ -138,7 +138,8 @@ func (r *run) reprioritized(before, after *state.Snapshot, c *structs.JobPriorit
 	}
 }
 
-// TestJobPriority changes the priority of what runs: nothing is updated, and whoever looks for victims sees the new one.
+// TestJobPriority changes the priority of running work: no allocation is updated, and the search for victims uses the
+// new one.
 func TestJobPriority(t *testing.T) {
 	c := newCluster(t, 3)
 	set := func(n int) *structs.JobPriorityCommand {

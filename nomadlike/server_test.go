@@ -425,7 +425,7 @@ func TestHostileConnections(t *testing.T) {
 			}
 		}
 	}
-	// Stalled connections hold nobody else up.
+	// Stalled connections do not delay others.
 	for i := range 200 {
 		conn, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// acctFormat is a cluster's own past: what `muster acct -json` prints. Each job is submitted when it was and runs for as
-// long as its longest allocation did.
+// acctFormat is a cluster's own history, the output of `muster acct -json`. Each job is submitted at its recorded time
+// and runs for as long as its longest allocation did.
 type acctFormat struct{}
 
 func (acctFormat) Name() string { return "acct" }
@@ -23,7 +23,7 @@ func (acctFormat) About() string {
 	return "a cluster's own past as `muster acct -json` prints it; policies as csv"
 }
 
-// acctRow is what is used of an accounting record, by the names of the HTTP API. Times are Unix nanoseconds.
+// acctRow is the part of an accounting record that is used, with the names of the HTTP API. Times are Unix nanoseconds.
 type acctRow struct {
 	ID, JobID, Name, User, Queue, Type string
 	Priority                           int
@@ -60,7 +60,7 @@ func (acctFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 	return runGeneral(ctx, o, "acct", policy, rules, BuildNodes(kinds), src, int64(len(rows)))
 }
 
-// readAcct reads the records of jobs that ran, in the order of their submission.
+// readAcct reads the records of jobs that ran, sorted by submission.
 func readAcct(f *file) ([]acctRow, error) {
 	d := json.NewDecoder(f.in)
 	var rows []acctRow
@@ -69,7 +69,7 @@ func readAcct(f *file) ([]acctRow, error) {
 			rows = append(rows, r)
 		}
 	}
-	for n := 1; ; n++ { // one list, or a record a line
+	for n := 1; ; n++ { // one list, or one record per line
 		var raw json.RawMessage
 		if err := d.Decode(&raw); errors.Is(err, io.EOF) {
 			break

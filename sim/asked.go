@@ -8,9 +8,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// asked is one row, whatever its file looks like.
+// asked is one row of a trace in any format.
 type asked struct {
-	line                    int // of the file; 0: it has none
+	line                    int // line of the file; 0: none
 	job, user, queue, model string
 	submit, run             time.Duration
 	gpus                    float64

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is wrong with a trace or a cluster is told in one error that says where.
+// A faulty trace or cluster is reported in one error with its place.
 func TestBadInput(t *testing.T) {
 	for _, c := range []struct {
 		text, nodes, policy string

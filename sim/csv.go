@@ -14,15 +14,15 @@ import (
 // Columns (only submit and runtime must be there; times in seconds or as 1h30m, memory in MiB or as 80GiB):
 //
 //	job         name; default: the number of the row
-//	submit      when it was submitted, from any origin
-//	runtime     how long it runs once it has all it asks for
-//	gpus        in all; a part of one as 0.5. More than a node has: a gang of whole nodes' GPUs
+//	submit      time of submission, from any origin
+//	runtime     run time with all requested resources
+//	gpus        in total; a part of one as 0.5. More than a node has: a gang of whole nodes' GPUs
 //	gpu_memory  of each GPU; less than the GPU has: the job shares it
 //	model       of GPU
 //	cpus        cores in all; default 1 for each GPU
 //	memory      in all; default 1 GiB for each GPU
 //	nodes       allocations that start together; gpus, cpus and memory are divided among them
-//	estimate    what the submitter expects it to run for; default: not told
+//	estimate    the run time that the submitter expects; default: none
 //	limit       wall-clock limit; the job is cut there
 //	user, queue, priority (1 to 100, default 50), deadline (as submit is), preemptible (true, false)
 type csvFormat struct{}
@@ -64,13 +64,13 @@ func (csvFormat) Run(ctx context.Context, o *Options, policy string) (*Result, e
 	return r, err
 }
 
-// leftOut tells how many rows of a trace were not replayed.
+// leftOut adds the number of rows that were not replayed to a result.
 func leftOut(r *Result, n int64) {
 	r.Set("left_out", float64(n), "")
 	r.Notes = append(r.Notes, fmt.Sprintf("%s: %d rows are left out: they do not say when the job was submitted, how long it ran or how much it held", r.Policy, n))
 }
 
-// runGeneral replays jobs on a cluster with what the options ask for. all is how many there are, 0 when that is not known.
+// runGeneral replays jobs on a cluster under the given options. all is the number of jobs, 0 when it is not known.
 func runGeneral(ctx context.Context, o *Options, format, policy string, rules Rules, nodes []*structs.Node, src Source, all int64) (*Result, error) {
 	cfg := Config{Nodes: nodes, Source: src, Seed: o.Seed, Whole: o.Whole, Notice: o.Notice, Failures: Failures{MTBF: o.MTBF, MTTR: o.MTTR, Seed: o.Seed}}
 	if o.RestartCost > 0 {
@@ -104,11 +104,11 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	return r, nil
 }
 
-// jobs gives the jobs of a trace for the general runner.
+// jobs returns the jobs of a trace for the general runner.
 type jobs struct {
 	o      *Options
 	rules  Rules
-	rows   *inOrder[asked] // nil: rows come from elsewhere
+	rows   *inOrder[asked] // nil: the caller supplies the rows
 	n      int64
 	origin time.Duration
 	begun  bool
@@ -160,7 +160,7 @@ func (s *jobs) Next() (*Job, error) {
 	return s.job(&a)
 }
 
-// job makes the job that a person would have submitted.
+// job makes the job that a user would have submitted for a row.
 func (s *jobs) job(a *asked) (*Job, error) {
 	count := max(a.count, 1)
 	gpus := int64(a.gpus)

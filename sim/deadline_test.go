@@ -13,9 +13,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestDeadlinesThatCanBeMet: jobs are cut out of a timetable in which each of them has its place, with 94 % of the GPUs in
-// use, so that all deadlines can be met by somebody who knows what comes. Earliest deadline first, which does not, misses
-// fewer than one in a hundred of them; first come, first served misses many more, or the workload would prove nothing.
+// TestDeadlinesThatCanBeMet: jobs are cut out of a timetable in which each of them has its place, with 94 % of the GPUs
+// in use, so that a clairvoyant scheduler can meet all deadlines. Earliest deadline first, which is not clairvoyant,
+// misses fewer than one in a hundred; first come, first served misses many more, or the workload would prove nothing.
 func TestDeadlinesThatCanBeMet(t *testing.T) {
 	missed := map[structs.Order][2]int64{}
 	for seed := range uint64(2) {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// decide runs passes until nothing changes any more at this instant.
+// decide runs passes until one changes nothing at this instant.
 func (e *Engine) decide() error {
 	defer e.decided()
 	e.instant++
@@ -71,7 +71,7 @@ func (e *Engine) decide() error {
 		if turn != nil && turn.over {
 			for _, l := range e.picked {
 				if l.dirty && l.End == 0 {
-					e.fresh = append(e.fresh, l) // its turn did not come
+					e.fresh = append(e.fresh, l) // the pass ended before it
 				}
 			}
 		}
@@ -80,9 +80,9 @@ func (e *Engine) decide() error {
 		}
 		switch {
 		case e.stats.Preemptions != before:
-			e.instant++ // what victims gave back may serve anybody
+			e.instant++ // any job may use what victims released
 			woken = true
-		case turn != nil && turn.over: // the rest is looked at again
+		case turn != nil && turn.over: // the rest is decided in the next pass
 		case len(e.fresh) == 0:
 			return nil
 		default:
@@ -91,7 +91,7 @@ func (e *Engine) decide() error {
 	}
 }
 
-// chooser is who says which of running and waiting work should hold places.
+// chooser returns what decides which running and waiting work should hold resources; nil when nothing can be preempted.
 func (e *Engine) chooser() scheduler.Chooser {
 	switch {
 	case e.cfg.Chooser != nil:
@@ -102,10 +102,10 @@ func (e *Engine) chooser() scheduler.Chooser {
 	return nil
 }
 
-// byPass marks the event that a pass asked for; a later pass may have asked for another.
+// byPass marks the event that a pass asked for; a later pass may have asked for a different time.
 const byPass = -1
 
-// line is who comes first, by the production's ordering.
+// line returns the order of the waiting work, by default the production's.
 func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	if e.cfg.Line != nil {
 		return e.cfg.Line(in)
@@ -114,7 +114,7 @@ func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	return &e.lined
 }
 
-// decided ends the passes of an instant: what was freed before has been looked at.
+// decided clears the list of nodes with freed resources after the last pass of an instant.
 func (e *Engine) decided() {
 	for _, n := range e.freed {
 		e.marked[n] = false
@@ -122,7 +122,7 @@ func (e *Engine) decided() {
 	e.freed = e.freed[:0]
 }
 
-// running lists what holds and may be stopped, for queues whose running work competes with what waits.
+// running lists the running work that may be stopped, for queues in which it competes with waiting work.
 func (e *Engine) running() []scheduler.Workload {
 	if e.preemptible == 0 && !slices.ContainsFunc(e.cfg.Queues, func(q *structs.Queue) bool { return q.Preempt != "" && q.Preempt != structs.PreemptNone }) {
 		return nil
@@ -136,7 +136,7 @@ func (e *Engine) running() []scheduler.Workload {
 	return out
 }
 
-// apply carries out what the pass proposes for one job: all parts that Verify accepts.
+// apply applies what the pass proposes for one job: all parts that Verify accepts.
 func (e *Engine) apply(pe *structs.PlanEntry) error {
 	l := e.live[structs.JobKey{Namespace: pe.Namespace, ID: pe.JobID}]
 	if l == nil {
@@ -210,7 +210,7 @@ func (e *Engine) endAll(rs []*run) {
 	e.endings = rs[:0]
 }
 
-// book keeps a reservation, or drops one that is over. The list is by id.
+// book stores a reservation, or deletes one that has ended. The list is sorted by id.
 func (e *Engine) book(r *structs.Reservation) {
 	at, found := slices.BinarySearchFunc(e.reservations, r.ID, func(b *structs.Reservation, id string) int { return strings.Compare(b.ID, id) })
 	next := slices.Clone(e.reservations)
@@ -218,7 +218,7 @@ func (e *Engine) book(r *structs.Reservation) {
 	switch {
 	case !tied && found:
 		next = slices.Delete(next, at, at+1)
-		e.freedAll() // what was kept back may be had
+		e.freedAll() // the resources it held back are available
 	case !tied:
 		return
 	case found:
@@ -245,7 +245,7 @@ func (e *Engine) book(r *structs.Reservation) {
 	e.reserved = slices.DeleteFunc(e.reserved, func(x *Live) bool { return x == l })
 }
 
-// freedAll opens everything: something other than an end made room.
+// freedAll marks all nodes as freed: room appeared for a reason other than an end.
 func (e *Engine) freedAll() {
 	e.instant++
 	for i := range e.nodes {
@@ -296,7 +296,7 @@ func (e *Engine) place(l *Live, pe *structs.PlanEntry, p *structs.PlanPlace) {
 	}
 }
 
-// stop carries out one stop. It gives the run when it ends at once.
+// stop applies one stop. It returns the run if the run ends at once, else nil.
 func (e *Engine) stop(s *structs.PlanStop) *run {
 	r := e.runs[s.ID]
 	if r == nil || s.Desired == "" {
@@ -338,7 +338,7 @@ func (e *Engine) changed(r *run, a *structs.Allocation) {
 	r.alloc = a
 }
 
-// commit advances the view over the changes gathered.
+// commit advances the view by the collected changes.
 func (e *Engine) commit() {
 	if len(e.changes) == 0 {
 		return
@@ -349,7 +349,7 @@ func (e *Engine) commit() {
 	e.changes = e.changes[:0]
 }
 
-// answered looks at what a pass left of a job.
+// answered updates a job after a pass decided about it.
 func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 	if l.End != 0 {
 		return
@@ -359,7 +359,7 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 		return
 	}
 	if slices.Contains(e.fresh, l) {
-		return // asked again meanwhile
+		return // it has a new evaluation already
 	}
 	l.dirty = false
 	l.work.Evals = nil
@@ -378,7 +378,7 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 	e.settled(l)
 }
 
-// refused notes that a job was looked for in vain at this instant.
+// refused notes that the search for room for a job failed at this instant.
 func (e *Engine) refused(l *Live) {
 	e.move(l)
 	l.refusedAt = e.instant
@@ -390,7 +390,7 @@ func (e *Engine) refused(l *Live) {
 	}
 }
 
-// wanting reports whether the job waits for more places.
+// wanting reports whether the job waits for more allocations.
 func (l *Live) wanting() bool {
 	for i := range l.units {
 		if u := &l.units[i]; !u.done && len(u.runs) < u.need {
@@ -400,7 +400,7 @@ func (l *Live) wanting() bool {
 	return l.work.Blocked != nil
 }
 
-// settled takes a job that has its places from those that wait.
+// settled removes a job that has all its allocations from the waiting jobs.
 func (e *Engine) settled(l *Live) {
 	e.dequeue(l)
 	if l.waits != 0 {

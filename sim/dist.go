@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// distExact is how many values a Dist keeps as they are.
+// distExact is the largest number of values that a Dist keeps individually.
 const distExact = 1 << 19
 
-// distStep is how much wider each bucket of a Dist is than the one before it: quantiles are right to 0.1 %.
+// distStep is the ratio of the widths of neighbouring buckets: quantiles are accurate to 0.1 %.
 const distStep = 1.002
 
 var distLog = math.Log(distStep)
 
-// Dist is a set of numbers >= 0 of which mean, extremes and quantiles are asked for. Up to 524,288 of them are kept, so
-// that quantiles are exact; beyond it they are counted in buckets that are 0.2 % wide, so that memory does not grow.
+// Dist is a set of numbers >= 0 with mean, extremes and quantiles. Up to 524,288 values are kept, so quantiles are
+// exact; beyond that they are counted in buckets that are 0.2 % wide, so memory does not grow.
 type Dist struct {
 	N        int64
 	Sum, Max float64
@@ -24,7 +24,7 @@ type Dist struct {
 	buckets  map[int32]int64
 }
 
-// Add takes a value in.
+// Add adds a value.
 func (d *Dist) Add(x float64) {
 	d.N++
 	d.Sum += x
@@ -52,7 +52,7 @@ func (d *Dist) count(x float64) {
 	d.buckets[int32(math.Floor(math.Log(x)/distLog))]++
 }
 
-// Mean is 0 of nothing.
+// Mean returns the mean, 0 of an empty set.
 func (d *Dist) Mean() float64 {
 	if d.N == 0 {
 		return 0
@@ -60,7 +60,7 @@ func (d *Dist) Mean() float64 {
 	return d.Sum / float64(d.N)
 }
 
-// Quantile returns the value at place floor(q n) of all in ascending order, as the published figures take it.
+// Quantile returns the value at index floor(q n) in ascending order, as the published results do.
 func (d *Dist) Quantile(q float64) float64 {
 	if d.N == 0 {
 		return 0
@@ -91,7 +91,7 @@ func (d *Dist) Quantile(q float64) float64 {
 	return d.Max
 }
 
-// Points returns n+1 quantiles from the least to the most, for a curve.
+// Points returns n+1 quantiles from the least to the greatest, for a curve.
 func (d *Dist) Points(n int) []float64 {
 	out := make([]float64, n+1)
 	for i := range out {
@@ -106,20 +106,20 @@ func (d *Dist) Points(n int) []float64 {
 // seriesMax is how many points a Series keeps.
 const seriesMax = 512
 
-// Series is a figure over time: its mean in each of up to 512 equal spans, which double when there are too many.
+// Series is a metric over time: its mean in each of up to 512 equal spans, whose length doubles when there are more.
 type Series struct {
 	Span float64 // seconds of one point
 	Vals []float64
-	area float64 // of the span that has begun
-	done float64 // of it
+	area float64 // of the current span
+	done float64 // seconds of the current span so far
 }
 
-// Add says that the figure was v for that many seconds.
+// Add adds a value that held for that many seconds.
 func (s *Series) Add(v, seconds float64) {
 	if s.Span == 0 {
 		s.Span = 1
 	}
-	if seconds > s.Span*seriesMax*4 { // far ahead: widen first
+	if seconds > s.Span*seriesMax*4 { // far ahead: widen the spans first
 		for s.Span*seriesMax < seconds {
 			s.fold()
 		}
@@ -154,7 +154,7 @@ func (s *Series) fold() {
 	s.Span *= 2
 }
 
-// Points returns the series with what has begun.
+// Points returns the series with the current, incomplete span.
 func (s *Series) Points() []float64 {
 	if s.done == 0 {
 		return s.Vals

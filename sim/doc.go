@@ -1,7 +1,6 @@
-// Package sim is a cluster in virtual time: it replays traces and the cluster's own past through the production
-// scheduler. It keeps a view and queue state of its own and no store; every decision is scheduler.Schedule's, checked by
-// scheduler.Verify. It orders and rates nothing itself: what comes first, and where it goes, is up to scheduler/queue and
-// scheduler/policy. See DESIGN.md.
+// Package sim simulates a cluster in virtual time: it replays traces and the cluster's own history through the production
+// scheduler. It has its own view and queue state and no store; scheduler.Schedule makes every decision, and
+// scheduler.Verify checks it. Order and placement are those of scheduler/queue and scheduler/policy. See DESIGN.md.
 //
-// What traces may look like and what is reported of them is told in docs/reference/simulator.md.
+// docs/reference/simulator.md describes the formats of traces and the results.
 package sim

@@ -18,100 +18,100 @@ import (
 
 // Config is one run: a cluster, a trace, and how decisions are made and accounted.
 type Config struct {
-	Nodes  []*structs.Node // ready ones, in the order in which ties are broken; SetIDs gives them ids
+	Nodes  []*structs.Node // ready nodes, in tie-breaking order; SetIDs sets their ids
 	Pools  []*structs.NodePool
 	Source Source
 
 	Policy    search.Policy           // placement
-	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues that name none
+	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues without their settings
 	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
 	Line      func(*scheduler.Input) scheduler.Line
-	Chooser   scheduler.Chooser // who should hold places, of running and waiting work; nil: as queues are ordered
+	Chooser   scheduler.Chooser // decides which running and waiting work should hold resources; nil: the order of the queues
 	Predict   Predictor         // of run times; nil: none
 	Mix       *model.Mix
 	Seed      uint64
 
 	First    []Kind // order of events at equal times; see Kind
 	Each     bool   // a pass after every event; else one after all events of an instant
-	Whole    bool   // every waiting job is in every pass; else those that room may have appeared for
-	Window   int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 64
-	Silent   []Kind // events that no pass follows
-	LeaveOut bool   // with Whole: a pass is left out while no node has room for any waiting job
-	Due      bool   // what is predicted to end just when it does holds nothing from the Expired events of that instant on
-	Drop     bool   // a job that is not placed at once is gone
+	Whole    bool   // every waiting job is in every pass; else only those for which room may have appeared
+	Window   int    // jobs with equal requests in one pass, oldest of the highest priority first; 0: 64
+	Silent   []Kind // events without a pass after them
+	LeaveOut bool   // with Whole: no pass while no node has room for any waiting job
+	Due      bool   // work predicted to end exactly at its end holds nothing after the Expired events of that instant
+	Drop     bool   // a job that is not placed at once is dropped
 
-	Restart  func(*Live) time.Duration                                             // what a resumed unit needs before work goes on; nil: nothing
-	Kept     func(l *Live, ran time.Duration) time.Duration                        // of the work since a unit began that a preemption leaves; nil: all
-	Notice   bool                                                                  // victims hold on for their grace
-	Expire   func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that outlived its own; nil: not told of
+	Restart  func(*Live) time.Duration                                             // the restart cost of a resumed unit, during which it makes no progress; nil: none
+	Kept     func(l *Live, ran time.Duration) time.Duration                        // how much of the work since a unit began survives a preemption; nil: all
+	Notice   bool                                                                  // victims keep their resources during their grace period
+	Expire   func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that took longer than predicted; nil: not called
 	Hooks    Hooks
 	Failures Failures
-	Capacity int64 // in thousandths of units, for the utilisation; 0: of the GPUs, or MHz where there are none
+	Capacity int64 // in thousandths of units, for the utilisation; 0: of the GPUs, or MHz if there are none
 }
 
-// Hooks are told what happens. Any may be nil.
+// Hooks are called on events. Any may be nil.
 type Hooks struct {
 	Event  func(e *Engine, k Kind, l *Live) // after an event took effect, before the pass; l is nil for nodes
 	Placed func(e *Engine, l *Live, a *structs.Allocation)
-	Ended  func(e *Engine, l *Live) // the job is done, dropped or gone
+	Ended  func(e *Engine, l *Live) // the job left the system, complete or dropped
 	Passed func(e *Engine, in *scheduler.Input, plan *scheduler.Plan, rep *scheduler.Report)
 }
 
-// Predictor tells how long jobs will run.
+// Predictor predicts the run times of jobs.
 type Predictor interface {
-	// Predict is asked when a job arrives and when it comes back: what its next run will take; 0 for unknown.
+	// Predict returns the run time of a job's next run, when the job arrives and when it is requeued; 0: unknown.
 	Predict(l *Live, now structs.LogTime) time.Duration
-	// Learn is told of every job that ended.
+	// Learn is called for every job that ended.
 	Learn(l *Live, now structs.LogTime)
 }
 
-// roundsMax bounds the passes at one instant; preemption that undoes itself would go on for ever.
+// roundsMax limits the passes at one instant, in case preemptions undo each other.
 const roundsMax = 1000
 
 const windowDefault = 64
 
-// Engine is one run under way. It is used by one goroutine.
+// Engine is one run in progress. It is used by one goroutine.
 type Engine struct {
 	cfg    Config
 	now    structs.LogTime
 	view   *model.View
 	index  structs.Index
 	agenda agenda
-	stale  int // void events in the agenda
+	stale  int // invalid events in the agenda
 	cursor structs.NodeID
 	nodes  []nodeState
 	rows   map[structs.NodeID]int
 
 	live    map[structs.JobKey]*Live
 	runs    map[structs.AllocID]*run
-	next    *Job            // read from the source, not submitted yet
+	next    *Job            // read from the source, not yet submitted
 	at      structs.LogTime // of the last submission
 	seq     structs.Index
 	evalSeq uint64
 
-	shapes              []*shape // that some job waits with, by seq
+	shapes              []*shape // of waiting jobs, by seq
 	byShape             map[shapeKey]*shape
-	other               *shape // those that wait for something else than room
+	other               *shape // jobs that wait for something other than room
 	fresh               []*Live
 	picked              []*Live
 	pend                []scheduler.Workload
-	freed               []int // nodes that gave something back since the last pick
+	freed               []int // nodes that freed resources since the last pick
 	marked              []bool
 	most                mostFree
 	reservations        []*structs.Reservation
-	reserved            []*Live // whose are in booked, in the order in which they came to be
-	narrowable          bool    // a pass over some of the nodes decides as one over all
+	reserved            []*Live // jobs with a reservation in booked, in the order of the reservations' creation
+	narrowable          bool    // a pass over some of the nodes decides as one over all would
 	usage               usage
 	lives               queue.Lifetimes
 	lined               queue.Line      // of the last pass
 	preemptible         int64           // jobs in the system that may be preempted
-	always              bool            // the chooser is asked at every event
-	wake                structs.LogTime // when the pass asked to be called again; 0: it did not
+	always              bool            // the chooser is called at every event
+	wake                structs.LogTime // when the pass asked to be called again; 0: not at all
 	parts               int64           // refused by Verify
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
 	draws               draws
-	instant             uint64 // counts the moments at which what was refused before is looked at again
+	instant             uint64 // number of the round in which refused jobs are decided again
 	holders, lastHolder *Live
 
 	stats *Stats
@@ -120,25 +120,25 @@ type Engine struct {
 type nodeState struct {
 	node  *structs.Node
 	gpus  int64            // in all
-	free  int64            // that nobody has any part of
+	free  int64            // GPUs without any allocation
 	inUse map[string]int32 // allocations by device instance; nil: none
 	runs  int64
-	level int8 // filled() as last booked
+	level int8 // filled() when last accounted
 	list  []*run
 	total structs.Vector
 	used  structs.Vector
 }
 
-// Now returns the present moment.
+// Now returns the current virtual time.
 func (e *Engine) Now() structs.LogTime { return e.now }
 
 // View returns the cluster as decisions see it.
 func (e *Engine) View() *model.View { return e.view }
 
-// Stats returns the figures so far.
+// Stats returns the metrics so far.
 func (e *Engine) Stats() *Stats { return e.stats }
 
-// Jobs calls f for every job in the system, in no order that decisions may depend on.
+// Jobs calls f for every job in the system, in undefined order; decisions must not depend on it.
 func (e *Engine) Jobs(f func(*Live)) {
 	for _, l := range e.live {
 		f(l)
@@ -153,7 +153,7 @@ func NewEngine(cfg Config) *Engine {
 	table := scheduler.QueueTable{Queues: cfg.Queues}
 	for _, q := range append([]*structs.Queue{{Path: structs.QueueDefault}}, cfg.Queues...) {
 		if table.Settings(q.Path, &cfg.Scheduler).Backfill == structs.BackfillNone {
-			cfg.Whole = true // who is first keeps out the rest, so he has to be there
+			cfg.Whole = true // the first job may keep out the rest, so it must be in every pass
 		}
 	}
 	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
@@ -193,7 +193,7 @@ func SetIDs(nodes []*structs.Node) {
 	}
 }
 
-// Run replays the trace to its end: until every job has ended, or nothing can happen any more.
+// Run replays the trace to its end: until every job has ended, or no event is left that could change anything.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.pull(); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			break
 		}
 		if e.next == nil && len(e.live) == 0 && !e.pending(top) {
-			break // only nodes are left to fail
+			break // only node failures are left
 		}
 		ev := e.agenda.take()
 		if ev.unit != nil && ev.gen != ev.unit.gen {
@@ -242,7 +242,7 @@ func (e *Engine) Run(ctx context.Context) error {
 
 func (e *Engine) pending(top *event) bool { return top.kind != NodeDown && top.kind != NodeUp }
 
-// pass moves time on.
+// pass advances virtual time.
 func (e *Engine) pass(to structs.LogTime) {
 	if to > e.now {
 		e.stats.advance(e.now, to)
@@ -250,7 +250,7 @@ func (e *Engine) pass(to structs.LogTime) {
 	}
 }
 
-// pull reads the next job of the trace and puts its arrival on the agenda.
+// pull reads the next job of the trace and schedules its arrival.
 func (e *Engine) pull() error {
 	j, err := e.cfg.Source.Next()
 	switch {
@@ -269,7 +269,7 @@ func (e *Engine) pull() error {
 	return nil
 }
 
-// happen carries out one event.
+// happen processes one event.
 func (e *Engine) happen(ev *event) error {
 	var l *Live
 	switch ev.kind {
@@ -301,7 +301,7 @@ func (e *Engine) happen(ev *event) error {
 	return nil
 }
 
-// submit lets a job into the system.
+// submit adds a job to the system.
 func (e *Engine) submit(j *Job) *Live {
 	e.seq++
 	job := j.Job
@@ -310,7 +310,7 @@ func (e *Engine) submit(j *Job) *Live {
 	}
 	job.SubmitTime, job.CreateIndex, job.SpecIndex, job.ModifyIndex = e.now, e.seq, e.seq, e.seq
 	l := &Live{Job: j, Key: job.Key(), Submit: e.now, bucket: job.Priority, pos: -1}
-	if old := e.live[l.Key]; old != nil { // two of one name: the later one gets another
+	if old := e.live[l.Key]; old != nil { // two jobs of the same name: the later one is renamed
 		job.ID = fmt.Sprintf("%s~%d", job.ID, e.seq)
 		l.Key = job.Key()
 	}
@@ -331,7 +331,7 @@ func (e *Engine) submit(j *Job) *Live {
 	e.live[l.Key] = l
 	if job.MayPreempt() {
 		e.preemptible++
-		e.cfg.Whole = true // who should hold places cannot be told of a part of what waits
+		e.cfg.Whole = true // the choice needs all waiting jobs
 	}
 	e.stats.arrived(l)
 	if e.cfg.Predict != nil {
@@ -346,7 +346,7 @@ func (e *Engine) submit(j *Job) *Live {
 	return l
 }
 
-// resume lets a job that ran when the simulation began go on where it is.
+// resume restores a job that was running when the simulation began, on its nodes.
 func (e *Engine) resume(l *Live) {
 	l.units = l.units[:0]
 	for range l.Held {
@@ -375,7 +375,7 @@ func (e *Engine) resume(l *Live) {
 	e.commit()
 }
 
-// ask makes an evaluation of a job, as a server does when something about it has to be decided.
+// ask makes an evaluation of a job, as a server does when a decision about it is needed.
 func (e *Engine) ask(l *Live, why structs.Trigger) {
 	if len(l.work.Evals) == 0 {
 		e.evalSeq++
@@ -392,7 +392,7 @@ func (e *Engine) ask(l *Live, why structs.Trigger) {
 	e.enqueue(l)
 }
 
-// Delay adds to the work that is left of a job that runs.
+// Delay adds to the remaining work of a running job.
 func (e *Engine) Delay(l *Live, d time.Duration) {
 	for i := range l.units {
 		if u := &l.units[i]; u.on {
@@ -406,7 +406,7 @@ func (e *Engine) Delay(l *Live, d time.Duration) {
 // SetExpect changes the predicted run time of a job's next run.
 func (e *Engine) SetExpect(l *Live, d time.Duration) { l.work.Expect = d }
 
-// settle brings a unit's account up to date.
+// settle updates a unit's remaining work and restart cost.
 func (e *Engine) settle(u *unit) {
 	if !u.on {
 		return
@@ -418,7 +418,7 @@ func (e *Engine) settle(u *unit) {
 	u.since = e.now
 }
 
-// schedule puts the end of a unit that runs on the agenda.
+// schedule adds the end of a running unit to the agenda.
 func (e *Engine) schedule(u *unit) {
 	e.void(u)
 	if u.left < 0 && u.live.Run < 0 {
@@ -427,7 +427,7 @@ func (e *Engine) schedule(u *unit) {
 	e.agenda.add(event{at: e.now.Add(u.debt + max(u.left, 0)), kind: Ended, unit: u, gen: u.gen})
 }
 
-// void makes the events of a unit that are on the agenda meaningless.
+// void invalidates a unit's events on the agenda.
 func (e *Engine) void(u *unit) {
 	u.gen++
 	e.stale++
@@ -439,7 +439,7 @@ func (e *Engine) void(u *unit) {
 	for i := range old {
 		if ev := &old[i]; ev.unit == nil || ev.gen == ev.unit.gen {
 			seq := e.agenda.seq
-			e.agenda.seq = ev.seq - 1 // keeps its place among equals
+			e.agenda.seq = ev.seq - 1 // keeps its order among equals
 			e.agenda.add(*ev)
 			e.agenda.seq = seq
 		}

@@ -69,7 +69,7 @@ func TestEngineByHand(t *testing.T) {
 	}
 }
 
-// The same trace and seed give the same figures, whatever the machine does meanwhile.
+// The same trace and seed give the same metrics, independent of the machine's load.
 func TestDeterminism(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "trace.csv")
 	text := "submit,runtime,gpus,user\n"

@@ -6,16 +6,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Kind is what happens at a moment of virtual time.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The kinds of event. At equal times they happen in the order of Config.First, and the rest in this order.
+// The kinds of event. At equal times the kinds of Config.First come first, in that order, then the rest in this order.
 const (
 	Submitted Kind = iota // a job arrives
-	Ended                 // work is done
-	Expired               // work outlives its predicted run time
-	Killed                // the notice that a victim got is over
-	Woken                 // something waited for its time
+	Ended                 // work is complete
+	Expired               // work ran longer than predicted
+	Killed                // a victim's grace period has ended
+	Woken                 // a time that a job or pass waits for has come
 	NodeDown
 	NodeUp
 	kinds
@@ -25,23 +25,23 @@ func (k Kind) String() string {
 	return [...]string{"submitted", "ended", "expired", "killed", "woken", "node down", "node up"}[k]
 }
 
-// Epoch is the log time at which virtual time begins.
+// Epoch is the log time at which virtual time starts.
 const Epoch structs.LogTime = 1_000_000_000_000_000_000
 
-// Since returns virtual time, counted from the start of the simulation.
+// Since returns the virtual time since the start of the simulation.
 func Since(t structs.LogTime) time.Duration { return t.Sub(Epoch) }
 
 type event struct {
 	at   structs.LogTime
 	kind Kind
-	seq  uint64 // of equal times and kinds, the first one made comes first
+	seq  uint64 // of equal times and kinds, the first created comes first
 	unit *unit  // Ended, Expired
 	run  *run   // Killed
 	node int    // NodeDown, NodeUp
-	gen  uint32 // of the unit when the event was made: a newer one makes it void
+	gen  uint32 // of the unit when the event was created; a newer generation makes the event invalid
 }
 
-// agenda is what is to come: a heap by time, kind and sequence.
+// agenda is the list of future events: a heap by time, kind and sequence.
 type agenda struct {
 	heap []event
 	rank [kinds]uint8

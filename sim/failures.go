@@ -7,14 +7,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Failures are nodes that go down and come back. Times between are drawn from exponential distributions, from a seed.
+// Failures configures nodes that fail and come back. The times between are drawn from exponential distributions with a
+// seed.
 type Failures struct {
 	MTBF time.Duration // of one node; 0: nodes never fail
 	MTTR time.Duration // 0: an hour
 	Seed uint64
 }
 
-// draws is a small generator of random numbers (SplitMix64), so that a seed means the same in every build.
+// draws is a small generator of random numbers (SplitMix64), so that a seed gives the same numbers in every build.
 type draws struct{ state uint64 }
 
 func (d *draws) next() uint64 {
@@ -25,17 +26,17 @@ func (d *draws) next() uint64 {
 	return z ^ z>>31
 }
 
-// float is uniform in (0,1).
+// float returns a number uniform in (0,1).
 func (d *draws) float() float64 { return (float64(d.next()>>11) + 0.5) / (1 << 53) }
 
-// intn is uniform in [0,n).
+// intn returns a number uniform in [0,n).
 func (d *draws) intn(n int) int { return int(d.next() % uint64(n)) }
 
 func (d *draws) exponential(mean time.Duration) time.Duration {
 	return time.Duration(-math.Log(d.float()) * float64(mean))
 }
 
-// normal has mean 0 and deviation 1.
+// normal returns a normally distributed number with mean 0 and deviation 1.
 func (d *draws) normal() float64 {
 	return math.Sqrt(-2*math.Log(d.float())) * math.Cos(2*math.Pi*d.float())
 }
@@ -50,7 +51,7 @@ func (e *Engine) startFailures() {
 	}
 }
 
-// fail takes a node down; what ran there is lost and its jobs wait again.
+// fail takes a node down; the work on it is lost and its jobs wait again.
 func (e *Engine) fail(i int) {
 	mttr := e.cfg.Failures.MTTR
 	if mttr <= 0 {
@@ -93,7 +94,7 @@ func (e *Engine) setNode(i int, status structs.NodeStatus) {
 	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
 }
 
-// spread makes a run time differ from d by a factor of e^(x N(0,1)).
+// spread multiplies a run time by e^(x N(0,1)).
 func (d *draws) spread(run time.Duration, x float64) time.Duration {
 	return seconds(min(run.Seconds()*math.Exp(x*d.normal()), 9e9))
 }

@@ -9,49 +9,49 @@ import (
 	"time"
 )
 
-// Options are what a caller asks for. A zero field takes the format's default.
+// Options are the settings of a simulation. A zero field takes the format's default.
 type Options struct {
-	Format    string   // "" is guessed from the trace
-	Trace     string   // file; .gz is unpacked
+	Format    string   // "": detected from the trace
+	Trace     string   // file; .gz is decompressed
 	Nodes     string   // "8x8", "1000x8xH100-80GiB", several joined by +, or a file of the format
-	Procs     int64    // swf: units of the one node
+	Procs     int64    // swf: CPU units of the one node
 	Policies  []string // at least one
 	Seeds     int      // openb: random orders, 0 to Seeds-1 after the first
 	Seed      uint64
-	Durations string        // muri: "known" or "unknown"; "" as the policy has it
+	Durations string        // muri: "known" or "unknown"; "": the policy's own
 	Limit     int64         // jobs to read; 0: all
 	MTBF      time.Duration // of a node; 0: none fails
 	MTTR      time.Duration
-	// EstimateError spreads the submitters' run-time estimates: each is the true run time times e^(x N(0,1)). 0: as the
-	// trace says.
+	// EstimateError spreads the submitters' run-time estimates: each is the true run time times e^(x N(0,1)). 0: those
+	// of the trace.
 	EstimateError float64
 	Checkpoint    time.Duration // work since the last checkpoint is lost at preemption and failure; 0: nothing; negative: all
-	RestartCost   time.Duration // before resumed work goes on
-	Notice        bool          // victims hold on for their grace
-	Preemptible   bool          // jobs may be preempted although the trace does not say so
+	RestartCost   time.Duration // time before resumed work makes progress
+	Notice        bool          // victims keep their resources during their grace period
+	Preemptible   bool          // all jobs may be preempted, even if the trace says otherwise
 	Whole         bool          // every waiting job in every pass: slower, for comparison
 	Parallel      int           // runs at a time; 0: 1
-	Progress      Progress      // told now and then; nil: nobody
+	Progress      Progress      // called from time to time; nil: not at all
 }
 
-// Progress is told how far a run is.
+// Progress receives the progress of a run.
 type Progress interface {
-	// Report says that done of all things (jobs, bytes of the trace; all 0: unknown) are behind a policy's run, at a
+	// Report is called with how much of a policy's run (jobs, bytes of the trace; all 0: unknown) is complete, and the
 	// virtual time.
 	Report(policy string, done, all int64, at time.Duration)
 }
 
-// Format runs the traces of one kind by their own protocol.
+// Format runs the traces of one kind with their own protocol.
 type Format interface {
-	// Name as given to -format.
+	// Name is the value of -format.
 	Name() string
-	// About says in a line what the format is, and names the policies it knows.
+	// About describes the format and its policies in one line.
 	About() string
 	// Run replays the trace under one policy. It may be called from several goroutines.
 	Run(ctx context.Context, o *Options, policy string) (*Result, error)
 }
 
-// formats are all there are, in the order of the documentation.
+// formats are all formats, in the order of the documentation.
 var formats = []Format{csvFormat{}, swfFormat{}, muriFormat{}, openbFormat{}, acctFormat{}, snapshotFormat{}}
 
 // FormatByName finds a format.
@@ -78,7 +78,7 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 			return nil, err
 		}
 		if name == "swf" && o.Nodes != "" && o.Procs == 0 {
-			name = "csv" // a log of processors, replayed on nodes
+			name = "csv" // a processor log, replayed on nodes
 		}
 	}
 	f, err := FormatByName(name)
@@ -94,7 +94,7 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"default"}
 	}
-	// One policy that cannot be replayed ends the others: there will be no result.
+	// An error of one policy cancels the others, because there will be no result.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	out := make([]*Result, len(o.Policies))
@@ -121,7 +121,7 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	return out, firstError(errs)
 }
 
-// firstError tells what went wrong, once. Errors that are about a policy name it.
+// firstError returns the first error that is not just a cancellation, if there is one.
 func firstError(errs []error) (first error) {
 	for _, err := range errs {
 		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// palette are colours that people who see fewer of them can tell apart (Okabe and Ito), each with its own dash pattern.
+// palette are colours that colour-blind readers can distinguish (Okabe and Ito), each with its dash pattern.
 var palette = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676", "#000000"}
 
 var dashes = []string{"", "7 3", "2 3", "9 3 2 3", "", "7 3", "2 3", "9 3 2 3"}
@@ -25,7 +25,7 @@ type chart struct {
 	title, x, y string
 	curves      []curve
 	logX        bool
-	top         float64 // of y; 0: as the data have it
+	top         float64 // upper limit of y; 0: from the data
 }
 
 const (
@@ -104,7 +104,7 @@ func niceTop(v float64) float64 {
 	return v
 }
 
-// short is a number in few characters.
+// short formats a number in few characters.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e6:
@@ -117,7 +117,7 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2g", v)
 }
 
-// bars are one figure of every policy, side by side.
+// bars are one metric of every policy, side by side.
 type bars struct {
 	Title string
 	Rows  []bar
@@ -125,10 +125,10 @@ type bars struct {
 
 type bar struct {
 	Name, Text, Colour string
-	Percent            float64 // of the longest
+	Percent            float64 // of the longest bar
 }
 
-// WriteHTML writes a report that needs nothing but itself: figures, and charts that compare the policies side by side.
+// WriteHTML writes a self-contained report: metrics, and charts that compare the policies side by side.
 func WriteHTML(w io.Writer, trace string, results []*Result) error {
 	page := struct {
 		Trace   string
@@ -190,7 +190,7 @@ func shown(fs []Figure, name string) string {
 	return ""
 }
 
-// barsOf is nil when no policy has the figure.
+// barsOf returns the bars of a metric, or nil when no policy has it.
 func barsOf(title, name string, results []*Result, of func(*Result) []Figure) *bars {
 	b := &bars{Title: title}
 	most := 0.0

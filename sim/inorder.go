@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// rowReader gives the rows of a trace, one after the other; io.EOF at the end.
+// rowReader reads the rows of a trace one by one; io.EOF at the end.
 type rowReader[R any] interface {
 	Next() (R, error)
 	Close() error
 }
 
-// inOrder gives the rows of a trace in the order of their submission, those of one time in the order of the file. A trace
-// is read once to its end before anything is replayed, so that what is wrong with its last line is told before hours are
-// spent. One that is in order is then read again as the replay goes on, and needs no memory; any other is kept.
+// inOrder returns the rows of a trace by submission time, rows of equal time in the order of the file. A trace is read
+// once to its end before the replay starts, so that an error in its last line is reported before hours of simulation. A
+// sorted trace is then read again during the replay and needs no memory; any other is kept in memory.
 type inOrder[R any] struct {
 	open    func() (rowReader[R], error)
-	src     rowReader[R] // nil: kept
+	src     rowReader[R] // nil: rows are in memory
 	kept    []R
-	left    int64         // how many more to give; -1: all
-	Rows    int64         // that can be replayed
-	LeftOut int64         // that cannot
+	left    int64         // rows still to return; -1: all
+	Rows    int64         // rows that can be replayed
+	LeftOut int64         // rows that cannot be replayed
 	Origin  time.Duration // the first submission
 }
 
-// openInOrder reads the trace once. limit is how many rows to give, 0 for all.
+// openInOrder reads the trace once. limit is how many rows to return, 0 for all.
 func openInOrder[R any](name string, limit int64, open func() (rowReader[R], error), submit func(*R) time.Duration) (*inOrder[R], error) {
 	t := &inOrder[R]{open: open, left: -1}
 	if limit > 0 {
@@ -62,7 +62,7 @@ func openInOrder[R any](name string, limit int64, open func() (rowReader[R], err
 	return t, nil
 }
 
-// bySubmission puts rows in order; those of one time stay as they are.
+// bySubmission sorts rows by submission time; rows of equal time keep their order.
 func bySubmission[R any](rows []R, submit func(*R) time.Duration) {
 	slices.SortStableFunc(rows, func(a, b R) int { return cmp.Compare(submit(&a), submit(&b)) })
 }

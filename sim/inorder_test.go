@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A trace in any order is replayed as the one in order of submission, whatever the format: every figure is the same.
+// A trace in any order and format is replayed like the sorted one: all metrics are equal.
 func TestAnyOrderOfRows(t *testing.T) {
 	for _, c := range []struct {
 		format, head string

@@ -8,19 +8,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Learner lets a predictor of the scheduler learn from what ends in a simulation, and tells decisions what it expects.
+// Learner trains a predictor of the scheduler with the jobs that end in a simulation, and gives its predictions to
+// decisions.
 type Learner struct {
 	By     predict.Predictor
 	Errors predict.Errors
-	// Once: what is predicted when a job arrives stays, as in published studies.
+	// Once keeps the prediction made when a job arrives, as in published studies.
 	Once bool
-	// Nameless: the names of jobs tell nothing about them.
+	// Nameless ignores the names of jobs, for traces in which they have no meaning.
 	Nameless bool
 	users    map[string]*learnedUser
-	ended    uint64 // how many jobs taught something
+	ended    uint64 // ended jobs that the predictor learned from
 }
 
-// learned is what a Learner keeps with a job: the version of its user's past that the prediction is from.
+// learned is a Learner's state of a job: the version of its user's history that the prediction is based on.
 type learned struct {
 	by      *Learner
 	work    predict.Work
@@ -28,17 +29,17 @@ type learned struct {
 	version uint64
 }
 
-// learnedUser is the version of a user's past, as it was when so many jobs had ended.
+// learnedUser is the version of a user's history when that many jobs had ended.
 type learnedUser struct {
 	version, ended uint64
 }
 
-// NewLearner makes one.
+// NewLearner returns a Learner for a predictor.
 func NewLearner(by predict.Predictor) *Learner {
 	return &Learner{By: by, users: map[string]*learnedUser{}, ended: 1}
 }
 
-// version of a user's past; asked for once after each end, not once for each job that waits.
+// version returns the version of a user's history. It is computed once after each end, not once per waiting job.
 func (r *Learner) version(x *learned) uint64 {
 	if x.user.ended != r.ended {
 		x.user.version, x.user.ended = r.By.Version(x.work.User), r.ended
@@ -52,7 +53,7 @@ func (r *Learner) of(l *Live) *learned {
 		j := l.Job.Job
 		x = &learned{by: r, work: predict.Work{User: j.Submitter.Name, Queue: string(j.Queue), Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
 		if !r.Nameless {
-			x.work.Name = strings.Map(func(c rune) rune { // job-17 and job-18 are of one kind
+			x.work.Name = strings.Map(func(c rune) rune { // job-17 and job-18 are of the same kind
 				if c >= '0' && c <= '9' {
 					return -1
 				}
@@ -82,7 +83,7 @@ func (r *Learner) Predict(l *Live, _ structs.LogTime) time.Duration {
 	return l.work.Expect
 }
 
-// Refresh brings what a decision is told of a waiting job up to what is known.
+// Refresh updates the prediction of a waiting job.
 func (r *Learner) Refresh(l *Live) {
 	x := r.of(l)
 	v := r.version(x)
@@ -94,7 +95,7 @@ func (r *Learner) Refresh(l *Live) {
 	l.work.Expect, l.work.Cost = e.Expect, e.Cost
 }
 
-// Learn is told of a job that ended.
+// Learn is called for a job that ended.
 func (r *Learner) Learn(l *Live, _ structs.LogTime) {
 	x := r.of(l)
 	r.Errors.Add(l.work.Expect, l.Run)
@@ -102,7 +103,7 @@ func (r *Learner) Learn(l *Live, _ structs.LogTime) {
 	r.ended++
 }
 
-// Turnover returns the mean time until what is held is given back; 0 for a predictor that does not learn it.
+// Turnover returns the mean time until held resources are released; 0 if the predictor does not compute it.
 func (r *Learner) Turnover() time.Duration {
 	if t, ok := r.By.(interface{ Turnover() time.Duration }); ok {
 		return t.Turnover()
@@ -110,13 +111,13 @@ func (r *Learner) Turnover() time.Duration {
 	return 0
 }
 
-// truth is a predictor that knows the run times.
+// truth is a predictor that returns the true run times.
 type truth struct{}
 
 func (truth) Predict(l *Live, now structs.LogTime) time.Duration { return max(l.Left(now), 0) }
 func (truth) Learn(*Live, structs.LogTime)                       {}
 
-// report adds how right the predictions were to a result; nothing for a run without predictions.
+// report adds the accuracy of the predictions to a result, if there were any.
 func (r *Learner) report(to *Result) {
 	if r == nil || r.Errors.N == 0 {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// hold books a run on its node and in the figures, or (n = -1) takes it out.
+// hold accounts a run on its node and in the metrics, or (n = -1) removes it.
 func (e *Engine) hold(r *run, n int64) {
 	s := &e.nodes[r.node]
 	for i := range r.alloc.Grants {
@@ -52,7 +52,7 @@ func (e *Engine) hold(r *run, n int64) {
 	}
 }
 
-// link and unlink keep the list of jobs that hold something, in the order in which they came to.
+// link and unlink keep the list of jobs that hold resources, in the order in which they got them.
 func (e *Engine) link(l *Live) {
 	l.prevHolder = e.lastHolder
 	if e.lastHolder != nil {
@@ -77,8 +77,8 @@ func (e *Engine) unlink(l *Live) {
 	l.prevHolder, l.nextHolder = nil, nil
 }
 
-// start lets an allocation run, and its unit when enough of it does. The caller has the allocation's record among the
-// changes still to be committed, or it was never published.
+// start starts an allocation, and its unit when enough of its allocations run. The caller commits the allocation's
+// record, or it was never published.
 func (e *Engine) start(r *run) {
 	r.alloc.Client, r.alloc.StartedAt = structs.ClientRunning, e.now
 	r.started = true
@@ -103,11 +103,11 @@ func (e *Engine) start(r *run) {
 	}
 }
 
-// expire corrects the prediction of a unit that runs for longer than was expected.
+// expire corrects the prediction of a unit that runs longer than predicted.
 func (e *Engine) expire(u *unit) {
 	e.changes = e.changes[:0]
 	if e.cfg.Due && u.left >= 0 && e.now == u.since.Add(u.debt+u.left) {
-		for _, r := range u.runs { // its end is yet to be told, but gives nothing back any more
+		for _, r := range u.runs { // its end is not processed yet, but it holds nothing any more
 			a := *r.alloc
 			a.Client = structs.ClientComplete
 			e.changed(r, &a)
@@ -129,7 +129,7 @@ func (e *Engine) expire(u *unit) {
 	e.freedAll()
 }
 
-// finish ends a unit whose work is done.
+// finish ends a unit whose work is complete.
 func (e *Engine) finish(u *unit) {
 	l := u.live
 	e.settle(u)
@@ -156,7 +156,7 @@ func (e *Engine) finish(u *unit) {
 	e.gone(l)
 }
 
-// release frees what a run held and starts those that waited for it.
+// release frees the resources of a run and starts the runs that waited for it.
 func (e *Engine) release(r *run) {
 	delete(e.runs, r.alloc.ID)
 	e.hold(r, -1)
@@ -207,7 +207,7 @@ func (e *Engine) pause(u *unit, all bool) {
 	}
 }
 
-// evict ends a run before its work is done: a victim of preemption, or a stop. The job waits again.
+// evict ends a run before its work is complete: a victim of preemption, or a stop. The job waits again.
 func (e *Engine) evict(r *run) {
 	e.changes = e.changes[:0]
 	l := r.live
@@ -224,7 +224,7 @@ func (e *Engine) evict(r *run) {
 	e.returned(l, structs.TriggerPreemption)
 }
 
-// returned lets a job that lost an allocation wait for another.
+// returned makes a job that lost an allocation wait for another.
 func (e *Engine) returned(l *Live, why structs.Trigger) {
 	if e.cfg.Predict != nil {
 		l.work.Expect = e.cfg.Predict.Predict(l, e.now)
@@ -232,7 +232,7 @@ func (e *Engine) returned(l *Live, why structs.Trigger) {
 	e.ask(l, why)
 }
 
-// drop takes a run out of its unit and off its node.
+// drop removes a run from its unit and its node.
 func (e *Engine) drop(r *run, as structs.ClientStatus) {
 	u, l := r.unit, r.live
 	if u != nil {
@@ -251,7 +251,7 @@ func (e *Engine) drop(r *run, as structs.ClientStatus) {
 	a.Client, a.FinishedAt, a.ModifyTime = as, e.now, e.now
 	e.changed(r, &a)
 	e.release(r)
-	// What was stopped and has ended says nothing to a decision any more.
+	// Decisions do not need the record of a stopped allocation that has ended.
 	kept := l.work.Allocs[:0:0]
 	for _, x := range l.work.Allocs {
 		if x.ID != a.ID {
@@ -261,7 +261,7 @@ func (e *Engine) drop(r *run, as structs.ClientStatus) {
 	l.work.Allocs = kept
 }
 
-// gone lets a job leave the system.
+// gone removes a job from the system.
 func (e *Engine) gone(l *Live) {
 	e.settled(l)
 	l.End = e.now
@@ -307,7 +307,7 @@ func gpusOf(a *structs.Allocation) (n int64) {
 	return n
 }
 
-// unitsOf returns how much of the capacity a run takes.
+// unitsOf returns how many units of the capacity a run uses.
 func (e *Engine) unitsOf(r *run) float64 {
 	l := r.live
 	switch {

@@ -8,76 +8,76 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Job is one line of a trace: what is submitted, and what only the simulator knows.
+// Job is one job of a trace: what is submitted, and data that only the simulator knows.
 type Job struct {
-	Job *structs.Job // Groups[0] is what runs; SubmitTime and indexes are set by the engine
+	Job *structs.Job // Groups[0] is the work; SubmitTime and indexes are set by the engine
 	At  time.Duration
-	Run time.Duration // work of each allocation (of a gang: of all of them together); negative: never ends
-	// Size counts the job among the size classes and in the utilisation: units held while it runs. 0: its GPUs, or 1.
+	Run time.Duration // of each allocation (of a gang: of all members together); negative: never ends
+	// Size is the number of units held while the job runs, for the size classes and the utilisation. 0: its GPUs, or 1.
 	Size int64
-	Ref  int64                 // the format's own, such as the row of the trace
+	Ref  int64                 // the format's reference, such as the row of the trace
 	Held []*structs.Allocation // running when the simulation begins, by name index; snapshots only
 }
 
-// Source gives the jobs of a trace in the order of their submission. The error at the end is io.EOF.
+// Source returns the jobs of a trace in the order of their submission. The error at the end is io.EOF.
 type Source interface {
 	Next() (*Job, error)
 }
 
-// Live is a job in the system: submitted and not ended. Fields are the engine's; hooks may read them, and change them
-// only through methods of Engine.
+// Live is a job in the system: submitted and not ended. The engine owns the fields; hooks may read them, and change
+// them only through methods of Engine.
 type Live struct {
 	*Job
 	Key       structs.JobKey
 	Submit    structs.LogTime
-	Start     structs.LogTime // when it ran first; 0 before
-	End       structs.LogTime // when it ended; 0 before
+	Start     structs.LogTime // first start; 0 before
+	End       structs.LogTime // 0 before
 	Preempted int64
-	Predicted time.Duration // by the predictor at its first decision, 0 for none
-	Queued    time.Duration // waited in all, also between preemption and resumption
+	Predicted time.Duration // by the predictor at the first decision, 0: none
+	Queued    time.Duration // total wait, including that between preemption and resumption
 
 	work                   scheduler.Workload
-	learned                *learned // of the run's Learner; nil: it has not been asked
+	learned                *learned // of the run's Learner; nil: not predicted yet
 	units                  []unit
-	left                   int // units that are not done
+	left                   int // units that are not complete
 	bucket                 int // priority
-	pos                    int // in its lane; -1 outside
+	pos                    int // index in its lane; -1 outside
 	shape                  *shape
-	home                   *shape          // whose lanes it is in
-	lane                   *lane           // nil: it does not wait
-	waits                  structs.LogTime // since when it has been waiting; 0: it is not
-	refusedAt              uint64          // the instant at which it was last refused
+	home                   *shape          // in whose lanes it is
+	lane                   *lane           // nil: it is not waiting
+	waits                  structs.LogTime // start of the current wait; 0: it is not waiting
+	refusedAt              uint64          // the instant of the last refusal
 	reason                 structs.ReasonCode
-	dirty                  bool            // has an evaluation to be answered
-	listed                 bool            // among the fresh ones
+	dirty                  bool            // has an evaluation without an answer
+	listed                 bool            // in the pass that is being picked
 	tied                   bool            // holds a reservation
-	renew                  structs.LogTime // when its promise is looked at again
+	renew                  structs.LogTime // when its reservation is decided again
 	attained               int64
-	ran                    time.Duration // of the first unit, in runs that ended
-	holds                  int           // allocations that hold
-	allocs                 int           // that it wants
-	prevHolder, nextHolder *Live         // those that hold something
+	ran                    time.Duration // of the first unit, in completed runs
+	holds                  int           // allocations that hold resources
+	allocs                 int           // allocations that it asks for
+	prevHolder, nextHolder *Live         // in the list of jobs that hold resources
 }
 
-// unit is work that makes progress as one: one allocation, or a whole gang.
+// unit is work that progresses together: one allocation, or a whole gang.
 type unit struct {
 	live    *Live
 	group   int
 	index   int // name index; -1 for a gang
 	need    int // members that must run
 	left    time.Duration
-	debt    time.Duration   // restart cost that comes before work goes on
-	since   structs.LogTime // left and debt are as of then
-	from    structs.LogTime // when it began to make progress last
+	debt    time.Duration   // restart cost still to pay before the work progresses
+	since   structs.LogTime // time at which left and debt were computed
+	from    structs.LogTime // when it last began to make progress
 	on      bool
 	done    bool
-	began   bool // ran before
+	began   bool // it has run before
 	gen     uint32
 	runs    []*run
 	started int // of runs
 }
 
-// run is an allocation that holds.
+// run is an allocation that holds resources.
 type run struct {
 	live    *Live
 	unit    *unit
@@ -87,11 +87,11 @@ type run struct {
 	units   float64 // of the capacity
 	started bool
 	ending  bool
-	waits   int    // how many others it waits for
+	waits   int    // number of runs that it waits for
 	wanted  []*run // runs that wait for this one
 }
 
-// Left returns the work left of a job with one unit, as of now; of others the most of any unit.
+// Left returns the remaining work of the job's units, now: the largest of them.
 func (l *Live) Left(now structs.LogTime) time.Duration {
 	most := time.Duration(0)
 	for i := range l.units {
@@ -110,7 +110,7 @@ func (u *unit) leftAt(now structs.LogTime) time.Duration {
 	return u.left - max(0, now.Sub(u.since)-u.debt)
 }
 
-// Running reports whether any of the job's work makes progress.
+// Running reports whether any of the job's units makes progress.
 func (l *Live) Running() bool {
 	for i := range l.units {
 		if l.units[i].on {
@@ -120,7 +120,7 @@ func (l *Live) Running() bool {
 	return false
 }
 
-// Attained is GPU-seconds that the job has held, ended allocations and running ones; of work without GPUs, seconds.
+// Attained returns the GPU-seconds of the job's ended and running allocations; seconds for work without GPUs.
 func (l *Live) Attained(now structs.LogTime) int64 {
 	sum := l.attained
 	for i := range l.units {
@@ -133,7 +133,7 @@ func (l *Live) Attained(now structs.LogTime) int64 {
 	return sum
 }
 
-// Ran returns how long the job's first unit has run, in all its runs.
+// Ran returns how long the job's first unit has run, over all its runs.
 func (l *Live) Ran(now structs.LogTime) time.Duration {
 	if u := &l.units[0]; u.on {
 		return l.ran + now.Sub(u.from)
@@ -192,18 +192,18 @@ func (l *Live) unit(group string, index int) *unit {
 	return nil
 }
 
-// shape is what jobs ask alike: when one of them found no room, the others find none either until room appears.
+// shape is a set of equal requests: when one job with it finds no room, the others find none until room appears.
 type shape struct {
 	need      structs.Vector
-	gpus      int64 // whole ones that one allocation asks for
+	gpus      int64 // whole GPUs per allocation
 	shared    bool  // asks for parts of GPUs
 	domain    string
 	lanes     []*lane // by priority, high first
 	waiting   int
-	seq       int           // counts shapes as they were first met
-	refusedAt uint64        // the instant at which one of them was last refused for want of room
+	seq       int           // number of the shape in order of first use
+	refusedAt uint64        // the last instant at which a job of this shape was refused for lack of room
 	count     int64         // members that must be placed together
-	known     structs.Index // of the view for which room was found out
+	known     structs.Index // of the view for which room was computed
 	room      bool
 }
 
@@ -213,7 +213,7 @@ type shapeKey struct {
 	shared bool
 	domain string
 	count  int64
-	more   string // whatever else decides where it may go
+	more   string // all other constraints on where it may run
 }
 
 func shapeOf(j *structs.Job) shapeKey {
@@ -250,7 +250,7 @@ func shapeOf(j *structs.Job) shapeKey {
 	return k
 }
 
-// narrow tells jobs apart that ask for equal amounts but may not go to the same nodes or GPUs; "" for most.
+// narrow distinguishes jobs with equal amounts but different allowed nodes or GPUs; "" for most.
 func narrow(j *structs.Job, shared bool) string {
 	free := !shared && len(j.Constraints) == 0 && len(j.Groups) == 1
 	for _, g := range j.Groups {
@@ -279,7 +279,7 @@ func narrow(j *structs.Job, shared bool) string {
 	return string(b)
 }
 
-// gpusAsked returns how many GPUs a job asks for in all; parts of one count as one.
+// gpusAsked returns how many GPUs a job asks for in total; a part of a GPU counts as one.
 func gpusAsked(j *structs.Job) (n int64) {
 	for _, g := range j.Groups {
 		per := int64(0)

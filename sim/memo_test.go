@@ -15,8 +15,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What decisions remember from pass to pass changes none of them: on a view made from scratch each pass gives the same plan
-// and the same reports, and a pass that decides about everybody places and promises the same.
+// State that decisions keep from pass to pass changes none of them: on a view made from scratch each pass gives the
+// same plan and the same reports, and a pass over all jobs places and reserves the same.
 func TestMemoChangesNothing(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "trace.csv")
 	d := draws{11}
@@ -120,7 +120,7 @@ func said(r *scheduler.Report) string {
 	return text
 }
 
-// placing returns what a plan places and promises.
+// placing returns a plan's placements and reservations.
 func placing(p *scheduler.Plan) (out scheduler.Plan) {
 	for _, e := range p.Entries {
 		if len(e.Parts) > 0 || e.Reservation != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// muriFormat is the traces of Muri (Zhao et al., SIGCOMM'22): deep-learning jobs that may be preempted and resumed at any
-// time. The published policies are replayed with the published cost of preemption, which every running job pays at
-// every event; any other policy pays it when a job is resumed.
+// muriFormat is the traces of Muri (Zhao et al., SIGCOMM'22): deep-learning jobs that may be preempted and resumed at
+// any time. The published policies are replayed with the published preemption cost, which every running job pays at
+// every event; under other policies a job pays it when it is resumed.
 type muriFormat struct{}
 
 func (muriFormat) Name() string { return "muri" }
@@ -26,7 +26,7 @@ func (muriFormat) About() string {
 	return "preemptible deep-learning jobs (job, gpus, submit_s, iterations, iter_s, model): srtf, srsf, 2d-las, default; -durations known|unknown"
 }
 
-// muriPublished are the policies with published figures.
+// muriPublished are the policies with published results.
 var muriPublished = map[string]struct {
 	order structs.Order
 	knows bool // run times
@@ -36,11 +36,11 @@ var muriPublished = map[string]struct {
 	"2d-las": {structs.OrderMLFQ, false},
 }
 
-// muriStretch is what running under the study's scheduler adds to an iteration.
+// muriStretch is the slowdown of an iteration under the study's scheduler.
 const muriStretch = 1.015
 
-// muriRestart is the study's measured cost of stopping and starting a job, in seconds, by model and by GPUs (1, 2, 4, 8,
-// 16, 32).
+// muriRestart is the cost of stopping and starting a job that the study measured, in seconds, by model and by GPUs (1,
+// 2, 4, 8, 16, 32).
 var muriRestart = map[string][6]int{
 	"vgg16":              {7, 7, 8, 9, 9, 10},
 	"vgg19":              {7, 7, 8, 9, 10, 10},
@@ -67,7 +67,7 @@ func (r *muriRow) restart() time.Duration {
 	if !ok {
 		return muriRestartOther
 	}
-	at := bits.Len64(uint64(max(r.gpus, 1) - 1)) // of the next power of two
+	at := bits.Len64(uint64(max(r.gpus, 1) - 1)) // log2 of the GPUs, rounded up
 	return time.Duration(c[min(at, len(c)-1)]) * time.Second
 }
 
@@ -110,7 +110,7 @@ func (muriFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 	}
 	if published {
 		q := *cfg.Queues[0]
-		q.PreemptMinRuntime = 1 // the study knows no such bound
+		q.PreemptMinRuntime = 1 // the study has no such limit
 		cfg.Queues[0] = &q
 		if pub.order == structs.OrderMLFQ {
 			cfg.Chooser = &queue.LAS2D{}
@@ -135,7 +135,7 @@ type muri struct {
 	next    int
 	perNode int64
 	knows   bool
-	tax     bool // every running job pays at every event
+	tax     bool // every running job pays the cost at every event
 	last    structs.LogTime
 	live    []*Live // in the order of their submission
 	done    int64
@@ -163,7 +163,8 @@ func (m *muri) Next() (*Job, error) {
 	return &Job{Job: j, At: r.submit - m.rows[0].submit, Run: r.work, Size: r.gpus, Ref: int64(m.next - 1)}, nil
 }
 
-// event keeps the study's accounts before each pass: what running jobs pay, and what is known of how long they need.
+// event keeps the study's accounts before each pass: the preemption cost of running jobs, and what is known of
+// remaining run times.
 func (m *muri) event(e *Engine, k Kind, l *Live) {
 	if k == Submitted {
 		m.live = append(m.live, l)
@@ -186,7 +187,7 @@ func (m *muri) event(e *Engine, k Kind, l *Live) {
 			continue
 		}
 		left := l.Left(e.now)
-		if m.tax && left > 0 { // who ends at this very moment pays no more
+		if m.tax && left > 0 { // a job that ends at this moment does not pay
 			e.Delay(l, min(m.rows[l.Ref].restart(), since))
 			left = l.Left(e.now)
 		}
@@ -212,7 +213,7 @@ func (m *muri) ended(e *Engine, l *Live) {
 	}
 }
 
-// result adds the waits as the study's figures have them: all the time that a job was in the system beyond its work.
+// result adds the waits as the study measures them: the time in the system minus the work.
 func (m *muri) result(e *Engine) *Result {
 	r := NewResult("muri", m.policy, e.stats)
 	r.Classes = nil
@@ -282,5 +283,6 @@ func readMuri(path string, limit int64) ([]muriRow, error) {
 	return out, nil
 }
 
-// nanos is a time in seconds to the nanosecond, so that events fall together only where the trace says so.
+// nanos converts seconds to a duration with nanosecond precision, so that events coincide only where the trace has
+// equal times.
 func nanos(v float64) time.Duration { return time.Duration(math.Round(v * 1e9)) }

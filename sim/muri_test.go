@@ -53,8 +53,8 @@ func TestMuriPublishedFigures(t *testing.T) {
 	}
 }
 
-// A cluster that nobody configured does better than the published ones that share no GPU: than SRSF with known run times,
-// than Themis (trace1) and Tiresias (trace3) with unknown ones; and nobody waits longer for it whose jobs are widest.
+// A cluster with default settings does better than the published policies that share no GPU: than SRSF with known run
+// times, than Themis (trace1) and Tiresias (trace3) with unknown ones; and the widest jobs do not wait longer for it.
 func TestMuriDefault(t *testing.T) {
 	for _, c := range []struct {
 		trace, durations string

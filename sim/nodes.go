@@ -8,22 +8,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Machine is what one kind of node of a simulated cluster has.
+// Machine describes one kind of node of a simulated cluster.
 type Machine struct {
 	Count     int
 	GPUs      int
-	Model     string // "GPU" unless given
+	Model     string // default "GPU"
 	GPUMiB    int64  // memory of each GPU
 	CPU       int64  // MHz: cores times 1000
 	MemoryMiB int64
 }
 
-// Defaults of a machine, for each GPU; a machine without GPUs has as much as one with 8.
+// Defaults per GPU; a machine without GPUs has as much as one with 8.
 const (
 	gpuMiBDefault  = 80 << 10
 	coresPerGPU    = 24
 	memoryPerGPU   = 256 << 10 // MiB
-	megahertzOfOne = 1000      // what one core counts
+	megahertzOfOne = 1000      // MHz of one core
 )
 
 // ParseNodes reads a description of a cluster: COUNTxGPUS, COUNTxGPUSxMODEL or COUNTxGPUSxMODEL-MEMORY, several kinds
@@ -130,7 +130,7 @@ func parseMiB(s string) (int64, error) {
 	return int64(n + 0.5), nil
 }
 
-// BuildNodes makes the nodes of a cluster, in order of kind, with ids.
+// BuildNodes makes the nodes of a cluster, in the order of kinds, with ids.
 func BuildNodes(kinds []Machine) []*structs.Node {
 	var out []*structs.Node
 	for _, m := range kinds {
@@ -142,7 +142,7 @@ func BuildNodes(kinds []Machine) []*structs.Node {
 	return out
 }
 
-// node makes one node. Classes of nodes come from what they have, so nodes of a kind share one.
+// node makes one node. A node's class is computed from its resources, so nodes of a kind share one.
 func (m *Machine) node(i int) *structs.Node {
 	n := &structs.Node{
 		Name: fmt.Sprintf("node-%d", i), Datacenter: structs.DatacenterDefault, Pool: structs.NodePoolDefault,

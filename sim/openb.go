@@ -26,24 +26,24 @@ import (
 type OpenB struct {
 	nodes []*structs.Node // without ids
 	kinds []openbKind
-	tasks []int // places in kinds, in the order of the file
+	tasks []int // indexes into kinds, in the order of the file
 	gpus  int64 // thousandths of all GPUs
 	mix   *model.Mix
 
-	told func(done, all int64) // of progress, in arrivals over all seeds; nil: nobody
+	told func(done, all int64) // reports progress, in arrivals over all seeds; nil: not called
 	done atomic.Int64
 }
 
-// openbKind is tasks that ask alike.
+// openbKind is a set of tasks with equal requests.
 type openbKind struct {
 	groups []*structs.Group
-	milli  int64 // thousandths of GPUs in all
+	milli  int64 // GPUs in total, in thousandths
 }
 
-// OpenBResult is one run: one policy and one seed. Figures are percentages.
+// OpenBResult is one run of one policy with one seed. Values are percentages.
 type OpenBResult struct {
 	Seed           uint64
-	Alloc80        float64 // of all GPUs, when 80 % of their amount had arrived
+	Alloc80        float64 // share of all GPUs allocated when tasks for 80 % of them had arrived
 	Alloc100       float64
 	Alloc130       float64
 	FragOfIdle80   float64
@@ -57,7 +57,7 @@ type OpenBResult struct {
 // The protocol: tasks are drawn until they ask for 130 % of all GPUs.
 const openbArrive = 130
 
-// openbGPUMiB is the memory of a GPU of these nodes: a thousandth is one MiB.
+// openbGPUMiB is the memory of a GPU of these nodes: one MiB stands for a thousandth.
 const openbGPUMiB = 1000
 
 // LoadOpenB reads the two files.
@@ -135,7 +135,7 @@ func readCSV(file string, columns []string, f func([]string) error) error {
 	}
 }
 
-// numbers reads whole numbers; an empty one is 0, and a fraction is cut.
+// numbers reads integers; an empty field is 0, and fractions are truncated.
 func numbers(fields []string, to ...*int64) error {
 	for i, p := range to {
 		if fields[i] == "" {
@@ -174,7 +174,7 @@ func openbNode(f []string) (*structs.Node, error) {
 
 const openbDriver = "exec"
 
-// openbAsk is what a task asks for.
+// openbAsk is the request of a task.
 type openbAsk struct {
 	cpu, mem, gpus, milli int64
 	model                 string
@@ -207,9 +207,9 @@ func (a *openbAsk) group() *structs.Group {
 	return &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{t}}
 }
 
-// Run replays the list by the protocol once for each seed, several at a time: an empty cluster; the nodes and the tasks in
-// an order drawn from the seed; tasks drawn from the list until they ask for 130 % of all GPUs; each is placed when it
-// arrives or dropped for good. Ties go to the first node, so nodes get ids in the order drawn.
+// Run replays the list with the published protocol once per seed, several at a time: an empty cluster; the nodes and
+// the tasks in an order drawn from the seed; tasks drawn from the list until they ask for 130 % of all GPUs; each is
+// placed when it arrives, or dropped. Ties go to the first node, so nodes get ids in the order drawn.
 func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seeds []uint64) ([]OpenBResult, error) {
 	out := make([]OpenBResult, len(seeds))
 	next := make(chan int)
@@ -229,7 +229,7 @@ func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.Schedul
 	return out, ctx.Err()
 }
 
-// MeanOpenB returns the mean over runs, of which there must be some.
+// MeanOpenB returns the mean over runs; rs must not be empty.
 func MeanOpenB(rs []OpenBResult) OpenBResult {
 	var m OpenBResult
 	n := float64(len(rs))
@@ -250,8 +250,8 @@ func MeanOpenB(rs []OpenBResult) OpenBResult {
 	return m
 }
 
-// run replays one order. What arrives within a percent is decided in one pass: as a pass decides in order, that changes
-// nothing but the time it takes.
+// run replays one order. Tasks that arrive within the same percent are decided in one pass; a pass decides in order, so
+// this only saves time.
 func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seed uint64, seeds int) OpenBResult {
 	start := time.Now()
 	res := OpenBResult{Seed: seed}
@@ -299,7 +299,7 @@ func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.Schedul
 	}
 	tasks := b.arrivals(lots)
 	res.Tasks = int64(len(tasks))
-	mark := int64(0) // percent arrived that is noted next
+	mark := int64(0) // the next percent of arrivals to record
 	note := func() {
 		res.Curve = append(res.Curve, Point{float64(mark), share()})
 		switch mark {
@@ -368,7 +368,7 @@ func openbWorkload(n int, k *openbKind) scheduler.Workload {
 	return scheduler.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{e}}
 }
 
-// allocOf returns the allocation that a placement becomes.
+// allocOf returns the allocation for a placement.
 func allocOf(e *structs.PlanEntry, p *structs.PlanPlace, index structs.Index) *structs.Allocation {
 	group := e.Groups[p.Group]
 	return &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, group, p.Index), Namespace: e.Namespace, JobID: e.JobID, Job: e.Job, Group: group,

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// openbFormat is shared GPUs without time: tasks arrive, are placed or dropped, and stay. What counts is how much of the
-// GPUs is given away in the end. The protocol is told in testdata/traces/openb.
+// openbFormat is shared GPUs without time: tasks arrive, are placed or dropped, and stay. The result is the share of
+// the GPUs that is allocated at the end. testdata/traces/openb describes the protocol.
 type openbFormat struct{}
 
 func (openbFormat) Name() string { return "openb" }
@@ -18,7 +18,7 @@ func (openbFormat) About() string {
 	return "placement of tasks on shared GPUs (the openb traces): -nodes is a file of nodes; every placement policy, published ones as fgd, bestfit, dotprod, packing, clustering, random"
 }
 
-// openbSeeds is how many orders are drawn when nobody says.
+// openbSeeds is the default number of orders.
 const openbSeeds = 10
 
 func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result, error) {

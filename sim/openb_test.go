@@ -95,7 +95,7 @@ func TestOpenB(t *testing.T) {
 	}
 }
 
-// What a file may not say is told with its line.
+// A faulty file is reported with the line.
 func TestOpenBBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -47,8 +47,8 @@ func TestAcct(t *testing.T) {
 	}
 }
 
-// A snapshot taken in the middle of a run goes on to the end: what ran and what waited are all done, at the same time as
-// in the run that went on, since limits tell the run times.
+// A snapshot taken in the middle of a run is replayed to the end: running and waiting jobs all complete, at the same
+// time as in the original run, because limits give the run times.
 func TestSnapshot(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "dump")
 	trace := filepath.Join(t.TempDir(), "trace.csv")

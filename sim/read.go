@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// file is an open trace with how far it has been read.
+// file is an open trace with how much of it has been read.
 type file struct {
 	name string
 	f    *os.File
-	in   *bufio.Reader // unpacked
-	size int64         // packed
-	read int64         // packed bytes
+	in   *bufio.Reader // decompressed
+	size int64         // compressed
+	read int64         // compressed bytes
 }
 
-// openTrace opens a file; one that begins as gzip does is unpacked.
+// openTrace opens a file; gzip is detected and decompressed.
 func openTrace(name string) (*file, error) {
 	if name == "" {
 		return nil, errors.New("no trace is given: name a file with -trace")
@@ -58,7 +58,7 @@ func openTrace(name string) (*file, error) {
 
 const byteOrderMark = "\ufeff"
 
-// first returns the first line that says something: neither empty nor a comment of a CSV file.
+// first returns the first line that is neither empty nor a comment of a CSV file.
 func (t *file) first() string {
 	head, _ := t.in.Peek(1 << 15)
 	for len(head) > 0 {
@@ -93,8 +93,8 @@ type table struct {
 	row  []string
 }
 
-// newTable reads the header. Names are compared in lower case with spaces and - as _; aliases give other names their
-// usual one.
+// newTable reads the header. Names are compared in lower case with spaces and - as _; aliases maps other names to the
+// usual ones.
 func newTable(name string, in io.Reader, aliases map[string]string) (*table, error) {
 	r := csv.NewReader(in)
 	r.ReuseRecord, r.TrimLeadingSpace, r.Comment = true, true, '#'
@@ -120,7 +120,7 @@ func newTable(name string, in io.Reader, aliases map[string]string) (*table, err
 	return t, nil
 }
 
-// need reports the columns that are missing.
+// need returns an error if a column is missing.
 func (t *table) need(names ...string) error {
 	for _, n := range names {
 		if !t.has(n) {
@@ -149,7 +149,7 @@ func (t *table) next() error {
 	return nil
 }
 
-// lineError says where in a file the reading of CSV came to nothing.
+// lineError adds the file and line to an error of the CSV reader.
 func lineError(name string, err error) error {
 	var at *csv.ParseError
 	switch {
@@ -161,7 +161,7 @@ func lineError(name string, err error) error {
 	return fmt.Errorf("%s:%d: %w", name, at.Line, at.Err)
 }
 
-// text is a field, "" where the column or the field is missing.
+// text returns a field, or "" if the column or the field is missing.
 func (t *table) text(col string) string {
 	i, ok := t.cols[col]
 	if !ok || i >= len(t.row) {
@@ -170,12 +170,12 @@ func (t *table) text(col string) string {
 	return strings.TrimSpace(t.row[i])
 }
 
-// wrong is an error about a field of the present row.
+// wrong returns an error about a field of the current row.
 func (t *table) wrong(col, why string) error {
 	return fmt.Errorf("%s:%d: column %s: %q %s", t.name, t.line, col, t.text(col), why)
 }
 
-// float reads a number >= 0; an empty field is what is given.
+// float reads a number >= 0; an empty field is the argument empty.
 func (t *table) float(col string, empty float64) (float64, error) {
 	s := t.text(col)
 	if s == "" {
@@ -191,7 +191,7 @@ func (t *table) float(col string, empty float64) (float64, error) {
 	return v, nil
 }
 
-// must is what is wrong with a field that has to say something.
+// must returns an error if a required field is empty.
 func (t *table) must(cols ...string) error {
 	for _, c := range cols {
 		if t.text(c) == "" {
@@ -201,7 +201,7 @@ func (t *table) must(cols ...string) error {
 	return nil
 }
 
-// whole reads a whole number >= 0.
+// whole reads an integer >= 0; an empty field is the argument empty.
 func (t *table) whole(col string, empty int64) (int64, error) {
 	v, err := t.float(col, float64(empty))
 	if err == nil && v != float64(int64(v)) {
@@ -210,7 +210,7 @@ func (t *table) whole(col string, empty int64) (int64, error) {
 	return int64(v), err
 }
 
-// span reads seconds, or a duration such as 1h30m; nothing is 0.
+// span reads seconds, or a duration such as 1h30m; an empty field is 0.
 func (t *table) span(col string) (time.Duration, error) {
 	s := t.text(col)
 	if s == "" {
@@ -233,7 +233,7 @@ func (t *table) span(col string) (time.Duration, error) {
 	return seconds(v), err
 }
 
-// seconds are kept to the microsecond.
+// seconds converts seconds to a duration with microsecond precision.
 func seconds(v float64) time.Duration { return time.Duration(v*1e6+0.5) * time.Microsecond }
 
 // amount reads an amount of memory in MiB.
@@ -249,7 +249,7 @@ func (t *table) amount(col string, empty int64) (int64, error) {
 	return v, nil
 }
 
-// guess tells the format of a trace by its first line.
+// guess detects the format of a trace by its first line.
 func guess(name string) (string, error) {
 	f, err := openTrace(name)
 	if err != nil {

@@ -7,32 +7,32 @@ import (
 	"strconv"
 )
 
-// Figure is one number of a result.
+// Figure is one metric of a result.
 type Figure struct {
 	Name  string
 	Value float64
-	Unit  string // "s", "%", "" for plain numbers: how a table shows it
+	Unit  string // "s", "%", or "" for a plain number; selects how tables show it
 }
 
-// Result is what one policy came to: figures in the order in which they are shown, and curves.
+// Result is the outcome of one policy: metrics in display order, and curves.
 type Result struct {
 	Policy  string
 	Format  string
 	Figures []Figure
-	Notes   []string // what somebody who reads the figures should know
-	Busy    *Series  // nil: not told
+	Notes   []string // remarks for the reader of the result
+	Busy    *Series  // nil: not measured
 	Waiting *Series
 	Split   *Series
-	Wait    *Dist // nil: not told
+	Wait    *Dist // nil: not measured
 	JCT     *Dist
 	Classes []Figure // wait p95 by size class
 	Curve   []Point  // allocated over arrived, of openb
 }
 
-// Point is one of a curve.
+// Point is one point of a curve.
 type Point struct{ X, Y float64 }
 
-// Set adds a figure, or changes it.
+// Set adds a metric, or changes it.
 func (r *Result) Set(name string, v float64, unit string) {
 	for i := range r.Figures {
 		if r.Figures[i].Name == name {
@@ -43,7 +43,7 @@ func (r *Result) Set(name string, v float64, unit string) {
 	r.Figures = append(r.Figures, Figure{name, v, unit})
 }
 
-// Get finds a figure.
+// Get returns a metric's value and whether it exists.
 func (r *Result) Get(name string) (float64, bool) {
 	for _, f := range r.Figures {
 		if f.Name == name {
@@ -53,7 +53,7 @@ func (r *Result) Get(name string) (float64, bool) {
 	return 0, false
 }
 
-// MarshalJSON writes one flat object: policy, format and the figures by name.
+// MarshalJSON writes one flat object: policy, format and the metrics by name.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	name, err := json.Marshal(r.Policy)
@@ -71,7 +71,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// NewResult makes a result with the figures of a run that every format tells.
+// NewResult makes a result with the metrics that all formats have.
 func NewResult(format, policy string, s *Stats) *Result {
 	r := &Result{Policy: policy, Format: format, Busy: &s.Busy, Waiting: &s.Waiting, Split: &s.Split, Wait: &s.Wait, JCT: &s.JCT}
 	r.Set("jobs", float64(s.Jobs), "")

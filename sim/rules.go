@@ -11,23 +11,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Rules are how a cluster decides: what an operator would configure, and what the simulator may tell it.
+// Rules are how a cluster decides: the settings of an operator, and the source of run times for the scheduler.
 type Rules struct {
-	Order     structs.Order // of queues; "": what a cluster has that nobody configured
+	Order     structs.Order // of queues; "": the default of a cluster
 	Backfill  string
 	Preempt   string
 	Placement string
-	Estimate  string // what the scheduler is told of run times: EstimateUser, ...
+	Estimate  string // source of run times for the scheduler: EstimateUser, ...
 }
 
-// What the scheduler is told of run times.
+// Sources of run times for the scheduler.
 const (
-	EstimateUser = ""        // what the submitter says (Runtime.Expected, else Limit)
-	EstimateTrue = "true"    // the run time itself
-	EstimateNone = "unknown" // nothing
+	EstimateUser = ""        // the submitter's estimate (Runtime.Expected, else Limit)
+	EstimateTrue = "true"    // the true run time
+	EstimateNone = "unknown" // none
 )
 
-// published are the policies of published studies, in the production's settings.
+// published are the policies of published studies, as settings of the production.
 var published = map[string]Rules{
 	"easy":            {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY},
 	"easy-sjbf":       {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF},
@@ -43,9 +43,9 @@ var backfills = []string{structs.BackfillNone, structs.BackfillGreedy, structs.B
 var preempts = map[string]string{"preempt-priority": structs.PreemptPriority, "preempt-reclaim": structs.PreemptReclaim,
 	"preempt-deadline": structs.PreemptDeadline, "preempt-order": structs.PreemptOrder}
 
-// RulesFor reads the name of a policy: default, a published one, or the names of an order, a backfilling, a placement,
-// a rule of preemption and an estimate joined by +, such as "fair+easy+fgd". What is left out is as in a cluster that
-// nobody configured.
+// RulesFor parses the name of a policy: default, a published one, or the names of an order, a backfilling, a placement,
+// a preemption rule and an estimate joined by +, such as "fair+easy+fgd". Parts that are left out have a cluster's
+// defaults.
 func RulesFor(name string) (Rules, error) {
 	if name == "default" || name == "" {
 		return Rules{}, nil
@@ -56,8 +56,7 @@ func RulesFor(name string) (Rules, error) {
 	var r Rules
 	for _, part := range strings.Split(name, "+") {
 		switch {
-		case queue.Builtin[structs.Order(part)] != nil:
-			r.Order = r.Order.Then(structs.Order(part))
+	Order     structs.Order // of queues; "": the default of a cluster
 		case policy.Builtin[part] != nil:
 			r.Placement = part
 		case preempts[part] != "":
@@ -138,7 +137,7 @@ func (r Rules) Apply(cfg *Config) error {
 	return nil
 }
 
-// learner sets who foretells run times, as a cluster with these rules has it; nil when nobody learns.
+// learner sets up the run-time predictions of a cluster with these rules. It returns nil when no predictor learns.
 func (r Rules) learner(cfg *Config) *Learner {
 	var by predict.Predictor
 	switch {

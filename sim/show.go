@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// titles are what figures are called in tables, where their name does not say it.
+// titles are the metrics' titles in tables, where the name does not suffice.
 var titles = map[string]string{
 	"avebsld": "Bounded slowdown, mean", "p50_bsld": "Bounded slowdown, p50", "p95_bsld": "Bounded slowdown, p95", "p99_bsld": "Bounded slowdown, p99",
 	"mean_wait": "Wait, mean", "p50_wait": "Wait, p50", "p95_wait": "Wait, p95", "p99_wait": "Wait, p99", "max_wait": "Wait, longest",
@@ -16,7 +16,7 @@ var titles = map[string]string{
 	"alloc_100": "Allocated at 100 %", "alloc_130": "Allocated at 130 %", "refused": "Parts refused",
 }
 
-// Title is a figure's name as tables show it.
+// Title returns a metric's title in tables.
 func Title(name string) string {
 	if t, ok := titles[name]; ok {
 		return t
@@ -28,7 +28,7 @@ func Title(name string) string {
 	return strings.ToUpper(t[:1]) + t[1:]
 }
 
-// Show is a figure's value for a person.
+// Show formats a metric's value with its unit.
 func Show(f Figure) string {
 	switch f.Unit {
 	case "%":

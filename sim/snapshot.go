@@ -11,9 +11,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// snapshotFormat is a live cluster as it was at a decision: what `muster operator scheduler dump` writes. What runs goes
-// on for what is left of its expected run time or limit (services, and batch work that has neither, for ever), and what
-// waited is decided anew, until everything has ended.
+// snapshotFormat is a live cluster at the moment of a decision, the output of `muster operator scheduler dump`. Running
+// work continues for the rest of its expected run time or limit (services, and batch work that has neither, for ever);
+// waiting work is decided again, until all of it has ended.
 type snapshotFormat struct{}
 
 func (snapshotFormat) Name() string { return "snapshot" }
@@ -50,7 +50,7 @@ func (snapshotFormat) Run(ctx context.Context, o *Options, policy string) (*Resu
 	return runGeneral(ctx, o, "snapshot", policy, rules, nodes, src, int64(len(src.jobs)))
 }
 
-// pictured gives the jobs of a snapshot: first what runs, then what waits, all at the beginning.
+// pictured returns the jobs of a snapshot: first the running ones, then the waiting ones, all at the beginning.
 type pictured struct {
 	in    *scheduler.Input
 	o     *Options
@@ -59,7 +59,7 @@ type pictured struct {
 	at    int
 }
 
-// gather makes one job of each that holds something or waits.
+// gather makes one job for each job that holds resources or waits.
 func (s *pictured) gather() {
 	held := map[structs.JobKey]*Job{}
 	s.in.View.EachAllocation(func(a *structs.Allocation) bool {
@@ -91,14 +91,14 @@ func (s *pictured) gather() {
 	}
 }
 
-// adopt makes a job the simulation's own.
+// adopt returns the simulation's copy of a job.
 func (s *pictured) adopt(j *structs.Job) *structs.Job {
 	c := *j
 	c.Preemptible = c.Preemptible || s.o.Preemptible
 	return &c
 }
 
-// left is for how much longer an allocation runs: negative for ever.
+// left returns how much longer an allocation runs: negative for ever.
 func (s *pictured) left(a *structs.Allocation) time.Duration {
 	limit := time.Duration(0)
 	if g := a.Job.Group(a.Group); g != nil {
@@ -111,7 +111,7 @@ func (s *pictured) left(a *structs.Allocation) time.Duration {
 	return max(s.spread(all)-s.in.Now.Sub(a.CreateTime), time.Second)
 }
 
-// spread makes a run time differ from what was expected, when the options ask for it.
+// spread varies an expected run time if the options ask for it.
 func (s *pictured) spread(d time.Duration) time.Duration {
 	if s.o.EstimateError <= 0 || d < 0 {
 		return d

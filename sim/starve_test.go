@@ -12,9 +12,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestNobodyStarves: narrow work comes all the time and would keep the nodes from ever being free for work that needs one
-// whole. Whatever the order and the backfilling, and whether or not anybody knows when work ends, a job that has waited
-// for its queue's bound starts soon after: when what runs then has ended.
+// TestNobodyStarves: narrow work arrives all the time and would keep nodes from ever being free for work that needs a
+// whole one. Under every order and backfilling, with and without known run times, a job that has waited for its queue's
+// bound starts soon after: when the work running then has ended.
 func TestNobodyStarves(t *testing.T) {
 	const bound, longest = 4 * time.Hour, time.Hour
 	starved, checks := 0, 0

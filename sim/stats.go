@@ -6,45 +6,45 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Classes are the size classes by which waits are told, by the GPUs (or units) of a job.
+// Classes are the size classes in which waits are reported, by the GPUs (or units) of a job.
 var Classes = []struct {
 	Name string
 	Max  int64
 }{{"1", 1}, {"2-8", 8}, {"16-64", 64}, {"more", 1 << 62}}
 
-// slowdownFloor is the shortest run that a bounded slowdown counts with.
+// slowdownFloor is the shortest run time that a bounded slowdown uses, in seconds.
 const slowdownFloor = 10.0
 
-// Stats gathers what a run came to. Times are in seconds.
+// Stats collects the metrics of a run. Times are in seconds.
 type Stats struct {
-	Jobs, Done, Dropped, Left int64 // arrived; ended with their work done; gone without; in the system at the end
-	Wait, JCT, Slowdown       Dist  // of jobs that were done: until the first start and between preemption and resumption; end - submit; bounded
-	First                     Dist  // wait until the first start alone
+	Jobs, Done, Dropped, Left int64 // arrived; ended with their work complete; ended without; in the system at the end
+	Wait, JCT, Slowdown       Dist  // of completed jobs: wait until the first start and between preemption and resumption; end - submit; bounded
+	First                     Dist  // wait until the first start only
 	ClassWait                 [4]Dist
 	Preemptions               int64
 	Lost                      int64   // allocations lost with their node
-	LostWork                  float64 // unit-seconds done again after preemption or failure
+	LostWork                  float64 // unit-seconds repeated after preemption or failure
 	NodeFailures              int64
 	Deadlines, Missed         int64
 	Passes, Decided, Refused  int64 // passes; workloads in them; parts that Verify refused
 	FirstRefusal              string
-	Deciding                  time.Duration // of the machine, in passes
-	Wall                      time.Duration // of the machine, in all
-	Busy                      Series        // share of the capacity that is held
+	Deciding                  time.Duration // wall-clock time in passes
+	Wall                      time.Duration // wall-clock time in total
+	Busy                      Series        // share of the capacity in use
 	Waiting                   Series        // jobs
-	Split                     Series        // nodes partly held, of those held
+	Split                     Series        // nodes partly in use, as a share of those in use
 
 	e         *Engine
 	capacity  float64
-	gpus      bool    // what it counts
-	now       float64 // held, in units
-	area      float64 // unit-seconds held
+	gpus      bool    // capacity counts GPUs, not CPU
+	now       float64 // units in use
+	area      float64 // unit-seconds in use
 	partly    int     // nodes
 	used      int
-	splitArea float64 // of the share of nodes partly held
+	splitArea float64 // integral of the share of nodes partly in use
 	usedTime  float64
 	queue     int64
-	users     map[string]int // into sums
+	users     map[string]int // index into sums
 	sums      []userSum      // in the order of their first job to end
 	firstAt   structs.LogTime
 	lastEnd   structs.LogTime
@@ -83,7 +83,7 @@ func (s *Stats) arrived(l *Live) {
 	s.Jobs++
 }
 
-// advance books what was the case from one moment to another.
+// advance accounts the state between two moments.
 func (s *Stats) advance(from, to structs.LogTime) {
 	if s.Jobs == 0 {
 		return
@@ -107,7 +107,7 @@ func (s *Stats) advance(from, to structs.LogTime) {
 
 func (s *Stats) queued(_ *Live, n int64) { s.queue += n }
 
-// held books a run on its node, or (n = -1) takes it out. The node's own counters are as after the change.
+// held accounts a run on its node, or (n = -1) removes it. The node's own counters already have the change.
 func (s *Stats) held(r *run, n int64) {
 	s.now += float64(n) * r.units
 	node := &s.e.nodes[r.node]
@@ -124,7 +124,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// filled is 0 for an idle node, 1 for one held in part, 2 for a full one, by GPUs where it has some.
+// filled returns 0 for an idle node, 1 for one partly in use, 2 for a full one, by GPUs if it has any.
 func (n *nodeState) filled() int8 {
 	switch {
 	case n.runs == 0:
@@ -139,7 +139,7 @@ func (s *Stats) lost(u *unit, d time.Duration) {
 	s.LostWork += d.Seconds() * float64(max(u.live.Size, 1))
 }
 
-// left books a job that leaves.
+// left accounts a job that leaves the system.
 func (s *Stats) left(l *Live) {
 	if l.left > 0 {
 		s.Dropped++
@@ -179,7 +179,7 @@ func classOf(size int64) int {
 	return len(Classes) - 1
 }
 
-// Makespan is from the first submission to the last end, in seconds.
+// Makespan returns the time from the first submission to the last end, in seconds.
 func (s *Stats) Makespan() float64 {
 	if s.lastEnd == 0 {
 		return 0
@@ -187,7 +187,7 @@ func (s *Stats) Makespan() float64 {
 	return s.lastEnd.Sub(s.firstAt).Seconds()
 }
 
-// Utilisation returns the share of the capacity that was held over the makespan.
+// Utilisation returns the share of the capacity that was in use over the makespan.
 func (s *Stats) Utilisation() float64 {
 	if m := s.Makespan(); m > 0 && s.capacity > 0 {
 		return s.area / (s.capacity * m)
@@ -195,7 +195,7 @@ func (s *Stats) Utilisation() float64 {
 	return 0
 }
 
-// Fragmentation returns the share of the nodes in use that were held in part, over the time that any was.
+// Fragmentation returns the share of the nodes in use that were partly in use, over the time in which any was.
 func (s *Stats) Fragmentation() float64 {
 	if s.usedTime == 0 {
 		return 0
@@ -203,7 +203,7 @@ func (s *Stats) Fragmentation() float64 {
 	return s.splitArea / s.usedTime
 }
 
-// Jain returns the index of fairness of the users' mean bounded slowdowns: 1 when all are equal.
+// Jain returns the fairness index of the users' mean bounded slowdowns: 1 when all are equal.
 func (s *Stats) Jain() float64 {
 	sum, sq := 0.0, 0.0
 	for _, u := range s.sums {
@@ -217,7 +217,7 @@ func (s *Stats) Jain() float64 {
 	return sum * sum / (float64(len(s.sums)) * sq)
 }
 
-// Overhead returns the machine's time in passes as a share of virtual time.
+// Overhead returns the wall-clock time in passes as a share of virtual time.
 func (s *Stats) Overhead() float64 {
 	if m := s.Makespan(); m > 0 {
 		return s.Deciding.Seconds() / m

@@ -11,9 +11,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// swfFormat is logs of parallel machines: one machine of like processors, jobs that take some of them, all or none, for
-// their whole run. The machine is one node with a unit of CPU for each processor. At one instant first predictions
-// expire, then jobs arrive, then they end; a pass follows each arrival and each end. What is predicted to end at an
+// swfFormat is logs of parallel machines: one machine of equal processors, and jobs that use some or all of them for
+// their whole run. The machine is one node with a unit of CPU per processor. At one instant first predictions expire,
+// then jobs arrive, then jobs end; a pass follows each arrival and each end. Work that is predicted to end at an
 // instant holds nothing in it.
 type swfFormat struct{}
 
@@ -23,7 +23,7 @@ func (swfFormat) About() string {
 	return "logs of parallel machines on -procs processors: Standard Workload Format, or CSV with job, submit, run, procs, req and user; -1 is unknown; who asks for more than -procs gets all; policies default, easy, easy-clair, easy-sjbf, easy-sjbf-clair, easy-tsafrir, conservative"
 }
 
-// procsMax bounds -procs: amounts are multiplied in decisions.
+// procsMax limits -procs: decisions multiply amounts.
 const procsMax = 1 << 30
 
 func (f swfFormat) Run(ctx context.Context, o *Options, policy string) (*Result, error) {
@@ -39,7 +39,7 @@ func (f swfFormat) Run(ctx context.Context, o *Options, policy string) (*Result,
 	return r, err
 }
 
-// swfConfig is how jobs of a log are replayed under a policy, and who learns their run times; nil: nobody does.
+// swfConfig returns the configuration for a log under a policy, and the learner of run times, or nil.
 func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) {
 	if o.Procs <= 0 || o.Procs > procsMax {
 		return Config{}, nil, errors.New("the size of the machine is not given: say -procs, such as -procs 100")
@@ -53,7 +53,7 @@ func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) 
 		Expire: func(_ *Live, a *structs.Allocation, _ time.Duration) time.Duration {
 			return a.Job.RunLimit(a.Job.Groups[0])
 		},
-		// The orders of the published policies let nobody in front because of his wait.
+		// In the published orders a long wait does not move a job forward.
 		Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: math.MaxInt64}},
 	}
 	var learner *Learner
@@ -76,7 +76,7 @@ func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) 
 	return cfg, learner, err
 }
 
-// runSWF replays jobs under a policy. ended is told of each job, or nil.
+// runSWF replays jobs under a policy. ended is called for each ended job, unless it is nil.
 func runSWF(ctx context.Context, o *Options, policy string, src Source, ended func(*Live)) (*Result, error) {
 	cfg, learner, err := swfConfig(o, policy, src)
 	if err != nil {
@@ -101,7 +101,7 @@ func runSWF(ctx context.Context, o *Options, policy string, src Source, ended fu
 	return r, nil
 }
 
-// swfMachine is one node with a unit of CPU for each processor.
+// swfMachine returns one node with a unit of CPU per processor.
 func swfMachine(procs int64) []*structs.Node {
 	n := &structs.Node{Name: "machine", Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
 		Attributes: map[string]string{"kernel.name": "linux"}, Drivers: map[string]*structs.DriverInfo{Driver: {Detected: true, Healthy: true}},
@@ -111,7 +111,7 @@ func swfMachine(procs int64) []*structs.Node {
 	return nodes
 }
 
-// swfJobs gives the jobs of a log as batch jobs of one allocation.
+// swfJobs returns the jobs of a log as batch jobs of one allocation.
 type swfJobs struct {
 	o    *Options
 	rows *inOrder[SWFJob]
@@ -133,8 +133,8 @@ func (s *swfJobs) Next() (*Job, error) {
 		return nil, err
 	}
 	s.n++
-	r.Procs = min(r.Procs, s.o.Procs) // as published: who asks for more than there is gets all of it
-	run := max(r.Run, time.Second)    // as published: nothing runs for less than a second
+	r.Procs = min(r.Procs, s.o.Procs) // as published: a job that asks for more than the machine has gets all of it
+	run := max(r.Run, time.Second)    // as published: a job runs for at least a second
 	limit := max(r.Req, time.Second)
 	if r.Req <= 0 {
 		limit = run

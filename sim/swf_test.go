@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// swfTraces are the logs with published outcomes: see the README beside them.
+// swfTraces are the logs with published results: see the README next to them.
 var swfTraces = []struct {
 	file  string
 	procs int64

@@ -22,9 +22,9 @@ type SWFJob struct {
 	Queue  string
 }
 
-// SWFReader reads plain SWF files (18 columns divided by spaces, comments after ;) and CSV files with the columns job,
-// submit, run, procs, req and user. In both -1 means unknown, as the format says: a job of which the time of submission,
-// the run time or the number of processors is unknown cannot be replayed and is left out, one without a limit has none.
+// SWFReader reads plain SWF files (18 columns separated by spaces, comments after ;) and CSV files with the columns
+// job, submit, run, procs, req and user. In both -1 means unknown, as the format defines: a job with unknown
+// submission, run time or number of processors cannot be replayed and is left out; one with an unknown limit has none.
 type SWFReader struct {
 	f       *file
 	csv     *table
@@ -74,7 +74,7 @@ func (r *SWFReader) Next() (SWFJob, error) {
 	}
 }
 
-// swfRow is what is used of a row; -1 is unknown.
+// swfRow is the part of a row that is used; -1 is unknown.
 type swfRow struct {
 	SWFJob
 	submit, run, req, mem float64 // seconds, KiB
@@ -83,7 +83,7 @@ type swfRow struct {
 
 func (f *swfRow) job() (SWFJob, bool) {
 	j := f.SWFJob
-	if f.procs <= 0 { // what was asked for is not in every log
+	if f.procs <= 0 { // some logs lack the requested number
 		f.procs = f.allocated
 	}
 	if f.submit < 0 || f.run < 0 || f.procs < 1 {
@@ -118,7 +118,7 @@ func (r *SWFReader) row() (*swfRow, error) {
 var swfColumns = [...]string{"job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time", "used memory",
 	"requested processors", "requested time", "requested memory", "status", "user", "group", "executable", "queue", "partition", "preceding job", "think time"}
 
-// Times may be of 285 years, and numbers as large as a machine can be.
+// Limits: about 285 years, and more than any real amount.
 const (
 	swfTimeMax   = 9e9
 	swfNumberMax = 1 << 40

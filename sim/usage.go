@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// usage keeps what queues and the submitters in them hold and have used, as the state machine does.
+// usage keeps the current and past use of queues and of their submitters, as the state machine does.
 type usage struct {
 	table scheduler.QueueTable
 	rows  map[usageKey]*structs.QueueUsage
@@ -36,7 +36,7 @@ func (u *usage) row(e *Engine, path structs.QueuePath, user string) *structs.Que
 	return r
 }
 
-// charge books what a run holds with its queue, the queues above it, and its submitter.
+// charge accounts what a run holds to its queue, the queues above it, and its submitter.
 func (u *usage) charge(e *Engine, r *run, n int64) {
 	job := r.live.Job.Job
 	jobs := int64(0)

@@ -9,22 +9,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What waits is kept by shape. A pass that is called because room appeared takes only the shapes that the room could
-// serve: everything else was refused on less use than there is now, and would be refused again with the same words. A
-// job that waits for something other than room (a reservation of others, a quota, its time) is in every pass.
+// Waiting jobs are kept by shape. A pass that is made because room appeared takes only the shapes that may fit there:
+// all others were refused when less was in use than now, and would be refused again for the same reason. A job that waits
+// for something other than room (a reservation of others, a quota, its time) is in every pass.
 //
-// Naive: every waiting job in every pass. Why not: 20,000 jobs that wait make each of 100,000 passes cost 100 ms. A
-// property compares both.
+// The naive way is to take every waiting job in every pass; with 20,000 waiting jobs each of 100,000 passes then costs
+// 100 ms. A property test compares both.
 
 // lane is the waiting jobs of one shape and priority, in the order of their submission.
 type lane struct {
 	priority int
-	jobs     []*Live // nil where one left
-	first    int     // of jobs: what is before it is nil
+	jobs     []*Live // nil for jobs that left
+	first    int     // index of the first job that is not nil
 	n        int
 }
 
-// enqueue puts a job among those that wait.
+// enqueue adds a job to the waiting jobs.
 func (e *Engine) enqueue(l *Live) {
 	if l.waits == 0 {
 		l.waits = e.now
@@ -40,12 +40,12 @@ func (e *Engine) enqueue(l *Live) {
 	e.insert(s, l)
 }
 
-// otherwise reports whether the job waits for something else than room.
+// otherwise reports whether the job waits for something other than room.
 func (l *Live) otherwise() bool {
 	switch l.reason {
 	case structs.ReasonNone, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang, structs.ReasonTopology:
 		return false
-	case structs.ReasonReservation: // what is promised to others goes on being promised until a promise changes: see book
+	case structs.ReasonReservation: // reserved resources stay reserved until a reservation changes: see book
 		return false
 	}
 	return true
@@ -80,7 +80,7 @@ func (e *Engine) insert(s *shape, l *Live) {
 		ln.jobs = append(ln.jobs, l)
 		return
 	}
-	// It comes back: after the last one that was submitted before it. Places of the others move.
+	// The job is requeued: it goes after the last job submitted before it, and the indexes of later jobs change.
 	for k > ln.first && (ln.jobs[k-1] == nil || ln.jobs[k-1].work.Queue.SubmitIndex > l.work.Queue.SubmitIndex) {
 		k--
 	}
@@ -94,7 +94,7 @@ func (e *Engine) insert(s *shape, l *Live) {
 	}
 }
 
-// waits counts one more job that waits with a shape. Few of the shapes of a long trace have any.
+// waits counts one more waiting job of a shape. Only few of the shapes of a long trace have any.
 func (e *Engine) waits(s *shape) {
 	if s.waiting++; s.waiting > 1 || s == e.other {
 		return
@@ -107,7 +107,7 @@ func (e *Engine) findShape(s *shape) (int, bool) {
 	return slices.BinarySearchFunc(e.shapes, s.seq, func(x *shape, seq int) int { return cmp.Compare(x.seq, seq) })
 }
 
-// dequeue takes a job from those that wait.
+// dequeue removes a job from the waiting jobs.
 func (e *Engine) dequeue(l *Live) {
 	if l.lane == nil {
 		return
@@ -139,7 +139,7 @@ func (e *Engine) dequeue(l *Live) {
 	}
 }
 
-// move puts a waiting job where its reason to wait belongs.
+// move puts a waiting job into the lanes for its reason to wait.
 func (e *Engine) move(l *Live) {
 	home := l.shape
 	if l.otherwise() {
@@ -151,7 +151,7 @@ func (e *Engine) move(l *Live) {
 	}
 }
 
-// freeOn notes that a node gave something back.
+// freeOn marks a node as having freed resources.
 func (e *Engine) freeOn(node int) {
 	if !e.marked[node] {
 		e.marked[node] = true
@@ -159,8 +159,8 @@ func (e *Engine) freeOn(node int) {
 	}
 }
 
-// pick lists the jobs of the next pass. woken says that it is the first one at this instant. narrow tells that none of
-// them can go anywhere but to the nodes that gave something back.
+// pick lists the jobs of the next pass. woken means that it is the first pass at this instant. narrow is true if all of
+// them can only go to nodes that freed resources.
 func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	e.picked = e.picked[:0]
 	if e.cfg.Whole || woken && (len(e.freed) > 0 || len(e.fresh) > 0) {
@@ -190,7 +190,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 			continue
 		}
 		if !e.cfg.Whole && !e.cfg.Drop && e.hasReservation(l) && !e.room(l.shape) {
-			continue // somebody is promised room already, and there is none now: it waits like the others
+			continue // another job of its queue has a reservation, and there is no room now: it keeps waiting
 		}
 		narrow = false
 		l.listed = true
@@ -212,7 +212,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	return e.pend, narrow
 }
 
-// hasReservation reports whether somebody of the job's queue is promised room, so that the job would not be.
+// hasReservation reports whether another job of the job's queue has a reservation, so that the job would get none.
 func (e *Engine) hasReservation(l *Live) bool {
 	for _, p := range e.reserved {
 		if p != l && p.Job.Job.Queue == l.Job.Job.Queue {
@@ -222,8 +222,8 @@ func (e *Engine) hasReservation(l *Live) bool {
 	return false
 }
 
-// due reports whether a promise is worth looking at again: room may have appeared for it, its time has come, or a
-// quarter of the time that was left has passed.
+// due reports whether a job's reservation should be decided again: room may have appeared, its time has come, or a
+// quarter of the remaining time has passed.
 func (e *Engine) due(l *Live) bool {
 	return l.refusedAt != e.instant && (e.now >= l.renew || e.mayFit(l.shape))
 }
@@ -247,7 +247,7 @@ func (e *Engine) room(s *shape) bool {
 	return s.room
 }
 
-// mostFree is of each dimension the most that is free on a node that is ready.
+// mostFree returns, for each dimension, the most that is free on one ready node.
 func (e *Engine) mostFree() *mostFree {
 	m := &e.most
 	if m.known != e.index {
@@ -265,19 +265,19 @@ func (e *Engine) mostFree() *mostFree {
 	return m
 }
 
-// mostFree is what is free, as of an index of the view.
+// mostFree is the largest free amount of each dimension, at an index of the view.
 type mostFree struct {
 	known structs.Index
 	free  structs.Vector
 	gpus  int64
 }
 
-// has reports whether some node may have room for a shape.
+// has reports whether a node may have room for a shape.
 func (m *mostFree) has(s *shape) bool {
 	return (s.shared || s.gpus <= m.gpus) && s.need.Fits(m.free)
 }
 
-// part is a view of the nodes that gave something back.
+// part returns a view of only the nodes that freed resources.
 func (e *Engine) part() *model.View {
 	var ns []*structs.Node
 	var as []*structs.Allocation
@@ -310,7 +310,7 @@ func (e *Engine) take(s *shape) {
 	}
 }
 
-// mayFit reports whether a node that gave something back has room for one allocation of a shape and, for a gang, whether
+// mayFit reports whether a node that freed resources has room for one allocation of a shape and, for a gang, whether
 // all nodes together have room for enough of them.
 func (e *Engine) mayFit(s *shape) bool {
 	found := false
@@ -326,7 +326,7 @@ func (e *Engine) mayFit(s *shape) bool {
 	return e.room(s)
 }
 
-// roomFor returns how many allocations of a shape a node may have room for: at least as many as it really has.
+// roomFor returns an upper bound of how many allocations of a shape a node has room for.
 func (e *Engine) roomFor(n *nodeState, s *shape) int64 {
 	if n.free < s.gpus && !s.shared || !n.node.Ready() {
 		return 0
@@ -347,14 +347,14 @@ func (e *Engine) roomFor(n *nodeState, s *shape) int64 {
 	return room
 }
 
-// turns is a line that ends with the first workload that is placed, when what was freed should be looked at again before
-// others are searched for: a search in vain costs as much as one that finds.
+// turns is a line that ends with the first workload that is placed, so that freed resources are considered again before
+// the next search: a failed search costs as much as a successful one.
 type turns struct {
 	scheduler.Line
 	over bool
 }
 
-// Next ends the pass after something was placed.
+// Next ends the pass after a workload was placed.
 func (t *turns) Next() int {
 	if t.over {
 		return -1
@@ -362,14 +362,14 @@ func (t *turns) Next() int {
 	return t.Line.Next()
 }
 
-// Placed is told by the pass.
+// Placed implements scheduler.Line.
 func (t *turns) Placed(i int, use structs.Amount) {
 	t.Line.Placed(i, use)
 	t.over = t.over || use != structs.Amount{}
 }
 
-// noRoom reports whether no node has room for any waiting job, so that a pass would place nothing. A job that was never
-// decided about stays so until a pass is made.
+// noRoom reports whether no node has room for any waiting job, so that a pass would place nothing. Jobs without a
+// decision keep waiting for the next pass.
 func (e *Engine) noRoom() bool {
 	for i := range e.nodes {
 		used, total, ok := e.view.Usage(e.nodes[i].node.ID)
@@ -380,7 +380,7 @@ func (e *Engine) noRoom() bool {
 	return true
 }
 
-// otherFits reports whether a node has room for a job that waits for another reason than room.
+// otherFits reports whether a node has room for a job that waits for something other than room.
 func (e *Engine) otherFits(used, total structs.Vector) bool {
 	for _, ln := range e.other.lanes {
 		for _, l := range ln.jobs[ln.first:] {

@@ -234,7 +234,7 @@ type Group struct {
 	Topology         *Topology   // nil: anywhere
 	Launch           *Launch     // nil: as Nomad starts tasks
 	Checkpoint       *Checkpoint // nil: nothing is saved
-	Near             []Peer      // beside those of the job
+	Near             []Peer      // in addition to those of the job
 	Away             []Peer
 }
 

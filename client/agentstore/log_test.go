@@ -105,7 +105,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-// TestKilledAgain opens, changes and kills many times, so that each log is read by the next store and begun anew.
+// TestKilledAgain opens, changes and kills many times, so that each log is read and then rewritten by the next store.
 func TestKilledAgain(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	dir, m := t.TempDir(), model{}

@@ -21,8 +21,8 @@ type Store interface {
 	PutAlloc(list ...*structs.Allocation) error
 	// PutTask stores how far a task is.
 	PutTask(id structs.AllocID, task string, r *TaskRecord) error
-	// PutTaskSoon is PutTask that does not wait: it is durable no later than any write that is begun after it. failed
-	// is told of an error.
+	// PutTaskSoon is PutTask without waiting: the record is durable no later than any write that begins after it.
+	// failed is called with an error.
 	PutTaskSoon(id structs.AllocID, task string, r *TaskRecord, failed func(error))
 	// PutFinal stores how an allocation ended. It is written before the end is reported.
 	PutFinal(id structs.AllocID, f *Final) error

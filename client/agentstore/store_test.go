@@ -166,8 +166,8 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	}
 }
 
-// TestBrokenFiles breaks a good file in many ways. Opening it must give either what was stored, or an empty store with
-// the broken file beside it, and never fail, hang or crash.
+// TestBrokenFiles breaks a good file in many ways. Opening it must return either the stored data, or an empty store
+// with the broken file kept next to it, and never fail, hang or crash.
 func TestBrokenFiles(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir)

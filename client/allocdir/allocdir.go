@@ -208,7 +208,7 @@ func (d *Dir) Adopt(prev *Dir, tasks []string) error {
 			return nil
 		}
 		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil // this allocation has content of its own already
+			return nil // the allocation has its own content already
 		}
 		if err := os.Rename(from, to); err != nil {
 			return fmt.Errorf("take over %s: %w", from, err)

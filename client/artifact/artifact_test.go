@@ -297,7 +297,7 @@ func TestErrorsHideSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := l.Addr().String()
-	l.Close() // nobody listens there
+	l.Close() // no listener any more
 	for _, src := range []string{"http://user:s3cret@" + addr + "/x?sig=s3cret", "git::http://user:s3cret@" + addr + "/x?sig=s3cret"} {
 		if err := Fetch(t.Context(), Spec{Source: src}, dirFor(t)); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v", err)

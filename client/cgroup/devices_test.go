@@ -57,8 +57,9 @@ func TestHelperOpen(t *testing.T) {
 	os.Exit(0)
 }
 
-// TestDevices gives a group one of two GPUs that have no driver: opening the node of its own passes the kernel's check
-// and finds no driver (ENXIO), opening the other one's is refused (EPERM). Every way that the machine has is tried.
+// TestDevices gives a group one of two GPUs that have no driver: opening the device file of that one passes the
+// kernel's check and finds no driver (ENXIO), opening the other one's is refused (EPERM). It tries every mechanism that
+// the machine has.
 func TestDevices(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not run: needs root")

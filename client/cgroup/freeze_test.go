@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestFreeze makes a process stand still that counts, lets it go on, and kills it while it stands still: in what this machine
-// gives tasks, and where that is cgroup2 beside version 1, in the freezer of version 1, too.
+// TestFreeze freezes a process that counts, thaws it, and kills it while it is frozen: in the control group that tasks
+// get on this machine, and if that is cgroup2 next to version 1, in the freezer of version 1 too.
 func TestFreeze(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not run: needs root")
@@ -40,8 +40,8 @@ func TestFreeze(t *testing.T) {
 	t.Run("version 1", func(t *testing.T) { freezes(t, old) })
 }
 
-// TestFreezeWithoutFreezer goes through version 1 without that controller: nothing can be made to stand still, and whoever ends
-// a task, and lets it go on for that, is not kept from it.
+// TestFreezeWithoutFreezer uses version 1 without that controller: freezing fails, but thawing and ending a task do
+// not.
 func TestFreezeWithoutFreezer(t *testing.T) {
 	dir := t.TempDir()
 	g := Group{Main: dir, V1: map[string]string{"pids": dir}}

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestActivity measures an H100, one that is divided, and an A100, which does not tell.
+// TestActivity measures an H100, a partitioned H100, and an A100, which does not report activity.
 func TestActivity(t *testing.T) {
 	f, dir := fake(t, "2xH100,1xA100")
 	if err := f.Edit(func(s *fakegpu.State) {

@@ -31,7 +31,7 @@ func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
 	want(Quarantined, "XID 79 (fell off the bus); the driver asks for a GPU reset")
 	now = now.Add(20 * time.Minute)
 	want(Quarantined, "a GPU reset")
-	h.sample(Sample{}, now) // reset: counters begin anew
+	h.sample(Sample{}, now) // reset: counters start at zero
 	now = now.Add(wait - time.Second)
 	want(Quarantined, "XID 79")
 	now = now.Add(time.Second)

@@ -34,7 +34,8 @@ func TestParseXID(t *testing.T) {
 	}
 }
 
-// TestKernelLog has the kernel tell what the library cannot, because it hangs; and what both tell counts once.
+// TestKernelLog gets from the kernel log what the library cannot report because it hangs; an error reported by both
+// counts once.
 func TestKernelLog(t *testing.T) {
 	f, dir := fake(t, "2xH100")
 	path := filepath.Join(t.TempDir(), "kmsg")
@@ -67,7 +68,7 @@ func TestKernelLog(t *testing.T) {
 	if r := <-reports; r.Devices[0] != s.GPUs[1].UUID || r.XID != 79 || !r.Device {
 		t.Errorf("report %+v", r)
 	}
-	if err := f.XID(1, 79); err != nil { // the library tells the same a moment later
+	if err := f.XID(1, 79); err != nil { // the library reports the same error a moment later
 		t.Fatal(err)
 	}
 	if err := f.XID(0, 31); err != nil {
@@ -91,7 +92,7 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// TestTwoSources: what two sources tell counts once, whichever is first and however often it happened.
+// TestTwoSources: an error reported by two sources counts once, in any order and number of reports.
 func TestTwoSources(t *testing.T) {
 	for _, order := range []string{"kl", "lk", "kkll", "llkk", "klkl", "kllk", "kkklll", "k", "l", "kk"} {
 		n := &NVIDIA{recentErrors: map[errorSource][]time.Time{}}

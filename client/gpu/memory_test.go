@@ -94,7 +94,7 @@ func TestMemoryOfProcesses(t *testing.T) {
 		t.Errorf("memory is %+v and %+v", samples[2], samples[0])
 	}
 	v.do("0", "free")
-	// Killed, it holds nothing, and nobody had to say so.
+	// A killed process holds nothing, without any message to the agent.
 	_ = u.cmd.Process.Kill()
 	_ = u.cmd.Wait()
 	if samples, err = n.Refresh(t.Context()); err != nil || samples[2].UsedBytes != 300<<20 || len(samples[2].Processes) != 1 {

@@ -68,7 +68,7 @@ func TestMeterKept(t *testing.T) {
 	if got, want := total(went), (structs.GPUUse{PeakMiB: 1024, MiBSeconds: 1024 * 120, SMMillis: 60000, EnergyMJ: 8000}); got != want {
 		t.Errorf("after a restart of the agent %+v, want %+v", got, want)
 	}
-	// The machine was started anew: nobody held anything meanwhile.
+	// The machine was rebooted: no process held a GPU meanwhile.
 	anew := &Meter{}
 	anew.Restore(rows, false, at)
 	look(anew, 500)

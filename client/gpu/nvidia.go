@@ -79,7 +79,7 @@ func (c *Config) defaults() {
 	}
 }
 
-// LibraryEnv is the variable that tells the child which library to load.
+// LibraryEnv is the environment variable with the library that the child loads.
 const LibraryEnv = "MUSTER_NVML_LIBRARY"
 
 // zombiesMax is how many children that cannot be killed, because the driver holds them in the kernel, are left behind

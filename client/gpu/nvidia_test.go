@@ -71,7 +71,7 @@ func needCompiler(t *testing.T, err error) {
 	}
 }
 
-// quick are periods for tests; whoever waits for a change is not kept long.
+// quick are short periods, so that tests need not wait long for a change.
 func quick(f *fakegpu.File, dir string) Config {
 	return Config{
 		Library: filepath.Join(dir, lib.NVML), Env: []string{fakegpu.Env + "=" + f.Path, "LD_BIND_NOW="},

@@ -15,8 +15,8 @@ import (
 
 func wanted(m map[string]bool) func() map[string]bool { return func() map[string]bool { return m } }
 
-// TestPowerLimit sets limits, hands a GPU from one user to the next, and puts back what was before the first of them, also in
-// a later life of the agent; what somebody else has set meanwhile stays.
+// TestPowerLimit sets limits, hands a GPU from one user to the next, and restores the limit from before the first of
+// them, also after an agent restart; a limit that another program set meanwhile stays.
 func TestPowerLimit(t *testing.T) {
 	f, dir := fake(t, "2xH100")
 	cfg := quick(f, dir)

@@ -27,8 +27,8 @@ func figure(n *NVIDIA, uuid, name string) (float64, bool) {
 	return 0, false
 }
 
-// TestWays asks for PCIe and NVLink of GPUs whose drivers tell them in different ways: H100s by link, A100s as sums, a T4 has no
-// NVLink.
+// TestWays reads PCIe and NVLink of GPUs whose drivers report them in different ways: H100s per link, A100s as sums; a
+// T4 has no NVLink.
 func TestWays(t *testing.T) {
 	f, dir := fake(t, "2xH100,2xA100,1xT4")
 	if err := f.Edit(func(s *fakegpu.State) {
@@ -46,7 +46,7 @@ func TestWays(t *testing.T) {
 	for _, c := range []struct {
 		gpu  int
 		name string
-		want float64 // -1: not told
+		want float64 // -1: not reported
 	}{
 		{0, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT", 11}, {0, "DCGM_FI_DEV_PCIE_RX_THROUGHPUT", 22}, {0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 3},
 		{0, "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 5}, {0, "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 6},
@@ -111,7 +111,7 @@ func TestWays(t *testing.T) {
 	if v := n.Verdicts()[s.GPUs[0].UUID]; v.State != Healthy {
 		t.Errorf("%+v", v)
 	}
-	// A hang in one of them is told by name.
+	// A hang in one of them is reported with its name.
 	_ = f.Edit(func(s *fakegpu.State) {
 		s.Faults = []fakegpu.Fault{{Kind: "hang", Symbol: "nvmlDeviceGetPcieThroughput"}}
 	})
@@ -143,7 +143,7 @@ func TestWaysOfAnOldDriver(t *testing.T) {
 	}
 }
 
-// TestErrorsOfWays goes through the rules with a clock of its own.
+// TestErrorsOfWays tests the rules with a simulated clock.
 func TestErrorsOfWays(t *testing.T) {
 	var h health
 	now := time.Unix(1_000_000, 0)
@@ -169,7 +169,7 @@ func TestErrorsOfWays(t *testing.T) {
 		t.Errorf("errors in each look: %+v", v)
 	}
 	for range 7 {
-		v = look(Wires{Up: up, CRCFlit: 0, PCIeReplays: 700}) // the driver was loaded anew
+		v = look(Wires{Up: up, CRCFlit: 0, PCIeReplays: 700}) // the driver was loaded again
 	}
 	if v.State != Healthy {
 		t.Errorf("a minute later: %+v", v)

@@ -243,7 +243,7 @@ type watching struct {
 	t *testing.T
 }
 
-// run runs body beside a Watch of the node, in virtual time. cfg's Samples are the node's unless they are set.
+// run runs body next to a Watch of the node, in virtual time. Without cfg.Samples the node's are used.
 func run(t *testing.T, node *fakeNode, cfg Config, body func(w watching)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -197,8 +197,8 @@ func (w *Watch) alone(busy *atomic.Bool, fn func()) bool {
 	})
 }
 
-// nobody is the tick of a node without grants. GPUs whose memory has thresholds are still measured: processes outside
-// of tasks may fill it.
+// nobody is the tick of a node without grants. GPUs with thresholds are still measured: processes outside of tasks may
+// fill their memory.
 func (w *Watch) nobody(ctx context.Context) {
 	w.pressure.shares(ctx, nil)
 	if len(w.cfg.Pressure.Device) > 0 && time.Since(w.looked) >= meterEvery {

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestGPUIdleCounts: a task is told once that its GPU is idle, for time in which it could have computed: not before it runs, and
-// not while it is suspended.
+// TestGPUIdleCounts: a task gets one event that its GPU is idle, and only time counts in which it could have computed:
+// not the time before it runs, and not while it is suspended.
 func TestGPUIdleCounts(t *testing.T) {
 	w := &Watch{cfg: Config{Idle: 30 * time.Minute}}
 	begin := time.Unix(1e9, 0)

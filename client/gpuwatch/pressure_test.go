@@ -2,7 +2,8 @@ package gpuwatch
 
 import "testing"
 
-// A wave around a threshold is told once; passing a higher one, or coming back from well below, is told again.
+// Use that oscillates around a threshold is reported once; passing a higher threshold, or rising again from well below,
+// is reported again.
 func TestPressureThresholds(t *testing.T) {
 	was := 0
 	for i, c := range []struct{ percent, want int }{

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestTalksOn has somebody who sends datagrams to a port all the time, while the allocation behind it is replaced.
+// TestTalksOn sends datagrams to a port all the time while the allocation behind it is replaced.
 func TestTalksOn(t *testing.T) {
 	onNode(t, func(n *node) {
 		m := n.manager()
@@ -39,7 +39,7 @@ func TestTalksOn(t *testing.T) {
 			t.Errorf("%s does not answer who has sent before it came", want)
 		}
 		for _, alloc := range []string{allocA, allocB} {
-			for range 3 { // to nobody
+			for range 3 { // to no listener
 				fmt.Fprintln(c)
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -124,7 +124,7 @@ func TestForeignRoutesAndTables(t *testing.T) {
 			if !clash {
 				_, err := m.Setup(allocA, Want{Bridge: true})
 				n.must(err)
-				_, err = m.Setup(allocB, Want{Bridge: true}) // the bridge's own route is none of somebody else
+				_, err = m.Setup(allocB, Want{Bridge: true}) // the bridge's own route does not conflict
 				n.must(err)
 				n.must(m.Sweep(func(string) bool { return false }))
 			}

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node of these tests is a network namespace with a link to another one, the outside, where nobody knows the way to the
+// A node of these tests is a network namespace with a link to another one, the outside, which has no route to the
 // addresses of allocations.
 const (
 	nodeIP    = "192.0.2.1"
@@ -252,7 +252,7 @@ func TestBridge(t *testing.T) {
 		}
 		check("after a restart")
 
-		// Somebody removes the bridge, which takes nothing but the connection along.
+		// An operator removes the bridge, which breaks only the connection.
 		br, err := netlink.LinkByName("muster")
 		n.must(err)
 		n.must(netlink.LinkDel(br))

@@ -110,8 +110,8 @@ func TestFleetRunsAllocations(t *testing.T) {
 	}
 }
 
-// TestSameCallsAsARealAgent runs the same work on a real agent and on a simulated node and compares what the servers
-// are told: which methods are called, and which fields of the requests are filled in.
+// TestSameCallsAsARealAgent runs the same work on a real agent and on a simulated node and compares their calls to the
+// servers: the methods, and the fields of the requests that are set.
 func TestSameCallsAsARealAgent(t *testing.T) {
 	work := func(srv *clientfake.Server, node structs.NodeID) {
 		batch := srv.Place(node, clientfake.Job("b", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"1ms"}`)))

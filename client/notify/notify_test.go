@@ -121,7 +121,7 @@ func TestWebhook(t *testing.T) {
 	}
 }
 
-// Errors go into the log: they must not tell the address, which may hold a secret.
+// Errors are logged: they must not contain the address, which may hold a secret.
 func TestWebhookKeepsItsAddress(t *testing.T) {
 	hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -110,7 +110,7 @@ func TestOwnGPUs(t *testing.T) {
 	}
 }
 
-// TestSignalsArePassedOn ends ranks as an agent ends a task, and tells them to save their state before.
+// TestSignalsArePassedOn ends ranks as an agent ends a task, and signals them to save their state before.
 func TestSignalsArePassedOn(t *testing.T) {
 	cmd, out, _ := launch(t, `trap 'echo saved' USR1; trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done`)
 	time.Sleep(300 * time.Millisecond)

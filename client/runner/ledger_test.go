@@ -7,7 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The second gate: whatever the servers say, no GPU is given beyond its memory or compute, or whole and in shares.
+// The second gate: the agent grants no GPU beyond its memory or compute, nor whole and in shares, even if the servers
+// say so.
 func TestLedgerShares(t *testing.T) {
 	const dev = "nvidia/gpu/H100"
 	node := &structs.Node{Meta: map[string]string{structs.GPUReserveAttribute: "1000"}, Resources: structs.NodeResources{Devices: []structs.DeviceGroup{{

@@ -115,8 +115,8 @@ func TestServiceLookups(t *testing.T) {
 	})
 }
 
-// TestLookups: the first look asks, later ones are answered from what is known, changes wake, and what cannot be asked for is
-// told from what may not be read.
+// TestLookups: the first lookup makes a request, later ones use its answer, changes wake waiters, and a failed request
+// is distinct from a denied one.
 func TestLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{items: map[string]string{}, index: 5, changed: make(chan struct{}), err: structs.Errorf(structs.CodeNoLeader, "No cluster leader")}

@@ -12,7 +12,7 @@ func TestRunAs(t *testing.T) {
 	alice := &user.User{Uid: "4711", Gid: "4711", Username: "alice"}
 	root := &user.User{Uid: "0", Gid: "0", Username: "root"}
 	by := structs.Submitter{Name: "alice", Accessor: structs.AccessorID{1}}
-	unknown := structs.Submitter{Name: "alice", UID: -1} // access control is off: anybody may say so
+	unknown := structs.Submitter{Name: "alice", UID: -1} // access control is off: the name is not verified
 	for _, c := range []struct {
 		name string
 		may  *RunAs

@@ -29,7 +29,7 @@ func TestTransitions(t *testing.T) {
 // A broadcast wakes those who wait, once, and none who come later.
 func TestBroadcast(t *testing.T) {
 	var b broadcast
-	b.send() // to nobody
+	b.send() // without a receiver
 	first, second := b.next(), b.next()
 	b.send()
 	<-first

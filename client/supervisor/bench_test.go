@@ -103,7 +103,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkRunningTask measures what a running task costs beside itself: its launcher, and its share of the supervisor.
+// BenchmarkRunningTask measures the overhead of a running task: its launcher, and its share of the supervisor.
 func BenchmarkRunningTask(b *testing.B) {
 	s := newSup(b)
 	h, err := s.Hello(b.Context())

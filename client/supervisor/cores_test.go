@@ -11,7 +11,7 @@ import (
 )
 
 // TestOwnedCores: while a task owns a core, no other task with limits may run on it, whether it was started before or
-// after and whatever is killed; afterwards they may again.
+// after, and regardless of which process is killed; afterwards they may again.
 func TestOwnedCores(t *testing.T) {
 	s := newSup(t)
 	l, err := cgroup.Detect()

@@ -14,7 +14,7 @@ type call struct {
 	args     [2]uint32
 }
 
-// judge runs a filter and tells its answer after how many steps.
+// judge runs a filter and returns its answer and the number of steps.
 func judge(t *testing.T, prog []byte, c call) (answer uint32, steps int) {
 	t.Helper()
 	words := map[uint32]uint32{dataNr: c.nr, dataArch: c.arch, dataArgs: c.args[0], dataArgs + 8: c.args[1]}

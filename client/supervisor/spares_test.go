@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
-// TestSpares: a file that served another task tells nothing of it, wherever its supervisor is killed.
+// TestSpares: a file that served another task reveals nothing of it, at any point at which its supervisor is killed.
 func TestSpares(t *testing.T) {
 	dir := t.TempDir()
 	files, err := openSpares(filepath.Join(dir, "spare"))

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sup is a supervisor in a directory of its own, gone with the test.
+// sup is a supervisor in a temporary directory, removed with the test.
 type sup struct {
 	*Client
 	t    testing.TB
@@ -199,7 +199,7 @@ func TestSupervisorKilled(t *testing.T) {
 	s.start(s.spec("gap", "sleep 0.2; echo last words; exit 9"))
 	within(t, 5*time.Second, "ready", func() bool { return s.log("long.stdout") == "ready\n" })
 	s.killSupervisor()
-	// It ends while nobody is there; its exit and its words must be there all the same.
+	// The task ends while no client is connected; its exit code and output must be there all the same.
 	after, err := s.Inspect(t.Context(), "long")
 	if err != nil {
 		t.Fatal(err)

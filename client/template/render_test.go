@@ -81,7 +81,7 @@ func TestRenderRefuses(t *testing.T) {
 	if _, err := Render(input(`{{ nope }}`)); !errors.Is(err, ErrBad) {
 		t.Error(err)
 	}
-	if _, err := Render(input(`{{ nomadVar "x" }}`)); !errors.Is(err, ErrBad) { // there is nobody to ask
+	if _, err := Render(input(`{{ nomadVar "x" }}`)); !errors.Is(err, ErrBad) { // no source of variables
 		t.Error(err)
 	}
 }

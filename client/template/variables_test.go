@@ -52,7 +52,7 @@ func TestVariables(t *testing.T) {
 			t.Errorf("%s: %q %v, want %q", source, got, err, want)
 		}
 	}
-	// All that is missing is told at once, whatever the template then does with nothing.
+	// All missing variables are reported at once, even if the template does nothing with them.
 	for source, want := range map[string]string{
 		`{{ with nomadVar "b" }}{{ .x }}{{ end }}{{ with nomadVar "a" }}{{ end }}{{ nomadVar "b" }}`: "Missing: nomad.var.block(a@default.global), nomad.var.block(b@default.global)",
 		`{{ (nomadVar "a").x.Value | toUpper }}`:                                                     "Missing: nomad.var.block(a@default.global)",

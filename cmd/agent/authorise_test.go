@@ -137,8 +137,8 @@ type identity struct {
 
 const nowhere = "ffffffff-ffff-4fff-8fff-ffffffffffff"
 
-// TestAuthorisationOverHTTP asks for every route as every identity. Whether it may follows from the needs in
-// internal/methods: denied is 403, whatever else is answered was let through.
+// TestAuthorisationOverHTTP requests every route as every identity. Whether it is allowed follows from the needs in
+// internal/methods: denied is 403, every other answer was let through.
 func TestAuthorisationOverHTTP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not run: -short")

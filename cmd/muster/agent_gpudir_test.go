@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMadeUpDir: what a killed agent left goes, what a living one or somebody else has stays.
+// TestMadeUpDir: the directories of killed agents are removed, those of running agents and of other programs stay.
 func TestMadeUpDir(t *testing.T) {
 	base := t.TempDir()
 	cmd := exec.Command("/bin/true")

@@ -231,7 +231,7 @@ func TestNodesimRefuses(t *testing.T) {
 	}
 }
 
-// TestConfigValidate checks files without an agent: the first error and the warnings are told, and nothing is written.
+// TestConfigValidate checks files without an agent: it prints the first error and the warnings, and writes nothing.
 func TestConfigValidate(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

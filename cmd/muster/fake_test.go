@@ -21,7 +21,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The small cluster that the fake agent tells of.
+// The small cluster of the fake agent.
 const (
 	nodeA   = "46f1c6c4-1111-4aaa-8aaa-000000000001"
 	nodeB   = "46f1d7d5-2222-4bbb-8bbb-000000000002"

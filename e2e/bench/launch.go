@@ -30,8 +30,8 @@ type launcher struct {
 	debug int // port of the client's profiles
 }
 
-// runLaunch starts and ends short tasks on one machine with one server and one client, each a process of its own, and
-// weighs what long ones cost.
+// runLaunch starts and ends short tasks on one machine with one server and one client, each a separate process, and
+// measures the cost of long ones.
 func runLaunch(bin string, quick bool) {
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "launch: not run: the exec driver needs root")
@@ -81,7 +81,7 @@ func newLauncher(bin string) *launcher {
 	}
 	l := &launcher{cluster: newCluster(bin, 1), dir: dir, debug: freePort()}
 	conf := filepath.Join(dir, "client.hcl")
-	// The node promises more than it has: what is measured is how fast tasks start, not how many fit.
+	// The node advertises more than it has: the benchmark measures how fast tasks start, not how many fit.
 	text := fmt.Sprintf("name = \"client\"\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nlog_level = \"WARN\"\nenable_debug = true\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nclient {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n  cpu_total_compute = 1000000\n  memory_total_mb = 1000000\n  disk_total_mb = 1000000\n}\n",
 		filepath.Join(dir, "client"), l.debug, freePort(), freePort(), l.ports[0][1])
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {

@@ -205,7 +205,7 @@ func gpuJob(j realJob) map[string]any {
 	return map[string]any{"Job": map[string]any{"ID": j.id, "Name": j.id, "Type": "batch", "Datacenters": []string{"*"}, "TaskGroups": []any{g}}}
 }
 
-// sizeClass returns the class of a number of GPUs by which waits are told.
+// sizeClass returns the class of a number of GPUs under which waits are reported.
 func sizeClass(gpus int) string {
 	switch {
 	case gpus <= 1:

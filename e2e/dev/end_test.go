@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// end interrupts a dev agent as a person would and checks what it promised when it started: its directory goes, with
+// end interrupts a dev agent as a user would and checks what it announced at the start: its directory is removed, with
 // supervisor, tasks and mounts.
 func end(t *testing.T, agent *harness.Proc) {
 	t.Helper()

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestUnreadLog: an agent whose log nobody reads any more, because a pager or a log collector ended, goes on; one that runs
-// for a person (-dev) ends and tidies up.
+// TestUnreadLog: an agent whose log has no reader any more, because a pager or a log collector ended, keeps running;
+// one started with -dev ends and cleans up.
 func TestUnreadLog(t *testing.T) {
 	for _, dev := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dev %t", dev), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestUnreadLog(t *testing.T) {
 			}
 			r.Close()
 			api := harness.NewAPI(t, nil, "", fmt.Sprintf("http://127.0.0.1:%d", port))
-			_ = cmd.Process.Signal(syscall.SIGHUP) // it says what it has read anew
+			_ = cmd.Process.Signal(syscall.SIGHUP) // it logs what it has reloaded
 			if dev {
 				m := regexp.MustCompile(`Data +(\S+) \(removed at the end`).FindStringSubmatch(said)
 				if m == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// variableJob reads a variable of its own into a file, and one of the job into its environment. On SIGHUP the task says what
-// its file has then; the script of the third template says so by itself.
+// variableJob reads its own variable into a file, and the job's into its environment. On SIGHUP the task prints the
+// file's content; the script of the third template prints it by itself.
 const variableJob = `job "vars" {
   type = "service"
   group "g" {

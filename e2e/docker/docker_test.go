@@ -113,7 +113,7 @@ func (n *node) muster(args ...string) (string, error) {
 	return string(out), err
 }
 
-// run submits a job of one group; task is what stands in its task block, more what stands beside it in the group.
+// run submits a job of one group; task is the content of its task block, more that of the group around it.
 func (n *node) run(t *testing.T, name, kind, task, more string) {
 	t.Helper()
 	if !strings.Contains(task, "resources {") {
@@ -413,7 +413,7 @@ func (n *node) images(t *testing.T) {
 	}
 	n.run(t, "missing", "batch", fmt.Sprintf("config {\n image = \"%s/nothing:v1\"\n}\n", n.reg.addr), "")
 	wantText(t, "a missing image", events(n.alloc(t, "missing", "failed")), "pull", "manifest unknown")
-	// An image that is for other machines is told.
+	// An image for another architecture is reported.
 	other := bytes.ReplaceAll(n.savedImage(t, "foreign:v1"), []byte(`"architecture":"`+goarch()+`"`), []byte(`"architecture":"s390x"`))
 	if res, err := n.engine.api.ImageLoad(context.Background(), bytes.NewReader(other)); err != nil {
 		t.Error(err)
@@ -608,7 +608,7 @@ func (n *node) templates(t *testing.T) {
 	a = n.alloc(t, "signalled2", "running")
 	local := filepath.Join(n.dir, "data/client/allocs", a.ID, "t/local")
 	harness.Eventually(t, 10*time.Second, "ready", func() (bool, string) { return strings.Contains(n.logs(t, a, "stdout"), "ready"), "" })
-	n.agent.Kill9() // the watch goes on with the next agent
+	n.agent.Kill9() // the next agent continues the watch
 	if err := os.WriteFile(local+"/in", []byte("two"), 0o644); err != nil {
 		t.Fatal(err)
 	}

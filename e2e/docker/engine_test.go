@@ -192,7 +192,7 @@ func (e *engine) build(fs []byte, name string, changes ...string) {
 	}
 }
 
-// registry serves one image, slowly if so asked, to whoever shows the password if there is one.
+// registry serves one image, slowly if asked to, to clients with the password if there is one.
 type registry struct {
 	addr     string
 	password string

@@ -11,8 +11,8 @@ var given = struct {
 	ports map[int]bool
 }{ports: map[int]bool{}}
 
-// Pick returns a port of 127.0.0.1 that nobody listens on, for TCP or UDP, and never the same one twice in a process: the
-// kernel may offer a port again as soon as it is let go, which is before an agent takes it.
+// Pick returns a free port of 127.0.0.1, for TCP or UDP, and never the same one twice in a process: the kernel may
+// offer a port again as soon as it is released, which is before an agent takes it.
 func Pick() (int, error) {
 	given.Lock()
 	defer given.Unlock()

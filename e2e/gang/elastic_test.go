@@ -31,7 +31,7 @@ func starts(f *harness.Fleet, dir string, index int) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// tells returns the script of a member that notes each start in a file of its own.
+// tells returns the script of a member that records each start in its file.
 func tells(dir, then string) string {
 	return fmt.Sprintf(`echo "epoch $MUSTER_GANG_EPOCH: rank $MUSTER_NODE_RANK of $MUSTER_NNODES" >> %s/$NOMAD_ALLOC_INDEX; %s`, dir, then)
 }
@@ -41,8 +41,8 @@ func soon(f *harness.Fleet) {
 	f.Must("queue", "apply", f.File("queue.hcl", "queue \"default\" {\n  preempt             = \"priority\"\n  preempt_min_runtime = \"1s\"\n}\n"))
 }
 
-// TestElastic: a gang that may have three members has one while others use the GPUs, grows when they end, all members
-// starting again with a new epoch, and gives back what it grew into before anybody is preempted.
+// TestElastic: a gang of up to three members has one while others use the GPUs, grows when they end, restarting all
+// members with a new epoch, and shrinks before any other job is preempted.
 func TestElastic(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100"})
 	soon(f)
@@ -115,7 +115,7 @@ func started(t *testing.T, f *harness.Fleet, dir string) {
 	}
 }
 
-// notices returns the texts of the times that the task of an allocation was told to save its state.
+// notices returns the texts of the checkpoint notices that an allocation's task got.
 func notices(a harness.Alloc) (out []string) {
 	for _, e := range a.TaskStates["main"].Events {
 		if e.Type == "Checkpoint" {
@@ -125,8 +125,8 @@ func notices(a harness.Alloc) (out []string) {
 	return out
 }
 
-// TestGangMoves: when one node of a gang drains, every member is told to save its state, and the gang goes on elsewhere from
-// what all of them saved.
+// TestGangMoves: when one node of a gang drains, every member is notified to save its state, and the gang continues
+// elsewhere from the checkpoints of all.
 func TestGangMoves(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "1xH100"}, harness.FleetNode{Name: "two", GPUs: "1xH100"}, harness.FleetNode{Name: "three", GPUs: "1xH100"})
 	dir := t.TempDir()
@@ -160,8 +160,8 @@ func TestGangMoves(t *testing.T) {
 	f.Stop(gang)
 }
 
-// TestGangGivesWay: a job that needs one node of two takes the place of a gang that has both. Every member is told, saves
-// its state and ends; all of them come back with a new epoch, and go on from what they saved.
+// TestGangGivesWay: a job that needs one node of two takes the place of a gang that has both. Every member is notified,
+// saves its state and ends; all of them come back with a new epoch and continue from their checkpoints.
 func TestGangGivesWay(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100"}, harness.FleetNode{Name: "two", GPUs: "4xH100"})
 	soon(f)

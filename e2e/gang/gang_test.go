@@ -148,8 +148,9 @@ func (c *cluster) why(id string, want ...string) {
 	})
 }
 
-// TestGangAndPreemption: a gang waits for two whole nodes and says so; a smaller job runs past it; a job of high priority
-// takes the place of one that saves its state; then the gang starts, all at once, and the victim goes on where it was.
+// TestGangAndPreemption: a gang waits for two whole nodes and says so; a smaller job runs past it; a job of high
+// priority takes the place of one that saves its state; then the gang starts, all at once, and the victim continues
+// from its checkpoint.
 func TestGangAndPreemption(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "the supervisor's cgroups need root")
@@ -157,7 +158,7 @@ func TestGangAndPreemption(t *testing.T) {
 	c := start(t)
 	state, stop := filepath.Join(c.dir, "state"), filepath.Join(c.dir, "stop")
 
-	// The filler counts, saves the count when it is told to, and goes on from it.
+	// The filler counts, saves the count on the notice, and continues from it.
 	c.run("filler", `priority = 20`, `checkpoint = { signal = "SIGUSR1", on = ["preempt"], grace = "30s" }`, fmt.Sprintf(
 		`n=0; [ -f %[1]s ] && n=$(cat %[1]s) && echo "resumed from $n"; trap 'echo $n > %[1]s; echo "saved $n"; exit 0' USR1; while [ ! -f %[2]s ]; do n=$((n+1)); sleep 0.1; done`, state, stop), 4)
 	first := c.running("filler", 1)[0]
@@ -206,8 +207,8 @@ func TestGangAndPreemption(t *testing.T) {
 	}
 	c.ended("urgent")
 
-	// The gang's turn comes before the filler's, whose priority is lower: what was promised to it is not given to work of
-	// which nobody knows how long it runs.
+	// The gang comes before the filler, whose priority is lower: its reserved nodes are not given to work of unknown
+	// run time.
 	nodes := map[string]bool{}
 	for _, a := range c.running("gang", 2) {
 		nodes[a.NodeName] = true

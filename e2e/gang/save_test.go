@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestSaveByHand: the processes of a running gang on two nodes are told to save their state when somebody asks for it, and
-// go on; one of them alone by its rank; a job that does not say how it saves its state is refused with what to add.
+// TestSaveByHand: a user's request makes the processes of a running gang on two nodes save their state and continue;
+// with a rank only that process does; a job without a checkpoint block is refused with what to add.
 func TestSaveByHand(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "the supervisor's cgroups need root")

@@ -13,9 +13,9 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestStandby: a gang of two nodes holds a third one as a standby, on which nothing is started. When a member fails, the gang
-// starts again on the other node and the standby, though somebody of a higher priority waits for a node; the failed one's
-// place is given to who waits.
+// TestStandby: a gang of two nodes holds a third one as a standby, on which no task runs. When a member fails, the gang
+// starts again on the other node and the standby, though a job of a higher priority waits for a node; that job gets the
+// failed member's node.
 func TestStandby(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "2xH100"}, harness.FleetNode{Name: "two", GPUs: "2xH100"}, harness.FleetNode{Name: "three", GPUs: "2xH100"})
 	dir := t.TempDir()

@@ -41,9 +41,9 @@ func TestAccounting(t *testing.T) {
 			s.GPUs[i].Energy += 5_000_000
 		}
 	})
-	// Beside it a whole GPU, in use for less time than whole ones are looked at.
+	// Next to it a whole GPU, in use for less than the sampling period of whole GPUs.
 	m.run("whole", "gpu {\n count = 1\n}", "@/gpu-user hold 30720 & sleep 3; kill $!")
-	// And a share whose task is over before anybody looks.
+	// And a share whose task ends before the first sample.
 	m.run("short", share("5GiB"), "(echo init; echo ctx 0; echo alloc $((3<<30)); echo alloc $((9<<30))) | @/gpu-user proc")
 
 	alloc := func(id string) []used {
@@ -110,7 +110,7 @@ func TestAccounting(t *testing.T) {
 	if out, err := m.muster("alloc", "status", a.ID); err != nil || !strings.Contains(out, "GPU Use") || !strings.Contains(out, "5000.0 J") {
 		t.Errorf("alloc status of what has ended: %v\n%s", err, out)
 	}
-	// One that computes nothing is told, and shown.
+	// A GPU on which its task computes nothing is reported and shown.
 	m.edit(func(s *fakegpu.State) { s.GPUs[0].Active, s.GPUs[1].Active = 0, 0 })
 	m.run("idle", "gpu {\n count = 1\n}", "exec sleep 600")
 	m.event("idle", "GPU Idle", "nothing has been computed for 5s")

@@ -35,10 +35,11 @@ case "$*" in
 esac
 `
 
-// TestGPUCheck runs the script for machines with a GPU over the fake libraries, so that it is known to work where it counts:
-// all is well, then nvidia-smi tells of another memory, and without one it says that it was not run.
+// TestGPUCheck runs the script for machines with a GPU over the fake libraries, to show that it works where it is
+// needed: first all is well, then nvidia-smi reports another memory size, and without nvidia-smi it says that this
+// check was not run.
 func TestGPUCheck(t *testing.T) {
-	m := newMachine(t, "1xT4") // for its libraries and directory; the script starts an agent of its own
+	m := newMachine(t, "1xT4") // for its libraries and directory; the script starts its own agent
 	bin := filepath.Join(m.dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)

@@ -317,7 +317,7 @@ func (m *machine) within(d time.Duration, what string, ok func(map[string]device
 	})
 }
 
-// relook makes the agent look at everything anew: the process that asks the driver is ended by a fault.
+// relook makes the agent detect everything again: a fault ends the process that asks the driver.
 func (m *machine) relook() {
 	m.t.Helper()
 	if err := m.file().Crash("nvmlDeviceGetTemperature"); err != nil {

@@ -26,7 +26,7 @@ func (m *machine) get(path string) (string, error) {
 	return string(b), err
 }
 
-// TestFingerprint looks at what the servers are told of the GPUs.
+// TestFingerprint checks the GPUs that are reported to the servers.
 func TestFingerprint(t *testing.T) {
 	m := newMachine(t, "8xH100")
 	s := m.gpus()
@@ -108,7 +108,7 @@ func TestFingerprint(t *testing.T) {
 			as, err := m.api.Allocs("loses")
 			return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(as, err)
 		})
-		// Instances that somebody removed behind our back, and the mode with them.
+		// An operator removed instances without the agent, and MIG mode with them.
 		m.edit(func(s *fakegpu.State) { s.MIGs, s.GPUs[7].MIG, s.GPUs[7].MIGPending = s.MIGs[:1], 1, 1 })
 		m.until("one instance is left", func(all map[string]device) bool {
 			_, first := all[uuids[0]]

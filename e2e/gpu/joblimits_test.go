@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/internal/fakegpu"
 )
 
-// TestJobLimits is about what a job says of its own GPUs: their power limit, and who is told when its share runs full.
+// TestJobLimits tests the settings of a job for its GPUs: their power limit, and the notices when its share runs full.
 func TestJobLimits(t *testing.T) {
 	all := newMachine(t, "2xH100")
 	all.edit(func(s *fakegpu.State) { s.Context = 0; s.GPUs[0].Limit, s.GPUs[1].Limit = 650_000, 600_000 })

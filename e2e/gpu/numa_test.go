@@ -12,8 +12,8 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestNUMA: on a machine shown as two NUMA nodes with one GPU each, tasks that require it run on cores beside their GPU,
-// and one that would need both GPUs beside its core is told why it waits, and starts when it only prefers it.
+// TestNUMA: on a machine shown as two NUMA nodes with one GPU each, tasks that require it run on cores near their GPU;
+// one that would need both GPUs near its core gets a reason why it waits, and starts when it only prefers it.
 func TestNUMA(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("does not apply here: one core is no two NUMA nodes")

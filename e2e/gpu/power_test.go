@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// TestPower: the power limits that the driver tells bound how many GPUs of a pool with a budget are in use, `job why` says how
-// many watts are missing, and a higher budget lets the next one start.
+// TestPower: the power limits that the driver reports bound how many GPUs of a pool with a budget are in use, `job why`
+// shows how many watts are missing, and a higher budget lets the next one start.
 func TestPower(t *testing.T) {
 	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100", Pool: "rack7"})
 	f.Must("node", "pool", "apply", "-power-budget-w", "1600", "rack7")

@@ -126,7 +126,7 @@ client {
 		b, _ := os.ReadFile(said)
 		return strings.Contains(string(b), "share above 80 t\n") && strings.Contains(string(b), "device above 20\n"), string(b)
 	})
-	// With one webhook hanging and the command killed each time the agent goes on as ever.
+	// With one webhook hanging and the command killed each time, the agent works as before.
 	m.run("beside", share("5GiB"), command("true"))
 	m.gpuOf("beside", "complete")
 	m.stop("full")

@@ -42,7 +42,7 @@ func TestQuotas(t *testing.T) {
 		if g, _, _ := m.gpuOf("four", "running"); g == first {
 			t.Error("a share of 30 GiB is on a GPU that has less left")
 		}
-		// What a program sees is its share; who asks for more is refused and goes on.
+		// A program sees its share; when it asks for more, the request is refused and the program continues.
 		m.says("one", "the GPU has 20480 MiB, 20480 MiB are free")
 		m.says("two", "holding 20480 MiB")
 		m.says("three", "CUDA_ERROR_OUT_OF_MEMORY after 20480 MiB")

@@ -86,7 +86,7 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 	return f
 }
 
-// FreePort is a port that nobody listens on.
+// FreePort returns a free port.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	p, err := freeport.Pick()

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Net is a switch with hosts on it, each in a network namespace of its own.
+// Net is a switch with hosts on it, each in a separate network namespace.
 type Net struct {
 	t     testing.TB
 	tag   string

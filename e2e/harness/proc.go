@@ -189,8 +189,8 @@ func Tasks(dir string) []Task {
 	return out
 }
 
-// statOf returns what /proc/PID/stat says after the name: state, parent and so on; and whether the process lives. One that
-// is reaped while it is read has parent 0, whatever its state: it would pass for an orphan.
+// statOf returns the fields of /proc/PID/stat after the name: state, parent and so on; and whether the process is
+// alive. A process that is reaped during the read has parent 0, which would make it look like an orphan.
 func statOf(pid int) (fields []string, live bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -104,7 +104,7 @@ func (v *victim) alive(t *testing.T) {
 
 var goroutinesRE = regexp.MustCompile(`goroutine profile: total (\d+)`)
 
-// use collects garbage in the agent and tells its resident memory and goroutines.
+// use collects garbage in the agent and returns its resident memory and goroutines.
 func (v *victim) use(t *testing.T) (rss int64, goroutines int) {
 	t.Helper()
 	get := func(q string) string {

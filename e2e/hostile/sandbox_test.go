@@ -335,7 +335,7 @@ func testRawExecOff(t *testing.T, v *victim) {
 	if _, err := os.Stat(proof); err == nil {
 		t.Fatal("raw_exec ran although nobody switched it on")
 	}
-	// Nor may a task be root unless the configuration says so, by whatever name.
+	// A task may not be root either unless the configuration allows it, under any spelling.
 	for i, user := range []string{"root", "0"} {
 		id := fmt.Sprintf("as-root-%d", i)
 		if err := api.Call("PUT", "/v1/jobs", task(id, "exec", "echo STARTED", 20, func(_, _, tk m) { tk["User"] = user }), nil); err != nil {

@@ -116,8 +116,8 @@ func withHooks(hooks string) string {
 	return "server {\n  enabled = true\n  bootstrap_expect = 1\n}\nclient {\n  enabled = true\n  hooks {" + hooks + "\n  }\n}\n"
 }
 
-// TestEnabledWhileUnwell: somebody enables a node whose health command still fails. It drains again and says why; once it is
-// cured it stays enabled.
+// TestEnabledWhileUnwell: an operator enables a node whose health command still fails. It drains again with the reason;
+// once it is repaired it stays enabled.
 func TestEnabledWhileUnwell(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "clients need root")

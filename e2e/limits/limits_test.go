@@ -1,6 +1,6 @@
 //go:build e2e
 
-// Package limits runs tasks that want more than they were given, beside one that must not notice.
+// Package limits runs tasks that try to exceed their limits next to a task that must not notice.
 package limits
 
 import (
@@ -246,7 +246,7 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	t.Run("memory of a child", func(t *testing.T) {
-		// The main process survives its child and says 1: the kernel's doing is told all the same.
+		// The main process survives its child and exits with 1: the kernel's kill is reported all the same.
 		id := n.run(t, "childmem", 10, task{name: "hog", args: []string{"child", "4000"}, resources: "cpu = 50\n        memory = 64"})
 		a := n.until(t, id, 60*time.Second, "failed")
 		if !strings.Contains(events(a), "OOM Killed") {
@@ -279,9 +279,9 @@ func TestLimits(t *testing.T) {
 		t.Logf("stopped %s after its submission at %d MiB of 60", time.Since(began).Round(100*time.Millisecond), n.said(t, a, "hog", "file"))
 	})
 
-	// What the neighbour notices. The figures depend on what else the machine does, so they are judged only where the
+	// What the neighbour notices. The measurements depend on the machine's other load, so they are judged only if the
 	// neighbour was steady before (its p99 of several windows within 15 %), and by the best of three tries; a neighbour
-	// that has to share a processor is only promised that it goes on.
+	// that has to share a processor must only keep running.
 	t.Run("neighbours", func(t *testing.T) {
 		const room = "cpu    = 50\n        memory = 400"
 		for _, h := range []struct {
@@ -329,8 +329,9 @@ func TestLimits(t *testing.T) {
 		}
 	})
 
-	// A neighbour that owns a core beside hogs that want every core. Judged is what decides it, the processors each process
-	// may run on, of every process the hogs start; how late the neighbours were is printed, as the machine has other work.
+	// A neighbour that owns a core next to hogs that want every core. The test judges the processors on which each
+	// process may run, for every process of the hogs; the neighbours' delays are printed only, as the machine has other
+	// work.
 	t.Run("a neighbour with a core of its own", func(t *testing.T) {
 		if runtime.NumCPU() < 2 {
 			t.Skip("does not apply here: there is one core")

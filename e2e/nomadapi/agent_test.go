@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// agent is one muster process with a configuration of its own.
+// agent is one muster process with its own configuration.
 type agent struct {
 	*api.Client
 	addr string

@@ -375,7 +375,7 @@ func TestACL(t *testing.T) {
 		}
 		return nil
 	})
-	// Public endpoints answer anybody.
+	// Public endpoints answer without a token.
 	for _, path := range []string{"/v1/status/leader", "/v1/regions", "/v1/agent/health", "/.well-known/jwks.json"} {
 		resp, err := http.Get(a.addr + path)
 		ok(t, err)

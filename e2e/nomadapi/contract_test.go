@@ -382,7 +382,7 @@ func full(t *testing.T, a *agent, _ *api.NodeListStub) {
 	ok(t, err)
 	equal(t, "status of the blocked evaluation", blocked.Status, "blocked")
 
-	// A constraint that no node meets is told with its text.
+	// A constraint that no node meets is reported with its text.
 	other := shell("nowhere", "service", "sleep 300")
 	other.Constraints = []*api.Constraint{api.NewConstraint("${meta.rack}", "=", "r9")}
 	plan, _, err = a.Jobs().Plan(other, false, nil)

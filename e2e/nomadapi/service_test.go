@@ -15,7 +15,7 @@ func services(t *testing.T, a *agent, node *api.NodeListStub) {
 	g := job.TaskGroups[0]
 	g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http"}}}}
 	g.Count = ptr(2)
-	check1 := api.ServiceCheck{Name: "open", Type: "tcp", PortLabel: "http", Interval: time.Second, Timeout: time.Second} // nobody listens
+	check1 := api.ServiceCheck{Name: "open", Type: "tcp", PortLabel: "http", Interval: time.Second, Timeout: time.Second} // no listener
 	g.Services = []*api.Service{{Name: "contract", PortLabel: "http", Provider: "nomad", Tags: []string{"one", "two"}, Checks: []api.ServiceCheck{check1}}}
 	g.Tasks[0].Services = []*api.Service{{Name: "contract-task", PortLabel: "http", Provider: "nomad"}}
 	alloc := a.run(t, job, "running")
@@ -113,7 +113,7 @@ func services(t *testing.T, a *agent, node *api.NodeListStub) {
 		return err
 	})
 
-	// A service that Nomad's command line sent without a provider is told of.
+	// A service that Nomad's command line sent without a provider is reported.
 	resp, _, err := a.Jobs().Validate(func() *api.Job {
 		j := shell("for-consul", "service", "true")
 		j.TaskGroups[0].Services = []*api.Service{{Name: "x"}}

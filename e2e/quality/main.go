@@ -1,5 +1,5 @@
-// Command quality replays the public workloads of sim/testdata/traces by the protocols of their READMEs and prints what
-// comes out next to the published figures: how good decisions are, where command bench tells how fast they are made.
+// Command quality replays the public workloads of sim/testdata/traces by the protocols of their READMEs and prints the
+// results next to the published ones: it measures how good decisions are, command bench how fast they are made.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 const traces = "sim/testdata/traces"
 
-// want is one published figure, or a goal of ours where nobody has published one.
+// want is one published result, or our goal where none is published.
 type want struct {
 	policy, figure string
 	published      float64 // 0: none
@@ -33,7 +33,7 @@ type workload struct {
 	args       []string
 	policies   []string
 	wants      []want
-	classes    bool // tell the waits by size class
+	classes    bool // report the waits by size class
 }
 
 func near(published, slack float64) func(float64) bool {

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// fleet is two machines of 8 GPUs, each under a switch of its own.
+// fleet is two machines of 8 GPUs, each under a separate switch.
 func fleet(t *testing.T) *harness.Fleet {
 	return harness.StartFleet(t,
 		harness.FleetNode{Name: "one", GPUs: "8xH100", Meta: map[string]string{"leaf": "a"}},
@@ -29,7 +29,7 @@ func namespace(w harness.Work) string {
 	return w.Namespace
 }
 
-// waits waits until a job is pending for a reason, which `job why` and `queue` tell in both their forms.
+// waits waits until a job is pending for a reason, and checks it in both forms of `job why` and `queue`.
 func waits(f *harness.Fleet, w harness.Work, code string, says ...string) nomadlike.Why {
 	f.T.Helper()
 	var why nomadlike.Why
@@ -119,8 +119,8 @@ func submit(f *harness.Fleet, c nomadlike.AdviceChange) {
 	f.Must("job", "run", "-detach", f.File("advised.json", string(b)))
 }
 
-// TestQuota: the ninth GPU is refused by the limit of a queue and by the quota of a namespace, what is used is told to
-// the unit, and raising the limit by what `job why` says starts the job. Past a soft limit others go first.
+// TestQuota: the limit of a queue and the quota of a namespace refuse the ninth GPU, usage is reported to the unit, and
+// raising the limit by the amount in `job why` starts the job. Past a soft limit others go first.
 func TestQuota(t *testing.T) {
 	f := fleet(t)
 	held := func(queue string) (gpus float64, memory int64) {
@@ -182,7 +182,7 @@ func TestQuota(t *testing.T) {
 	}
 	f.Stop(eight, ninth, free)
 
-	// A soft limit refuses nobody, and who is past it is served after those who are not.
+	// A soft limit refuses no job; jobs of a queue past it are served after the others.
 	f.Must("queue", "apply", f.File("soft.hcl", "queue \"soft\" {\n  order = \"fcfs\"\n  soft_limit = { gpus = 8 }\n}\nqueue \"polite\" {\n  order = \"fcfs\"\n}\n"))
 	over := harness.Work{ID: "over", Settings: `queue = "soft"`, GPUs: "count = 8"}
 	past := harness.Work{ID: "past", Settings: `queue = "soft"`, GPUs: "count = 1"}

@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// reason is one reason code: how it comes about, what is told, and what starts the job.
+// reason is one reason code: how it arises, what is reported, and what starts the job.
 type reason struct {
 	name   string
 	code   string
@@ -60,7 +60,8 @@ func reasons() []reason {
 		}
 	}
 	return []reason{
-		// The first, while nothing is known of how long such work takes: later its ends are foretold, and the promise is for now.
+		// The first, while no run times of such work are known: later its ends are predicted, and the reservation is
+		// for now.
 		{name: "promise", code: "RESERVATION", first: []harness.Work{timed("on-one", "one", "10m"), {ID: "wide", Settings: `runtime = { limit = "1h" }`, Group: gang, GPUs: "count = 8"}},
 			job: harness.Work{ID: "w", Settings: `runtime = { limit = "5h" }`, GPUs: "count = 2"}, says: []string{"nvidia/gpu promised to wide, short by 2 GPUs"}, try: "a run time limit of "},
 		{name: "resources", code: "RESOURCES", first: []harness.Work{filler("one", "7"), filler("two", "6")}, job: harness.Work{ID: "w", GPUs: "count = 4"},
@@ -130,7 +131,7 @@ func timed(id, node, limit string) harness.Work {
 	return w
 }
 
-// victim holds a node and is told to make room: what it does then is the script.
+// victim is a job that holds a node and is preempted: told is the script that it runs on the notice.
 func victim(id, told string) harness.Work {
 	return harness.Work{ID: id, GPUs: "count = 8", Settings: "queue = \"low\"\n  priority = 10", Group: `checkpoint = { signal = "SIGUSR1", on = ["preempt"], grace = "6s" }`,
 		Script: "trap '" + told + "' USR1; while :; do sleep 0.2; done"}

@@ -37,10 +37,10 @@ type killNode struct {
 	startAgent       func()
 }
 
-// TestKill kills the agent of a node with -9 at random instants of its life (1,000 times, or COUNT) under 20 tasks, 8 of
-// which have GPUs, while short jobs come and others are stopped: no task is lost, orphaned, doubled; no process of
-// anybody else is killed; no GPU is granted twice; and at the end control groups, mounts and the supervisor's
-// descriptors are what they were.
+// TestKill kills the agent of a node with -9 at random instants of its life (1,000 times, or COUNT) under 20 tasks, 8
+// of which have GPUs, while short jobs come and others are stopped: no task is lost, orphaned or doubled; no other
+// process is killed; no GPU is granted twice; and at the end control groups, mounts and the supervisor's descriptors
+// are as before.
 func TestKill(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "the supervisor's cgroups need root")

@@ -183,7 +183,7 @@ func TestRestartNetwork(t *testing.T) {
 	}
 	harness.NotRun(t, one.Attributes["network.bridge.lacks"])
 
-	// Somebody outside, who tells who asks.
+	// A server outside, which reports the address of its clients.
 	var l net.Listener
 	if err := inNetwork(outside, func() (err error) {
 		l, err = net.Listen("tcp4", ":7000")

@@ -97,9 +97,9 @@ func (m *machine) until(id, status string, n int) []harness.Alloc {
 	return as
 }
 
-// TestRestartReboot starts the machine anew, as far as that can be done without one: every process of agent and tasks is
-// killed before it can tell anybody, and the kernel's boot id is another afterwards. What ran runs again although its
-// policy allows no restart, as the same allocations, each once; what had ended has ended.
+// TestRestartReboot simulates a reboot: every process of agent and tasks is killed before it can report anything, and
+// the kernel's boot id is a different one afterwards. Work that ran runs again, although its policy allows no restart,
+// as the same allocations, each once; work that had ended stays ended.
 func TestRestartReboot(t *testing.T) {
 	m := newMachine(t)
 	boot := filepath.Join(m.dir, "boot_id")
@@ -179,8 +179,8 @@ func TestRestartReboot(t *testing.T) {
 	}
 }
 
-// TestRestartShutdown: an agent that is told to end leaves its tasks alone, unless its configuration says that it leaves
-// the cluster then; with drain_on_shutdown its work may move first.
+// TestRestartShutdown: an agent that is asked to end leaves its tasks running, unless its configuration makes it leave
+// the cluster; with drain_on_shutdown its work may move first.
 func TestRestartShutdown(t *testing.T) {
 	m := newMachine(t)
 	m.start()

@@ -223,7 +223,7 @@ func TestRestartServices(t *testing.T) {
 			}
 		}
 	}
-	// told waits until the consumer's file has just these.
+	// told waits until the consumer's file has exactly these.
 	told := func(what string, all []registration) {
 		t.Helper()
 		var want []string
@@ -295,7 +295,7 @@ func TestRestartServices(t *testing.T) {
 		}
 	}
 	ready := nodes(2)
-	time.Sleep(3 * time.Second) // for whatever might be registered once more
+	time.Sleep(3 * time.Second) // in case one is registered a second time
 	back := passing("both after the kills", 2)
 	if !slices.Equal(ids(back), ids(all)) {
 		t.Errorf("registered as %v, before as %v", ids(back), ids(all))

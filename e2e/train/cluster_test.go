@@ -98,7 +98,7 @@ type job struct {
 	env                         map[string]string
 }
 
-// run submits a job and tells when.
+// run submits a job and returns when.
 func (c *cluster) run(j job) time.Time {
 	c.t.Helper()
 	var args, env strings.Builder

@@ -57,7 +57,7 @@ func newGuarded(t *testing.T) *guarded {
 	}
 	g := &guarded{t: t, dir: dir, addr: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
 	agent := harness.Start(t, nil, "guarded", nil, "agent", "-dev", "-config", conf)
-	t.Cleanup(func() { // an agent of -dev that is told to stop takes its tasks and their supervisor along
+	t.Cleanup(func() { // an agent of -dev ends its tasks and their supervisor when it is asked to stop
 		agent.Signal(syscall.SIGTERM)
 		if err := agent.WaitExit(30 * time.Second); err != nil {
 			t.Error(err)

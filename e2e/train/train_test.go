@@ -326,8 +326,8 @@ func startMany(t *testing.T, c *cluster) {
 	t.Logf("%d starts of 4 ranks on 2 nodes, none lost: submission to barrier %.2f s at the median, %.2f s at the 99th percentile", count, took[count/2], took[count*99/100])
 }
 
-// watched runs a command and kills the server and the agents under whoever watches it: nothing of its output may be lost or
-// come twice, and its exit code has to arrive.
+// watched runs a command and kills the server and the agents during it: none of its output may be lost or repeated, and
+// its exit code has to arrive.
 func watched(t *testing.T, c *cluster) {
 	type result struct {
 		out string
@@ -371,7 +371,7 @@ func watched(t *testing.T, c *cluster) {
 	})
 }
 
-// killNode ends a node under a gang: it goes on elsewhere from its checkpoint.
+// killNode ends a node under a gang: the gang continues elsewhere from its checkpoint.
 func killNode(t *testing.T, c *cluster, script string) {
 	const steps = 150
 	c.run(job{id: "long", launch: `{ mode = "rank" }`, driver: "exec", command: "/usr/bin/python3", args: []string{script, strconv.Itoa(steps)}})

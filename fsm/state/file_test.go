@@ -56,7 +56,7 @@ func fill(v reflect.Value, n int, depth int) {
 	}
 }
 
-// testTable is a table as tests use it, whatever its rows are.
+// testTable is a table of any row type, as tests use it.
 type testTable interface {
 	putFilled(s *Store, n int)
 	list(s *Snapshot) []any

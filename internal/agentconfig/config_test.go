@@ -212,7 +212,7 @@ func TestBothSyntaxesMeanTheSame(t *testing.T) {
 			t.Errorf("pair %d:\n%+v\n%+v", i, a, b)
 		}
 	}
-	c := good(t, "x", pairs[2].json) // any name: JSON is told by its first byte
+	c := good(t, "x", pairs[2].json) // any name: JSON is detected by its first byte
 	if got := c.ClientServers(); !slices.Equal(got, []string{"10.0.0.1:4647", "10.0.0.2:9"}) {
 		t.Error(got)
 	}
@@ -273,7 +273,7 @@ func TestDev(t *testing.T) {
 		c.Bind != (Addresses{"127.0.0.1:4646", "127.0.0.1:4647", "127.0.0.1:4648"}) || c.Public != c.Bind || len(c.Warnings) > 0 {
 		t.Errorf("%+v", c)
 	}
-	// What Nomad's own client tests give an agent, with -dev beside it.
+	// The configuration that Nomad's own client tests give an agent, together with -dev.
 	p := write(t, t.TempDir(), "nomad1234", `{"name":"node-9000","data_dir":"/tmp/x","log_level":"ERROR","disable_update_check":true,"ports":{"http":9000,"rpc":9001,"serf":9002},"server":{"enabled":true,"bootstrap_expect":1},"client":{"enabled":false},"vault":{"enabled":false},"acl":{"enabled":false}}`)
 	for _, dev := range []bool{false, true} {
 		o := options(p)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCheckMachine: whether the operator's commands can be run is told with file, line and key by the agent, and not by what
-// checks a file for other machines.
+// TestCheckMachine: a command that cannot be run is reported with file, line and key by the agent, but not by the check
+// of files for other machines.
 func TestCheckMachine(t *testing.T) {
 	dir := t.TempDir()
 	program := func(name, text string, mode os.FileMode) string {

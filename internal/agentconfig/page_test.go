@@ -152,7 +152,7 @@ func (p *pageWriter) section(path, doc string, s *ast.StructType) {
 			blocks = append(blocks, block{full, doc, in})
 			continue
 		}
-		if text == "" && len(rows) > 0 { // told together with the one before
+		if text == "" && len(rows) > 0 { // in one row with the key before
 			last := &rows[len(rows)-1]
 			last.keys += ", `" + key + "`"
 			continue
@@ -196,7 +196,7 @@ func (p *pageWriter) inner(e ast.Expr) (s *ast.StructType, doc string, labelled 
 	return nil, "", false
 }
 
-// words are a field's comment with the names of fields told as keys.
+// words returns a field's comment with names of fields replaced by keys.
 func (p *pageWriter) words(f *ast.Field) string {
 	text := flat(f.Doc)
 	if text == "" {

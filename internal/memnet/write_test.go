@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A write whose bytes were all taken has succeeded, even when the other end reads them, answers and closes before the
-// writer's goroutine goes on; and the answer still arrives. So a request is never called failed that was answered.
+// A write whose bytes were all taken succeeds, even if the other end reads them, answers and closes before the writer's
+// goroutine runs again; and the answer still arrives. So an answered request never fails.
 func TestWriteThatWasReadSucceeds(t *testing.T) {
 	n := New()
 	l, err := n.Host("a").Listen(1)

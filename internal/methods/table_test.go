@@ -39,7 +39,7 @@ func TestNoStructValuesThatShare(t *testing.T) {
 	}
 }
 
-// refers says whether a value of the type shares memory with its copies, beside strings.
+// refers reports whether a value of the type shares memory with its copies, apart from strings.
 func refers(typ reflect.Type) bool {
 	switch typ.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Interface:

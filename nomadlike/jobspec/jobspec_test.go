@@ -76,7 +76,7 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// Every file in testdata/broken has a .want beside it with everything that is said about it.
+// Every file in testdata/broken has a .want file with all of its diagnostics.
 func TestBrokenFiles(t *testing.T) {
 	files, err := filepath.Glob("testdata/broken/*.hcl")
 	if err != nil {
@@ -293,7 +293,7 @@ func TestGate(t *testing.T) {
 			} else if len(d.String()) > 20_000 {
 				t.Errorf("%d bytes of diagnostics", len(d.String()))
 			}
-			if took := time.Since(start); took > time.Minute { // a hang, whatever the machine
+			if took := time.Since(start); took > time.Minute { // a hang, even on a slow machine
 				t.Errorf("took %s", took)
 			}
 		})

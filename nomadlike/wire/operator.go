@@ -90,7 +90,7 @@ func NamespaceFromStructs(n *structs.Namespace) *Namespace {
 	return out
 }
 
-// ToStructs converts a namespace. What this build cannot act on is an error, so that nobody relies on it.
+// ToStructs converts a namespace. A setting that this build cannot enforce is an error, so that no one relies on it.
 func (n *Namespace) ToStructs() (*structs.Namespace, error) {
 	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta)}
 	if c := n.Capabilities; c != nil {

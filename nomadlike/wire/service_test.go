@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// withService is a job whose group offers one service at a port of its own.
+// withService is a job whose group offers one service at its own port.
 func withService(change func(*Service)) *Job {
 	j := small("service")
 	j.TaskGroups[0].Networks = []*NetworkResource{{DynamicPorts: []Port{{Label: "http"}}}}

@@ -255,7 +255,7 @@ func (letters) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Whatever instants the agent is killed at, the files hold every byte once.
+// The log files have every byte once, no matter when the agent is killed.
 func TestLogsSurviveKills(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir, err := os.MkdirTemp("", "logs")
@@ -461,7 +461,7 @@ func TestImageBook(t *testing.T) {
 	b.pulled("sha256:2", "b", "")
 	b.pulled("sha256:2", "b", "sha256:2") // asked for again
 	b.pulled("sha256:2", "c", "sha256:9") // the name stood for another one
-	b.pulled("sha256:2", "d", "sha256:2") // which somebody else had made
+	b.pulled("sha256:2", "d", "sha256:2") // which another user had created
 	b.pulled("sha256:3", "theirs", "sha256:3")
 	now := time.Now()
 	if got := b.unused(map[string]bool{"sha256:1": true}, time.Minute, now.Add(30*time.Second)); len(got) != 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// Whatever a task puts in a source's place meanwhile, what is mounted is of the allocation.
+// The mounted source belongs to the allocation even if a task replaces it meanwhile.
 func TestPinStaysInside(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("does not apply here: mounting needs root")

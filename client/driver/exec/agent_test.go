@@ -21,8 +21,8 @@ import (
 
 const agentTasks = 20
 
-// agentMain is an agent with only what matters here: it recovers the tasks whose state it finds, starts the others,
-// persists their state, says "ready" and goes on until it is killed.
+// agentMain is a minimal agent for these tests: it recovers the tasks whose state it finds, starts the others, persists
+// their state, prints "ready" and runs until it is killed.
 func agentMain(dir string) error {
 	sup, err := supervisor.Open(filepath.Join(dir, "supervisor"), "")
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDevicesOfOthersAreRefused starts a task that was given GPU 3, and one that was given none, and lets both open
-// device files that anybody may open by their permissions: the kernel answers "no such device" (there is no driver
-// here) for the task's own and "not permitted" for everything else, in commands executed inside the task, too.
+// TestDevicesOfOthersAreRefused starts a task that was given GPU 3, and one that was given none, and makes both open
+// device files whose permissions allow everyone: the kernel answers "no such device" (there is no driver here) for the
+// task's own and "not permitted" for everything else, also in commands executed inside the task.
 func TestDevicesOfOthersAreRefused(t *testing.T) {
 	n := newNode(t)
 	if n.sup.Devices() == cgroup.DevicesByNone {

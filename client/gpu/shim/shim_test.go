@@ -353,8 +353,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledInTheMiddle kills processes while they allocate and free, in whatever they are doing then, the book's lock held
-// or not: those that are left go on, and get exactly the share in the end.
+// TestKilledInTheMiddle kills processes while they allocate and free, at random points, with or without the book's
+// lock: the remaining ones continue, and get exactly the share in the end.
 func TestKilledInTheMiddle(t *testing.T) {
 	b := newBench(t, 64<<20)
 	for i := range 30 {
@@ -419,7 +419,7 @@ func TestWhatTheAgentAdds(t *testing.T) {
 	}
 }
 
-// TestGone tells the agent when a task's files are not what they were. Numbers that a task writes are bounded.
+// TestGone: the agent gets an error when a task's files have changed. Numbers that a task writes are bounded.
 func TestGone(t *testing.T) {
 	b := newBench(t, gib)
 	path := filepath.Join(b.share, b.uuid)
@@ -469,8 +469,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestOtherProgramsAreLeftAlone preloads the library into programs that know nothing of GPUs, and beside a library of
-// the task's own that looks functions up behind itself.
+// TestOtherProgramsAreLeftAlone preloads the library into programs that do not use GPUs, and together with a library of
+// the task that looks up functions after itself.
 func TestOtherProgramsAreLeftAlone(t *testing.T) {
 	b := newBench(t, gib)
 	dir := t.TempDir()

@@ -70,7 +70,7 @@ func main() {
 		}
 		fmt.Println(len(all))
 		time.Sleep(time.Minute)
-	case "trap": // says which signal came, and goes on when told to be stubborn
+	case "trap": // prints the signal that came, and keeps running if asked to be stubborn
 		c := make(chan os.Signal, 10)
 		signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1)
 		fmt.Println("ready")
@@ -86,7 +86,7 @@ func main() {
 			fail(err)
 		}
 		fail(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "served") })))
-	case "open": // tells whether device files can be opened
+	case "open": // reports whether device files can be opened
 		for _, p := range args[1:] {
 			f, err := os.OpenFile(p, os.O_RDWR, 0)
 			fmt.Println(p, err)

@@ -137,7 +137,7 @@ func escape(pid int, files []string) {
 		if err := unix.Sethostname([]byte("hacked")); err != nil {
 			return err
 		}
-		return unix.EPERM // its own, in a namespace of its own
+		return unix.EPERM // its own, in its own namespace
 	}())
 	for _, f := range []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper",
 		"/sys/fs/cgroup/memory/muster/x", "/sys/fs/cgroup/unified/cgroup.procs", "/sys/fs/cgroup/cgroup.procs"} {
@@ -149,7 +149,7 @@ func escape(pid int, files []string) {
 	}
 	for _, d := range []string{"/etc", "/usr/bin", "/var/lib", "/root", "/boot", "/"} {
 		if os.Getuid() == 0 {
-			break // whom agents deny unless told otherwise
+			break // which agents deny by default
 		}
 		f := d + "/muster-escape"
 		err := os.WriteFile(f, nil, 0o600)
