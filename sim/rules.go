@@ -56,7 +56,8 @@ func RulesFor(name string) (Rules, error) {
 	var r Rules
 	for _, part := range strings.Split(name, "+") {
 		switch {
-	Order     structs.Order // of queues; "": the default of a cluster
+		case queue.Builtin[structs.Order(part)] != nil:
+			r.Order = r.Order.Then(structs.Order(part)) // later orders break the ties of earlier ones
 		case policy.Builtin[part] != nil:
 			r.Placement = part
 		case preempts[part] != "":
