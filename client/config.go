@@ -52,10 +52,10 @@ type Config struct {
 
 // NodeConfig describes the node to the servers.
 type NodeConfig struct {
-	Name                           string // "" is the host's name
-	Region                         string // "" is structs.RegionDefault
-	Datacenter                     string // "" is structs.DatacenterDefault
-	Pool                           string // "" is structs.NodePoolDefault
+	Name                           string           // "" is the host's name
+	Region                         string           // "" is structs.RegionDefault
+	Datacenter                     string           // "" is structs.DatacenterDefault
+	Pool                           structs.PoolName // "" is structs.NodePoolDefault
 	Class                          string
 	Version                        string // of this program
 	HTTPAddr                       string // of the agent's HTTP API, "" for none

@@ -295,7 +295,7 @@ func TestRefusals(t *testing.T) {
 	c.apply(reg(func(r *structs.JobRegisterCommand) {
 		r.EnforceIndex, r.SpecIndex, r.Job.Priority = true, res.SpecIndex, 51
 	}))
-	c.refused(&structs.PoolDeleteCommand{Names: []string{"default"}}, "built in")
+	c.refused(&structs.PoolDeleteCommand{Names: []structs.PoolName{"default"}}, "built in")
 	c.refused(&structs.NamespaceDeleteCommand{Names: []string{"default"}}, "cannot be deleted")
 	c.apply(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "team"}}})
 	c.register(func() *structs.Job { j := benchJob("b", 1); j.Namespace = "team"; return j }())
@@ -316,7 +316,7 @@ func TestRefusals(t *testing.T) {
 	c.refused(&structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r", Policies: []string{"nope"}}}}, "cannot find policy")
 	c.refused(&structs.BatchCommand{Commands: []structs.Command{
 		{Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "half"}}}},
-		{Body: &structs.PoolDeleteCommand{Names: []string{"all"}}},
+		{Body: &structs.PoolDeleteCommand{Names: []structs.PoolName{"all"}}},
 	}}, "command 2")
 	if c.f.Snapshot().Namespace("half") != nil {
 		t.Error("a refused batch left its first command's work")

@@ -56,8 +56,8 @@ func (g *generator) command(body structs.CommandBody) structs.Command {
 func (g *generator) namespace() string {
 	return []string{"default", "default", "team", "none"}[g.r.IntN(4)]
 }
-func (g *generator) pool() string {
-	return []string{"default", "default", "default", "gpu", "all"}[g.r.IntN(5)]
+func (g *generator) pool() structs.PoolName {
+	return []structs.PoolName{"default", "default", "default", "gpu", "all"}[g.r.IntN(5)]
 }
 
 func (g *generator) job() *structs.Job {
@@ -106,7 +106,7 @@ func (g *generator) node(i int) *structs.Node {
 	binary.BigEndian.PutUint64(id[:], r.Uint64())
 	binary.BigEndian.PutUint64(secret[:], r.Uint64())
 	n := &structs.Node{
-		ID: id, SecretID: secret, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: []string{"default", "gpu"}[i%2],
+		ID: id, SecretID: secret, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: []structs.PoolName{"default", "gpu"}[i%2],
 		Attributes: map[string]string{"cpu.arch": "amd64", "unique.hostname": fmt.Sprint(i)},
 		Resources:  structs.NodeResources{CPU: 4000, MemoryMiB: int64(4096 * (1 + g.r.IntN(2)))},
 		Drivers:    map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true, UpdatedAt: g.now}},
@@ -576,9 +576,9 @@ func (g *generator) small() structs.Command {
 	case 25:
 		return cmd(&structs.QuotaDeleteCommand{Names: []string{[]string{"q1", "q2"}[g.r.IntN(2)]}})
 	case 0, 1:
-		return cmd(&structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: name}}})
+		return cmd(&structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: structs.PoolName(name)}}})
 	case 2:
-		return cmd(&structs.PoolDeleteCommand{Names: []string{name}})
+		return cmd(&structs.PoolDeleteCommand{Names: []structs.PoolName{structs.PoolName(name)}})
 	case 3, 4:
 		return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name}}})
 	case 5:

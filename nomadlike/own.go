@@ -215,7 +215,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 	for _, it := range items {
 		q := QueueItem{
 			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: string(it.Workload.Queue),
-			NodePool: it.Workload.Domain, Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
+			NodePool: string(it.Workload.Domain), Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
 			StartEstimate: int64(cmp.Or(it.Workload.StartEst, it.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
 		}

@@ -94,7 +94,7 @@ func acctList(c *call) (any, error) {
 	out := []AcctRecord{}
 	for _, r := range resp.Records {
 		out = append(out, AcctRecord{
-			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: string(r.Queue), NodePool: r.Domain,
+			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: string(r.Queue), NodePool: string(r.Domain),
 			Priority: r.Priority, Type: string(r.Type), SubmitTime: int64(r.Submit), StartTime: int64(r.Start), EndTime: int64(r.End), Allocs: r.Allocs,
 			GPUs: float64(r.Asked.GPUMilli) / 1000, GPUMemoryMiB: r.Asked.GPUMemoryMiB, CPU: r.Asked.CPU, MemoryMiB: r.Asked.MemoryMiB,
 			GPUUse: wire.GPUUseOf(r.GPUUse), GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),

@@ -77,7 +77,7 @@ func jobList(c *call) (any, error) {
 func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
 	j := it.Job
 	s := &wire.JobListStub{
-		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: j.NodePool,
+		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: string(j.NodePool),
 		Type: string(j.Type), Priority: j.Priority, Periodic: j.IsPeriodic(), ParameterizedJob: j.IsParameterized(), Stop: j.Stop,
 		Status: string(j.Status), StatusDescription: j.StatusDesc, JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
 		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: string(j.Queue), Version: j.Version,
@@ -723,7 +723,7 @@ func jobStatuses(c *call) (any, error) {
 			continue
 		}
 		s := status{
-			ID: j.ID, Namespace: j.Namespace, Name: j.Name, Type: string(j.Type), Status: string(j.Status), NodePool: j.NodePool,
+			ID: j.ID, Namespace: j.Namespace, Name: j.Name, Type: string(j.Type), Status: string(j.Status), NodePool: string(j.NodePool),
 			ParentID: j.ParentID, Datacenters: j.Datacenters, Priority: j.Priority, Version: j.Version, CreateIndex: uint64(j.CreateIndex),
 			ModifyIndex: uint64(j.ModifyIndex), SubmitTime: int64(j.SubmitTime), Stop: j.Stop, Allocs: []any{}, Summary: summaryOf(it.Summary),
 		}

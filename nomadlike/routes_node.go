@@ -243,7 +243,7 @@ func poolUpsert(c *call) (any, error) {
 		return nil, err
 	}
 	pool := body.ToStructs()
-	return c.written(invoke(c, methods.PoolUpsert, &methods.PoolUpsertRequest{Name: pool.Name, Pool: pool}))
+	return c.written(invoke(c, methods.PoolUpsert, &methods.PoolUpsertRequest{Name: string(pool.Name), Pool: pool}))
 }
 
 // written answers a write with its index only.

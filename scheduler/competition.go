@@ -20,7 +20,7 @@ type Chooser interface {
 // Competition is the competition for places within one queue and node pool.
 type Competition struct {
 	Queue      structs.Queue // with every setting filled in
-	Pool       string
+	Pool       structs.PoolName
 	Now        structs.LogTime
 	Contenders []Contender // in the order of their submission
 	Room       []int64     // units on each node, in the order of node ids: those that are free or that rivals hold
@@ -83,7 +83,7 @@ func newRaces(in *Input, w *search.Pass) *races {
 	}
 	type key struct {
 		queue structs.QueuePath
-		pool  string
+		pool  structs.PoolName
 	}
 	byKey := map[key]*competition{}
 	var order []*competition

@@ -142,7 +142,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 	key := struct {
 		Members     int
 		Topology    *structs.Topology
-		Pool        string
+		Pool        structs.PoolName
 		Datacenters []string
 		Need        structs.Vector
 		Job, Group  []structs.Constraint

@@ -13,7 +13,7 @@ func (w *world) powered() bool {
 }
 
 // power is what the GPUs in use of a pool may draw, counted from the grants alone.
-func (w *world) power(pool string) (sum int64) {
+func (w *world) power(pool structs.PoolName) (sum int64) {
 	used := map[[2]string]int64{} // by node and GPU
 	for _, a := range w.allocs {
 		n := w.nodes[a.NodeID]

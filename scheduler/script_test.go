@@ -237,7 +237,7 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 		case k == "dc":
 			n.Datacenter = v
 		case k == "pool":
-			n.Pool = v
+			n.Pool = structs.PoolName(v)
 		case k == "class":
 			n.Class = v
 		case k == "volume":
@@ -346,7 +346,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	if c.Has("deadline") {
 		j.Deadline = w.now.Add(duration(t, c.String("deadline", "0s")))
 	}
-	j.NodePool = c.String("pool", structs.NodePoolDefault)
+	j.NodePool = structs.PoolName(c.String("pool", string(structs.NodePoolDefault)))
 	j.Datacenters = strings.Split(c.String("dc", "*"), ",")
 	j.SpecIndex, j.SubmitTime = w.index, w.now
 	if c.Has("meta") {

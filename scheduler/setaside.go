@@ -73,7 +73,7 @@ func newSetAside(in *Input, w *search.Pass) *setAside {
 	return a
 }
 
-func poolName(name string) string {
+func poolName(name structs.PoolName) structs.PoolName {
 	if name == "" {
 		return structs.NodePoolDefault
 	}

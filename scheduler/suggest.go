@@ -163,7 +163,7 @@ func (a *adviser) never() string {
 		return true
 	})
 	var pools []*structs.NodePool
-	names := make([]string, 0, len(a.in.View.Pools))
+	names := make([]structs.PoolName, 0, len(a.in.View.Pools))
 	for name := range a.in.View.Pools {
 		names = append(names, name)
 	}

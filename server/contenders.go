@@ -15,9 +15,9 @@ import (
 // Naive: look through all allocations in each pass; with 100,000 of them that takes longer than the pass. Here the
 // list follows what the log changes, job by job.
 type contenders struct {
-	domains map[string]*contenderPool
-	of      map[structs.JobKey]string // domain of each job in the index
-	lives   queue.Lifetimes           // how long work lasted that has ended
+	domains map[structs.PoolName]*contenderPool
+	of      map[structs.JobKey]structs.PoolName // domain of each job in the index
+	lives   queue.Lifetimes                     // how long work lasted that has ended
 }
 
 // contenderPool is the jobs of one node pool that may be preempted.
@@ -30,7 +30,7 @@ type contenderPool struct {
 const contendersLearned = 20_000
 
 func loadContenders(snap *state.Snapshot) *contenders {
-	r := &contenders{domains: map[string]*contenderPool{}, of: map[structs.JobKey]string{}}
+	r := &contenders{domains: map[structs.PoolName]*contenderPool{}, of: map[structs.JobKey]structs.PoolName{}}
 	for j := range snap.Jobs("", "") {
 		if j.MayPreempt() {
 			r.set(snap, j.Key())
@@ -136,14 +136,14 @@ func compareKeys(a, b structs.JobKey) int {
 }
 
 // has reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
-func (r *contenders) has(domain string) bool { return r.domains[domain] != nil }
+func (r *contenders) has(domain structs.PoolName) bool { return r.domains[domain] != nil }
 
 // fill gives a pass of a domain those that hold something, and who chooses between them and what waits.
-func (r *contenders) fill(in *scheduler.Input, domain string) {
-	var names []string
+func (r *contenders) fill(in *scheduler.Input, domain structs.PoolName) {
+	var names []structs.PoolName
 	if domain != structs.NodePoolAll {
 		if r.has(domain) {
-			names = []string{domain}
+			names = []structs.PoolName{domain}
 		}
 	} else {
 		for name := range r.domains {

@@ -56,7 +56,7 @@ func (s *Server) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) 
 
 // askPasses asks the owner of the queue what it knows of a node pool and what waits there. A server that does not decide
 // answers from the state.
-func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workload) {
+func (s *Server) askPasses(domain structs.PoolName) (k passKnown, waiting []*structs.Workload) {
 	now := s.replica.Now()
 	type answer struct {
 		k       passKnown
@@ -65,7 +65,7 @@ func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workl
 	if p := s.decide.decider.Load(); p != nil {
 		ch := make(chan answer, 1)
 		ask := func() {
-			names := []string{domain}
+			names := []structs.PoolName{domain}
 			if domain == broker.DomainAll {
 				names = p.broker.Domains()
 			}

@@ -196,7 +196,7 @@ func mayRead(id *auth.Identity, ev *methods.Event) bool {
 	case "Node":
 		return id.ACL.AllowNode("read")
 	case "NodePool":
-		return id.ACL.AllowNodePool(ev.Key, "read")
+		return id.ACL.AllowNodePool(structs.PoolName(ev.Key), "read")
 	case "Namespace":
 		return id.ACL.AllowNamespace(ev.Key)
 	}

@@ -493,7 +493,7 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Workloads), watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Items, resp.NextToken = nil, ""
 		snap := p.Snapshot
-		pos := map[string]int64{}
+		pos := map[structs.PoolName]int64{}
 		size := req.PerPage
 		if size <= 0 || size > pageMax {
 			size = pageMax

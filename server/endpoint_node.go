@@ -234,7 +234,7 @@ func (s *Server) nodePurge(ctx context.Context, c *rpc.Call, req *methods.NodeGe
 func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.PoolGetResponse, error) {
 	resp := &methods.PoolGetResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
-		resp.Pool = p.Snapshot.Pool(req.Name)
+		resp.Pool = p.Snapshot.Pool(structs.PoolName(req.Name))
 		if resp.Pool == nil {
 			return p.Snapshot.TableIndex(state.Pools), nil
 		}
@@ -247,9 +247,9 @@ func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 	resp := &methods.PoolListResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
 		ps, next, err := list(s, &req.Query, lister[structs.NodePool]{kind: "pool",
-			key: func(x *structs.NodePool) string { return x.Name },
+			key: func(x *structs.NodePool) string { return string(x.Name) },
 			keep: func(x *structs.NodePool) bool {
-				return strings.HasPrefix(x.Name, req.Prefix) && id.ACL.AllowNodePool(x.Name, "read")
+				return strings.HasPrefix(string(x.Name), req.Prefix) && id.ACL.AllowNodePool(x.Name, "read")
 			},
 		}, p.Snapshot.Pools())
 		resp.Pools, resp.NextToken = ps, next
@@ -265,8 +265,8 @@ func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedL
 	resp := &methods.NodeListResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		l := nodeLister()
-		if req.Name != structs.NodePoolAll {
-			l.keep = func(n *structs.Node) bool { return n.Pool == req.Name }
+		if pool := structs.PoolName(req.Name); pool != structs.NodePoolAll {
+			l.keep = func(n *structs.Node) bool { return n.Pool == pool }
 		}
 		ns, next, err := list(s, &req.Query, l, p.Snapshot.Nodes())
 		resp.Nodes, resp.NextToken = secretless(ns), next
@@ -276,13 +276,13 @@ func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedL
 
 func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedListRequest) (*methods.JobListResponse, error) {
 	ns := auth.NamespaceOf(c)
-	may := visible(ctx, ns, acl.CapListJobs)
+	may, pool := visible(ctx, ns, acl.CapListJobs), structs.PoolName(req.Name)
 	resp := &methods.JobListResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
 			keep: func(j *structs.Job) bool {
-				return may(j.Namespace) && (req.Name == structs.NodePoolAll || j.NodePool == req.Name)
+				return may(j.Namespace) && (pool == structs.NodePoolAll || j.NodePool == pool)
 			},
 		}, p.Snapshot.Jobs(ns, req.Prefix))
 		if err != nil {
@@ -298,10 +298,10 @@ func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedLi
 
 func (s *Server) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolUpsertRequest) (*methods.WriteResponse, error) {
 	p := req.Pool
-	if p == nil || p.Name != req.Name {
+	if p == nil || string(p.Name) != req.Name {
 		return nil, structs.Errorf(structs.CodeInvalid, "the request names pool %q but carries another one", req.Name)
 	}
-	if err := validName("node pool", p.Name, 128); err != nil {
+	if err := validName("node pool", string(p.Name), 128); err != nil {
 		return nil, err
 	}
 	if len(p.Description) > 256 {
@@ -320,7 +320,7 @@ func (s *Server) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolU
 }
 
 func (s *Server) poolDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, &structs.PoolDeleteCommand{Names: []string{req.Name}})
+	return s.write(ctx, &structs.PoolDeleteCommand{Names: []structs.PoolName{structs.PoolName(req.Name)}})
 }
 
 func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.NamespaceGetResponse, error) {

@@ -107,8 +107,8 @@ func (s *Server) searchKind(ctx context.Context, snap *state.Snapshot, kind, ns,
 		return gather(seq, func(*structs.Node) bool { return true }, func(n *structs.Node) string { return n.ID.String() })
 	case "node_pools":
 		return gather(snap.Pools(), func(x *structs.NodePool) bool {
-			return strings.HasPrefix(x.Name, prefix) && id.ACL.AllowNodePool(x.Name, "read")
-		}, func(x *structs.NodePool) string { return x.Name })
+			return strings.HasPrefix(string(x.Name), prefix) && id.ACL.AllowNodePool(x.Name, "read")
+		}, func(x *structs.NodePool) string { return string(x.Name) })
 	case "namespaces":
 		return gather(snap.Namespaces(), func(x *structs.Namespace) bool {
 			return strings.HasPrefix(x.Name, prefix) && id.ACL.AllowNamespace(x.Name)
@@ -217,7 +217,7 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 		if in("node_pools") {
 			for x := range snap.Pools() {
 				if id.ACL.AllowNodePool(x.Name, "read") {
-					hit("node_pools", x.Name, x.Name)
+					hit("node_pools", string(x.Name), string(x.Name))
 				}
 			}
 		}

@@ -70,7 +70,7 @@ func (s *Server) Metrics() (out []telemetry.Figure) {
 		var here gpuGroup
 		for i := range n.Each {
 			x := &n.Each[i]
-			k := key{cmp.Or(n.Node.Pool, structs.NodePoolDefault), x.Device}
+			k := key{string(cmp.Or(n.Node.Pool, structs.NodePoolDefault)), x.Device}
 			if models[k] == nil {
 				models[k] = &gpuGroup{}
 			}

@@ -58,7 +58,7 @@ type decider struct {
 	ended      chan struct{}         // closed when the owner takes no more questions
 	open       map[uint64]*answering // by plan
 	failing    map[structs.JobKey]bool
-	cursors    map[string]structs.NodeID
+	cursors    map[structs.PoolName]structs.NodeID
 	contenders *contenders
 	strict     bool // in some queue nobody passes a blocked job: those that wait must be in the pass
 	seed       uint64
@@ -143,7 +143,7 @@ func (s *Server) runScheduler(ctx context.Context, term uint64) error {
 		s: s, term: term, planner: planner.New(planner.Limits{}),
 		decided: make(chan decided), landed: make(chan landed), specs: make(chan speculation, 256), asks: make(chan func(), 64),
 		ended: make(chan struct{}),
-		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[string]structs.NodeID{}, metrics: PassMetrics{Term: term},
+		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[structs.PoolName]structs.NodeID{}, metrics: PassMetrics{Term: term},
 	}
 	sub := s.Subscribe("passes", passSubscription)
 	defer s.Unsubscribe(sub)
@@ -182,7 +182,7 @@ func (p *decider) load(pub *replica.Published) {
 		Lookup:      func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) },
 		Links:       links{p},
 		Choose:      p.choice,
-		Competition: func(domain string) bool { return p.strict || p.contenders.has(domain) },
+		Competition: func(domain structs.PoolName) bool { return p.strict || p.contenders.has(domain) },
 		Reserved:    p.reservedJobs,
 	})
 	im := broker.Image{Index: pub.Index}
@@ -336,7 +336,7 @@ type passKnown struct {
 }
 
 // known gathers what the owner knows of a node pool.
-func (p *decider) known(domain string, now structs.LogTime) passKnown {
+func (p *decider) known(domain structs.PoolName, now structs.LogTime) passKnown {
 	k := passKnown{pub: p.pub, flight: p.planner.Overlay(), cursor: p.cursors[domain], reservations: p.reservationsOf(p.pub.Snapshot, domain, now),
 		starved: p.broker.Starved(domain)}
 	p.contenders.fill(&k.contenders, domain)

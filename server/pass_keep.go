@@ -131,19 +131,19 @@ func (r *reportStore) of(key structs.JobKey) []*structs.GroupReport {
 // columns in it are shared with the published views, so it costs little more than a pointer.
 type inputStore struct {
 	mu     sync.Mutex
-	newest map[string]*scheduler.Input
+	newest map[structs.PoolName]*scheduler.Input
 }
 
-func (s *inputStore) keep(domain string, in *scheduler.Input) {
+func (s *inputStore) keep(domain structs.PoolName, in *scheduler.Input) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.newest == nil {
-		s.newest = map[string]*scheduler.Input{}
+		s.newest = map[structs.PoolName]*scheduler.Input{}
 	}
 	s.newest[domain] = in
 }
 
-func (s *inputStore) of(domain string) *scheduler.Input {
+func (s *inputStore) of(domain structs.PoolName) *scheduler.Input {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest[domain]
@@ -155,7 +155,7 @@ func (s *Server) registerDecisions() { handle(s, methods.SchedulerInput, s.sched
 // schedulerInput gives the input of the newest pass of a node pool, to be read back by scheduler.Load and decided again
 // anywhere.
 func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.NameRequest) (*methods.SchedulerInputResponse, error) {
-	name := req.Name
+	name := structs.PoolName(req.Name)
 	if name == "" {
 		name = structs.NodePoolDefault
 	}
@@ -168,7 +168,7 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 	if err != nil {
 		return nil, err
 	}
-	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: name, Policy: pol, Input: data}, nil
+	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: string(name), Policy: pol, Input: data}, nil
 }
 
 // addDecisionStats adds what the deciding services count to the agent's figures.

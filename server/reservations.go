@@ -11,7 +11,7 @@ import (
 )
 
 // reservations are the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
-func reservationsOf(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
+func reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	var out []*structs.Reservation
 	for r := range snap.Reservations() {
 		if r.JobID == "" && r.End != 0 && r.End <= now {
@@ -26,7 +26,7 @@ func reservationsOf(snap *state.Snapshot, domain string, now structs.LogTime) []
 
 // reservations are the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead of the
 // commit of the one before it must not give away what that one promised.
-func (p *decider) reservationsOf(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
+func (p *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	out := reservationsOf(snap, domain, now)
 	for _, r := range p.planner.Reservations() {
 		at, found := slices.BinarySearchFunc(out, r.ID, func(o *structs.Reservation, id string) int { return strings.Compare(o.ID, id) })
@@ -57,7 +57,7 @@ func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.Lo
 }
 
 // reservedJobs are the jobs of a domain with a promise, by id.
-func (p *decider) reservedJobs(domain string) (keys []structs.JobKey) {
+func (p *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) {
 	for r := range p.pub.Snapshot.Reservations() {
 		if r.JobID != "" && cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
 			keys = append(keys, structs.JobKey{Namespace: r.Namespace, ID: r.JobID})

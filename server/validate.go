@@ -67,7 +67,7 @@ func (s *Server) validateNode(n *structs.Node) error {
 		return bad("the pool %q contains every node; name another", structs.NodePoolAll)
 	}
 	if n.Pool != "" {
-		if err := validName("node pool", n.Pool, 128); err != nil {
+		if err := validName("node pool", string(n.Pool), 128); err != nil {
 			return err
 		}
 	}

@@ -197,7 +197,7 @@ type shape struct {
 	need      structs.Vector
 	gpus      int64 // whole GPUs per allocation
 	shared    bool  // asks for parts of GPUs
-	domain    string
+	domain    structs.PoolName
 	lanes     []*lane // by priority, high first
 	waiting   int
 	seq       int           // number of the shape in order of first use
@@ -211,7 +211,7 @@ type shapeKey struct {
 	need   structs.Vector
 	gpus   int64
 	shared bool
-	domain string
+	domain structs.PoolName
 	count  int64
 	more   string // all other constraints on where it may run
 }

@@ -19,7 +19,7 @@ func ComputeClass(n *Node) uint64 {
 			b = append(b, s...)
 		}
 	}
-	put("dc", n.Datacenter, "pool", n.Pool, "class", n.Class)
+	put("dc", n.Datacenter, "pool", string(n.Pool), "class", n.Class)
 	keys := func(kind string, m map[string]string) {
 		for _, k := range sortedKeys(m) {
 			if !strings.HasPrefix(k, "unique.") {

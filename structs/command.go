@@ -189,7 +189,7 @@ type (
 	// PoolDeleteCommand deletes empty node pools.
 	PoolDeleteCommand struct {
 		command
-		Names []string
+		Names []PoolName
 	}
 	// NamespaceUpsertCommand writes namespaces.
 	NamespaceUpsertCommand struct {

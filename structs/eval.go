@@ -146,8 +146,8 @@ type GroupReport struct {
 type Workload struct {
 	Namespace   string
 	JobID       string
-	Domain      string // node pool
-	SubmitIndex Index  // order within a priority
+	Domain      PoolName // node pool
+	SubmitIndex Index    // order within a priority
 	SubmitTime  LogTime
 	Priority    int
 	Queue       QueuePath

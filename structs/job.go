@@ -25,20 +25,20 @@ const (
 
 // Limits on a job, checked at submission.
 const (
-	JobPriorityMin     = 1
-	JobPriorityMax     = 100
-	JobPriorityDefault = 50
-	NamespaceDefault   = "default"
-	NodePoolDefault    = "default"
-	NodePoolAll        = "all"
-	RegionDefault      = "global"
-	DatacenterDefault  = "dc1"
-	JobVersionsKept    = 6       // versions retained in addition to those that allocations refer to
-	JobSizeMax         = 1 << 20 // bytes of a job in canonical msgpack
-	GroupCountMax      = 100_000 // allocations a group may ask for
-	JobCountMax        = 100_000 // allocations a job may ask for over all groups
-	GroupsMax          = 1_000   // groups a job may have
-	TasksMax           = 1_000   // tasks a job may have over all groups
+	JobPriorityMin              = 1
+	JobPriorityMax              = 100
+	JobPriorityDefault          = 50
+	NamespaceDefault            = "default"
+	NodePoolDefault    PoolName = "default"
+	NodePoolAll        PoolName = "all"
+	RegionDefault               = "global"
+	DatacenterDefault           = "dc1"
+	JobVersionsKept             = 6       // versions retained in addition to those that allocations refer to
+	JobSizeMax                  = 1 << 20 // bytes of a job in canonical msgpack
+	GroupCountMax               = 100_000 // allocations a group may ask for
+	JobCountMax                 = 100_000 // allocations a job may ask for over all groups
+	GroupsMax                   = 1_000   // groups a job may have
+	TasksMax                    = 1_000   // tasks a job may have over all groups
 )
 
 // JobKey identifies a job within a region.
@@ -77,7 +77,7 @@ type Job struct {
 	AllAtOnce bool
 
 	Datacenters []string // shell-style wildcards; never empty after defaults
-	NodePool    string
+	NodePool    PoolName
 
 	Constraints []Constraint
 	Affinities  []Affinity

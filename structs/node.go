@@ -36,7 +36,7 @@ type Node struct {
 	SecretID   SecretID // authenticates the node in every RPC; never leaves the servers
 	Name       string
 	Datacenter string
-	Pool       string
+	Pool       PoolName
 	Class      string // operator's class, "" for none
 	HTTPAddr   string // host:port of the agent's HTTP API, "" when it has none
 	TLSEnabled bool
@@ -250,9 +250,12 @@ func (o Overcommit) Of(v Vector) Vector {
 	return v
 }
 
+// PoolName is the name of a node pool.
+type PoolName string
+
 // NodePool is a named set of nodes: a scheduling domain (D3).
 type NodePool struct {
-	Name        string
+	Name        PoolName
 	Description string
 	Meta        map[string]string
 	Algorithm   string // placement policy of the pool, "" for the cluster's

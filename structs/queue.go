@@ -105,10 +105,10 @@ type QueueUsage struct {
 
 // Reservation is capacity reserved in time: for a blocked workload by a pass (D20), or by an operator.
 type Reservation struct {
-	ID          string // "job/NAMESPACE/ID" of a blocked workload's, else the operator's name
-	Domain      string // node pool
-	Namespace   string // of the blocked workload
-	JobID       string // of the blocked workload; "" for an operator's
+	ID          string   // "job/NAMESPACE/ID" of a blocked workload's, else the operator's name
+	Domain      PoolName // node pool
+	Namespace   string   // of the blocked workload
+	JobID       string   // of the blocked workload; "" for an operator's
 	Start       LogTime
 	End         LogTime            // 0: open end
 	Basis       string             // ReserveLimit, ReservePredicted or ReserveGuessed: the source of the end times of running work; "" for an operator's

@@ -164,7 +164,7 @@ type AcctRecord struct {
 	Name        string
 	User        string // Submitter.Name
 	Queue       QueuePath
-	Domain      string
+	Domain      PoolName
 	Priority    int
 	Type        JobType
 	Submit      LogTime

@@ -40,7 +40,7 @@ type Config struct {
 	Name       string // prefix of the nodes' names; "" is "sim"
 	Region     string
 	Datacenter string
-	Pool       string
+	Pool       structs.PoolName
 	Class      string
 	Meta       map[string]string
 	Version    string

@@ -148,7 +148,7 @@ func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) 
 		set("MEM_PER_NODE", strconv.FormatInt(mem, 10))
 	}
 	if pool := in.Alloc.Job.NodePool; pool != "" {
-		set("JOB_PARTITION", pool)
+		set("JOB_PARTITION", string(pool))
 	}
 	// Where the job was submitted from is not known; Slurm starts scripts there, so it is where the task starts.
 	if dir := e.Replace(in.Task.WorkDir); dir != "" {

@@ -378,7 +378,7 @@ func (e *Env) lookup(name string) (string, bool) {
 	case "node.class":
 		return n.Class, true
 	case "node.pool":
-		return n.Pool, true
+		return string(n.Pool), true
 	}
 	if key, ok := strings.CutPrefix(name, "attr."); ok {
 		v, ok := n.Attributes[key]

@@ -67,7 +67,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	}
 	cc := client.Config{
 		Node: client.NodeConfig{
-			Pool: cl.NodePool, Class: cl.NodeClass, Meta: cl.Meta, Options: cl.Options,
+			Pool: structs.PoolName(cl.NodePool), Class: cl.NodeClass, Meta: cl.Meta, Options: cl.Options,
 			Reserved:       structs.NodeReserved{CPU: cl.Reserved.CPU, MemoryMiB: cl.Reserved.Memory, DiskMiB: cl.Reserved.Disk, Ports: ports},
 			DynamicPortMin: cl.MinDynamicPort, DynamicPortMax: cl.MaxDynamicPort,
 		},

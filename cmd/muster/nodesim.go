@@ -44,7 +44,7 @@ func newNodesim(e *env) *cobra.Command {
 	f.StringVar(&o.cfg.Name, "prefix", "sim", "beginning of the nodes' names")
 	f.StringVar(&o.cfg.Region, "region", "global", "region of the nodes")
 	f.StringVar(&o.cfg.Datacenter, "dc", "dc1", "datacenter of the nodes")
-	f.StringVar(&o.cfg.Pool, "pool", "default", "pool of the nodes")
+	f.StringVar((*string)(&o.cfg.Pool), "pool", "default", "pool of the nodes")
 	f.StringVar(&o.cfg.Class, "node-class", "", "class of the nodes")
 	f.StringToStringVar(&o.cfg.Meta, "meta", nil, "KEY=VALUE describing the nodes; may be repeated")
 	f.Int64Var(&o.cfg.CPU, "cpu", 64_000, "MHz of one node")

@@ -48,7 +48,7 @@ func (s *Snapshot) Nodes() iter.Seq[*structs.Node] { return Nodes.All(s) }
 func (s *Snapshot) NodeCount() int { return Nodes.Len(s) }
 
 // NodesByPool returns the nodes of a pool by id; the pool "all" has every node.
-func (s *Snapshot) NodesByPool(pool string) iter.Seq[*structs.Node] {
+func (s *Snapshot) NodesByPool(pool structs.PoolName) iter.Seq[*structs.Node] {
 	if pool == structs.NodePoolAll {
 		return s.Nodes()
 	}
@@ -215,7 +215,7 @@ func (s *Snapshot) Workload(k structs.JobKey) *structs.Workload { return Workloa
 func (s *Snapshot) Workloads() iter.Seq[*structs.Workload] { return Workloads.All(s) }
 
 // Pool returns a node pool, or nil.
-func (s *Snapshot) Pool(name string) *structs.NodePool { return Pools.Get(s, name) }
+func (s *Snapshot) Pool(name structs.PoolName) *structs.NodePool { return Pools.Get(s, name) }
 
 // Pools returns every node pool by name.
 func (s *Snapshot) Pools() iter.Seq[*structs.NodePool] { return Pools.All(s) }

@@ -14,7 +14,7 @@ var (
 	Autopilot  = single[structs.AutopilotConfig]("autopilot-config")
 	Namespaces = declare("namespaces", lessString, func(n *structs.Namespace) string { return n.Name },
 		func(d *structs.Delta) *[]structs.Changed[structs.Namespace] { return &d.Namespaces })
-	Pools = declare("node-pools", lessString, func(p *structs.NodePool) string { return p.Name },
+	Pools = declare("node-pools", cmp.Less[structs.PoolName], func(p *structs.NodePool) structs.PoolName { return p.Name },
 		func(d *structs.Delta) *[]structs.Changed[structs.NodePool] { return &d.Pools })
 	Nodes = declare("nodes", lessID, func(n *structs.Node) structs.NodeID { return n.ID },
 		func(d *structs.Delta) *[]structs.Changed[structs.Node] { return &d.Nodes })

@@ -323,12 +323,12 @@ type NodeScoreMeta struct {
 }
 
 // MetricFromStructs converts a group's report; nil gives nil.
-func MetricFromStructs(r *structs.GroupReport, pool string) *AllocationMetric {
+func MetricFromStructs(r *structs.GroupReport, pool structs.PoolName) *AllocationMetric {
 	if r == nil {
 		return nil
 	}
 	m := &AllocationMetric{
-		NodesEvaluated: int(r.Considered), NodesFiltered: int(r.Filtered), NodesInPool: int(r.InPool), NodePool: pool,
+		NodesEvaluated: int(r.Considered), NodesFiltered: int(r.Filtered), NodesInPool: int(r.InPool), NodePool: string(pool),
 		NodesAvailable: ints(r.Available), ClassFiltered: ints(r.ClassFilt), NodesExhausted: int(r.Exhausted),
 		ClassExhausted: ints(r.ClassExh), AllocationTime: r.Duration, CoalescedFailures: int(r.Coalesced),
 		Reason: string(r.Code),
@@ -395,7 +395,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 	for _, u := range a.GPUUse {
 		out.GPUUse = append(out.GPUUse, GPUUseOf(u))
 	}
-	pool := ""
+	var pool structs.PoolName
 	if a.Job != nil {
 		pool = a.Job.NodePool
 		out.Job = JobFromStructs(a.Job)
@@ -412,7 +412,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 	}
 	out.Metrics = MetricFromStructs(report, pool)
 	if out.Metrics == nil {
-		out.Metrics = &AllocationMetric{NodePool: pool}
+		out.Metrics = &AllocationMetric{NodePool: string(pool)}
 	}
 	if a.NetworkIP != "" {
 		out.NetworkStatus = &AllocNetworkStatus{Address: a.NetworkIP}

@@ -18,7 +18,7 @@ func (j *Job) ToStructs() (*structs.Job, error) {
 	out := &structs.Job{
 		Namespace: val(j.Namespace), ID: val(j.ID), Name: val(j.Name), ParentID: val(j.ParentID), Region: val(j.Region),
 		Type: structs.JobType(val(j.Type)), Priority: val(j.Priority), AllAtOnce: val(j.AllAtOnce),
-		Datacenters: slices.Clone(j.Datacenters), NodePool: val(j.NodePool), Constraints: constraintsTo(j.Constraints),
+		Datacenters: slices.Clone(j.Datacenters), NodePool: structs.PoolName(val(j.NodePool)), Constraints: constraintsTo(j.Constraints),
 		Affinities: affinitiesTo(j.Affinities), Spreads: spreadsTo(j.Spreads), Update: updateTo(j.Update),
 		Dispatched: j.Dispatched, DispatchIdempotencyToken: val(j.DispatchIdempotencyToken), Payload: slices.Clone(j.Payload),
 		Meta: cloneMap(j.Meta), Queue: j.queue(), Stop: val(j.Stop), Stable: val(j.Stable), Version: val(j.Version),
@@ -311,7 +311,7 @@ func JobFromStructs(j *structs.Job) *Job {
 	}
 	out := &Job{
 		Region: ptr(j.Region), Namespace: ptr(j.Namespace), ID: ptr(j.ID), Name: ptr(j.Name), Type: ptr(string(j.Type)),
-		Priority: ptr(j.Priority), AllAtOnce: ptr(j.AllAtOnce), Datacenters: j.Datacenters, NodePool: ptr(j.NodePool),
+		Priority: ptr(j.Priority), AllAtOnce: ptr(j.AllAtOnce), Datacenters: j.Datacenters, NodePool: ptr(string(j.NodePool)),
 		Constraints: constraintsFrom(j.Constraints), Affinities: affinitiesFrom(j.Affinities), Update: updateFrom(j.Update),
 		Spreads: spreadsFrom(j.Spreads), Meta: j.Meta, Stop: ptr(j.Stop), ParentID: ptr(j.ParentID), Dispatched: j.Dispatched,
 		DispatchIdempotencyToken: ptr(j.DispatchIdempotencyToken), Payload: j.Payload, ConsulNamespace: ptr(""),

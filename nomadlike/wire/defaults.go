@@ -50,9 +50,9 @@ func (j *Job) Canonicalize() {
 	if *j.Priority == 0 {
 		*j.Priority = structs.JobPriorityDefault
 	}
-	def(&j.NodePool, structs.NodePoolDefault)
+	def(&j.NodePool, string(structs.NodePoolDefault))
 	if *j.NodePool == "" {
-		*j.NodePool = structs.NodePoolDefault
+		*j.NodePool = string(structs.NodePoolDefault)
 	}
 	if len(j.Datacenters) == 0 {
 		j.Datacenters = []string{"*"}

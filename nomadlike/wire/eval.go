@@ -86,7 +86,7 @@ type EvalCountResponse struct {
 }
 
 // EvalFromStructs converts an evaluation; pool is its job's node pool, "" when the job is gone.
-func EvalFromStructs(e *structs.Evaluation, pool string, related []*structs.Evaluation) *Evaluation {
+func EvalFromStructs(e *structs.Evaluation, pool structs.PoolName, related []*structs.Evaluation) *Evaluation {
 	out := &Evaluation{
 		ID: e.ID.String(), Priority: e.Priority, Type: string(e.Type), TriggeredBy: string(e.Trigger), Namespace: e.Namespace,
 		JobID: e.JobID, JobModifyIndex: uint64(e.JobSpecIndex), NodeID: e.NodeID.String(), NodeModifyIndex: uint64(e.NodeIndex),

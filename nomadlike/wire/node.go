@@ -312,7 +312,7 @@ func NodeFromStructs(n *structs.Node) *Node {
 	out := &Node{
 		ID: n.ID.String(), Datacenter: n.Datacenter, Name: n.Name, HTTPAddr: n.HTTPAddr, TLSEnabled: n.TLSEnabled,
 		Attributes: n.Attributes, NodeResources: nodeResources(n), ReservedResources: nodeReserved(n), Links: map[string]string{},
-		Meta: n.Meta, NodeClass: n.Class, NodePool: n.Pool, ComputedClass: "v1:" + strconv.FormatUint(n.ComputedClass, 10),
+		Meta: n.Meta, NodeClass: n.Class, NodePool: string(n.Pool), ComputedClass: "v1:" + strconv.FormatUint(n.ComputedClass, 10),
 		Drain: n.Drain != nil, SchedulingEligibility: string(n.Eligibility), Status: string(n.Status), StatusDescription: n.StatusDesc,
 		StatusUpdatedAt: int64(n.StatusAt) / int64(time.Second), Events: []*NodeEvent{}, Drivers: drivers(n), HostVolumes: hostVolumes(n),
 		HostNetworks: map[string]*HostNetworkInfo{}, CSIControllerPlugins: map[string]any{}, CSINodePlugins: map[string]any{},
@@ -341,7 +341,7 @@ func NodeStubFromStructs(n *structs.Node, os, resources bool) *NodeListStub {
 		address = strings.Trim(n.HTTPAddr[:i], "[]")
 	}
 	out := &NodeListStub{
-		Address: address, ID: n.ID.String(), Datacenter: n.Datacenter, Name: n.Name, NodeClass: n.Class, NodePool: n.Pool,
+		Address: address, ID: n.ID.String(), Datacenter: n.Datacenter, Name: n.Name, NodeClass: n.Class, NodePool: string(n.Pool),
 		Version: n.Version, Drain: n.Drain != nil, SchedulingEligibility: string(n.Eligibility), Status: string(n.Status),
 		StatusDescription: n.StatusDesc, Drivers: drivers(n), HostVolumes: hostVolumes(n), LastDrain: lastDrain(n), Taints: taints(n),
 		CreateIndex: uint64(n.CreateIndex), ModifyIndex: uint64(n.ModifyIndex),

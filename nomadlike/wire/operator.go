@@ -32,7 +32,7 @@ type PoolSchedulerSettings struct {
 
 // PoolFromStructs converts a node pool.
 func PoolFromStructs(p *structs.NodePool) *NodePool {
-	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
+	out := &NodePool{Name: string(p.Name), Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
 	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) || p.MaxCheckpoints != 0 || p.PowerBudgetW != 0 {
 		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, ScoreWeights: weightsFrom(p.Weights), OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory,
 			MaxCheckpoints: p.MaxCheckpoints, PowerBudgetW: p.PowerBudgetW}
@@ -42,7 +42,7 @@ func PoolFromStructs(p *structs.NodePool) *NodePool {
 
 // ToStructs converts a node pool.
 func (p *NodePool) ToStructs() *structs.NodePool {
-	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
+	out := &structs.NodePool{Name: structs.PoolName(p.Name), Description: p.Description, Meta: cloneMap(p.Meta)}
 	if p.SchedulerConfiguration != nil {
 		out.Algorithm, out.MaxCheckpoints = p.SchedulerConfiguration.SchedulerAlgorithm, p.SchedulerConfiguration.MaxCheckpoints
 		out.PowerBudgetW = p.SchedulerConfiguration.PowerBudgetW

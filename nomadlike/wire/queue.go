@@ -269,7 +269,7 @@ type Reservation struct {
 // ReservationFromStructs converts a reservation.
 func ReservationFromStructs(r *structs.Reservation) *Reservation {
 	out := &Reservation{
-		ID: r.ID, NodePool: r.Domain, Namespace: r.Namespace, JobID: r.JobID, Start: r.Start.Time(), End: r.End.Time(), Basis: r.Basis,
+		ID: r.ID, NodePool: string(r.Domain), Namespace: r.Namespace, JobID: r.JobID, Start: r.Start.Time(), End: r.End.Time(), Basis: r.Basis,
 		Users: r.Users, Queues: convertAll[string](r.Queues), Maintenance: r.Maintenance, Description: r.Description, Allocations: len(r.Places),
 		CreateIndex: uint64(r.CreateIndex), ModifyIndex: uint64(r.ModifyIndex),
 	}
@@ -294,7 +294,7 @@ func (r *Reservation) ToStructs(now time.Time) (*structs.Reservation, error) {
 	if r.JobID != "" || r.Allocations != 0 || r.Basis != "" {
 		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: promises to jobs are made by the scheduler", r.ID)
 	}
-	out := &structs.Reservation{ID: r.ID, Domain: r.NodePool, Users: r.Users, Queues: convertAll[structs.QueuePath](r.Queues), Maintenance: r.Maintenance, Description: r.Description}
+	out := &structs.Reservation{ID: r.ID, Domain: structs.PoolName(r.NodePool), Users: r.Users, Queues: convertAll[structs.QueuePath](r.Queues), Maintenance: r.Maintenance, Description: r.Description}
 	if out.ID == "" {
 		out.ID = r.Name
 	}

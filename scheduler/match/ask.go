@@ -454,7 +454,7 @@ func (a *Ask) PlainKey(members int) []byte {
 	for _, n := range [...]int64{int64(members), need.CPU, need.Cores, need.MemoryMiB, need.DiskMiB} {
 		number(n)
 	}
-	text(job.NodePool)
+	text(string(job.NodePool))
 	number(int64(len(job.Datacenters)))
 	for _, dc := range job.Datacenters {
 		text(dc)

@@ -28,7 +28,7 @@ func Resolve(target string, n *structs.Node) (value string, found bool) {
 	case "node.class":
 		return n.Class, true
 	case "node.pool":
-		return n.Pool, true
+		return string(n.Pool), true
 	}
 	if key, ok := strings.CutPrefix(name, "attr."); ok {
 		value, found = n.Attributes[key]

@@ -106,7 +106,7 @@ func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
 }
 
 // GPUTotals are the figures of all ready nodes of a pool ("" for all pools).
-func (v *View) GPUTotals(mix *Mix, pool string) GPUFigures {
+func (v *View) GPUTotals(mix *Mix, pool structs.PoolName) GPUFigures {
 	var sum GPUFigures
 	v.GPUs(mix, func(n *NodeGPUs) bool {
 		if n.Node.Ready() && (pool == "" || pool == structs.NodePoolAll || n.Node.Pool == pool) {

@@ -116,7 +116,7 @@ func (h *Held) group() *structs.Group {
 type PowerCheck struct {
 	v    *View
 	f    Overlay
-	used map[string]int64
+	used map[structs.PoolName]int64
 	part []powerReserved // of the part that is looked at
 }
 
@@ -124,7 +124,7 @@ type PowerCheck struct {
 func NewPowerCheck(v *View, f Overlay) *PowerCheck { return &PowerCheck{v: v, f: f} }
 
 type powerReserved struct {
-	pool  string
+	pool  structs.PoolName
 	watts int64
 }
 
@@ -138,7 +138,7 @@ func (p *PowerCheck) Refuses(n *structs.Node, before, after Occupancy) int64 {
 		return 0
 	}
 	if p.used == nil {
-		p.used = map[string]int64{}
+		p.used = map[structs.PoolName]int64{}
 	}
 	if _, counted := p.used[n.Pool]; !counted {
 		sum := int64(0)

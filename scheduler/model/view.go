@@ -22,7 +22,7 @@ type View struct {
 	Starts  []int // row number of each chunk's first node
 	Rows    int
 	orphans map[structs.NodeID][]*Held // what is held on nodes that the view does not know; usually empty
-	Pools   map[string]*structs.NodePool
+	Pools   map[structs.PoolName]*structs.NodePool
 	Classes *classTable
 	memo    *memo
 	copied  int // chunks that the Advance which made this view had to copy or make
@@ -99,7 +99,7 @@ func (t *classTable) intern(h [16]byte) int32 {
 
 // NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
 func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
-	v := &View{index: index, Pools: make(map[string]*structs.NodePool, len(pools)), Classes: &classTable{Num: make(map[[16]byte]int32)}, memo: &memo{}}
+	v := &View{index: index, Pools: make(map[structs.PoolName]*structs.NodePool, len(pools)), Classes: &classTable{Num: make(map[[16]byte]int32)}, memo: &memo{}}
 	for _, p := range pools {
 		v.Pools[p.Name] = p
 	}
@@ -254,7 +254,7 @@ func (v *View) ChunksCopied() int { return v.copied }
 func (v *View) ChunkCount() int { return len(v.Chunks) }
 
 // Pool finds a node pool, or nil.
-func (v *View) Pool(name string) *structs.NodePool { return v.Pools[name] }
+func (v *View) Pool(name structs.PoolName) *structs.NodePool { return v.Pools[name] }
 
 // Node finds a node, or nil.
 func (v *View) Node(id structs.NodeID) *structs.Node {
@@ -338,7 +338,7 @@ func ClassHash(n *structs.Node) [16]byte {
 		}
 	}
 	str(n.Datacenter)
-	str(n.Pool)
+	str(string(n.Pool))
 	str(n.Class)
 	str(n.Version)
 	strs(n.Attributes)
@@ -379,11 +379,11 @@ func ClassHash(n *structs.Node) [16]byte {
 }
 
 // SortedKeys gives the keys of a map in order.
-func SortedKeys[V any](m map[string]V) []string {
+func SortedKeys[K ~string, V any](m map[K]V) []K {
 	if len(m) == 0 {
 		return nil
 	}
-	keys := make([]string, 0, len(m))
+	keys := make([]K, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
 	}

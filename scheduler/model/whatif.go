@@ -163,11 +163,11 @@ func (w *WhatIf) AnyShy() bool {
 }
 
 // powerUse are how many watts are used of the pools with a budget.
-type powerUse struct{ Used map[string]int64 }
+type powerUse struct{ Used map[structs.PoolName]int64 }
 
 // CountPower begins to count.
 func (w *WhatIf) CountPower() {
-	w.Power = &powerUse{Used: map[string]int64{}}
+	w.Power = &powerUse{Used: map[structs.PoolName]int64{}}
 	for r := range w.Touched {
 		c, i := w.View.At(r)
 		if n := c.Nodes[i]; n.PowerBudgetW > 0 {

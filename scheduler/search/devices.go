@@ -151,10 +151,10 @@ func (s *Search) PowerShort(row int, n *structs.Node, after model.Occupancy) int
 func (s *Search) unpowered(v *Verdict, n *structs.Node, short int64) {
 	v.exhausted++
 	s.NoPower = true
-	r := match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
+	r := match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: string(n.Pool)}, structs.EventAllocStopped)
 	r.Short, r.Unit = short, structs.UnitWatt
 	if short >= model.PowerUnknown/2 {
-		r = match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: n.Pool}, structs.EventConfigChanged)
+		r = match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: string(n.Pool)}, structs.EventConfigChanged)
 	}
 	s.refuse(r)
 }

@@ -185,7 +185,7 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 		r.Refusals = append(r.Refusals, x.Refusal)
 	}
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
-		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, s.Ask.Job.NodePool, "", structs.EventNodeJoined).Refusal)
+		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, string(s.Ask.Job.NodePool), "", structs.EventNodeJoined).Refusal)
 	}
 	if len(r.Refusals) == 0 && s.GivenBack {
 		r.Refusals = append(r.Refusals, match.Refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)

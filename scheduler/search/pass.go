@@ -63,11 +63,11 @@ func (w *Pass) Release() {
 }
 
 // ShortfallsOf gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
-func (w *Pass) ShortfallsOf(key []byte, pool string) *Shortfalls {
+func (w *Pass) ShortfallsOf(key []byte, pool structs.PoolName) *Shortfalls {
 	if key == nil {
 		return nil
 	}
-	name := w.era + pool
+	name := w.era + string(pool)
 	var m *shortfallCache
 	for _, x := range w.caches {
 		if x.pool == name {
@@ -89,11 +89,11 @@ func (w *Pass) ShortfallsOf(key []byte, pool string) *Shortfalls {
 func (w *Pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
-		if l.policy == p.Name() && l.pool == w.era+a.Job.NodePool && l.mix.Same(mix) {
+		if l.policy == p.Name() && l.pool == w.era+string(a.Job.NodePool) && l.mix.Same(mix) {
 			return l
 		}
 	}
-	l := remembered.Of(w.View).takeLedger(p, w.era+a.Job.NodePool, mix)
+	l := remembered.Of(w.View).takeLedger(p, w.era+string(a.Job.NodePool), mix)
 	w.ledgers = append(w.ledgers, l)
 	return l
 }

@@ -3,6 +3,8 @@ package acl
 import (
 	"sort"
 	"strings"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // ACL is what one caller may do: the union of policies, denials first. It is immutable. The zero ACL may do nothing; a
@@ -219,7 +221,7 @@ func (a *ACL) AllowNamespace(namespace string) bool {
 }
 
 // AllowNodePool reports whether "read", "write" or "delete" is granted on a pool; "*" asks for any.
-func (a *ACL) AllowNodePool(pool, capability string) bool {
+func (a *ACL) AllowNodePool(pool structs.PoolName, capability string) bool {
 	switch {
 	case a == nil:
 		return false
@@ -228,7 +230,7 @@ func (a *ACL) AllowNodePool(pool, capability string) bool {
 	case pool == "*":
 		return a.nodePools.any(capability)
 	}
-	return a.nodePools.allow(pool, capability)
+	return a.nodePools.allow(string(pool), capability)
 }
 
 // AllowHostVolume reports whether "mount-readonly" or "mount-readwrite" is granted on a volume.

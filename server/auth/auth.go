@@ -312,7 +312,7 @@ func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
 		} else {
 			return err
 		}
-		ok = name != "*" && id.ACL.AllowNodePool(name, n.NodePool)
+		ok = name != "*" && id.ACL.AllowNodePool(structs.PoolName(name), n.NodePool)
 	case n.Variable != "":
 		req, err := c.Request()
 		if err != nil {

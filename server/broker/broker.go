@@ -80,15 +80,15 @@ type Broker struct {
 
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
-	domains map[string]*domain
+	domains map[structs.PoolName]*domain
 	// everywhere is the newest event of each kind that was for all domains: one that comes to be later has had it, too.
 	everywhere [unblock.Kinds]structs.Index
-	names      []string // of domains, sorted; where Take looks for work
-	next       int      // position in names where the next Take begins
-	pools      map[structs.NodeID]string
+	names      []structs.PoolName // of domains, sorted; where Take looks for work
+	next       int                // position in names where the next Take begins
+	pools      map[structs.NodeID]structs.PoolName
 	timers     timers
-	passes     map[uint64]string // domain of each pass that has not ended
-	late       []*job            // answered at an index that is still to be fed
+	passes     map[uint64]structs.PoolName // domain of each pass that has not ended
+	late       []*job                      // answered at an index that is still to be fed
 	passSeq    uint64
 	paused     bool
 
@@ -98,7 +98,7 @@ type Broker struct {
 // job is one entry.
 type job struct {
 	key       structs.JobKey
-	domain    string
+	domain    structs.PoolName
 	workload  *structs.Workload // replicated, or made up from the first evaluation
 	replica   bool              // workload is the replicated one, not made up
 	open      int               // evaluations of the job in Broker.evals
@@ -132,7 +132,7 @@ type evalRef struct {
 
 // domain is one node pool, or DomainAll.
 type domain struct {
-	name          string
+	name          structs.PoolName
 	ready         readyHeap
 	busy          bool
 	waiting       []group // blocked, by the events that unblock them; sorted by events
@@ -187,16 +187,16 @@ type Env struct {
 	Choose Choice
 	// Competition reports whether running work of a domain competes with waiting jobs. A pass of such a domain takes every
 	// job that waits for room, because the choice between them needs all of them. nil: nowhere.
-	Competition func(domain string) bool
+	Competition func(domain structs.PoolName) bool
 	// Reserved lists the jobs of a domain that hold a reservation. They join every pass, but at most once in
 	// reservedEvery: whether a reservation can be kept, or moved forward, depends on what others get. nil: none.
-	Reserved func(domain string) []structs.JobKey
+	Reserved func(domain structs.PoolName) []structs.JobKey
 }
 
 // Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
 type Pass struct {
 	ID     uint64
-	Domain string // a pool, or DomainAll
+	Domain structs.PoolName // a pool, or DomainAll
 	Items  []Item
 }
 
@@ -207,9 +207,9 @@ func New(limits Limits, env Env) *Broker {
 		env:     env,
 		jobs:    map[structs.JobKey]*job{},
 		evals:   map[structs.EvalID]*evalRef{},
-		domains: map[string]*domain{},
-		pools:   map[structs.NodeID]string{},
-		passes:  map[uint64]string{},
+		domains: map[structs.PoolName]*domain{},
+		pools:   map[structs.NodeID]structs.PoolName{},
+		passes:  map[uint64]structs.PoolName{},
 		after:   map[structs.JobKey][]*job{},
 	}
 }

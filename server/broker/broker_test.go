@@ -183,7 +183,7 @@ func TestTimeThatCameDuringCommit(t *testing.T) {
 
 // TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
 func TestSpanningJobHoldsAllDomains(t *testing.T) {
-	pools := map[string]string{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
+	pools := map[string]structs.PoolName{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
 	b := New(Limits{}, Env{Lookup: func(k structs.JobKey) *structs.Workload {
 		return &structs.Workload{Namespace: k.Namespace, JobID: k.ID, Domain: pools[k.ID], Priority: 50, SubmitIndex: structs.Index(k.ID[0])}
 	}})

@@ -26,8 +26,8 @@ func (b *Broker) wakeDomain(d *domain, now structs.LogTime) {
 }
 
 // wakeContenders wakes the jobs that compete with those that a pass of a domain is about to take.
-func (b *Broker) wakeContenders(name string, now structs.LogTime) {
-	names := []string{name}
+func (b *Broker) wakeContenders(name structs.PoolName, now structs.LogTime) {
+	names := []structs.PoolName{name}
 	if name == DomainAll {
 		names = b.names
 	}
@@ -52,7 +52,7 @@ const reservedEvery = time.Second
 
 // WakeAt has everything that waits for room in a domain looked at again at a time, though nothing may happen until then;
 // 0 is never. It replaces what was said of the domain before.
-func (b *Broker) WakeAt(name string, at structs.LogTime) {
+func (b *Broker) WakeAt(name structs.PoolName, at structs.LogTime) {
 	d := b.domainOf(name)
 	if d.wake != nil {
 		b.timers.remove(d.wake)

@@ -12,7 +12,7 @@ import (
 // for something else; and what was told to be looked at again is, at its time, once.
 func TestContendersComeTogether(t *testing.T) {
 	compete := false
-	b := New(Limits{}, Env{Competition: func(domain string) bool { return compete && domain == "default" }})
+	b := New(Limits{}, Env{Competition: func(domain structs.PoolName) bool { return compete && domain == "default" }})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	n := byte(0)
 	wait := func(job string, cure structs.EventKind) {

@@ -176,7 +176,7 @@ func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index,
 
 // allocsChanged unblocks what freed resources may serve, once per pool.
 func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
-	last := "" // allocations next to each other are mostly of one pool
+	last := structs.PoolName("") // allocations next to each other are mostly of one pool
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
 		if c.After != nil && (c.Before == nil || c.Before.JobVersion != c.After.JobVersion) {
@@ -199,7 +199,7 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 // attract unblocks what waits for work of others to be near to, or to say no more that it keeps away.
 func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.LogTime) {
 	pool, known := b.pools[a.NodeID]
-	for _, name := range [...]string{pool, DomainAll} {
+	for _, name := range [...]structs.PoolName{pool, DomainAll} {
 		dom := b.domains[name]
 		if !known || dom == nil {
 			continue
@@ -353,7 +353,7 @@ func (b *Broker) unwait(j *job) {
 
 // Unblock tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
 // span pools, become ready when it may change their decision.
-func (b *Broker) Unblock(pool string, what unblock.EventSet, at structs.Index, now structs.LogTime) {
+func (b *Broker) Unblock(pool structs.PoolName, what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	b.unblock(b.domainOf(pool), what, at, now)
 	if pool != DomainAll {
 		b.unblock(b.domainOf(DomainAll), what, at, now)
@@ -362,7 +362,7 @@ func (b *Broker) Unblock(pool string, what unblock.EventSet, at structs.Index, n
 
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
 // state it saw, is tried again. With DomainAll it held something back anywhere.
-func (b *Broker) Freed(pool string, now structs.LogTime) {
+func (b *Broker) Freed(pool structs.PoolName, now structs.LogTime) {
 	b.unblockAll(unblock.QueueUsage, b.index+1, now) // limits of queues hold over all pools
 	if pool != DomainAll {
 		b.Unblock(pool, unblock.AllocStopped, b.index+1, now)
@@ -507,7 +507,7 @@ func (b *Broker) maybeDrop(j *job) {
 }
 
 // domainOf is the domain of a pool, made when it is new.
-func (b *Broker) domainOf(name string) *domain {
+func (b *Broker) domainOf(name structs.PoolName) *domain {
 	d := b.domains[name]
 	if d == nil {
 		d = &domain{name: name, lastUnblocked: b.everywhere}
@@ -519,7 +519,7 @@ func (b *Broker) domainOf(name string) *domain {
 }
 
 // forget drops the domain of a deleted pool, once nothing is in it.
-func (b *Broker) forget(name string) {
+func (b *Broker) forget(name structs.PoolName) {
 	d := b.domains[name]
 	if d == nil || d.busy || len(d.ready.jobs) > 0 {
 		return
@@ -541,7 +541,7 @@ func (b *Broker) forget(name string) {
 	}
 }
 
-func poolOf(name string) string {
+func poolOf(name structs.PoolName) structs.PoolName {
 	if name == "" {
 		return structs.NodePoolDefault
 	}

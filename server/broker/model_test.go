@@ -44,7 +44,7 @@ type oracle struct {
 	specs    map[structs.JobKey]bool
 	due      map[structs.EvalID]bool // its time has come once
 	events   []oevent
-	busy     map[string]uint64
+	busy     map[structs.PoolName]uint64
 }
 
 type oflight struct {
@@ -55,7 +55,7 @@ type oflight struct {
 }
 
 type oevent struct {
-	pool string
+	pool structs.PoolName
 	what unblock.EventSet
 	at   structs.Index
 }
@@ -132,7 +132,7 @@ func mayHelp(groups []*structs.GroupReport, what unblock.EventSet) bool {
 }
 
 // want is what a pass of a domain must be.
-func (o *oracle) want(domain string, now structs.LogTime) []structs.JobKey {
+func (o *oracle) want(domain structs.PoolName, now structs.LogTime) []structs.JobKey {
 	var ws []*structs.Workload
 	span := false
 	for k, w := range o.works {
@@ -241,7 +241,7 @@ type model struct {
 	nextID uint64
 	jobs   []structs.JobKey
 	nodes  []*structs.Node
-	pools  []string
+	pools  []structs.PoolName
 	passes []Pass
 }
 
@@ -250,8 +250,8 @@ func modelRound(t *testing.T, r *rand.Rand, n int) Counters {
 	o := &oracle{limits: limits, evals: map[structs.EvalID]*structs.Evaluation{}, works: map[structs.JobKey]*structs.Workload{},
 		state: map[structs.JobKey]*structs.Workload{}, flights: map[structs.JobKey]*oflight{}, seen: map[structs.JobKey]structs.Index{},
 		forced: map[structs.JobKey]bool{}, tries: map[structs.JobKey]int{}, notUntil: map[structs.JobKey]structs.LogTime{},
-		specs: map[structs.JobKey]bool{}, due: map[structs.EvalID]bool{}, busy: map[string]uint64{}}
-	m := &model{T: t, r: r, o: o, now: 1, pools: []string{"a", "b", DomainAll}}
+		specs: map[structs.JobKey]bool{}, due: map[structs.EvalID]bool{}, busy: map[structs.PoolName]uint64{}}
+	m := &model{T: t, r: r, o: o, now: 1, pools: []structs.PoolName{"a", "b", DomainAll}}
 	m.b = New(limits, Env{Lookup: func(k structs.JobKey) *structs.Workload { return o.state[k] }})
 	for i := range 8 {
 		m.jobs = append(m.jobs, structs.JobKey{Namespace: "default", ID: fmt.Sprint("j", i)})
@@ -410,7 +410,7 @@ func (m *model) mirror(d *structs.Delta) {
 			m.o.works[key] = w
 		}
 		if c.Before != nil && c.After != nil && c.Before.Priority != c.After.Priority {
-			pools := []string{w.Domain, DomainAll}
+			pools := []structs.PoolName{w.Domain, DomainAll}
 			if w.Domain == DomainAll {
 				pools = append(m.pools, structs.NodePoolDefault)
 			}
@@ -451,7 +451,7 @@ func (m *model) mirror(d *structs.Delta) {
 	}
 }
 
-func (m *model) event(pool string, what unblock.EventSet) {
+func (m *model) event(pool structs.PoolName, what unblock.EventSet) {
 	m.o.events = append(m.o.events, oevent{pool, what, m.o.index})
 }
 

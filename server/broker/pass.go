@@ -32,14 +32,14 @@ func (b *Broker) spanReady() bool {
 // TakePass takes what is ready in a domain, in order, at most Limits.Items jobs. ok is false when nothing is ready, the
 // broker is paused, or a pass already holds the domain. A pass of DomainAll holds every domain and takes from all of
 // them in one order; while one is due no other domain gets a new pass, so that it comes to run.
-func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
+func (b *Broker) TakePass(name structs.PoolName, now structs.LogTime) (Pass, bool) {
 	b.expire(now)
 	if b.paused {
 		return Pass{}, false
 	}
 	var from []*domain
 	if name == DomainAll {
-		if !b.spanReady() || slices.ContainsFunc(b.names, func(n string) bool { return b.domains[n].busy }) {
+		if !b.spanReady() || slices.ContainsFunc(b.names, func(n structs.PoolName) bool { return b.domains[n].busy }) {
 			return Pass{}, false
 		}
 		b.wakeContenders(name, now)
@@ -133,7 +133,7 @@ func (it *Item) last() *structs.Evaluation {
 
 // Starved reports whether a job of a domain waits for capacity, or to be decided, outside the passes that are going on;
 // one that only waits to grow does not count. While it is so nothing may grow.
-func (b *Broker) Starved(name string) bool {
+func (b *Broker) Starved(name structs.PoolName) bool {
 	d := b.domains[name]
 	if d == nil {
 		return false
@@ -340,7 +340,7 @@ func (b *Broker) Len() Len {
 
 // Queue is the workloads of a domain that are ready, in flight or blocked, in order: what a person sees as the queue.
 // At most limit are given (0: all).
-func (b *Broker) Queue(domain string, limit int) []*structs.Workload {
+func (b *Broker) Queue(domain structs.PoolName, limit int) []*structs.Workload {
 	var js []*job
 	for _, j := range b.jobs { // sorted below
 		if j.domain == domain && (j.pos >= 0 || j.blocked != nil || j.flight) {
@@ -368,4 +368,4 @@ func (b *Broker) Queue(domain string, limit int) []*structs.Workload {
 }
 
 // Domains are the names of all domains, sorted.
-func (b *Broker) Domains() []string { return slices.Clone(b.names) }
+func (b *Broker) Domains() []structs.PoolName { return slices.Clone(b.names) }

@@ -78,7 +78,7 @@ func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 	}
 	if n := snap.NodeByID(a.NodeID); n != nil {
 		if p := snap.Pool(n.Pool); p != nil && p.MaxCheckpoints > 0 {
-			out = append(out, Limit{"node pool " + p.Name, p.MaxCheckpoints})
+			out = append(out, Limit{"node pool " + string(p.Name), p.MaxCheckpoints})
 		}
 	}
 	if cfg.MaxCheckpoints > 0 {

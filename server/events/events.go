@@ -174,7 +174,7 @@ func Of(d structs.Delta) []methods.Event {
 	}
 	for _, c := range d.Pools {
 		x := c.Either()
-		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: x.Name, Index: d.Index, Pool: x}
+		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: string(x.Name), Index: d.Index, Pool: x}
 		if c.After == nil {
 			ev.Type = "NodePoolDeleted"
 		}
