@@ -136,17 +136,16 @@ func TestAdviceStartsTheJob(t *testing.T) {
 	})
 }
 
-func TestClusterFigures(t *testing.T) {
+func TestClusterMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		newFleet(t, one(s), 1)
 		register(t, s, passJob("small", 1, nil))
 		register(t, s, passJob("big", 3, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 }))
-		waitFor(t, 10*time.Second, "decisions", func() bool { return running(s, "small") == 1 && s.clusterMetrics()[0] == 1 })
+		waitFor(t, 10*time.Second, "decisions", func() bool { return running(s, "small") == 1 && s.clusterMetrics().queued == 1 })
 		time.Sleep(time.Minute)
-		got := map[string]string{}
-		s.addDecisionStats(got)
-		for name, want := range map[string]string{"queue_depth": "1", "queue_allocations": "3", "queue_oldest_wait_seconds": "60", "decision_rows": "1", "gpus_total": "0"} {
+		got := s.Stats()
+		for name, want := range map[string]string{"queue_depth": "1", "queue_allocations": "3", "queue_oldest_wait_seconds": "60", "decision_rows": "1", "gpus": "0"} {
 			if got[name] != want {
 				t.Errorf("%s is %q, want %s", name, got[name], want)
 			}

@@ -1,45 +1,71 @@
 package server
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/internal/telemetry"
+	"github.com/muster-sched/muster/scheduler/predict"
+	"github.com/muster-sched/muster/structs"
+)
 
-// clusterMetricNames are the metrics of waiting work and of granted resources. Prometheus serves them as muster_..._NAME.
-// They are counted on request.
-var clusterMetricNames = [...]string{
-	"queue_depth",               // jobs with allocations that wait for a place
-	"queue_allocations",         // allocations that wait
-	"queue_oldest_wait_seconds", // since the submission of the job that waits longest
-	"gpus_total",                // devices of type gpu on all nodes, MIG instances each
-	"gpus_unhealthy",            // of them
-	"gpus_whole_used",           // given out whole
-	"gpu_shares_used",           // shares given out
-	"gpu_share_memory_used_mib", // of those shares
-	"accounting_records",        // jobs that ended, as far as they are kept
-	"decision_rows",             // rows of the decision log
-	"preempted_jobs",            // jobs evicted since ever, over all queues
-	"gang_rosters",              // gangs that were placed
-	"gang_restarts",             // times that those were started again
-	"promises_held",             // jobs that wait and to which capacity is promised from some time on
-	"jobs_past_deadline",        // jobs that have missed their deadline and not ended
+// clusterReading is what the metrics of the cluster are read from. Every server has the same, from its newest state, but for
+// the predictions, which only the leader knows.
+type clusterReading struct {
+	nodes, jobs, allocs, running, evals      int64
+	queued, queuedAllocs, oldestWait         int64
+	pastDeadline                             int64
+	gpus, unhealthy, wholeUsed, shares       int64
+	shareMiB                                 int64
+	records, decisions, rosters, reservation int64
+	predicted                                predict.Errors
 }
 
-// clusterMetrics counts them from the newest state.
-func (s *Server) clusterMetrics() (out [len(clusterMetricNames)]int64) {
+var clusterTable = telemetry.Table[*clusterReading]{
+	telemetry.Gauge("muster_server_nodes", "Nodes.", func(c *clusterReading) int64 { return c.nodes }),
+	telemetry.Gauge("muster_server_jobs", "Jobs.", func(c *clusterReading) int64 { return c.jobs }),
+	telemetry.Gauge("muster_server_allocations", "Allocations, ended ones included as long as they are kept.", func(c *clusterReading) int64 { return c.allocs }),
+	telemetry.Gauge("muster_server_allocations_running", "Allocations that agents report as running.", func(c *clusterReading) int64 { return c.running }),
+	telemetry.Gauge("muster_server_evaluations", "Evaluations, ended ones included as long as they are kept.", func(c *clusterReading) int64 { return c.evals }),
+	telemetry.Gauge("muster_server_queue_depth", "Jobs with allocations that wait.", func(c *clusterReading) int64 { return c.queued }),
+	telemetry.Gauge("muster_server_queue_allocations", "Allocations that wait.", func(c *clusterReading) int64 { return c.queuedAllocs }),
+	telemetry.Gauge("muster_server_queue_oldest_wait_seconds", "Time since the submission of the job that waits longest.", func(c *clusterReading) int64 { return c.oldestWait }),
+	telemetry.Gauge("muster_server_jobs_past_deadline", "Jobs that have missed their deadline and not ended.", func(c *clusterReading) int64 { return c.pastDeadline }),
+	telemetry.Gauge("muster_server_gpus", "GPUs of all nodes; of a GPU that is divided, its MIG instances.", func(c *clusterReading) int64 { return c.gpus }),
+	telemetry.Gauge("muster_server_gpus_unhealthy", "GPUs that are not healthy.", func(c *clusterReading) int64 { return c.unhealthy }),
+	telemetry.Gauge("muster_server_gpus_whole_used", "GPUs given out whole.", func(c *clusterReading) int64 { return c.wholeUsed }),
+	telemetry.Gauge("muster_server_gpu_shares_used", "Shares of GPUs given out.", func(c *clusterReading) int64 { return c.shares }),
+	telemetry.Gauge("muster_server_gpu_share_memory_used_bytes", "GPU memory of the shares given out.", func(c *clusterReading) int64 { return c.shareMiB << 20 }),
+	telemetry.Gauge("muster_server_gangs", "Gangs that are placed.", func(c *clusterReading) int64 { return c.rosters }),
+	telemetry.Gauge("muster_server_reservations", "Jobs that wait and have a reservation.", func(c *clusterReading) int64 { return c.reservation }),
+	telemetry.Gauge("muster_server_accounting_records", "Accounting records of jobs, as far as they are kept.", func(c *clusterReading) int64 { return c.records }),
+	telemetry.Gauge("muster_server_decision_rows", "Rows of the decision log.", func(c *clusterReading) int64 { return c.decisions }),
+	telemetry.Gauge("muster_server_run_times_ended", "Pieces of batch work that ended lately: of the last 8,000 to 16,000 jobs, about, as far as they are kept.", func(c *clusterReading) int64 { return c.predicted.N + c.predicted.Unknown }),
+	telemetry.Gauge("muster_server_run_times_predicted", "Of those, the ones whose run time had been predicted when they were placed.", func(c *clusterReading) int64 { return c.predicted.N }),
+	telemetry.Gauge("muster_server_run_times_underestimated", "Of the predicted ones, those that ran longer.", func(c *clusterReading) int64 { return c.predicted.Under }),
+	telemetry.Gauge("muster_server_run_times_median_factor_ratio", "Factor by which the median prediction was off: 1.4 is 1.4 times too long or too short.", func(c *clusterReading) float64 { return float64(c.predicted.MedianFactor()) / 1000 }),
+	telemetry.Gauge("muster_server_run_times_mean_error_seconds", "Mean of what predictions were off by.", func(c *clusterReading) float64 { return c.predicted.MeanAbsolute().Seconds() }),
+}
+
+// clusterMetrics counts in the newest state; nil before there is one.
+func (s *Server) clusterMetrics() *clusterReading {
 	p := s.Published()
 	if p == nil || p.Snapshot == nil {
-		return out
+		return nil
 	}
 	snap := p.Snapshot
 	now := structs.LogTimeOf(s.cfg.Now())
+	c := &clusterReading{
+		nodes: int64(snap.NodeCount()), jobs: int64(snap.JobCount()), allocs: int64(snap.AllocCount()), running: s.replica.Stats().Running,
+		evals: int64(snap.EvalCount()), records: int64(snap.AcctCount()), decisions: int64(snap.DecisionCount()), predicted: s.Predictions(),
+	}
 	for w := range snap.Workloads() {
 		if w.Missed != 0 {
-			out[14]++
+			c.pastDeadline++
 		}
 		if w.Waiting == 0 {
 			continue
 		}
-		out[0]++
-		out[1] += w.Waiting
-		out[2] = max(out[2], int64(now.Sub(w.SubmitTime).Seconds()))
+		c.queued++
+		c.queuedAllocs += w.Waiting
+		c.oldestWait = max(c.oldestWait, int64(now.Sub(w.SubmitTime).Seconds()))
 	}
 	for n := range snap.Nodes() {
 		for i := range n.Resources.Devices {
@@ -47,33 +73,28 @@ func (s *Server) clusterMetrics() (out [len(clusterMetricNames)]int64) {
 			if g.Type != "gpu" {
 				continue
 			}
-			out[3] += int64(len(g.Instances))
+			c.gpus += int64(len(g.Instances))
 			for k := range g.Instances {
 				if !g.Instances[k].Healthy {
-					out[4]++
+					c.unhealthy++
 				}
 			}
 		}
 	}
 	for u := range snap.Usages() {
 		if u.Kind == "namespace" {
-			out[5] += u.GPUs
-			out[6] += u.GPUShares
-			out[7] += u.GPUMemoryMiB
+			c.wholeUsed += u.GPUs
+			c.shares += u.GPUShares
+			c.shareMiB += u.GPUMemoryMiB
 		}
 	}
-	out[8], out[9] = int64(snap.AcctCount()), int64(snap.DecisionCount())
-	for q := range snap.Preempted() {
-		out[10] += q.Total
-	}
-	for r := range snap.Rosters() {
-		out[11]++
-		out[12] += r.StartedAgain()
+	for range snap.Rosters() {
+		c.rosters++
 	}
 	for r := range snap.Reservations() {
 		if r.JobID != "" {
-			out[13]++
+			c.reservation++
 		}
 	}
-	return out
+	return c
 }

@@ -56,17 +56,12 @@ type Config struct {
 	// "pool", "namespace", "token", "policy", "role"). nil refuses filters.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)
 
-	// ObserveRPC is called with the method, the error code ("" for success) and the duration of every call that this
-	// server answers, or is nil. Calls of methods that are not in the table share one name.
-	ObserveRPC func(method, code string, took time.Duration)
-
 	// Monitor serves this process's own log to the calls Agent.Monitor, or is nil.
 	Monitor func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error
 
-	Logger hclog.Logger             // or nil
-	Exit   func(why string)         // ends the process when state can no longer be trusted; nil: os.Exit(1) after a log line
-	Now    func() time.Time         // wall clock; nil is time.Now
-	Stats  func() map[string]string // further figures for Stats, or nil
+	Logger hclog.Logger     // or nil
+	Exit   func(why string) // ends the process when state can no longer be trusted; nil: os.Exit(1) after a log line
+	Now    func() time.Time // wall clock; nil is time.Now
 
 	Testing TestingKnobs
 }

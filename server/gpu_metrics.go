@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuGroup is the figures of some GPUs together.
+// gpuGroup adds up some GPUs.
 type gpuGroup struct {
 	model.GPUFigures
 	freeMiB, sharedMiB int64 // free memory; of it, on GPUs in shared use
@@ -32,37 +32,40 @@ func (g *gpuGroup) add(x *model.GPUFree) {
 	}
 }
 
-// gpuMeasures are the metrics of a group of GPUs, in the order in which they are documented.
-var gpuMeasures = []struct {
-	name, help string
-	of         func(*gpuGroup) float64
-}{
-	{"gpus", "Healthy GPUs of ready nodes.", func(g *gpuGroup) float64 { return float64(g.GPUs) }},
-	{"idle", "GPUs of which nobody has any part.", func(g *gpuGroup) float64 { return float64(g.Idle) }},
-	{"allocated_ratio", "Share of the GPUs that is given out.", func(g *gpuGroup) float64 { return micro(g.Allocated()) }},
-	{"shared_free_ratio", "Share of the free GPU memory that lies on GPUs in shared use, out of reach of whole ones: FRAGMENTED of muster gpu list.",
-		func(g *gpuGroup) float64 { return float64(g.sharedMiB) / float64(max(g.freeMiB, 1)) }},
-	{"fragmentation_ratio", "Share of what is free that the usual requests could not use.", func(g *gpuGroup) float64 { return micro(g.Fragmentation()) }},
-	{"pressure_ratio", "Share of the GPUs that is given out, or free and of no use to the usual requests.", func(g *gpuGroup) float64 { return micro(g.Pressure()) }},
+// gpuTable declares the metrics of a group of GPUs. Nodes that are not ready and GPUs that are not healthy are left out.
+func gpuTable(prefix, of string, labels ...string) telemetry.Table[*gpuGroup] {
+	return telemetry.Table[*gpuGroup]{
+		telemetry.Gauge(prefix+"gpus", "Healthy GPUs of "+of+".", func(g *gpuGroup) int64 { return g.GPUs }),
+		telemetry.Gauge(prefix+"idle", "GPUs of "+of+" of which nobody has any part.", func(g *gpuGroup) int64 { return g.Idle }),
+		telemetry.Gauge(prefix+"allocated_ratio", "Part of the GPUs of "+of+" that is given out; of a shared GPU the scarcer one of memory and compute counts.",
+			func(g *gpuGroup) float64 { return micro(g.Allocated()) }),
+		telemetry.Gauge(prefix+"shared_free_ratio", "Part of the free GPU memory of "+of+" that lies on shared GPUs, where no whole GPU can be had: FRAGMENTED of muster gpu list.",
+			func(g *gpuGroup) float64 { return float64(g.sharedMiB) / float64(max(g.freeMiB, 1)) }),
+		telemetry.Gauge(prefix+"fragmentation_ratio", "Part of what is free of "+of+" that requests like those that run could not use: too little on each GPU, too few GPUs together, another model, or no CPU beside them.",
+			func(g *gpuGroup) float64 { return micro(g.Fragmentation()) }),
+		telemetry.Gauge(prefix+"pressure_ratio", "Part of the GPUs of "+of+" that is given out, or free and of no use to requests like those that run; at 1 nothing more fits.",
+			func(g *gpuGroup) float64 { return micro(g.Pressure()) }),
+	}.Labelled(labels...)
 }
+
+var (
+	gpuOfNode    = gpuTable("muster_node_gpu_", "a node", "node", "node_id")
+	gpuOfModel   = gpuTable("muster_model_gpu_", "one model in a node pool", "pool", "model")
+	gpuOfCluster = gpuTable("muster_cluster_gpu_", "the cluster")
+)
 
 func micro(n int64) float64 { return float64(n) / model.Micro }
 
-// Metrics are the measurements with labels that a server offers: how GPUs are used, by node, by pool and model, and over
-// all. They are computed from the newest state when somebody asks; followers tell the same as the leader.
-func (s *Server) Metrics() (out []telemetry.Figure) {
+// gpuMetrics gives how GPUs are used, by node, by node pool and model, and over all. It is computed from the newest state on
+// request; followers give the same as the leader.
+func (s *Server) gpuMetrics(out *telemetry.Samples) {
 	p := s.Published()
 	if p == nil || p.View == nil {
-		return nil
+		return
 	}
 	type key struct{ pool, model string }
 	var all gpuGroup
 	models := map[key]*gpuGroup{}
-	tell := func(prefix string, g *gpuGroup, labels ...string) {
-		for _, m := range gpuMeasures {
-			out = append(out, telemetry.Figure{Name: prefix + m.name, Help: m.help, Labels: labels, Value: m.of(g)})
-		}
-	}
 	p.View.GPUs(nil, func(n *model.NodeGPUs) bool {
 		if !n.Node.Ready() {
 			return true
@@ -78,27 +81,26 @@ func (s *Server) Metrics() (out []telemetry.Figure) {
 			models[k].add(x)
 			all.add(x)
 		}
-		tell("muster_node_gpu_", &here, "node", n.Node.Name, "node_id", n.Node.ID.String())
+		gpuOfNode.Give(out, &here, n.Node.Name, n.Node.ID.String())
 		return true
 	})
 	for _, k := range slices.SortedFunc(maps.Keys(models), func(a, b key) int { return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.model, b.model)) }) {
-		tell("muster_model_gpu_", models[k], "pool", k.pool, "model", k.model)
+		gpuOfModel.Give(out, models[k], k.pool, k.model)
 	}
-	tell("muster_cluster_gpu_", &all)
-	return out
+	gpuOfCluster.Give(out, &all)
 }
 
-// reservationMetrics count what became of what blocked jobs were promised (D20), in this term of the leader.
+// reservationMetrics count what became of the reservations of jobs that wait (D20), while this server led.
 type reservationMetrics struct {
 	Made    int64
 	Earlier int64 // moved to an earlier time
 	Later   int64 // moved to a later time
-	Kept    int64 // the job was placed by the time it was promised
+	Kept    int64 // the job was placed by the reserved time
 	Late    int64 // it was placed later
-	Dropped int64 // given up: the job ended, or needs no promise any more
+	Dropped int64 // the job ended, or needs no reservation any more
 }
 
-// Feed counts what a batch of the log changed; waits tells whether a job still waits after it.
+// feed counts what a batch of the log changed; waits reports whether a job still waits after it.
 func (c *reservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) bool) {
 	for i := range d.Reserved {
 		a, b := d.Reserved[i].Before, d.Reserved[i].After
@@ -117,6 +119,23 @@ func (c *reservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) b
 			c.Kept++
 		default:
 			c.Late++
+		}
+	}
+}
+
+// feed counts what a batch of the log changed of preemptions and gangs.
+func (f *PassMetrics) feed(d *structs.Delta) {
+	for _, c := range d.Preempted {
+		if c.After != nil {
+			f.Preempted += c.After.Total
+		}
+		if c.Before != nil {
+			f.Preempted -= c.Before.Total
+		}
+	}
+	for _, c := range d.Rosters {
+		if c.Before != nil && c.After != nil {
+			f.GangRestarts += max(0, c.After.StartedAgain()-c.Before.StartedAgain())
 		}
 	}
 }

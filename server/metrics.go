@@ -1,21 +1,52 @@
 package server
 
 import (
+	"maps"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/telemetry"
+	"github.com/muster-sched/muster/server/nodes"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
-// metrics are the counters behind Stats.
+// metrics are the counters and histograms of a server, and the set of all its metrics.
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
 	streams                                   atomic.Int64
-	vouching                                  atomic.Int64                                  // questions to the leader in flight
-	observe                                   func(method, code string, took time.Duration) // Config.ObserveRPC
+	vouching                                  atomic.Int64 // questions to the leader in flight
+
+	set                  telemetry.Set
+	rpc                  *telemetry.Histogram
+	apply, pass, commit  *telemetry.Histogram // seconds
+	planDepth, planPlans *telemetry.Histogram // of a log entry that is sent
 }
+
+// declare makes the set. The tables are below and in cluster_metrics.go and gpu_metrics.go.
+func (m *metrics) declare(s *Server) {
+	m.rpc = m.set.Histogram("muster_rpc_request_seconds", "Time to answer remote procedure calls, blocking queries included.", telemetry.Latency, "method", "code")
+	m.apply = m.set.Histogram("muster_server_apply_seconds", "Time to apply a batch of log entries and to publish the state.", telemetry.Latency)
+	m.pass = m.set.Histogram("muster_server_pass_seconds", "Time to compute a scheduling pass of a node pool.", telemetry.Latency)
+	m.commit = m.set.Histogram("muster_server_plan_commit_seconds", "Time from sending a log entry of plans to its answer.", telemetry.Latency)
+	m.planDepth = m.set.Histogram("muster_server_plan_depth", "Log entries of plans in flight when one is sent, the new one included.", telemetry.Counts)
+	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
+	m.set.Read(func(out *telemetry.Samples) {
+		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.PassMetrics(), s.beats.Metrics(), s.RaftStats()})
+	}, serverMetrics)
+	m.set.Read(func(out *telemetry.Samples) {
+		if c := s.clusterMetrics(); c != nil {
+			clusterTable.Give(out, c)
+		}
+	}, clusterTable)
+	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
+}
+
+// Metrics returns all metrics of the server.
+func (s *Server) Metrics() *telemetry.Set { return &s.metrics.set }
 
 // Call implements rpc.Metrics.
 func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, took time.Duration, in, out int) {
@@ -23,14 +54,141 @@ func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, too
 	if code != "" && code != structs.CodeDenied {
 		m.failed.Add(1)
 	}
-	if m.observe == nil {
-		return
-	}
 	if methods.Find(method) == nil {
 		method = "unknown" // callers choose names, and each name is a time series
 	}
-	m.observe(method, string(code), took)
+	m.rpc.Observe(took.Seconds(), method, string(code))
 }
 
 // Refused implements rpc.Metrics.
 func (m *metrics) Refused(reason string) { m.refused.Add(1) }
+
+// serverReading is what the metrics of a server's own work are read from.
+type serverReading struct {
+	s     *Server
+	rep   replica.Stats
+	pass  PassMetrics
+	beats nodes.HeartbeatMetrics
+	raft  map[string]string
+}
+
+type (
+	reading = *serverReading
+	table   = telemetry.Table[reading]
+)
+
+func counter(name, help string, read func(r reading) int64) telemetry.Row[reading] {
+	return telemetry.Counter(name, help, read)
+}
+
+func gauge(name, help string, read func(r reading) float64) telemetry.Row[reading] {
+	return telemetry.Gauge(name, help, read)
+}
+
+// raftGauge declares a number among raft's statistics.
+func raftGauge(name, help, key string) telemetry.Row[reading] {
+	return gauge(name, help, func(r reading) float64 {
+		v, err := strconv.ParseFloat(r.raft[key], 64)
+		return telemetry.Known(v, err == nil)
+	})
+}
+
+// serverMetrics are the metrics of a server's own work. Counters begin with the process and go on over terms of leadership;
+// what only a leader does does not grow on other servers.
+var serverMetrics = table{
+	gauge("muster_server_leader", "Whether this server leads: 1 or 0.", func(r reading) float64 { return telemetry.Bool(r.s.IsLeader()) }),
+	gauge("muster_server_healthy", "Whether the leader's autopilot finds all servers healthy: 1 or 0.", func(r reading) float64 { return telemetry.Bool(!r.s.members.Unhealthy.Load()) }),
+	gauge("muster_server_quarantined", "Whether this server distrusts its own state: 1 or 0.", func(r reading) float64 { return telemetry.Bool(r.s.replica.Quarantined() != "") }),
+	gauge("muster_server_last_contact_seconds", "Time since this server heard from the leader.", func(r reading) float64 { return r.s.lastContact().Seconds() }),
+	counter("muster_server_leaderships_total", "Terms in which this server began to lead.", func(r reading) int64 { return r.s.lead.gains.Load() }),
+
+	gauge("muster_server_applied_index", "Index of the newest log entry that was applied.", func(r reading) float64 { return float64(r.s.Published().Index) }),
+	gauge("muster_server_apply_gap", "Committed log entries that are not applied yet.", func(r reading) float64 { return float64(r.rep.Gap) }),
+	counter("muster_server_apply_entries_total", "Log entries applied.", func(r reading) int64 { return r.rep.Entries }),
+	counter("muster_server_snapshots_total", "Snapshots of the state written.", func(r reading) int64 { return r.rep.Snapshots }),
+	gauge("muster_server_log_bytes", "Log applied since the last snapshot.", func(r reading) float64 { return float64(r.rep.LogBytes) }),
+	counter("muster_server_proposed_total", "Commands proposed to the log.", func(r reading) int64 { return r.rep.Proposed }),
+	counter("muster_server_proposals_refused_total", "Commands refused because too many waited for the log.", func(r reading) int64 { return r.rep.Refused }),
+	gauge("muster_server_view_chunks_copied", "Parts of the scheduler's view of the nodes that the newest state did not share with the one before.", func(r reading) float64 { return float64(r.s.Published().View.ChunksCopied()) }),
+	raftGauge("muster_raft_term", "Raft's term.", "term"),
+	raftGauge("muster_raft_last_log_index", "Index of the last entry in raft's log.", "last_log_index"),
+	raftGauge("muster_raft_commit_index", "Index of the last entry that raft knows as committed.", "commit_index"),
+	raftGauge("muster_raft_applied_index", "Index of the last entry that raft gave to the state machine.", "applied_index"),
+	raftGauge("muster_raft_last_snapshot_index", "Index of raft's last snapshot.", "last_snapshot_index"),
+	raftGauge("muster_raft_fsm_pending", "Batches of entries that wait for the state machine.", "fsm_pending"),
+
+	counter("muster_server_rpc_calls_total", "Remote procedure calls answered.", func(r reading) int64 { return r.s.metrics.calls.Load() }),
+	counter("muster_server_rpc_denied_total", "Remote procedure calls denied to their caller.", func(r reading) int64 { return r.s.metrics.denied.Load() }),
+	counter("muster_server_rpc_failed_total", "Remote procedure calls that failed, denied ones left out.", func(r reading) int64 { return r.s.metrics.failed.Load() }),
+	counter("muster_server_rpc_forwarded_total", "Remote procedure calls forwarded to another server or a node.", func(r reading) int64 { return r.s.metrics.forwarded.Load() }),
+	counter("muster_server_rpc_refused_total", "Connections and streams turned away.", func(r reading) int64 { return r.s.metrics.refused.Load() }),
+	gauge("muster_server_rpc_sessions", "Sessions of agents to this server.", func(r reading) float64 { return float64(r.s.rpc.Sessions()) }),
+	gauge("muster_server_node_sessions", "Sessions through which this server reaches a node.", func(r reading) float64 { return float64(r.s.nodes.Count()) }),
+	counter("muster_server_reads_total", "Queries of the state.", func(r reading) int64 { return r.s.hub.Reads.Load() }),
+	gauge("muster_server_blocking_queries", "Queries that wait for a change.", func(r reading) float64 { return float64(r.s.hub.Watches.Load()) }),
+	gauge("muster_server_event_streams", "Event streams that are open.", func(r reading) float64 { return float64(r.s.metrics.streams.Load()) }),
+
+	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
+	counter("muster_server_heartbeats_missed_total", "Nodes that missed their heartbeats and went down.", func(r reading) int64 { return r.beats.Missed }),
+	counter("muster_server_heartbeat_stalls_total", "Times this server was too late itself to judge heartbeats.", func(r reading) int64 { return r.beats.Stalls }),
+
+	counter("muster_server_broker_passes_total", "Scheduling passes begun.", func(r reading) int64 { return r.pass.Broker.Passes }),
+	counter("muster_server_broker_taken_total", "Jobs given to passes.", func(r reading) int64 { return r.pass.Broker.Taken }),
+	counter("muster_server_broker_coalesced_total", "Evaluations answered by another evaluation of the same pass.", func(r reading) int64 { return r.pass.Broker.Coalesced }),
+	counter("muster_server_broker_unblocked_total", "Blocked jobs made ready by an event.", func(r reading) int64 { return r.pass.Broker.Unblocked }),
+	counter("muster_server_broker_skipped_total", "Events that unblocked none of the blocked jobs of their node pool.", func(r reading) int64 { return r.pass.Broker.Skipped }),
+	counter("muster_server_broker_raced_total", "Jobs that would have blocked on a state older than an event that unblocks them, and were decided again.", func(r reading) int64 { return r.pass.Broker.Raced }),
+	counter("muster_server_broker_refused_total", "Jobs decided again because a plan of theirs was refused.", func(r reading) int64 { return r.pass.Broker.Refused }),
+	counter("muster_server_broker_speculated_total", "Jobs decided before their registration was committed.", func(r reading) int64 { return r.pass.Broker.Speculated }),
+	gauge("muster_server_broker_ready", "Jobs that are ready to be decided.", func(r reading) float64 { return float64(r.pass.Holding.Ready) }),
+	gauge("muster_server_broker_blocked", "Jobs that are blocked until an event.", func(r reading) float64 { return float64(r.pass.Holding.Blocked) }),
+	gauge("muster_server_broker_delayed", "Evaluations that wait for a time.", func(r reading) float64 { return float64(r.pass.Holding.Delayed) }),
+	gauge("muster_server_broker_in_flight", "Jobs that are being decided or written.", func(r reading) float64 { return float64(r.pass.Holding.Flight) }),
+
+	counter("muster_server_plans_total", "Plans put into the log.", func(r reading) int64 { return r.pass.Planner.Plans }),
+	counter("muster_server_plan_entries_total", "Log entries that plans took.", func(r reading) int64 { return r.pass.Planner.Entries }),
+	counter("muster_server_plan_places_total", "Placements committed.", func(r reading) int64 { return r.pass.Planner.Places }),
+	counter("muster_server_plan_parts_refused_total", "Parts of plans refused before the log.", func(r reading) int64 { return r.pass.Planner.PartsRefused }),
+	counter("muster_server_plan_parts_stale_total", "Parts of plans refused by the state machine, because a node had changed.", func(r reading) int64 { return r.pass.Planner.PartsStale }),
+	counter("muster_server_plan_refreshes_total", "Plans with a refused part.", func(r reading) int64 { return r.pass.Planner.Refreshes }),
+	counter("muster_server_plan_unknown_total", "Plans whose outcome was lost with leadership.", func(r reading) int64 { return r.pass.Planner.Unknown }),
+	gauge("muster_server_plan_depth_max", "Most log entries of plans in flight at a time, since the process began.", func(r reading) float64 { return float64(r.pass.Planner.DepthMax) }),
+	gauge("muster_server_plan_entry_plans_max", "Most plans in one log entry, since the process began.", func(r reading) float64 { return float64(r.pass.Planner.PlansMax) }),
+
+	counter("muster_server_backfilled_jobs_total", "Jobs placed while capacity was reserved for others.", func(r reading) int64 { return r.pass.Backfilled }),
+	counter("muster_server_preempted_jobs_total", "Jobs preempted for others.", func(r reading) int64 { return r.pass.Preempted }),
+	counter("muster_server_gang_restarts_total", "Gangs started again.", func(r reading) int64 { return r.pass.GangRestarts }),
+	counter("muster_server_reservations_made_total", "Reservations made for jobs that wait.", func(r reading) int64 { return r.pass.Reservations.Made }),
+	counter("muster_server_reservations_moved_earlier_total", "Reservations moved to an earlier time.", func(r reading) int64 { return r.pass.Reservations.Earlier }),
+	counter("muster_server_reservations_moved_later_total", "Reservations moved to a later time, mostly because work ran longer than it was expected to.", func(r reading) int64 { return r.pass.Reservations.Later }),
+	counter("muster_server_reservations_kept_total", "Jobs placed by the time of their reservation.", func(r reading) int64 { return r.pass.Reservations.Kept }),
+	counter("muster_server_reservations_late_total", "Jobs placed after the time of their reservation.", func(r reading) int64 { return r.pass.Reservations.Late }),
+	counter("muster_server_reservations_dropped_total", "Reservations dropped, because the job ended or others got ahead by the order of the queue.", func(r reading) int64 { return r.pass.Reservations.Dropped }),
+	counter("muster_server_decision_panics_total", "Decisions about a job that failed by a fault of the server.", func(r reading) int64 { return r.pass.Panics }),
+	counter("muster_server_decision_reloads_total", "Times the queue was built from the state.", func(r reading) int64 { return r.pass.Reloads }),
+
+	counter("muster_server_duty_commands_total", "Commands written by the leader's duties.", func(r reading) int64 { return r.s.decide.duties.written.Load() }),
+	counter("muster_server_duty_refused_total", "Commands of duties refused because the state had moved on.", func(r reading) int64 { return r.s.decide.duties.refused.Load() }),
+	counter("muster_server_duty_retries_total", "Times a duty's command could not be written.", func(r reading) int64 { return r.s.decide.duties.retried.Load() }),
+}
+
+// Stats describe this server by name, for agent-info: its metrics without labels, and what is no number.
+func (s *Server) Stats() map[string]string {
+	out := s.metrics.set.Stats()
+	addr, id := s.Leader()
+	maps.Copy(out, map[string]string{
+		"server":        "true",
+		"leader":        strconv.FormatBool(s.IsLeader()),
+		"leader_addr":   addr,
+		"leader_id":     id,
+		"bootstrap":     strconv.FormatBool(s.cfg.BootstrapExpect == 1),
+		"known_regions": strconv.Itoa(len(s.members.Regions())),
+		"last_contact":  s.lastContact().Round(time.Millisecond).String(),
+		"healthy":       strconv.FormatBool(!s.members.Unhealthy.Load()),
+		"quarantined":   strconv.FormatBool(s.replica.Quarantined() != ""),
+	})
+	return out
+}
+
+// RaftStats returns raft's own statistics, and the backend of its log.
+func (s *Server) RaftStats() map[string]string { return s.replica.RaftStats() }

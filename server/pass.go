@@ -65,7 +65,8 @@ type decider struct {
 	idle       atomic.Bool // nothing is being decided or written: read by ProposeJob
 	lost       bool        // leadership is gone: nothing new is begun
 	metrics    PassMetrics
-	counted    time.Time // when figures.Holding was last filled in
+	stale      bool      // metrics.Holding is to be filled in again
+	counted    time.Time // when metrics.Holding was last filled in
 }
 
 // answering gathers what became of the plans of one job.
@@ -96,32 +97,20 @@ type landed struct {
 	began time.Time
 }
 
-// PassMetrics count what the service did in this term. Times are in nanoseconds.
+// PassMetrics count what the service did since the process began, over all terms in which this server led.
 type PassMetrics struct {
-	Term         uint64
 	Broker       broker.Counters
 	Planner      planner.Counters
-	Holding      broker.Len // at most a second old while things happen
+	Holding      broker.Len // at most a second old; zero while this server does not lead
 	Panics       int64      // decisions that panicked
 	Reloads      int64      // times the queue was rebuilt from state
-	PassNs       int64      // computing, over all passes
-	CommitNs     int64      // from sending an entry to its answer, over all entries
-	Batches      int64      // plan entries answered
-	Passed       int64      // jobs that were placed while capacity was promised to others: backfilled
+	Backfilled   int64      // jobs that were placed while capacity was reserved for others
+	Preempted    int64      // jobs that were preempted
+	GangRestarts int64      // gangs that were started again
 	Reservations reservationMetrics
 }
 
-// PlansPerEntry is the mean number of plans in a log entry.
-func (f *PassMetrics) PlansPerEntry() float64 {
-	return float64(f.Planner.Plans) / float64(max(f.Planner.Entries, 1))
-}
-
-// Depth is the mean number of plan entries in flight, the new one included, when one is sent.
-func (f *PassMetrics) Depth() float64 {
-	return float64(f.Planner.DepthSum) / float64(max(f.Planner.Entries, 1))
-}
-
-// PassMetrics are those of the current (or last) term in which this server led.
+// PassMetrics are the counts of this moment.
 func (s *Server) PassMetrics() PassMetrics {
 	if f := s.decide.metrics.Load(); f != nil {
 		return *f
@@ -143,8 +132,9 @@ func (s *Server) runScheduler(ctx context.Context, term uint64) error {
 		s: s, term: term, planner: planner.New(planner.Limits{}),
 		decided: make(chan decided), landed: make(chan landed), specs: make(chan speculation, 256), asks: make(chan func(), 64),
 		ended: make(chan struct{}),
-		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[structs.PoolName]structs.NodeID{}, metrics: PassMetrics{Term: term},
+		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[structs.PoolName]structs.NodeID{}, metrics: s.PassMetrics(),
 	}
+	p.planner.Counters = p.metrics.Planner
 	sub := s.Subscribe("passes", passSubscription)
 	defer s.Unsubscribe(sub)
 	p.load(s.Published())
@@ -152,6 +142,7 @@ func (s *Server) runScheduler(ctx context.Context, term uint64) error {
 	defer close(p.ended)
 	defer s.decide.decider.CompareAndSwap(p, nil)
 	err := p.run(ctx, sub)
+	p.counted, p.metrics.Holding = time.Now(), broker.Len{}
 	p.publish()
 	if err != nil {
 		pause(ctx, lostPause)
@@ -176,6 +167,9 @@ func (p *decider) now() structs.LogTime {
 func (p *decider) load(pub *replica.Published) {
 	p.pub = pub
 	p.metrics.Reloads++
+	if p.broker != nil {
+		p.metrics.Broker = p.broker.Counters
+	}
 	p.contenders = loadContenders(pub.Snapshot)
 	p.strict = nobodyPasses(pub.Snapshot)
 	p.broker = broker.New(broker.Limits{}, broker.Env{
@@ -185,6 +179,7 @@ func (p *decider) load(pub *replica.Published) {
 		Competition: func(domain structs.PoolName) bool { return p.strict || p.contenders.has(domain) },
 		Reserved:    p.reservedJobs,
 	})
+	p.broker.Counters = p.metrics.Broker
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)
@@ -213,6 +208,9 @@ func (p *decider) run(ctx context.Context, sub *replica.Subscription) error {
 		wait := time.Hour
 		if at, ok := p.broker.NextWake(); ok && !p.broker.Paused() {
 			wait = max(at.Sub(now), time.Millisecond)
+		}
+		if p.stale {
+			wait = min(wait, time.Second)
 		}
 		timer.Reset(wait)
 		select {
@@ -269,6 +267,7 @@ func (p *decider) feed(sub *replica.Subscription) bool {
 		p.broker.Feed(&a.Delta, p.now())
 		p.s.decide.predictor.feed(&a.Delta, a.Snapshot)
 		p.s.decide.history.feed(&a.Delta)
+		p.metrics.feed(&a.Delta)
 		p.metrics.Reservations.feed(&a.Delta, func(k structs.JobKey) bool {
 			w := a.Snapshot.Workload(k)
 			return w != nil && w.Waiting > 0
@@ -423,14 +422,14 @@ func schedule(in scheduler.Input, pol search.Policy, before func(scheduler.Input
 // propose hands what a pass decided to the planner.
 func (p *decider) propose(d decided) {
 	now := p.now()
-	p.metrics.PassNs += int64(d.took)
+	p.s.metrics.pass.Observe(d.took.Seconds())
 	p.cursors[d.pass.Domain] = d.plan.Cursor
 	p.broker.EndPass(d.pass.ID)
 	p.broker.WakeAt(d.pass.Domain, wakeAt(&d, now))
 	p.s.decide.reports.keep(&d.report)
 	for i := range d.report.Workloads {
 		if d.report.Workloads[i].Passed {
-			p.metrics.Passed++
+			p.metrics.Backfilled++
 		}
 	}
 	spec := map[structs.JobKey]bool{}
@@ -498,6 +497,9 @@ func (p *decider) send() {
 		if !ok {
 			return
 		}
+		depth, _ := p.planner.Depth()
+		p.s.metrics.planDepth.Observe(float64(depth))
+		p.s.metrics.planPlans.Observe(float64(len(b.Entries)))
 		cmd := structs.Command{By: structs.Submitter{Name: "scheduler"}, Body: &structs.PlansCommand{Entries: b.Entries}}
 		p.write(landed{seq: b.Seq}, cmd)
 	}
@@ -526,8 +528,7 @@ func (p *decider) answer(l landed) {
 		p.answerFailed(l, now)
 		return
 	}
-	p.metrics.Batches++
-	p.metrics.CommitNs += int64(time.Since(l.began))
+	p.s.metrics.commit.Observe(time.Since(l.began).Seconds())
 	var answers []planner.Answer
 	switch code := structs.CodeOf(l.err); {
 	case l.err == nil && l.res.Err == nil:
@@ -624,9 +625,9 @@ func (p *decider) answerFailed(l landed, now structs.LogTime) {
 	}
 }
 
-// publish makes the figures visible.
+// publish makes the counts visible.
 func (p *decider) publish() {
-	if time.Since(p.counted) > time.Second { // it looks at every entry
+	if p.stale = time.Since(p.counted) < time.Second; !p.stale { // it looks at every entry
 		p.counted, p.metrics.Holding = time.Now(), p.broker.Len()
 	}
 	f := p.metrics

@@ -121,10 +121,13 @@ func BenchmarkPlacements(b *testing.B) {
 			}
 			f := s.PassMetrics()
 			b.ReportMetric(float64(n*count)/time.Since(began).Seconds(), "placements/s")
-			b.ReportMetric(f.PlansPerEntry(), "plans/entry")
-			b.ReportMetric(f.Depth(), "depth")
-			b.ReportMetric(float64(f.PassNs)/float64(max(f.Broker.Taken, 1))/1000, "us-decide/job")
-			b.ReportMetric(float64(f.CommitNs)/float64(max(f.Batches, 1))/1e6, "ms-commit")
+			entries := float64(max(f.Planner.Entries, 1))
+			_, deciding := s.metrics.pass.Count()
+			commits, committing := s.metrics.commit.Count()
+			b.ReportMetric(float64(f.Planner.Plans)/entries, "plans/entry")
+			b.ReportMetric(float64(f.Planner.DepthSum)/entries, "depth")
+			b.ReportMetric(deciding*1e6/float64(max(f.Broker.Taken, 1)), "us-decide/job")
+			b.ReportMetric(committing*1e3/float64(max(commits, 1)), "ms-commit")
 		})
 	}
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -169,34 +168,4 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 		return nil, err
 	}
 	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: string(name), Policy: pol, Input: data}, nil
-}
-
-// addDecisionStats adds what the deciding services count to the agent's figures.
-func (s *Server) addDecisionStats(out map[string]string) {
-	f, h := s.PassMetrics(), s.beats.Metrics()
-	c, e := s.clusterMetrics(), s.Predictions()
-	for i, name := range clusterMetricNames {
-		out[name] = strconv.FormatInt(c[i], 10)
-	}
-	for name, v := range map[string]int64{
-		"broker_passes": f.Broker.Passes, "broker_taken": f.Broker.Taken, "broker_coalesced": f.Broker.Coalesced,
-		"broker_cured": f.Broker.Unblocked, "broker_skipped": f.Broker.Skipped, "broker_raced": f.Broker.Raced,
-		"broker_refused": f.Broker.Refused, "broker_speculated": f.Broker.Speculated,
-		"broker_ready": int64(f.Holding.Ready), "broker_blocked": int64(f.Holding.Blocked),
-		"broker_delayed": int64(f.Holding.Delayed), "broker_in_flight": int64(f.Holding.Flight),
-		"plan_entries": f.Planner.Entries, "plans": f.Planner.Plans, "plans_per_entry_max": f.Planner.PlansMax,
-		"plan_depth_sum": f.Planner.DepthSum, "plan_depth_max": f.Planner.DepthMax, "plan_places": f.Planner.Places,
-		"plan_parts_refused": f.Planner.PartsRefused, "plan_parts_stale": f.Planner.PartsStale,
-		"plan_refreshes": f.Planner.Refreshes, "plan_unknown": f.Planner.Unknown,
-		"pass_nanoseconds": f.PassNs, "plan_commit_nanoseconds": f.CommitNs, "plan_commits": f.Batches,
-		"backfilled_jobs": f.Passed, "promises_made": f.Reservations.Made, "promises_moved_earlier": f.Reservations.Earlier, "promises_moved_later": f.Reservations.Later,
-		"promises_kept": f.Reservations.Kept, "promises_late": f.Reservations.Late, "promises_dropped": f.Reservations.Dropped,
-		"run_times_ended": e.N + e.Unknown, "run_times_predicted": e.N, "run_times_underestimated": e.Under,
-		"run_times_median_factor_thousandths": e.MedianFactor(), "run_times_mean_error_seconds": int64(e.MeanAbsolute().Seconds()),
-		"decision_panics": f.Panics, "decision_reloads": f.Reloads,
-		"duty_commands": s.decide.duties.written.Load(), "duty_refused": s.decide.duties.refused.Load(), "duty_retries": s.decide.duties.retried.Load(),
-		"heartbeats": h.Beats, "heartbeats_missed": h.Missed, "heartbeat_stalls": h.Stalls,
-	} {
-		out[name] = strconv.FormatInt(v, 10)
-	}
 }

@@ -74,6 +74,7 @@ func New(cfg Config) (s *Server, err error) {
 	}
 	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
 	s.ring = events.NewRing()
 	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: cfg.Now, Published: s.Published})
@@ -81,6 +82,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
+		Applied: func(took time.Duration) { s.metrics.apply.Observe(took.Seconds()) },
 	})
 	s.observed = nodes.NewObservations(s.Propose)
 	s.beats = nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane})
@@ -96,7 +98,6 @@ func New(cfg Config) (s *Server, err error) {
 		return nil, err
 	}
 
-	s.metrics.observe = cfg.ObserveRPC
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
 	s.register()

@@ -12,22 +12,6 @@ type Activity struct {
 	Engine    int64  // any of the above computed or drew
 }
 
-// figures lists the measurements under the names of NVIDIA's exporter.
-func (a *Activity) figures(add func(name, help string, value float64, known bool)) {
-	for _, f := range []struct {
-		name, help string
-		value      int64
-	}{
-		{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Part of the time in which the GPU computed or drew.", a.Engine},
-		{"DCGM_FI_PROF_SM_ACTIVE", "Part of the time in which a multiprocessor had work, on average over all.", a.SM},
-		{"DCGM_FI_PROF_SM_OCCUPANCY", "Work of the multiprocessors, as a part of what they can have at once.", a.Occupancy},
-		{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Part of the time in which tensor cores computed.", a.Tensor},
-		{"DCGM_FI_PROF_DRAM_ACTIVE", "Part of the time in which the GPU's memory was read or written.", a.DRAM},
-	} {
-		add(f.name, f.help, float64(f.value)/1000, f.value >= 0)
-	}
-}
-
 // activities returns the activity of whole GPUs and of MIG instances, by UUID, where it is known.
 func activities(samples []Sample) map[string]*Activity {
 	out := map[string]*Activity{}

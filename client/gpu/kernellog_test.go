@@ -82,12 +82,10 @@ func TestKernelLog(t *testing.T) {
 	if r := <-reports; r.XID != 13 {
 		t.Errorf("the same error was told twice: %+v", r)
 	}
-	for _, d := range n.Figures() {
-		for _, x := range d.Figures {
-			want := map[string]float64{s.GPUs[0].UUID: 13, s.GPUs[1].UUID: 79}[d.Labels[3]]
-			if x.Name == "DCGM_FI_DEV_XID_ERRORS" && x.Value != want || x.Name == "DCGM_FI_DEV_POWER_USAGE" && x.Value != 70 {
-				t.Errorf("figure %+v of %v", x, d.Labels)
-			}
+	for _, x := range samples(n) {
+		want := map[string]float64{s.GPUs[0].UUID: 13, s.GPUs[1].UUID: 79}[x.Values[2]]
+		if x.Name == "DCGM_FI_DEV_XID_ERRORS" && x.Value != want || x.Name == "DCGM_FI_DEV_POWER_USAGE" && x.Value != 70 {
+			t.Errorf("%s is %v, of %v", x.Name, x.Value, x.Values)
 		}
 	}
 }

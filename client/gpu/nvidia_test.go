@@ -161,11 +161,9 @@ func TestErrorsThatTheOperatorDecides(t *testing.T) {
 	if want := map[int64]bool{74: true, 95: false, 31: true}; !reflect.DeepEqual(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
-	for _, d := range n.Figures() {
-		for _, x := range d.Figures {
-			if x.Name == "DCGM_FI_DEV_XID_ERRORS" && x.Value == 0 {
-				t.Errorf("the metrics know of no error of %v", d.Labels)
-			}
+	for _, x := range samples(n) {
+		if x.Name == "DCGM_FI_DEV_XID_ERRORS" && x.Value == 0 {
+			t.Errorf("the metrics know of no error of %v", x.Values)
 		}
 	}
 }

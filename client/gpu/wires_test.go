@@ -10,18 +10,21 @@ import (
 
 	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
+	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/structs"
 )
 
+// samples returns all metrics of the GPUs of a node.
+func samples(n *NVIDIA) (out telemetry.Samples) {
+	n.Metrics(&out, "here")
+	return out
+}
+
 // figure returns what the metrics say of a GPU; the bool is whether they say anything.
 func figure(n *NVIDIA, uuid, name string) (float64, bool) {
-	for _, d := range n.Figures() {
-		if slices.Contains(d.Labels, uuid) {
-			for _, f := range d.Figures {
-				if f.Name == name {
-					return f.Value, true
-				}
-			}
+	for _, x := range samples(n) {
+		if x.Name == name && slices.Contains(x.Values, uuid) {
+			return x.Value, true
 		}
 	}
 	return 0, false

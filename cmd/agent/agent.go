@@ -62,9 +62,10 @@ type Config struct {
 	Encrypt         []byte // gossip key
 	Insecure        bool   // the configuration spells out that it is insecure
 
-	ConnsPerIP  int            // of the HTTP API; 0 is 100, negative no limit
-	RPCPerIP    int            // connections of one address to the RPC port; 0 is its default
-	EnableDebug bool           // pprof without a token
+	ConnsPerIP  int  // of the HTTP API; 0 is 100, negative no limit
+	RPCPerIP    int  // connections of one address to the RPC port; 0 is its default
+	EnableDebug bool // pprof without a token
+	Telemetry   telemetry.Sinks
 	Effective   map[string]any // configuration for /v1/agent/self, without secrets
 	LeaveOnTerm bool           // leave the cluster on SIGTERM
 
@@ -112,6 +113,7 @@ type Agent struct {
 
 	listener net.Listener // HTTP
 	unix     net.Listener // HTTP for users of this machine
+	requests *telemetry.Histogram
 	http     *http.Server
 	logins   *logins
 	started  time.Time
@@ -159,13 +161,8 @@ func New(cfg Config) (a *Agent, err error) {
 			return a, fmt.Errorf("tls: %w", err)
 		}
 	}
-	if a.tel, err = telemetry.New(a.stats); err != nil {
+	if a.tel, err = telemetry.New(cfg.Telemetry); err != nil {
 		return a, err
-	}
-	for _, figures := range []func() []telemetry.Figure{a.gpuFigures, a.serverFigures} {
-		if err := a.tel.Collect(figures); err != nil {
-			return a, err
-		}
 	}
 	if a.listener, err = net.Listen("tcp", cfg.HTTP); err != nil {
 		return a, fmt.Errorf("HTTP address %s: %w", cfg.HTTP, err)
@@ -188,6 +185,9 @@ func New(cfg Config) (a *Agent, err error) {
 	default:
 		return a, errors.New("neither server nor client is enabled: set server { enabled = true }, client { enabled = true }, or start with -dev")
 	}
+	if err := a.openMetrics(); err != nil {
+		return a, err
+	}
 	return a, a.openHTTP()
 }
 
@@ -202,7 +202,6 @@ func (a *Agent) openServer() error {
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
 		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
-		ObserveRPC: a.tel.ObserveRPC,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)
@@ -318,7 +317,7 @@ func (a *Agent) openClient() error {
 
 func (a *Agent) openHTTP() error {
 	api := nomadlike.New(nomadlike.Config{
-		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.tel.ObserveHTTP,
+		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.observeHTTP,
 	})
 	a.logins = newLogins(a)
 	a.http = nomadlike.NewHTTPServer(a.logins.handler(api), a.log.Named("http"))
@@ -403,6 +402,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.gossip != nil {
 		run("gossip", func() error { a.joinLoop(ctx); return nil })
 	}
+	run("telemetry", func() error { a.tel.Run(ctx); return nil })
 	run("http", serve(a.listener))
 	if a.unix != nil {
 		run("http", serve(a.unix))
@@ -483,6 +483,9 @@ func (a *Agent) Close() error {
 				_ = a.super.Shutdown(context.Background())
 			}
 			a.super.Close()
+		}
+		if a.tel != nil {
+			a.tel.Close()
 		}
 		if a.networks != nil {
 			if a.cfg.Dev {

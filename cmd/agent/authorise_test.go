@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 // live runs a dev agent with tokens demanded, in this process, and gives the address of its HTTP API.
 func live(t *testing.T) string {
 	t.Helper()
+	cfg, port := devConfig(t, `"acl": {"enabled": true}`)
+	return startAgent(t, cfg, port)
+}
+
+// devConfig is the configuration of a dev agent with these settings (JSON), and the port of its HTTP API.
+func devConfig(t *testing.T, settings string) (Config, int) {
+	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	var ports [3]int
@@ -46,7 +53,11 @@ func live(t *testing.T) string {
 		held[i], ports[i] = l, l.Addr().(*net.TCPAddr).Port
 	}
 	file := filepath.Join(dir, "agent.json")
-	conf := fmt.Sprintf(`{"name": "one", "log_level": "ERROR", "ports": {"http": %d, "rpc": %d, "serf": %d}, "acl": {"enabled": true}, "limits": {"http_max_conns_per_client": 500}}`, ports[0], ports[1], ports[2])
+	conf := fmt.Sprintf(`{"name": "one", "log_level": "ERROR", "ports": {"http": %d, "rpc": %d, "serf": %d}, "limits": {"http_max_conns_per_client": 500}`, ports[0], ports[1], ports[2])
+	if settings != "" {
+		conf += ", " + settings
+	}
+	conf += "}"
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +72,7 @@ func live(t *testing.T) string {
 	for _, l := range held {
 		l.Close()
 	}
-	return startAgent(t, cfg, ports[0])
+	return cfg, ports[0]
 }
 
 // TestDefaultUserIsTold checks that who owns the directories of a task is who the driver runs it as.

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
@@ -35,7 +36,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		TLS:         tlsutil.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile},
 		VerifyHTTPS: c.TLS.VerifyHTTPSClient, Encrypt: c.GossipKey(), Insecure: c.Insecure,
 		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
-		EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Effective: effective(c), Log: log,
+		EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), Effective: effective(c), Log: log,
 	}
 	if c.Server.Enabled {
 		s := &c.Server
@@ -194,6 +195,22 @@ func hook(h agentconfig.Hook) *runner.Command {
 	return &runner.Command{Argv: h.Command, Timeout: h.Timeout}
 }
 
+// sinks returns where metrics are sent.
+func sinks(c *agentconfig.Config) telemetry.Sinks {
+	t := &c.Telemetry
+	s := telemetry.Sinks{
+		Statsd: t.StatsdAddress, Statsite: t.StatsiteAddress, DogStatsd: t.DatadogAddress, Tags: t.DatadogTags,
+		Interval: t.CollectionInterval, Filter: t.PrefixFilter, DropOthers: !t.FilterDefault,
+	}
+	switch {
+	case t.UseNodeName:
+		s.Host = c.Name
+	case !t.DisableHostname:
+		s.Host, _ = os.Hostname()
+	}
+	return s
+}
+
 // limit converts a limit for the servers, where negative means none.
 func limit(n int) int {
 	if n == 0 {
@@ -212,7 +229,10 @@ func effective(c *agentconfig.Config) map[string]any {
 		"LogLevel":       c.LogLevel, "LogJson": c.LogJSON, "LogFile": c.LogFile,
 		"EnableDebug": c.EnableDebug, "LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"Files": c.Files, "Insecure": c.Insecure,
-		"Telemetry": map[string]any{"PrometheusMetrics": true},
+		"Telemetry": map[string]any{
+			"PrometheusMetrics": true, "StatsdAddr": c.Telemetry.StatsdAddress, "StatsiteAddr": c.Telemetry.StatsiteAddress, "DataDogAddr": c.Telemetry.DatadogAddress,
+			"CollectionInterval": c.Telemetry.CollectionInterval.String(), "DisableHostname": c.Telemetry.DisableHostname, "UseNodeName": c.Telemetry.UseNodeName,
+		},
 	}
 }
 

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/gpu"
-	"github.com/muster-sched/muster/internal/telemetry"
 )
 
 // openGPUs starts to look for NVIDIA GPUs, if configured.
@@ -86,48 +84,3 @@ func (a *Agent) gpuMemoryLimit(ctx context.Context, taskID, uuid string) (gpu.Me
 
 // GPUs returns the watcher of the NVIDIA GPUs, or nil.
 func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
-
-// serverFigures returns the metrics with labels of the server part.
-func (a *Agent) serverFigures() []telemetry.Figure {
-	if a.server == nil {
-		return nil
-	}
-	return a.server.Metrics()
-}
-
-// gpuFigures returns the metrics of GPUs, and of their use by task.
-func (a *Agent) gpuFigures() []telemetry.Figure {
-	if a.client == nil {
-		return nil
-	}
-	var out []telemetry.Figure
-	if a.gpus != nil {
-		node := []string{"Hostname", a.client.Node().Name}
-		for _, d := range a.gpus.Figures() {
-			for _, f := range d.Figures {
-				out = append(out, telemetry.Figure{Name: f.Name, Help: f.Help, Labels: slices.Concat(node, d.Labels), Value: f.Value})
-			}
-		}
-	}
-	for _, u := range a.client.GPUUses() {
-		labels := []string{"alloc_id", u.Alloc.String(), "task", u.Task, "gpu", u.GPU, "backend", u.Backend}
-		for _, f := range []struct {
-			name, help string
-			value      int64
-		}{
-			{"quota_mib", "The task's share of the GPU's memory; 0 is all of it.", u.MiB},
-			{"memory_bytes", "GPU memory that the task holds; -1 is not known.", u.UsedBytes},
-			{"memory_peak_bytes", "Most GPU memory that the task held.", u.PeakBytes},
-			{"memory_mib_seconds", "GPU memory that the task held, over time.", u.MiBSeconds},
-			{"sm_milliseconds", "Time in which the task had all multiprocessors of the GPU.", u.SMMillis},
-			{"energy_millijoules", "The task's part of the GPU's energy.", u.EnergyMJ},
-			{"allocations_refused", "Allocations beyond the share that were refused.", u.Denied},
-		} {
-			out = append(out, telemetry.Figure{Name: "muster_task_gpu_" + f.name, Help: f.help, Labels: labels, Value: float64(f.value)})
-		}
-		if u.KnownMillis > 0 {
-			out = append(out, telemetry.Figure{Name: "muster_task_gpu_sm_activity", Help: "Mean part of the time in which a multiprocessor of the task's GPU had work.", Labels: labels, Value: float64(u.ActiveMillis) / float64(u.KnownMillis)})
-		}
-	}
-	return out
-}

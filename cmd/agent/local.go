@@ -312,7 +312,7 @@ func (a *Agent) Workers() []map[string]any {
 	return []map[string]any{{"id": a.server.ID(), "started": a.started.UTC().Format(time.RFC3339), "status": status, "workload_status": "WaitingToDequeue"}}
 }
 
-// stats returns the statistics of all parts.
+// stats describes all parts, for agent-info.
 func (a *Agent) stats() map[string]map[string]string {
 	out := map[string]map[string]string{
 		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.NomadCompat},
@@ -324,12 +324,6 @@ func (a *Agent) stats() map[string]map[string]string {
 		out["nomad"]["leader_addr"] = addr
 		out["server"] = a.server.Stats()
 		out["raft"] = a.server.RaftStats()
-		pl := a.server.PassMetrics().Planner
-		n := func(v int64) string { return strconv.FormatInt(v, 10) }
-		out["planner"] = map[string]string{
-			"proposed": n(pl.Proposed), "places": n(pl.Places), "entries": n(pl.Entries), "plans": n(pl.Plans), "depth_max": n(pl.DepthMax),
-			"depth_sum": n(pl.DepthSum), "parts_refused": n(pl.PartsRefused), "refreshes": n(pl.Refreshes),
-		}
 	}
 	if a.client != nil {
 		out["client"] = map[string]string{"node_id": a.client.ID().String(), "num_allocations": strconv.Itoa(len(a.client.Allocs()))}

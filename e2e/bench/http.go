@@ -71,8 +71,8 @@ func overHTTP(bin string, quick, rate, latency bool) {
 			return id, job(id, r.per)
 		})
 		submitted := time.Since(start)
-		want := num(before["planner.places"]) + float64(total)
-		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["planner.places"]) >= want })
+		want := num(before["server.plan_places"]) + float64(total)
+		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["server.plan_places"]) >= want })
 		took := time.Since(start)
 		cpu := c.usage().since(used)
 		after := c.stats(c.leader())
@@ -85,16 +85,16 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		row(fmt.Sprintf("processor time of a placement over all processes, %d a job", r.per), cpu.perAlloc(total), "<= 180 us", "-", cmd)
 		row(fmt.Sprintf("the same until the nodes run it, %d a job", r.per), fmt.Sprintf("%s, %.0f/s", c.usage().since(used).perAlloc(total), running), "-", "-", cmd)
 		profiled()
-		entries := num(after["planner.entries"]) - num(before["planner.entries"])
-		plans := num(after["planner.plans"]) - num(before["planner.plans"])
+		entries := num(after["server.plan_entries"]) - num(before["server.plan_entries"])
+		plans := num(after["server.plans"]) - num(before["server.plans"])
 		if entries > 0 {
 			row(fmt.Sprintf("plans per raft entry, %d a job", r.per), fmt.Sprintf("%.2f", plans/entries), "> 1 under load", "-", cmd)
 		}
 		end := c.stats(c.leader())
 		diff := func(k string) float64 { return num(end[k]) - num(before[k]) }
 		row(fmt.Sprintf("log entries of a placement, %d a job", r.per), fmt.Sprintf("%.2f, in batches of %.1f; %.2f calls at the leader", diff("server.apply_entries")/float64(total),
-			diff("server.apply_entries")/diff("server.apply_batches"), diff("server.rpc_calls")/float64(total)), "-", "-", cmd)
-		row(fmt.Sprintf("deepest plan pipeline, %d a job", r.per), after["planner.depth_max"], "> 1 under load", "-", cmd)
+			diff("server.apply_entries")/diff("server.apply_seconds_count"), diff("server.rpc_calls")/float64(total)), "-", "-", cmd)
+		row(fmt.Sprintf("deepest plan pipeline, %d a job", r.per), after["server.plan_depth_max"], "> 1 under load", "-", cmd)
 		for i := range jobs {
 			_ = c.call("DELETE", fmt.Sprintf("/v1/job/rate-%d-%d?purge=true", r.per, i), nil, nil)
 		}

@@ -169,6 +169,7 @@ func (c *Config) numbers(fail failFunc) {
 	between("server.raft_trailing_logs", c.Server.RaftTrailingLogs, 0, big)
 	between("server.raft_snapshot_threshold", c.Server.RaftSnapshotThreshold, 0, big)
 	c.logStore(fail)
+	c.telemetry(fail)
 	between("server.raft_logstore.wal.segment_size_mb", int64(c.Server.RaftLogStore.WAL.SegmentSizeMB), 0, 1024)
 	cl := &c.Client
 	between("client.network_speed", cl.NetworkSpeed, 0, big)
@@ -319,6 +320,31 @@ func (x *XIDRules) check(fail failFunc) {
 			default:
 				in[n] = l.name
 			}
+		}
+	}
+}
+
+// telemetry checks where metrics are sent.
+func (c *Config) telemetry(fail failFunc) {
+	t := &c.Telemetry
+	for _, x := range []struct{ key, addr string }{{"statsd_address", t.StatsdAddress}, {"statsite_address", t.StatsiteAddress}, {"datadog_address", t.DatadogAddress}} {
+		if path, ok := strings.CutPrefix(x.addr, "unix://"); ok && x.key == "datadog_address" && filepath.IsAbs(path) {
+			continue
+		}
+		_, port, err := net.SplitHostPort(x.addr)
+		if n, bad := strconv.Atoi(port); x.addr != "" && (err != nil || bad != nil || n < 1 || n > 65535) {
+			fail("telemetry."+x.key, "%q: want HOST:PORT", x.addr)
+		}
+	}
+	if t.CollectionInterval < 100*time.Millisecond {
+		fail("telemetry.collection_interval", "%s: want 100ms or more", t.CollectionInterval)
+	}
+	for _, rule := range t.PrefixFilter {
+		switch {
+		case rule == "" || rule[0] != '+' && rule[0] != '-':
+			fail("telemetry.prefix_filter", "%q: want + or - before the prefix", rule)
+		case !strings.HasPrefix(rule[1:], "muster"):
+			c.warn(c.at("telemetry.prefix_filter"), "telemetry.prefix_filter %q has no effect: names begin with muster", rule)
 		}
 	}
 }

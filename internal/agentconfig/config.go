@@ -32,7 +32,7 @@ type Config struct {
 	ACL       ACL       `conf:"acl"`       // access control
 	TLS       TLS       `conf:"tls"`       // encryption between agents and of the HTTP API
 	Limits    Limits    `conf:"limits"`    // of connections
-	Telemetry Telemetry `conf:"telemetry"` // the agent's metrics
+	Telemetry Telemetry `conf:"telemetry"` // where metrics are sent
 
 	// LogLevel is the least severe level that is logged: TRACE, DEBUG, INFO, WARN, ERROR or OFF. Default: INFO.
 	// Reloadable.
@@ -462,12 +462,28 @@ type Limits struct {
 	RPCMaxConnsPerClient  int `conf:"rpc_max_conns_per_client"`  // without a verified certificate; default 100; 0 is no limit
 }
 
-// Telemetry configures metrics. They are always kept and served at /v1/metrics, in JSON and for Prometheus.
+// Telemetry says where metrics are sent. They are always served at /v1/metrics, in JSON and for Prometheus; see
+// docs/reference/metrics.md.
 type Telemetry struct {
+	StatsdAddress   string   `conf:"statsd_address"`   // HOST:PORT of a statsd, over UDP; default: none
+	StatsiteAddress string   `conf:"statsite_address"` // HOST:PORT of a statsite, over TCP; default: none
+	DatadogAddress  string   `conf:"datadog_address"`  // HOST:PORT of a DogStatsD, over UDP, or unix:///PATH of its socket; default: none
+	DatadogTags     []string `conf:"datadog_tags"`     // added to everything that DogStatsD gets
+	// CollectionInterval is the time between two looks at counters and gauges; /v1/metrics in JSON has counters and samples of
+	// one such interval. Default: 10s.
+	CollectionInterval time.Duration `conf:"collection_interval"`
+	// DisableHostname leaves the machine's name out of the names of gauges that statsd and statsite get. Without it they are
+	// muster.HOST.PART.NAME.
+	DisableHostname bool `conf:"disable_hostname"`
+	UseNodeName     bool `conf:"use_node_name"` // takes the agent's name in place of the machine's, also with disable_hostname
+	// PrefixFilter says what is sent, by prefixes of names as they are sent, host left out: "+muster.raft" sends,
+	// "-muster.server.broker" does not. The longest prefix of a name counts. What is served at /v1/metrics is not filtered.
+	PrefixFilter  []string `conf:"prefix_filter"`
+	FilterDefault bool     `conf:"filter_default"` // whether names are sent that no rule of prefix_filter matches; default true
+
 	PrometheusMetrics        bool `conf:"prometheus_metrics"`         // accepted: always on
 	PublishAllocationMetrics bool `conf:"publish_allocation_metrics"` // accepted: always on
 	PublishNodeMetrics       bool `conf:"publish_node_metrics"`       // accepted: always on
-	DisableHostname          bool `conf:"disable_hostname"`           // accepted: names never contain the host
 }
 
 // Defaults returns the configuration before any file is read.
@@ -477,6 +493,8 @@ func Defaults() *Config {
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
 		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
 		Client: Client{NodePool: "default", GPUIdle: 30 * time.Minute},
+
+		Telemetry: Telemetry{CollectionInterval: 10 * time.Second, FilterDefault: true},
 	}
 	c.Plugin.NVIDIA.Config.Enabled = true
 	c.Plugin.Docker.Config.Enabled, c.Plugin.Docker.Config.GC.Image = true, true

@@ -91,6 +91,11 @@ func TestBad(t *testing.T) {
 		{"block in meta", base + "client {\n  meta {\n    a {\n    }\n  }\n}\n", "client.meta.a: want text, found a block"},
 		{"negative port", base + "ports {\n  http = -1\n}\n", "ports.http: -1: want 0 to 65535"},
 		{"large port", base + "ports {\n  serf = 65536\n}\n", "ports.serf: 65536: want 0 to 65535"},
+		{"statsd without port", base + "telemetry {\n  statsd_address = \"10.0.0.1\"\n}\n", "telemetry.statsd_address: \"10.0.0.1\": want HOST:PORT"},
+		{"statsite with a bad port", base + "telemetry {\n  statsite_address = \"a:0\"\n}\n", "telemetry.statsite_address: \"a:0\": want HOST:PORT"},
+		{"DogStatsD without port", base + "telemetry {\n  datadog_address = \"a\"\n}\n", "telemetry.datadog_address: \"a\": want HOST:PORT"},
+		{"hasty telemetry", base + "telemetry {\n  collection_interval = \"1ms\"\n}\n", "telemetry.collection_interval: 1ms: want 100ms or more"},
+		{"filter without sign", base + "telemetry {\n  prefix_filter = [\"muster.raft\"]\n}\n", "telemetry.prefix_filter: \"muster.raft\": want + or - before the prefix"},
 		{"equal ports", base + "ports {\n  rpc = 4646\n}\n", "as is ports.http"},
 		{"bad duration", base + "log_rotate_duration = \"5 parsecs\"\n", "want a duration such as \"30s\""},
 		{"number for duration", base + "log_rotate_duration = 30\n", "want a duration in quotes"},
@@ -323,8 +328,8 @@ func warned(c *Config, what string) bool {
 }
 
 func TestNoEffect(t *testing.T) {
-	c := good(t, "a.hcl", base+"consul {\n  address = \"127.0.0.1:8500\"\n}\nvault {\n  enabled = false\n}\nplugin \"podman\" {\n  config {\n  }\n}\ntelemetry {\n  statsd_address = \"x\"\n}\n")
-	for _, w := range []string{":6:1: consul has no effect", "plugin.podman has no effect: there is no such driver", "telemetry.statsd_address has no effect"} {
+	c := good(t, "a.hcl", base+"consul {\n  address = \"127.0.0.1:8500\"\n}\nvault {\n  enabled = false\n}\nplugin \"podman\" {\n  config {\n  }\n}\ntelemetry {\n  circonus_api_token = \"x\"\n}\n")
+	for _, w := range []string{":6:1: consul has no effect", "plugin.podman has no effect: there is no such driver", "telemetry.circonus_api_token has no effect"} {
 		if !warned(c, w) {
 			t.Errorf("no warning %q in %q", w, c.Warnings)
 		}

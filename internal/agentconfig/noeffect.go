@@ -82,7 +82,10 @@ var noEffect = map[string]map[string]string{
 		"https_handshake_timeout": "handshakes have a fixed time limit", "rpc_handshake_timeout": "handshakes have a fixed time limit", "rpc_default_write_rate": "there is no rate limit",
 		"rpc_max_burst": "there is no rate limit", "http_max_burst": "there is no rate limit",
 	},
-	"telemetry": {"*": "figures are served at /v1/metrics, not sent"},
+	"telemetry": {
+		"in_memory_collection_interval": "it is collection_interval", "in_memory_retention_period": "one interval is shown",
+		"*": "metrics are served to Prometheus and sent to statsd, statsite and DogStatsD",
+	},
 }
 
 // refused are keys that restrict what may be done, with the alternative. The values false and empty are accepted.

@@ -1,102 +1,134 @@
-// Package telemetry collects figures and gives them out: what the libraries report (raft, memberlist, the log store)
-// through go-metrics, our own through Prometheus collectors, all from one registry. It is the only package that imports
-// go-metrics.
+// Package telemetry declares metrics and gives them out. Each metric is declared once, as a Row of a Table or as a Histogram, by
+// the package that knows its value. From the declaration it is served to Prometheus, shown in Nomad's JSON and sent to the
+// statsd, statsite and DogStatsd sinks of go-metrics. What libraries report (raft, memberlist, the log store) is declared in
+// libraries.go. It is the only package that imports go-metrics.
 package telemetry
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sort"
-	"strconv"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	metrics "github.com/armon/go-metrics"
-	promsink "github.com/armon/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Telemetry is the figures of one process. The go-metrics sink is global to the process, so the first one made feeds
-// all; a second Telemetry in one process (tests) only has its own collectors.
+// Telemetry gives out the metrics of one process. What libraries report is global to the process: a second Telemetry in it
+// (tests) shows the same.
 type Telemetry struct {
+	set      Set
 	registry *prometheus.Registry
-	inmem    *metrics.InmemSink
-	http     *prometheus.HistogramVec
-	rpc      *prometheus.HistogramVec
 	handler  http.Handler
+	interval time.Duration
+	outlet   metrics.MetricSink // to the operator's sinks, or nil
+	grown    deltas
 }
 
-var global struct {
-	once  sync.Once
-	inmem *metrics.InmemSink
-	sink  *promsink.PrometheusSink
-}
-
-// New makes the figures of a process. stats gives the numbers of the agent's parts by part and name; what does not
-// parse as a number is left out.
-func New(stats func() map[string]map[string]string) (*Telemetry, error) {
-	t := &Telemetry{registry: prometheus.NewRegistry()}
-	var err error
-	global.once.Do(func() {
-		global.inmem = metrics.NewInmemSink(10*time.Second, time.Minute)
-		// The sink registers itself with the registry it is given; it lives as long as the process.
-		global.sink, err = promsink.NewPrometheusSinkFrom(promsink.PrometheusOpts{Expiration: time.Hour, Registerer: prometheus.NewRegistry(), Name: "libraries"})
-		if err != nil {
-			return
-		}
-		conf := metrics.DefaultConfig("")
-		conf.EnableHostname = false
-		conf.EnableRuntimeMetrics = false
-		_, err = metrics.NewGlobal(conf, metrics.FanoutSink{global.inmem, global.sink})
-	})
-	if err != nil {
+// New makes it. Metrics are added before Run.
+func New(sinks Sinks) (*Telemetry, error) {
+	t := &Telemetry{registry: prometheus.NewRegistry(), interval: sinks.Interval, grown: deltas{}}
+	if t.interval <= 0 {
+		t.interval = 10 * time.Second
+	}
+	if err := startProcess(t.interval); err != nil {
 		return nil, fmt.Errorf("set up metrics: %w", err)
 	}
-	t.inmem = global.inmem
-	t.http = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "muster_http_request_seconds", Help: "Time to answer HTTP requests, by route and status class; blocking queries included.",
-		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
-	}, []string{"route", "status"})
-	t.rpc = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "muster_rpc_request_seconds", Help: "Time to answer remote procedure calls, by method and error code.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
-	}, []string{"method", "code"})
-	for _, c := range []prometheus.Collector{
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		t.http, t.rpc, global.sink, statsCollector{stats},
-	} {
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := t.registry.Register(c); err != nil {
 			return nil, fmt.Errorf("set up metrics: %w", err)
 		}
 	}
-	t.handler = promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	t.handler = promhttp.HandlerFor(prometheus.Gatherers{t.registry, process.libraries.registry}, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	var err error
+	if t.outlet, err = sinks.open(); err != nil {
+		return nil, err
+	}
+	if t.outlet != nil {
+		process.fan.add(t.outlet)
+	}
 	return t, nil
 }
 
-// ObserveHTTP notes one answered request.
-func (t *Telemetry) ObserveHTTP(route string, status int, took time.Duration) {
-	t.http.WithLabelValues(route, strconv.Itoa(status/100)+"xx").Observe(took.Seconds())
+// Add adds the metrics of a part. It fails when one is declared twice.
+func (t *Telemetry) Add(s *Set) error {
+	for _, h := range s.histograms {
+		if err := t.registry.Register(h.vec); err != nil {
+			return fmt.Errorf("metric %s: %w", h.desc.Name, err)
+		}
+	}
+	for i := range s.sources {
+		if err := t.registry.Register(newCollector(&s.sources[i])); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	t.set.Add(s)
+	return nil
 }
 
-// ObserveRPC notes one answered call; code is "" for success.
-func (t *Telemetry) ObserveRPC(method, code string, took time.Duration) {
-	t.rpc.WithLabelValues(method, code).Observe(took.Seconds())
+// Descs returns the declarations of all metrics, those of libraries last.
+func (t *Telemetry) Descs() []*Desc { return append(t.set.Descs(), process.libraries.descs()...) }
+
+// Run looks at the counters, and sends counters and gauges, at each interval until ctx ends. Histograms are sent when they
+// observe. It looks in the middle of the intervals of the sink in memory, so that each of those has one look.
+func (t *Telemetry) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		t.send()
+		now := time.Now()
+		timer.Reset(now.Truncate(t.interval).Add(t.interval * 3 / 2).Sub(now))
+	}
 }
 
-// Metrics is the figures in a format: "prometheus" for the text exposition, "" for Nomad's JSON.
+// Close sends what waits.
+func (t *Telemetry) Close() {
+	if t.outlet != nil {
+		process.fan.remove(t.outlet)
+		t.outlet.(metrics.ShutdownSink).Shutdown()
+	}
+}
+
+// send gives the growth of counters to all sinks and gauges to the operator's. Gauges are not kept in memory: there may be
+// some for each node, and the JSON form reads them on request.
+func (t *Telemetry) send() {
+	var now Samples
+	for i := range t.set.sources {
+		if src := &t.set.sources[i]; src.counters || t.outlet != nil {
+			src.read(&now)
+		}
+	}
+	for i := range now {
+		x := &now[i]
+		switch labels := labelsOf(x.Labels, x.Values); {
+		case x.Kind == KindCounter:
+			metrics.IncrCounterWithLabels(x.key(), float32(t.grown.of(x)), labels)
+		case t.outlet != nil:
+			t.outlet.SetGaugeWithLabels(append([]string{service}, x.key()...), float32(x.Value), labels)
+		}
+	}
+}
+
+// Metrics returns the metrics in a format: "prometheus" for the text exposition, "" for Nomad's JSON.
 func (t *Telemetry) Metrics(format string) (contentType string, body []byte, err error) {
 	if format == "prometheus" {
 		rec := httptest.NewRecorder()
 		t.handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		return rec.Header().Get("Content-Type"), rec.Body.Bytes(), nil
 	}
-	sum, err := t.inmem.DisplayMetrics(nil, nil)
+	sum, err := t.summary()
 	if err != nil {
 		return "", nil, fmt.Errorf("collect metrics: %w", err)
 	}
@@ -107,69 +139,66 @@ func (t *Telemetry) Metrics(format string) (contentType string, body []byte, err
 	return "application/json", buf.Bytes(), nil
 }
 
-// statsCollector exposes the agent's statistics as gauges, muster_PART_NAME.
-type statsCollector struct {
-	stats func() map[string]map[string]string
-}
-
-func (statsCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: the set of figures depends on the agent's parts
-
-func (s statsCollector) Collect(ch chan<- prometheus.Metric) {
-	if s.stats == nil {
-		return
+// summary returns the last full interval of counters and samples, and the gauges of now.
+func (t *Telemetry) summary() (metrics.MetricsSummary, error) {
+	shown, err := process.inmem.DisplayMetrics(nil, nil)
+	if err != nil {
+		return metrics.MetricsSummary{}, err
 	}
-	all := s.stats()
-	parts := make([]string, 0, len(all))
-	for p := range all {
-		parts = append(parts, p)
-	}
-	sort.Strings(parts)
-	for _, p := range parts {
-		for name, v := range all[p] {
-			f, err := strconv.ParseFloat(v, 64)
-			if err != nil {
-				continue
-			}
-			desc := prometheus.NewDesc("muster_"+clean(p)+"_"+clean(name), "The agent's statistic "+p+"."+name+".", nil, nil)
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, f)
+	sum := shown.(metrics.MetricsSummary)
+	for _, x := range t.set.Samples() {
+		if x.Kind != KindGauge {
+			continue
 		}
-	}
-}
-
-// Figure is one measurement with labels.
-type Figure struct {
-	Name, Help string
-	Labels     []string // names and values in turn
-	Value      float64
-}
-
-// Collect adds figures that are asked for at each look.
-func (t *Telemetry) Collect(figures func() []Figure) error {
-	return t.registry.Register(figuresCollector{figures})
-}
-
-type figuresCollector struct{ figures func() []Figure }
-
-func (figuresCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: what is measured comes and goes
-
-func (c figuresCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range c.figures() {
-		var names, values []string
-		for i := 0; i+1 < len(f.Labels); i += 2 {
-			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
+		labels := map[string]string{}
+		for i, name := range x.Labels {
+			labels[name] = x.Values[i]
 		}
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.Name, f.Help, names, nil), prometheus.GaugeValue, f.Value, values...)
+		sum.Gauges = append(sum.Gauges, metrics.GaugeValue{Name: service + "." + strings.Join(x.key(), "."), Value: float32(x.Value), DisplayLabels: labels})
+	}
+	slices.SortStableFunc(sum.Gauges, func(a, b metrics.GaugeValue) int { return strings.Compare(a.Name, b.Name) })
+	return sum, nil
+}
+
+// collector serves a source to Prometheus.
+type collector struct {
+	read  func(*Samples)
+	descs map[*Desc]*prometheus.Desc
+}
+
+func newCollector(s *source) collector {
+	c := collector{s.read, map[*Desc]*prometheus.Desc{}}
+	for _, d := range s.descs {
+		c.descs[d] = prometheus.NewDesc(d.Name, d.Help, d.Labels, nil)
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
 	}
 }
 
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
-			return r
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	var now Samples
+	c.read(&now)
+	for i := range now {
+		x := &now[i]
+		kind := prometheus.GaugeValue
+		if x.Kind == KindCounter {
+			kind = prometheus.CounterValue
 		}
-		if r >= 'A' && r <= 'Z' {
-			return r + 'a' - 'A'
+		values := make([]string, len(x.Values))
+		for k, v := range x.Values {
+			values[k] = strings.ToValidUTF8(v, "?") // names of users' objects
 		}
-		return '_'
-	}, s)
+		m, err := prometheus.NewConstMetric(c.descs[x.Desc], kind, x.Value, values...)
+		if err != nil {
+			m = prometheus.NewInvalidMetric(c.descs[x.Desc], err)
+		}
+		ch <- m
+	}
 }

@@ -72,10 +72,10 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 		m.last = entries[n-1].Index
 		m.publish(delta)
-		applied := &m.r.applied
-		applied.entries.Add(int64(n))
-		applied.batches.Add(1)
-		applied.nanos.Add(int64(time.Since(began)))
+		m.r.applied.entries.Add(int64(n))
+		if f := m.r.cfg.Applied; f != nil {
+			f(time.Since(began))
+		}
 		entries, where = entries[n:], where[n:]
 	}
 	return out

@@ -21,12 +21,13 @@ type Config struct {
 	InMemory  bool   // keep everything in memory
 	Bootstrap bool   // found a cluster of one server if there is no state yet
 
-	Raft   RaftConfig
-	Logger hclog.Logger
-	Now    func() time.Time // wall clock
-	Exit   func(why string) // ends the process when the state can no longer be trusted
-	Feeds  []func(Applied)  // get every applied batch before the subscribers do; called by one goroutine, must not block
-	Peers  Peers            // the other servers, whose states are compared with this one's; nil: none
+	Raft    RaftConfig
+	Logger  hclog.Logger
+	Now     func() time.Time         // wall clock
+	Exit    func(why string)         // ends the process when the state can no longer be trusted
+	Applied func(took time.Duration) // gets the time that each batch of entries took; or nil
+	Feeds   []func(Applied)          // get every applied batch before the subscribers do; called by one goroutine, must not block
+	Peers   Peers                    // the other servers, whose states are compared with this one's; nil: none
 
 	Testing TestingKnobs
 }
@@ -100,7 +101,7 @@ type Replica struct {
 	clock        *Clock
 	bootstrapped atomic.Bool            // raft has (had) a configuration
 	quarantine   atomic.Pointer[string] // why this server's state is not trusted, or nil
-	applied      struct{ entries, batches, nanos, snapshots atomic.Int64 }
+	applied      struct{ entries, snapshots atomic.Int64 }
 }
 
 func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
@@ -188,19 +189,19 @@ func (r *Replica) LogCached() bool {
 
 // Stats count what the replica did since the process began.
 type Stats struct {
-	Entries, Batches, ApplyNanos int64 // applied
-	Snapshots                    int64 // written
-	Proposed, Refused            int64 // proposals
-	LogBytes                     int64 // applied since the last snapshot
-	Running                      int64 // allocations that agents report as running
-	Gap                          uint64
+	Entries           int64 // applied
+	Snapshots         int64 // written
+	Proposed, Refused int64 // proposals
+	LogBytes          int64 // applied since the last snapshot
+	Running           int64 // allocations that agents report as running
+	Gap               uint64
 }
 
 // Stats are the counters of this moment.
 func (r *Replica) Stats() Stats {
 	a := &r.applied
 	return Stats{
-		Entries: a.entries.Load(), Batches: a.batches.Load(), ApplyNanos: a.nanos.Load(), Snapshots: a.snapshots.Load(),
+		Entries: a.entries.Load(), Snapshots: a.snapshots.Load(),
 		Proposed: r.props.proposed.Load(), Refused: r.props.refused.Load(),
 		LogBytes: r.machine.logBytes.Load(), Running: r.machine.running.Load(), Gap: r.applyGap(),
 	}

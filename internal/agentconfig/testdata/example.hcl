@@ -235,7 +235,16 @@ telemetry {
   prometheus_metrics         = true
   publish_allocation_metrics = true
   publish_node_metrics       = true
-  disable_hostname           = true
+
+  statsd_address      = "127.0.0.1:8125"
+  statsite_address    = "127.0.0.1:8126"
+  datadog_address     = "127.0.0.1:8127"
+  datadog_tags        = ["team:ml"]
+  collection_interval = "10s"
+  disable_hostname    = true
+  use_node_name       = false
+  prefix_filter       = ["-muster.raft", "+muster.raft.apply"]
+  filter_default      = true
 }
 
 log_level            = "INFO"
