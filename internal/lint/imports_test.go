@@ -47,7 +47,7 @@ var imports = map[string][]string{
 	"internal/methods":     {"structs", "internal/rpc"},
 	"internal/gossip":      {"structs", "internal/rpc"},
 	"internal/agentconfig": {"structs", "internal/suggest", "internal/tlsutil"},
-	"internal/telemetry":   {"structs"},
+	"internal/telemetry":   {},
 	"internal/...":         {"structs"},
 	"internal/lint":        {},
 }
