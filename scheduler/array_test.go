@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -38,7 +39,7 @@ func arrayCluster(nodes int) scheduler.Input {
 	}
 	l := load(j, 1, allocs...)
 	l.Ended = &structs.ArrayState{Namespace: "default", JobID: j.ID, Ended: (*structs.ArrayState)(nil).With(ends)}
-	return scheduler.Input{View: model.NewView(10, ns, allocs, nil), Now: 10, Pending: []scheduler.Workload{l}}
+	return scheduler.Input{View: model.NewView(10, ns, allocs, nil), Now: 10, Pending: []contend.Workload{l}}
 }
 
 func TestArrayPass(t *testing.T) {
@@ -63,7 +64,7 @@ func TestArrayPass(t *testing.T) {
 		}
 		return places, indices, again
 	}
-	in := scheduler.Input{View: model.NewView(10, ns, nil, nil), Now: 10, Pending: []scheduler.Workload{load(j, 1)}}
+	in := scheduler.Input{View: model.NewView(10, ns, nil, nil), Now: 10, Pending: []contend.Workload{load(j, 1)}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	if n, idx, again := count(plan); n != 2_000 || !idx[0] || !idx[1_999] || !again || rep.Workloads[0].Failed {
 		t.Errorf("first batch: %d placed, goes on: %v", n, again)

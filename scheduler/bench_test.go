@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
@@ -41,7 +42,7 @@ func benchDecide(b *testing.B, nodes, count int, change func(*structs.Job)) {
 	if change != nil {
 		change(j)
 	}
-	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	in := scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, 1)}}
 	b.ReportAllocs()
 	took, cpu := make([]time.Duration, 0, 1024), make([]time.Duration, 0, 1024)
 	defer onThread()()
@@ -127,7 +128,7 @@ func BenchmarkDecideGPU200of2000(b *testing.B) {
 	}
 	j := job("gpu", 200)
 	j.Groups[0].Tasks[0].Resources.Devices = []structs.DeviceRequest{{Name: "nvidia/gpu", Count: 4, Constraints: []structs.Constraint{{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "40 GiB"}}}}
-	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries[0].Parts) != 200 {
@@ -192,7 +193,7 @@ func BenchmarkDecideShares200of2000(b *testing.B) {
 			}
 			j := job("gpu", 200)
 			j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1, MemoryMiB: 40000}}
-			in := scheduler.Input{View: model.NewView(10, nodes, allocs, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+			in := scheduler.Input{View: model.NewView(10, nodes, allocs, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if plan, _ := scheduler.Schedule(in, policy.Builtin[name]); len(plan.Entries[0].Parts) != 200 {
@@ -232,7 +233,7 @@ func BenchmarkDecideShareOne10000(b *testing.B) {
 		j.Type = structs.JobBatch
 		j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 10, MemoryMiB: 10, GPU: []structs.GPURequest{{Count: 1, MemoryMiB: int64(20000 * (1 + n%3))}}}
 		start, spent := time.Now(), threadTime()
-		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, n)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, n)}}, policy.Builtin[policy.Default])
 		if n++; n > 3 { // each kind of ask is met once before
 			took, cpu = append(took, time.Since(start)), append(cpu, threadTime()-spent)
 		}

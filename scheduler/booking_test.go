@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
@@ -96,7 +97,7 @@ func TestEASYByHand(t *testing.T) {
 		{structs.BackfillNone, ""},
 	} {
 		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
-			Pending: []scheduler.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
+			Pending: []contend.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
 		in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
 		plan, rep := scheduler.Schedule(in, binpack)
 		got, rs := placed(plan)
@@ -151,7 +152,7 @@ func TestBackfillWindow(t *testing.T) {
 		}
 		w.Queue.SubmitTime = bookNow.Add(-c.waited)
 		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
-			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillWindow: c.window}}}, Pending: []scheduler.Workload{w, load(long, 2)}}
+			Queues: &contend.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillWindow: c.window}}}, Pending: []contend.Workload{w, load(long, 2)}}
 		plan, rep := scheduler.Schedule(in, binpack)
 		got, rs := placed(plan)
 		if got != c.want || len(rs) != c.owed {
@@ -180,7 +181,7 @@ func TestBackfillByDeadline(t *testing.T) {
 		cfg := rules(backfill)
 		cfg.Order = structs.OrderEDF
 		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: cfg,
-			Pending: []scheduler.Workload{load(later, 1), load(soon, 3), load(first, 2)}}
+			Pending: []contend.Workload{load(later, 1), load(soon, 3), load(first, 2)}}
 		in.Line = queue.NewLine(nil, cfg, in.Pending, in.Now, 0)
 		if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "soon:1 " {
 			t.Errorf("%s: placed %q", backfill, got)
@@ -201,7 +202,7 @@ func TestOperatorReservation(t *testing.T) {
 	full := holds(b, timed("full", 1, 4000, 0, 9*time.Hour), 1, 9*time.Hour, nil)
 	try := func(j *structs.Job) string {
 		in := scheduler.Input{View: model.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{full}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
-			Pending: []scheduler.Workload{load(j, 1)}, Reserved: []*structs.Reservation{r}}
+			Pending: []contend.Workload{load(j, 1)}, Reserved: []*structs.Reservation{r}}
 		got, _ := placed(must(scheduler.Schedule(in, binpack)))
 		return got
 	}
@@ -246,7 +247,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 	backfills := []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy, structs.BackfillNone}
 	orders := []structs.Order{structs.OrderFCFS, structs.OrderAdaptive, structs.OrderPriority}
 	in.Config = structs.SchedulerConfig{Order: orders[rng.IntN(3)], Backfill: backfills[rng.IntN(5)]}
-	in.Queues = &scheduler.QueueTable{Turnover: time.Duration(rng.IntN(3)) * time.Hour}
+	in.Queues = &contend.QueueTable{Turnover: time.Duration(rng.IntN(3)) * time.Hour}
 	for i := range 1 + rng.IntN(12) {
 		j := timed(fmt.Sprintf("w%02d", i), 1+rng.IntN(3)*rng.IntN(2), 200+rng.Int64N(4000), rng.Int64N(5)*rng.Int64N(2), time.Duration(rng.IntN(8))*time.Hour)
 		j.AllAtOnce = rng.IntN(2) == 0
@@ -265,7 +266,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 	return in
 }
 
-func line(in *scheduler.Input) scheduler.Line {
+func line(in *scheduler.Input) contend.Line {
 	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 }
 
@@ -278,7 +279,7 @@ func TestQuickRefusalChangesNothing(t *testing.T) {
 		in.Line = line(&in)
 		slow, rep := scheduler.Schedule(in, binpack)
 		for i := range in.Pending {
-			in.Pending[i].Least = scheduler.LeastOf(in.Pending[i].Job)
+			in.Pending[i].Least = contend.LeastOf(in.Pending[i].Job)
 		}
 		in.Line = line(&in)
 		quick, qrep := scheduler.Schedule(in, binpack)
@@ -315,7 +316,7 @@ func TestBackfillDelaysNoPromise(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 12))
 		in := bookWorld(rng)
 		in.Line = line(&in)
-		byID := map[string]*scheduler.Workload{}
+		byID := map[string]*contend.Workload{}
 		for i := range in.Pending {
 			byID[in.Pending[i].Key.ID] = &in.Pending[i]
 		}
@@ -421,8 +422,8 @@ func TestBackfillMaxJobs(t *testing.T) {
 		most   int64
 		placed string
 	}{{0, "[a b c d]"}, {1, "[a]"}, {3, "[a b c]"}} {
-		in := scheduler.Input{View: model.NewView(7, []*structs.Node{n}, nil, nil), Now: bookNow, Pending: []scheduler.Workload{load(big, 1)},
-			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: c.most}}}}
+		in := scheduler.Input{View: model.NewView(7, []*structs.Node{n}, nil, nil), Now: bookNow, Pending: []contend.Workload{load(big, 1)},
+			Queues: &contend.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: c.most}}}}
 		for i, name := range []string{"a", "b", "c", "d"} {
 			in.Pending = append(in.Pending, load(job(name, 1), i+2))
 		}

@@ -3,7 +3,7 @@ package scheduler_test
 import (
 	"fmt"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
@@ -43,8 +43,8 @@ func eval(j *structs.Job, n int) *structs.Evaluation {
 		Trigger: structs.TriggerJobRegister, Status: structs.EvalPending}
 }
 
-func load(j *structs.Job, n int, allocs ...*structs.Allocation) scheduler.Workload {
-	return scheduler.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{eval(j, n)}, Allocs: allocs}
+func load(j *structs.Job, n int, allocs ...*structs.Allocation) contend.Workload {
+	return contend.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{eval(j, n)}, Allocs: allocs}
 }
 
 var binpack = policy.Builtin["binpack"]

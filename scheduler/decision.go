@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -16,16 +17,17 @@ type env struct {
 	in           *Input
 	w            *search.Pass
 	noFit        *search.NoFit
-	reservations *reservations
-	pre          *preemption // nil: nobody is preempted
-	limits       *limits     // nil: nothing is limited
-	setAside     *setAside   // nil: no amounts are set aside
+	reservations *contend.Reservations
+	pre          *contend.Preemption // nil: nobody is preempted
+	limits       *contend.Limits     // nil: nothing is limited
+	setAside     *contend.SetAside   // nil: no amounts are set aside
+	contests     *contend.Contests   // nil: no running work competes
 }
 
 // decision is the work on one workload of a pass.
 type decision struct {
 	env
-	load      *Workload
+	load      *contend.Workload
 	policy    search.Policy
 	eval      *structs.Evaluation // the one that is answered
 	start     structs.NodeID      // Cursor when the decision began
@@ -33,35 +35,42 @@ type decision struct {
 	steps     int
 	work      *reconcile.Work
 	groups    []*groupWork
-	placed    []placement
+	placed    placements
 	misses    map[string]int64     // per group: places not found
-	promise   *structs.Reservation // what the pass reserves for the workload, or nil
-	retry     structs.LogTime      // when more may be preempted; 0: not known
-	took      taken                // of limits
-	overBound bool                 // not tried: see reservations.overBound
-	settled   settledSetAside
+	reserved  *structs.Reservation // what the pass reserves for the workload, or nil
+	charges   contend.Charges      // of what is placed, for limits
+	amount    contend.PlacedAmount // of what is placed, for what is set aside
+	overBound bool                 // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
 	report    WorkloadReport
 }
 
-// settledSetAside is what was told of a decision to what is set aside.
-type settledSetAside struct {
-	amount  structs.Amount // what the first counted of placed hold
-	counted int
-	told    int // of placed
-}
-
 // placement is a want with the spot found for it.
 type placement struct {
-	g    *groupWork
-	want *reconcile.Want
-	at   search.Placement
-
-	alone bool               // not part of a gang's minimum
-	evict []structs.PlanStop // others that make room for it
+	contend.Place
+	g     *groupWork
+	want  *reconcile.Want
+	alone bool // not part of a gang's minimum
 }
 
-func newDecision(e env, load *Workload, p search.Policy, cursor structs.NodeID) *decision {
+func newPlacement(g *groupWork, w *reconcile.Want, at search.Placement) placement {
+	return placement{g: g, want: w, Place: contend.Place{Group: g.Tg, At: at}}
+}
+
+// placements are contend.Placed.
+type placements []placement
+
+func (p *placements) Len() int { return len(*p) }
+
+func (p *placements) Held(i int) *model.Held { return (*p)[i].At.Held }
+
+// add adds a placement. A policy that rotates continues behind its node.
+func (d *decision) add(p placement) {
+	d.placed = append(d.placed, p)
+	d.cursor = p.At.Node.ID
+}
+
+func newDecision(e env, load *contend.Workload, p search.Policy, cursor structs.NodeID) *decision {
 	if forJob := p.Capabilities().ForJob; forJob != nil {
 		p = forJob(load.Job)
 	}
@@ -80,7 +89,7 @@ func newDecision(e env, load *Workload, p search.Policy, cursor structs.NodeID) 
 // Done leaves memory of the decision to others, when its entries are made.
 func (d *decision) done() {
 	d.closeSearches()
-	if len(d.placed) > 0 || d.promise != nil {
+	if len(d.placed) > 0 || d.reserved != nil {
 		return // their wants may be referred to
 	}
 	for _, g := range d.groups {
@@ -91,22 +100,22 @@ func (d *decision) done() {
 	}
 }
 
-// noFitKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
+// noFitKey is the key of a group. While something is reserved, where it may go depends on how long it will run, too.
 func (d *decision) noFitKey(g *groupWork) string {
 	if !g.noFitKeyed {
 		g.noFitKey, g.noFitKeyed = g.hopeKey(d.load.Job), true
 	}
 	key := g.noFitKey
 	if key != "" && d.w.AnyShy() {
-		return "" // who keeps away from whom depends on their names
+		return "" // which jobs keep away from each other depends on their names
 	}
 	if key == "" || !d.reservations.Keeps() && d.setAside == nil {
 		return key
 	}
 	if len(d.reservations.Windows) > 0 || d.setAside != nil {
-		return "" // and whose it is
+		return "" // and on whose it is
 	}
-	return key + strconv.FormatInt(int64(d.until(g.Tg)), 36)
+	return key + strconv.FormatInt(int64(d.load.EndOf(g.Tg, d.in.Now)), 36)
 }
 
 // hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
@@ -246,4 +255,25 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	}
 	r.Code = x.Code
 	r.Refusals = append([]structs.Refusal{x}, r.Refusals...)
+}
+
+// placedAmount is what the decision has placed, less what it replaces.
+func (d *decision) placedAmount() structs.Amount {
+	var sum structs.Amount
+	var bill *structs.Billing
+	if len(d.placed) > 0 {
+		bill = d.in.Queues.Billing(d.load.QueueName())
+	}
+	for i := range d.placed {
+		pl := &d.placed[i]
+		sum = sum.Add(pl.At.Held.Amount())
+		if bill != nil {
+			sum.Billed += bill.Of(pl.At.Held.Alloc())
+		}
+		if pl.want.Prev != nil && structs.Holds(pl.want.Prev) {
+			sum = sum.Sub(structs.AmountOf(pl.want.Prev))
+			sum.Billed -= bill.Of(pl.want.Prev)
+		}
+	}
+	return sum
 }

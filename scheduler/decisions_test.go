@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -161,7 +162,7 @@ func (w *world) decideByOrder(order structs.Order) {
 		w.entryOf(&in.Pending[i])
 	}
 	for _, k := range sortedJobs(w.jobs) {
-		l := scheduler.Workload{Key: k, Job: w.jobs[k], Queue: w.queue[k]}
+		l := contend.Workload{Key: k, Job: w.jobs[k], Queue: w.queue[k]}
 		for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
 			if a.JobKey() == k && structs.Holds(a) {
 				l.Allocs = append(l.Allocs, a)
@@ -185,7 +186,7 @@ func (w *world) decideByOrder(order structs.Order) {
 }
 
 // entryOf gives a workload a queue entry and a prediction.
-func (w *world) entryOf(l *scheduler.Workload) {
+func (w *world) entryOf(l *contend.Workload) {
 	if l.Job == nil {
 		return
 	}
@@ -202,7 +203,7 @@ func decisionsOfReservations(first uint64, policyName string) string {
 		in := bookWorld(rand.New(rand.NewPCG(seed, 13)))
 		if seed%2 == 0 {
 			for i := range in.Pending {
-				in.Pending[i].Least = scheduler.LeastOf(in.Pending[i].Job)
+				in.Pending[i].Least = contend.LeastOf(in.Pending[i].Job)
 			}
 		}
 		in.Line = line(&in)

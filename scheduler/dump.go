@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -34,7 +35,7 @@ type dump struct {
 	Mix      *model.Mix
 	Policy   string
 	Reserved []*structs.Reservation
-	Queues   *QueueTable
+	Queues   *contend.QueueTable
 	Waits    bool
 	Power    bool
 	Evicted  []*structs.Preemptions
@@ -92,13 +93,6 @@ type dumpWorkload struct {
 	Ended   *structs.ArrayState
 	Cost    int64
 	Ran     time.Duration
-}
-
-// StatefulChooser is a Chooser that remembers: State is what it knows as bytes, from which LoadWith's argument makes it
-// again.
-type StatefulChooser interface {
-	Chooser
-	State() []byte
 }
 
 func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
@@ -173,7 +167,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 		}
 		d.Flight = append(d.Flight, f)
 	}
-	workloads := func(ws []Workload) (out []dumpWorkload) {
+	workloads := func(ws []contend.Workload) (out []dumpWorkload) {
 		for i := range ws {
 			w := &ws[i]
 			x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Rosters: w.Rosters, Allocs: w.Allocs, Expect: w.Expect,
@@ -186,7 +180,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 		return out
 	}
 	d.Pending, d.Running, d.Competes = workloads(in.Pending), workloads(in.Running), in.Chooser != nil
-	if c, ok := in.Chooser.(StatefulChooser); ok {
+	if c, ok := in.Chooser.(contend.StatefulChooser); ok {
 		d.Chooser = c.State()
 	}
 	return pack.Append(nil, &d), nil
@@ -195,12 +189,12 @@ func Dump(in Input, policy string) ([]byte, error) {
 // Load reads what Dump wrote, without who chooses between running and waiting work: without one the Input gives the same
 // plan as the one that was dumped. Use queue.Load for all of it.
 func Load(b []byte) (in Input, policy string, err error) {
-	return LoadWith(b, func([]byte) (Chooser, error) { return nil, nil })
+	return LoadWith(b, func([]byte) (contend.Chooser, error) { return nil, nil })
 }
 
 // LoadWith reads what Dump wrote. Where running work competed, chooser makes what chose from its State. The Input gives
 // the same plan as the one that was dumped.
-func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, policy string, err error) {
+func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in Input, policy string, err error) {
 	var d dump
 	if err := pack.Decode(b, &d); err != nil {
 		return in, "", structs.Errorf(structs.CodeInvalid, "not a dump of a scheduler input: %v", err)
@@ -245,7 +239,7 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 	return in, d.Policy, nil
 }
 
-func (d *dump) workloads(list []dumpWorkload) (out []Workload) {
+func (d *dump) workloads(list []dumpWorkload) (out []contend.Workload) {
 	for i := range list {
 		x := &list[i]
 		for k, a := range x.Allocs {
@@ -253,7 +247,7 @@ func (d *dump) workloads(list []dumpWorkload) (out []Workload) {
 				a.Job = d.Jobs[x.JobOf[k]-1]
 			}
 		}
-		out = append(out, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect,
+		out = append(out, contend.Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect,
 			Gate: x.Gate, Until: x.Until, Met: x.Met, Ended: x.Ended, Cost: x.Cost, Ran: x.Ran})
 	}
 	return out

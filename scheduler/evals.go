@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
@@ -163,7 +164,7 @@ func (d *decision) waitText() string {
 // lookAgain is when a blocked evaluation is looked at again, whatever happens.
 func (d *decision) lookAgain() structs.LogTime {
 	if d.overBound {
-		return d.in.Now.Add(overBoundRetry)
+		return d.in.Now.Add(contend.OverBoundRetry)
 	}
 	if d.load.Gate == nil {
 		return 0
@@ -203,8 +204,8 @@ func (d *decision) queueEntry() *structs.Workload {
 		}
 	}
 	q.BlockedEval, q.Reason, q.Waiting, q.StartEst, q.Amount = structs.EvalID{}, structs.ReasonNone, 0, 0, 0
-	if d.promise != nil {
-		q.StartEst = d.promise.Start
+	if d.reserved != nil {
+		q.StartEst = d.reserved.Start
 	}
 	if d.work.Spent != "" {
 		q.Spent = d.work.Spent

@@ -132,7 +132,7 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	}
 	if g.Ask.CountsJob() {
 		for _, pl := range d.placed {
-			s.Count(pl.at.Row, false, 1)
+			s.Count(pl.At.Row, false, 1)
 		}
 	}
 }
@@ -157,8 +157,9 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 			d.placed, d.cursor = d.placed[:placed], cursor
 			return false
 		}
-		d.placed = append(d.placed, placement{g: g, want: w, at: sp, evict: stops})
-		d.cursor = sp.Node.ID
+		pl := newPlacement(g, w, sp)
+		pl.Evict = stops
+		d.add(pl)
 	}
 	s.Found = int64(len(wants))
 	d.steps += int(s.Looked)
@@ -179,7 +180,7 @@ func (d *decision) comesLater(on bool) {
 		d.w.Later = map[structs.AllocID]bool{}
 	}
 	for i := range d.placed {
-		if id := d.placed[i].at.Held.ID; on {
+		if id := d.placed[i].At.Held.ID; on {
 			d.w.Later[id] = true
 		} else {
 			delete(d.w.Later, id)
@@ -223,7 +224,7 @@ func (d *decision) grow(starved bool) {
 			at := g.home(d.w, l)
 			for _, pl := range d.placed {
 				if pl.g == g {
-					at = l.Of[pl.at.Row]
+					at = l.Of[pl.At.Row]
 				}
 			}
 			set = []int32{at}
@@ -232,7 +233,7 @@ func (d *decision) grow(starved bool) {
 		s := d.gangSearch(g, 0, l, set)
 		for _, pl := range d.placed {
 			if pl.g == g && !g.Ask.CountsJob() {
-				s.Count(pl.at.Row, true, 1)
+				s.Count(pl.At.Row, true, 1)
 			}
 		}
 		g.search = s
@@ -247,8 +248,9 @@ func (d *decision) grow(starved bool) {
 				g.unplacedExpansion = int64(len(g.Expansion)-i) - g.deferredExpansion
 				break
 			}
-			d.placed = append(d.placed, placement{g: g, want: w, at: sp, alone: true, evict: stops})
-			d.cursor = sp.Node.ID
+			pl := newPlacement(g, w, sp)
+			pl.alone, pl.Evict = true, stops
+			d.add(pl)
 		}
 		d.refillStandby(g, s)
 		d.steps += int(s.Looked)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -32,8 +33,8 @@ func gpuNodes(n, free int) (nodes []*structs.Node, allocs []*structs.Allocation)
 }
 
 // pendingGangs makes gangs of 2 to 32 members with 1 to 8 GPUs each, some with a topology.
-func pendingGangs(n int) []scheduler.Workload {
-	out := make([]scheduler.Workload, n)
+func pendingGangs(n int) []contend.Workload {
+	out := make([]contend.Workload, n)
 	for i := range out {
 		j := job(fmt.Sprintf("gang-%05d", i), 2<<(i%5))
 		j.Type = structs.JobBatch

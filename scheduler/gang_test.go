@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
@@ -310,7 +311,7 @@ type leastOf struct {
 // putQueue makes or changes a queue.
 func (w *world) putQueue(q *structs.Queue) {
 	if w.queues == nil {
-		w.queues = &scheduler.QueueTable{}
+		w.queues = &contend.QueueTable{}
 	}
 	w.queues.Queues = slices.DeleteFunc(w.queues.Queues, func(o *structs.Queue) bool { return o.Path == q.Path })
 	w.queues.Queues = append(w.queues.Queues, q)
@@ -318,11 +319,11 @@ func (w *world) putQueue(q *structs.Queue) {
 }
 
 // queueTable is the queues with what they hold; nil when there are none.
-func (w *world) queueTable() *scheduler.QueueTable {
+func (w *world) queueTable() *contend.QueueTable {
 	if w.queues == nil {
 		return nil
 	}
-	t := &scheduler.QueueTable{Queues: w.queues.Queues}
+	t := &contend.QueueTable{Queues: w.queues.Queues}
 	for _, q := range t.Queues {
 		u := &structs.QueueUsage{Path: q.Path}
 		for _, a := range w.allocs {
@@ -348,7 +349,7 @@ func TestSmallerGangKeepsMembers(t *testing.T) {
 	a := &structs.Allocation{ID: structs.AllocID{1}, Namespace: "default", JobID: "train", Job: old, Group: "g", NameIndex: 1, NodeID: nodes[0].ID, Resources: structs.GroupVector(old.Groups[0]),
 		Desired: structs.DesiredRun, Client: structs.ClientRunning, CreateIndex: 6}
 	v := model.NewView(7, nodes, []*structs.Allocation{a}, nil)
-	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, 1, a)}}, binpack)
+	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []contend.Workload{load(j, 1, a)}}, binpack)
 	var got []int
 	for _, e := range plan.Entries {
 		for _, p := range e.Parts {
@@ -386,7 +387,7 @@ func TestSpentGangDoesNotGrow(t *testing.T) {
 		}
 		l := load(j, 1, as...)
 		l.Rosters = []*structs.Roster{roster}
-		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(7, []*structs.Node{n}, as, nil), Now: now, Pending: []scheduler.Workload{l}}, binpack)
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(7, []*structs.Node{n}, as, nil), Now: now, Pending: []contend.Workload{l}}, binpack)
 		for _, e := range plan.Entries {
 			for _, p := range e.Parts {
 				if len(p.Places) > 0 {

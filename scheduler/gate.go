@@ -3,24 +3,26 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
-// gated reports whether the workload may not be placed whatever the nodes offer. Then every want of it is missed for
-// that reason; stops and updates go on.
+// gated reports whether something other than the nodes keeps the workload from being placed. Then every want of it is
+// missed for that reason; stops and updates still happen.
 func (d *decision) gated() bool {
 	why := d.load.Gate
-	if why == nil && d.wantsAny() {
-		why = d.capped()
+	if why == nil && d.limits != nil && d.load.Job != nil && d.wantsAny() {
+		why = d.limits.Capped(d.load)
 	}
 	if why == nil {
-		ahead, passed := d.reservations.passed(d.load)
+		ahead, passed := d.reservations.Passed(d.load)
 		switch {
 		case d.restarting(): // it takes no more than it had
 		case passed:
-			why = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionQueueOrder, Subject: ahead.ID, Holder: queueHolder(d.load.QueueName())}}
+			why = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionQueueOrder, Subject: ahead.ID, Holder: contend.QueueHolder(d.load.QueueName())}}
 		case d.wantsAny():
-			why = d.reservations.overBound(d.load)
+			why = d.reservations.OverBound(d.load)
 			d.overBound = why != nil
 		}
 		if why == nil {
@@ -54,7 +56,57 @@ func (d *decision) wantsAny() bool {
 	return false
 }
 
-// Refusal is the report of a group that was not looked for on any node.
+// refusal is the report of a group that was not looked for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
 	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Missed, Refusals: []structs.Refusal{*g.Refused}}
+}
+
+// overLimit says which limit one more allocation of a group would exceed, or nil. With a previous one it is asked whether
+// it may wait for the place of that one.
+func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *structs.Refusal {
+	if d.limits == nil || d.load.Job == nil || g == nil {
+		return nil
+	}
+	return d.limits.OverGroup(d.load, d.charges.Count(d.load, &d.placed), g, prev)
+}
+
+// withinLimits reports whether a place for a want may be looked for: anywhere, or at least in the place of what it
+// replaces. It notes with the group what limit is in the way.
+func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
+	w.MustWait = false
+	why := d.overLimit(tg, nil)
+	if why == nil {
+		return true
+	}
+	for _, g := range d.groups {
+		if g.Tg == tg {
+			g.over = why
+		}
+	}
+	w.MustWait = true
+	return w.MayWait && d.overLimit(tg, w.Prev) == nil
+}
+
+// respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It notes with the
+// group what is in the way.
+func (d *decision) respectsSetAside(tg *structs.Group) bool {
+	if d.setAside == nil || d.load.Job == nil {
+		return true
+	}
+	why := d.setAside.RefusesGroup(d.load, tg, &d.amount, &d.placed)
+	if why == nil {
+		return true
+	}
+	for _, g := range d.groups {
+		if g.Tg == tg && (g.over == nil || g.over.Holder.Kind == structs.HolderReservation) {
+			g.over = why
+		}
+	}
+	return false
+}
+
+// settle counts what the decision has placed for those after it in the pass.
+func (d *decision) settle() {
+	d.limits.Settle(d.load, &d.charges, &d.placed)
+	d.setAside.Settle(d.load, &d.amount, &d.placed)
 }

@@ -48,20 +48,20 @@ func plain(w *reconcile.Want) bool { return w.Pinned.IsZero() && w.Prev == nil &
 // eject gives the place of one placement to a want, if the placement finds another.
 func (d *decision) eject(g *groupWork, w *reconcile.Want, k int) bool {
 	pl := &d.placed[k]
-	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
+	if !movable(pl.g) || !plain(pl.want) || len(pl.Evict) > 0 {
 		return false
 	}
-	mark, row, old := d.w.Mark(), pl.at.Row, pl.at.Held.ID
+	mark, row, old := d.w.Mark(), pl.At.Row, pl.At.Held.ID
 	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
-	d.w.Set(row, d.w.Get(row).Without(pl.at.Node, old))
+	d.w.Set(row, d.w.Get(row).Without(pl.At.Node, old))
 	pl.g.search.Count(row, true, -1)
 	got, ok := g.search.PlaceOn(row, id, nil)
 	if ok {
 		pl.g.search.PushRow(row)
 		if to, found := pl.g.search.Place(old, nil, -1); found {
 			g.search.PushRow(to.Row)
-			pl.at = to
-			d.placed = append(d.placed, placement{g: g, want: w, at: got})
+			pl.At = to
+			d.placed = append(d.placed, newPlacement(g, w, got))
 			return true
 		}
 		g.search.Count(row, true, -1)

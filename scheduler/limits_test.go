@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -40,40 +41,40 @@ func TestLimitsOfQueues(t *testing.T) {
 	held := func(gpus int64) structs.Amount { return structs.Amount{GPUMilli: 1000 * gpus} }
 	for _, c := range []struct {
 		name   string
-		table  scheduler.QueueTable
-		load   scheduler.Workload
+		table  contend.QueueTable
+		load   contend.Workload
 		placed int
 		why    string // of the rest: dimension, short, unit
 	}{
 		{"a limit lets pass what fits, and tells what is missing",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(6)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(2)}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(6)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(2)}}},
 			load(limitJob("a", "r", 5, 1), 1), 4, "queue r: gpu, 1 GPUs"},
 		{"the limit of an ancestor binds, too",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(8)}, {Path: "r/x"}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(7)}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(8)}, {Path: "r/x"}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(7)}}},
 			load(limitJob("a", "r/x", 1, 2), 1), 0, "queue r: gpu, 1 GPUs"},
 		{"that of the root is the cluster's",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "root", Limit: limitOf(1)}}}, load(limitJob("a", "", 2, 1), 1), 1, "queue root: gpu, 1 GPUs"},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "root", Limit: limitOf(1)}}}, load(limitJob("a", "", 2, 1), 1), 1, "queue root: gpu, 1 GPUs"},
 		{"memory of whole GPUs counts with all that they have",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: &structs.Amount{GPUMilli: -1, GPUMemoryMiB: 200_000, CPU: -1, MemoryMiB: -1}}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: &structs.Amount{GPUMilli: -1, GPUMemoryMiB: 200_000, CPU: -1, MemoryMiB: -1}}}},
 			load(limitJob("a", "r", 3, 1), 1), 2, "queue r: GPU memory, 40000 MiB"},
 		{"beyond the limit nothing grows",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(1)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(5)}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(1)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(5)}}},
 			load(limitJob("a", "r", 1, 1), 1), 0, "queue r: gpu, 5 GPUs"},
 		{"a dimension that does not grow does not bind",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(1)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(5)}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(1)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: held(5)}}},
 			load(func() *structs.Job { j := job("a", 2); j.Queue = "r"; return j }(), 1), 2, ""},
 		{"a quota counts every namespace that names it",
-			scheduler.QueueTable{Tenants: []scheduler.Tenant{{Namespace: "default", Quota: "q", Hard: *limitOf(4)}, {Namespace: "other", Quota: "q", Hard: *limitOf(4)}},
+			contend.QueueTable{Tenants: []contend.Tenant{{Namespace: "default", Quota: "q", Hard: *limitOf(4)}, {Namespace: "other", Quota: "q", Hard: *limitOf(4)}},
 				Usage: []*structs.QueueUsage{{Path: "@other", Held: held(3)}}},
 			load(limitJob("a", "", 2, 1), 1), 1, "quota q: gpu, 1 GPUs"},
 		{"a cap on running jobs",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", RunningMax: 2}}, Usage: []*structs.QueueUsage{{Path: "r", Jobs: 2}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", RunningMax: 2}}, Usage: []*structs.QueueUsage{{Path: "r", Jobs: 2}}},
 			load(limitJob("a", "r", 1, 1), 1), 0, "queue r: running jobs, 1 jobs"},
 		{"a cap on running jobs of a submitter",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", RunningUserMax: 1}}, Usage: []*structs.QueueUsage{{Path: "r", Jobs: 9}, {Path: "r", User: "ada", Jobs: 1}}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", RunningUserMax: 1}}, Usage: []*structs.QueueUsage{{Path: "r", Jobs: 9}, {Path: "r", User: "ada", Jobs: 1}}},
 			load(limitJob("a", "r", 1, 1), 1), 0, "queue r, user ada: running jobs, 1 jobs"},
 		{"GPU-minutes that are left to running work and those asked for",
-			scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUMinutesMax: 100}},
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUMinutesMax: 100}},
 				Usage: []*structs.QueueUsage{{Path: "r", Ending: 2000, Ends: 2000 * (1_000_000 + 30*60)}}},
 			load(func() *structs.Job {
 				j := limitJob("a", "r", 1, 1)
@@ -82,7 +83,7 @@ func TestLimitsOfQueues(t *testing.T) {
 			}(), 1), 0, "queue r: GPU-minutes, 20 minutes"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: now, Pending: []scheduler.Workload{c.load}, Queues: &c.table}, binpack)
+			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: now, Pending: []contend.Workload{c.load}, Queues: &c.table}, binpack)
 			placed := 0
 			for _, e := range plan.Entries {
 				for _, p := range e.Parts {
@@ -112,11 +113,11 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // TestLimitCountsWhatThePassPlaced: two jobs of one pass, and one in flight, share a limit.
 func TestLimitCountsWhatThePassPlaced(t *testing.T) {
 	v := model.NewView(10, []*structs.Node{limitNode(1, 8)}, nil, nil)
-	table := &scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(5)}}}
-	in := scheduler.Input{View: v, Now: 1, Queues: table, Pending: []scheduler.Workload{load(limitJob("first", "r", 2, 1), 1)}}
+	table := &contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(5)}}}
+	in := scheduler.Input{View: v, Now: 1, Queues: table, Pending: []contend.Workload{load(limitJob("first", "r", 2, 1), 1)}}
 	plan, _ := scheduler.Schedule(in, binpack)
 	in.Flight = model.Overlay{}.Add(1, plan.Entries[0], nil)
-	in.Pending = []scheduler.Workload{load(limitJob("second", "r", 2, 1), 2), load(limitJob("third", "r", 2, 1), 3)}
+	in.Pending = []contend.Workload{load(limitJob("second", "r", 2, 1), 2), load(limitJob("third", "r", 2, 1), 3)}
 	plan, rep := scheduler.Schedule(in, binpack)
 	if n := len(plan.Entries[0].Parts); n != 2 {
 		t.Errorf("the second job got %d places, want 2", n)
@@ -144,8 +145,8 @@ func TestUpdateAtTheLimit(t *testing.T) {
 	task.Env = map[string]string{"A": "b"}
 	tg.Tasks = []*structs.Task{&task}
 	next.Groups = []*structs.Group{&tg}
-	table := &scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(4)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: structs.AmountOf(old)}}}
-	plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Queues: table, Pending: []scheduler.Workload{load(&next, 1, old)}}, binpack)
+	table := &contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(4)}}, Usage: []*structs.QueueUsage{{Path: "r", Held: structs.AmountOf(old)}}}
+	plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Queues: table, Pending: []contend.Workload{load(&next, 1, old)}}, binpack)
 	if len(plan.Entries) != 1 || len(plan.Entries[0].Parts) != 1 || len(plan.Entries[0].Parts[0].Places) != 1 {
 		t.Fatalf("no place: %+v", rep.Workloads[0].Groups[0])
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
@@ -86,7 +87,7 @@ func TestNUMAProperties(t *testing.T) {
 				may = may && one && (both || !tied)
 			}
 			v := model.NewView(10, []*structs.Node{n}, live, nil)
-			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, step)}}, binpack)
+			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, step)}}, binpack)
 			var got *structs.PlanPlace
 			for _, e := range plan.Entries {
 				for i := range e.Parts {
@@ -183,7 +184,7 @@ func TestNUMATasks(t *testing.T) {
 	g.Tasks = g.Tasks[1:]
 	v := model.NewView(10, []*structs.Node{n}, nil, nil)
 	decide := func() ([]int64, string) {
-		plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, binpack)
+		plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, 1)}}, binpack)
 		for _, e := range plan.Entries {
 			for _, p := range e.Parts {
 				return p.Places[0].Cores, ""

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -124,7 +125,7 @@ func TestOracle(t *testing.T) {
 		}
 		got := map[string]int64{}
 		for _, name := range names {
-			plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[name])
+			plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}, policy.Builtin[name])
 			for _, e := range plan.Entries {
 				if v := verify.Verify(model.NewView(10, nodes, nil, nil), model.Overlay{}, e); !v.All() {
 					t.Fatalf("seed %d, %s: Verify refuses %+v", seed, name, v.Refused)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -73,7 +74,7 @@ func TestLargeJobIsSplit(t *testing.T) {
 	}
 	v := model.NewView(10, ns, nil, nil)
 	j := job("big", 20_000)
-	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	in := scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, 1)}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	total := 0
 	f := model.Overlay{}
@@ -103,7 +104,7 @@ func TestLargeJobIsSplit(t *testing.T) {
 func TestBudgetAndFlight(t *testing.T) {
 	v := model.NewView(10, nodes(100), nil, nil)
 	a, b, c := job("a", 1), job("b", 1), job("c", 1)
-	in := scheduler.Input{View: v, Now: 1, Steps: 150, Pending: []scheduler.Workload{load(a, 1), load(b, 2), load(c, 3)}}
+	in := scheduler.Input{View: v, Now: 1, Steps: 150, Pending: []contend.Workload{load(a, 1), load(b, 2), load(c, 3)}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != c.Key() || rep.Steps < 150 {
 		t.Errorf("with a budget of 150 nodes: %d entries, deferred %v, %d steps", len(plan.Entries), plan.Deferred, rep.Steps)
@@ -114,8 +115,8 @@ func TestBudgetAndFlight(t *testing.T) {
 	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != a.Key() {
 		t.Errorf("with a plan of %q in flight: %d entries, deferred %v", a.ID, len(plan.Entries), plan.Deferred)
 	}
-	empty := scheduler.Workload{Key: a.Key(), Job: a}
-	if _, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{empty}}, binpack); rep.Workloads[0].Refused == "" {
+	empty := contend.Workload{Key: a.Key(), Job: a}
+	if _, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []contend.Workload{empty}}, binpack); rep.Workloads[0].Refused == "" {
 		t.Error("a workload without an evaluation is answered")
 	}
 }

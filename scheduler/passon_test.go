@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,7 +28,7 @@ func TestRefusalIsNotPassedOnToAsksForLess(t *testing.T) {
 			}
 			greedy := of("a")
 			more(&greedy.Groups[0].Tasks[0].Resources)
-			in := scheduler.Input{View: model.NewView(10, ns, nil, nil), Now: 1, Pending: []scheduler.Workload{load(greedy, 0), load(of("b"), 1)}}
+			in := scheduler.Input{View: model.NewView(10, ns, nil, nil), Now: 1, Pending: []contend.Workload{load(greedy, 0), load(of("b"), 1)}}
 			for pass := range 2 {
 				_, rep := scheduler.Schedule(in, binpack)
 				if len(rep.Workloads) != 2 || !rep.Workloads[0].Failed {

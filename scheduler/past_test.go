@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -33,7 +34,7 @@ func TestLearned(t *testing.T) {
 	nodes := []*structs.Node{node(1), node(2), node(3)}
 	j := job("l", 1)
 	j.Placement = "learned"
-	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)},
+	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)},
 		History: map[structs.NodeID]search.Past{nodes[0].ID: {Ends: 9, Success: 400_000, Speed: model.Micro}, nodes[2].ID: {Ends: 9, Success: model.Micro, Speed: 3 * model.Micro}}}
 	on := func(in scheduler.Input, p search.Policy) structs.NodeID {
 		plan, _ := scheduler.Schedule(in, p)
@@ -69,7 +70,7 @@ func TestTaints(t *testing.T) {
 		}
 		j := job("t", 1)
 		j.Tolerations = tolerations
-		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, list, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, list, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
 		if len(plan.Entries[0].Nodes) == 0 {
 			return structs.NodeID{}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
@@ -98,7 +99,7 @@ func TestPeers(t *testing.T) {
 				}
 			}
 			v := model.NewView(7, nodes, held, nil)
-			in := scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, k)}}
+			in := scheduler.Input{View: v, Pending: []contend.Workload{load(j, k)}}
 			plan, rep := scheduler.Schedule(in, binpack)
 			again, _ := scheduler.Schedule(in, binpack)
 			if string(scheduler.AppendPlan(nil, plan)) != string(scheduler.AppendPlan(nil, again)) {
@@ -211,7 +212,7 @@ func TestGrowthNearGrowth(t *testing.T) {
 	near.Near = []structs.Peer{{Label: "tier=cache", Required: true}}
 	other.Meta = cache.Meta
 	v := model.NewView(7, []*structs.Node{small, node(2)}, []*structs.Allocation{held}, nil)
-	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(near, 1), load(other, 2)}}, binpack)
+	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []contend.Workload{load(near, 1), load(other, 2)}}, binpack)
 	placed, flight := 0, model.Overlay{}
 	for i, e := range plan.Entries {
 		if x := verify.Verify(v, flight, e); !x.All() {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
@@ -38,7 +39,7 @@ func TestPowerLimitNotOffered(t *testing.T) {
 		{150, "[power_limit = 150: nvidia/gpu/H100 can be set to 200 to 500 W power_limit = 150: the driver of nvidia/gpu tells no range of power limits]"},
 		{600, "[power_limit = 600: nvidia/gpu/H100 can be set to 200 to 500 W power_limit = 600: the driver of nvidia/gpu tells no range of power limits]"},
 	} {
-		_, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(powerJob("a", 1, c.watts), 1)}}, binpack)
+		_, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []contend.Workload{load(powerJob("a", 1, c.watts), 1)}}, binpack)
 		var got []string
 		for _, r := range rep.Workloads[0].Groups[0].Refusals {
 			got = append(got, r.Text())
@@ -57,7 +58,7 @@ func TestPowerBudgetOfLimits(t *testing.T) {
 		watts int64
 		want  int
 	}{{0, 2}, {200, 5}, {300, 3}, {500, 2}} {
-		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Power: true, Pending: []scheduler.Workload{load(powerJob("a", 8, c.watts), 1)}}, binpack)
+		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Power: true, Pending: []contend.Workload{load(powerJob("a", 8, c.watts), 1)}}, binpack)
 		placed, flight := 0, model.Overlay{}
 		for i, e := range plan.Entries {
 			for _, p := range e.Parts {
@@ -73,7 +74,7 @@ func TestPowerBudgetOfLimits(t *testing.T) {
 		}
 		// Beside them, the rest of the budget.
 		rest := (1000 - int64(placed)*max(c.watts, 400*boolTo(c.watts == 0))) / 400
-		plan, _ = scheduler.Schedule(scheduler.Input{View: v, Flight: flight, Power: true, Pending: []scheduler.Workload{load(powerJob("b", 8, 0), 2)}}, binpack)
+		plan, _ = scheduler.Schedule(scheduler.Input{View: v, Flight: flight, Power: true, Pending: []contend.Workload{load(powerJob("b", 8, 0), 2)}}, binpack)
 		more := int64(0)
 		for _, e := range plan.Entries {
 			for _, p := range e.Parts {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
@@ -64,7 +65,7 @@ func (w *world) preemptJob() {
 // decide makes one pass in queue order and lands it; it counts what it evicted.
 func (w *world) decide() (evicted int) {
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Queues: w.queueTable(), Evicted: w.taken}
-	slices.SortStableFunc(in.Pending, func(a, b scheduler.Workload) int {
+	slices.SortStableFunc(in.Pending, func(a, b contend.Workload) int {
 		pa, pb := 0, 0
 		if a.Job != nil {
 			pa = a.Job.Priority

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -33,7 +34,7 @@ func (w *world) pass(p search.Policy) {
 		skip = nil
 	}
 	rest := in
-	rest.Pending = slices.DeleteFunc(slices.Clone(in.Pending), func(l scheduler.Workload) bool { return skip[l.Key] })
+	rest.Pending = slices.DeleteFunc(slices.Clone(in.Pending), func(l contend.Workload) bool { return skip[l.Key] })
 	if len(rest.Pending) < len(in.Pending) {
 		w.counts["skipped"] += len(in.Pending) - len(rest.Pending)
 		short, _ := scheduler.Schedule(rest, p)

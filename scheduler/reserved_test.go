@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/suggest"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,7 +27,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 		j.CreateIndex = structs.Index(10 + i)
 	}
 	in := scheduler.Input{View: model.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
-		Pending: []scheduler.Workload{load(both, 1), load(long, 2)}}
+		Pending: []contend.Workload{load(both, 1), load(long, 2)}}
 	in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
 	plan, rep := scheduler.Schedule(in, binpack)
 	got, rs := placed(plan)
@@ -52,7 +54,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 			if in.Pending[i].Key.ID != id {
 				continue
 			}
-			adv := scheduler.Suggest(in, binpack, in.Pending[i])
+			adv := suggest.Find(in, binpack, in.Pending[i])
 			text := ""
 			for _, c := range adv.Changes {
 				text += c.Text + "\n"

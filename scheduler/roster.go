@@ -61,9 +61,9 @@ func (d *decision) rosters() []*structs.Roster {
 			if p.g != g || p.want.Standby {
 				continue
 			}
-			n := p.at.Node
-			x := member{row: structs.RosterMember{Alloc: p.at.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.Index}}
-			if r := p.at.Held.Rare; r != nil {
+			n := p.At.Node
+			x := member{row: structs.RosterMember{Alloc: p.At.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.Index}}
+			if r := p.At.Held.Rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.Grants)
 				for k := range r.Grants {
 					if r.Grants[k].IsGPU() {

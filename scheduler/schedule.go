@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -23,7 +24,7 @@ const (
 	portBytes   = 60
 )
 
-// Schedule decides about the pending workloads in order. It never fails: what cannot be decided is told in the Report.
+// Schedule decides about the pending workloads in order. It never fails: the Report says what could not be decided.
 func Schedule(in Input, p search.Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
 	rep := Report{}
@@ -34,23 +35,23 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	if in.Power {
 		w.CountPower()
 	}
-	var vain search.NoFit
 	line := in.Line
 	if line == nil {
-		line = &asGiven{n: len(in.Pending)}
+		line = contend.InOrder(len(in.Pending))
 	}
-	kept := newReservations(&in, w)
-	pre := newPreemption()
-	quick := quickReject{w: w, reservations: kept}
-	// Who should hold places, where running work competes with what waits.
-	races := newRaces(&in, w)
-	if races != nil {
-		rep.Wake = races.wake
-		line = &competitionLine{rs: races, line: line, told: map[int]*contenderResult{}}
+	// What is in short supply, and who yields it.
+	with := contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
+		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, Tell: in.Tell}
+	shared := env{in: &in, w: w, noFit: &search.NoFit{}, reservations: contend.NewReservations(&with),
+		limits: contend.NewLimits(in.Queues, in.View, in.Flight, in.Now), setAside: contend.NewSetAside(in.Reserved, &w.WhatIf, in.Now)}
+	shared.pre = contend.NewPreemption(&with, shared.limits)
+	shared.contests = contend.NewContests(&with, shared.pre, shared.limits, shared.setAside)
+	kept, contests := shared.reservations, shared.contests
+	quick := contend.NewQuickReject(&with, kept)
+	if contests != nil {
+		rep.Wake = contests.Wake
+		line = contests.Line(line)
 	}
-	limits := newLimits(&in)
-	aside := newSetAside(&in, w)
-	shared := env{in: &in, w: w, noFit: &vain, reservations: kept, pre: pre, limits: limits, setAside: aside}
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -62,25 +63,25 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		rep.Steps += d.steps + 1
 	}
 	prune := func() {
-		if p, ok := line.(Pruner); ok {
-			p.Prune(func(i int) bool { return quick.refuses(&in.Pending[i]) })
+		if p, ok := line.(contend.Pruner); ok {
+			p.Prune(func(i int) bool { return quick.Refuses(&in.Pending[i]) })
 		}
 	}
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
-		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) || races.bars(i) {
+		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) || contests.Bars(i) {
 			plan.Deferred = append(plan.Deferred, load.Key)
 			continue
 		}
-		// What was answered before and asks for more than is free anywhere is refused without being looked at.
-		if races.front(i) == nil && quick.refuses(load) {
-			noteBlocked(line, i)
+		// What was answered before and asks for more than is free on any node is refused without a decision.
+		if contests.Front(i) == nil && quick.Refuses(load) {
+			contend.NoteBlocked(line, i)
 			starved = true
 			prune()
 			continue
 		}
-		full := kept.full(load)
+		full := kept.Full(load)
 		w.Accept()
 		d := newDecision(shared, load, p, plan.Cursor)
 		if d.eval == nil {
@@ -89,24 +90,23 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		}
 		// 3. What has to change, from what the job wants and has.
 		d.reconcile()
-		// 4. What stands in its way whatever the nodes offer: on hold, too early, a dependency, the limits of its queue.
+		// 4. What no node can change: on hold, too early, a dependency, the limits of its queue.
 		if !d.gated() {
 			// 5. Places for what is wanted, group by group; with all_at_once, all or none.
 			d.place()
-			d.takeover(races.front(i))
-			// 6. For what found none: places that others give up, by the queue's rule of preemption.
+			d.takeover(contests.Front(i))
+			// 6. For what found none: places that others give up, by the preemption rule of the queue.
 			d.preempt()
-			d.report.Passed = len(d.placed) > 0 && kept.promising()
-			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
-			if !races.served(i) {
+			d.report.Passed = len(d.placed) > 0 && kept.Any()
+			// 7. For what still waits: capacity reserved in time, which those behind it may not take away.
+			if !contests.Served(i) {
 				d.reserve()
 			}
 		}
 		starved = starved || d.starves()
-		if d.growing() { // it is finished when everybody has been seen
+		if d.growing() { // it is finished when all others have been decided
 			line.Placed(i, d.placedAmount())
-			limits.settle(d)
-			aside.settle(d)
+			d.settle()
 			growing = append(growing, d)
 			d.comesLater(true)
 			plan.Cursor = d.cursor
@@ -115,25 +115,23 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		// 8. Parts, evaluations and the queue entry.
 		finish(d)
 		if d.report.Failed {
-			noteBlocked(line, i)
-			if !full && kept.full(load) { // the last promise of its queue: others who find no room need not be looked at
+			contend.NoteBlocked(line, i)
+			if !full && kept.Full(load) { // the last reservation of its queue: others without room need not be looked at
 				prune()
 			}
 		}
 		line.Placed(i, d.placedAmount())
-		limits.settle(d)
-		aside.settle(d)
+		d.settle()
 	}
-	starved = starved || races != nil && races.skipped
-	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
+	starved = starved || contests != nil && contests.Skipped
+	// 9. Growth beyond minimums comes after all others, and only if no minimum waits.
 	for _, d := range growing {
 		w.Accept()
 		d.cursor = plan.Cursor
 		d.comesLater(false)
 		d.grow(starved)
 		finish(d)
-		limits.settle(d)
-		aside.settle(d)
+		d.settle()
 	}
 	return plan, rep
 }
@@ -216,8 +214,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		w := &g.Wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
-			d.placed = append(d.placed, placement{g: g, want: w, at: sp})
-			d.cursor = sp.Node.ID
+			d.add(newPlacement(g, w, sp))
 			continue
 		}
 		d.misses[g.Name]++
@@ -335,7 +332,7 @@ func (d *decision) assemble() {
 	rosters := d.rosters()
 	b.entry.Evals = evals
 	b.entry.Workload = d.queueEntry()
-	b.entry.Reservation = d.reservation()
+	b.entry.Reservation = d.reservations.Change(d.load.Key, d.reserved)
 	b.flush()
 	if len(rosters) > 0 {
 		for _, e := range b.done {
@@ -404,7 +401,7 @@ type builder struct {
 func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {
-		size += placeBytes + evictBytes*len(placed[i].evict)
+		size += placeBytes + evictBytes*len(placed[i].Evict)
 		if w := placed[i].want; w.Stop != nil {
 			size += 100
 		}
@@ -412,7 +409,7 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 			size += rosterBytes
 		}
 		size += 60 * len(placed[i].want.Resched)
-		if r := placed[i].at.Held.Rare; r != nil {
+		if r := placed[i].At.Held.Rare; r != nil {
 			size += grantBytes*len(r.Grants) + portBytes*len(r.Ports) + 4*len(r.Cores) + 20*len(r.Waits)
 		}
 	}
@@ -432,7 +429,7 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 		if st := placed[i].want.Stop; st != nil {
 			p.Stops = append(p.Stops, *st)
 		}
-		for _, st := range placed[i].evict {
+		for _, st := range placed[i].Evict {
 			if !slices.ContainsFunc(p.Stops, func(o structs.PlanStop) bool { return o.ID == st.ID }) {
 				p.Stops = append(p.Stops, st)
 			}
@@ -446,11 +443,11 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 func (b *builder) flush() { b.done = append(b.done, b.entry) }
 
 func (b *builder) placeOf(pl *placement) structs.PlanPlace {
-	node, ok := b.nodes[pl.at.Node.ID]
+	node, ok := b.nodes[pl.At.Node.ID]
 	if !ok {
 		node = len(b.entry.Nodes)
-		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.at.Node.ID, Epoch: pl.at.Node.Epoch})
-		b.nodes[pl.at.Node.ID] = node
+		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.At.Node.ID, Epoch: pl.At.Node.Epoch})
+		b.nodes[pl.At.Node.ID] = node
 	}
 	group, ok := b.groups[pl.g.Name]
 	if !ok {
@@ -464,7 +461,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		out.Previous = pl.want.Prev.ID
 	}
 	b.d.work.Restart(&out, pl.want)
-	if r := pl.at.Held.Rare; r != nil {
+	if r := pl.At.Held.Rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.Grants, r.Ports, r.Cores, r.Waits
 	}
 	return out
@@ -506,9 +503,9 @@ func (d *decision) groupReports() {
 		if d.report.Refused != "" {
 			r.Code = structs.ReasonGang
 		}
-		if miss > 0 && d.promise != nil {
-			// Who holds a promise is asked in every pass, or others could not be told from when on he needs it.
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Obstacle: structs.Obstacle{Dimension: structs.DimensionOwnReservation, Subject: clock(d.promise.Start)}, CuredBy: structs.EventNone})
+		if miss > 0 && d.reserved != nil {
+			// A workload with a reservation is decided in every pass, or others could not be told when it begins.
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Obstacle: structs.Obstacle{Dimension: structs.DimensionOwnReservation, Subject: clock(d.reserved.Start)}, CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)
 		d.report.Failed = d.report.Failed || miss > 0

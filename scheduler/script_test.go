@@ -182,7 +182,7 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 	case "schedule":
 		return schedule(t, w, c)
 	case "suggest":
-		return suggest(t, w, c)
+		return suggestion(t, w, c)
 	}
 	t.Fatalf("%s: unknown command %q", c.Pos, c.Cmd)
 	return ""

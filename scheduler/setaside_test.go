@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
@@ -16,7 +17,7 @@ import (
 func TestVerifyBookings(t *testing.T) {
 	n := node(1) // 4000 MHz
 	job := timed("job", 1, 3000, 0, 2*time.Hour)
-	in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY), Pending: []scheduler.Workload{load(job, 1)}}
+	in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY), Pending: []contend.Workload{load(job, 1)}}
 	plan, _ := scheduler.Schedule(in, binpack)
 	if got, _ := placed(plan); got != "job:1 " {
 		t.Fatalf("placed %q", got)
@@ -69,8 +70,8 @@ func TestLimitOfOneQueueIsNotAnothers(t *testing.T) {
 		return j
 	}
 	in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
-		Pending: []scheduler.Workload{load(gang("a", "small"), 1), load(gang("b", "large"), 2)},
-		Queues:  &scheduler.QueueTable{Queues: []*structs.Queue{{Path: "large"}, {Path: "small", Limit: &structs.Amount{GPUMilli: -1, GPUMemoryMiB: -1, CPU: 100, MemoryMiB: -1}}}}}
+		Pending: []contend.Workload{load(gang("a", "small"), 1), load(gang("b", "large"), 2)},
+		Queues:  &contend.QueueTable{Queues: []*structs.Queue{{Path: "large"}, {Path: "small", Limit: &structs.Amount{GPUMilli: -1, GPUMemoryMiB: -1, CPU: 100, MemoryMiB: -1}}}}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	if got, _ := placed(plan); got != "b:2 " {
 		t.Errorf("placed %q, want b:2; %+v", got, rep.Workloads[1].Groups)

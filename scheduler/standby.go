@@ -34,7 +34,7 @@ func (d *decision) placeMember(g *groupWork, s *search.Search, w *reconcile.Want
 	}
 	for _, pl := range d.placed {
 		if pl.g == g {
-			x.Avoid = append(x.Avoid, pl.at.Node.ID)
+			x.Avoid = append(x.Avoid, pl.At.Node.ID)
 		}
 	}
 	sp, ok := d.find(s, &x, id)
@@ -56,7 +56,7 @@ func (d *decision) takeStandby(g *groupWork, s *search.Search, w *reconcile.Want
 
 // Used reports whether a placement of the decision takes the place of an allocation.
 func (d *decision) used(id structs.AllocID) bool {
-	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.at.Held.WaitsOn(id) })
+	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.At.Held.WaitsOn(id) })
 }
 
 // takeOver places a want where an allocation of its gang is or was.
@@ -120,7 +120,8 @@ func (d *decision) refillStandby(g *groupWork, s *search.Search) {
 		}
 		g.standbysPlaced++
 		g.Counts.Place++
-		d.placed = append(d.placed, placement{g: g, want: w, at: sp, alone: true})
-		d.cursor = sp.Node.ID
+		pl := newPlacement(g, w, sp)
+		pl.alone = true
+		d.add(pl)
 	}
 }

@@ -11,16 +11,18 @@ import (
 
 	"github.com/muster-sched/muster/internal/script"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/suggest"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
 // suggest prints what would start a job. Every change is made, and the job must start, with a plan that Verify accepts.
-func suggest(t *testing.T, w *world, c *script.Case) string {
+func suggestion(t *testing.T, w *world, c *script.Case) string {
 	key := structs.JobKey{Namespace: "default", ID: c.Args[0].Key}
-	var load *scheduler.Workload
+	var load *contend.Workload
 	pending := w.pending()
 	for i := range pending {
 		if pending[i].Key == key {
@@ -34,7 +36,7 @@ func suggest(t *testing.T, w *world, c *script.Case) string {
 		load.Gate = &structs.Refusal{Code: structs.ReasonCode(c.String("gate", "")), Obstacle: gateOf(c.String("of", "")), Short: int64(c.Int(t, "short", 0)), Unit: structs.Unit(c.String("unit", "")), CuredBy: structs.EventQueueUsage}
 	}
 	in := scheduler.Input{View: w.view, Now: w.now}
-	adv := scheduler.Suggest(in, policy.Builtin[policy.Default], *load)
+	adv := suggest.Find(in, policy.Builtin[policy.Default], *load)
 	var b strings.Builder
 	if adv.Starts {
 		b.WriteString("starts\n")
@@ -56,7 +58,7 @@ func suggest(t *testing.T, w *world, c *script.Case) string {
 }
 
 // tryChange makes a change and decides; "" when the job starts.
-func tryChange(in scheduler.Input, load scheduler.Workload, ch *scheduler.Change) string {
+func tryChange(in scheduler.Input, load contend.Workload, ch *suggest.Change) string {
 	if ch.Job != nil {
 		load.Job = ch.Job
 	}
@@ -68,7 +70,7 @@ func tryChange(in scheduler.Input, load scheduler.Workload, ch *scheduler.Change
 		d.Nodes = append(d.Nodes, structs.Changed[structs.Node]{Before: in.View.Node(n.ID), After: n})
 	}
 	in.View = in.View.Advance(d)
-	in.Pending = []scheduler.Workload{load}
+	in.Pending = []contend.Workload{load}
 	plan, rep := scheduler.Schedule(in, policy.Builtin[policy.Default])
 	if rep.Workloads[0].Failed {
 		return "it does not start: " + groupText(rep.Workloads[0].Groups)
@@ -93,8 +95,8 @@ func TestSuggestions(t *testing.T) {
 	for round := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, round))
 		in, load := randomMisfit(r)
-		adv := scheduler.Suggest(in, policy.Builtin[policy.Default], load)
-		again := scheduler.Suggest(in, policy.Builtin[policy.Default], load)
+		adv := suggest.Find(in, policy.Builtin[policy.Default], load)
+		again := suggest.Find(in, policy.Builtin[policy.Default], load)
 		if fmt.Sprint(texts(adv)) != fmt.Sprint(texts(again)) || adv.Tries != again.Tries {
 			t.Fatalf("round %d: asked twice, it says\n%q\n%q", round, texts(adv), texts(again))
 		}
@@ -103,7 +105,7 @@ func TestSuggestions(t *testing.T) {
 			seen["starts"]++
 			continue
 		}
-		in.Pending = []scheduler.Workload{load}
+		in.Pending = []contend.Workload{load}
 		_, rep := scheduler.Schedule(in, policy.Builtin[policy.Default])
 		for _, g := range rep.Workloads[0].Groups {
 			if g.Placed < g.Wanted {
@@ -131,13 +133,13 @@ func TestSuggestions(t *testing.T) {
 			if i > 0 && ch.Cost < adv.Changes[i-1].Cost {
 				t.Fatalf("round %d: %q costs less than the one before it", round, ch.Text)
 			}
-			if ch.Kind == scheduler.ChangeNode && ch.Cost < 1000 && adv.Never != "" {
+			if ch.Kind == suggest.ChangeNode && ch.Cost < 1000 && adv.Never != "" {
 				t.Fatalf("round %d: %q, although it can never start: %s", round, ch.Text, adv.Never)
 			}
 		}
 	}
 	t.Logf("%d tries in %d rounds, at most %d: %v", tries, rounds, most, seen)
-	for _, want := range []string{"never", scheduler.ChangeAmount, scheduler.ChangeCount, scheduler.ChangeConstraint, scheduler.ChangeLimit, scheduler.ChangeNode,
+	for _, want := range []string{"never", suggest.ChangeAmount, suggest.ChangeCount, suggest.ChangeConstraint, suggest.ChangeLimit, suggest.ChangeNode,
 		"cured RESOURCES", "cured CONSTRAINT", "cured FRAGMENTATION", "cured NODE_INELIGIBLE", "cured DEVICE_UNHEALTHY", "cured DRIVER", "cured QUOTA"} {
 		if seen[want] == 0 {
 			t.Errorf("never happened: %s", want)
@@ -145,7 +147,7 @@ func TestSuggestions(t *testing.T) {
 	}
 }
 
-func texts(a scheduler.Advice) (out []string) {
+func texts(a suggest.Advice) (out []string) {
 	out = append(out, a.Never)
 	for i := range a.Changes {
 		out = append(out, a.Changes[i].Text)
@@ -154,7 +156,7 @@ func texts(a scheduler.Advice) (out []string) {
 }
 
 // randomMisfit is a small cluster, mostly in use, and a job that mostly does not fit.
-func randomMisfit(r *rand.Rand) (scheduler.Input, scheduler.Workload) {
+func randomMisfit(r *rand.Rand) (scheduler.Input, contend.Workload) {
 	var nodes []*structs.Node
 	var allocs []*structs.Allocation
 	for i := range 1 + r.IntN(6) {
@@ -210,7 +212,7 @@ func randomMisfit(r *rand.Rand) (scheduler.Input, scheduler.Workload) {
 	if r.IntN(6) == 0 {
 		j.Datacenters = []string{"dc2"}
 	}
-	load := scheduler.Workload{Key: j.Key(), Job: j}
+	load := contend.Workload{Key: j.Key(), Job: j}
 	if r.IntN(8) == 0 {
 		load.Gate = &structs.Refusal{Code: structs.ReasonQuota, Obstacle: gateOf("queue research: gpu"), Short: 2, Unit: structs.UnitGPUs, CuredBy: structs.EventQueueUsage}
 	}
@@ -238,7 +240,7 @@ func TestTellsOnceAMinute(t *testing.T) {
 		j.Groups[0].Tasks[0].Resources.MemoryMiB = need
 		ev := &structs.Evaluation{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}
 		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(9, []*structs.Node{n}, nil, nil), Now: start.Add(after),
-			Pending: []scheduler.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[policy.Default])
+			Pending: []contend.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[policy.Default])
 		w := plan.Entries[0].Workload
 		if w != nil {
 			entry = w

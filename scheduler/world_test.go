@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -29,7 +30,7 @@ type world struct {
 	evals  map[structs.EvalID]*structs.Evaluation
 	queue  map[structs.JobKey]*structs.Workload
 	gangs  map[structs.RosterKey]*structs.Roster
-	queues *scheduler.QueueTable
+	queues *contend.QueueTable
 	config structs.SchedulerConfig
 	taken  []*structs.Preemptions
 	budget int64 // power of the default pool, in watts; 0: no limit
@@ -439,12 +440,12 @@ func (w *world) step() {
 }
 
 // pending gathers the workloads that have something to answer, in an order by key.
-func (w *world) pending() []scheduler.Workload {
-	byJob := map[structs.JobKey]*scheduler.Workload{}
-	get := func(k structs.JobKey) *scheduler.Workload {
+func (w *world) pending() []contend.Workload {
+	byJob := map[structs.JobKey]*contend.Workload{}
+	get := func(k structs.JobKey) *contend.Workload {
 		l := byJob[k]
 		if l == nil {
-			l = &scheduler.Workload{Key: k, Job: w.jobs[k], Queue: w.queue[k]}
+			l = &contend.Workload{Key: k, Job: w.jobs[k], Queue: w.queue[k]}
 			byJob[k] = l
 		}
 		return l
@@ -470,7 +471,7 @@ func (w *world) pending() []scheduler.Workload {
 		}
 		slices.SortFunc(l.Rosters, func(a, b *structs.Roster) int { return strings.Compare(a.Group, b.Group) })
 	}
-	var out []scheduler.Workload
+	var out []contend.Workload
 	var keys []structs.JobKey
 	for k := range byJob {
 		keys = append(keys, k)

@@ -5,8 +5,10 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/suggest"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -27,7 +29,7 @@ func (s *Server) advise(k structs.JobKey) *methods.Advice {
 		return nil
 	}
 	in := scheduler.Input{Config: *p.Snapshot.SchedulerConfig(), Seed: 1}
-	load := scheduler.Workload{Key: k}
+	load := contend.Workload{Key: k}
 	if newest := s.decide.inputs.of(w.Domain); newest != nil {
 		in = *newest
 		for i := range newest.Pending {
@@ -46,7 +48,7 @@ func (s *Server) advise(k structs.JobKey) *methods.Advice {
 	if fillGate(&load, p.Snapshot, in.Now); load.Gate == nil {
 		load.Gate = passedOver(w, s.decide.reports.of(k))
 	}
-	return adviceOf(scheduler.Suggest(in, policy.For(p.View.Pool(w.Domain), in.Config), load))
+	return adviceOf(suggest.Find(in, policy.For(p.View.Pool(w.Domain), in.Config), load))
 }
 
 // passedOver is what its newest report says of who must be served before a workload: it cannot be seen by deciding about
@@ -65,7 +67,7 @@ func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Re
 	return nil
 }
 
-func adviceOf(a scheduler.Advice) *methods.Advice {
+func adviceOf(a suggest.Advice) *methods.Advice {
 	out := &methods.Advice{Starts: a.Starts, Never: a.Never}
 	for i := range a.Changes {
 		c := &a.Changes[i]

@@ -5,6 +5,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
@@ -22,8 +23,8 @@ type contenders struct {
 
 // contenderPool is the jobs of one node pool that may be preempted.
 type contenderPool struct {
-	jobs    int                  // whether they hold anything or not
-	holders []scheduler.Workload // those that hold something, by key
+	jobs    int                // whether they hold anything or not
+	holders []contend.Workload // those that hold something, by key
 }
 
 // contendersLearned bounds the ended jobs that a new leader learns from. It takes the newest ones.
@@ -89,7 +90,7 @@ func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 
 // set brings what is known of a job up to date.
 func (r *contenders) set(snap *state.Snapshot, k structs.JobKey) {
-	byKey := func(w scheduler.Workload, k structs.JobKey) int { return compareKeys(w.Key, k) }
+	byKey := func(w contend.Workload, k structs.JobKey) int { return compareKeys(w.Key, k) }
 	if was, in := r.of[k]; in {
 		d := r.domains[was]
 		d.jobs--
@@ -112,7 +113,7 @@ func (r *contenders) set(snap *state.Snapshot, k structs.JobKey) {
 	}
 	d.jobs++
 	r.of[k] = j.NodePool
-	w := scheduler.Workload{Key: k, Job: j, Queue: snap.Workload(k), Least: scheduler.LeastOf(j)}
+	w := contend.Workload{Key: k, Job: j, Queue: snap.Workload(k), Least: contend.LeastOf(j)}
 	for _, a := range snap.AllocsByJob(k) {
 		if structs.Holds(a) {
 			w.Allocs = append(w.Allocs, a)

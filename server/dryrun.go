@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
@@ -106,15 +107,15 @@ func (s *Server) dryPass(p *replica.Published, j *structs.Job, eval *structs.Eva
 	k, others := s.askPasses(j.NodePool)
 	k.pub = p
 	snap, key, now := p.Snapshot, j.Key(), max(s.replica.Now(), p.Time)
-	var ws []scheduler.Workload
-	add := func(w scheduler.Workload) {
+	var ws []contend.Workload
+	add := func(w contend.Workload) {
 		w.Allocs, w.Rosters = snap.AllocsByJob(w.Key), snap.RostersByJob(w.Key)
 		s.decide.predictor.tell(&w)
 		fillGate(&w, snap, now)
 		ws = append(ws, w)
 	}
 	for _, o := range others[:min(len(others), dryWaiting)] {
-		w := scheduler.Workload{Key: structs.JobKey{Namespace: o.Namespace, ID: o.JobID}, Queue: o}
+		w := contend.Workload{Key: structs.JobKey{Namespace: o.Namespace, ID: o.JobID}, Queue: o}
 		if w.Job = snap.JobByKey(w.Key); w.Key == key || w.Job == nil {
 			continue
 		}
@@ -131,7 +132,7 @@ func (s *Server) dryPass(p *replica.Published, j *structs.Job, eval *structs.Eva
 			add(w)
 		}
 	}
-	own := scheduler.Workload{Key: key, Job: j, Evals: []*structs.Evaluation{eval}, Queue: dryEntry(snap.Workload(key), snap.JobByKey(key), j, p, now)}
+	own := contend.Workload{Key: key, Job: j, Evals: []*structs.Evaluation{eval}, Queue: dryEntry(snap.Workload(key), snap.JobByKey(key), j, p, now)}
 	if b := own.Queue.BlockedEval; !b.IsZero() {
 		own.Blocked = snap.EvalByID(b)
 	}

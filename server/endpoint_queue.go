@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/replica"
@@ -245,4 +245,4 @@ func (s *Server) reservationDelete(ctx context.Context, c *rpc.Call, req *method
 	return s.write(ctx, &structs.UnreserveCommand{IDs: []string{req.Name}})
 }
 
-var _ scheduler.Line = (*queue.Line)(nil)
+var _ contend.Line = (*queue.Line)(nil)

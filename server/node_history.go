@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -99,7 +99,7 @@ func pastOf(as []*structs.Allocation) (x search.Past) {
 }
 
 // learns reports whether the policy of some pending job looks at the past of nodes.
-func learns(pol search.Policy, pending []scheduler.Workload) bool {
+func learns(pol search.Policy, pending []contend.Workload) bool {
 	for i := range pending {
 		c := pol.Capabilities()
 		if c.ForJob != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
@@ -303,10 +304,10 @@ func (p *decider) begin(now structs.LogTime) {
 func (p *decider) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	snap := p.pub.Snapshot
 	p.seed++
-	pending := make([]scheduler.Workload, len(pass.Items))
+	pending := make([]contend.Workload, len(pass.Items))
 	for i := range pass.Items {
 		it := &pass.Items[i]
-		w := scheduler.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals, Blocked: it.Blocked,
+		w := contend.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals, Blocked: it.Blocked,
 			Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key), Rosters: snap.RostersByJob(it.Key)}
 		if it.Spec != nil {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
@@ -343,7 +344,7 @@ func (p *decider) known(domain structs.PoolName, now structs.LogTime) passKnown 
 }
 
 // passInput is the input of a pass, for deciding in earnest and for telling what would be decided.
-func (s *Server) passInput(k *passKnown, pending []scheduler.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
+func (s *Server) passInput(k *passKnown, pending []contend.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
 	snap := k.pub.Snapshot
 	in := &scheduler.Input{
 		View: k.pub.View, Flight: k.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: k.cursor, Pending: pending,
@@ -365,8 +366,8 @@ func hasPowerBudget(snap *state.Snapshot) bool {
 }
 
 // growing reports whether some job may grow beyond its minimum.
-func growing(ws []scheduler.Workload) bool {
-	return slices.ContainsFunc(ws, func(w scheduler.Workload) bool {
+func growing(ws []contend.Workload) bool {
+	return slices.ContainsFunc(ws, func(w contend.Workload) bool {
 		return w.Job != nil && slices.ContainsFunc(w.Job.Groups, func(g *structs.Group) bool {
 			return (g.Gang != nil || g.Elastic != nil) && g.Most() > g.Least()
 		})

@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -32,7 +33,7 @@ func (o others) LastRecord(k structs.JobKey) *structs.AcctRecord {
 }
 
 // fillGate fills in the gate of a workload, and what has ended of an array.
-func fillGate(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
+func fillGate(w *contend.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
 	if w.Job == nil || !w.Job.Placeable() {
 		return ""
 	}
@@ -45,7 +46,7 @@ func fillGate(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) 
 }
 
 // gate fills in the gate of a workload of a pass. A job whose gate can never open is stopped.
-func (p *decider) gate(w *scheduler.Workload, committed bool, now structs.LogTime) {
+func (p *decider) gate(w *contend.Workload, committed bool, now structs.LogTime) {
 	if never := fillGate(w, p.pub.Snapshot, now); never != "" && committed {
 		p.failJob(w.Key, never)
 	}

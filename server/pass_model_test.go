@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/unblock"
@@ -84,7 +85,7 @@ func (m *steps) settle(t *testing.T) {
 		snap := m.fsm.Snapshot()
 		in := scheduler.Input{View: m.view, Flight: m.planner.Overlay(), Config: *snap.SchedulerConfig(), Now: m.now}
 		for _, it := range p.Items {
-			in.Pending = append(in.Pending, scheduler.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals,
+			in.Pending = append(in.Pending, contend.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals,
 				Blocked: it.Blocked, Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key)})
 		}
 		plan, _ := scheduler.Schedule(in, policy.For(in.View.Pool(p.Domain), in.Config))

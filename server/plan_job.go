@@ -9,9 +9,9 @@ import (
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/suggest"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
@@ -118,7 +118,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 			if load.Gate == nil {
 				load.Gate = passedOver(resp.Why.Workload, w.Groups)
 			}
-			resp.Advice = adviceOf(scheduler.Suggest(*in, pol, load))
+			resp.Advice = adviceOf(suggest.Find(*in, pol, load))
 		}
 		s.decide.advising.Add(-1)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
@@ -225,11 +225,11 @@ func workOf(j *structs.Job) predict.Work {
 }
 
 // tell fills in what a decision is told of a workload.
-func (f *predictor) tell(w *scheduler.Workload) {
+func (f *predictor) tell(w *contend.Workload) {
 	if w.Job == nil {
 		return
 	}
-	w.Least = scheduler.LeastOf(w.Job)
+	w.Least = contend.LeastOf(w.Job)
 	if w.Job.Type != structs.JobBatch && w.Job.Type != structs.JobSysBatch {
 		return
 	}

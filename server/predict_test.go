@@ -10,7 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
@@ -64,7 +64,7 @@ func TestForetell(t *testing.T) {
 		expect := map[string]time.Duration{}
 		for name, f := range map[string]*predictor{"the leader": &s.decide.predictor, "the next one": &next} {
 			j := batch("train-9", nil)
-			w := scheduler.Workload{Key: j.Key(), Job: j}
+			w := contend.Workload{Key: j.Key(), Job: j}
 			f.tell(&w)
 			if w.Expect < 15*time.Minute || w.Expect > 31*time.Minute || w.Cost <= 0 || w.Least == nil {
 				t.Errorf("%s expects 30 minutes of work to take %v, cost %d", name, w.Expect, w.Cost)
@@ -74,7 +74,7 @@ func TestForetell(t *testing.T) {
 				t.Errorf("%s knows no turnover", name)
 			}
 			service := passJob("train-9", 1, nil)
-			w = scheduler.Workload{Key: service.Key(), Job: service}
+			w = contend.Workload{Key: service.Key(), Job: service}
 			if f.tell(&w); w.Expect != 0 {
 				t.Errorf("%s expects a service to end after %v", name, w.Expect)
 			}

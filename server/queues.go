@@ -10,7 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/suggest"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
@@ -65,9 +65,9 @@ func (t *totals) models(snap *state.Snapshot) (structs.Amount, []structs.GPUCoun
 }
 
 // queueTable is the queues as a decision sees them.
-func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
+func (s *Server) queueTable(snap *state.Snapshot) *contend.QueueTable {
 	total, models := s.decide.totals.models(snap)
-	t := &scheduler.QueueTable{Total: total, Models: models, Turnover: s.decide.predictor.turnover()}
+	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.decide.predictor.turnover()}
 	for q := range snap.Queues() {
 		t.Queues = append(t.Queues, q)
 	}
@@ -80,7 +80,7 @@ func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
 		}
 		if spec := snap.Quota(n.Quota); spec != nil {
 			if l := spec.Limit(s.cfg.Region); l != nil {
-				t.Tenants = append(t.Tenants, scheduler.Tenant{Namespace: n.Name, Quota: spec.Name, Hard: l.Hard, Soft: l.Soft})
+				t.Tenants = append(t.Tenants, contend.Tenant{Namespace: n.Name, Quota: spec.Name, Hard: l.Hard, Soft: l.Soft})
 			}
 		}
 	}
@@ -104,10 +104,10 @@ func (s *Server) lineBy(f *predictor, snap *state.Snapshot, ws []*structs.Worklo
 
 // lineUp is the line of workloads before anybody is taken out of it.
 func (s *Server) lineUp(f *predictor, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
-	pending := make([]scheduler.Workload, len(ws))
+	pending := make([]contend.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
-		pending[i] = scheduler.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
+		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
 		f.tell(&pending[i])
 	}
 	table := s.queueTable(snap)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -151,7 +152,7 @@ const limitLineMax = 1000
 
 func (s *Server) startEstimates(snap *state.Snapshot, now structs.LogTime) *startEstimates {
 	return &startEstimates{snap: snap, region: s.cfg.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
-		load := scheduler.Workload{Key: j.Key(), Job: j, Queue: w}
+		load := contend.Workload{Key: j.Key(), Job: j, Queue: w}
 		s.decide.predictor.tell(&load)
 		if e := cmp.Or(j.Runtime.Expected, load.Expect); e > 0 || len(j.Groups) == 0 {
 			return e

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -92,7 +93,7 @@ func (e *Engine) decide() error {
 }
 
 // chooser returns what decides which running and waiting work should hold resources; nil when nothing can be preempted.
-func (e *Engine) chooser() scheduler.Chooser {
+func (e *Engine) chooser() contend.Chooser {
 	switch {
 	case e.cfg.Chooser != nil:
 		return e.cfg.Chooser
@@ -106,7 +107,7 @@ func (e *Engine) chooser() scheduler.Chooser {
 const byPass = -1
 
 // line returns the order of the waiting work, by default the production's.
-func (e *Engine) line(in *scheduler.Input) scheduler.Line {
+func (e *Engine) line(in *scheduler.Input) contend.Line {
 	if e.cfg.Line != nil {
 		return e.cfg.Line(in)
 	}
@@ -123,11 +124,11 @@ func (e *Engine) decided() {
 }
 
 // running lists the running work that may be stopped, for queues in which it competes with waiting work.
-func (e *Engine) running() []scheduler.Workload {
+func (e *Engine) running() []contend.Workload {
 	if e.preemptible == 0 && !slices.ContainsFunc(e.cfg.Queues, func(q *structs.Queue) bool { return q.Preempt != "" && q.Preempt != structs.PreemptNone }) {
 		return nil
 	}
-	var out []scheduler.Workload
+	var out []contend.Workload
 	for l := e.holders; l != nil; l = l.nextHolder {
 		w := l.work
 		w.Ran = l.Ran(e.now)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -25,9 +26,9 @@ type Config struct {
 	Policy    search.Policy           // placement
 	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues without their settings
 	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
-	Line      func(*scheduler.Input) scheduler.Line
-	Chooser   scheduler.Chooser // decides which running and waiting work should hold resources; nil: the order of the queues
-	Predict   Predictor         // of run times; nil: none
+	Line      func(*scheduler.Input) contend.Line
+	Chooser   contend.Chooser // decides which running and waiting work should hold resources; nil: the order of the queues
+	Predict   Predictor       // of run times; nil: none
 	Mix       *model.Mix
 	Seed      uint64
 
@@ -94,7 +95,7 @@ type Engine struct {
 	other               *shape // jobs that wait for something other than room
 	fresh               []*Live
 	picked              []*Live
-	pend                []scheduler.Workload
+	pend                []contend.Workload
 	freed               []int // nodes that freed resources since the last pick
 	marked              []bool
 	most                mostFree
@@ -150,7 +151,7 @@ func NewEngine(cfg Config) *Engine {
 	if cfg.Window <= 0 {
 		cfg.Window = windowDefault
 	}
-	table := scheduler.QueueTable{Queues: cfg.Queues}
+	table := contend.QueueTable{Queues: cfg.Queues}
 	for _, q := range append([]*structs.Queue{{Path: structs.QueueDefault}}, cfg.Queues...) {
 		if table.Settings(q.Path, &cfg.Scheduler).Backfill == structs.BackfillNone {
 			cfg.Whole = true // the first job may keep out the rest, so it must be in every pass
@@ -325,9 +326,9 @@ func (e *Engine) submit(j *Job) *Live {
 	if domain == "" {
 		domain = structs.NodePoolDefault
 	}
-	l.work = scheduler.Workload{Key: l.Key, Job: job, Queue: &structs.Workload{Namespace: job.Namespace, JobID: job.ID, Domain: domain,
+	l.work = contend.Workload{Key: l.Key, Job: job, Queue: &structs.Workload{Namespace: job.Namespace, JobID: job.ID, Domain: domain,
 		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
-	l.work.Least = scheduler.LeastOf(job)
+	l.work.Least = contend.LeastOf(job)
 	e.live[l.Key] = l
 	if job.MayPreempt() {
 		e.preemptible++

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -36,7 +36,7 @@ type Live struct {
 	Predicted time.Duration // by the predictor at the first decision, 0: none
 	Queued    time.Duration // total wait, including that between preemption and resumption
 
-	work                   scheduler.Workload
+	work                   contend.Workload
 	learned                *learned // of the run's Learner; nil: not predicted yet
 	units                  []unit
 	left                   int // units that are not complete
@@ -142,7 +142,7 @@ func (l *Live) Ran(now structs.LogTime) time.Duration {
 }
 
 // Workload returns the job as the scheduler sees it.
-func (l *Live) Workload() *scheduler.Workload { return &l.work }
+func (l *Live) Workload() *contend.Workload { return &l.work }
 
 // newUnits makes the units of a job: one for each gang, one for each allocation of the other groups.
 func (l *Live) newUnits() {

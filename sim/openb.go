@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -265,7 +266,7 @@ func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.Schedul
 	view := model.NewView(1, nodes, nil, nil)
 	index := structs.Index(1)
 	var arrived, allocated int64
-	var pending []scheduler.Workload
+	var pending []contend.Workload
 	milli := make(map[structs.JobKey]int64)
 	decide := func() {
 		if len(pending) == 0 {
@@ -359,13 +360,13 @@ func (b *OpenB) arrivals(lots *rand.Rand) []int {
 	}
 }
 
-func openbWorkload(n int, k *openbKind) scheduler.Workload {
+func openbWorkload(n int, k *openbKind) contend.Workload {
 	id := "task-" + strconv.Itoa(n)
 	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobBatch, Priority: structs.JobPriorityDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Groups: k.groups, CreateIndex: 1, SpecIndex: 1, ModifyIndex: 1}
 	e := &structs.Evaluation{Namespace: j.Namespace, JobID: id, Type: j.Type, Priority: j.Priority, Trigger: structs.TriggerJobRegister, Status: structs.EvalPending, JobSpecIndex: 1}
 	binary.BigEndian.PutUint64(e.ID[:8], uint64(n)+1)
-	return scheduler.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{e}}
+	return contend.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{e}}
 }
 
 // allocOf returns the allocation for a placement.

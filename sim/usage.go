@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
 // usage keeps the current and past use of queues and of their submitters, as the state machine does.
 type usage struct {
-	table scheduler.QueueTable
+	table contend.QueueTable
 	rows  map[usageKey]*structs.QueueUsage
 }
 

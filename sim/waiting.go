@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -161,7 +161,7 @@ func (e *Engine) freeOn(node int) {
 
 // pick lists the jobs of the next pass. woken means that it is the first pass at this instant. narrow is true if all of
 // them can only go to nodes that freed resources.
-func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
+func (e *Engine) pick(woken bool) (pending []contend.Workload, narrow bool) {
 	e.picked = e.picked[:0]
 	if e.cfg.Whole || woken && (len(e.freed) > 0 || len(e.fresh) > 0) {
 		e.take(e.other)
@@ -198,7 +198,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	}
 	e.fresh = e.fresh[:0]
 	if cap(e.pend) < len(e.picked) {
-		e.pend = make([]scheduler.Workload, 0, 2*len(e.picked))
+		e.pend = make([]contend.Workload, 0, 2*len(e.picked))
 	}
 	e.pend = e.pend[:0]
 	refresh, _ := e.cfg.Predict.(interface{ Refresh(*Live) })
@@ -350,7 +350,7 @@ func (e *Engine) roomFor(n *nodeState, s *shape) int64 {
 // turns is a line that ends with the first workload that is placed, so that freed resources are considered again before
 // the next search: a failed search costs as much as a successful one.
 type turns struct {
-	scheduler.Line
+	contend.Line
 	over bool
 }
 
@@ -362,7 +362,7 @@ func (t *turns) Next() int {
 	return t.Line.Next()
 }
 
-// Placed implements scheduler.Line.
+// Placed implements contend.Line.
 func (t *turns) Placed(i int, use structs.Amount) {
 	t.Line.Placed(i, use)
 	t.over = t.over || use != structs.Amount{}

@@ -14,7 +14,7 @@ var exceptions = []exception{
 	{"map-order", "fsm/state/usage.go:flushUsage", "one write per key into a sorted tree; the delta does not list usage rows"},
 	{"map-order", "scheduler/search/ledger.go:ask", "it looks for the least of numbers that are all different"},
 	{"map-order", "scheduler/jobdiff/diff.go:flattenValue", "it fills a map whose keys are sorted when the diff is written"},
-	{"map-order", "scheduler/suggest.go:restored", "it fills a map, a driver from a driver of the same name"},
+	{"map-order", "scheduler/suggest/suggest.go:restored", "it fills a map, a driver from a driver of the same name"},
 	{"map-order", "fsm/acct.go:exit", "it sets booleans, and keeps the newest of the failed ones by a total order"},
 	{"map-order", "internal/pack/pack.go:learn", "it fills a map of what types are written by"},
 }

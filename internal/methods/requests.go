@@ -387,7 +387,7 @@ type (
 		Where        string // of the limit that most of them wait for
 		Limit        int64
 	}
-	// Advice lists changes that would start a waiting job (scheduler.Suggest).
+	// Advice lists changes that would start a waiting job (suggest.Find).
 	Advice struct {
 		Starts  bool
 		Never   string

@@ -3,7 +3,7 @@ package queue
 import (
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
@@ -35,19 +35,19 @@ func (Adaptive) Name() structs.Order { return structs.OrderAdaptive }
 func (Adaptive) KnowsRunTimes() {}
 
 // Key is the priority, high first, then the time described above.
-func (a Adaptive) Key(w *scheduler.Workload, at *Scene) Key {
+func (a Adaptive) Key(w *contend.Workload, at *Scene) Key {
 	return Key{-int64(priorityOf(w)), int64(submitTime(w)) + int64(a.delay(w, at))}
 }
 
 // Terms are the priority and, in seconds, the wait and what the work is put off by.
-func (a Adaptive) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (a Adaptive) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at),
 		{Name: "put_off_seconds", Micro: int64(a.delay(w, at) / time.Microsecond)}}
 }
 
 // delay is what the work is put off by. Of what nothing is known it is taken that it will run for as long as what is
 // held now will be held.
-func (a Adaptive) delay(w *scheduler.Workload, at *Scene) time.Duration {
+func (a Adaptive) delay(w *contend.Workload, at *Scene) time.Duration {
 	if at.Turnover <= 0 {
 		return 0
 	}
@@ -67,7 +67,7 @@ func (a Adaptive) delay(w *scheduler.Workload, at *Scene) time.Duration {
 	return at.Turnover / predict.Doubling * time.Duration(cost+predict.Log(size)/2)
 }
 
-func submitTime(w *scheduler.Workload) structs.LogTime {
+func submitTime(w *contend.Workload) structs.LogTime {
 	switch {
 	case w.Queue != nil:
 		return w.Queue.SubmitTime

@@ -4,20 +4,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
 
 func TestAdaptive(t *testing.T) {
 	const at = structs.LogTime(1_700_000_000_000_000_000)
-	of := func(after, run time.Duration, cpu int64) *scheduler.Workload {
+	of := func(after, run time.Duration, cpu int64) *contend.Workload {
 		j := &structs.Job{Type: structs.JobBatch, Runtime: structs.Runtime{Limit: run},
 			Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Resources: structs.Resources{CPU: cpu}}}}}}
-		return &scheduler.Workload{Job: j, Queue: &structs.Workload{SubmitTime: at.Add(after), Priority: 50}}
+		return &contend.Workload{Job: j, Queue: &structs.Workload{SubmitTime: at.Add(after), Priority: 50}}
 	}
 	scene := &Scene{Now: at.Add(time.Hour), Turnover: time.Hour}
-	before := func(what string, a, b *scheduler.Workload, want bool) {
+	before := func(what string, a, b *contend.Workload, want bool) {
 		t.Helper()
 		if got := (Adaptive{}).Key(a, scene).Less((Adaptive{}).Key(b, scene)); got != want {
 			t.Errorf("%s: %v, want %v", what, got, want)
@@ -46,13 +46,13 @@ func TestAdaptive(t *testing.T) {
 // An order that knows run times bounds waiting by itself; of others, those that wait for too long are first.
 func TestLateGoesFirst(t *testing.T) {
 	now := structs.LogTime(1_700_000_000_000_000_000)
-	w := func(name string, waited time.Duration, limit time.Duration, i structs.Index) scheduler.Workload {
+	w := func(name string, waited time.Duration, limit time.Duration, i structs.Index) contend.Workload {
 		j := &structs.Job{ID: name, Type: structs.JobBatch, Priority: 50, Runtime: structs.Runtime{Limit: limit}, Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t"}}}}}
-		return scheduler.Workload{Key: j.Key(), Job: j, Queue: &structs.Workload{JobID: name, SubmitTime: now.Add(-waited), SubmitIndex: i, Priority: 50}}
+		return contend.Workload{Key: j.Key(), Job: j, Queue: &structs.Workload{JobID: name, SubmitTime: now.Add(-waited), SubmitIndex: i, Priority: 50}}
 	}
-	pending := []scheduler.Workload{w("old", 30*time.Hour, 100*time.Hour, 1), w("new", time.Hour, time.Minute, 2)}
+	pending := []contend.Workload{w("old", 30*time.Hour, 100*time.Hour, 1), w("new", time.Hour, time.Minute, 2)}
 	for order, want := range map[structs.Order]int{structs.OrderAdaptive: 1, structs.OrderFCFS: 0} {
-		l := NewLine(&scheduler.QueueTable{Turnover: 24 * time.Hour}, structs.SchedulerConfig{Order: order}, pending, now, 0)
+		l := NewLine(&contend.QueueTable{Turnover: 24 * time.Hour}, structs.SchedulerConfig{Order: order}, pending, now, 0)
 		if got := l.Next(); got != want {
 			t.Errorf("%s: %s is first", order, pending[got].Key.ID)
 		}
@@ -62,11 +62,11 @@ func TestLateGoesFirst(t *testing.T) {
 // Behind a blocked workload, easy-sjf tries the shortest first; a pruned line leaves the others in their order.
 func TestBlockedAndPruned(t *testing.T) {
 	now := structs.LogTime(1_700_000_000_000_000_000)
-	var pending []scheduler.Workload
+	var pending []contend.Workload
 	for i, limit := range []time.Duration{time.Hour, 9 * time.Hour, 0, 2 * time.Hour, time.Hour} {
 		j := &structs.Job{ID: string(rune('a' + i)), Type: structs.JobBatch, Priority: 50, CreateIndex: structs.Index(i + 1), Runtime: structs.Runtime{Limit: limit},
 			Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t"}}}}}
-		pending = append(pending, scheduler.Workload{Key: j.Key(), Job: j})
+		pending = append(pending, contend.Workload{Key: j.Key(), Job: j})
 	}
 	for _, c := range []struct{ backfill, want string }{{structs.BackfillSJF, "aedbc"}, {structs.BackfillEASY, "abcde"}} {
 		l := NewLine(nil, structs.SchedulerConfig{Order: structs.OrderFCFS, Backfill: c.backfill}, pending, now, 0)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -15,7 +15,7 @@ type Choosers struct {
 }
 
 // Choose asks the chooser of the queue's order.
-func (c Choosers) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
+func (c Choosers) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
 		return Index(c).Choose(r)
 	}
@@ -27,7 +27,7 @@ func (c Choosers) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
 type Greedy struct{ Order Order }
 
 // Choose goes once through the rivals. Who may not be stopped is in before.
-func (g Greedy) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
+func (g Greedy) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	at := Scene{Now: r.Now, Queue: r.Queue}
 	keys := make([]Key, len(r.Contenders))
 	order := make([]int, len(r.Contenders))
@@ -55,7 +55,7 @@ func (g Greedy) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
 	}
 	var wake structs.LogTime
 	if w, ok := g.Order.(interface {
-		Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime
+		Wake(v *contend.Contender, now structs.LogTime) structs.LogTime
 	}); ok {
 		for _, i := range out {
 			if t := w.Wake(&r.Contenders[i], r.Now); t > r.Now && (wake == 0 || t < wake) {
@@ -74,7 +74,7 @@ func boolFirst(a bool) int {
 }
 
 // takeRoom takes room for a rival, each place from the first node that has enough, or takes none.
-func takeRoom(v *scheduler.Contender, room []int64) bool {
+func takeRoom(v *contend.Contender, room []int64) bool {
 	if v.Each == 0 {
 		return true
 	}
@@ -99,7 +99,7 @@ func takeRoom(v *scheduler.Contender, room []int64) bool {
 
 // widest orders rivals so that the widest are seated first: what is left over by them serves narrower ones, not the
 // other way round.
-func widest(r *scheduler.Competition, a, b int) int {
+func widest(r *contend.Competition, a, b int) int {
 	x, y := &r.Contenders[a], &r.Contenders[b]
 	return cmp.Or(cmp.Compare(y.Units(), x.Units()), cmp.Compare(y.Each, x.Each))
 }

@@ -8,18 +8,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
 // rival is a job of so many GPUs, which has run and has left for so long, and was submitted so long ago.
-func rival(id string, units int64, ran, left, age time.Duration, holds bool) scheduler.Contender {
+func rival(id string, units int64, ran, left, age time.Duration, holds bool) contend.Contender {
 	w := load(id, "", "", 1, 50, units)
 	w.Queue.SubmitTime = testNow.Add(-age)
-	return scheduler.Contender{Load: &w, Holds: holds, Each: units, Count: 1, Ran: ran, Left: left}
+	return contend.Contender{Load: &w, Holds: holds, Each: units, Count: 1, Ran: ran, Left: left}
 }
 
-func chosen(t *testing.T, c scheduler.Chooser, r *scheduler.Competition) string {
+func chosen(t *testing.T, c contend.Chooser, r *contend.Competition) string {
 	t.Helper()
 	out, _ := c.Choose(r)
 	var names []string
@@ -35,28 +35,28 @@ func TestIndex(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		room   []int64
-		rivals []scheduler.Contender
+		rivals []contend.Contender
 		want   string
 	}{
-		{"the shorter of two", []int64{8}, []scheduler.Contender{rival("long", 8, 0, 9*h, h, false), rival("short", 8, 0, h, h, false)}, "short"},
-		{"of equals, the one that runs", []int64{8}, []scheduler.Contender{rival("a", 8, 0, h, 2*h, false), rival("b", 8, h, h, 2*h, true)}, "b"},
-		{"who is nearly done stays", []int64{8}, []scheduler.Contender{rival("long", 8, 9*h, 5*time.Minute, h, true), rival("short", 8, 0, 5*time.Minute, 6*time.Minute, false)}, "long"},
-		{"a narrow one does not keep a wide one from running", []int64{8}, []scheduler.Contender{rival("narrow", 2, 0, 2*h, h, false), rival("wide", 8, 0, h, h, false)}, "wide"},
-		{"small ones that together are worth more", []int64{8}, []scheduler.Contender{rival("a", 4, 0, h, h, false), rival("b", 4, 0, h, h, false), rival("wide", 8, 0, h, h, false)}, "a b"},
-		{"who may not be stopped", []int64{8}, []scheduler.Contender{func() scheduler.Contender { r := rival("fixed", 8, 0, 9*h, h, true); r.Fixed = true; return r }(), rival("short", 8, 0, h, h, false)}, "fixed"},
-		{"the one that is needed to the end goes first", []int64{2}, []scheduler.Contender{rival("long", 1, 0, 50*h, 60*h, false),
+		{"the shorter of two", []int64{8}, []contend.Contender{rival("long", 8, 0, 9*h, h, false), rival("short", 8, 0, h, h, false)}, "short"},
+		{"of equals, the one that runs", []int64{8}, []contend.Contender{rival("a", 8, 0, h, 2*h, false), rival("b", 8, h, h, 2*h, true)}, "b"},
+		{"who is nearly done stays", []int64{8}, []contend.Contender{rival("long", 8, 9*h, 5*time.Minute, h, true), rival("short", 8, 0, 5*time.Minute, 6*time.Minute, false)}, "long"},
+		{"a narrow one does not keep a wide one from running", []int64{8}, []contend.Contender{rival("narrow", 2, 0, 2*h, h, false), rival("wide", 8, 0, h, h, false)}, "wide"},
+		{"small ones that together are worth more", []int64{8}, []contend.Contender{rival("a", 4, 0, h, h, false), rival("b", 4, 0, h, h, false), rival("wide", 8, 0, h, h, false)}, "a b"},
+		{"who may not be stopped", []int64{8}, []contend.Contender{func() contend.Contender { r := rival("fixed", 8, 0, 9*h, h, true); r.Fixed = true; return r }(), rival("short", 8, 0, h, h, false)}, "fixed"},
+		{"the one that is needed to the end goes first", []int64{2}, []contend.Contender{rival("long", 1, 0, 50*h, 60*h, false),
 			rival("a", 1, 0, 9*h, 60*h, false), rival("b", 1, 0, 9*h, 60*h, false)}, "a long"},
-		{"but not while more like it comes", []int64{2}, []scheduler.Contender{rival("long", 1, 0, 50*h, 60*h, false),
+		{"but not while more like it comes", []int64{2}, []contend.Contender{rival("long", 1, 0, 50*h, 60*h, false),
 			rival("a", 1, 0, 20*h, 6*h, false), rival("b", 1, 0, 20*h, 6*h, false), rival("c", 1, 0, 20*h, 6*h, false)}, "a b"},
-		{"who has waited for very long goes before shorter work", []int64{1}, []scheduler.Contender{rival("old", 1, 0, 2*h, 200*h, false),
+		{"who has waited for very long goes before shorter work", []int64{1}, []contend.Contender{rival("old", 1, 0, 2*h, 200*h, false),
 			rival("a", 1, 0, h, h, false), rival("b", 1, 0, h, h, false), rival("c", 1, 0, 30*h, h, false)}, "old"},
-		{"pieces of nodes do not make a whole", []int64{4, 4}, []scheduler.Contender{func() scheduler.Contender { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},
-		{"what needs no GPU competes with nobody", []int64{8}, []scheduler.Contender{rival("cpu", 0, 0, 90*h, h, false), rival("a", 8, 0, h, h, false)}, "a cpu"},
+		{"pieces of nodes do not make a whole", []int64{4, 4}, []contend.Contender{func() contend.Contender { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},
+		{"what needs no GPU competes with nobody", []int64{8}, []contend.Contender{rival("cpu", 0, 0, 90*h, h, false), rival("a", 8, 0, h, h, false)}, "a cpu"},
 	} {
-		slices.SortStableFunc(c.rivals, func(a, b scheduler.Contender) int {
+		slices.SortStableFunc(c.rivals, func(a, b contend.Contender) int {
 			return int(a.Load.Queue.SubmitTime - b.Load.Queue.SubmitTime)
 		})
-		r := &scheduler.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Contenders: c.rivals, Room: c.room}
+		r := &contend.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Contenders: c.rivals, Room: c.room}
 		if got := chosen(t, Choosers{}, r); got != c.want {
 			t.Errorf("%s: chose %q, want %q", c.name, got, c.want)
 		}
@@ -70,11 +70,11 @@ func TestBestIsExact(t *testing.T) {
 	for range 3000 {
 		n := 1 + rng.IntN(9)
 		room := int64(1 + rng.IntN(16))
-		r := &scheduler.Competition{}
+		r := &contend.Competition{}
 		var worth []int64
 		var order []int
 		for i := range n {
-			r.Contenders = append(r.Contenders, scheduler.Contender{Each: int64(1 + rng.IntN(9)), Count: 1})
+			r.Contenders = append(r.Contenders, contend.Contender{Each: int64(1 + rng.IntN(9)), Count: 1})
 			worth = append(worth, int64(1+rng.IntN(50)))
 			order = append(order, i)
 		}
@@ -112,7 +112,7 @@ func TestBestIsExact(t *testing.T) {
 func TestLifetimes(t *testing.T) {
 	var l Lifetimes
 	worth := func(units int64, ran time.Duration) int64 {
-		return l.with([]scheduler.Contender{rival("x", units, ran, 0, 0, true)})[widthOf(units)][binOf(ran)]
+		return l.with([]contend.Contender{rival("x", units, ran, 0, 0, true)})[widthOf(units)][binOf(ran)]
 	}
 	if a, b := worth(1, 0), worth(1, 50*time.Hour); a <= b {
 		t.Errorf("nothing known: new work is worth %d, old work %d; by the rule of thumb old work lasts", a, b)
@@ -136,11 +136,11 @@ func TestLifetimes(t *testing.T) {
 func TestGreedy(t *testing.T) {
 	h := time.Hour
 	set := func(order structs.Order) string {
-		rivals := []scheduler.Contender{rival("thin-long", 1, 0, 4*h, 5*h, false), rival("wide-short", 8, 0, h, 4*h, false), rival("half", 4, 0, 2*h, 3*h, false)}
+		rivals := []contend.Contender{rival("thin-long", 1, 0, 4*h, 5*h, false), rival("wide-short", 8, 0, h, 4*h, false), rival("half", 4, 0, 2*h, 3*h, false)}
 		for i := range rivals {
 			rivals[i].Load.Expect = rivals[i].Left
 		}
-		return chosen(t, Choosers{}, &scheduler.Competition{Queue: structs.Queue{Order: order}, Now: testNow, Contenders: rivals, Room: []int64{8}})
+		return chosen(t, Choosers{}, &contend.Competition{Queue: structs.Queue{Order: order}, Now: testNow, Contenders: rivals, Room: []int64{8}})
 	}
 	for order, want := range map[structs.Order]string{structs.OrderSRTF: "wide-short", structs.OrderSRSF: "thin-long half", structs.OrderMLFQ: "thin-long half"} {
 		w := strings.Fields(want)
@@ -155,8 +155,8 @@ func TestGreedy(t *testing.T) {
 func TestLAS2D(t *testing.T) {
 	var l LAS2D
 	a, b := rival("a", 8, 400*time.Second, 0, 2*time.Hour, true), rival("b", 8, 0, 0, time.Hour, false)
-	race := func() *scheduler.Competition {
-		return &scheduler.Competition{Now: testNow, Contenders: []scheduler.Contender{a, b}, Room: []int64{8}}
+	race := func() *contend.Competition {
+		return &contend.Competition{Now: testNow, Contenders: []contend.Contender{a, b}, Room: []int64{8}}
 	}
 	var got []string
 	step := func() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -66,8 +67,8 @@ func (f *floor) submit(each int64, count int, expect time.Duration, preemptible 
 	return fj
 }
 
-func (j *floorJob) workload(f *floor) scheduler.Workload {
-	w := scheduler.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran}
+func (j *floorJob) workload(f *floor) contend.Workload {
+	w := contend.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran}
 	if j.asked {
 		f.evals++
 		ev := &structs.Evaluation{Namespace: j.job.Namespace, JobID: j.job.ID, Type: j.job.Type, Priority: 50, Trigger: structs.TriggerJobRegister, Status: structs.EvalPending}
@@ -80,7 +81,7 @@ func (j *floorJob) workload(f *floor) scheduler.Workload {
 // pass decides once and carries the plan out: victims end at once. It gives how many were told to stop, and were placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &scheduler.QueueTable{}}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &contend.QueueTable{}}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j

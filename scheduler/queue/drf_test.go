@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -222,7 +222,7 @@ func TestJain(t *testing.T) {
 				held = held.Sub(tasks[r.queue])
 			}
 			run = kept
-			var ws []scheduler.Workload
+			var ws []contend.Workload
 			for i, q := range qs {
 				for n := range 60 { // the backlog
 					w := load(string(rune('a'+i))+string(rune('0'+n)), string(q.Path), "u", step*60+n, 50, 0)
@@ -233,7 +233,7 @@ func TestJain(t *testing.T) {
 					ws = append(ws, w)
 				}
 			}
-			l := NewLine(&scheduler.QueueTable{Queues: qs, Usage: usage, Total: total}, structs.SchedulerConfig{Order: order}, ws, now, 1)
+			l := NewLine(&contend.QueueTable{Queues: qs, Usage: usage, Total: total}, structs.SchedulerConfig{Order: order}, ws, now, 1)
 			for i := l.Next(); i >= 0; i = l.Next() {
 				q := int(ws[i].Job.Queue[0] - 'a')
 				if _, over := held.Add(tasks[q]).Exceeds(total); over != 0 {

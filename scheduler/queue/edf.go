@@ -3,7 +3,7 @@ package queue
 import (
 	"math"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -17,7 +17,7 @@ type EDF struct{}
 func (EDF) Name() structs.Order { return structs.OrderEDF }
 
 // Key orders by whether the deadline can be met, then by the deadline.
-func (o EDF) Key(w *scheduler.Workload, at *Scene) Key {
+func (o EDF) Key(w *contend.Workload, at *Scene) Key {
 	if w.Job == nil || w.Job.Deadline == 0 {
 		return Key{2, math.MaxInt64, -int64(priorityOf(w))}
 	}
@@ -28,12 +28,12 @@ func (o EDF) Key(w *scheduler.Workload, at *Scene) Key {
 }
 
 // slack is how many nanoseconds the workload may still wait without missing its deadline.
-func (EDF) slack(w *scheduler.Workload, at *Scene) int64 {
+func (EDF) slack(w *contend.Workload, at *Scene) int64 {
 	return int64(w.Job.Deadline.Sub(at.Now) - at.Expect(w))
 }
 
 // Terms are the slack in seconds, of work with a deadline, and the priority.
-func (o EDF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (o EDF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	prio := structs.ScoreTerm{Name: "priority", Micro: micro * int64(priorityOf(w))}
 	if w.Job == nil || w.Job.Deadline == 0 {
 		return []structs.ScoreTerm{prio, waitTerm(w, at)}

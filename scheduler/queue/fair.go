@@ -1,7 +1,7 @@
 package queue
 
 import (
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +19,7 @@ type Fair struct{}
 func (Fair) Name() structs.Order { return structs.OrderFair }
 
 // Key orders the workloads of one submitter: by priority.
-func (Fair) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (Fair) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
 
 // Share is the weighted share in units of 1e-9: the dominant one, or of billing units (Scene.Share).
 func (Fair) Share(e *Entity, at *Scene) int64 {
@@ -31,4 +31,4 @@ func (Fair) Share(e *Entity, at *Scene) int64 {
 }
 
 // Terms are the priority among the submitter's own, and the wait.
-func (Fair) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm { return FCFS{}.Terms(w, at) }
+func (Fair) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm { return FCFS{}.Terms(w, at) }

@@ -1,7 +1,7 @@
 package queue
 
 import (
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -12,14 +12,14 @@ type FCFS struct{}
 func (FCFS) Name() structs.Order { return structs.OrderFCFS }
 
 // Key orders by priority, high first; ties by submit index as everywhere.
-func (FCFS) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (FCFS) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
 
 // Terms are the priority and, in seconds, the wait.
-func (FCFS) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (FCFS) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at)}
 }
 
-func priorityOf(w *scheduler.Workload) int {
+func priorityOf(w *contend.Workload) int {
 	switch {
 	case w.Queue != nil:
 		return w.Queue.Priority
@@ -29,6 +29,6 @@ func priorityOf(w *scheduler.Workload) int {
 	return 0
 }
 
-func waitTerm(w *scheduler.Workload, at *Scene) structs.ScoreTerm {
+func waitTerm(w *contend.Workload, at *Scene) structs.ScoreTerm {
 	return structs.ScoreTerm{Name: "waited_seconds", Micro: int64(at.Waited(w) / 1000)}
 }

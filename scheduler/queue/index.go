@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,7 +43,7 @@ const (
 
 // Choose finds the set. It is exact for room of up to chooseMax units; of more, the rivals worth most per unit are taken
 // until so many are left.
-func (x Index) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
+func (x Index) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	n := len(r.Contenders)
 	room := int64(0)
 	for _, u := range r.Room {
@@ -105,7 +105,7 @@ const (
 )
 
 // rate tells what each rival is worth, and who goes first whatever he is.
-func (x Index) rate(r *scheduler.Competition, room int64) (worth []int64, first []int) {
+func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []int) {
 	n := len(r.Contenders)
 	worth, first = make([]int64, n), make([]int, n)
 	left := make([]int64, n) // microseconds
@@ -155,7 +155,7 @@ func (x Index) rate(r *scheduler.Competition, room int64) (worth []int64, first 
 		case v.Fixed:
 			first[i] = kept
 		case v.Left > 0 && v.Left < never:
-			from, _ := slices.BinarySearchFunc(r.Contenders, r.Now.Add(-v.Left), func(o scheduler.Contender, t structs.LogTime) int {
+			from, _ := slices.BinarySearchFunc(r.Contenders, r.Now.Add(-v.Left), func(o contend.Contender, t structs.LogTime) int {
 				if submittedAt(o.Load) <= t {
 					return -1
 				}
@@ -176,7 +176,7 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-func submittedAt(w *scheduler.Workload) structs.LogTime {
+func submittedAt(w *contend.Workload) structs.LogTime {
 	switch {
 	case w.Queue != nil:
 		return w.Queue.SubmitTime
@@ -188,7 +188,7 @@ func submittedAt(w *scheduler.Workload) structs.LogTime {
 
 // best gives the set of rivals that is worth most and asks for no more than left units. rest is by worth per unit, and so
 // of one width by worth: of each width only as many as there is room for can be in it.
-func best(r *scheduler.Competition, rest []int, worth []int64, left int64) []int {
+func best(r *contend.Competition, rest []int, worth []int64, left int64) []int {
 	if left <= 0 {
 		return nil
 	}
@@ -227,7 +227,7 @@ func best(r *scheduler.Competition, rest []int, worth []int64, left int64) []int
 
 // seated gives those of the set whom there is room for on the nodes, the widest first, and then of the others whoever
 // fits beside them.
-func (x Index) seated(r *scheduler.Competition, order []int, in []bool) []int {
+func (x Index) seated(r *contend.Competition, order []int, in []bool) []int {
 	room := slices.Clone(r.Room)
 	var set, out []int
 	for _, i := range order {

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 )
 
 // Lifetimes is how long work lasted, by width: what an order learns from where nobody knows run times. Run times fall into
@@ -66,7 +66,7 @@ func (x *life) pass(n int) {
 type indices [widthBins][bins]int64
 
 // with gives the indices, counting the work that has not ended, too.
-func (l *Lifetimes) with(rivals []scheduler.Contender) *indices {
+func (l *Lifetimes) with(rivals []contend.Contender) *indices {
 	var now Lifetimes
 	if l != nil {
 		now = *l

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,8 +25,8 @@ import (
 //
 // Naive: sort everything by shares once. Then one pass gives all that is free to whoever had the least when it began.
 type Line struct {
-	table   *scheduler.QueueTable
-	pending []scheduler.Workload
+	table   *contend.QueueTable
+	pending []contend.Workload
 	nodes   map[structs.QueuePath]*node
 	root    *node
 	of      []*lane // of each pending workload
@@ -72,7 +72,7 @@ type rank struct {
 
 // firster is a Sharer that has orders in front of it.
 type firster interface {
-	First(w *scheduler.Workload, at *Scene) Key
+	First(w *contend.Workload, at *Scene) Key
 }
 
 const (
@@ -102,14 +102,14 @@ const notLate = 1<<63 - 1
 // NewLine puts pending work in line, by the queues as they are configured and as their usage is now. What a pass is told
 // to be in queues that do not exist is ordered by the settings that such a queue would inherit. total is what the
 // cluster has, for shares.
-func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending []scheduler.Workload, now structs.LogTime, seed uint64) *Line {
+func NewLine(table *contend.QueueTable, cfg structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime, seed uint64) *Line {
 	l := &Line{}
 	l.Begin(table, cfg, pending, now, seed)
 	return l
 }
 
 // Begin is NewLine in the memory of a line that nobody uses any more.
-func (l *Line) Begin(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending []scheduler.Workload, now structs.LogTime, seed uint64) {
+func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime, seed uint64) {
 	var room []item // of the largest lane before
 	for _, ln := range l.lanes {
 		if cap(ln.all) > cap(room) {
@@ -313,7 +313,7 @@ func (l *Line) earlier(i, k int) bool {
 	return i < k
 }
 
-func submitted(w *scheduler.Workload) structs.Index {
+func submitted(w *contend.Workload) structs.Index {
 	switch {
 	case w.Queue != nil:
 		return w.Queue.SubmitIndex

@@ -5,12 +5,13 @@ import (
 	"errors"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 )
 
 // Load reads an input that scheduler.Dump wrote, complete: with the line, and with what chose between running and waiting
 // work. Deciding it gives the plan that was made.
 func Load(b []byte) (in scheduler.Input, policy string, err error) {
-	in, policy, err = scheduler.LoadWith(b, func(state []byte) (scheduler.Chooser, error) {
+	in, policy, err = scheduler.LoadWith(b, func(state []byte) (contend.Chooser, error) {
 		lives, err := lifetimesOf(state)
 		return Choosers{Lives: lives}, err
 	})

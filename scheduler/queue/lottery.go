@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -21,7 +21,7 @@ type Lottery struct{}
 func (Lottery) Name() structs.Order { return structs.OrderLottery }
 
 // Key is the workload's time in the race.
-func (Lottery) Key(w *scheduler.Workload, at *Scene) Key {
+func (Lottery) Key(w *contend.Workload, at *Scene) Key {
 	return Key{drawTime(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
 }
 
@@ -31,7 +31,7 @@ func (Lottery) Share(e *Entity, at *Scene) int64 {
 }
 
 // Terms are the tickets, and the wait.
-func (Lottery) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (Lottery) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "tickets", Micro: micro * max(int64(priorityOf(w)), 1)}, waitTerm(w, at)}
 }
 

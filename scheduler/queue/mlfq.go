@@ -3,7 +3,7 @@ package queue
 import (
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +20,7 @@ type MLFQ struct{}
 func (MLFQ) Name() structs.Order { return structs.OrderMLFQ }
 
 // Key is the level, and whether it waits.
-func (MLFQ) Key(w *scheduler.Workload, at *Scene) Key {
+func (MLFQ) Key(w *contend.Workload, at *Scene) Key {
 	waits := int64(0)
 	if at.Waited(w) > 0 || !holds(w) {
 		waits = 1
@@ -29,17 +29,17 @@ func (MLFQ) Key(w *scheduler.Workload, at *Scene) Key {
 }
 
 // Terms are the level, the service attained in GPU-seconds, and the wait.
-func (m MLFQ) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (m MLFQ) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "level", Micro: micro * m.Key(w, at)[0]},
 		{Name: "attained_gpu_seconds", Micro: saturating(w.Served(at.Now).Microseconds(), w.Units())}, waitTerm(w, at)}
 }
 
 // Wake is when a rival that runs sinks to the next level; 0 for never.
-func (MLFQ) Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime {
+func (MLFQ) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime {
 	return sinks(levelOf(v.Ran, v.Units()), v, now)
 }
 
-func holds(w *scheduler.Workload) bool {
+func holds(w *contend.Workload) bool {
 	for _, a := range w.Allocs {
 		if structs.Holds(a) {
 			return true
@@ -63,7 +63,7 @@ func passes(limit, units int64) time.Duration {
 }
 
 // sinks is when a rival leaves a level, on a whole second of its run time; 0 for never.
-func sinks(level int, v *scheduler.Contender, now structs.LogTime) structs.LogTime {
+func sinks(level int, v *contend.Contender, now structs.LogTime) structs.LogTime {
 	if level >= len(levels) {
 		return 0
 	}
@@ -87,7 +87,7 @@ type LAS2D struct {
 func (l *LAS2D) Always() {}
 
 // Choose moves the lists on to the present and takes from them.
-func (l *LAS2D) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
+func (l *LAS2D) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	if l.level == nil {
 		l.level = map[structs.JobKey]int{}
 	}

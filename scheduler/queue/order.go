@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -16,9 +16,9 @@ type Order interface {
 	// Name as written in configuration.
 	Name() structs.Order
 	// Key rates a workload: the smallest is first. Equal keys go by submit index, then job.
-	Key(w *scheduler.Workload, at *Scene) Key
+	Key(w *contend.Workload, at *Scene) Key
 	// Terms are the parts of the key by name, as `job why` shows them: in millionths of what their names say.
-	Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm
+	Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm
 }
 
 // Sharer is an Order under which child queues, and the submitters of the queue's own workloads, take turns. Key orders
@@ -64,7 +64,7 @@ type Scene struct {
 
 // Expect is how long an allocation of the workload is expected to run: as predicted, as its submitter says, or its
 // limit; 0 for nothing known.
-func (at *Scene) Expect(w *scheduler.Workload) time.Duration {
+func (at *Scene) Expect(w *contend.Workload) time.Duration {
 	if w.Expect > 0 || w.Job == nil {
 		return w.Expect
 	}
@@ -83,7 +83,7 @@ func (at *Scene) Expect(w *scheduler.Workload) time.Duration {
 }
 
 // Waited is how long the workload has waited.
-func (at *Scene) Waited(w *scheduler.Workload) time.Duration {
+func (at *Scene) Waited(w *contend.Workload) time.Duration {
 	since := w.WaitingSince()
 	if since == 0 || since > at.Now {
 		return 0

@@ -1,7 +1,7 @@
 package queue
 
 import (
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,7 +14,7 @@ type Priority struct{}
 func (Priority) Name() structs.Order { return structs.OrderPriority }
 
 // aged is the raised priority in thousandths.
-func (Priority) aged(w *scheduler.Workload, at *Scene) int64 {
+func (Priority) aged(w *contend.Workload, at *Scene) int64 {
 	raised := ratio(int64(at.Waited(w)), int64(at.Queue.Aging), 1000)
 	if top := at.Queue.AgingMax; top > 0 {
 		raised = min(raised, 1000*top)
@@ -23,10 +23,10 @@ func (Priority) aged(w *scheduler.Workload, at *Scene) int64 {
 }
 
 // Key orders by raised priority, high first.
-func (o Priority) Key(w *scheduler.Workload, at *Scene) Key { return Key{-o.aged(w, at)} }
+func (o Priority) Key(w *contend.Workload, at *Scene) Key { return Key{-o.aged(w, at)} }
 
 // Terms are the priority and what waiting has added to it.
-func (o Priority) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (o Priority) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	own := micro * int64(priorityOf(w))
 	return []structs.ScoreTerm{{Name: "priority", Micro: own}, {Name: "aging", Micro: 1000*o.aged(w, at) - own}}
 }

@@ -3,7 +3,7 @@ package queue
 import (
 	"math"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -49,9 +49,9 @@ func named(list structs.Order) Order {
 func (s Several) Name() structs.Order { return s.name }
 
 // Key is the keys of the parts behind each other.
-func (s Several) Key(w *scheduler.Workload, at *Scene) Key { return s.key(w, at, len(s.parts)) }
+func (s Several) Key(w *contend.Workload, at *Scene) Key { return s.key(w, at, len(s.parts)) }
 
-func (s Several) key(w *scheduler.Workload, at *Scene, parts int) (out Key) {
+func (s Several) key(w *contend.Workload, at *Scene, parts int) (out Key) {
 	n := 0
 	for i, o := range s.parts[:parts] {
 		_, turns := o.(Sharer)
@@ -68,7 +68,7 @@ func (s Several) key(w *scheduler.Workload, at *Scene, parts int) (out Key) {
 }
 
 // Terms are those of the parts, each once.
-func (s Several) Terms(w *scheduler.Workload, at *Scene) (out []structs.ScoreTerm) {
+func (s Several) Terms(w *contend.Workload, at *Scene) (out []structs.ScoreTerm) {
 	seen := map[string]bool{}
 	for _, o := range s.parts {
 		for _, t := range o.Terms(w, at) {
@@ -82,11 +82,11 @@ func (s Several) Terms(w *scheduler.Workload, at *Scene) (out []structs.ScoreTer
 }
 
 // Wake is the earliest time at which a part wants another look; 0 for never.
-func (s Several) Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime {
+func (s Several) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime {
 	least := structs.LogTime(math.MaxInt64)
 	for _, o := range s.parts {
 		if x, ok := o.(interface {
-			Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime
+			Wake(v *contend.Contender, now structs.LogTime) structs.LogTime
 		}); ok {
 			if t := x.Wake(v, now); t > 0 {
 				least = min(least, t)
@@ -103,7 +103,7 @@ func (s Several) Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTi
 func (s SeveralShares) Share(e *Entity, at *Scene) int64 { return s.share.Share(e, at) }
 
 // First is what comes before shares: the key of the parts in front.
-func (s SeveralShares) First(w *scheduler.Workload, at *Scene) Key { return s.key(w, at, s.at) }
+func (s SeveralShares) First(w *contend.Workload, at *Scene) Key { return s.key(w, at, s.at) }
 
 // lists reports whether an order is a list of names that are all known.
 func lists(order structs.Order) bool { return order.List() && named(order) != nil }

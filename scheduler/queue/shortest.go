@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -16,7 +16,7 @@ type SJF struct{}
 func (SJF) Name() structs.Order { return structs.OrderSJF }
 
 // Key is the expected run time.
-func (SJF) Key(w *scheduler.Workload, at *Scene) Key {
+func (SJF) Key(w *contend.Workload, at *Scene) Key {
 	if e := at.Expect(w); e > 0 {
 		return Key{int64(e)}
 	}
@@ -24,7 +24,7 @@ func (SJF) Key(w *scheduler.Workload, at *Scene) Key {
 }
 
 // Terms are the expected run time in seconds, when it is known, and the wait.
-func (SJF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (SJF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	out := []structs.ScoreTerm{waitTerm(w, at)}
 	if e := at.Expect(w); e > 0 {
 		out = append([]structs.ScoreTerm{{Name: "expected_seconds", Micro: e.Microseconds()}}, out...)
@@ -40,10 +40,10 @@ type SRTF struct{}
 func (SRTF) Name() structs.Order { return structs.OrderSRTF }
 
 // Key is the remaining time.
-func (SRTF) Key(w *scheduler.Workload, at *Scene) Key { return Key{int64(at.Left(w))} }
+func (SRTF) Key(w *contend.Workload, at *Scene) Key { return Key{int64(at.Left(w))} }
 
 // Terms are the remaining time in seconds, and the wait.
-func (SRTF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (SRTF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "remaining_seconds", Micro: at.Left(w).Microseconds()}, waitTerm(w, at)}
 }
 
@@ -55,10 +55,10 @@ type SRSF struct{}
 func (SRSF) Name() structs.Order { return structs.OrderSRSF }
 
 // Key is the remaining area in GPU-microseconds; of work without GPUs, in microseconds.
-func (SRSF) Key(w *scheduler.Workload, at *Scene) Key { return Key{at.area(w)} }
+func (SRSF) Key(w *contend.Workload, at *Scene) Key { return Key{at.area(w)} }
 
 // Terms are the remaining area in GPU-seconds, and the wait.
-func (SRSF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (SRSF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "remaining_gpu_seconds", Micro: at.area(w)}, waitTerm(w, at)}
 }
 
@@ -67,7 +67,7 @@ const unknown = math.MaxInt64
 
 // Left is how much longer the workload is expected to run; the longest time there is when nobody can tell, or when it
 // runs for longer than was expected already.
-func (at *Scene) Left(w *scheduler.Workload) time.Duration {
+func (at *Scene) Left(w *contend.Workload) time.Duration {
 	e := at.Expect(w)
 	if e <= 0 {
 		return unknown
@@ -78,7 +78,7 @@ func (at *Scene) Left(w *scheduler.Workload) time.Duration {
 	return e
 }
 
-func (at *Scene) area(w *scheduler.Workload) int64 {
+func (at *Scene) area(w *contend.Workload) int64 {
 	left := at.Left(w)
 	if left == unknown {
 		return unknown

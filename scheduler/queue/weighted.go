@@ -3,7 +3,7 @@ package queue
 import (
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,7 +23,7 @@ const quantum = 10 * time.Minute
 func (Weighted) Name() structs.Order { return structs.OrderWeighted }
 
 // Key orders the workloads of one submitter: by priority.
-func (Weighted) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (Weighted) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
 
 // Share is the virtual time in units of 1e-6 cluster-seconds.
 func (Weighted) Share(e *Entity, at *Scene) int64 {
@@ -40,6 +40,6 @@ func (Weighted) Share(e *Entity, at *Scene) int64 {
 }
 
 // Terms are the priority among the submitter's own, and the wait.
-func (Weighted) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+func (Weighted) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return FCFS{}.Terms(w, at)
 }

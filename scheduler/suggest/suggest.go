@@ -1,4 +1,6 @@
-package scheduler
+// Package suggest finds what would have to change for a workload to start now. It decides with one change after the other
+// on the input of a pass (package scheduler), and knows nothing else of how decisions are made.
+package suggest
 
 import (
 	"cmp"
@@ -6,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -13,8 +17,8 @@ import (
 
 // Advice tells what would have to change for one workload to start now.
 type Advice struct {
-	Starts  bool     // nothing stands in its way: the next pass starts it
-	Never   string   // why not even an empty cluster of healthy nodes could hold what it asks; "" when one could
+	Starts  bool     // the next pass starts it as it is
+	Never   string   // why not even an empty cluster of healthy nodes has room for it; "" when it has
 	Changes []Change // each of them alone would start it, the smallest first; at most 3
 	Tries   int      // decisions that were made to find out
 }
@@ -24,9 +28,9 @@ type Change struct {
 	Kind  string          // a Change... constant
 	Text  string          // for people: "40 GiB of GPU memory instead of 80 GiB"
 	Cost  int64           // how large it is, in thousandths of what is asked: for the order of changes
-	Job   *structs.Job    // the job as it would have to be; nil when it stays
-	Nodes []*structs.Node // nodes that would have to be there, or be otherwise
-	Lifts bool            // the limit, hold or condition of the queue would have to go
+	Job   *structs.Job    // the job as it would have to be; nil: as it is
+	Nodes []*structs.Node // nodes that would have to join, or to change
+	Lifts bool            // a limit, hold or condition of the queue would have to be lifted
 }
 
 // Kinds of a Change.
@@ -34,9 +38,9 @@ const (
 	ChangeAmount     = "amount"     // the job asks for less of something
 	ChangeCount      = "count"      // the job asks for fewer allocations
 	ChangeConstraint = "constraint" // the job leaves out a condition
-	ChangeLimit      = "limit"      // a limit, hold or condition of the queue goes
+	ChangeLimit      = "limit"      // a limit, hold or condition of the queue is lifted
 	ChangeNode       = "node"       // a node joins or comes back
-	ChangeTime       = "time"       // the job promises to end earlier
+	ChangeTime       = "time"       // the job has a shorter run time limit
 )
 
 // Bounds of the search for changes.
@@ -50,22 +54,22 @@ const (
 
 // adviser looks for changes. Every candidate is decided by Schedule on the input, with the change and nothing else.
 type adviser struct {
-	in    Input
+	in    scheduler.Input
 	p     search.Policy
-	load  Workload
+	load  contend.Workload
 	tries int
 	looks int
-	too   string // what else has to go besides every change, or ""
+	too   string // what else has to be lifted with every change, or ""
 	out   []Change
 }
 
-// Suggest tells what would start a workload now: it decides about it alone on the input (Pending and Line are not looked
-// at), then with one change after the other. The bounds above hold; a change that is not found is not claimed not to be.
+// Find tells what would start a workload now: it decides about it alone on the input (Pending and Line are not looked
+// at), then with one change after the other, within the bounds above. There may be changes that it does not find.
 //
-// Naive: read the change off the refusals ("short by 40 GiB: ask for 40 GiB less"). Why not: the nearest node by memory
-// may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only says what to
-// try first.
-func Suggest(in Input, p search.Policy, load Workload) Advice {
+// Naive: take the change from the refusals ("short by 40 GiB: ask for 40 GiB less"). Why not: the node with the most free
+// memory may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only says
+// what to try first.
+func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 	a := &adviser{in: in, p: p, load: load}
 	a.in.Line, a.in.Running, a.in.Steps = nil, nil, 0
 	if load.Job == nil || !load.Job.Placeable() {
@@ -96,14 +100,14 @@ func Suggest(in Input, p search.Policy, load Workload) Advice {
 }
 
 // decide is one try. It reports whether everything that the workload wants was placed.
-func (a *adviser) decide(in *Input, load Workload) (WorkloadReport, bool) {
+func (a *adviser) decide(in *scheduler.Input, load contend.Workload) (scheduler.WorkloadReport, bool) {
 	a.tries++
 	what := *in
-	what.Pending = []Workload{load}
-	_, rep := Schedule(what, a.p)
+	what.Pending = []contend.Workload{load}
+	_, rep := scheduler.Schedule(what, a.p)
 	a.looks += rep.Steps
 	if len(rep.Workloads) != 1 {
-		return WorkloadReport{Key: load.Key}, false
+		return scheduler.WorkloadReport{Key: load.Key}, false
 	}
 	w := rep.Workloads[0]
 	return w, !w.Failed && w.Refused == ""
@@ -111,7 +115,7 @@ func (a *adviser) decide(in *Input, load Workload) (WorkloadReport, bool) {
 
 func (a *adviser) spent() bool { return a.tries >= suggestTries || a.looks >= suggestLooks }
 
-// Job tries the job after an edit of a copy.
+// job tries an edited copy of the job.
 func (a *adviser) job(edit func(*structs.Job)) (*structs.Job, bool) {
 	if a.spent() {
 		return nil, false
@@ -155,7 +159,7 @@ func copyJob(j *structs.Job) *structs.Job {
 	return &c
 }
 
-// Never tries the job on the cluster as it would be without any work, every node ready and every device healthy.
+// never tries the job on the cluster without any work, with every node ready and every device healthy.
 func (a *adviser) never() string {
 	var nodes []*structs.Node
 	a.in.View.EachNode(func(n *structs.Node) bool {
@@ -171,7 +175,7 @@ func (a *adviser) never() string {
 	for _, name := range names {
 		pools = append(pools, a.in.View.Pools[name])
 	}
-	in := Input{View: model.NewView(a.in.View.Index(), nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
+	in := scheduler.Input{View: model.NewView(a.in.View.Index(), nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
 	load := a.load
 	load.Allocs, load.Gate, load.Rosters = nil, nil, nil
 	rep, ok := a.decide(&in, load)
@@ -239,16 +243,15 @@ func restored(n *structs.Node) *structs.Node {
 	return &c
 }
 
-// lift tries without what stands in the way whatever nodes offer: the gate, the limits of queues and tenants, what is
-// promised to others.
-func (a *adviser) lift(rep WorkloadReport) {
+// lift tries without what no node can change: the gate, the limits of queues and tenants, what is reserved for others.
+func (a *adviser) lift(rep scheduler.WorkloadReport) {
 	why := a.load.Gate
 	for _, g := range rep.Groups {
 		for i := range g.Refusals {
 			switch r := &g.Refusals[i]; r.Code {
 			case structs.ReasonReservation:
 				if r.Dimension == structs.DimensionOwnReservation {
-					continue // its own promise stands in nobody's way
+					continue // its own reservation
 				}
 				fallthrough
 			case structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonHeld:
@@ -272,7 +275,7 @@ func (a *adviser) lift(rep WorkloadReport) {
 		}
 	case structs.ReasonRateLimit:
 		in.Evicted = nil
-		in.Queues = in.Queues.changed(func(q *structs.Queue) { q.PreemptRate = 0 }, nil)
+		in.Queues = changed(in.Queues, func(q *structs.Queue) { q.PreemptRate = 0 }, nil)
 	case structs.ReasonReservation:
 		in.Reserved = nil
 	default:
@@ -288,9 +291,9 @@ func (a *adviser) lift(rep WorkloadReport) {
 	a.found(Change{Kind: ChangeLimit, Text: text, Cost: cost, Lifts: true})
 }
 
-// Raise lifts the limits that bind, each by what is missing for everything that the workload wants, and tells by how
-// much. More than one may bind: a queue's, its parent's, the namespace's.
-func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, string) {
+// raise raises the limits that bind, each by what is missing for everything that the workload wants, and says by how
+// much. More than one may bind: that of a queue, of its parent, and of the namespace.
+func (a *adviser) raise(rep scheduler.WorkloadReport, why *structs.Refusal) (*contend.QueueTable, string) {
 	in, text := a.in, ""
 	for range raisedMax {
 		var miss int64
@@ -308,7 +311,7 @@ func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, 
 			text += ", and "
 		}
 		text += liftText(&r, a.load.Key)
-		in.Queues = in.Queues.raised(&r)
+		in.Queues = raised(in.Queues, &r)
 		if rep, _ = a.decide(&in, a.load); len(rep.Groups) == 0 || !slices.ContainsFunc(rep.Groups, func(g *structs.GroupReport) bool { return g.Code == structs.ReasonQuota }) {
 			break
 		}
@@ -319,15 +322,12 @@ func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, 
 // raisedMax is how many limits are raised for one workload.
 const raisedMax = 8
 
-// Each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
+// each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
 func (a *adviser) each(r *structs.Refusal) int64 {
-	l := newLimits(&a.in)
-	if l == nil {
-		return 0
-	}
+	sizes := contend.GPUSizesOf(a.in.View)
 	most := int64(0)
 	for _, g := range a.load.Job.Groups {
-		for _, p := range l.estimate(g).Parts() {
+		for _, p := range sizes.Estimate(g).Parts() {
 			if p.Dimension == r.Dimension {
 				if r.Unit == structs.UnitGPUs {
 					p.Value /= 1000
@@ -340,7 +340,7 @@ func (a *adviser) each(r *structs.Refusal) int64 {
 }
 
 // raised is the table with the limit that a refusal names raised by what is missing.
-func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
+func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 	by := r.Short
 	if r.Unit == structs.UnitGPUs {
 		by *= 1000
@@ -355,9 +355,9 @@ func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
 			}
 		}
 	}
-	return t.changed(func(q *structs.Queue) {
+	return changed(t, func(q *structs.Queue) {
 		switch {
-		case r.Holder != queueHolder(q.Path):
+		case r.Holder != contend.QueueHolder(q.Path):
 		case r.Dimension == structs.DimensionRunningJobs && r.Subject != "":
 			q.RunningUserMax += by
 		case r.Dimension == structs.DimensionRunningJobs:
@@ -371,7 +371,7 @@ func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
 			more(&l)
 			q.Limit = &l
 		}
-	}, func(tn *Tenant) {
+	}, func(tn *contend.Tenant) {
 		if r.Holder.Kind == structs.HolderQuota && r.Holder.Name == tn.Quota {
 			more(&tn.Hard)
 		}
@@ -379,7 +379,7 @@ func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
 }
 
 // changed is the table with every queue and tenant edited; either edit may be nil.
-func (t *QueueTable) changed(edit func(*structs.Queue), tenant func(*Tenant)) *QueueTable {
+func changed(t *contend.QueueTable, edit func(*structs.Queue), tenant func(*contend.Tenant)) *contend.QueueTable {
 	if t == nil {
 		return nil
 	}
@@ -399,7 +399,7 @@ func (t *QueueTable) changed(edit func(*structs.Queue), tenant func(*Tenant)) *Q
 	return &c
 }
 
-// liftText says in words that what stands in a job's way is not there.
+// liftText says what would have to be lifted, for people.
 func liftText(r *structs.Refusal, k structs.JobKey) string {
 	switch r.Code {
 	case structs.ReasonQuota:
@@ -431,7 +431,7 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 	return r.Text()
 }
 
-// shorter tries a wall-clock limit that ends before the promises to others begin.
+// shorter tries a run time limit that ends before the reservations of others begin.
 func (a *adviser) shorter() {
 	ends := []structs.LogTime{}
 	for _, r := range a.in.Reserved {
@@ -443,12 +443,12 @@ func (a *adviser) shorter() {
 	slices.Reverse(ends)
 	for _, at := range ends[:min(len(ends), suggestNodes)] {
 		limit := at.Sub(a.in.Now)
-		limit = (limit - limit/10).Truncate(time.Second) // who follows the advice does so later
+		limit = (limit - limit/10).Truncate(time.Second) // whoever follows the advice does so later
 		if limit <= 0 {
 			continue
 		}
 		expect := a.load.Expect
-		a.load.Expect = min(expect, limit) // what was foretold of the old limit
+		a.load.Expect = min(expect, limit) // what was predicted with the old limit
 		j, ok := a.job(func(j *structs.Job) {
 			j.Runtime.Limit, j.Runtime.Expected = limit, min(j.Runtime.Expected, limit)
 			for _, g := range j.Groups {

@@ -1,4 +1,4 @@
-package scheduler
+package contend
 
 import (
 	"encoding/binary"
@@ -10,29 +10,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// earliest is a time before which what a decision misses cannot be placed, whatever ends: by amounts and by whole devices
-// alone, beside what is promised. It is now when nothing is known, and never when not even empty nodes have enough. exact
-// says that something ends just then, or that it is now.
-func (b *reservations) earliestFree(d *decision, rows []int) (_ structs.LogTime, exact bool) {
-	now := d.in.Now
-	var g *groupWork
-	for _, x := range d.groups {
-		if d.misses[x.Name] == 0 {
-			continue
-		}
-		if g != nil || x.Ask == nil {
-			return now, true
-		}
-		g = x
+// earliestFree is a lower bound for the time at which what is missing can be placed. It looks only at amounts and at the
+// number of whole devices, and leaves free what is reserved. It is now when nothing is known, and Never when not even
+// empty nodes have enough. exact: something ends just then, or it is now.
+func (b *Reservations) earliestFree(job *structs.Job, missing []Missing, rows []int) (_ structs.LogTime, exact bool) {
+	if len(missing) != 1 || missing[0].Ask == nil {
+		return b.Now, true
 	}
-	if g == nil {
-		return now, true
+	q := earliestFree{b: b, ask: missing[0].Ask, missing: missing[0].Count, when: make([]structs.LogTime, 0, 8)}
+	if q.ask.PlainDevices {
+		q.devices = q.ask.Devices[0].Alts[0].Count
 	}
-	q := earliestFree{b: b, ask: g.Ask, missing: d.misses[g.Name], when: make([]structs.LogTime, 0, 8)}
-	if g.Ask.PlainDevices {
-		q.devices = g.Ask.Devices[0].Alts[0].Count
-	}
-	known := q.memo(d)
+	known := q.memo(job)
 	ci, v := 0, b.W.View
 	for _, row := range rows {
 		for row >= v.Starts[ci]+len(v.Chunks[ci].IDs) {
@@ -44,7 +33,7 @@ func (b *reservations) earliestFree(d *decision, rows []int) (_ structs.LogTime,
 			o = b.W.States[t-1]
 		}
 		if o.Hold != nil && o.Hold.Waits > 0 {
-			return now, true
+			return b.Now, true
 		}
 		plain := known != nil && (b.Rows == nil || !b.ReservedAny(row, 1))
 		if plain && q.recall(known, row, o.Hold) {
@@ -52,8 +41,8 @@ func (b *reservations) earliestFree(d *decision, rows []int) (_ structs.LogTime,
 		}
 		t := b.releaseTimes(row, o.Hold)
 		if t != nil && t.Told {
-			t = model.NewReleaseTimes(o.Hold, now, func(e *model.Held) structs.LogTime {
-				if at := e.Work.Ends(now); at != 0 {
+			t = model.NewReleaseTimes(o.Hold, b.Now, func(e *model.Held) structs.LogTime {
+				if at := e.Work.Ends(b.Now); at != 0 {
 					return at
 				}
 				return b.predictedEnd(row, &e.Work)
@@ -81,23 +70,23 @@ func (b *reservations) earliestFree(d *decision, rows []int) (_ structs.LogTime,
 	return q.when[q.missing-1], !q.told
 }
 
-// earliestFree gathers when places for an ask come to be.
+// earliestFree collects when places for an ask become free.
 type earliestFree struct {
-	b       *reservations
+	b       *Reservations
 	ask     *match.Ask
 	missing int64
-	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
-	when    []structs.LogTime // the earliest missing ones, ascending
-	told    bool              // something was told to stop, and is taken to end now
+	devices int64             // whole ones that an allocation asks for; 0: none, or their number is not all that matters
+	when    []structs.LogTime // the earliest places, ascending, at most as many as are missing
+	told    bool              // something was told to stop, and is assumed to end now
 	room    [soonMost]structs.LogTime
 }
 
-// soonMost is for up to how many allocations it is remembered when there are places for them on a node.
+// soonMost is the largest number of allocations for which the times of a node are remembered.
 const soonMost = 8
 
-// memo is what is remembered of what the search is about, or nil.
-func (q *earliestFree) memo(d *decision) *search.Shortfalls {
-	if q.missing > soonMost || q.b.in.Now <= 0 {
+// memo is what is remembered for equal asks, or nil.
+func (q *earliestFree) memo(job *structs.Job) *search.Shortfalls {
+	if q.missing > soonMost || q.b.Now <= 0 {
 		return nil
 	}
 	key := make([]byte, 1, 64)
@@ -105,16 +94,16 @@ func (q *earliestFree) memo(d *decision) *search.Shortfalls {
 	for _, n := range [...]int64{q.ask.Need.CPU, q.ask.Need.Cores, q.ask.Need.MemoryMiB, q.ask.Need.DiskMiB, q.devices, q.missing} {
 		key = binary.AppendVarint(key, n)
 	}
-	m := q.b.W.ShortfallsOf(key, d.load.Job.NodePool)
+	m := q.b.W.ShortfallsOf(key, job.NodePool)
 	if m != nil && m.Soon == nil {
 		m.Soon, m.When = make([]search.EarliestFree, q.b.W.View.Rows), make([]structs.LogTime, int64(q.b.W.View.Rows)*q.missing)
 	}
 	return m
 }
 
-// recall adds what is remembered of a row, and reports whether something is.
+// recall adds the times that are remembered for a row. It reports whether there are any.
 func (q *earliestFree) recall(m *search.Shortfalls, row int, hold *model.Holding) bool {
-	x, now := &m.Soon[row], q.b.in.Now
+	x, now := &m.Soon[row], q.b.Now
 	if x.Until == 0 || x.Hold != hold || now < x.From || now > x.Until || q.b.patient && !x.Whole {
 		return false
 	}
@@ -128,26 +117,26 @@ func (q *earliestFree) recall(m *search.Shortfalls, row int, hold *model.Holding
 	return true
 }
 
-// Keep remembers what a search found on a row alone.
+// keepSoon remembers what was found on one row.
 func keepSoon(m *search.Shortfalls, q *earliestFree, row int, hold *model.Holding, t *model.ReleaseTimes) {
 	x := &m.Soon[row]
-	*x = search.EarliestFree{Hold: hold, From: q.b.in.Now, Until: model.Never, Whole: true, N: int8(len(q.when))}
+	*x = search.EarliestFree{Hold: hold, From: q.b.Now, Until: model.Never, Whole: true, N: int8(len(q.when))}
 	if t != nil {
 		x.Until, x.Whole = t.Until, len(t.Ends) == hold.Size()
 	}
 	if q.b.patient && !x.Whole {
-		x.Until = 0 // it is from guesses
+		x.Until = 0 // it was guessed
 	}
 	first := int64(row) * q.missing
 	for i, at := range q.when {
-		if at == q.b.in.Now {
+		if at == q.b.Now {
 			at = 0
 		}
 		m.When[first+int64(i)] = at
 	}
 }
 
-// Add notes a place that comes to be at a time.
+// add notes a place that becomes free at a time.
 func (q *earliestFree) add(at structs.LogTime) {
 	if q.late(at) {
 		return
@@ -164,7 +153,7 @@ func (q *earliestFree) add(at structs.LogTime) {
 	q.when[k] = at
 }
 
-// More notes places that come to be at a time.
+// more notes that the places become as many as now at a time.
 func (q *earliestFree) more(have, now int64, at structs.LogTime) int64 {
 	for ; have < now && !q.late(at); have++ {
 		q.add(at)
@@ -172,12 +161,12 @@ func (q *earliestFree) more(have, now int64, at structs.LogTime) int64 {
 	return now
 }
 
-// late reports whether places that come to be at a time are of no use, as there are enough before.
+// late reports whether enough places become free before a time.
 func (q *earliestFree) late(at structs.LogTime) bool {
 	return int64(len(q.when)) >= q.missing && q.when[q.missing-1] <= at
 }
 
-// byEnds looks at a row on which nothing is promised.
+// byEnds looks at a row on which nothing is reserved.
 func (q *earliestFree) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes) {
 	total, need, mhz := &c.Total[i], &q.ask.Need, c.MHz[i]
 	used, free := o.Used, int64(0)
@@ -189,28 +178,28 @@ func (q *earliestFree) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model
 	}
 	have := int64(0)
 	if free >= q.devices {
-		have = q.more(0, roomBy(total, &used, need, mhz, free, q.devices, q.missing), q.b.in.Now)
+		have = q.more(0, roomBy(total, &used, need, mhz, free, q.devices, q.missing), q.b.Now)
 	}
 	if t == nil {
 		return
 	}
 	for k := range t.Ends {
 		e := &t.Ends[k]
-		if have >= q.missing || q.late(max(e.At, q.b.in.Now)) {
+		if have >= q.missing || q.late(max(e.At, q.b.Now)) {
 			return
 		}
 		used, free = used.Sub(e.Held.Need), free+model.WholeDevices(e.Held)
 		if free < q.devices || k+1 < len(t.Ends) && t.Ends[k+1].At == e.At {
 			continue
 		}
-		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.At, q.b.in.Now))
+		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.At, q.b.Now))
 	}
 }
 
-// amongReserved looks at a row on which something is promised: at its pictures, for a device may be held now and promised
-// for later.
+// amongReserved looks at a row with reservations. It looks at its pictures, as a device may be held now and reserved for
+// later.
 func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
-	now := q.b.in.Now
+	now := q.b.Now
 	times := []structs.LogTime{now}
 	if t != nil {
 		for k := range t.Ends {
@@ -238,7 +227,7 @@ func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occ
 	}
 }
 
-// roomBy is how many allocations fit by amounts and whole devices, at most a number of them.
+// roomBy is how many allocations fit by amounts and whole devices, at most `most`.
 func roomBy(total, used, need *structs.Vector, mhz, free, devices, most int64) int64 {
 	room := most
 	for _, x := range [...][2]int64{{total.CPU - used.CPU - used.Cores*mhz, need.CPU + need.Cores*mhz}, {total.MemoryMiB - used.MemoryMiB, need.MemoryMiB},

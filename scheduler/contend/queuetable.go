@@ -1,4 +1,4 @@
-package scheduler
+package contend
 
 import (
 	"cmp"
@@ -17,6 +17,25 @@ const (
 	minRuntimeDefault   = time.Minute
 	preemptMaxDefault   = 10
 )
+
+// QueueTable is the queues of the cluster as a pass sees them.
+type QueueTable struct {
+	Queues []*structs.Queue      // by path: parents before children
+	Usage  []*structs.QueueUsage // by path, then user
+	Total  structs.Amount        // what the cluster has
+	Models []structs.GPUCount    // the GPUs of Total by model; nil: not known
+	// Turnover is the mean time until what is held now is given back, as learned (predict.Similar); 0: not known.
+	Turnover time.Duration
+	Tenants  []Tenant // namespaces with a quota, by name
+}
+
+// Tenant is a namespace with a quota.
+type Tenant struct {
+	Namespace string
+	Quota     string
+	Hard      structs.Amount  // of all namespaces with this quota together
+	Soft      *structs.Amount // nil: none
+}
 
 // Queue is the queue of a path, or nil when there is none: it then has every setting from its nearest ancestor.
 func (t *QueueTable) Queue(path structs.QueuePath) *structs.Queue {
@@ -107,60 +126,62 @@ func (t *QueueTable) Billing(path structs.QueuePath) *structs.Billing {
 	return nil
 }
 
-// QueueName is the queue that the workload is in.
-func (w *Workload) QueueName() structs.QueuePath {
-	switch {
-	case w.Job != nil:
-		return w.Job.QueueName()
-	case w.Queue != nil && w.Queue.Queue != "":
-		return w.Queue.Queue
-	}
-	return structs.QueueDefault
+// Rules are the settings of the queues during one pass. Those of each queue are computed once.
+type Rules struct {
+	Queues *QueueTable
+	Config *structs.SchedulerConfig
+	known  map[structs.QueuePath]*structs.Queue
+	path   structs.QueuePath // asked for last
+	last   *structs.Queue
 }
 
-// User is the submitter that the workload is charged to; "" when not known.
-func (w *Workload) User() string {
-	if w.Job == nil {
-		return ""
+// Of gives the settings of the queue of a path. They are shared and must not be changed.
+func (r *Rules) Of(path structs.QueuePath) *structs.Queue {
+	if r.last != nil && r.path == path {
+		return r.last
 	}
-	return w.Job.Submitter.Name
+	q := r.known[path]
+	if q == nil {
+		set := r.Queues.Settings(path, r.Config)
+		q = &set
+		if r.known == nil {
+			r.known = make(map[structs.QueuePath]*structs.Queue)
+		}
+		r.known[path] = q
+	}
+	r.path, r.last = path, q
+	return q
 }
 
-// Asks is what the whole workload asks for: all allocations of all its groups.
-func (w *Workload) Asks() structs.Amount {
-	if w.Least != nil {
-		return w.Least.asks
-	}
-	return asksOf(w.Job)
-}
+// Evictions are the recent evictions on behalf of each queue, by queue. A queue's PreemptRate bounds those of an hour.
+type Evictions []*structs.Preemptions
 
-func asksOf(j *structs.Job) (sum structs.Amount) {
-	if j != nil {
-		for _, g := range j.Groups {
-			sum = sum.Add(structs.GroupAmount(g).Times(int64(max(g.Count, 1))))
+// Within counts the jobs evicted on behalf of a queue in the hour before now.
+func (e Evictions) Within(queue structs.QueuePath, now structs.LogTime) int64 {
+	for _, x := range e {
+		if x.Queue == queue {
+			return x.Within(now)
 		}
 	}
-	return sum
+	return 0
 }
 
-// WaitingSince is since when a workload waits that holds nothing: its submission, or the end of what it last held, but
-// not before the time that it asked for itself. 0 when something of it holds: then it is served.
-func (w *Workload) WaitingSince() structs.LogTime {
-	var since structs.LogTime
-	switch {
-	case w.Queue != nil:
-		since = max(w.Queue.SubmitTime, w.Queue.NotBefore)
-	case w.Job != nil:
-		since = w.Job.SubmitTime
-	}
-	if w.Job != nil {
-		since = max(since, w.Job.Begin)
-	}
-	for _, a := range w.Allocs {
-		if structs.Holds(a) {
-			return 0
+// FreeAt is when the oldest eviction of the last hour will be an hour old, so that the rate allows another one.
+func (e Evictions) FreeAt(queue structs.QueuePath, now structs.LogTime) (structs.LogTime, bool) {
+	for _, x := range e {
+		if x.Queue != queue {
+			continue
 		}
-		since = max(since, cmp.Or(a.FinishedAt, a.ModifyTime))
+		for _, t := range x.Recent {
+			if at := t.Add(time.Hour); at > now {
+				return at, true
+			}
+		}
 	}
-	return since
+	return 0, false
+}
+
+// QueueHolder names a queue as the holder of a limit.
+func QueueHolder(path structs.QueuePath) structs.Holder {
+	return structs.Holder{Kind: structs.HolderQueue, Name: string(path)}
 }

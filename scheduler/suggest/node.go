@@ -1,9 +1,10 @@
-package scheduler
+package suggest
 
 import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -11,7 +12,7 @@ import (
 )
 
 // Nodes tries nodes that come back, and nodes that join.
-func (a *adviser) nodes(rep WorkloadReport) {
+func (a *adviser) nodes(rep scheduler.WorkloadReport) {
 	job := a.load.Job
 	var away, sick, kinds []*structs.Node
 	seen := map[[16]byte]bool{}
@@ -97,7 +98,7 @@ func withNodes(v *model.View, nodes []*structs.Node) *model.View {
 }
 
 // joins tries more nodes of the kinds there are, the ones with the most GPUs and memory first.
-func (a *adviser) joins(rep WorkloadReport, kinds []*structs.Node) {
+func (a *adviser) joins(rep scheduler.WorkloadReport, kinds []*structs.Node) {
 	slices.SortStableFunc(kinds, func(x, y *structs.Node) int {
 		if gx, gy := search.CountGPUs(x), search.CountGPUs(y); gx != gy {
 			return int(gy - gx)

@@ -1,0 +1,478 @@
+package contend
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Contest is a competition with what the pass needs to carry out its outcome.
+type Contest struct {
+	Competition
+	moved    bool            // a contender that should hold places gave them up for a wider one, and gets others in the next pass
+	missed   bool            // a contender that should hold places found none
+	runs     []*contenderRun // per contender; nil for pending ones
+	pending  []int           // per contender: its place in Env.Pending; -1 for running ones
+	unit     int64
+	gpu      bool
+	coming   int64           // units that are about to become free and that nobody waits for
+	patience structs.LogTime // when the first of those that have waited too briefly may compete (Queue.PreemptAfter); 0: none
+	left     int64           // jobs that the queue's rate still allows to be evicted; counts only if there is a rate
+}
+
+// contenderRun is a contender that holds places.
+type contenderRun struct {
+	allocs []*structs.Allocation
+	chosen bool
+	fixed  bool
+	gone   bool // told to stop by this pass
+	rank   int  // place among the chosen
+	units  int64
+}
+
+// Contests are the competitions for places in a pass: who is decided first, and who may lose its places.
+type Contests struct {
+	Wake     structs.LogTime // when an answer may change though nothing happens; 0: never
+	Skipped  bool            // a workload waits that was not decided about: see settled
+	env      *Env
+	pre      *Preemption
+	limits   *Limits          // nil: nothing is limited
+	setAside *SetAside        // nil: nothing is set aside
+	first    []int            // in Env.Pending: those that should hold places, in order
+	by       map[int]*Contest // by place in Env.Pending: every one that competes
+}
+
+// NewContests holds the competitions of all queues whose running work competes with pending work. It is nil when there is
+// none: where no work may be stopped, only the line says who is next.
+func NewContests(e *Env, pre *Preemption, limits *Limits, aside *SetAside) *Contests {
+	if e.Chooser == nil {
+		return nil
+	}
+	cs := &Contests{env: e, pre: pre, limits: limits, setAside: aside, by: map[int]*Contest{}}
+	order := cs.enter()
+	any := false
+	_, always := e.Chooser.(AlwaysChooser)
+	for _, r := range order {
+		if !always && !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
+			for _, i := range r.pending {
+				delete(cs.by, i)
+			}
+			continue
+		}
+		any = true
+		cs.hold(r)
+	}
+	if !any {
+		return nil
+	}
+	return cs
+}
+
+// enter lets pending and running work compete, each in the contest of its queue and node pool.
+func (cs *Contests) enter() (order []*Contest) {
+	type key struct {
+		queue structs.QueuePath
+		pool  structs.PoolName
+	}
+	in := cs.env
+	byKey := map[key]*Contest{}
+	settings := map[structs.QueuePath]*structs.Queue{}
+	find := func(l *Workload) *Contest {
+		if l.Job == nil || l.Job.Type != structs.JobBatch && l.Job.Type != structs.JobService || in.Flight.HasJob(l.Key) {
+			return nil
+		}
+		path := l.QueueName()
+		q := settings[path]
+		if q == nil {
+			s := *in.Rules.Of(path)
+			s.PreemptMax = in.Rules.Queues.Configured(path).PreemptMax // without the default: work that often gives way gets its turn again
+			q = &s
+			settings[path] = q
+		}
+		if q.Preempt != structs.PreemptOrder {
+			return nil
+		}
+		k := key{path, l.Job.NodePool}
+		r := byKey[k]
+		if r == nil {
+			r = &Contest{Competition: Competition{Queue: *q, Pool: l.Job.NodePool, Now: in.Now}}
+			byKey[k] = r
+			order = append(order, r)
+		}
+		return r
+	}
+	waiting := make(map[structs.JobKey]bool, len(in.Pending))
+	for i := range in.Pending {
+		l := &in.Pending[i]
+		waiting[l.Key] = true
+		if l.Gate != nil || len(l.Evals) == 0 && l.Blocked == nil || l.Job != nil && !l.Job.Placeable() || slices.ContainsFunc(l.Allocs, structs.Holds) {
+			continue
+		}
+		if r := find(l); r != nil {
+			if since := l.WaitingSince(); since > 0 && r.Queue.PreemptAfter > 0 && in.Now < since.Add(r.Queue.PreemptAfter) {
+				r.patience = earlier(r.patience, since.Add(r.Queue.PreemptAfter)) // it takes free places only
+				continue
+			}
+			r.add(l, nil, i)
+			cs.by[i] = r
+		}
+	}
+	for i := range in.Running {
+		l := &in.Running[i]
+		if waiting[l.Key] || l.Job == nil || !l.Job.MayPreempt() {
+			continue
+		}
+		run := cs.runOf(l)
+		if run == nil || len(run.allocs) == 0 {
+			continue
+		}
+		if r := find(l); r != nil {
+			r.add(l, run, -1)
+		}
+	}
+	return order
+}
+
+// runOf gives what a running workload may lose; nil when none of it may be taken: it is told to stop by a plan in flight,
+// or a node of it is not ready.
+func (cs *Contests) runOf(l *Workload) *contenderRun {
+	run := &contenderRun{}
+	for _, a := range l.Allocs {
+		if !structs.Holds(a) || a.ServerTerminal() {
+			continue
+		}
+		row := cs.env.W.View.Row(a.NodeID)
+		if cs.env.Flight.Stopping(a.ID) || row < 0 {
+			return nil
+		}
+		if c, at := cs.env.W.View.At(row); !c.Ready[at] {
+			return nil
+		}
+		run.allocs = append(run.allocs, a)
+		run.fixed = run.fixed || len(a.WaitsOn) > 0 && !a.ClientTerminal() && a.StartedAt == 0
+	}
+	return run
+}
+
+// add lets a workload compete. run is nil for a pending one, which is at place i of Env.Pending.
+func (r *Contest) add(l *Workload, run *contenderRun, i int) {
+	r.Contenders = append(r.Contenders, Contender{Load: l, Holds: run != nil})
+	r.runs = append(r.runs, run)
+	r.pending = append(r.pending, i)
+}
+
+// hold asks the chooser who should hold places, and notes the outcome.
+func (cs *Contests) hold(r *Contest) {
+	r.sort()
+	r.measure(cs.env.W)
+	var ripe structs.LogTime // when the first contender may be stopped that may not yet
+	spent := false           // the queue has had as many evicted in the last hour as it may
+	if q := &r.Queue; q.PreemptRate > 0 {
+		if r.left = q.PreemptRate - cs.env.Evicted.Within(q.Path, r.Now); r.left <= 0 {
+			spent = true
+			if at, ok := cs.env.Evicted.FreeAt(q.Path, r.Now); ok {
+				ripe = at
+			}
+		}
+	}
+	mine := map[structs.AllocID]bool{}
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
+		v.Ran, v.Left = v.Load.Served(r.Now), 0
+		if v.Load.Expect > v.Ran {
+			v.Left = v.Load.Expect - v.Ran
+		}
+		run := r.runs[i]
+		if run == nil {
+			continue
+		}
+		run.units = v.Units()
+		for _, a := range run.allocs {
+			mine[a.ID] = true
+		}
+		young := r.fix(run, v.Load)
+		if young > 0 && !run.fixed {
+			ripe = earlier(ripe, young)
+		}
+		run.fixed = run.fixed || young > 0 || spent
+		v.Fixed = run.fixed
+	}
+	r.room(cs.env.W, mine)
+	chosen, wake := cs.env.Chooser.Choose(&r.Competition)
+	wake = earlier(wake, r.patience)
+	if len(chosen) < len(r.Contenders) { // one of those that wait may get a place when others may be stopped
+		wake = earlier(wake, ripe)
+	}
+	if wake > r.Now {
+		cs.Wake = earlier(cs.Wake, wake)
+	}
+	for rank, i := range chosen {
+		if run := r.runs[i]; run != nil {
+			run.chosen, run.rank = true, rank
+		} else {
+			cs.first = append(cs.first, r.pending[i])
+		}
+	}
+}
+
+// sort puts the contenders into the order of their submission.
+func (r *Contest) sort() {
+	order := make([]int, len(r.Contenders))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmpSubmitted(r.Contenders[a].Load, r.Contenders[b].Load) })
+	contenders, runs, pending := r.Contenders, r.runs, r.pending
+	r.Contenders, r.runs, r.pending = make([]Contender, len(order)), make([]*contenderRun, len(order)), make([]int, len(order))
+	for i, k := range order {
+		r.Contenders[i], r.runs[i], r.pending[i] = contenders[k], runs[k], pending[k]
+	}
+}
+
+// fix notes whether running work keeps its places in any case. young is until when it may not be stopped because it began
+// recently; 0: it may.
+func (r *Contest) fix(run *contenderRun, load *Workload) (young structs.LogTime) {
+	for _, a := range run.allocs {
+		if at := cmp.Or(a.StartedAt, a.CreateTime).Add(r.Queue.PreemptMinRuntime); at > r.Now {
+			young = max(young, at)
+		}
+	}
+	if young > 0 && r.Queue.PreemptMinRuntime < runtimeAwaited { // it begins at this very moment: no reason to ask for another pass
+		run.fixed, young = true, 0
+	}
+	if q := load.Queue; q != nil && r.Queue.PreemptMax > 0 && q.Preempted >= r.Queue.PreemptMax {
+		run.fixed = true
+	}
+	return young
+}
+
+// runtimeAwaited is the shortest time before preemption after which another pass is asked for.
+const runtimeAwaited = time.Second
+
+// earlier is the earlier of two moments; 0 is none.
+func earlier(a, b structs.LogTime) structs.LogTime {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func cmpSubmitted(a, b *Workload) int {
+	at := func(w *Workload) structs.Index {
+		switch {
+		case w.Queue != nil:
+			return w.Queue.SubmitIndex
+		case w.Job != nil:
+			return w.Job.CreateIndex
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.ID, b.Key.ID))
+}
+
+// measure counts what the contenders ask for in units.
+func (r *Contest) measure(w *search.Pass) {
+	amounts := make([]structs.Amount, len(r.Contenders))
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
+		if run := r.runs[i]; run != nil {
+			v.Count = int64(len(run.allocs))
+			for _, a := range run.allocs {
+				amounts[i] = larger(amounts[i], structs.AmountOf(a))
+			}
+		} else {
+			for _, g := range v.Load.Job.Groups {
+				v.Count += int64(max(g.Count, 0))
+				amounts[i] = larger(amounts[i], structs.GroupAmount(g))
+			}
+		}
+		r.gpu = r.gpu || amounts[i].GPUMilli > 0
+	}
+	r.unit = 1000
+	if !r.gpu { // a thousandth of the largest node's CPU is fine enough
+		for _, c := range w.View.Chunks {
+			for i := range c.Total {
+				r.unit = max(r.unit, c.Total[i].CPU)
+			}
+		}
+		r.unit = max(1, r.unit/1000)
+	}
+	for i := range r.Contenders {
+		r.Contenders[i].Each = r.Units(amounts[i])
+	}
+}
+
+// Units is an amount in units, rounded up.
+func (r *Contest) Units(a structs.Amount) int64 { return (r.of(a) + r.unit - 1) / r.unit }
+
+// of is the part of an amount that is competed for: GPUs, or else CPU.
+func (r *Contest) of(a structs.Amount) int64 {
+	if r.gpu {
+		return a.GPUMilli
+	}
+	return a.CPU
+}
+
+func larger(a, b structs.Amount) structs.Amount {
+	return structs.Amount{GPUMilli: max(a.GPUMilli, b.GPUMilli), GPUMemoryMiB: max(a.GPUMemoryMiB, b.GPUMemoryMiB), CPU: max(a.CPU, b.CPU), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB)}
+}
+
+// room counts the units of every node of the pool that no others hold. What is about to become free counts as free.
+func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
+	row := -1
+	for _, c := range w.View.Chunks {
+		for i := range c.IDs {
+			row++
+			n := c.Nodes[i]
+			if !c.Ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
+				continue
+			}
+			total := c.Total[i].CPU
+			if r.gpu {
+				total = 1000 * healthyGPUs(n)
+			}
+			for h := range w.Get(row).Hold.All() {
+				use := r.of(h.Amount())
+				if h.Work.Ending {
+					r.coming += use
+					continue
+				}
+				if h.Rare != nil && len(h.Rare.Waits) > 0 {
+					r.coming -= use
+				}
+				if !mine[h.ID] {
+					total -= use
+				}
+			}
+			r.Room = append(r.Room, max(0, total/r.unit))
+		}
+	}
+	r.coming = max(0, r.coming/r.unit)
+}
+
+func healthyGPUs(n *structs.Node) int64 {
+	sum := int64(0)
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		if g.Type != "gpu" {
+			continue
+		}
+		for k := range g.Instances {
+			if g.Instances[k].Healthy {
+				sum++
+			}
+		}
+	}
+	return sum
+}
+
+// Of is the contest that a pending workload takes part in, or nil.
+func (cs *Contests) Of(i int) *Contest {
+	if cs == nil {
+		return nil
+	}
+	return cs.by[i]
+}
+
+// Front is the contest in which a pending workload is among those that should hold places, or nil.
+func (cs *Contests) Front(i int) *Contest {
+	if cs == nil || !slices.Contains(cs.first, i) {
+		return nil
+	}
+	return cs.by[i]
+}
+
+// Bars reports whether a pending workload has to wait for the next pass, because another one moves that comes before it.
+func (cs *Contests) Bars(i int) bool {
+	r := cs.Of(i)
+	return r != nil && r.moved && !slices.Contains(cs.first, i)
+}
+
+// Served reports whether the turn of a pending workload comes through its contest: there would be room for it if all
+// that may be stopped were. No capacity need be reserved for it.
+func (cs *Contests) Served(i int) bool {
+	r := cs.Of(i)
+	if r == nil {
+		return false
+	}
+	v := &r.Contenders[slices.Index(r.pending, i)]
+	left := v.Count
+	for _, n := range r.Room {
+		if v.Each > 0 {
+			left -= n / v.Each
+		}
+	}
+	return left <= 0
+}
+
+// settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that should
+// hold places, and they got it.
+func (cs *Contests) settled(i int) bool {
+	r := cs.by[i]
+	return r != nil && !r.missed && !r.moved && len(cs.env.Pending[i].Evals) == 0 && cs.env.Pending[i].Blocked != nil
+}
+
+// Line puts those that should hold places in front of a line.
+func (cs *Contests) Line(line Line) Line {
+	return &contestLine{contests: cs, line: line, results: map[int]*contestResult{}}
+}
+
+// contestLine is a pass's line with those in front that should hold places.
+type contestLine struct {
+	contests *Contests
+	line     Line
+	at       int
+	results  map[int]*contestResult
+}
+
+// contestResult is what one of those in front was given, until the line comes to it.
+type contestResult struct {
+	use     structs.Amount
+	blocked bool
+}
+
+func (l *contestLine) Next() int {
+	if l.at < len(l.contests.first) {
+		l.at++
+		i := l.contests.first[l.at-1]
+		l.results[i] = &contestResult{}
+		return i
+	}
+	l.at++ // from now on, results are those of the line's own
+	for {
+		i := l.line.Next()
+		if i < 0 {
+			return i
+		}
+		t := l.results[i]
+		if t == nil && !l.contests.settled(i) {
+			return i
+		}
+		if t == nil {
+			t, l.contests.Skipped = &contestResult{blocked: true}, true
+		}
+		if t.blocked {
+			NoteBlocked(l.line, i)
+		}
+		l.line.Placed(i, t.use)
+	}
+}
+
+func (l *contestLine) Placed(i int, use structs.Amount) {
+	if t := l.results[i]; t != nil && l.at <= len(l.contests.first) {
+		t.use = use
+		return
+	}
+	l.line.Placed(i, use)
+}
+
+func (l *contestLine) Blocked(i int) {
+	if t := l.results[i]; t != nil && l.at <= len(l.contests.first) {
+		t.blocked = true
+		return
+	}
+	NoteBlocked(l.line, i)
+}

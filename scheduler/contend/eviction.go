@@ -1,0 +1,105 @@
+package contend
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Eviction is the victims of one preemption, until it is kept or undone.
+type Eviction struct {
+	p    *Preemptor
+	told []*model.Held
+	cost int64            // GPU seconds that they lose
+	jobs []structs.JobKey // that are evicted
+	top  int              // the highest priority of them
+	gain int64
+}
+
+// Evict begins a preemption.
+func (p *Preemptor) Evict() *Eviction { return &Eviction{p: p} }
+
+// Tell adds victims that make room for a placement. It gives whom the placement waits on, and the stops of all that go.
+func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocID, stops []structs.PlanStop) {
+	p := e.p
+	for _, v := range vs {
+		waits = append(waits, v.h.ID)
+		for _, h := range append([]*model.Held{v.h}, v.with...) {
+			st := structs.PlanStop{ID: h.ID, Desc: "preempted by job " + p.Load.Job.ID, Desired: structs.DesiredEvict, Preempt: by}
+			if v.shrink {
+				st.Desc, st.Desired, st.Cause = "shrunk in favour of job "+p.Load.Job.ID, structs.DesiredStop, structs.CausePreempt
+			}
+			stops = append(stops, st)
+			if v.free || p.taken[h.ID] {
+				continue
+			}
+			p.take(h)
+			e.told = append(e.told, h)
+			if v.shrink {
+				continue
+			}
+			if k := h.Work.Job.Key(); !slices.Contains(e.jobs, k) {
+				e.jobs = append(e.jobs, k)
+			}
+			e.top = max(e.top, h.Work.Job.Priority)
+		}
+		if !v.free {
+			e.cost += v.cost
+		}
+	}
+	return waits, stops
+}
+
+// Undo lets all victims stay.
+func (e *Eviction) Undo() {
+	for _, h := range e.told {
+		delete(e.p.taken, h.ID)
+		e.p.credit(h, -1)
+	}
+}
+
+// Weigh refuses an eviction that costs more than it brings for so many members of a group, or that exceeds the rate of
+// the queue. nil: it is worth it.
+func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
+	p := e.p
+	e.gain = p.gain(g, members, e.top)
+	if e.cost > 0 && e.gain <= e.cost {
+		return &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptCost}, Short: e.cost - e.gain, Unit: structs.UnitGPUSeconds, CuredBy: structs.EventAllocStopped}
+	}
+	queue, n := p.Rule.Queue, int64(len(e.jobs))
+	if p.Rule.rate > 0 && n > 0 && p.evicted.Within(queue, p.now)+p.made[queue]+n > p.Rule.rate {
+		if at, ok := p.evicted.FreeAt(queue, p.now); ok {
+			p.retry(at)
+		}
+		return &structs.Refusal{Code: structs.ReasonRateLimit, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptRate, Holder: QueueHolder(queue)}, Short: n, Unit: structs.UnitPerHour, CuredBy: structs.EventTime}
+	}
+	return nil
+}
+
+// Keep makes an eviction final. It gives the number of allocations that were told to stop, and why, in words for them.
+func (e *Eviction) Keep() (told int64, why string) {
+	p := e.p
+	p.made[p.Rule.Queue] += int64(len(e.jobs))
+	switch p.Rule.Name {
+	case structs.PreemptReclaim:
+		why = fmt.Sprintf(": its queue gets back what it is guaranteed; %d GPU seconds are lost", e.cost)
+	case structs.PreemptPriority:
+		why = fmt.Sprintf(" (priority %d): %d GPU seconds are lost, worth less than the %d gained", p.Load.Job.Priority, e.cost, e.gain)
+	case structs.PreemptDeadline:
+		why = fmt.Sprintf(", which would miss its deadline: %d GPU seconds are lost, worth less than the %d gained", e.cost, e.gain)
+	}
+	return int64(len(e.told)), why
+}
+
+// gain is what a preemption brings, in GPU seconds: the work done sooner, times the difference of the priorities.
+func (p *Preemptor) gain(g *structs.Group, members int64, top int) int64 {
+	if p.Rule.Name == structs.PreemptReclaim {
+		return 1 << 62 // it is guaranteed
+	}
+	gpus := max(structs.GroupAmount(g).GPUMilli, 1000)
+	work := members * gpus * int64(p.Load.Expected()/time.Second) / 1000
+	return work * int64(max(1, p.Load.Job.Priority-top))
+}

@@ -1,0 +1,310 @@
+package contend
+
+import (
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits are the hard limits, quotas and caps that a pass respects. They count what queues and namespaces hold: the usage
+// in the state, plans in flight, and what the pass has placed. Apply counts again and refuses what exceeds a limit (D6).
+// Counting here keeps such plans from being made, and tells by how much they exceed it.
+//
+// Naive: place, count exactly, and take the placement back if it exceeds a limit. But a placement changes the heaps of
+// the search. So the amount is estimated before the search, and never too low: see GPUSizes.Estimate.
+type Limits struct {
+	Sizes   GPUSizes
+	queues  *QueueTable
+	now     structs.LogTime
+	tenants map[string]*Tenant // by namespace
+	extra   map[structs.UseRow]extraUse
+}
+
+// extraUse is what a row holds beyond the usage in the state.
+type extraUse struct {
+	amount structs.Amount
+	jobs   int64
+}
+
+// NewLimits returns nil when nothing is limited or guaranteed.
+func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now structs.LogTime) *Limits {
+	if queues == nil {
+		return nil
+	}
+	any := len(queues.Tenants) > 0
+	for _, q := range queues.Queues {
+		any = any || q.Limit != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
+	}
+	if !any {
+		return nil
+	}
+	l := &Limits{Sizes: GPUSizesOf(v), queues: queues, now: now, extra: map[structs.UseRow]extraUse{}, tenants: map[string]*Tenant{}}
+	for i := range queues.Tenants {
+		l.tenants[queues.Tenants[i].Namespace] = &queues.Tenants[i]
+	}
+	l.addFlight(v, flight)
+	return l
+}
+
+// addFlight charges what plans in flight will hold and the view does not show yet.
+func (l *Limits) addFlight(v *model.View, flight model.Overlay) {
+	type jobRow struct {
+		job structs.JobKey
+		row structs.UseRow
+	}
+	counted := map[jobRow]bool{}
+	flight.Each(func(node structs.NodeID) {
+		c, i, found := v.Locate(node)
+		for _, f := range flight.On(node) {
+			if found && v.Chunks[c].Hold[i].Has(f.Held.ID) || f.Held.Work.Job == nil {
+				continue
+			}
+			a := f.Held.Alloc()
+			key := a.Job.Key()
+			for _, r := range structs.UseRows(a) {
+				e := l.extra[r]
+				e.amount = e.amount.Add(structs.AmountOf(a))
+				if !counted[jobRow{key, r}] {
+					counted[jobRow{key, r}] = true
+					e.jobs++
+				}
+				l.extra[r] = e
+			}
+		}
+	})
+}
+
+// GPUSizes are the memory sizes of the GPUs of a cluster, in MiB.
+type GPUSizes struct {
+	largest int64
+	all     []int64
+}
+
+// GPUSizesOf collects the sizes of the GPUs of a view.
+func GPUSizesOf(v *model.View) (s GPUSizes) {
+	seen := map[int64]bool{}
+	for _, c := range v.Chunks {
+		for _, n := range c.Nodes {
+			for _, g := range n.Resources.Devices {
+				if g.Type != "gpu" {
+					continue
+				}
+				for i := range g.Instances {
+					if m := g.Instances[i].MemoryMiB; m > 0 && !seen[m] {
+						seen[m] = true
+						s.all = append(s.all, m)
+						s.largest = max(s.largest, m)
+					}
+				}
+			}
+		}
+	}
+	return s
+}
+
+// Estimate is the most that one more allocation of a group can be charged. Where the charge depends on the GPU that is
+// chosen, it takes the dearest alternative, for a whole GPU the largest memory in the cluster, and for a share the
+// smallest GPU that has the memory.
+func (s GPUSizes) Estimate(g *structs.Group) structs.Amount {
+	v := structs.GroupVector(g)
+	out := structs.Amount{CPU: v.CPU, MemoryMiB: v.MemoryMiB}
+	for _, t := range g.Tasks {
+		for i := range t.Resources.Devices {
+			d := &t.Resources.Devices[i]
+			if structs.IsGPUDevice(d.Name) {
+				n := max(d.Count, 1)
+				out = out.Add(structs.Amount{GPUMilli: 1000 * n, GPUMemoryMiB: s.largest * n})
+			}
+		}
+		var most structs.Amount
+		for i := range t.Resources.GPU {
+			one := s.estimateGPU(&t.Resources.GPU[i])
+			most.GPUMilli, most.GPUMemoryMiB = max(most.GPUMilli, one.GPUMilli), max(most.GPUMemoryMiB, one.GPUMemoryMiB)
+		}
+		out = out.Add(most)
+	}
+	return out
+}
+
+// estimateGPU is Estimate for one alternative of a GPU request.
+func (s GPUSizes) estimateGPU(r *structs.GPURequest) structs.Amount {
+	one := structs.Amount{GPUMilli: 1000, GPUMemoryMiB: s.largest}
+	if r.Shared() {
+		one = structs.Amount{GPUMilli: 10 * max(r.Share, r.Compute), GPUMemoryMiB: r.MemoryOn(s.largest)}
+		if r.MemoryMiB > 0 {
+			smallest := int64(0)
+			for _, m := range s.all {
+				if m >= r.MemoryMiB && (smallest == 0 || m < smallest) {
+					smallest = m
+				}
+			}
+			if smallest > 0 {
+				one.GPUMilli = max(one.GPUMilli, (1000*r.MemoryMiB+smallest-1)/smallest)
+			}
+		}
+	}
+	return one.Times(max(r.Count, 1))
+}
+
+// Held is the amount that a row holds and the number of its jobs, with what the pass has placed.
+func (l *Limits) Held(r structs.UseRow) (structs.Amount, int64) {
+	e := l.extra[r]
+	if u := l.queues.Use(r.Path, r.User); u != nil {
+		return u.Held.Add(e.amount), u.Jobs + e.jobs
+	}
+	return e.amount, e.jobs
+}
+
+// Over returns which limit of a row an amount would exceed, added to what the row holds and what the decision has placed
+// (took). nil: none.
+func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refusal {
+	if ns, ok := r.Path.Namespace(); ok {
+		t := l.tenants[ns]
+		if t == nil {
+			return nil
+		}
+		held := took
+		for i := range l.queues.Tenants {
+			if o := &l.queues.Tenants[i]; o.Quota == t.Quota {
+				h, _ := l.Held(structs.UseRow{Path: structs.UseNamespace(o.Namespace)})
+				held = held.Add(h)
+			}
+		}
+		what, over := structs.Breaks(held, add, t.Hard)
+		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, what, over)
+	}
+	q := l.queues.Queue(r.Path)
+	if q == nil || q.Limit == nil {
+		return nil
+	}
+	held, _ := l.Held(r)
+	what, over := structs.Breaks(held.Add(took), add, *q.Limit)
+	return limitRefusal(QueueHolder(q.Path), what, over)
+}
+
+// OverGroup returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation takes the
+// place of prev and is charged only for what it needs beyond it.
+func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amount, g *structs.Group, prev *structs.Allocation) *structs.Refusal {
+	est := l.Sizes.Estimate(g)
+	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), "") {
+		add := est
+		if prev != nil {
+			for _, x := range structs.UseRows(prev) {
+				if x == r {
+					add = est.Sub(structs.AmountOf(prev))
+				}
+			}
+		}
+		if why := l.Over(r, took[r], add); why != nil {
+			return why
+		}
+	}
+	return nil
+}
+
+// limitRefusal says whose limit is exceeded, in what and by how much. nil when none is.
+func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *structs.Refusal {
+	if over <= 0 {
+		return nil
+	}
+	unit := structs.UnitMiB
+	switch what {
+	case structs.DimensionCPU:
+		unit = structs.UnitMHz
+	case structs.DimensionGPU:
+		if unit = structs.UnitMilliGPUs; over%1000 == 0 {
+			unit, over = structs.UnitGPUs, over/1000
+		}
+	}
+	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
+}
+
+// Capped returns which cap on running jobs or GPU minutes keeps a whole workload from starting, or nil.
+func (l *Limits) Capped(load *Workload) *structs.Refusal {
+	if load.Runs() {
+		return nil
+	}
+	user := load.User()
+	for p := range load.Job.QueueName().Lineage() {
+		q := l.queues.Queue(p)
+		if q == nil {
+			continue
+		}
+		for _, c := range [...]struct {
+			row     structs.UseRow
+			most    int64
+			minutes int64
+		}{{structs.UseRow{Path: p}, q.RunningMax, q.GPUMinutesMax}, {structs.UseRow{Path: p, User: user}, q.RunningUserMax, q.GPUMinutesUserMax}} {
+			beyond := func(what structs.Dimension, by int64, unit structs.Unit) *structs.Refusal {
+				return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: QueueHolder(p), Subject: c.row.User}, Short: by, Unit: unit, CuredBy: structs.EventQueueUsage}
+			}
+			if _, jobs := l.Held(c.row); c.most > 0 && jobs >= c.most {
+				return beyond(structs.DimensionRunningJobs, jobs-c.most+1, structs.UnitJobs)
+			}
+			if c.minutes > 0 {
+				if over := l.minutes(c.row) + minutesOf(load.Job) - c.minutes; over > 0 {
+					return beyond(structs.DimensionGPUMinutes, over, structs.UnitMinutes)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// minutes is how many GPU minutes the running work of a row may still use within its run time limits.
+func (l *Limits) minutes(r structs.UseRow) int64 {
+	u := l.queues.Use(r.Path, r.User)
+	if u == nil {
+		return 0
+	}
+	now := int64(l.now / 1e9)
+	return max(0, u.Ends-now*u.Ending) / 60_000
+}
+
+// minutesOf is how many GPU minutes a whole job may use.
+func minutesOf(j *structs.Job) (sum int64) {
+	for _, g := range j.Groups {
+		sum += structs.GroupAmount(g).GPUMilli * int64(g.Count) * int64(j.RunLimit(g)/1e9)
+	}
+	return (sum + 59_999) / 60_000
+}
+
+// Charges count what a decision has placed so far, by row. The zero value has counted nothing.
+type Charges struct {
+	counted int // of the placements
+	rows    map[structs.UseRow]structs.Amount
+	settled map[structs.UseRow]structs.Amount // charged to the pass; nil: nothing yet
+}
+
+// Count gives the charges of all that is placed. It looks only at what was added since the last call.
+func (c *Charges) Count(load *Workload, placed Placed) map[structs.UseRow]structs.Amount {
+	if c.rows == nil || placed.Len() < c.counted {
+		c.counted, c.rows = 0, map[structs.UseRow]structs.Amount{}
+	}
+	for ; c.counted < placed.Len(); c.counted++ {
+		a := load.AllocOf(placed.Held(c.counted))
+		for _, r := range structs.UseRows(a) {
+			c.rows[r] = c.rows[r].Add(structs.Charge(a, r, load.Alloc, nil))
+		}
+	}
+	return c.rows
+}
+
+// Settle charges what a decision has placed, so that those after it in the pass see it.
+func (l *Limits) Settle(load *Workload, c *Charges, placed Placed) {
+	if l == nil || placed.Len() == 0 {
+		return
+	}
+	rows, first := c.Count(load, placed), c.settled == nil
+	if first {
+		c.settled = map[structs.UseRow]structs.Amount{}
+	}
+	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {
+		e := l.extra[r]
+		e.amount = e.amount.Add(rows[r]).Sub(c.settled[r])
+		c.settled[r] = rows[r]
+		if first && !load.Runs() {
+			e.jobs++
+		}
+		l.extra[r] = e
+	}
+}

@@ -1,0 +1,316 @@
+package contend
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Preemption by order: those that should hold places (Chooser) and found none free take the places of those that should
+// not. Nobody is stopped whose room nobody takes.
+//
+// Naive: take everybody out and place all anew, in order. Then a job moves, and pays for a restart, each time something
+// ends. Instead work that runs and should run stays where it is. Newcomers get what is free, then the places of those that
+// lose theirs. Only if the room is then in pieces too small for wide work, narrower work moves: it is placed again in the
+// next pass. Wide work never moves for narrow work, so that this comes to an end.
+//
+// A pass on the outcome of a pass stops nobody: who should hold places does not depend on who does, except for those that
+// keep theirs anyway.
+
+const (
+	moveTriesMax  = 64 // nodes cleared for one workload before it has to wait
+	descOutranked = "alloc is preempted by work that goes before it in its queue"
+)
+
+// MustTake reports whether work that needs so many units has to take them from others: they are not about to become free.
+func (r *Contest) MustTake(need int64) bool { return need > 0 && need > r.coming }
+
+// TakeOver finds places for a contestant that needs so many units, at the cost of those that should not hold theirs. If it
+// does, the picture and the places that Again gave are the outcome, with the stops of those that go; evicted counts them
+// by group. Else the picture is as it was.
+func (cs *Contests) TakeOver(r *Contest, c Contestant, need int64) (evicted map[*structs.Group]int64, ok bool) {
+	t := &takeover{cs: cs, r: r, c: c, w: cs.env.W, need: need, evicted: map[*structs.Group]int64{}}
+	if t.try(t.losers(), nil) {
+		return t.evicted, true
+	}
+	// The room is in pieces: the nodes with the least of narrower work are cleared, one after the other.
+	var cleared []int
+	for _, row := range t.movable() {
+		cleared = append(cleared, row)
+		if len(cleared) > moveTriesMax {
+			break
+		}
+		if t.try(t.losers(), cleared) {
+			r.moved = true
+			return t.evicted, true
+		}
+	}
+	r.missed = true
+	return nil, false
+}
+
+// takeover is the search of one workload for places that others give up.
+type takeover struct {
+	cs      *Contests
+	r       *Contest
+	c       Contestant
+	w       *search.Pass
+	need    int64
+	evicted map[*structs.Group]int64
+}
+
+// contenderAlloc is one allocation that may lose its place.
+type contenderAlloc struct {
+	run   *contenderRun
+	alloc *structs.Allocation
+}
+
+// losers are the allocations of those that run and should not, by row.
+func (t *takeover) losers() map[int][]contenderAlloc {
+	out := map[int][]contenderAlloc{}
+	for _, run := range t.r.runs {
+		if run == nil || run.fixed || run.chosen && !run.gone {
+			continue
+		}
+		for _, a := range run.allocs {
+			row := t.w.View.Row(a.NodeID)
+			if row >= 0 && (run.gone || !t.cs.pre.taken[a.ID]) && !t.w.Get(row).Hold.Claimed(a.ID) {
+				out[row] = append(out[row], contenderAlloc{run, a})
+			}
+		}
+	}
+	return out
+}
+
+// movable lists the rows from which narrower work can be moved, those with the least of it first.
+func (t *takeover) movable() []int {
+	type entry struct {
+		row   int
+		units int64
+	}
+	sum := map[int]int64{}
+	for _, run := range t.r.runs {
+		if !t.moves(run) {
+			continue
+		}
+		for _, a := range run.allocs {
+			if row := t.w.View.Row(a.NodeID); row >= 0 {
+				sum[row] += t.r.of(structs.AmountOf(a))
+			}
+		}
+	}
+	var list []entry
+	for row, units := range sum {
+		list = append(list, entry{row, units})
+	}
+	slices.SortFunc(list, func(a, b entry) int { return cmp.Or(cmp.Compare(a.units, b.units), cmp.Compare(a.row, b.row)) })
+	out := make([]int, len(list))
+	for i, e := range list {
+		out[i] = e.row
+	}
+	return out
+}
+
+func (t *takeover) moves(run *contenderRun) bool {
+	return run != nil && run.chosen && !run.fixed && !run.gone && run.units < t.need
+}
+
+// try decides with the given allocations gone, and also the narrower work on the rows to clear. If everything is placed
+// then, it settles who has to go. Else it leaves everything as it was.
+func (t *takeover) try(empty map[int][]contenderAlloc, clear []int) bool {
+	for _, run := range t.r.runs {
+		if len(clear) == 0 || !t.moves(run) {
+			continue
+		}
+		for _, a := range run.allocs {
+			row := t.w.View.Row(a.NodeID)
+			if slices.Contains(clear, row) && !t.cs.pre.taken[a.ID] && !t.w.Get(row).Hold.Claimed(a.ID) {
+				empty[row] = append(empty[row], contenderAlloc{run, a})
+			}
+		}
+	}
+	if len(empty) == 0 {
+		return false
+	}
+	rows := make([]int, 0, len(empty))
+	for row := range empty {
+		rows = append(rows, row)
+	}
+	slices.Sort(rows)
+	before := make(map[int]model.Occupancy, len(rows))
+	for _, row := range rows {
+		c, i := t.w.View.At(row)
+		o := t.w.Get(row)
+		before[row] = o
+		for _, s := range empty[row] {
+			o = o.Without(c.Nodes[i], s.alloc.ID)
+		}
+		t.w.Set(row, o)
+	}
+	if places := t.c.Again(); places != nil {
+		victims, ok := t.settle(places, rows, before, empty)
+		if ok && t.allowed(places, victims) {
+			t.stop(places, victims)
+			return true
+		}
+	}
+	t.w.Rollback(0)
+	return false
+}
+
+// settle puts back whoever need not go, row by row, and lets the placements wait for the others. It gives whom each
+// placement waits for, by its position in places.
+func (t *takeover) settle(places []*Place, rows []int, before map[int]model.Occupancy, empty map[int][]contenderAlloc) (map[int][]contenderAlloc, bool) {
+	victims := map[int][]contenderAlloc{}
+	for _, row := range rows {
+		var here []int
+		for k := range places {
+			if places[k].At.Row == row {
+				here = append(here, k)
+			}
+		}
+		if len(here) == 0 {
+			t.w.Set(row, before[row])
+			continue
+		}
+		c, i := t.w.View.At(row)
+		node, total, mhz := c.Nodes[i], c.Total[i], c.MHz[i]
+		// Work that moves stays rather than work that loses its places; of the latter, wide work stays first, whose room
+		// is more than is needed.
+		losing := slices.Clone(empty[row])
+		slices.SortStableFunc(losing, func(a, b contenderAlloc) int {
+			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.run.units, a.run.units))
+		})
+		o := t.w.Get(row)
+		var must []contenderAlloc
+		for _, s := range losing {
+			if next, why := model.Fits(node, total, mhz, o, model.HeldOf(s.alloc)); why.Dim == structs.DimensionNone {
+				o = next
+				continue
+			}
+			must = append(must, s)
+		}
+		// Now in the order in which it will be written: all are still there, and the placements wait.
+		o = before[row]
+		for _, k := range here {
+			h := *places[k].At.Held
+			rare := model.HeldRare{}
+			if h.Rare != nil {
+				rare = *h.Rare
+			}
+			h.Rare = &rare
+			done := false
+			for {
+				next, why := model.Fits(node, total, mhz, o, &h)
+				if why.Dim == structs.DimensionNone {
+					o, done = next, true
+					break
+				}
+				if len(must) == 0 {
+					break
+				}
+				rare.Waits = append(slices.Clip(rare.Waits), must[0].alloc.ID)
+				victims[k] = append(victims[k], must[0])
+				must = must[1:]
+			}
+			if !done {
+				return nil, false
+			}
+			if len(rare.Waits) == 0 && places[k].At.Held.Rare == nil {
+				h.Rare = nil
+			}
+			places[k].At.Held = &h
+		}
+		t.w.Set(row, o)
+	}
+	return victims, true
+}
+
+func cmpBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// allowed reports whether the queue may have so many evicted, and whether its limits, and those of the namespace, are
+// kept: a placement is charged with what it holds beyond those that it waits for (structs.Charge).
+func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bool {
+	if t.r.Queue.PreemptRate > 0 {
+		var jobs []*contenderRun
+		for k := range places {
+			for _, s := range victims[k] {
+				if !s.run.gone && !slices.Contains(jobs, s.run) {
+					jobs = append(jobs, s.run)
+				}
+			}
+		}
+		if int64(len(jobs)) > t.r.left {
+			return false
+		}
+	}
+	limits, aside, load := t.cs.limits, t.cs.setAside, t.c.Workload()
+	if limits == nil && aside == nil {
+		return true
+	}
+	adds := map[structs.UseRow]structs.Amount{}
+	for k := range places {
+		a := load.AllocOf(places[k].At.Held)
+		for _, r := range structs.UseRows(a) {
+			adds[r] = adds[r].Add(structs.Charge(a, r, func(id structs.AllocID) *structs.Allocation {
+				for _, s := range victims[k] {
+					if s.alloc.ID == id {
+						return s.alloc
+					}
+				}
+				return load.Alloc(id)
+			}, nil))
+		}
+	}
+	if aside != nil {
+		now := t.cs.env.Now
+		for k := range places {
+			if work := load.WorkOf(places[k].Group, now); aside.Refuses(load, work.Latest(now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
+				return false
+			}
+		}
+	}
+	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), "") {
+		if limits != nil && limits.Over(r, structs.Amount{}, adds[r]) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// stop writes the stops of the victims with the placements that wait for them. A victim, which cannot run in part, stops
+// as a whole, with the first placement that takes a place of it.
+func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
+	for k, pl := range places {
+		for _, s := range victims[k] {
+			for _, a := range s.run.allocs {
+				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.Evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
+					pl.Evict = append(pl.Evict, structs.PlanStop{ID: a.ID, Desc: descOutranked, Desired: structs.DesiredEvict, Preempt: pl.At.Held.ID})
+				}
+			}
+			if !s.run.gone {
+				s.run.gone = true
+				t.r.left--
+				for _, a := range s.run.allocs {
+					t.cs.pre.taken[a.ID] = true
+				}
+				t.r.coming += s.run.units
+				t.evicted[pl.Group] += int64(len(s.run.allocs))
+			}
+		}
+		if len(victims[k]) > 0 {
+			t.r.coming -= t.r.Units(pl.At.Held.Amount())
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package contend
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Victim is running work that may give way, with what goes with it.
+type Victim struct {
+	h      *model.Held
+	cost   int64 // GPU seconds lost, of all that goes
+	shrink bool  // an elastic group has it beyond its minimum
+	free   bool  // it ends anyway
+	with   []*model.Held
+}
+
+// Cheapest finds the node where the least is lost if a placement takes the place of others. best is -1 if there is none.
+func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, chosen []Victim) {
+	best = -1
+	var least int64
+	for ci, c := range p.w.View.Chunks {
+		for i := range c.IDs {
+			row := p.w.View.Starts[ci] + i
+			v := s.ClassVerdict(&c.Classes[c.Class[i]])
+			if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(c.IDs[i]) {
+				continue
+			}
+			o := p.w.Get(row)
+			if o.Hold == nil {
+				continue
+			}
+			vs := p.victims(c, i, &o)
+			if len(vs) == 0 {
+				continue
+			}
+			p.Looked++
+			vs = fewest(s, row, c, i, v, &o, id, vs)
+			if vs == nil {
+				continue
+			}
+			sum := int64(0)
+			for _, x := range vs {
+				sum += x.cost
+			}
+			if best < 0 || sum < least || sum == least && len(vs) < len(chosen) {
+				best, chosen, least = row, vs, sum
+			}
+		}
+	}
+	return best, chosen
+}
+
+// fewest gives the victims of a node that suffice, the cheapest first. It is nil when even all of them do not.
+func fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []Victim) []Victim {
+	n := c.Nodes[i]
+	fitsWith := func(vs []Victim) bool {
+		ids := make([]structs.AllocID, len(vs))
+		for k := range vs {
+			ids[k] = vs[k].h.ID
+		}
+		if _, bad := s.Indistinct(row, v, n); bad {
+			return false
+		}
+		s.Choose(c, i, v, o)
+		h, short := s.Ask.Equip(n, *o, v.Choices, id, ids, &s.Picker)
+		if short.Dim != structs.DimensionNone {
+			return false
+		}
+		after, x := model.Fits(n, c.Total[i], c.MHz[i], *o, h)
+		return x.Dim == structs.DimensionNone && s.PowerShort(row, n, after) <= 0
+	}
+	slices.SortFunc(vs, func(a, b Victim) int {
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
+	})
+	if !fitsWith(vs) {
+		return nil
+	}
+	n1 := 1
+	for n1 < len(vs) && !fitsWith(vs[:n1]) {
+		n1++
+	}
+	vs = slices.Clone(vs[:n1])
+	for k := len(vs) - 2; k >= 0; k-- { // those before the last one may not be needed any more
+		rest := slices.Delete(slices.Clone(vs), k, k+1)
+		if fitsWith(rest) {
+			vs = rest
+		}
+	}
+	return vs
+}
+
+// victims lists what may give way on a node.
+func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Victim) {
+	for h := range o.Hold.All() {
+		w := &h.Work
+		if w.Job == nil || w.Job.Key() == p.Load.Key {
+			continue
+		}
+		if !c.Hold[i].Has(h.ID) {
+			continue // it is being placed by this decision
+		}
+		if o.Hold.Claimed(h.ID) || o.Hold.Waiting(h.ID) {
+			continue
+		}
+		switch {
+		case w.Ending || p.taken[h.ID]: // told by this pass: only work that could have told it may count on it
+			if p.Rule.Name != "" && (w.Ending || p.mayEvict(h)) {
+				out = append(out, Victim{h: h, free: true})
+			}
+			continue
+		case p.shrinks(h):
+			out = append(out, Victim{h: h, shrink: true, with: p.above(h)})
+			continue
+		}
+		if p.Rule.Name == "" || !p.mayEvict(h) {
+			continue
+		}
+		if g := w.Job.Group(w.Group); g != nil && g.IsStandby(w.Index) {
+			out = append(out, Victim{h: h, shrink: true}) // nothing is lost
+			continue
+		}
+		v := Victim{h: h, cost: p.lost(h)}
+		for _, m := range p.fellows(h) {
+			v.with = append(v.with, m)
+			v.cost += p.lost(m)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// mayEvict reports whether the rule lets the job take the place of running work.
+func (p *Preemptor) mayEvict(h *model.Held) bool {
+	v, j := h.Work.Job, p.Load.Job
+	if !p.Rule.any && !v.MayPreempt() {
+		return false
+	}
+	switch p.Rule.Name {
+	case structs.PreemptPriority:
+		if int64(v.Priority)+p.Rule.delta > int64(j.Priority) {
+			return false
+		}
+	case structs.PreemptReclaim:
+		if !p.mayReclaim(h) {
+			return false
+		}
+	case structs.PreemptDeadline:
+		if v.Deadline != 0 {
+			left := v.Runtime.Expected
+			if left == 0 {
+				left = expectUnknown
+			}
+			if p.now.Add(p.Load.Expected()+2*left+2*deadlineMargin) > v.Deadline {
+				return false // it could miss its own
+			}
+		}
+	}
+	q := p.rules.Of(v.QueueName())
+	if h.Work.Times >= q.PreemptMax {
+		return false
+	}
+	if at := h.Work.Began.Add(q.PreemptMinRuntime); p.now < at {
+		p.retry(at)
+		return false
+	}
+	return true
+}
+
+// lost is what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds). It is what it has done
+// since its last checkpoint, or since it started; for work that saves its state it includes saving and loading. Work that
+// is told to save is believed to do so even if no checkpoint was ever seen.
+func (p *Preemption) lost(h *model.Held) int64 {
+	gpus := h.Amount().GPUMilli
+	if gpus == 0 {
+		gpus = 1000
+	}
+	lost := max(0, p.now.Sub(max(h.Work.Began, h.Work.Saved)))
+	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Checkpoint != nil {
+		c := g.Checkpoint
+		if h.Work.Saved == 0 && c.Notified() {
+			lost = 0
+		}
+		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))
+	}
+	return max(1, gpus*int64(lost/time.Second)/1000)
+}
+
+// shrinks reports whether work is what an elastic group has beyond its minimum, counted from the highest index. Beyond the
+// count of the group it makes room for anybody, below it for jobs of higher priority.
+func (p *Preemptor) shrinks(h *model.Held) bool {
+	g := h.Work.Job.Group(h.Work.Group)
+	if g == nil || g.Elastic == nil {
+		return false
+	}
+	ms := p.members(h)
+	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
+	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.Work.Job.Priority < p.Load.Job.Priority)
+}
+
+// above lists the members of a group with a higher index, which stop first.
+func (p *Preemption) above(h *model.Held) []*model.Held {
+	ms := p.members(h)
+	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
+	return ms[at+1:]
+}
+
+// fellows lists what stops with work that is evicted: the rest of a gang that would be below its minimum.
+func (p *Preemption) fellows(h *model.Held) (out []*model.Held) {
+	g := h.Work.Job.Group(h.Work.Group)
+	if g == nil || g.Gang == nil {
+		return nil
+	}
+	ms := p.members(h)
+	if len(ms)-1 >= g.Least() {
+		return nil
+	}
+	for _, x := range ms {
+		if x.ID != h.ID {
+			out = append(out, x)
+		}
+	}
+	return out // its standby members are released when the gang is decided about
+}

@@ -1,0 +1,142 @@
+package contend
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// flat is a policy to which all nodes are alike.
+type flat struct{}
+
+func (flat) Name() string                      { return "flat" }
+func (flat) Fit(*search.Use) int64             { return 0 }
+func (flat) Weights() search.Weights           { return search.Weights{Fit: 1} }
+func (flat) Rotates() bool                     { return false }
+func (flat) Capabilities() search.Capabilities { return search.Capabilities{} }
+
+const testNow = structs.LogTime(1000 * time.Hour)
+
+// running is an allocation of a preemptible job that holds GPUs of a node since some time before testNow.
+func running(job *structs.Job, id byte, index int, n *structs.Node, first, gpus int, since time.Duration) *structs.Allocation {
+	a := &structs.Allocation{ID: structs.AllocID{id}, Namespace: job.Namespace, JobID: job.ID, Job: job, Group: "g", NameIndex: index, NodeID: n.ID,
+		Desired: structs.DesiredRun, Client: structs.ClientRunning, Resources: structs.Vector{CPU: 100, MemoryMiB: 64},
+		CreateTime: testNow.Add(-since), StartedAt: testNow.Add(-since)}
+	for i := first; i < first+gpus; i++ {
+		a.Grants = append(a.Grants, structs.Grant{Task: "t", Device: n.Resources.Devices[0].ID(), Instance: n.Resources.Devices[0].Instances[i].ID, SizeMiB: 80_000})
+	}
+	return a
+}
+
+// lowJob is a job of low priority that may be preempted.
+func lowJob(id string, count int, gpus int64) *structs.Job {
+	j := gpuWork(id, "low", count, structs.GPURequest{Count: gpus}).Job
+	j.Preemptible, j.Priority = true, 20
+	return j
+}
+
+// cheapest asks for victims on a cluster for a job of high priority that needs GPUs.
+func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation, gpus int64, queues *QueueTable) (node string, stops []string, e *Eviction) {
+	t.Helper()
+	w := search.NewPass(model.NewView(1, nodes, allocs, nil), model.Overlay{})
+	t.Cleanup(w.Release)
+	load := gpuWork("high", "high", 1, structs.GPURequest{Count: gpus})
+	load.Job.Priority = 80
+	env := Env{W: w, Now: testNow, Rules: &Rules{Queues: queues, Config: &structs.SchedulerConfig{}}}
+	p := NewPreemption(&env, nil).For(load, structs.Amount{})
+	s := search.New(match.CompileAsk(load.Job, load.Job.Groups[0], ""), w, flat{}, 0)
+	row, vs := p.Cheapest(s, structs.AllocID{255})
+	if row < 0 {
+		return "", nil, nil
+	}
+	e = p.Evict()
+	_, list := e.Tell(vs, structs.AllocID{255})
+	for _, st := range list {
+		if id := string('0' + rune(st.ID[0])); !slices.Contains(stops, id) { // a plan has each once
+			stops = append(stops, id)
+		}
+	}
+	return nodes[row].Name, stops, e
+}
+
+var byPriority = &QueueTable{Queues: []*structs.Queue{{Path: "high", Preempt: structs.PreemptPriority}}}
+
+// TestVictimsLoseLeast: the node is chosen where the least work is lost, and on it nobody stops who need not.
+func TestVictimsLoseLeast(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 4, 80_000), gpuNode(2, 4, 80_000)}
+	old, young, small := lowJob("old", 1, 4), lowJob("young", 1, 3), lowJob("small", 1, 1)
+	saves := lowJob("saves", 1, 4)
+	saves.Preemptible = false
+	saves.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: time.Minute}
+	gang := lowJob("gang", 2, 2)
+	gang.Groups[0].Gang = &structs.Gang{}
+	elastic := lowJob("elastic", 4, 1)
+	elastic.Groups[0].Elastic = &structs.Elastic{Min: 2, Max: 4}
+	for _, c := range []struct {
+		name   string
+		gpus   int64
+		allocs []*structs.Allocation
+		node   string
+		stops  string
+	}{
+		{"the one that has run for less", 4, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "c", "2"},
+		{"only as many as are needed", 3, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour), running(small, 3, 0, nodes[1], 3, 1, time.Hour)}, "c", "2"},
+		{"what can save its state loses less", 4, []*structs.Allocation{running(saves, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "b", "1"},
+		{"a gang stops as a whole", 4, []*structs.Allocation{running(gang, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(gang, 2, 1, nodes[1], 0, 2, 2*time.Hour)}, "b", "12"},
+		{"elastic work shrinks to its minimum", 2, []*structs.Allocation{running(elastic, 1, 0, nodes[0], 0, 1, 9*time.Hour), running(elastic, 2, 1, nodes[0], 1, 1, 9*time.Hour), running(elastic, 3, 2, nodes[0], 2, 1, 9*time.Hour), running(elastic, 4, 3, nodes[0], 3, 1, 9*time.Hour),
+			running(old, 5, 0, nodes[1], 0, 4, time.Hour)}, "b", "34"},
+		{"work that began less than a minute ago stays", 4, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 30*time.Second), running(young, 2, 0, nodes[1], 0, 3, 10*time.Hour)}, "c", "2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			node, stops, _ := cheapest(t, nodes, c.allocs, c.gpus, byPriority)
+			got := ""
+			for _, s := range stops {
+				got += s
+			}
+			if node != c.node || got != c.stops {
+				t.Errorf("node %q, stops %q, want node %q, stops %q", node, got, c.node, c.stops)
+			}
+		})
+	}
+}
+
+// TestNoVictims: what does not say that it may be preempted, and what has a higher priority, makes no room.
+func TestNoVictims(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
+	firm, equal := lowJob("firm", 1, 4), lowJob("equal", 1, 4)
+	firm.Preemptible, equal.Priority = false, 80
+	for _, j := range []*structs.Job{firm, equal} {
+		if node, stops, _ := cheapest(t, nodes, []*structs.Allocation{running(j, 1, 0, nodes[0], 0, 4, time.Hour)}, 2, byPriority); node != "" {
+			t.Errorf("job %s: node %s, stops %v", j.ID, node, stops)
+		}
+	}
+	j := lowJob("j", 1, 4)
+	none := &QueueTable{Queues: []*structs.Queue{{Path: "high", Preempt: structs.PreemptNone}}}
+	if node, _, _ := cheapest(t, nodes, []*structs.Allocation{running(j, 1, 0, nodes[0], 0, 4, time.Hour)}, 2, none); node != "" {
+		t.Error("a queue whose rule is none preempts")
+	}
+}
+
+// TestEvictionIsWeighed: an eviction that costs more than it brings is refused, and one that is undone leaves no trace.
+func TestEvictionIsWeighed(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
+	j := lowJob("j", 1, 4)
+	_, _, e := cheapest(t, nodes, []*structs.Allocation{running(j, 1, 0, nodes[0], 0, 4, 1000*time.Hour)}, 1, byPriority)
+	group := e.p.Load.Job.Groups[0]
+	why := e.Weigh(group, 1)
+	if why == nil || why.Dimension != structs.DimensionPreemptCost {
+		t.Fatalf("1000 hours of 4 GPUs are lost for one of 1 GPU: %+v", why)
+	}
+	e.Undo()
+	if e.p.taken[structs.AllocID{1}] || e.p.gone["low"] != (structs.Amount{}) {
+		t.Errorf("it is still told to stop: %v, %v", e.p.taken, e.p.gone)
+	}
+	if why := e.Weigh(group, 1000); why != nil {
+		t.Errorf("a thousand members gain more than is lost: %s", why.Text())
+	}
+}

@@ -1,0 +1,210 @@
+package contend
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Workload is one job to decide about, with all that is known of it.
+type Workload struct {
+	Key     structs.JobKey
+	Job     *structs.Job          // nil: purged
+	Evals   []*structs.Evaluation // pending ones, oldest first; the last one decides, the others are canceled
+	Blocked *structs.Evaluation   // its blocked evaluation, or nil; decides when Evals is empty
+	Queue   *structs.Workload     // its queue entry, or nil before the first decision
+	Allocs  []*structs.Allocation // of the job, ended ones included, Allocation.Job linked; any order
+	Expect  time.Duration         // predicted run time of an allocation; 0: not known
+	Gate    *structs.Refusal      // what other than nodes keeps it from starting (on hold, too early, a dependency, a cap), or nil
+	Until   structs.LogTime       // with Gate: when to look again; 0: when something happens
+	Met     bool                  // the jobs that it depends on have reached what it waits for
+	Ended   *structs.ArrayState   // of an array: the indices that ended and were collected; nil for none
+	Rosters []*structs.Roster     // of its gangs, by group
+	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: not known
+	Least   *Least                // LeastOf(Job), kept by callers that decide about it often; nil: not known
+	Ran     time.Duration         // how long it has run, in all its runs; 0: as Queue.Attained and Allocs tell
+}
+
+// QueueName is the queue of the workload.
+func (w *Workload) QueueName() structs.QueuePath {
+	switch {
+	case w.Job != nil:
+		return w.Job.QueueName()
+	case w.Queue != nil && w.Queue.Queue != "":
+		return w.Queue.Queue
+	}
+	return structs.QueueDefault
+}
+
+// User is the submitter that the workload is charged to; "": not known.
+func (w *Workload) User() string {
+	if w.Job == nil {
+		return ""
+	}
+	return w.Job.Submitter.Name
+}
+
+// Asks is what the whole workload asks for: all allocations of all its groups.
+func (w *Workload) Asks() structs.Amount {
+	if w.Least != nil {
+		return w.Least.asks
+	}
+	return asksOf(w.Job)
+}
+
+func asksOf(j *structs.Job) (sum structs.Amount) {
+	if j != nil {
+		for _, g := range j.Groups {
+			sum = sum.Add(structs.GroupAmount(g).Times(int64(max(g.Count, 1))))
+		}
+	}
+	return sum
+}
+
+// WaitingSince is since when a workload waits that holds nothing: its submission, or the end of what it last held, but
+// not before the begin time of its job. It is 0 when the workload holds something.
+func (w *Workload) WaitingSince() structs.LogTime {
+	var since structs.LogTime
+	switch {
+	case w.Queue != nil:
+		since = max(w.Queue.SubmitTime, w.Queue.NotBefore)
+	case w.Job != nil:
+		since = w.Job.SubmitTime
+	}
+	if w.Job != nil {
+		since = max(since, w.Job.Begin)
+	}
+	for _, a := range w.Allocs {
+		if structs.Holds(a) {
+			return 0
+		}
+		since = max(since, cmp.Or(a.FinishedAt, a.ModifyTime))
+	}
+	return since
+}
+
+// Served is how long the workload has run, in all its runs.
+func (w *Workload) Served(now structs.LogTime) time.Duration {
+	if w.Ran > 0 {
+		return w.Ran
+	}
+	var sum time.Duration
+	if w.Queue != nil {
+		sum = time.Duration(w.Queue.Attained) * time.Second / time.Duration(max(w.Units(), 1))
+	}
+	var live time.Duration
+	for _, a := range w.Allocs {
+		if structs.Holds(a) && a.StartedAt > 0 {
+			live = max(live, now.Sub(a.StartedAt))
+		}
+	}
+	return sum + live
+}
+
+// Units is how many GPUs the workload asks for, parts of GPUs together; 1 for work without any.
+func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
+
+// Least is the least that any placement of a job needs, and what the whole job asks for. It is computed once for callers
+// that need it often, and immutable.
+type Least struct {
+	asks    structs.Amount
+	need    structs.Vector
+	devices int64
+	plain   bool // a service or batch job that only wants new allocations
+}
+
+// LeastOf computes the Least of a job.
+func LeastOf(j *structs.Job) *Least {
+	l := &Least{asks: asksOf(j), plain: j != nil && j.Placeable() && (j.Type == structs.JobBatch || j.Type == structs.JobService)}
+	if !l.plain {
+		return l
+	}
+	for n, g := range j.Groups {
+		v := structs.GroupVector(g)
+		var devices int64
+		for _, t := range g.Tasks {
+			for i := range t.Resources.Devices {
+				devices += max(t.Resources.Devices[i].Count, 1)
+			}
+			least := int64(0)
+			for i := range t.Resources.GPU {
+				r := &t.Resources.GPU[i]
+				ask := max(r.Count, 1)
+				if r.Shared() {
+					ask = 0
+				}
+				if i == 0 || ask < least {
+					least = ask
+				}
+			}
+			devices += least
+		}
+		if g.Count == 0 { // nothing of it is wanted
+			l.plain = false
+		}
+		if n == 0 {
+			l.need, l.devices = v, devices
+			continue
+		}
+		l.need = structs.Vector{CPU: min(l.need.CPU, v.CPU), Cores: min(l.need.Cores, v.Cores), MemoryMiB: min(l.need.MemoryMiB, v.MemoryMiB), DiskMiB: min(l.need.DiskMiB, v.DiskMiB)}
+		l.devices = min(l.devices, devices)
+	}
+	return l
+}
+
+// exceeds reports whether the least is more than what is free of some amount.
+func (l *Least) exceeds(free *structs.Vector) bool {
+	n := &l.need
+	return n.CPU > free.CPU && n.CPU > 0 || n.MemoryMiB > free.MemoryMiB && n.MemoryMiB > 0 ||
+		n.DiskMiB > free.DiskMiB && n.DiskMiB > 0 || n.Cores > free.Cores && n.Cores > 0
+}
+
+// short reports whether the least is more than what is free of some amount or of devices.
+func (l *Least) short(s *model.FreeBlock) bool { return l.devices > s.Devices || l.exceeds(&s.Free) }
+
+// Runs reports whether the workload holds anything.
+func (w *Workload) Runs() bool { return slices.ContainsFunc(w.Allocs, structs.Holds) }
+
+// expectUnknown is how long work is assumed to run that does not say so.
+const expectUnknown = time.Hour
+
+// Expected is how long the workload will run: as its job says, as predicted, or up to its limit.
+func (w *Workload) Expected() time.Duration {
+	return cmp.Or(max(w.Job.Runtime.Expected, 0), max(w.Expect, 0), max(w.Job.Runtime.Limit, 0), expectUnknown)
+}
+
+// WorkOf describes an allocation of a group that is placed now.
+func (w *Workload) WorkOf(g *structs.Group, now structs.LogTime) model.HeldWork {
+	return model.HeldWork{Job: w.Job, Group: g.Name, Began: now, Expect: w.Expect, Yields: g.Elastic != nil, Shy: model.KeepsAway(w.Job, g.Name)}
+}
+
+// EndOf is when an allocation of a group that is placed now is expected to end.
+func (w *Workload) EndOf(g *structs.Group, now structs.LogTime) structs.LogTime {
+	if w.Job != nil {
+		work := model.HeldWork{Job: w.Job, Group: g.Name, Began: now, Expect: w.Expect}
+		if at := work.Ends(now); at > 0 {
+			return at
+		}
+	}
+	return model.Never
+}
+
+// Alloc finds an allocation of the workload, or nil.
+func (w *Workload) Alloc(id structs.AllocID) *structs.Allocation {
+	for _, a := range w.Allocs {
+		if a.ID == id {
+			return a
+		}
+	}
+	return nil
+}
+
+// AllocOf makes an allocation of the workload of what is held for it, as far as charges depend on it.
+func (w *Workload) AllocOf(h *model.Held) *structs.Allocation {
+	a := h.Alloc()
+	a.Job, a.Namespace, a.JobID = w.Job, w.Key.Namespace, w.Key.ID
+	return a
+}

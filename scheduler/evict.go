@@ -1,0 +1,236 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/reconcile"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// preempt looks for places that others give up for what the decision found none for. Elastic work shrinks for anybody
+// before any work is preempted.
+func (d *decision) preempt() {
+	if d.load.Job == nil || d.load.Job.AllAtOnce || len(d.misses) == 0 || d.pre == nil {
+		return
+	}
+	p := d.pre.For(d.load, d.asks())
+	if why := p.TooEarly(); why != nil {
+		for _, g := range d.groups {
+			if d.misses[g.Name] > 0 && g.note == nil {
+				g.note = why
+			}
+		}
+	}
+	defer func() {
+		d.steps += p.Looked
+		if at := p.RetryAt; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
+			d.work.Later = append(d.work.Later, reconcile.Later{At: at, Trigger: structs.TriggerPreemption, Desc: "more work may be preempted then"})
+		}
+	}()
+	if p.Rule.Name == "" && !d.w.View.MayShrink() {
+		return // nobody can be made to stop
+	}
+	for _, g := range d.groups {
+		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {
+			continue
+		}
+		ws := d.unplaced(g)
+		if slices.ContainsFunc(ws, func(w *reconcile.Want) bool { return w.MayWait }) {
+			continue // it waits for its own old one
+		}
+		key := d.noFitKey(g)
+		if key != "" {
+			key = fmt.Sprint(p.Rule.Name, p.Rule.Queue, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
+			if d.pre.NoFit.Find(d.w, key) != nil {
+				continue
+			}
+		}
+		if p.Rule.Name == structs.PreemptDeadline && !p.Urgent() {
+			p.Rule.Name = ""
+		}
+		if g.Gang {
+			d.preemptFor(g, ws, p)
+		} else {
+			for i := range ws {
+				if !d.preemptFor(g, ws[i:i+1], p) {
+					break
+				}
+			}
+		}
+		if key != "" && d.misses[g.Name] == int64(len(g.Wants)) {
+			d.pre.NoFit.Note(d.w, key, g.search)
+		}
+	}
+}
+
+// asks is the most that all wants of the decision are charged; nothing where nothing is limited or guaranteed.
+func (d *decision) asks() (sum structs.Amount) {
+	if d.limits == nil {
+		return sum
+	}
+	for _, g := range d.groups {
+		if g.Tg != nil {
+			sum = sum.Add(d.limits.Sizes.Estimate(g.Tg).Times(int64(len(g.Wants))))
+		}
+	}
+	return sum
+}
+
+// unplaced lists the wants of a group that found no place.
+func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
+	for i := range g.Wants {
+		w := &g.Wants[i]
+		if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.want == w }) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// preemptFor places wants of a group, all or none, with others making room where there is none.
+func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor) bool {
+	s := d.gangSearch(g, 0, nil, nil)
+	if g.Gang && g.Tg.Topology != nil && g.Tg.Topology.Across != "" && g.Tg.Topology.Mode == structs.TopologyRequired {
+		l := d.w.Level(g.Tg.Topology.Across)
+		if len(l.Names) == 0 {
+			return false
+		}
+		s.Places = l
+		for at := range l.Names { // the first place of the level where it works
+			s.Within = []int32{int32(at)}
+			if d.preemptIn(g, ws, p, s) {
+				return true
+			}
+			s = d.gangSearch(g, 0, l, s.Within)
+		}
+		return false
+	}
+	if !g.Gang {
+		for _, pl := range d.placed {
+			if pl.g == g {
+				s.Count(pl.At.Row, true, 1)
+			}
+		}
+	}
+	return d.preemptIn(g, ws, p, s)
+}
+
+// preemptIn is preemptFor within the places of a search. Everything is tried on the picture, and taken back when a want
+// finds no place or the loss outweighs the gain.
+func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
+	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
+	e := p.Evict()
+	undo := func() bool {
+		d.w.Rollback(mark)
+		d.placed, d.cursor = d.placed[:placed], cursor
+		e.Undo()
+		return false
+	}
+	members := int64(0)
+	for _, w := range ws {
+		if !w.Standby {
+			members++
+		}
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
+		if sp, ok := d.find(s, w, id); ok {
+			d.add(newPlacement(g, w, sp))
+			continue
+		}
+		row, vs := p.Cheapest(s, id)
+		if row < 0 {
+			return undo()
+		}
+		waits, stops := e.Tell(vs, id)
+		sp, ok := s.PlaceOn(row, id, waits)
+		if !ok {
+			return undo()
+		}
+		pl := newPlacement(g, w, sp)
+		pl.Evict = stops
+		d.add(pl)
+	}
+	if why := e.Weigh(g.Tg, members); why != nil {
+		g.note = why
+		return undo()
+	}
+	told, why := e.Keep()
+	for i := placed; i < len(d.placed); i++ {
+		for k := range d.placed[i].Evict {
+			if s := &d.placed[i].Evict[k]; s.Desired == structs.DesiredEvict && !s.Preempt.IsZero() {
+				s.Desc += why
+			}
+		}
+	}
+	if d.misses[g.Name] -= int64(len(ws)); d.misses[g.Name] == 0 {
+		delete(d.misses, g.Name)
+	}
+	g.Counts.Preemptions += told
+	if g.Gang && g.search != nil {
+		g.search.Found = int64(len(g.Wants))
+	}
+	return true
+}
+
+// takeover finds places for what the decision found none for, at the cost of those that should not hold theirs.
+func (d *decision) takeover(r *contend.Contest) {
+	if r == nil || len(d.misses) == 0 {
+		return
+	}
+	need := int64(0)
+	for _, g := range d.groups {
+		if g.Ask != nil {
+			need += int64(len(g.Wants)) * r.Units(structs.GroupAmount(g.Tg))
+		}
+	}
+	if !r.MustTake(need) {
+		return
+	}
+	if !d.load.Job.AllAtOnce && len(d.placed) > 0 {
+		d.w.Rollback(0) // what it got of what it asked for
+	}
+	limits, aside := d.limits, d.setAside
+	t := &contestant{d: d}
+	if evicted, ok := d.contests.TakeOver(r, t, need); ok {
+		for _, g := range t.last.groups {
+			g.Counts.Preemptions += evicted[g.Tg]
+		}
+		*d = *t.last
+		d.limits, d.setAside = limits, aside
+		return
+	}
+	*d = *d.again() // as it was
+	d.limits, d.setAside = limits, aside
+	d.place()
+}
+
+// contestant is a decision that is taken again while others give up their places.
+type contestant struct{ d, last *decision }
+
+func (c *contestant) Workload() *contend.Workload { return c.d.load }
+
+func (c *contestant) Again() []*contend.Place {
+	c.last = c.d.again()
+	c.last.place()
+	if len(c.last.misses) > 0 {
+		return nil
+	}
+	places := make([]*contend.Place, len(c.last.placed))
+	for i := range c.last.placed {
+		places[i] = &c.last.placed[i].Place
+	}
+	return places
+}
+
+// again is a decision about the same workload from the start. It knows no limits: places that others of the queue give up
+// may be what keeps within them, which is looked at when it is known whose they are.
+func (d *decision) again() *decision {
+	e := d.env
+	e.limits, e.setAside = nil, nil
+	n := newDecision(e, d.load, d.policy, d.start)
+	n.reconcile()
+	n.gated()
+	return n
+}
