@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// OnNode lists what holds on a node.
+// onNode lists what holds on a node.
 func holdsOn(s *Server, id structs.NodeID) (as []*structs.Allocation) {
 	for _, a := range s.Published().Snapshot.AllocsByNode(id) {
 		if structs.Holds(a) {

@@ -162,7 +162,7 @@ func (s *Server) runService(ctx context.Context, term uint64, svc Service) {
 	}
 }
 
-// Guard turns a panic of a service into an error, so that one bad evaluation does not take the server down.
+// guard turns a panic of a service into an error, so that one bad evaluation does not take the server down.
 func (s *Server) guard(svc Service, ctx context.Context, term uint64) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -236,7 +236,7 @@ func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error
 }
 
 // handOut makes a key and gives it to every server. have counts the voters, this one included, that have it on disk;
-// without names the servers that may lack it. The caller holds keys.making.
+// without names the servers that may lack it. The caller holds making.
 func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, voters int, without []string, err error) {
 	key = make([]byte, keyBytes)
 	rand.Read(key) // never fails

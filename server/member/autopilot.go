@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Autopilot tells autopilot about this cluster.
+// pilot answers autopilot's questions about this cluster.
 type pilot struct{ m *Members }
 
 var _ autopilot.ApplicationIntegration = pilot{}

@@ -337,7 +337,7 @@ func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 	h.table = t
 }
 
-// Feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
+// feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
 // timer although no beat was heard yet.
 func (h *Heartbeats) feed(a *replica.Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {
