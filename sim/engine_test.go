@@ -13,6 +13,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// intn returns a number uniform in [0,n).
+func (d *draws) intn(n int) int { return int(d.next() % uint64(n)) }
+
 // list is a Source of jobs made by a test.
 type list struct {
 	jobs []*Job

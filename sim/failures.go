@@ -29,9 +29,6 @@ func (d *draws) next() uint64 {
 // float returns a number uniform in (0,1).
 func (d *draws) float() float64 { return (float64(d.next()>>11) + 0.5) / (1 << 53) }
 
-// intn returns a number uniform in [0,n).
-func (d *draws) intn(n int) int { return int(d.next() % uint64(n)) }
-
 func (d *draws) exponential(mean time.Duration) time.Duration {
 	return time.Duration(-math.Log(d.float()) * float64(mean))
 }

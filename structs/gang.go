@@ -295,6 +295,9 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 		n.Reason = RosterPreempted
 	}
 	if tg == nil || tg.Gang == nil {
+		if len(stay) == 0 {
+			n.Deadline = 0 // of a job that was stopped while its gang assembled
+		}
 		return &n, nil
 	}
 	if len(stay) >= tg.Least() && (!failed || tg.Gang.OnFailure == GangContinue) {
