@@ -18,7 +18,7 @@ type env struct {
 	w            *search.Pass
 	noFit        *search.NoFit
 	reservations *contend.Reservations
-	pre          *contend.Preemption // nil: nobody is preempted
+	pre          *contend.Preemption // nil: nothing is preempted
 	limits       *contend.Limits     // nil: nothing is limited
 	setAside     *contend.SetAside   // nil: no amounts are set aside
 	contests     *contend.Contests   // nil: no running work competes

@@ -19,7 +19,7 @@ type Others interface {
 	LastRecord(structs.JobKey) *structs.AcctRecord
 }
 
-// Gate is what stands in a job's way whatever nodes offer: a hold, its begin time, the jobs that it waits for.
+// Gate is what keeps a job from starting that no node can change: a hold, its begin time, the jobs that it waits for.
 type Gate struct {
 	Why   *structs.Refusal // nil: nothing
 	Until structs.LogTime  // when to look again, because something may be over by then; 0: only when something happens
@@ -38,7 +38,7 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 	if q != nil {
 		begin, held, suspended = max(begin, q.NotBefore), q.Held, q.Suspended != 0
 	}
-	// What only a person ends is told first, then what only time does.
+	// A hold, which only a person ends, takes precedence over the begin time.
 	if begin > now {
 		g.Why = &structs.Refusal{Code: structs.ReasonBeginTime, Obstacle: structs.Obstacle{Dimension: structs.DimensionBegin, Subject: clock(begin)}, CuredBy: structs.EventTime}
 		if g.Until == 0 || begin < g.Until {

@@ -11,6 +11,7 @@
 //   - Feasibility (match/feasible.go) asks once per class of equal nodes; only what is unique to a node is asked per node.
 //   - Search (search/search.go) scores every feasible node, then places k like tasks in O(nodes + k log nodes) from a heap, of
 //     which only the node just used is scored again. A spread groups nodes into cells that share one bonus.
+//   - Contention (package contend) says what limits and reservations leave, and who makes room for whom.
 //   - Schedule (schedule.go) runs the steps for many workloads in order over one what-if picture that can be rolled back.
 //   - Verify (verify/verify.go) checks a plan, part by part, against newer state with the same fit function.
 //

@@ -148,7 +148,7 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 	return true
 }
 
-// unblocksOnAny reports whether a group is to be looked at after whatever happens: it, or who is ahead, holds a promise.
+// unblocksOnAny reports whether a group is decided again after any event: it, or a workload ahead of it, has a reservation.
 func unblocksOnAny(g *structs.GroupReport) bool {
 	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
 }
@@ -161,7 +161,7 @@ func (d *decision) waitText() string {
 	return "waiting for capacity: " + d.reasonText()
 }
 
-// lookAgain is when a blocked evaluation is looked at again, whatever happens.
+// lookAgain is when a blocked evaluation is decided again even if nothing happens.
 func (d *decision) lookAgain() structs.LogTime {
 	if d.overBound {
 		return d.in.Now.Add(contend.OverBoundRetry)
@@ -248,7 +248,7 @@ const toldEvery = time.Minute
 // Told is a queue entry in the making.
 type told struct{ structs.Workload }
 
-// tell keeps what was told of amount and start, unless the reason is another one or that was a while ago.
+// tell keeps the amount and start that were written, unless the reason has changed or that was a while ago.
 func (q *told) tell(old *structs.Workload, now structs.LogTime) {
 	switch {
 	case q.Reason == structs.ReasonNone:

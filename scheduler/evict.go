@@ -31,7 +31,7 @@ func (d *decision) preempt() {
 		}
 	}()
 	if p.Rule.Name == "" && !d.w.View.MayShrink() {
-		return // nobody can be made to stop
+		return // no work can be made to stop
 	}
 	for _, g := range d.groups {
 		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {

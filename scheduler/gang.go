@@ -46,7 +46,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 		return
 	}
 	d.missAll(g)
-	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about others who ask alike
+	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about other gangs that ask alike
 		d.noFit.NoteGang(d.w, key, g.search)
 	}
 }
@@ -174,7 +174,7 @@ func (d *decision) growing() bool {
 }
 
 // comesLater notes that what the decision has placed so far comes into the plan after what others place, or (false) that its
-// turn has come: who has to be near it could not be verified before.
+// turn has come: work that has to be near it could not be verified before.
 func (d *decision) comesLater(on bool) {
 	if d.w.Later == nil {
 		d.w.Later = map[structs.AllocID]bool{}

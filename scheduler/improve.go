@@ -9,7 +9,7 @@ import (
 
 // improve looks, for what the greedy plan of a decision found no place for, whether something of the same decision can
 // give up its place and go elsewhere (an ejection chain of length two). Only policies with Capabilities.Moves ask for it. It stops
-// after that many moves tried; whatever is then missing stays so.
+// after that many moves tried; what is then missing stays missing.
 func (d *decision) improve() {
 	moves := d.policy.Capabilities().Moves
 	if moves == 0 || len(d.misses) == 0 {

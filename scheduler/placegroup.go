@@ -15,7 +15,7 @@ type groupWork struct {
 	noFitKeyed bool
 
 	over                                 *structs.Refusal // the limit that kept some of it from being placed, or nil
-	note                                 *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
+	note                                 *structs.Refusal // why no work was preempted for it, if that was tried; or nil
 	deferredExpansion, unplacedExpansion int64            // of grow: not looked for because others wait; not found
 	standbysPlaced, standbysMissing      int64            // of refillStandby: found; not found
 }

@@ -34,7 +34,7 @@ func (d *decision) bind(s *search.Search) {
 	s.Reserved, s.Until, s.Work = &d.reservations.Reservations, d.load.EndOf(s.Ask.Tg, d.in.Now), d.load.WorkOf(s.Ask.Tg, d.in.Now)
 }
 
-// Workload is who the decision is about. This and the methods below make it a Unplaced.
+// Workload is what the decision is about. This and the methods below make it a contend.Unplaced.
 func (d *decision) Workload() *contend.Workload { return d.load }
 
 // Missing lists the groups that the decision misses something of.

@@ -366,7 +366,7 @@ func (d *decision) addParts(b *builder) {
 	}
 }
 
-// single reports whether the placements of a gang stand alone: it goes on while some of it moves. Members that are
+// single reports whether the placements of a gang stand alone: it continues while some of it moves. Members that are
 // missing for its minimum never do.
 func (g *groupWork) single() bool {
 	missing := slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return !w.Stays })
@@ -494,7 +494,7 @@ func (d *decision) groupReports() {
 		if g.note != nil && r.Placed < r.Wanted {
 			r.Refusals = append(r.Refusals, *g.note)
 			if g.note.Code == structs.ReasonRateLimit {
-				r.Code = g.note.Code // others would make room, were there not too many already who did
+				r.Code = g.note.Code // others would make room, but too many already did
 			}
 		}
 		if g.over != nil && miss > 0 {

@@ -16,7 +16,7 @@ type Input struct {
 	Config   structs.SchedulerConfig
 	Now      structs.LogTime
 	Seed     uint64                         // for policies that draw lots (random); a decision draws anew for every workload
-	Cursor   structs.NodeID                 // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Cursor   structs.NodeID                 // where next-fit continues: Plan.Cursor of the pass before, or zero
 	Mix      *model.Mix                     // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
 	History  map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; nodes not in it have no past
 	Steps    int                            // budget in nodes looked at; 0: no limit. The first workload is always decided
@@ -27,8 +27,8 @@ type Input struct {
 	Evicted  []*structs.Preemptions         // on behalf of each queue, by queue
 	Power    bool                           // some node pool has a power budget
 	Waits    bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
-	Tell     structs.JobKey                 // a dry run is about this job: when it could start is estimated though its queue promises it nothing
-	Chooser  contend.Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
+	Tell     structs.JobKey                 // a dry run is about this job: its start is estimated though its queue reserves nothing for it
+	Chooser  contend.Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: no work competes
 }
 
 // Plan is what a pass proposes.
@@ -52,7 +52,7 @@ type WorkloadReport struct {
 	Groups  []*structs.GroupReport     // one per group that wanted places, by group name
 	Updates []reconcile.DesiredUpdates // one per group, by group name
 	Failed  bool                       // some group was not placed fully
-	Passed  bool                       // backfilled: something of it was placed while capacity was promised to others
+	Passed  bool                       // backfilled: something of it was placed while capacity was reserved for others
 	Refused string                     // the decision as a whole failed: why (too large, nonsensical)
-	Start   structs.LogTime            // when what found no place is expected to start; 0: nobody asked, or it is not known
+	Start   structs.LogTime            // when what found no place is expected to start; 0: it was not asked for, or it is not known
 }

@@ -11,13 +11,6 @@ import (
 // OverBoundRetry is when a workload that was not tried (Reservations.OverBound) is looked at again if nothing happens.
 const OverBoundRetry = 30 * time.Second
 
-// passing is how many jobs of a queue were tried behind the first that found no place.
-type passing struct {
-	head  structs.JobKey
-	last  structs.JobKey // that was tried: it may be decided about more than once
-	tried int64
-}
-
 // depth is how many blocked workloads of a queue get a reservation, the workload being the next one.
 func (b *Reservations) depth(w *Workload) int64 {
 	q := b.rules.Of(w.QueueName())

@@ -5,6 +5,7 @@
 // Read in this order:
 //
 //   - workload.go, queuetable.go, line.go, chooser.go: what waits, the queues it waits in, who is next, who should run
+//   - env.go, place.go: what contention in a pass depends on, and what it asks of decisions
 //   - limits.go, setaside.go: what may not be exceeded, by rows of usage and by node pool
 //   - reservations.go, earliestfree.go, earliest.go, backfill.go: what is reserved, since when there is room, when
 //     everything would fit, and who gets a reservation

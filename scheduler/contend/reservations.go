@@ -34,6 +34,13 @@ type Reservations struct {
 	endlessAt int
 }
 
+// passing is how many jobs of a queue were tried behind the first that found no place.
+type passing struct {
+	head  structs.JobKey
+	last  structs.JobKey // that was tried: it may be decided about more than once
+	tried int64
+}
+
 // NewReservations begins with what is reserved in the state. Workloads that the pass decides about get theirs anew.
 func NewReservations(e *Env) *Reservations {
 	b := &Reservations{Reservations: search.Reservations{W: e.W, Now: e.Now}, rules: e.Rules, tell: e.Tell}

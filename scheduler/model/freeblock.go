@@ -36,7 +36,6 @@ func (c *Chunk) FreeBlockAt(from int) *FreeBlock {
 }
 
 // Raise makes x the maximum of x and o in each dimension.
-// Raise makes x the greater of both in each dimension.
 func (x *FreeBlock) Raise(o FreeBlock) {
 	a, b := &x.Free, &o.Free
 	a.CPU, a.Cores = max(a.CPU, b.CPU), max(a.Cores, b.Cores)
