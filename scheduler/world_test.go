@@ -181,7 +181,9 @@ func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 		if w.freed[l.Key] {
 			happened |= unblock.ReservationGone
 		}
-		out[l.Key] = unblock.UnblockingEvents(groups)&happened == 0
+		events := unblock.UnblockingEvents(groups)
+		// Without reservations it is not known who holds one, and so joins every pass.
+		out[l.Key] = events&happened == 0 && (w.reserves || events != unblock.Any)
 	}
 	return out
 }
