@@ -1,6 +1,7 @@
 package methods
 
-// Packed marks the messages that are sent at the rate of placements; ADR 0014 says what each would cost with go-msgpack.
+// These messages are sent for every placement, so that package pack encodes them. All others are encoded by go-msgpack; ADR
+// 0014 says what each costs.
 
 // Packed implements rpc.Packed.
 func (*NodePollResponse) Packed() {}

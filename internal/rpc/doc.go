@@ -9,6 +9,9 @@
 // the handler's context at once, whatever is buffered. Every length, queue and wait in here has a limit; DESIGN.md in
 // this folder lists them.
 //
+// Bodies are encoded by go-msgpack without their zero fields, or, if they are Packed, by package pack. The bytes are the
+// same, and their depth and counts are checked before either decodes them.
+//
 // Errors that cross are *structs.Error. Anything else a handler returns is logged where it happened and crosses as
 // CodeInternal without its text; an expired deadline crosses as CodeTimeout.
 package rpc
