@@ -5,14 +5,16 @@
 // Floating point, interfaces, channels and functions are refused when a type is first seen (D10). Fields
 // tagged `codec:"-"` and unexported fields are left out. Nil and empty slices and maps stay apart.
 //
-// A type is looked at once and turned into functions over its values, because the log, the state hash and the calls that
-// place work spend much of their time here. ADR 0014 says why they go without package unsafe.
+// A type is looked at once, by reflection, and turned into functions over the address of a value: the log, the state hash
+// and the calls that place work spend much of their time here. Only maps, allocation and growth go through reflection
+// when values move. All use of unsafe is in memory.go.
 package pack
 
 import (
 	"encoding"
 	"errors"
 	"fmt"
+	"math/bits"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,19 +24,33 @@ import (
 // depthMax bounds the nesting of a value that Decode follows or skips.
 const depthMax = 64
 
-// coder is how one type is written and read. enc is given a value that it can take the address of; dec is given one that
-// is zero and that it can set.
+// coder is how one type is written, read and recognised as zero. All take the address of a value of that type; dec is
+// given one that is zero.
 type coder struct {
-	enc func(b []byte, v reflect.Value) []byte
-	dec func(r *reader, v reflect.Value) error
+	enc  func(b []byte, p addr) []byte
+	dec  func(r *reader, p addr) error
+	zero func(p addr) bool
+	look look
 }
 
+// look is how the commonest kinds are recognised as zero without a call.
+type look uint8
+
+const (
+	lookCall  look = iota // coder.zero
+	look8                 // one byte
+	look32                // four
+	look64                // eight
+	lookWord              // a pointer, or the first word of a slice
+	lookEmpty             // a string
+)
+
 type field struct {
-	name  string
-	key   []byte // the name as msgpack
-	index []int
-	kind  reflect.Kind
-	c     *coder
+	name string
+	key  []byte // the name as msgpack
+	off  uintptr
+	look look
+	c    *coder
 }
 
 // Coder writes and reads values with one set of rules; it remembers the types that it has seen.
@@ -62,7 +78,7 @@ func Append(b []byte, v any) []byte {
 	if err != nil {
 		panic(err.Error())
 	}
-	return c.enc(b, rv.Elem())
+	return c.enc(b, addrOf(rv))
 }
 
 // Decode reads exactly one value from data into v, a pointer. Fields that v's type does not have are skipped; bytes
@@ -97,7 +113,7 @@ func (m *Coder) Append(b []byte, v any) (out []byte, ok bool) {
 	if err != nil {
 		return b, false
 	}
-	return c.enc(b, rv.Elem()), true
+	return c.enc(b, addrOf(rv)), true
 }
 
 // Decode reads exactly one value from data into v, a pointer; ok is false for a type that these rules have no form for.
@@ -116,7 +132,7 @@ func (m *Coder) Decode(data []byte, v any) (ok bool, err error) {
 func (c *coder) read(data []byte, rv reflect.Value) error {
 	rv.Elem().SetZero()
 	r := &reader{b: data}
-	if err := c.dec(r, rv.Elem()); err != nil {
+	if err := c.dec(r, addrOf(rv)); err != nil {
 		return err
 	}
 	if len(r.b) > r.at {
@@ -179,23 +195,39 @@ func (b *builder) compile(t reflect.Type) *coder {
 	b.done[t] = c
 	switch t.Kind() {
 	case reflect.Bool:
-		c.enc, c.dec = encBool, decBool
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		c.enc, c.dec = encInt, decInt
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		c.enc, c.dec = encUint, decUint
+		c.enc, c.dec, c.look = encBool, decBool, look8
+	case reflect.Int64:
+		number[int64](c, t)
+	case reflect.Int:
+		number[int](c, t)
+	case reflect.Int32:
+		number[int32](c, t)
+	case reflect.Int16:
+		number[int16](c, t)
+	case reflect.Int8:
+		number[int8](c, t)
+	case reflect.Uint64:
+		unsigned[uint64](c, t)
+	case reflect.Uint:
+		unsigned[uint](c, t)
+	case reflect.Uint32:
+		unsigned[uint32](c, t)
+	case reflect.Uint16:
+		unsigned[uint16](c, t)
+	case reflect.Uint8:
+		unsigned[uint8](c, t)
 	case reflect.String:
-		c.enc, c.dec = encString, decString
+		c.enc, c.dec, c.look = encString, decString, lookEmpty
 	case reflect.Pointer:
 		pointer(c, b.compile(t.Elem()), t)
 	case reflect.Array:
 		if t.Elem().Kind() != reflect.Uint8 {
 			panic(refusal("array of " + t.Elem().String()))
 		}
-		c.enc, c.dec = encArray, decArray
+		byteArray(c, t.Len())
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			c.enc, c.dec = encBytes, decBytes
+			c.enc, c.dec, c.look = encBytes, decBytes, lookWord
 		} else {
 			slice(c, b.compile(t.Elem()), t)
 		}
@@ -206,30 +238,78 @@ func (b *builder) compile(t reflect.Type) *coder {
 	default:
 		panic(refusal("a value of type " + t.String() + " cannot be in the log or the state"))
 	}
+	if c.zero == nil {
+		c.zero = zeroOf(t)
+	}
 	return c
 }
 
-// isZero is v.IsZero, in less time for the commonest kinds.
-func (f *field) isZero(v reflect.Value) bool {
-	switch f.kind {
+// zeroOf tells a zero value of a type as reflect.Value.IsZero does: all fields count, also those that are not written.
+func zeroOf(t reflect.Type) func(p addr) bool {
+	switch t.Kind() {
+	case reflect.Bool, reflect.Int8, reflect.Uint8:
+		return func(p addr) bool { return *as[uint8](p) == 0 }
+	case reflect.Int16, reflect.Uint16:
+		return func(p addr) bool { return *as[uint16](p) == 0 }
+	case reflect.Int32, reflect.Uint32:
+		return func(p addr) bool { return *as[uint32](p) == 0 }
+	case reflect.Int64, reflect.Uint64:
+		return func(p addr) bool { return *as[uint64](p) == 0 }
+	case reflect.Int, reflect.Uint, reflect.Uintptr:
+		return func(p addr) bool { return *as[uint](p) == 0 }
 	case reflect.String:
-		return v.Len() == 0
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return v.Int() == 0
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return v.Uint() == 0
-	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return v.IsNil()
+		return func(p addr) bool { return len(*as[string](p)) == 0 }
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Interface:
+		return func(p addr) bool { return as[addr](p).isNil() }
+	case reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			n := t.Len()
+			return func(p addr) bool {
+				for _, x := range p.bytes(n) {
+					if x != 0 {
+						return false
+					}
+				}
+				return true
+			}
+		}
+	case reflect.Struct:
+		type part struct {
+			off  uintptr
+			zero func(p addr) bool
+		}
+		var parts []part
+		for i := range t.NumField() {
+			f := t.Field(i)
+			parts = append(parts, part{f.Offset, zeroOf(f.Type)})
+		}
+		return func(p addr) bool {
+			for i := range parts {
+				if !parts[i].zero(p.plus(parts[i].off)) {
+					return false
+				}
+			}
+			return true
+		}
 	}
-	return v.IsZero()
+	return func(p addr) bool { return p.value(t).IsZero() }
 }
 
-// of returns the field of a struct.
-func (f *field) of(v reflect.Value) reflect.Value {
-	if len(f.index) == 1 {
-		return v.Field(f.index[0])
+// isZero is c.zero, without the call for the commonest kinds.
+func (f *field) isZero(p addr) bool {
+	switch f.look {
+	case look8:
+		return *as[uint8](p) == 0
+	case look32:
+		return *as[uint32](p) == 0
+	case look64:
+		return *as[uint64](p) == 0
+	case lookWord:
+		return as[addr](p).isNil()
+	case lookEmpty:
+		return len(*as[string](p)) == 0
 	}
-	return v.FieldByIndex(f.index)
+	return f.c.zero(p)
 }
 
 // Field is a field of a struct and the name it has in a message.
@@ -259,13 +339,23 @@ func (m *Coder) Fields(t reflect.Type) []Field {
 	return out
 }
 
-// fieldsMax bounds the fields of a struct, so that a byte counts them.
+// offset returns where a field lies in the outermost struct.
+func offset(t reflect.Type, index []int) (at uintptr) {
+	for _, i := range index {
+		at += t.Field(i).Offset
+		t = t.Field(i).Type
+	}
+	return at
+}
+
+// fieldsMax bounds the fields of a struct, so that those to be written fit in a few words of bits.
 const fieldsMax = 256
 
 func (b *builder) structure(c *coder, t reflect.Type) {
 	var fields []field
 	for _, f := range b.m.Fields(t) {
-		fields = append(fields, field{f.Name, appendString(nil, f.Name), f.Index, f.Type.Kind(), b.compile(f.Type)})
+		c := b.compile(f.Type)
+		fields = append(fields, field{name: f.Name, key: appendString(nil, f.Name), off: offset(t, f.Index), look: c.look, c: c})
 	}
 	if len(fields) > fieldsMax {
 		panic(refusal(t.String() + " has too many fields"))
@@ -275,24 +365,28 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 			panic(refusal(t.String() + " has two fields called " + fields[i].name))
 		}
 	}
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		var set [fieldsMax]uint8
+	words := (len(fields) + 63) / 64
+	c.enc = func(b []byte, p addr) []byte {
+		var set [fieldsMax / 64]uint64
 		n := 0
 		for i := range fields {
-			if f := &fields[i]; !f.isZero(f.of(v)) {
-				set[n] = uint8(i)
+			f := &fields[i]
+			if !f.isZero(p.plus(f.off)) {
+				set[i/64] |= 1 << (i % 64)
 				n++
 			}
 		}
 		b = appendMapHeader(b, n)
-		for _, i := range set[:n] {
-			f := &fields[i]
-			b = append(b, f.key...)
-			b = f.c.enc(b, f.of(v))
+		for w, left := range set[:words] {
+			for ; left != 0; left &= left - 1 {
+				f := &fields[w*64+bits.TrailingZeros64(left)]
+				b = append(b, f.key...)
+				b = f.c.enc(b, p.plus(f.off))
+			}
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p addr) error {
 		if r.isNil() {
 			return nil
 		}
@@ -324,7 +418,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 					continue
 				}
 			}
-			if err := fields[i].c.dec(r, fields[i].of(v)); err != nil {
+			if err := fields[i].c.dec(r, p.plus(fields[i].off)); err != nil {
 				return fmt.Errorf("%s: %w", fields[i].name, err)
 			}
 			next = i + 1
@@ -337,40 +431,46 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
 
 func pointer(c, elem *coder, t reflect.Type) {
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		if v.IsNil() {
+	c.look = lookWord
+	c.enc = func(b []byte, p addr) []byte {
+		at := *as[addr](p)
+		if at.isNil() {
 			return append(b, 0xc0)
 		}
-		return elem.enc(b, v.Elem())
+		return elem.enc(b, at)
 	}
 	of := t.Elem()
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p addr) error {
 		if r.isNil() {
+			*as[addr](p) = addr{}
 			return nil
 		}
-		at := reflect.New(of)
-		if err := elem.dec(r, at.Elem()); err != nil {
+		at := addrOf(reflect.New(of))
+		if err := elem.dec(r, at); err != nil {
 			return err
 		}
-		v.Set(at)
+		*as[addr](p) = at
 		return nil
 	}
 }
 
 func slice(c, elem *coder, t reflect.Type) {
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		if v.IsNil() {
+	c.look = lookWord
+	size := t.Elem().Size()
+	c.enc = func(b []byte, p addr) []byte {
+		at, n := p.list()
+		if at.isNil() {
 			return append(b, 0xc0)
 		}
-		n := v.Len()
 		b = appendArrayHeader(b, n)
 		for i := range n {
-			b = elem.enc(b, v.Index(i))
+			b = elem.enc(b, at.plus(uintptr(i)*size))
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p addr) error {
 		if r.isNil() {
+			p.value(t).SetZero()
 			return nil
 		}
 		n, err := r.arrayHeader()
@@ -382,15 +482,18 @@ func slice(c, elem *coder, t reflect.Type) {
 		}
 		defer r.leave()
 		have := min(n, 256) // grown as elements really arrive: a header alone costs nothing
-		v.Set(reflect.MakeSlice(t, have, have))
+		s := p.value(t)
+		s.Set(reflect.MakeSlice(t, have, have))
+		at := addrOf(s)
 		for i := range n {
 			if i == have {
 				more := min(n-have, have)
-				v.Grow(more)
+				s.Grow(more)
 				have += more
-				v.SetLen(have)
+				s.SetLen(have)
+				at = addrOf(s)
 			}
-			if err := elem.dec(r, v.Index(i)); err != nil {
+			if err := elem.dec(r, at.plus(uintptr(i)*size)); err != nil {
 				return fmt.Errorf("[%d]: %w", i, err)
 			}
 		}
@@ -399,28 +502,33 @@ func slice(c, elem *coder, t reflect.Type) {
 }
 
 func mapping(c, key, elem *coder, t reflect.Type) {
-	if t == stringsType {
+	c.look = lookWord
+	if t.Key() == stringType && t.Elem() == stringType {
 		c.enc, c.dec = encStrings, decStrings
 		return
 	}
 	less := keyLess(t.Key())
-	c.enc = func(b []byte, v reflect.Value) []byte {
+	c.enc = func(b []byte, p addr) []byte {
+		v := p.value(t)
 		if v.IsNil() {
 			return append(b, 0xc0)
 		}
 		keys := v.MapKeys()
 		slices.SortFunc(keys, less)
 		b = appendMapHeader(b, len(keys))
-		e := reflect.New(t.Elem()).Elem() // an array in a value in a map has no address
-		for _, k := range keys {
-			b = key.enc(b, k)
-			e.Set(v.MapIndex(k))
-			b = elem.enc(b, e)
+		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
+		for _, name := range keys {
+			k.Elem().Set(name)
+			b = key.enc(b, addrOf(k))
+			e.Elem().Set(v.MapIndex(name))
+			b = elem.enc(b, addrOf(e))
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p addr) error {
+		v := p.value(t)
 		if r.isNil() {
+			v.SetZero()
 			return nil
 		}
 		n, err := r.mapHeader()
@@ -432,28 +540,28 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 		}
 		defer r.leave()
 		m := reflect.MakeMapWithSize(t, min(n, 256))
-		k, e := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
 		for range n {
-			k.SetZero()
-			if err := key.dec(r, k); err != nil {
+			k.Elem().SetZero()
+			if err := key.dec(r, addrOf(k)); err != nil {
 				return err
 			}
-			e.SetZero()
-			if err := elem.dec(r, e); err != nil {
-				return fmt.Errorf("[%v]: %w", k, err)
+			e.Elem().SetZero()
+			if err := elem.dec(r, addrOf(e)); err != nil {
+				return fmt.Errorf("[%v]: %w", k.Elem(), err)
 			}
-			m.SetMapIndex(k, e)
+			m.SetMapIndex(k.Elem(), e.Elem())
 		}
 		v.Set(m)
 		return nil
 	}
 }
 
-var stringsType = reflect.TypeFor[map[string]string]()
+var stringType = reflect.TypeFor[string]()
 
 // encStrings and decStrings are mapping for the commonest map.
-func encStrings(b []byte, v reflect.Value) []byte {
-	m := v.Interface().(map[string]string)
+func encStrings(b []byte, p addr) []byte {
+	m := *as[map[string]string](p)
 	if m == nil {
 		return append(b, 0xc0)
 	}
@@ -470,8 +578,10 @@ func encStrings(b []byte, v reflect.Value) []byte {
 	return b
 }
 
-func decStrings(r *reader, v reflect.Value) error {
+func decStrings(r *reader, p addr) error {
+	at := as[map[string]string](p)
 	if r.isNil() {
+		*at = nil
 		return nil
 	}
 	n, err := r.mapHeader()
@@ -484,16 +594,15 @@ func decStrings(r *reader, v reflect.Value) error {
 	defer r.leave()
 	m := make(map[string]string, min(n, 256))
 	for range n {
-		k, err := r.text()
-		if err != nil {
+		var k, v string
+		if err := decString(r, addrTo(&k)); err != nil {
 			return err
 		}
-		at, err := r.text()
-		if err != nil {
+		if err := decString(r, addrTo(&v)); err != nil {
 			return fmt.Errorf("[%v]: %w", k, err)
 		}
-		m[k] = at
+		m[k] = v
 	}
-	v.Set(reflect.ValueOf(m))
+	*at = m
 	return nil
 }

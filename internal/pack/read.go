@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
-	"reflect"
 )
 
 var (
@@ -206,88 +204,43 @@ func wrong(want string, c byte) error {
 	return fmt.Errorf("msgpack: want %s, found a value with first byte 0x%02x", want, c)
 }
 
-// text reads a string, binary, or nil.
-func (r *reader) text() (string, error) {
-	if r.isNil() {
-		return "", nil
-	}
-	s, err := r.str()
-	return string(s), err
-}
-
-func decBool(r *reader, v reflect.Value) error {
+func decBool(r *reader, p addr) error {
 	c, err := r.byte()
 	switch {
 	case err != nil:
 		return err
 	case c == 0xc2 || c == 0xc0:
+		*as[bool](p) = false
 	case c == 0xc3:
-		v.SetBool(true)
+		*as[bool](p) = true
 	default:
 		return wrong("a boolean", c)
 	}
 	return nil
 }
 
-func decInt(r *reader, v reflect.Value) error {
+func decString(r *reader, p addr) error {
 	if r.isNil() {
-		return nil
-	}
-	u, neg, err := r.integer()
-	if err != nil {
-		return err
-	}
-	if !neg && u > math.MaxInt64 || v.OverflowInt(int64(u)) {
-		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
-	}
-	v.SetInt(int64(u))
-	return nil
-}
-
-func decUint(r *reader, v reflect.Value) error {
-	if r.isNil() {
-		return nil
-	}
-	u, neg, err := r.integer()
-	if err != nil {
-		return err
-	}
-	if neg || v.OverflowUint(u) {
-		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
-	}
-	v.SetUint(u)
-	return nil
-}
-
-func decString(r *reader, v reflect.Value) error {
-	s, err := r.text()
-	v.SetString(s)
-	return err
-}
-
-func decBytes(r *reader, v reflect.Value) error {
-	if r.isNil() {
+		*as[string](p) = ""
 		return nil
 	}
 	s, err := r.str()
 	if err != nil {
 		return err
 	}
-	v.SetBytes(append(make([]byte, 0, len(s)), s...))
+	*as[string](p) = string(s)
 	return nil
 }
 
-func decArray(r *reader, v reflect.Value) error {
+func decBytes(r *reader, p addr) error {
 	if r.isNil() {
+		*as[[]byte](p) = nil
 		return nil
 	}
 	s, err := r.str()
 	if err != nil {
 		return err
 	}
-	if len(s) != v.Len() {
-		return fmt.Errorf("msgpack: %d bytes where %d are wanted", len(s), v.Len())
-	}
-	copy(v.Bytes(), s)
+	*as[[]byte](p) = append(make([]byte, 0, len(s)), s...)
 	return nil
 }

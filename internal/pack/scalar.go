@@ -2,6 +2,7 @@ package pack
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -25,23 +26,93 @@ func keyLess(t reflect.Type) func(a, b reflect.Value) int {
 	panic(refusal("map key of type " + t.String() + "; want a string or an unsigned integer"))
 }
 
-func encBool(b []byte, v reflect.Value) []byte {
-	if v.Bool() {
+func encBool(b []byte, p addr) []byte {
+	if *as[bool](p) {
 		return append(b, 0xc3)
 	}
 	return append(b, 0xc2)
 }
 
-func encInt(b []byte, v reflect.Value) []byte    { return appendInt(b, v.Int()) }
-func encUint(b []byte, v reflect.Value) []byte   { return appendUint(b, v.Uint()) }
-func encString(b []byte, v reflect.Value) []byte { return appendString(b, v.String()) }
-func encArray(b []byte, v reflect.Value) []byte  { return appendBin(b, v.Bytes()) }
+func number[T int | int8 | int16 | int32 | int64](c *coder, t reflect.Type) {
+	c.look = lookOf(t)
+	c.enc = func(b []byte, p addr) []byte { return appendInt(b, int64(*as[T](p))) }
+	c.dec = func(r *reader, p addr) error {
+		if r.isNil() {
+			*as[T](p) = 0
+			return nil
+		}
+		u, neg, err := r.integer()
+		if err != nil {
+			return err
+		}
+		if !neg && u > math.MaxInt64 || int64(T(u)) != int64(u) {
+			return fmt.Errorf("msgpack: integer does not fit %s", t)
+		}
+		*as[T](p) = T(u)
+		return nil
+	}
+}
 
-func encBytes(b []byte, v reflect.Value) []byte {
-	if v.IsNil() {
+func unsigned[T uint | uint8 | uint16 | uint32 | uint64](c *coder, t reflect.Type) {
+	c.look = lookOf(t)
+	c.enc = func(b []byte, p addr) []byte { return appendUint(b, uint64(*as[T](p))) }
+	c.dec = func(r *reader, p addr) error {
+		if r.isNil() {
+			*as[T](p) = 0
+			return nil
+		}
+		u, neg, err := r.integer()
+		if err != nil {
+			return err
+		}
+		if neg || uint64(T(u)) != u {
+			return fmt.Errorf("msgpack: integer does not fit %s", t)
+		}
+		*as[T](p) = T(u)
+		return nil
+	}
+}
+
+func lookOf(t reflect.Type) look {
+	switch t.Size() {
+	case 1:
+		return look8
+	case 4:
+		return look32
+	case 8:
+		return look64
+	}
+	return lookCall
+}
+
+func encString(b []byte, p addr) []byte { return appendString(b, *as[string](p)) }
+
+func encBytes(b []byte, p addr) []byte {
+	s := *as[[]byte](p)
+	if s == nil {
 		return append(b, 0xc0)
 	}
-	return appendBin(b, v.Bytes())
+	return appendBin(b, s)
+}
+
+func byteArray(c *coder, n int) {
+	c.enc = func(b []byte, p addr) []byte { return appendBin(b, p.bytes(n)) }
+	c.dec = func(r *reader, p addr) error {
+		at := p.bytes(n)
+		if r.isNil() {
+			clear(at)
+			return nil
+		}
+		s, err := r.str()
+		if err != nil {
+			return err
+		}
+		if len(s) != n {
+			return fmt.Errorf("msgpack: %d bytes where %d are wanted", len(s), n)
+		}
+		copy(at, s)
+		return nil
+	}
 }
 
 func appendInt(b []byte, i int64) []byte {
