@@ -24,7 +24,7 @@ func (s *Server) ApplyLane(ctx context.Context, lane replica.Lane, cmd structs.C
 		ctx, cancel = context.WithTimeout(ctx, applyPatience)
 		defer cancel()
 	}
-	res, err := s.ProposeJob(lane, cmd).Wait(ctx)
+	res, err := s.decide.ProposeJob(lane, cmd).Wait(ctx)
 	if err != nil {
 		return res, err
 	}

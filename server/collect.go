@@ -11,11 +11,13 @@ type collector struct {
 	force chan chan error // taken by the duty's runner
 }
 
+func newCollector() collector { return collector{force: make(chan chan error)} }
+
 // collectNow is Hooks.Collect: a collection without ages, awaited.
 func (s *Server) collectNow(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
-	case s.decide.collect.force <- answer:
+	case s.collect.force <- answer:
 	case <-ctx.Done():
 		return structs.Errorf(structs.CodeBusy, "a collection is under way; retry in a few seconds")
 	}

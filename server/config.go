@@ -16,7 +16,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -68,8 +68,8 @@ type Config struct {
 
 // TestingKnobs are the places where tests interfere with a server. The zero value is production's.
 type TestingKnobs struct {
-	Replica        replica.TestingKnobs
-	BeforeSchedule func(in scheduler.Input) // called in each pass before it decides, or nil; may panic
+	Replica replica.TestingKnobs
+	Decide  decide.TestingKnobs
 }
 
 func (c *Config) setDefaults() error {

@@ -159,7 +159,7 @@ func TestOvertakesAsTheSimulator(t *testing.T) {
 // replaysEqually decides the input of the newest pass again, from its dump: the plan is the same.
 func replaysEqually(t *testing.T, s *Server) {
 	t.Helper()
-	in := s.decide.inputs.of(structs.NodePoolDefault)
+	in := s.decide.Input(structs.NodePoolDefault)
 	if in == nil {
 		t.Fatal("no pass has run")
 	}

@@ -172,7 +172,7 @@ func TestStartWhen(t *testing.T) {
 				t.Errorf("%s: %q at %v, want %q from %v", name, w.Starts, w.StartEst.Time(), c.text, c.from.Time())
 			}
 		}
-		if _, text := estimateStart(s.Published().Snapshot, apiJob("later", 1), &structs.Workload{Suspended: now}, nil, now, nil); text != "when it is resumed (muster job resume later)" {
+		if _, text := s.decide.StartEstimates(s.Published().Snapshot, now).Of(apiJob("later", 1), &structs.Workload{Suspended: now}, nil); text != "when it is resumed (muster job resume later)" {
 			t.Errorf("suspended: %q", text)
 		}
 	})

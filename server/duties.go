@@ -93,12 +93,12 @@ func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command)
 		res, err := s.ApplyLane(ctx, replica.LanePriority, c.Command)
 		switch {
 		case err == nil:
-			s.decide.duties.written.Add(1)
+			s.duties.written.Add(1)
 			if c.Done != "" {
 				s.log.Info(c.Done, "about", c.Subject)
 			}
 		case res.Err != nil:
-			s.decide.duties.refused.Add(1)
+			s.duties.refused.Add(1)
 			s.log.Info("a command of a leader duty was refused; the state has moved on", "duty", name, "about", c.Subject, "why", err)
 		default:
 			for _, rest := range cmds[i:] {
@@ -107,7 +107,7 @@ func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command)
 				}
 			}
 			if ctx.Err() == nil {
-				s.decide.duties.retried.Add(1)
+				s.duties.retried.Add(1)
 				s.log.Warn("a leader duty could not be carried out; trying again", "duty", name, "about", c.Subject, "error", err)
 			}
 			return kept, err

@@ -75,13 +75,13 @@ func TestDutyWritesAgain(t *testing.T) {
 			{drainOf(structs.NodeID{9}), drainOf(f.nodes[0].ID), {}, drainOf(f.nodes[1].ID), kept}, // {}: has no body, so it cannot be written
 			{drainOf(f.nodes[3].ID)},
 		}}
-		before := s.decide.duties.refused.Load()
+		before := s.duties.refused.Load()
 		lead(t, s, d)
 		time.Sleep(900 * time.Millisecond)
 		if got := drained(); !slices.Equal(got, []int{0}) || d.loads.Load() != 1 {
 			t.Errorf("before the second attempt nodes %v drain, want 0; %d loads, want 1", got, d.loads.Load())
 		}
-		if n := s.decide.duties.refused.Load() - before; n != 1 {
+		if n := s.duties.refused.Load() - before; n != 1 {
 			t.Errorf("%d commands were counted as refused, want 1", n)
 		}
 		time.Sleep(time.Second)

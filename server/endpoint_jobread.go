@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
@@ -340,20 +341,10 @@ func (s *Server) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.J
 	})
 }
 
-// pending is what waits, in no order.
-func pending(snap *state.Snapshot) (all []*structs.Workload) {
-	for w := range snap.Workloads() {
-		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
-			all = append(all, w)
-		}
-	}
-	return all
-}
-
 // waiting is the pending list in queue order.
 func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
-	all := pending(snap)
-	order, _ := s.lineOf(snap, all, s.replica.Now())
+	all := decide.Pending(snap)
+	order := s.decide.Order(snap, all, s.replica.Now())
 	out := make([]*structs.Workload, len(order))
 	for n, i := range order {
 		out[n] = all[i]
@@ -403,10 +394,8 @@ func lastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluat
 
 // reportsOf are the newest reports of a job: those that the leader has, else those of its last decision.
 func (s *Server) reportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
-	if s.Hooks.Reports != nil {
-		if r := s.Hooks.Reports(k); r != nil {
-			return r
-		}
+	if r := s.decide.Reports(k); r != nil {
+		return r
 	}
 	if last == nil {
 		return nil
@@ -429,9 +418,9 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Job, resp.Workload, resp.Summary = j, snap.Workload(k), summarize(snap, j)
 		if resp.Workload != nil {
 			domain := resp.Workload.Domain
-			all := pending(snap)
-			line := s.lineUp(&s.decide.predictor, snap, all, s.replica.Now())
-			starts := s.startEstimates(snap, s.replica.Now())
+			all := decide.Pending(snap)
+			line := s.decide.Line(snap, all, s.replica.Now())
+			starts := s.decide.StartEstimates(snap, s.replica.Now())
 			for i := line.Next(); i >= 0; i = line.Next() {
 				w := all[i]
 				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -439,7 +428,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 					resp.Terms = line.Terms(i)
 				}
 				if wk == k || resp.Position == 0 && w.Reason == structs.ReasonQuota {
-					s.startsAt(resp, wk == k, starts, w, wk)
+					s.startsAt(snap, resp, wk == k, starts, w, wk)
 				}
 				line.Taken(i)
 				if w.Domain != domain {
@@ -450,38 +439,38 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 					resp.Position = resp.QueueLen
 				} else if resp.Position == 0 && len(resp.Ahead) < 10 && may(w.Namespace) {
 					resp.Ahead = append(resp.Ahead, wk)
-					resp.AheadAsk = append(resp.AheadAsk, waitingAsk(snap.JobByKey(wk), w))
+					resp.AheadAsk = append(resp.AheadAsk, decide.WaitingAsk(snap.JobByKey(wk), w))
 				}
 			}
 			if resp.Position == 0 {
 				resp.Ahead, resp.AheadAsk = nil, nil
 			}
-			resp.Asks = waitingAsk(j, resp.Workload)
+			resp.Asks = decide.WaitingAsk(j, resp.Workload)
 		}
 		eval, idx := lastDecision(snap, k)
 		idx = max(idx, resp.Summary.ModifyIndex)
 		resp.Eval = eval
-		resp.Reports = append(preemptWaitReports(snap, k), s.reportsOf(k, eval)...)
+		resp.Reports = append(decide.PreemptWaitReports(snap, k), s.reportsOf(k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.checkpointsFor(snap, k)
 		resp.Suspended = suspendedOf(snap, k)
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
-		resp.Advice = s.advise(k)
+		resp.Advice = adviceOf(s.decide.Advise(k))
 	}
 	return resp, err
 }
 
 // startsAt estimates the start of a waiting workload, unless a pass has, and tells it if it is the one that is asked about.
 // Whoever is ahead of that one under the same limit is served before it.
-func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *startEstimates, w *structs.Workload, k structs.JobKey) {
-	j := starts.snap.JobByKey(k)
+func (s *Server) startsAt(snap *state.Snapshot, resp *methods.JobWhyResponse, tell bool, starts *decide.StartEstimates, w *structs.Workload, k structs.JobKey) {
+	j := snap.JobByKey(k)
 	if j == nil || w.Waiting == 0 || w.StartEst != 0 {
 		return
 	}
-	eval, _ := lastDecision(starts.snap, k)
-	at, text := estimateStart(starts.snap, j, w, s.reportsOf(k, eval), starts.now, starts)
+	eval, _ := lastDecision(snap, k)
+	at, text := starts.Of(j, w, s.reportsOf(k, eval))
 	if tell {
 		resp.StartEst, resp.Starts = at, text
 	}
@@ -499,8 +488,8 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			size = pageMax
 		}
 		skip := req.NextToken != ""
-		starts := s.startEstimates(snap, s.replica.Now())
-		for _, w := range append(preemptWaiting(snap), s.waiting(snap)...) {
+		starts := s.decide.StartEstimates(snap, s.replica.Now())
+		for _, w := range append(decide.PreemptWaiting(snap), s.waiting(snap)...) {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++
 			}
@@ -512,10 +501,10 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			if it.Job != nil && w.StartEst == 0 {
 				switch {
 				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
-					it.StartEst, it.Starts = estimateStart(snap, it.Job, w, nil, starts.now, starts)
+					it.StartEst, it.Starts = starts.Of(it.Job, w, nil)
 				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
 					eval, _ := lastDecision(snap, k)
-					it.StartEst, it.Starts = estimateStart(snap, it.Job, w, s.reportsOf(k, eval), starts.now, starts)
+					it.StartEst, it.Starts = starts.Of(it.Job, w, s.reportsOf(k, eval))
 				}
 			}
 			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {

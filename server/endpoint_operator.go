@@ -35,7 +35,6 @@ func (s *Server) registerOperator() {
 	handle(s, methods.SchedulerConfigSet, s.schedulerConfigSet)
 	handle(s, methods.AutopilotGet, s.autopilotGet)
 	handle(s, methods.AutopilotSet, s.autopilotSet)
-	handle(s, methods.PredictionsGet, s.predictions)
 	handle(s, methods.AutopilotHealth, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.AutopilotHealthResponse, error) {
 		return s.members.Health(), nil
 	})

@@ -36,7 +36,7 @@ func (s *Server) registerQueues() {
 func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, users bool) []methods.QueueState {
 	now := max(snap.Time(), s.replica.Now())
 	cfg := snap.SchedulerConfig()
-	table := s.queueTable(snap)
+	table := s.decide.QueueTable(snap)
 	waiting := waitingByQueue(s.waiting(snap))
 	submitted := map[structs.QueuePath]int64{}
 	for j := range snap.Jobs("", "") {
@@ -90,7 +90,7 @@ func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRe
 	resp := &methods.QueueTreeResponse{}
 	return resp, s.hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool { return strings.HasPrefix(path, req.Prefix) }, false)
-		resp.Total = s.decide.totals.of(p.Snapshot)
+		resp.Total = s.decide.Total(p.Snapshot)
 		return queueIndex(p.Snapshot), nil
 	})
 }
@@ -130,7 +130,7 @@ func (s *Server) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.Queu
 	for q := range snap.Queues() {
 		all = append(all, q)
 	}
-	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: guaranteeWarnings(all, s.decide.totals.of(snap))}, nil
+	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: guaranteeWarnings(all, s.decide.Total(snap))}, nil
 }
 
 func (s *Server) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {

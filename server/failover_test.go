@@ -16,18 +16,19 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
 // queueText is everything about queues at one state, as text: the order of those that wait, with what was learned of run
 // times, what queues hold and have used, reservations and the decision log.
-func queueText(s *Server, f *predictor, snap *state.Snapshot) (order, usage, reserved, decisions string) {
+func queueText(by *decide.Service, snap *state.Snapshot) (order, usage, reserved, decisions string) {
 	var ws []*structs.Workload
 	for w := range snap.Workloads() {
 		ws = append(ws, w)
 	}
-	at, _ := s.lineBy(f, snap, ws, snap.Time())
+	at := by.Order(snap, ws, snap.Time())
 	var b strings.Builder
 	for _, i := range at {
 		w := ws[i]
@@ -110,7 +111,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					passing--
 					slow.Unlock()
 				}
-				c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.Testing.BeforeSchedule = delay })
+				c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.Testing.Decide.BeforeSchedule = delay })
 				cut := -1
 				var mu sync.Mutex
 				f := newFleet(t, func() *Server {
@@ -157,14 +158,14 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					n++
 					last := (&traceJob{id: fmt.Sprint("j", n), run: 30 * time.Second, gpus: 1, expected: true}).job()
 					f.set(func() { f.runs[last.ID] = last.Runtime.Expected })
-					p := c.servers[old].ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
+					p := c.servers[old].decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
 					time.Sleep(time.Duration(r.IntN(40_000)) * time.Microsecond)
 					slow.Lock()
 					if passing > 0 {
 						sums.midPass++
 					}
 					slow.Unlock()
-					if pub := c.servers[old].decide.decider.Load(); pub != nil && !pub.idle.Load() {
+					if c.servers[old].PassMetrics().InFlight > 0 {
 						sums.midCommit++
 					}
 					var rest []string
@@ -182,13 +183,12 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					l := c.servers[next]
 					// What the dead one had applied of the common history, the next one has, too.
 					before := c.servers[old].Published().Snapshot
-					fresh := &predictor{}
-					fresh.load(before)
-					is, _, _, _ := queueText(l, fresh, before)
+					fresh := newLeader(l, before)
+					is, _, _, _ := queueText(fresh, before)
 					// The dead one has learned up to what its passes were fed; only then the two can be compared.
 					was := is
-					if fresh.errors.N == c.servers[old].decide.predictor.right().N {
-						was, _, _, _ = queueText(c.servers[old], &c.servers[old].decide.predictor, before)
+					if fresh.PredictionErrors().N == c.servers[old].decide.PredictionErrors().N {
+						was, _, _, _ = queueText(c.servers[old].decide, before)
 						sums.compared++
 					}
 					if was != is {
@@ -300,15 +300,20 @@ func checkHistory(t *testing.T, c *cluster, kept map[structs.Index]string, dead 
 	}
 }
 
+// newLeader is the deciding service of a server that comes to lead at a state.
+func newLeader(s *Server, snap *state.Snapshot) *decide.Service {
+	d := decide.New(decide.Environment{Region: s.cfg.Region, Replica: s.replica, Logger: s.log})
+	d.Learn(snap)
+	return d
+}
+
 // sameQueues compares what all servers say of the queues.
 func sameQueues(t *testing.T, c *cluster, when string) {
 	t.Helper()
 	var first []string
 	for i, s := range c.servers {
 		snap := s.Published().Snapshot
-		f := &predictor{} // as one who comes to lead now learns it
-		f.load(snap)
-		order, usage, reserved, decisions := queueText(s, f, snap)
+		order, usage, reserved, decisions := queueText(newLeader(s, snap), snap)
 		got := []string{order, usage, reserved, decisions}
 		if i == 0 {
 			first = got

@@ -148,7 +148,7 @@ func TestLeadershipFlapsUnderLoad(t *testing.T) {
 			for i := range 3 {
 				id := fmt.Sprintf("job-%d-%d", flap, i)
 				ids = append(ids, id)
-				props = append(props, lead.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(id, 1+i, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 20 }), Eval: true}}))
+				props = append(props, lead.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(id, 1+i, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 20 }), Eval: true}}))
 			}
 			if flap%2 == 0 {
 				time.Sleep(time.Duration(flap%7) * time.Millisecond)

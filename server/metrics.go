@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/nodes"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -45,6 +46,16 @@ func (m *metrics) declare(s *Server) {
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
 }
 
+// observers are the histograms of the deciding service.
+func (m *metrics) observers() decide.Observers {
+	return decide.Observers{
+		Pass:      func(v float64) { m.pass.Observe(v) },
+		Commit:    func(v float64) { m.commit.Observe(v) },
+		PlanDepth: func(v float64) { m.planDepth.Observe(v) },
+		PlanPlans: func(v float64) { m.planPlans.Observe(v) },
+	}
+}
+
 // Metrics returns all metrics of the server.
 func (s *Server) Metrics() *telemetry.Set { return &s.metrics.set }
 
@@ -67,7 +78,7 @@ func (m *metrics) Refused(reason string) { m.refused.Add(1) }
 type serverReading struct {
 	s     *Server
 	rep   replica.Stats
-	pass  PassMetrics
+	pass  decide.Metrics
 	beats nodes.HeartbeatMetrics
 	raft  map[string]string
 }
@@ -167,9 +178,9 @@ var serverMetrics = table{
 	counter("muster_server_decision_panics_total", "Decisions about a job that failed by a fault of the server.", func(r reading) int64 { return r.pass.Panics }),
 	counter("muster_server_decision_reloads_total", "Times the queue was built from the state.", func(r reading) int64 { return r.pass.Reloads }),
 
-	counter("muster_server_duty_commands_total", "Commands written by the leader's duties.", func(r reading) int64 { return r.s.decide.duties.written.Load() }),
-	counter("muster_server_duty_refused_total", "Commands of duties refused because the state had moved on.", func(r reading) int64 { return r.s.decide.duties.refused.Load() }),
-	counter("muster_server_duty_retries_total", "Times a duty's command could not be written.", func(r reading) int64 { return r.s.decide.duties.retried.Load() }),
+	counter("muster_server_duty_commands_total", "Commands written by the leader's duties.", func(r reading) int64 { return r.s.duties.written.Load() }),
+	counter("muster_server_duty_refused_total", "Commands of duties refused because the state had moved on.", func(r reading) int64 { return r.s.duties.refused.Load() }),
+	counter("muster_server_duty_retries_total", "Times a duty's command could not be written.", func(r reading) int64 { return r.s.duties.retried.Load() }),
 }
 
 // Stats describe this server by name, for agent-info: its metrics without labels, and what is no number.

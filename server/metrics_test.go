@@ -51,7 +51,7 @@ func TestCountersSurviveElections(t *testing.T) {
 					}
 				})
 				cmd := structs.Command{Body: &structs.JobRegisterCommand{Job: job, Eval: true}}
-				if _, err := lead.ProposeJob(replica.LaneUser, cmd).Wait(t.Context()); err != nil {
+				if _, err := lead.decide.ProposeJob(replica.LaneUser, cmd).Wait(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}

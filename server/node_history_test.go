@@ -13,7 +13,7 @@ import (
 
 // What a leader knows of nodes while it follows the log is what another one knows from the state, and jobs that are placed
 // by it go where work succeeded and ran fast.
-func TestPastsFollowFromState(t *testing.T) {
+func TestHistoryFollowsFromState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 3)
@@ -29,10 +29,17 @@ func TestPastsFollowFromState(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(20 * time.Minute)
-		snap := s.Published().Snapshot
-		var next nodeHistory
-		next.load()
-		old, fresh := s.decide.history.at(snap), next.at(snap)
+		// A last pass that looks at what the leader knows, and a dry run at the same state, which computes it from the state.
+		job := func(id string) *structs.Job { return passJob(id, 1, func(j *structs.Job) { j.Placement = "learned" }) }
+		register(t, s, job("last"))
+		waitFor(t, time.Minute, "the last job", func() bool { return running(s, "last") == 1 })
+		run, err := s.decide.NewDryRun(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer run.Close()
+		run.Decide(s.Published(), job("next"), newEvalOf(job("next"), structs.TriggerJobRegister))
+		old, fresh := s.decide.Input(structs.NodePoolDefault).History, run.Input.History
 		if len(old) == 0 || !maps.Equal(old, fresh) {
 			t.Errorf("the leader knows %v, the next one %v", old, fresh)
 		}
@@ -47,30 +54,4 @@ func TestPastsFollowFromState(t *testing.T) {
 			t.Error("nothing was learned")
 		}
 	})
-}
-
-// Failures and losses count against a node, what servers stop does not; only the newest ends count.
-func TestPastOf(t *testing.T) {
-	ended := func(n int, client structs.ClientStatus, desired structs.DesiredStatus) *structs.Allocation {
-		return &structs.Allocation{ID: structs.AllocID{byte(n >> 8), byte(n)}, Client: client, Desired: desired, StartedAt: 1,
-			FinishedAt: structs.LogTime(n+1) * structs.LogTime(time.Minute), Expect: time.Minute}
-	}
-	got := pastOf([]*structs.Allocation{
-		ended(1, structs.ClientComplete, structs.DesiredRun), ended(2, structs.ClientFailed, structs.DesiredRun), ended(3, structs.ClientLost, structs.DesiredStop),
-		ended(4, structs.ClientComplete, structs.DesiredStop), ended(5, structs.ClientRunning, structs.DesiredRun),
-	})
-	if got.Ends != 3 || got.Success >= model.Micro/2 {
-		t.Errorf("one success of three: %+v", got)
-	}
-	var many []*structs.Allocation
-	for i := range 2 * historyKept {
-		c := structs.ClientFailed
-		if i >= historyKept {
-			c = structs.ClientComplete
-		}
-		many = append(many, ended(i, c, structs.DesiredRun))
-	}
-	if got := pastOf(many); got.Ends != historyKept || got.Success != model.Micro {
-		t.Errorf("the newest all succeeded: %+v", got)
-	}
 }

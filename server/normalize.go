@@ -18,7 +18,7 @@ func (s *Server) normalize(j *structs.Job) (warnings []string) {
 func (s *Server) withinGrace(j *structs.Job) (warnings []string) {
 	snap := s.Published().Snapshot
 	cfg := *snap.SchedulerConfig()
-	most := s.queueTable(snap).Settings(j.QueueName(), &cfg).PreemptGrace
+	most := s.decide.QueueTable(snap).Settings(j.QueueName(), &cfg).PreemptGrace
 	if most <= 0 {
 		return nil
 	}

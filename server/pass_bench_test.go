@@ -63,7 +63,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		j := passJob(fmt.Sprint("job-", i), 1, nil)
 		began := time.Now()
-		p := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+		p := s.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
 		if _, err := p.Wait(context.Background()); err != nil {
 			b.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -224,7 +225,7 @@ func TestBurstSharesEntries(t *testing.T) {
 		newFleet(t, one(s), 20)
 		var props []*replica.Proposal
 		for i := range 400 {
-			props = append(props, s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
+			props = append(props, s.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
 		}
 		for _, p := range props {
 			if _, err := p.Wait(t.Context()); err != nil {
@@ -258,11 +259,14 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 			w := s.Published().Snapshot.Workload(key)
 			return w != nil && !w.BlockedEval.IsZero()
 		})
-		if got := s.Hooks.Reports(key); len(got) != 1 || got[0].Code != structs.ReasonResources {
+		if got := s.decide.Reports(key); len(got) != 1 || got[0].Code != structs.ReasonResources {
 			t.Errorf("reports in memory: %+v, want one with %s", got, structs.ReasonResources)
 		}
-		if q := s.Hooks.Queue(); len(q) != 1 || q[0] != key {
+		if q := s.waiting(s.Published().Snapshot); len(q) != 1 || q[0].JobID != key.ID {
 			t.Errorf("queue %v, want [%v]", q, key)
+		}
+		if n := holding(t, s); n.Blocked != 1 || n.Ready != 0 {
+			t.Errorf("the broker holds %+v, want one blocked job", n)
 		}
 		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"})
 		waitFor(t, 2*time.Second, "b", func() bool { return running(s, "b") == 1 })
@@ -337,6 +341,13 @@ func TestDelayedReschedule(t *testing.T) {
 	})
 }
 
+// holding is what the broker holds now. It is counted once a second at most.
+func holding(t *testing.T, s *Server) broker.Len {
+	t.Helper()
+	time.Sleep(2 * time.Second)
+	return s.PassMetrics().Holding
+}
+
 func failed(s *Server, job string) (n int) {
 	for _, a := range s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: "default", ID: job}) {
 		if a.Client == structs.ClientFailed {
@@ -357,7 +368,7 @@ func TestPanicFailsOneEvaluation(t *testing.T) {
 				}
 			}
 		}
-		s := testServer(t, func(cfg *Config) { cfg.Testing.BeforeSchedule = plant })
+		s := testServer(t, func(cfg *Config) { cfg.Testing.Decide.BeforeSchedule = plant })
 		newFleet(t, one(s), 3)
 		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
 		for _, id := range []string{"a", "bad", "c"} {
@@ -372,8 +383,8 @@ func TestPanicFailsOneEvaluation(t *testing.T) {
 				t.Errorf("evaluation %s is %s, want failed", e.ID, e.Status)
 			}
 		}
-		if n := len(evals); n != failedChainMax+1 {
-			t.Errorf("%d evaluations of the bad job, want %d: the first and its follow-ups", n, failedChainMax+1)
+		if n := len(evals); n != 7 {
+			t.Errorf("%d evaluations of the bad job, want 7: the first and its follow-ups", n)
 		}
 	})
 }
@@ -410,15 +421,15 @@ func TestSpeculativePlacement(t *testing.T) {
 				t.Errorf("%d allocations of a job that cannot be placed", n)
 			}
 		}
-		if n := len(s.Hooks.Queue()); n != 1 {
-			t.Errorf("%d jobs wait, want the one that is too large", n)
+		if n := holding(t, s); n.Ready+n.Blocked+n.Flight != 1 {
+			t.Errorf("the broker holds %+v, want the one job that is too large", n)
 		}
 		// Two registrations of one job at once: whichever is first, what runs is what the state says.
 		for i := range 20 {
 			id := fmt.Sprint("twice-", i)
 			a, b := passJob(id, 1, nil), passJob(id, 3, nil)
-			pa := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
-			pb := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
+			pa := s.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
+			pb := s.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
 			pa.Wait(t.Context())
 			pb.Wait(t.Context())
 			waitFor(t, 5*time.Second, "three of them", func() bool { return running(s, id) == 3 })

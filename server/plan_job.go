@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/jobdiff"
-	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/suggest"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -56,8 +60,8 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		}()
 	}
 	if j.IsPeriodic() {
-		if s.Hooks.NextLaunch != nil && j.Periodic.Enabled {
-			at, err := s.Hooks.NextLaunch(j.Periodic, s.cfg.Now())
+		if j.Periodic.Enabled {
+			at, err := duty.NextLaunch(j.Periodic, s.cfg.Now())
 			if err != nil {
 				return nil, structs.Errorf(structs.CodeInvalid, "periodic: %v", err)
 			}
@@ -71,10 +75,11 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if err := s.mayQueue(snap, j, old, auth.Who(ctx).By.Name); err != nil {
 		return nil, err
 	}
-	if err := s.decide.dry.enter(ctx); err != nil {
+	run, err := s.decide.NewDryRun(ctx)
+	if err != nil {
 		return nil, err
 	}
-	defer s.decide.dry.leave()
+	defer run.Close()
 	var seed structs.Seed
 	rand.Read(seed[:])
 	eval := newEvalOf(j, structs.TriggerJobRegister)
@@ -82,19 +87,15 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	eval.AnnotatePlan, eval.CreateIndex, eval.ModifyIndex = true, p.Index+1, p.Index+1
 	eval.CreateTime = max(s.replica.Now(), p.Time)
 	eval.ModifyTime = eval.CreateTime
-	in, at := s.dryPass(p, j, eval)
-	pol := policy.For(p.View.Pool(j.NodePool), in.Config)
-	plan, w := dryRun(in, at, pol)
+	run.Decide(p, j, eval)
+	w := run.Report
 	if w == nil {
 		return nil, structs.Errorf(structs.CodeInternal, "the dry run did not decide about job %q", j.ID)
 	}
 	if w.Refused != "" {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
-	resp.Why = dryWhy(in, at, w, s.startEstimates(snap, in.Now), func(k structs.JobKey) []*structs.GroupReport {
-		last, _ := lastDecision(snap, k)
-		return s.reportsOf(k, last)
-	}, visible(ctx, "*", acl.CapListJobs))
+	resp.Why = s.whyOf(run, snap, visible(ctx, "*", acl.CapListJobs))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)
@@ -113,17 +114,10 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		}
 	}
 	if len(resp.Failed) > 0 {
-		if s.decide.advising.Add(1) <= adviceMax {
-			load := in.Pending[at]
-			if load.Gate == nil {
-				load.Gate = passedOver(resp.Why.Workload, w.Groups)
-			}
-			resp.Advice = adviceOf(suggest.Find(*in, pol, load))
-		}
-		s.decide.advising.Add(-1)
+		resp.Advice = adviceOf(run.Advise(resp.Why.Workload))
 	}
 	resp.Why.Advice = resp.Advice
-	for _, e := range plan.Entries {
+	for _, e := range run.Plan.Entries {
 		if e.Namespace != k.Namespace || e.JobID != k.ID {
 			continue // what would become of others
 		}
@@ -143,4 +137,92 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		}
 	}
 	return resp, nil
+}
+
+// mayQueue refuses a job that its registration would refuse for what its queue does not allow.
+func (s *Server) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) error {
+	seen := fsm.Submissions{Queue: snap.QueueByPath, Submitted: func(r structs.UseRow) (n int64) {
+		for o := range snap.Jobs("", "") {
+			if o.Status != structs.JobDead && !o.IsPeriodic() && !o.IsParameterized() && slices.Contains(structs.UseRowsOf(o.Namespace, o.QueueName(), o.Submitter.Name), r) {
+				n++
+			}
+		}
+		return n
+	}}
+	if err := fsm.Admit(j, old, by, seen); err != nil {
+		return err
+	}
+	return nil
+}
+
+// whyOf is what `job why` would say of the job after a dry run.
+func (s *Server) whyOf(run *decide.DryRun, snap *state.Snapshot, may func(string) bool) *methods.JobWhyResponse {
+	in, rep := run.Input, run.Report
+	load := &in.Pending[run.At]
+	w := *load.Queue
+	w.StartEst, w.Waiting, w.Reason = rep.Start, 0, structs.ReasonNone
+	why := &methods.JobWhyResponse{Job: load.Job, Workload: &w, Reports: rep.Groups, NodeNames: nodeNames(snap, rep.Groups)}
+	for _, g := range rep.Groups {
+		if n := g.Wanted - g.Placed; n > 0 {
+			w.Waiting += n
+			if w.Reason == structs.ReasonNone {
+				w.Reason = g.Code
+			}
+		}
+	}
+	if w.Waiting == 0 {
+		return why
+	}
+	why.Asks = decide.WaitingAsk(load.Job, &w)
+	starts := s.decide.StartEstimates(snap, in.Now)
+	line := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+	for i := line.Next(); i >= 0; i = line.Next() {
+		o := &in.Pending[i]
+		switch {
+		case i == run.At:
+			why.Terms = line.Terms(i)
+			if w.StartEst == 0 {
+				why.StartEst, why.Starts = starts.Of(load.Job, &w, rep.Groups)
+			}
+		case why.Position == 0 && o.Job != nil && o.Queue != nil && o.Queue.Reason == structs.ReasonQuota && o.Queue.StartEst == 0:
+			last, _ := lastDecision(snap, o.Key) // it is served before the job
+			starts.Of(o.Job, o.Queue, s.reportsOf(o.Key, last))
+		}
+		line.Placed(i, structs.Amount{})
+		why.QueueLen++
+		switch {
+		case i == run.At:
+			why.Position = why.QueueLen
+		case why.Position == 0 && len(why.Ahead) < 10 && may(o.Key.Namespace):
+			why.Ahead = append(why.Ahead, o.Key)
+			why.AheadAsk = append(why.AheadAsk, decide.WaitingAsk(o.Job, o.Queue))
+		}
+	}
+	return why
+}
+
+// nodeNames are the names of the nodes that have scores in some reports.
+func nodeNames(snap *state.Snapshot, reports []*structs.GroupReport) map[string]string {
+	names := map[string]string{}
+	for _, r := range reports {
+		for _, sc := range r.Scores {
+			if n := snap.NodeByID(sc.NodeID); n != nil {
+				names[n.ID.String()] = n.Name
+			}
+		}
+	}
+	return names
+}
+
+// adviceOf is advice as the API has it, or nil.
+func adviceOf(a *suggest.Advice) *methods.Advice {
+	if a == nil {
+		return nil
+	}
+	out := &methods.Advice{Starts: a.Starts, Never: a.Never}
+	for i := range a.Changes {
+		c := &a.Changes[i]
+		out.Changes = append(out.Changes, methods.AdviceChange{Kind: c.Kind, Text: c.Text, Cost: c.Cost, Job: c.Job})
+	}
+	return out
 }

@@ -3,117 +3,13 @@ package server
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/suggest"
-	"github.com/muster-sched/muster/scheduler/contend"
-	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
-
-// totals keeps what the cluster has, which only nodes change.
-type totals struct {
-	mu  sync.Mutex
-	at  structs.Index
-	sum structs.Amount
-	gpu []structs.GPUCount // of sum, by model
-	has bool
-}
-
-// of is what the ready nodes of a state have. Reserved cores count with their clock, overcommit by its ratio.
-func (t *totals) of(snap *state.Snapshot) structs.Amount {
-	sum, _ := t.models(snap)
-	return sum
-}
-
-// models is of, and the GPUs by model.
-func (t *totals) models(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
-	at := snap.TableIndex(state.Nodes)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.has && t.at == at {
-		return t.sum, t.gpu
-	}
-	t.at, t.has, t.sum = at, true, structs.Amount{}
-	models := map[string]int64{}
-	for n := range snap.Nodes() {
-		if n.Status != structs.NodeReady {
-			continue
-		}
-		t.sum.CPU += n.Resources.CPU
-		t.sum.MemoryMiB += n.Resources.MemoryMiB
-		for _, g := range n.Resources.Devices {
-			if g.Type != "gpu" {
-				continue
-			}
-			models[g.Name] += int64(len(g.Instances))
-			for i := range g.Instances {
-				t.sum.GPUMilli += 1000
-				t.sum.GPUMemoryMiB += g.Instances[i].MemoryMiB
-			}
-		}
-	}
-	t.gpu = nil
-	for _, m := range slices.Sorted(maps.Keys(models)) {
-		t.gpu = append(t.gpu, structs.GPUCount{Model: m, Count: models[m]})
-	}
-	return t.sum, t.gpu
-}
-
-// queueTable is the queues as a decision sees them.
-func (s *Server) queueTable(snap *state.Snapshot) *contend.QueueTable {
-	total, models := s.decide.totals.models(snap)
-	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.decide.predictor.turnover()}
-	for q := range snap.Queues() {
-		t.Queues = append(t.Queues, q)
-	}
-	for u := range snap.QueueUses() {
-		t.Usage = append(t.Usage, u)
-	}
-	for n := range snap.Namespaces() {
-		if n.Quota == "" {
-			continue
-		}
-		if spec := snap.Quota(n.Quota); spec != nil {
-			if l := spec.Limit(s.cfg.Region); l != nil {
-				t.Tenants = append(t.Tenants, contend.Tenant{Namespace: n.Name, Quota: spec.Name, Hard: l.Hard, Soft: l.Soft})
-			}
-		}
-	}
-	return t
-}
-
-// lineOf puts workloads in line as a pass would, without placing anything: the order in which people see them.
-func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
-	return s.lineBy(&s.decide.predictor, snap, ws, now)
-}
-
-// lineBy is lineOf with run times as predicted by f.
-func (s *Server) lineBy(f *predictor, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
-	line = s.lineUp(f, snap, ws, now)
-	for i := line.Next(); i >= 0; i = line.Next() {
-		order = append(order, i)
-		line.Taken(i)
-	}
-	return order, line
-}
-
-// lineUp is the line of workloads before anybody is taken out of it.
-func (s *Server) lineUp(f *predictor, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
-	pending := make([]contend.Workload, len(ws))
-	for i, w := range ws {
-		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
-		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
-		f.tell(&pending[i])
-	}
-	table := s.queueTable(snap)
-	table.Turnover = f.turnover()
-	return queue.NewLine(table, *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
-}
 
 // missingQueue says that a job names a queue which does not exist, which ones come near, and how it is made; "" when the
 // job names none or its queue is there. Apply refuses such a job, too, where any queue exists: this is the earlier and
@@ -173,12 +69,6 @@ func nearQueues(path structs.QueuePath, all []string) (near []string) {
 	return near
 }
 
-// choice is which of more ready workloads than a pass can take it takes.
-func (p *decider) choice(ready []*structs.Workload, n int, now structs.LogTime) []int {
-	order, _ := p.s.lineOf(p.pub.Snapshot, ready, now)
-	return order[:min(n, len(order))]
-}
-
 // waitingByQueue counts the jobs that wait by queue, ancestors included.
 func waitingByQueue(ws []*structs.Workload) map[structs.QueuePath]int64 {
 	out := map[structs.QueuePath]int64{}
@@ -221,18 +111,4 @@ func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// nobodyPasses reports whether there is a queue whose blocked jobs hold back those behind them (structs.BackfillNone). They
-// can do so only in a pass that decides about them as well.
-func nobodyPasses(snap *state.Snapshot) bool {
-	if snap.SchedulerConfig().Backfill == structs.BackfillNone {
-		return true
-	}
-	for q := range snap.Queues() {
-		if q.Backfill == structs.BackfillNone {
-			return true
-		}
-	}
-	return false
 }

@@ -14,7 +14,7 @@ func (s *Server) register() {
 	s.registerNodes()
 	s.registerServers()
 	s.registerJobs()
-	s.registerDecisions()
+	s.registerScheduler()
 	s.registerQueues()
 	s.registerVariables()
 	s.registerServices()
@@ -32,4 +32,7 @@ func handle[Req, Resp any](s *Server, m rpc.Method[Req, Resp], h handler[Req, Re
 }
 
 // install wires what leader services offer to endpoints; see Hooks.
-func (s *Server) install() { s.installDecisions() }
+func (s *Server) install() {
+	s.Hooks.Collect = s.collectNow
+	s.Hooks.ForcePeriodic = s.forcePeriodic
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
@@ -44,7 +45,9 @@ type Server struct {
 	members  *member.Members
 	observed *nodes.Observations
 	beats    *nodes.Heartbeats
-	decide   decisions
+	decide   *decide.Service
+	duties   dutyMetrics
+	collect  collector
 	lines    checkpointLines
 	metrics  metrics
 	started  time.Time
@@ -84,6 +87,9 @@ func New(cfg Config) (s *Server, err error) {
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
 		Applied: func(took time.Duration) { s.metrics.apply.Observe(took.Seconds()) },
 	})
+	s.decide = decide.New(decide.Environment{Region: cfg.Region, Replica: s.replica, Logger: cfg.Logger,
+		Observe: s.metrics.observers(), Testing: cfg.Testing.Decide})
+	s.collect = newCollector()
 	s.observed = nodes.NewObservations(s.Propose)
 	s.beats = nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane})
 

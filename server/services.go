@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
@@ -18,7 +17,7 @@ func (s *Server) leaderServices() []Service {
 		{"autopilot", s.members.RunAutopilot},
 		{"reseal", s.keys.Reseal},
 		{"heartbeats", s.beats.Run},
-		{"passes", s.runScheduler},
+		{"passes", s.decide.Run},
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
 		s.dutyService("windows", duty.NewWindows(), nil),
@@ -27,7 +26,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),
 		s.dutyService("deadlines", duty.NewDeadlines(), nil),
-		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.decide.collect.force),
+		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.collect.force),
 	}
 }
 
@@ -38,12 +37,6 @@ type Hooks struct {
 	Collect func(ctx context.Context) error
 	// ForcePeriodic launches a periodic job now.
 	ForcePeriodic func(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error)
-	// NextLaunch is when a periodic job would launch next after t; zero for never.
-	NextLaunch func(p *structs.Periodic, t time.Time) (time.Time, error)
-	// Reports are the newest reports of a job's groups, in memory of the leader (D23); nil when none are kept.
-	Reports func(key structs.JobKey) []*structs.GroupReport
-	// Queue is the pending list in queue order; nil order means by priority, then submit index.
-	Queue func() []structs.JobKey
 }
 
 func panicError(what string, p any) error {

@@ -116,7 +116,7 @@ func TestReservedAmount(t *testing.T) {
 		if w := s.Published().Snapshot.Workload(structs.JobKey{Namespace: "default", ID: "b"}); w == nil || w.Reason != structs.ReasonReservation {
 			t.Errorf("b waits for %+v", w)
 		}
-		if r := s.Hooks.Reports(structs.JobKey{Namespace: "default", ID: "b"}); len(r) != 1 || r[0].Refusals[0].Text() != "reservation show: cpu" ||
+		if r := s.decide.Reports(structs.JobKey{Namespace: "default", ID: "b"}); len(r) != 1 || r[0].Refusals[0].Text() != "reservation show: cpu" ||
 			r[0].Refusals[0].Short != 1000 && r[0].Refusals[0].Short != 2000 { // it was asked before c began, or after
 
 			t.Errorf("b's report: %+v", r[0])

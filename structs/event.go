@@ -24,7 +24,7 @@ type Changed[T any] struct {
 	Before, After *T
 }
 
-// Either is the object after the change, or before it when it is gone.
+// Either is the object after the change, or the one before it if it was deleted.
 func (c Changed[T]) Either() *T {
 	if c.After != nil {
 		return c.After

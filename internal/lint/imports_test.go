@@ -32,6 +32,7 @@ var imports = map[string][]string{
 	"server/raftlog":       {"internal/boltfile"},
 	"server/checkpoint":    {"structs", "fsm/state"},
 	"server/duty":          {"structs", "fsm/state", "scheduler/reconcile", "server/checkpoint"},
+	"server/decide":        {"structs", "scheduler/...", "fsm/state", "server/broker", "server/planner", "server/replica"},
 	"server/replica":       {"structs", "scheduler/model", "fsm/...", "server/raftlog"},
 	"server/auth":          {"structs", "fsm/state", "internal/...", "server/acl", "server/replica"},
 	"server/watch":         {"structs", "fsm/state", "internal/methods", "server/auth", "server/replica"},

@@ -41,10 +41,10 @@ func (d *Deadlines) look(snap *state.Snapshot, k structs.JobKey) {
 // Feed implements Duty.
 func (d *Deadlines) Feed(snap *state.Snapshot, delta *structs.Delta, _ structs.LogTime) {
 	for i := range delta.Jobs {
-		d.look(snap, either(&delta.Jobs[i]).Key())
+		d.look(snap, delta.Jobs[i].Either().Key())
 	}
 	for i := range delta.Workloads {
-		w := either(&delta.Workloads[i])
+		w := delta.Workloads[i].Either()
 		d.look(snap, structs.JobKey{Namespace: w.Namespace, ID: w.JobID})
 	}
 }

@@ -54,11 +54,3 @@ func earlier(a, b structs.LogTime) structs.LogTime {
 	}
 	return a
 }
-
-// either returns the object after a change, or the one before if it is gone.
-func either[T any](c *structs.Changed[T]) *T {
-	if c.After != nil {
-		return c.After
-	}
-	return c.Before
-}

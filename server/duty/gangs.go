@@ -33,7 +33,7 @@ func (g *Gangs) Load(snap *state.Snapshot, _ structs.LogTime) {
 // brings it back.
 func (g *Gangs) Feed(snap *state.Snapshot, d *structs.Delta, _ structs.LogTime) {
 	for i := range d.Rosters {
-		g.set(snap, either(&d.Rosters[i]).Key())
+		g.set(snap, d.Rosters[i].Either().Key())
 	}
 	for i := range d.Allocs {
 		if a := d.Allocs[i].Before; a != nil && a.Suspended() {

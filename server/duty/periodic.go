@@ -41,7 +41,7 @@ func (p *Periodic) Load(snap *state.Snapshot, now structs.LogTime) {
 func (p *Periodic) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
 	for i := range d.Jobs {
 		if c := &d.Jobs[i]; c.After != nil && c.After.IsPeriodic() || c.Before != nil && c.Before.IsPeriodic() {
-			p.plan(snap, either(c).Key(), now)
+			p.plan(snap, c.Either().Key(), now)
 		}
 	}
 	for i := range d.Launches {

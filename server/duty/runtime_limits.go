@@ -46,7 +46,7 @@ func (l *RuntimeLimits) Load(snap *state.Snapshot, _ structs.LogTime) {
 // Feed implements Duty.
 func (l *RuntimeLimits) Feed(snap *state.Snapshot, d *structs.Delta, _ structs.LogTime) {
 	for i := range d.Allocs {
-		id := either(&d.Allocs[i]).ID
+		id := d.Allocs[i].Either().ID
 		l.queue.Set(id, runtimeEnd(snap.AllocByID(id)))
 	}
 }

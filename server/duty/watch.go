@@ -31,7 +31,7 @@ func (w *nodeWatch) load(snap *state.Snapshot, now structs.LogTime) {
 func (w *nodeWatch) feed(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Nodes {
 		c := &d.Nodes[i]
-		id := either(c).ID
+		id := c.Either().ID
 		at, have := slices.BinarySearchFunc(w.nodes, id, func(a, b structs.NodeID) int { return slices.Compare(a[:], b[:]) })
 		want := c.After != nil && w.wanted(c.After)
 		switch {

@@ -43,7 +43,7 @@ func (w *Windows) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTi
 	}
 	for i := range d.Reserved {
 		c := &d.Reserved[i]
-		if either(c).JobID != "" {
+		if c.Either().JobID != "" {
 			continue
 		}
 		w.look = now

@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"slices"
@@ -57,7 +57,7 @@ func (r *contenders) ended(rec *structs.AcctRecord) {
 	}
 }
 
-// Feed takes over what a batch of the log changed; snap is the state after it.
+// feed takes over a batch of the log; snap is the state after it.
 func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 	var last structs.JobKey
 	touch := func(k structs.JobKey, may bool) {
@@ -139,7 +139,7 @@ func compareKeys(a, b structs.JobKey) int {
 // has reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
 func (r *contenders) has(domain structs.PoolName) bool { return r.domains[domain] != nil }
 
-// fill gives a pass of a domain those that hold something, and who chooses between them and what waits.
+// fill gives a pass of a domain the jobs that hold something, and what chooses between them and the waiting ones.
 func (r *contenders) fill(in *scheduler.Input, domain structs.PoolName) {
 	var names []structs.PoolName
 	if domain != structs.NodePoolAll {

@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ import (
 // older ones would say nothing more.
 const historyKept = 64
 
-// nodeHistory records how work ended on each node (search.Past), for policies that learn from it. What it says of a node follows from
-// the state alone, from the allocations that ended there and have not been collected: a new leader says the same as the old
-// one, whatever either of them has seen. Kept is only what was computed from a state, until something changes on the node.
+// nodeHistory records how work ended on each node (search.Past), for policies that learn from it. It follows from the state
+// alone, from the allocations that ended there and have not been collected: a new leader says the same as the old one. What
+// was computed is kept until something changes on the node.
 type nodeHistory struct {
 	mu    sync.Mutex
 	of    map[structs.NodeID]search.Past
@@ -33,7 +33,7 @@ func (p *nodeHistory) load() {
 	p.of, p.known, p.out = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}, nil
 }
 
-// Feed takes note of the nodes on which work ended, or of which it was forgotten.
+// feed forgets the nodes on which work ended or was collected.
 func (p *nodeHistory) feed(d *structs.Delta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *nodeHistory) forget(n structs.NodeID) {
 	}
 }
 
-// at gives the past of all nodes of a state. It is not to be changed.
+// at is the past of all nodes of a state. The caller must not change it.
 func (p *nodeHistory) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +79,8 @@ func (p *nodeHistory) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	return p.out
 }
 
-// pastOf is what the allocations of a node teach, in the order of their ends: those that came to their own end or were lost
-// with the node. What servers stopped says nothing about it.
+// pastOf is what the allocations of a node teach, in the order of their ends: those that ended by themselves or were lost with
+// the node. What servers stopped says nothing about it.
 func pastOf(as []*structs.Allocation) (x search.Past) {
 	var ended []*structs.Allocation
 	for _, a := range as {

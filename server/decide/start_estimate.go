@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"cmp"
@@ -13,12 +13,13 @@ import (
 )
 
 // When work may start that waits for something other than room on nodes: passes estimate the start of what only lacks room,
-// and never look at nodes for the rest. What is told here is when the thing in its way may be over: for work that runs, when
-// it is expected to end, else when its limit ends it.
+// and never look at nodes for the rest. What is estimated here is when the thing in its way may be over: for work that runs,
+// when it is expected to end, else when its limit ends it.
 
-// estimateStart gives the time, 0 where none is known, and words; "" when the reports of the passes say more.
-func estimateStart(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime, by *startEstimates) (structs.LogTime, string) {
-	g := scheduler.GateOf(j, w, now, others{snap})
+// Of estimates the start of a workload of which groups are the newest reports: a time, 0 where none is known, and words; ""
+// when the reports say more.
+func (l *StartEstimates) Of(j *structs.Job, w *structs.Workload, groups []*structs.GroupReport) (structs.LogTime, string) {
+	g := scheduler.GateOf(j, w, l.now, otherJobs{l.snap})
 	if g.Why != nil {
 		switch g.Why.Code {
 		case structs.ReasonHeld:
@@ -29,13 +30,13 @@ func estimateStart(snap *state.Snapshot, j *structs.Job, w *structs.Workload, gr
 		case structs.ReasonBeginTime:
 			return max(j.Begin, w.NotBefore), "not before its time"
 		case structs.ReasonDependency:
-			return afterOthers(snap, j, now)
+			return afterOthers(l.snap, j, l.now)
 		}
 		return 0, ""
 	}
 	for _, r := range groups {
 		if r.Placed < r.Wanted && len(r.Refusals) > 0 && r.Refusals[0].Code == structs.ReasonQuota {
-			return by.next(j, w, r.Group, &r.Refusals[0])
+			return l.next(j, w, r.Group, &r.Refusals[0])
 		}
 	}
 	return 0, ""
@@ -52,7 +53,7 @@ func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at 
 		d := one.Depends[0]
 		d.Group, d.AtLeast = "", 0
 		one.Depends = []structs.Dependency{d}
-		if scheduler.GateOf(&one, nil, now, others{snap}).Why == nil {
+		if scheduler.GateOf(&one, nil, now, otherJobs{snap}).Why == nil {
 			continue
 		}
 		k := d.On(j)
@@ -97,7 +98,7 @@ func endOfJob(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) (last
 	return last
 }
 
-// endOfAlloc is when an allocation is expected to end; 0 when nobody knows.
+// endOfAlloc is when an allocation is expected to end; 0 when that is not known.
 func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 	if a.Job == nil || a.Job.Type != structs.JobBatch && a.Job.Type != structs.JobSysBatch {
 		return 0
@@ -122,11 +123,11 @@ func amountIn(a structs.Amount, what structs.Dimension) int64 {
 	return 0
 }
 
-// startEstimates estimates when work may start that a limit holds back: a hard limit of a queue or quota, or a cap on running
-// jobs. It is asked in the order of the line, and serves each limit in that order: what runs under it gives back when it is
-// expected to end, and whoever is served gives back when he is expected to have ended. Room on nodes is not looked at, and
-// nobody passes; so a start may come earlier or later than told.
-type startEstimates struct {
+// StartEstimates estimates when waiting work may start, on one state. For work that a limit holds back (a hard limit of a
+// queue or quota, or a cap on running jobs) Of must be called in the order of the line. It serves each limit in that order:
+// what runs under it gives back when it is expected to end, and so does what is served. Room on nodes is not looked at, and no
+// job passes another; so a start may come earlier or later than estimated.
+type StartEstimates struct {
 	snap   *state.Snapshot
 	region string
 	now    structs.LogTime
@@ -147,13 +148,14 @@ type freedAt struct {
 	amount int64
 }
 
-// limitLineMax is how many workloads behind one limit are told an estimate.
+// limitLineMax is how many workloads behind one limit get an estimate.
 const limitLineMax = 1000
 
-func (s *Server) startEstimates(snap *state.Snapshot, now structs.LogTime) *startEstimates {
-	return &startEstimates{snap: snap, region: s.cfg.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
+// StartEstimates begins estimates on a state.
+func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *StartEstimates {
+	return &StartEstimates{snap: snap, region: s.env.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
 		load := contend.Workload{Key: j.Key(), Job: j, Queue: w}
-		s.decide.predictor.tell(&load)
+		s.predictor.predict(&load)
 		if e := cmp.Or(j.Runtime.Expected, load.Expect); e > 0 || len(j.Groups) == 0 {
 			return e
 		}
@@ -162,7 +164,7 @@ func (s *Server) startEstimates(snap *state.Snapshot, now structs.LogTime) *star
 }
 
 // next is the start of the next in line, held back by what a report of one of its groups says; 0 when it is not known.
-func (l *startEstimates) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
+func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
 	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
 	}
@@ -179,7 +181,7 @@ func (l *startEstimates) next(j *structs.Job, w *structs.Workload, group string,
 	need, all := int64(1), int64(1)
 	if r.Dimension != structs.DimensionRunningJobs {
 		one := amountIn(structs.GroupAmount(tg), r.Dimension)
-		need, all = one, amountIn(waitingAsk(j, w), r.Dimension)
+		need, all = one, amountIn(WaitingAsk(j, w), r.Dimension)
 		if n := tg.Least(); n > 0 {
 			need = one * int64(n+tg.Gang.Standby)
 		}
@@ -192,7 +194,7 @@ func (l *startEstimates) next(j *structs.Job, w *structs.Workload, group string,
 	return at, text
 }
 
-// serve is the first time, not before from, at which so much is free; 0 when nothing tells.
+// serve is the first time, not before from, at which so much is free; 0 when that is not known.
 func (r *limitRoom) serve(from structs.LogTime, need int64) structs.LogTime {
 	free := r.room
 	for _, f := range r.freed {
@@ -208,7 +210,7 @@ func (r *limitRoom) serve(from structs.LogTime, need int64) structs.LogTime {
 	return 0
 }
 
-// take lets somebody have an amount from a time on, for as long as he is expected to run; 0: for good.
+// take gives an amount away from a time on, for as long as its holder is expected to run; 0: for good.
 func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration) {
 	r.room -= amount
 	r.last = at
@@ -219,8 +221,8 @@ func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration)
 	}
 }
 
-// roomOf is what is left of a limit, and when those who hold of it are expected to end. but is not counted: it asks.
-func (l *startEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
+// roomOf is what is left of a limit, and when the work that holds of it is expected to end. but, which asks, is not counted.
+func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
 	isQueue, name := limit.Holder.Kind == structs.HolderQueue, limit.Holder.Name
 	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.Subject
 	out := &limitRoom{}

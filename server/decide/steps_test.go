@@ -1,11 +1,8 @@
-package server
+package decide
 
 import (
 	"fmt"
-	"math/rand"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -17,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/server/planner"
 	"github.com/muster-sched/muster/structs"
 )
@@ -30,7 +28,9 @@ type steps struct {
 	planner *planner.Planner
 	index   structs.Index
 	now     structs.LogTime
-	eager   bool // every event is told as one that may cure anything: no blocked job is ever skipped
+	eager   bool // every event may unblock every job: no blocked job is ever skipped
+	learns  bool // passes know the predictions, as on a server
+	learned predictor
 	seeds   uint64
 	taken   int
 	empty   int // jobs that a pass took and had nothing to say about
@@ -48,7 +48,7 @@ func newSteps(eager bool) *steps {
 func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	m.index++
 	if _, decided := body.(*structs.PlansCommand); !decided {
-		m.seeds++ // decisions make no ids of it; so both histories draw the same
+		m.seeds++ // decisions make no ids of it, so both histories draw the same
 	}
 	cmd := structs.Command{Time: m.now, Body: body}
 	cmd.Seed[0], cmd.Seed[1], cmd.Seed[2], cmd.Seed[3] = byte(m.seeds), byte(m.seeds>>8), byte(m.seeds>>16), 7
@@ -59,6 +59,7 @@ func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	res, delta := m.fsm.ApplyBatch([]fsm.Entry{{Index: m.index, Data: data}})
 	m.view = m.view.Advance(delta)
 	m.planner.Advance(m.index)
+	m.learned.feed(&delta, m.fsm.Snapshot())
 	m.broker.Feed(&delta, m.now)
 	if m.eager {
 		for _, name := range m.broker.Domains() {
@@ -85,8 +86,12 @@ func (m *steps) settle(t *testing.T) {
 		snap := m.fsm.Snapshot()
 		in := scheduler.Input{View: m.view, Flight: m.planner.Overlay(), Config: *snap.SchedulerConfig(), Now: m.now}
 		for _, it := range p.Items {
-			in.Pending = append(in.Pending, contend.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals,
-				Blocked: it.Blocked, Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key)})
+			w := contend.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals,
+				Blocked: it.Blocked, Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key)}
+			if m.learns {
+				m.learned.predict(&w)
+			}
+			in.Pending = append(in.Pending, w)
 		}
 		plan, _ := scheduler.Schedule(in, policy.For(in.View.Pool(p.Domain), in.Config))
 		m.broker.EndPass(p.ID)
@@ -122,6 +127,42 @@ func (m *steps) settle(t *testing.T) {
 	}
 }
 
+// work lets time pass in steps of a minute: what is placed starts, and ends when it has run for as long as its job says, or
+// when it is to stop.
+func (m *steps) work(t *testing.T, d time.Duration, runs map[string]time.Duration) {
+	for ; d > 0; d -= time.Minute {
+		m.now = m.now.Add(time.Minute)
+		var seen []structs.AllocObserved
+		for a := range m.fsm.Snapshot().Allocs() {
+			switch {
+			case a.ClientTerminal():
+			case a.ServerTerminal(), a.Client == structs.ClientRunning && m.now.Sub(a.StartedAt) >= runs[a.JobID]:
+				seen = append(seen, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: m.now})
+			case a.Client == structs.ClientPending:
+				seen = append(seen, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: m.now})
+			}
+		}
+		if len(seen) > 0 {
+			m.write(t, &structs.AllocObservedCommand{Updates: seen})
+		}
+		m.settle(t)
+	}
+}
+
+// collect collects garbage as the leader's duty does when an operator asks for it.
+func (m *steps) collect(t *testing.T) {
+	c := duty.NewCollect(duty.DefaultCollectLimits)
+	c.Load(m.fsm.Snapshot(), m.now)
+	c.Force()
+	for !c.Idle() {
+		cmds, next := c.Due(m.fsm.Snapshot(), m.now)
+		for _, x := range cmds {
+			m.write(t, x.Command.Body)
+		}
+		m.now = max(m.now, next)
+	}
+}
+
 // placements is what runs where, as text.
 func placements(s *state.Snapshot) (out []string) {
 	for a := range s.Allocs() {
@@ -133,99 +174,33 @@ func placements(s *state.Snapshot) (out []string) {
 	return out
 }
 
-// TestSkippingDecidesAsNotSkipping runs one random history twice: once blocked jobs are skipped until something happens
-// that may cure them, once everything that happens wakes all of them. What runs where must be equal after every event.
-func TestSkippingDecidesAsNotSkipping(t *testing.T) {
-	events := 6_000
-	if s := os.Getenv("MUSTER_CHECKS"); s != "" {
-		events, _ = strconv.Atoi(s)
-	} else if testing.Short() {
-		events = 1_000
-	}
-	seed := time.Now().UnixNano()
-	if s := os.Getenv("MUSTER_SEED"); s != "" {
-		seed, _ = strconv.ParseInt(s, 10, 64)
-	}
-	t.Logf("seed %d (repeat with MUSTER_SEED)", seed)
-	checks, blocked, saved, ended := 0, 0, 0, 0
-	for round := int64(0); events > 0; round++ {
-		lazy, eager := newSteps(false), newSteps(true)
-		for i := range 4 {
-			node := testNode(i)
-			node.Attributes = map[string]string{"rack": fmt.Sprint(i % 2)}
-			for _, m := range []*steps{lazy, eager} {
-				m.write(t, &structs.NodeRegisterCommand{Node: node})
-				m.write(t, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
-			}
-		}
-		r := rand.New(rand.NewSource(seed + round))
-		for range 60 {
-			events--
-			var body structs.CommandBody
-			snap := lazy.fsm.Snapshot()
-			var livers []*structs.Allocation
-			for a := range snap.Allocs() {
-				if !a.ClientTerminal() {
-					livers = append(livers, a)
-				}
-			}
-			switch k := r.Intn(10); {
-			case k < 4:
-				id := fmt.Sprint("j", r.Intn(12))
-				body = &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1+r.Intn(3), func(j *structs.Job) {
-					j.Priority = 30 + 10*r.Intn(4)
-					j.Groups[0].Tasks[0].Resources.MemoryMiB = int64(1000 * (1 + r.Intn(6)))
-					switch r.Intn(4) {
-					case 0:
-						j.Constraints = []structs.Constraint{{LTarget: "${attr.rack}", RTarget: fmt.Sprint(r.Intn(3)), Operand: "="}}
-					case 1:
-						j.Constraints = []structs.Constraint{{Operand: structs.OperandDistinctHosts}}
-					}
-				})}
-			case k < 8 && len(livers) > 0:
-				a := livers[r.Intn(len(livers))]
-				st := structs.ClientRunning
-				if a.ServerTerminal() || r.Intn(3) == 0 {
-					st = structs.ClientComplete
-					ended++
-				}
-				body = &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: st, StartedAt: lazy.now}}}
-			case k == 8:
-				body = &structs.JobDeregisterCommand{Namespace: "default", JobID: fmt.Sprint("j", r.Intn(12)), Purge: r.Intn(3) == 0}
-			default:
-				el := structs.NodeEligible
-				if r.Intn(2) == 0 {
-					el = structs.NodeIneligible
-				}
-				body = &structs.NodeEligibilityCommand{ID: testNode(r.Intn(4)).ID, Eligibility: el}
-			}
-			// A report that changed is an entry more in one history: without this the ids derived from indexes, and what is
-			// chosen by them, would differ for no reason that matters.
-			lazy.index = max(lazy.index, eager.index)
-			eager.index = lazy.index
-			for _, m := range []*steps{lazy, eager} {
-				m.now += 1_000_000
-				m.write(t, body)
-				m.settle(t)
-			}
-			a, b := placements(lazy.fsm.Snapshot()), placements(eager.fsm.Snapshot())
-			if fmt.Sprint(a) != fmt.Sprint(b) {
-				t.Fatalf("round %d of seed %d, after %T:\nskipping:     %v\nnot skipping: %v", round, seed, body, a, b)
-			}
-			checks++
-		}
-		blocked += lazy.broker.Len().Blocked
-		saved += eager.taken - lazy.taken
-	}
-	t.Logf("%d checks; %d jobs blocked at the end of a round, %d decisions skipped, %d allocations ended", checks, blocked, saved, ended)
-	if blocked == 0 || saved == 0 || ended == 0 {
-		t.Error("nothing was blocked, skipped or ended: the run proves nothing")
-	}
-}
-
 func poolsOf(s *state.Snapshot) (ps []*structs.NodePool) {
 	for p := range s.Pools() {
 		ps = append(ps, p)
 	}
 	return ps
+}
+
+func testNode(i int) *structs.Node {
+	n := &structs.Node{Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: "default", Status: structs.NodeReady,
+		Attributes: map[string]string{"kernel.name": "linux"},
+		Resources:  structs.NodeResources{CPU: 4000, Cores: 4, MHzPerCore: 1000, MemoryMiB: 8192, DiskMiB: 100000, DynamicPortMin: 20000, DynamicPortMax: 32000},
+		Drivers:    map[string]*structs.DriverInfo{"fake": {Detected: true, Healthy: true}},
+	}
+	n.ID = structs.DeriveID[structs.NodeID](structs.Seed{1}, "node", "", uint64(i))
+	n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", "", uint64(i))
+	return n
+}
+
+// testJob is a service of n allocations with the driver that testNode has.
+func testJob(id string, n int, edit func(*structs.Job)) *structs.Job {
+	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobService, Priority: 50, Region: structs.RegionDefault,
+		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
+		Groups: []*structs.Group{{Name: "g", Count: n, Disk: structs.EphemeralDisk{SizeMiB: 10},
+			Restart: structs.Restart{Attempts: 0, Mode: "fail"}, Reschedule: structs.Reschedule{Unlimited: true, Delay: 30 * time.Second, DelayFunction: "constant"},
+			Tasks: []*structs.Task{{Name: "t", Driver: "fake", Resources: structs.Resources{CPU: 100, MemoryMiB: 64}}}}}}
+	if edit != nil {
+		edit(j)
+	}
+	return j
 }

@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"cmp"
@@ -9,9 +9,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// preemptWaitReports explains, for each group, why placed allocations of a job have not started: the work that they
+// PreemptWaitReports explains, for each group, why placed allocations of a job have not started: the work that they
 // preempt has not ended yet (D19).
-func preemptWaitReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
+func PreemptWaitReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
 	jobs := map[string][]string{}
 	waits, places := map[string]int64{}, map[string]int64{}
 	for _, a := range snap.AllocsByJob(k) {
@@ -47,15 +47,15 @@ func preemptWaitReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.
 	return out
 }
 
-// preemptWaiting lists the jobs, by key, that are placed but wait for preempted work to end. They have left the queue, but
+// PreemptWaiting lists the jobs, by key, that are placed but wait for preempted work to end. They have left the queue, but
 // users still see them waiting.
-func preemptWaiting(snap *state.Snapshot) (out []*structs.Workload) {
+func PreemptWaiting(snap *state.Snapshot) (out []*structs.Workload) {
 	for w := range snap.Workloads() {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
 			continue
 		}
-		reports := preemptWaitReports(snap, k)
+		reports := PreemptWaitReports(snap, k)
 		if len(reports) == 0 {
 			continue
 		}

@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"crypto/rand"
@@ -20,20 +20,35 @@ type speculation struct {
 	eval *structs.Evaluation
 }
 
-// ProposeJob is Propose for a command that registers a job: the decision about a new job begins at once.
-func (s *Server) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
+// ProposeJob is Replica.Propose, except that the decision about a new job begins at once.
+func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
 	if cmd.Seed == (structs.Seed{}) {
 		rand.Read(cmd.Seed[:])
 	}
-	p := s.decide.decider.Load()
+	d := s.decider.Load()
 	c, ok := cmd.Body.(*structs.JobRegisterCommand)
-	if p == nil || !ok || !p.idle.Load() || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() ||
-		s.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
-		return s.Propose(lane, cmd)
+	if d == nil || !ok || !s.idle(d.term) || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() ||
+		s.env.Replica.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
+		return s.env.Replica.Propose(lane, cmd)
 	}
 	// The plan goes through the priority lane, and so must what it follows. Only a server with nothing to do comes here,
-	// so nobody is overtaken who would mind.
-	prop := s.Propose(replica.LanePriority, cmd)
+	// so no waiting write is overtaken.
+	prop := s.env.Replica.Propose(replica.LanePriority, cmd)
+	select {
+	case d.inbox.speculations <- speculationOf(&cmd, c):
+	default: // the owner is busy: then nothing is gained by hurrying
+	}
+	return prop
+}
+
+// idle reports whether the decider of a term has nothing in flight.
+func (s *Service) idle(term uint64) bool {
+	m := s.metrics.Load()
+	return m != nil && m.Term == term && m.InFlight == 0
+}
+
+// speculationOf is the job and the evaluation that a registration will make.
+func speculationOf(cmd *structs.Command, c *structs.JobRegisterCommand) speculation {
 	j := *c.Job
 	if j.Namespace == "" {
 		j.Namespace = structs.NamespaceDefault
@@ -52,26 +67,22 @@ func (s *Server) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Pro
 	if c.EvalPriority > 0 {
 		e.Priority = c.EvalPriority
 	}
-	select {
-	case p.specs <- speculation{&j, e}:
-	default: // the owner is busy: then nothing is gained by hurrying
-	}
-	return prop
+	return speculation{&j, e}
 }
 
 // speculate makes the job ready when it is new and nothing is ahead of it.
-func (p *decider) speculate(sp speculation) {
-	key := sp.job.Key()
-	snap := p.pub.Snapshot
-	entries, queued := p.planner.Depth()
-	if entries+queued+p.running > 0 || snap.JobByKey(key) != nil || len(snap.JobVersions(key)) > 0 ||
-		snap.Pool(sp.job.NodePool) == nil || len(snap.AllocsByJob(key)) > 0 {
+func (d *decider) speculate(x speculation) {
+	key := x.job.Key()
+	snap := d.pub.Snapshot
+	entries, queued := d.planner.Depth()
+	if entries+queued+d.flight.passes > 0 || snap.JobByKey(key) != nil || len(snap.JobVersions(key)) > 0 ||
+		snap.Pool(x.job.NodePool) == nil || len(snap.AllocsByJob(key)) > 0 {
 		return
 	}
-	now := p.now()
-	sp.eval.CreateTime, sp.eval.CreateIndex = now, p.pub.Index+1
-	p.broker.Speculate(&structs.Workload{
-		Namespace: key.Namespace, JobID: key.ID, Domain: sp.job.NodePool, SubmitIndex: p.pub.Index + 1, SubmitTime: now,
-		Priority: sp.job.Priority, Queue: sp.job.Queue, Held: sp.job.Hold,
-	}, broker.Speculation{Job: sp.job, Eval: sp.eval}, now)
+	now := d.now()
+	x.eval.CreateTime, x.eval.CreateIndex = now, d.pub.Index+1
+	d.broker.Speculate(&structs.Workload{
+		Namespace: key.Namespace, JobID: key.ID, Domain: x.job.NodePool, SubmitIndex: d.pub.Index + 1, SubmitTime: now,
+		Priority: x.job.Priority, Queue: x.job.Queue, Held: x.job.Hold,
+	}, broker.Speculation{Job: x.job, Eval: x.eval}, now)
 }

@@ -1,8 +1,7 @@
-package server
+package decide
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -11,22 +10,20 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/internal/methods"
-	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
 
-// predictor predicts how long batch work will run, from what ended: jobs by their accounting records, so that the parts
-// of a run that was preempted count as one, and the indices of arrays each by itself. It lives with the leader's passes,
-// and is a function of replicated state alone, so that a new leader predicts what the one before it would have.
+// predictor predicts how long batch work will run, from work that ended: jobs by their accounting records, so that the parts
+// of a preempted run count as one, and the indices of arrays each by itself. It is a function of replicated state alone, so
+// that a new leader predicts what the one before it would have.
 //
-// Naive: the leader learns whatever ends while it leads, a new one from the last so many records. The means in it then go
-// back further than what the next leader sees, and records that were collected since are still in them. Instead there is
-// one window, which state tells: it begins with the one before the newest of the records whose hash is a multiple of
-// predictorChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in some
-// thousand ends, and only then, or when something in it is deleted or changes its meaning, is everything learned again;
+// Naive: the leader learns from each end while it leads, a new one from the last so many records. The means of the old
+// leader then go back further than what the new one sees, and records that were collected since are still in them. Instead
+// there is one window, which follows from state: it begins with the one before the newest of the records whose hash is a
+// multiple of predictorChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in
+// some thousand ends. Only then, or when something in it is deleted or changes its meaning, is everything learned again;
 // all other ends are added one by one.
 type predictor struct {
 	mu      sync.Mutex
@@ -35,7 +32,6 @@ type predictor struct {
 	chunk   uint64                 // 0: predictorChunk
 	from    structs.Index          // the window begins with what ended in this entry of the log
 	records map[structs.JobKey]int // accounting records in the window
-	loads   int64                  // times that everything was learned anew
 }
 
 // predictorChunk is the mean number of ended jobs after which the window moves. The window holds one to two chunks.
@@ -45,7 +41,7 @@ const predictorChunk = 8192
 type endedWork struct {
 	work        predict.Work
 	ran, expect time.Duration
-	at          structs.Index // of the log entry that told
+	at          structs.Index // of the log entry that says so
 	name        string        // of the record or allocation, the last tie-break
 }
 
@@ -67,7 +63,6 @@ func (f *predictor) load(snap *state.Snapshot) {
 
 func (f *predictor) learn(snap *state.Snapshot) {
 	f.by, f.errors, f.from, f.records = predict.NewSimilar(), predict.Errors{}, 0, map[structs.JobKey]int{}
-	f.loads++
 	marks := 0
 	for r := range snap.AcctBack() {
 		if f.marks(r) {
@@ -95,7 +90,7 @@ func (f *predictor) learn(snap *state.Snapshot) {
 	f.ended(ended)
 }
 
-// Feed learns from what a batch of the log changed; snap is the state after it.
+// feed learns from a batch of the log; snap is the state after it.
 func (f *predictor) feed(d *structs.Delta, snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +175,7 @@ func (f *predictor) indexEnded(a *structs.Allocation) (endedWork, bool) {
 	return endedWork{workOf(a.Job), a.Ran(), a.Expect, a.ClientIndex, a.ID.String()}, true
 }
 
-// ended learns from what ended, in the order of the log.
+// ended learns from ended work, in the order of the log.
 func (f *predictor) ended(all []endedWork) {
 	slices.SortFunc(all, byEnd)
 	for i := range all {
@@ -224,8 +219,8 @@ func workOf(j *structs.Job) predict.Work {
 	return w
 }
 
-// tell fills in what a decision is told of a workload.
-func (f *predictor) tell(w *contend.Workload) {
+// predict fills in how long a workload is expected to run, what it is expected to hold, and the least that it can do with.
+func (f *predictor) predict(w *contend.Workload) {
 	if w.Job == nil {
 		return
 	}
@@ -253,25 +248,9 @@ func (f *predictor) turnover() time.Duration {
 	return f.by.Turnover()
 }
 
-// Predictions are the statistics of how right predicted run times were: of what ended last (see predictor), as the leader
-// knows it; empty on other servers.
-func (s *Server) Predictions() predict.Errors {
-	if !s.IsLeader() {
-		return predict.Errors{}
-	}
-	return s.decide.predictor.right()
-}
-
 // right is how right the predictions were.
 func (f *predictor) right() predict.Errors {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.errors
-}
-
-// predictions answers with them.
-func (s *Server) predictions(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.PredictionsResponse, error) {
-	e := s.Predictions()
-	return &methods.PredictionsResponse{Ended: e.N + e.Unknown, Predicted: e.N, Under: e.Under, MedianFactor: e.MedianFactor(),
-		MeanAbsolute: e.MeanAbsolute(), Relative: e.Relative()}, nil
 }

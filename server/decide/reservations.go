@@ -1,4 +1,4 @@
-package server
+package decide
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// reservations are the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
+// reservationsOf lists the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
 func reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	var out []*structs.Reservation
 	for r := range snap.Reservations() {
@@ -24,11 +24,11 @@ func reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.L
 	return out
 }
 
-// reservations are the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead of the
-// commit of the one before it must not give away what that one promised.
-func (p *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
+// reservationsOf lists the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead
+// of the commit of the one before it must not give away what that one reserved.
+func (d *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	out := reservationsOf(snap, domain, now)
-	for _, r := range p.planner.Reservations() {
+	for _, r := range d.planner.Reservations() {
 		at, found := slices.BinarySearchFunc(out, r.ID, func(o *structs.Reservation, id string) int { return strings.Compare(o.ID, id) })
 		switch {
 		case found && r.Start == 0:
@@ -42,10 +42,10 @@ func (p *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, 
 	return out
 }
 
-// binding are the reservations that bind the plans of a pass whatever else it decided: those of operators, and the promises
-// to jobs that it did not decide about. Promises to its own jobs were made anew, in the order of the line.
-func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.LogTime) []*structs.Reservation {
-	all := p.reservationsOf(snap, pass.Domain, now)
+// binding lists the reservations that bind all plans of a pass: those of operators, and those of jobs that it did not decide
+// about. The reservations of its own jobs were made again by it, in the order of the line.
+func (d *decider) binding(snap *state.Snapshot, pass *broker.Pass, now structs.LogTime) []*structs.Reservation {
+	all := d.reservationsOf(snap, pass.Domain, now)
 	if len(all) == 0 {
 		return nil
 	}
@@ -56,9 +56,9 @@ func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.Lo
 	return slices.DeleteFunc(all, func(r *structs.Reservation) bool { return r.JobID != "" && own[r.ID] })
 }
 
-// reservedJobs are the jobs of a domain with a promise, by id.
-func (p *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) {
-	for r := range p.pub.Snapshot.Reservations() {
+// reservedJobs lists the jobs of a domain that have a reservation, by id.
+func (d *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) {
+	for r := range d.pub.Snapshot.Reservations() {
 		if r.JobID != "" && cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
 			keys = append(keys, structs.JobKey{Namespace: r.Namespace, ID: r.JobID})
 		}
@@ -66,11 +66,11 @@ func (p *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) 
 	return keys
 }
 
-// wakeAt is when a domain has to be looked at again though nothing may happen: as its newest pass says, and when a
-// reservation begins or an operator's ends.
-func wakeAt(d *decided, now structs.LogTime) structs.LogTime {
-	wake := d.report.Wake
-	for _, r := range d.input.Reserved {
+// wakeAt is when a domain has to be looked at again even if nothing happens: when its newest pass says, and when a reservation
+// begins or an operator's ends.
+func wakeAt(x *decided, now structs.LogTime) structs.LogTime {
+	wake := x.report.Wake
+	for _, r := range x.input.Reserved {
 		for _, at := range [...]structs.LogTime{r.Start, r.End} {
 			if at > now && (wake == 0 || at < wake) && (r.JobID == "" || at == r.Start) {
 				wake = at

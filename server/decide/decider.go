@@ -1,0 +1,337 @@
+package decide
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/planner"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of the decision path.
+const (
+	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it it reloads from state
+	passSteps       = 8_000_000              // nodes that one pass may look at; what it does not reach is decided by the next
+	lostPause       = 100 * time.Millisecond // mostly the term ends meanwhile; else decisions start over in it
+	countEvery      = time.Second            // of Metrics.Holding, which looks at every entry of the broker
+)
+
+// decider is the scheduling service of one term. Its owner, the goroutine of run, has the broker and the planner and waits
+// for nothing but the next message. Each pass computes in its own goroutine, and each command in flight has one that
+// waits for its outcome.
+//
+//	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --outcome--> owner
+//
+// The owner keeps the published state that the broker has been fed up to, and a pass decides on exactly that one: a pass
+// on a newer state could block a job on capacity whose appearance the broker has not seen.
+//
+// Only the owner uses the fields, except for the channels of inbox.
+type decider struct {
+	s       *Service
+	term    uint64
+	broker  *broker.Broker
+	planner *planner.Planner
+	pub     *replica.Published // what the broker has been fed up to
+
+	contenders *contenders
+	cursors    map[structs.PoolName]structs.NodeID // by node pool: where the last pass of it stopped looking
+	strict     bool                                // in some queue no job passes a blocked one: those that wait must be in the pass
+	passes     uint64                              // that have begun; part of the seed of each
+
+	flight inFlight
+	inbox  inbox
+	lost   bool // leadership is gone: nothing new is begun
+
+	metrics Metrics
+	stale   bool      // metrics.Holding is to be filled in again
+	counted time.Time // when metrics.Holding was last filled in
+}
+
+// inFlight is what a decider has begun and has no answer to yet.
+type inFlight struct {
+	passes   int // pass goroutines
+	writes   int // goroutines that wait for the outcome of a command
+	decided  chan decided
+	outcomes chan outcome
+	jobs     map[uint64]*answering   // by plan
+	failing  map[structs.JobKey]bool // jobs that are being stopped because they can never start
+}
+
+// inbox is what other goroutines send to a decider.
+type inbox struct {
+	speculations chan speculation
+	questions    chan question
+	closed       chan struct{} // no more questions are answered
+}
+
+func newDecider(s *Service, term uint64) *decider {
+	d := &decider{
+		s: s, term: term, planner: planner.New(planner.Limits{}),
+		cursors: map[structs.PoolName]structs.NodeID{},
+		flight: inFlight{decided: make(chan decided), outcomes: make(chan outcome),
+			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}},
+		inbox:   inbox{speculations: make(chan speculation, 256), questions: make(chan question, 64), closed: make(chan struct{})},
+		metrics: s.Metrics(),
+	}
+	d.metrics.Term, d.planner.Counters = term, d.metrics.Planner
+	return d
+}
+
+var errOutcomeUnknown = errors.New("leadership was lost while plans were in flight")
+
+// run is the owner. When it returns, everything that it began has ended.
+func (d *decider) run(ctx context.Context, sub *replica.Subscription) error {
+	d.load(d.s.env.Replica.Published())
+	err := d.loop(ctx, sub)
+	d.counted, d.metrics.Holding = time.Now(), broker.Len{}
+	d.publish()
+	if err != nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(lostPause):
+		}
+	}
+	for d.flight.passes+d.flight.writes > 0 { // what was begun ends by itself; its answers no longer matter
+		select {
+		case <-d.flight.decided:
+			d.flight.passes--
+		case <-d.flight.outcomes:
+			d.flight.writes--
+		}
+	}
+	return err
+}
+
+func (d *decider) loop(ctx context.Context, sub *replica.Subscription) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := d.now()
+		d.begin(now)
+		d.send()
+		d.publish()
+		wait := time.Hour
+		if at, ok := d.broker.NextWake(); ok && !d.broker.Paused() {
+			wait = max(at.Sub(now), time.Millisecond)
+		}
+		if d.stale {
+			wait = min(wait, countEvery)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sub.Wake():
+			if !d.feed(sub) {
+				return errOutcomeUnknown
+			}
+		case x := <-d.flight.decided:
+			d.flight.passes--
+			d.finish(&x)
+		case o := <-d.flight.outcomes:
+			d.flight.writes--
+			d.answer(&o)
+			if d.lost {
+				return errOutcomeUnknown
+			}
+		case x := <-d.inbox.speculations:
+			d.speculate(x)
+		case q := <-d.inbox.questions:
+			q.reply <- d.reply(q.domain)
+		case <-timer.C:
+		}
+	}
+}
+
+// now is the log time of this moment.
+func (d *decider) now() structs.LogTime { return d.s.env.Replica.Now() }
+
+// load builds the queue, and what is learned from the log, from a state.
+func (d *decider) load(pub *replica.Published) {
+	d.pub = pub
+	d.metrics.Reloads++
+	if d.broker != nil {
+		d.metrics.Broker = d.broker.Counters
+	}
+	d.contenders = loadContenders(pub.Snapshot)
+	d.strict = anyStrictQueue(pub.Snapshot)
+	d.broker = broker.New(broker.Limits{}, broker.Env{
+		Lookup:      func(k structs.JobKey) *structs.Workload { return d.pub.Snapshot.Workload(k) },
+		Links:       links{d},
+		Choose:      d.choose,
+		Competition: func(domain structs.PoolName) bool { return d.strict || d.contenders.has(domain) },
+		Reserved:    d.reservedJobs,
+	})
+	d.broker.Counters = d.metrics.Broker
+	im := broker.Image{Index: pub.Index}
+	for n := range pub.Snapshot.Nodes() {
+		im.Nodes = append(im.Nodes, n)
+	}
+	for e := range pub.Snapshot.Evals() {
+		if !e.Terminal() {
+			im.Evals = append(im.Evals, e)
+		}
+	}
+	d.broker.Load(im, d.now())
+	d.s.Learn(pub.Snapshot)
+	d.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
+}
+
+// feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
+func (d *decider) feed(sub *replica.Subscription) bool {
+	for {
+		a, ok := sub.TryNext()
+		if !ok {
+			return true
+		}
+		if a.Lost || a.Delta.Restored {
+			if d.flight.passes+d.flight.writes == 0 && d.planner.Idle() {
+				d.load(a.Published)
+				continue
+			}
+			return false // what is in flight refers to the old queue: start over
+		}
+		if a.Index > d.pub.Index {
+			d.advance(&a)
+		}
+	}
+}
+
+// advance takes over one applied batch.
+func (d *decider) advance(a *replica.Applied) {
+	d.pub = a.Published
+	d.planner.Advance(a.Index)
+	if a.Delta.Config {
+		d.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
+	}
+	d.contenders.feed(&a.Delta, a.Snapshot)
+	if len(a.Delta.Queues) > 0 || a.Delta.Config {
+		d.strict = anyStrictQueue(a.Snapshot)
+	}
+	d.broker.Feed(&a.Delta, d.now())
+	d.s.predictor.feed(&a.Delta, a.Snapshot)
+	d.s.history.feed(&a.Delta)
+	d.metrics.feed(&a.Delta)
+	d.metrics.Reservations.feed(&a.Delta, func(k structs.JobKey) bool {
+		w := a.Snapshot.Workload(k)
+		return w != nil && w.Waiting > 0
+	})
+	d.s.reports.prune(&a.Delta)
+}
+
+// begin starts every pass that may run.
+func (d *decider) begin(now structs.LogTime) {
+	// An operator who paused decisions counts on it as soon as the write is answered, before it has come here.
+	if d.s.env.Replica.Published().Snapshot.SchedulerConfig().PauseBroker {
+		return
+	}
+	for !d.lost && !d.planner.Full() {
+		pass, ok := d.broker.Take(now)
+		if !ok {
+			return
+		}
+		in := d.input(&pass, now)
+		d.flight.passes++
+		d.s.inputs.keep(pass.Domain, in)
+		go func() {
+			began := time.Now()
+			x := d.s.compute(pass, in)
+			x.took = time.Since(began)
+			d.flight.decided <- x
+		}()
+	}
+}
+
+// choose picks n of more ready workloads than a pass can take.
+func (d *decider) choose(ready []*structs.Workload, n int, now structs.LogTime) []int {
+	order := d.s.Order(d.pub.Snapshot, ready, now)
+	return order[:min(n, len(order))]
+}
+
+// question asks the owner what a pass of a domain would see.
+type question struct {
+	domain structs.PoolName
+	reply  chan<- reply // 1 deep
+}
+
+// reply answers a question.
+type reply struct {
+	known   passContext
+	waiting []*structs.Workload // ready, in flight or blocked, in the order of the queue
+}
+
+func (d *decider) reply(domain structs.PoolName) reply {
+	names := []structs.PoolName{domain}
+	if domain == broker.DomainAll {
+		names = d.broker.Domains()
+	}
+	r := reply{known: d.context(domain, d.now())}
+	for _, name := range names {
+		r.waiting = append(r.waiting, d.broker.Queue(name, 0)...)
+	}
+	return r
+}
+
+// publish makes the metrics visible to other goroutines.
+func (d *decider) publish() {
+	if d.stale = time.Since(d.counted) < countEvery; !d.stale {
+		d.counted, d.metrics.Holding = time.Now(), d.broker.Len()
+	}
+	m := d.metrics
+	entries, queued := d.planner.Depth()
+	m.InFlight = entries + queued + d.flight.passes
+	m.Broker, m.Planner = d.broker.Counters, d.planner.Counters
+	d.s.metrics.Store(&m)
+}
+
+// links shows the newest state that the broker was fed to the broker.
+type links struct{ d *decider }
+
+// DependsOn lists the jobs that a job waits for.
+func (l links) DependsOn(k structs.JobKey) []structs.JobKey {
+	j := l.d.pub.Snapshot.JobByKey(k)
+	if j == nil {
+		return nil
+	}
+	var out []structs.JobKey
+	for i := range j.Depends {
+		out = append(out, j.Depends[i].On(j))
+	}
+	return out
+}
+
+// ChangedAt is when a job changed last; 0 when there is no such job.
+func (l links) ChangedAt(k structs.JobKey) structs.Index {
+	if j := l.d.pub.Snapshot.JobByKey(k); j != nil {
+		return j.ModifyIndex
+	}
+	return 0
+}
+
+// Pending lists the jobs that wait, in no order.
+func Pending(snap *state.Snapshot) (all []*structs.Workload) {
+	for w := range snap.Workloads() {
+		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// anyStrictQueue reports whether there is a queue whose blocked jobs hold back those behind them (structs.BackfillNone). They
+// can do so only in a pass that decides about them as well.
+func anyStrictQueue(snap *state.Snapshot) bool {
+	if snap.SchedulerConfig().Backfill == structs.BackfillNone {
+		return true
+	}
+	for q := range snap.Queues() {
+		if q.Backfill == structs.BackfillNone {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,193 @@
+package decide
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/scheduler/suggest"
+	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// dryRunsMax is how many dry runs compute at a time; further ones wait their turn.
+const dryRunsMax = 2
+
+// dryRunWaiting is how many waiting jobs a dry run looks at, as many as a pass takes.
+const dryRunWaiting = 10_000
+
+// turnstile lets a few in at a time.
+type turnstile chan struct{}
+
+func (t turnstile) enter(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return structs.Errorf(structs.CodeBusy, "too many dry runs at a time: %v", ctx.Err())
+	}
+}
+
+func (t turnstile) tryEnter() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turnstile) leave() { <-t }
+
+// DryRun is a pass about a job as if it were registered. Its plan is thrown away.
+type DryRun struct {
+	s *Service
+
+	// Filled in by Decide.
+	Input  *scheduler.Input // made as the input of passes is, with all that waits in the job's node pool
+	At     int              // place of the job in Input.Pending
+	Plan   scheduler.Plan
+	Report *scheduler.WorkloadReport // of the job; nil when there is nothing to report
+	pol    search.Policy
+}
+
+// NewDryRun waits until a dry run may begin. Close ends it.
+func (s *Service) NewDryRun(ctx context.Context) (*DryRun, error) {
+	if err := s.dryRuns.enter(ctx); err != nil {
+		return nil, err
+	}
+	return &DryRun{s: s}, nil
+}
+
+// Close lets the next dry run begin.
+func (r *DryRun) Close() { r.s.dryRuns.leave() }
+
+// Decide decides about a job at the given state. eval is the evaluation that its registration would make.
+func (r *DryRun) Decide(p *replica.Published, j *structs.Job, eval *structs.Evaluation) {
+	r.Input, r.At = r.s.dryInput(p, j, eval)
+	r.pol = policy.For(p.View.Pool(j.NodePool), r.Input.Config)
+	find := func(rep *scheduler.Report) {
+		for i := range rep.Workloads {
+			if rep.Workloads[i].Key == r.Input.Pending[r.At].Key {
+				r.Report = &rep.Workloads[i]
+			}
+		}
+	}
+	plan, rep := scheduler.Schedule(*r.Input, r.pol)
+	if find(&rep); r.Report == nil { // the budget ended before its turn: decide about it alone
+		alone := *r.Input
+		alone.Pending, alone.Line, alone.Steps = r.Input.Pending[r.At:r.At+1], nil, 0
+		plan, rep = scheduler.Schedule(alone, r.pol)
+		find(&rep)
+	}
+	r.Plan = plan
+}
+
+// Advise looks for what would start the job; nil when too many searches run. w is its queue entry after the run.
+func (r *DryRun) Advise(w *structs.Workload) *suggest.Advice {
+	if !r.s.advisings.tryEnter() {
+		return nil
+	}
+	defer r.s.advisings.leave()
+	load := r.Input.Pending[r.At]
+	if load.Gate == nil {
+		load.Gate = passedOver(w, r.Report.Groups)
+	}
+	advice := suggest.Find(*r.Input, r.pol, load)
+	return &advice
+}
+
+// ask asks the decider what a pass of a domain would see. A server that does not decide answers from the state.
+func (s *Service) ask(domain structs.PoolName) reply {
+	if d := s.decider.Load(); d != nil {
+		answer := make(chan reply, 1)
+		select {
+		case d.inbox.questions <- question{domain, answer}:
+			select {
+			case r := <-answer:
+				return r
+			case <-d.inbox.closed:
+			}
+		default: // the owner is far behind
+		}
+	}
+	p := s.env.Replica.Published()
+	r := reply{known: passContext{pub: p, reservations: reservationsOf(p.Snapshot, domain, s.env.Replica.Now())}}
+	loadContenders(p.Snapshot).fill(&r.known.contenders, domain)
+	for _, w := range Pending(p.Snapshot) {
+		if domain == broker.DomainAll || w.Domain == domain {
+			r.waiting = append(r.waiting, w)
+		}
+	}
+	return r
+}
+
+// dryInput is the input of the pass that would decide about a job, were it submitted at the given state, and the place of
+// the job in it.
+func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.Evaluation) (in *scheduler.Input, at int) {
+	r := s.ask(j.NodePool)
+	r.known.pub = p
+	snap, key, now := p.Snapshot, j.Key(), max(s.env.Replica.Now(), p.Time)
+	var ws []contend.Workload
+	add := func(w contend.Workload) {
+		w.Allocs, w.Rosters = snap.AllocsByJob(w.Key), snap.RostersByJob(w.Key)
+		s.predictor.predict(&w)
+		fillGate(&w, snap, now)
+		ws = append(ws, w)
+	}
+	for _, o := range r.waiting[:min(len(r.waiting), dryRunWaiting)] {
+		w := contend.Workload{Key: structs.JobKey{Namespace: o.Namespace, ID: o.JobID}, Queue: o}
+		if w.Job = snap.JobByKey(w.Key); w.Key == key || w.Job == nil {
+			continue
+		}
+		for _, e := range snap.EvalsByJob(w.Key) {
+			switch {
+			case e.Status == structs.EvalBlocked:
+				w.Blocked = e
+			case e.Status == structs.EvalPending && e.WaitUntil <= now:
+				w.Evals = append(w.Evals, e)
+			}
+		}
+		slices.SortFunc(w.Evals, func(a, b *structs.Evaluation) int {
+			return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+		})
+		if w.Blocked != nil || len(w.Evals) > 0 {
+			add(w)
+		}
+	}
+	own := contend.Workload{Key: key, Job: j, Evals: []*structs.Evaluation{eval}, Queue: dryEntry(snap.Workload(key), snap.JobByKey(key), j, p, now)}
+	if b := own.Queue.BlockedEval; !b.IsZero() {
+		own.Blocked = snap.EvalByID(b)
+	}
+	at = len(ws)
+	add(own)
+	if r.known.flight.HasJob(key) {
+		r.known.flight = model.Overlay{} // a job with a plan in flight is not decided; the newest state will have to do
+	}
+	in = s.input(&r.known, ws, now, uint64(p.Index)<<16)
+	in.Tell, in.Steps = key, passSteps
+	if learns(policy.For(in.View.Pool(j.NodePool), in.Config), ws) {
+		in.History = new(nodeHistory).at(snap)
+	}
+	return in, at
+}
+
+// dryEntry is the queue entry that a job would have: its current one, or one at the end of the line.
+func dryEntry(have *structs.Workload, old, j *structs.Job, p *replica.Published, now structs.LogTime) *structs.Workload {
+	w := structs.Workload{Namespace: j.Namespace, JobID: j.ID, SubmitIndex: p.Index + 1, SubmitTime: now, Held: j.Hold}
+	if have != nil {
+		w = *have
+		if old != nil && old.Hold != j.Hold {
+			w.Held = j.Hold
+		}
+		w.Met = w.Met && old != nil && slices.Equal(old.Depends, j.Depends)
+	}
+	w.Domain, w.Priority, w.Queue = j.NodePool, j.Priority, j.Queue
+	return &w
+}

@@ -1,0 +1,86 @@
+package decide
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// reportsMax bounds the jobs whose reports are kept.
+const reportsMax = 10_000
+
+// reportStore keeps the newest reports of waiting jobs, in memory of the leader only (D23). When it is full, the one kept
+// longest goes.
+type reportStore struct {
+	mu   sync.Mutex
+	jobs map[structs.JobKey][]*structs.GroupReport
+	age  []structs.JobKey // oldest first; may name jobs that are gone from the map
+}
+
+func (r *reportStore) keep(rep *scheduler.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.jobs == nil {
+		r.jobs = map[structs.JobKey][]*structs.GroupReport{}
+	}
+	for i := range rep.Workloads {
+		w := &rep.Workloads[i]
+		if !w.Failed {
+			delete(r.jobs, w.Key)
+			continue
+		}
+		if _, have := r.jobs[w.Key]; !have {
+			r.age = append(r.age, w.Key)
+		}
+		r.jobs[w.Key] = w.Groups
+	}
+	for len(r.jobs) > reportsMax && len(r.age) > 0 {
+		delete(r.jobs, r.age[0])
+		r.age = r.age[1:]
+	}
+	if len(r.age) > 2*reportsMax {
+		r.age = slices.DeleteFunc(r.age, func(k structs.JobKey) bool { _, have := r.jobs[k]; return !have })
+	}
+}
+
+// prune forgets jobs that stopped waiting otherwise: purged, or their queue entry ended.
+func (r *reportStore) prune(d *structs.Delta) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range d.Workloads {
+		if c := &d.Workloads[i]; c.After == nil && c.Before != nil {
+			delete(r.jobs, structs.JobKey{Namespace: c.Before.Namespace, ID: c.Before.JobID})
+		}
+	}
+}
+
+// of returns the newest reports of a job's groups, or nil.
+func (r *reportStore) of(key structs.JobKey) []*structs.GroupReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.jobs[key]
+}
+
+// inputStore keeps the input of the newest pass of each domain, so that an operator can fetch and replay it. The columns
+// in it are shared with the published views, so it costs little more than a pointer.
+type inputStore struct {
+	mu     sync.Mutex
+	newest map[structs.PoolName]*scheduler.Input
+}
+
+func (s *inputStore) keep(domain structs.PoolName, in *scheduler.Input) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		s.newest = map[structs.PoolName]*scheduler.Input{}
+	}
+	s.newest[domain] = in
+}
+
+func (s *inputStore) of(domain structs.PoolName) *scheduler.Input {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest[domain]
+}
