@@ -204,7 +204,7 @@ func TestProgress(t *testing.T) {
 		}
 		srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })
 		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
-		if end := srv.Alloc(id); !strings.Contains(events(end), "somebody asked for it") {
+		if end := srv.Alloc(id); !strings.Contains(events(end), "a user asked for it") {
 			t.Errorf("events %s", events(end))
 		}
 	})

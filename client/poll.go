@@ -54,7 +54,7 @@ func (c *Client) pollLoop(ctx context.Context) {
 			}
 		}
 		wait := bo.next()
-		c.log.Warn("the servers did not tell which allocations belong here; what runs goes on", "error", err, "retry_in", wait.Round(time.Millisecond))
+		c.log.Warn("the servers did not answer which allocations belong here; running allocations continue", "error", err, "retry_in", wait.Round(time.Millisecond))
 		if !pause(ctx, wait) {
 			return
 		}

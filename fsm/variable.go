@@ -95,7 +95,7 @@ func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
 	}
 	for v := range state.Variables.All(x) {
 		if v.KeyID == c.ID {
-			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them anew", c.ID, v.Path, v.Namespace)
+			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them again", c.ID, v.Path, v.Namespace)
 		}
 	}
 	state.SealKeys.Delete(x, c.ID)
@@ -105,12 +105,12 @@ func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
 // applyVariableReseal replaces the sealed items of variables and their key, and no other field.
 func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error {
 	if k := state.SealKeys.Get(x, c.KeyID); k == nil || k.Retired {
-		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed anew with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
+		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed again with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
 	}
 	for i := range c.Variables {
 		r := &c.Variables[i]
 		if len(r.Sealed) == 0 {
-			return structs.Errorf(structs.CodeInvalid, "variable %q is sealed anew without items", r.Path)
+			return structs.Errorf(structs.CodeInvalid, "variable %q is sealed again without items", r.Path)
 		}
 		old := state.Variables.Get(x, structs.VariableKey{Namespace: r.Namespace, Path: r.Path})
 		if old == nil || old.ModifyIndex != r.ModifyIndex || old.KeyID != r.OldKeyID {

@@ -130,7 +130,7 @@ type Owner struct{ UID, GID int }
 // the agent may mount one, and never reach a disk. Repeating it only mounts what a reboot has unmounted.
 func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) error {
 	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
-		return fmt.Errorf("a task cannot be called %q: its directory would be somebody else's", name)
+		return fmt.Errorf("a task cannot be called %q: another directory of the allocation has that name", name)
 	}
 	defer slot(slots)()
 	t := d.Task(name)

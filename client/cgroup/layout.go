@@ -190,7 +190,7 @@ func (m *Manager) prepareV2() error {
 				}
 				hint := ""
 				if errors.Is(err, unix.EBUSY) {
-					hint = " (the group holds processes; run the agent in a group of its own, for example as a systemd unit with Delegate=yes)"
+					hint = " (the group holds processes; run the agent in a separate group, for example as a systemd unit with Delegate=yes)"
 				}
 				return fmt.Errorf("enable controller %s below %s: %w%s", c, p, err, hint)
 			}

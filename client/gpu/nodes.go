@@ -50,7 +50,7 @@ func nodesOf(s *Snapshot, grants []structs.Grant, proc string) ([]driver.DeviceN
 		case dev == nil:
 			return nil, fmt.Errorf("GPU %s is not on this node", g.Instance)
 		case dev.Minor < 0:
-			return nil, fmt.Errorf("the driver does not tell the device file of GPU %s", g.Instance)
+			return nil, fmt.Errorf("the driver does not report the device file of GPU %s", g.Instance)
 		}
 		add(majorNVIDIA, dev.Minor)
 		if mig == nil {
@@ -65,7 +65,7 @@ func nodesOf(s *Snapshot, grants []structs.Grant, proc string) ([]driver.DeviceN
 		} {
 			minor, known := caps[name]
 			if !ok || !known {
-				return nil, fmt.Errorf("the driver does not tell the device file of MIG instance %s (%s)", g.Instance, name)
+				return nil, fmt.Errorf("the driver does not report the device file of MIG instance %s (%s)", g.Instance, name)
 			}
 			add(major, minor)
 		}

@@ -584,7 +584,7 @@ func (n *NVIDIA) take(s *Snapshot) {
 	sort.Slice(s.GPUs, func(i, k int) bool { return s.GPUs[i].Bus < s.GPUs[k].Bus })
 	if n.snapshot == nil && len(s.GPUs) > 0 {
 		if ns, err := os.Readlink("/proc/self/ns/pid"); err == nil && ns != hostPIDs {
-			n.cfg.Log.Warn("the agent runs in a pid namespace of its own, and the driver tells pids of the host: what tasks hold on GPUs cannot be told")
+			n.cfg.Log.Warn("the agent runs in its own pid namespace, and the driver reports pids of the host: the GPU memory of tasks cannot be measured")
 		}
 	}
 	if len(s.Absent) > 0 && n.snapshot == nil {

@@ -212,7 +212,7 @@ func (p *probe) devices() (list []*view, lost int, err error) {
 	none := &view{}
 	n, ok := ask(p, none, countSymbols, p.lib.DeviceGetCount)
 	if !ok {
-		return nil, 0, errors.New("the driver does not tell how many GPUs there are")
+		return nil, 0, errors.New("the driver does not report how many GPUs there are")
 	}
 	for i := range n {
 		d := &view{}

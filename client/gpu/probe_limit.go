@@ -118,7 +118,7 @@ func (p *probe) power(r request) (int64, error) {
 	}
 	v, ok := ask(p, d, []string{"nvmlDeviceGetPowerManagementLimit"}, d.GetPowerManagementLimit)
 	if !ok {
-		return 0, fmt.Errorf("the driver does not tell the power limit of GPU %s", r.UUID)
+		return 0, fmt.Errorf("the driver does not report the power limit of GPU %s", r.UUID)
 	}
 	if r.MW > 0 && int64(v) != r.MW {
 		return 0, fmt.Errorf("the driver has set %d W on GPU %s instead of %d", v/1000, r.UUID, r.MW/1000)

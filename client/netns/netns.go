@@ -98,7 +98,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	if m.state, err = readLeases(m.dir("leases.json")); err != nil {
 		aside := m.dir("leases.json.unreadable")
-		m.log.Error("it is not known any more which allocation has which address; the file is moved aside, and networks are made anew", "error", err, "moved_to", aside)
+		m.log.Error("the addresses of allocations are unknown; the file is moved aside, and networks are set up again", "error", err, "moved_to", aside)
 		if err := os.Rename(m.dir("leases.json"), aside); err != nil {
 			return nil, fmt.Errorf("network: %w", err)
 		}
@@ -169,7 +169,7 @@ func (m *Manager) ready() error {
 	if m.lock == nil {
 		l, err := net.Listen("unix", "@muster-network-"+m.cfg.Bridge)
 		if err != nil {
-			return fmt.Errorf("another agent on this machine uses the bridge network %q; give this one a bridge_network_name and a bridge_network_subnet of its own", m.cfg.Bridge)
+			return fmt.Errorf("another agent on this machine uses the bridge network %q; give this one a different bridge_network_name and bridge_network_subnet", m.cfg.Bridge)
 		}
 		m.lock = l
 	}
@@ -184,7 +184,7 @@ func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 	if w.Bridge {
 		if err := m.ready(); err != nil {
 			if at := m.attached(alloc); at != nil && at.IP != "" && isNamespace(at.Path) {
-				m.log.Warn("the network of an allocation that runs stays as it is", "alloc", alloc, "error", err)
+				m.log.Warn("the network of a running allocation is not changed", "alloc", alloc, "error", err)
 				return at, nil
 			}
 			return nil, err

@@ -148,7 +148,7 @@ func (how manner) run(path string, argv, env []string, stdout, stderr io.Writer)
 			if left == 0 || told {
 				continue
 			}
-			fmt.Fprintf(stderr, "rank %d ended with exit code %d: the other ranks are told to end\n", x.rank, x.code)
+			fmt.Fprintf(stderr, "rank %d ended with exit code %d: ending the other ranks\n", x.rank, x.code)
 			for _, p := range procs {
 				_ = p.Signal(syscall.SIGTERM)
 			}

@@ -50,8 +50,8 @@ func TestRanks(t *testing.T) {
 	}{
 		"each knows its rank": {`echo "$RANK $LOCAL_RANK $SLURM_PROCID $SLURM_LOCALID"; echo bad >&2`, "4: 4 0 4 0|5: 5 1 5 1", "4: bad|5: bad", 0},
 		"one fails, the other is ended": {`if [ $RANK = 5 ]; then sleep 0.2; exit 3; fi; trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done`,
-			"4: told|4: up", "rank 5 ended with exit code 3: the other ranks are told to end", 3},
-		"ended by a signal":       {`[ $RANK = 5 ] || kill -9 $$; sleep 9`, "", "rank 4 ended with exit code 137: the other ranks are told to end", 137},
+			"4: told|4: up", "rank 5 ended with exit code 3: ending the other ranks", 3},
+		"ended by a signal":       {`[ $RANK = 5 ] || kill -9 $$; sleep 9`, "", "rank 4 ended with exit code 137: ending the other ranks", 137},
 		"no end of line":          {`[ $RANK = 5 ] || printf 'no end'`, "4: no end", "", 0},
 		"a bar that moves":        {`[ $RANK = 5 ] || printf '10%%\r50%%\rdone\n'`, "4: done", "", 0},
 		"an empty line is a line": {`[ $RANK = 5 ] || printf 'a\n\nb\n'`, "4: |4: a|4: b", "", 0},

@@ -35,7 +35,7 @@ const (
 // graceDefault bounds a save if the group sets no grace.
 const graceDefault = structs.CheckpointGrace
 
-var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeResize: "its gang goes on with other members", causeRequest: "somebody asked for it"}
+var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeResize: "its gang restarts with other members", causeRequest: "a user asked for it"}
 
 // endCause returns why the allocation is being stopped, if that is a cause for a checkpoint; "" otherwise.
 func (r *Runner) endCause() string {
@@ -156,10 +156,10 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 			"cause", cause, "grace", grace.String()))
 		return false
 	}
-	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s. Waiting up to %s", t.because(cause), how(c), grace),
+	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Notified to save its state because %s: %s. Waiting up to %s", t.because(cause), how(c), grace),
 		"cause", cause, "grace", grace.String()))
 	if err := t.notify(ctx, h, c); err != nil {
-		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
+		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be notified to save its state: %v", err), "error", err.Error()))
 		return false
 	}
 	if c.Signal != "" {
@@ -431,7 +431,7 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 			continue
 		}
 		if !c.Notified() {
-			return nil, structs.Errorf(structs.CodeInvalid, "group %q saves its state when it likes: its checkpoint block names no signal, command or url by which it could be told", r.Alloc().Group)
+			return nil, structs.Errorf(structs.CodeInvalid, "group %q saves its state at times of its choice: its checkpoint block has no signal, command or url to request it", r.Alloc().Group)
 		}
 		n.Tasks, n.How, n.Over, n.Grace = append(n.Tasks, t.name), how(c), c.Signal == "", graceOf(c)
 		if !r.cfg.Agent.Go(func() {
@@ -449,7 +449,7 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 		select {
 		case a := <-answers:
 			if a.err != nil {
-				return nil, structs.Errorf(structs.CodeInvalid, "task %q could not be told to save its state: %v", a.task, a.err)
+				return nil, structs.Errorf(structs.CodeInvalid, "task %q could not be notified to save its state: %v", a.task, a.err)
 			}
 		case <-ctx.Done():
 			n.Over = false
@@ -463,10 +463,10 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 // within ctx. life is the agent's context.
 func (t *task) saveNow(ctx, life context.Context, h driver.Task, c *structs.Checkpoint, told func(error)) {
 	was, at := t.newest(), now()
-	t.note(life, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))
+	t.note(life, event(EventCheckpoint, fmt.Sprintf("Notified to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))
 	err := t.notifyToContinue(ctx, h, c)
 	if err != nil {
-		t.note(life, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
+		t.note(life, event(EventCheckpoint, fmt.Sprintf("Could not be notified to save its state: %v", err), "error", err.Error()))
 	}
 	told(err)
 	if err == nil && (c.Signal == "" || t.awaitNewer(ctx, was, at)) {

@@ -55,7 +55,7 @@ func (r *Runner) regroup(ms []member) {
 			continue
 		}
 		if e := m.epoch(); e != 0 && e != ro.Epoch {
-			ev := event(EventGang, fmt.Sprintf("the gang goes on with %d members (epoch %d: %s)", len(ro.Members), ro.Epoch, ro.Reason), "epoch", fmt.Sprint(ro.Epoch))
+			ev := event(EventGang, fmt.Sprintf("the gang restarts with %d members (epoch %d: %s)", len(ro.Members), ro.Epoch, ro.Reason), "epoch", fmt.Sprint(ro.Epoch))
 			r.mu.Lock()
 			r.again = &ev
 			r.mu.Unlock()

@@ -184,7 +184,7 @@ func (l *lookups) look(ctx context.Context, k lookupKey) (lookup, error) {
 	case code == structs.CodeDenied && k.kind >= ofService:
 		return lookup{}, driver.Permanent(fmt.Errorf("%s of namespace %q may not be looked up by this task", k, k.namespace))
 	case code == structs.CodeDenied:
-		return lookup{}, driver.Permanent(fmt.Errorf("variable %q of namespace %q may not be read by this task: those of its own job may, below nomad/jobs", k.path, k.namespace))
+		return lookup{}, driver.Permanent(fmt.Errorf("variable %q of namespace %q may not be read by this task; it may read those of its job, below nomad/jobs", k.path, k.namespace))
 	case code == structs.CodeInvalid:
 		return lookup{}, driver.Permanent(fmt.Errorf("%s: %w", k, err))
 	default:

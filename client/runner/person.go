@@ -44,7 +44,7 @@ func (x *RunAs) may(name string, u *user.User, by structs.Submitter) error {
 	if x.Allow == nil || slices.ContainsFunc(x.Allow, func(p string) bool { return isUser(p, u, by) }) {
 		return nil
 	}
-	who := "nobody that is known: access control is off"
+	who := "an unknown user: access control is off"
 	if !by.Accessor.IsZero() {
 		who = strconv.Quote(by.Name)
 	}

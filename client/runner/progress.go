@@ -344,7 +344,7 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 		}
 	}()
 	if err := p.t.notifyToContinue(nctx, p.h, c); err != nil && nctx.Err() == nil {
-		p.t.note(ctx, event(EventCheckpoint, "Could not be told to save its state: "+err.Error(), "error", err.Error()))
+		p.t.note(ctx, event(EventCheckpoint, "Could not be notified to save its state: "+err.Error(), "error", err.Error()))
 	}
 }
 

@@ -53,7 +53,7 @@ func (r *Runner) Restart(ctx context.Context, name string, all bool) error {
 	if r.Final() != nil || r.stopReason() != nil {
 		return structs.Errorf(structs.CodeInvalid, "Task not running: allocation %s has ended or is ending", r.id.Short())
 	}
-	if err := r.errSuspended("its tasks would not start again before it goes on"); err != nil {
+	if err := r.errSuspended("its tasks would not start again before it is resumed"); err != nil {
 		return err
 	}
 	e := event(EventRestartSignal, "User requested running tasks to restart", detailRestartReason, "User requested running tasks to restart")
@@ -96,7 +96,7 @@ func (r *Runner) Signal(ctx context.Context, name, sig string) error {
 	if _, err := driver.ParseSignal(sig); err != nil {
 		return structs.Errorf(structs.CodeInvalid, "%v", err)
 	}
-	if err := r.errSuspended("a signal would not be heard before it goes on"); err != nil {
+	if err := r.errSuspended("a signal would not arrive before it is resumed"); err != nil {
 		return err
 	}
 	tasks := r.tasks

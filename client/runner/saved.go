@@ -94,7 +94,7 @@ func rightsOf(status string) (w whose, err error) {
 		}
 	}
 	if w.uid < 0 || w.gid < 0 {
-		return w, errors.New("the process tells no rights")
+		return w, errors.New("the user or group of the process is unknown")
 	}
 	return w, nil
 }

@@ -198,7 +198,7 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 		return
 	}
 	stood := max(0, now().Sub(since))
-	e := event(EventResumed, fmt.Sprintf("Goes on after %s", stood.Round(time.Millisecond)), "suspended", stood.String())
+	e := event(EventResumed, fmt.Sprintf("Resumed after %s", stood.Round(time.Millisecond)), "suspended", stood.String())
 	switch sus := t.r.Alloc().Suspension; {
 	case why != "":
 		e.Message += " " + why

@@ -188,7 +188,7 @@ func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (d
 		t.r.log.Warn("cannot find out about a task that was running", "task", t.name, "error", err)
 		if !warned {
 			warned = true
-			t.note(ctx, event(EventDriverFailure, "The driver cannot tell whether the task still runs: "+err.Error()))
+			t.note(ctx, event(EventDriverFailure, "The driver does not know whether the task still runs: "+err.Error()))
 		}
 		if !sleep(ctx, bo.next()) {
 			return nil, ctx.Err()

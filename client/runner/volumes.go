@@ -28,7 +28,7 @@ func mountVolumes(_ context.Context, a *attempt) error {
 		return nil
 	}
 	if m, ok := a.driver.(driver.VolumeMounter); !ok || !m.MountsVolumes() {
-		return driver.Permanent(fmt.Errorf("tasks of driver %q see the node as it is: volumes cannot be mounted for them", a.spec.Driver))
+		return driver.Permanent(fmt.Errorf("tasks of driver %q see the node's own file system: volumes cannot be mounted for them", a.spec.Driver))
 	}
 	node, g := a.task.r.cfg.Host.Node(), a.task.r.group()
 	for i, raw := range a.spec.VolumeMounts {

@@ -63,7 +63,7 @@ func Open(dir, exe string) (*Client, error) {
 	if st, err := os.Lstat(dir); err != nil {
 		return nil, err
 	} else if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("supervisor directory %s belongs to uid %d, want %d: whoever owns it controls the tasks", dir, sys.Uid, os.Geteuid())
+		return nil, fmt.Errorf("supervisor directory %s belongs to uid %d, want %d: its owner controls the tasks", dir, sys.Uid, os.Geteuid())
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, err

@@ -175,7 +175,7 @@ func (o *aclTokenOptions) self(ctx context.Context, _ []string) error {
 
 func newTokenUpdate(e *env) *cobra.Command {
 	o := &aclTokenOptions{env: e}
-	c := e.verb("update [options] ACCESSOR", "Change a token", "Change a token. What is not named stays as it is.", `muster acl token update -policy readers 8ba85cef-26dc-4bd2-9c7e-3b0a1e2f4d5c`, 1, 1, o.update)
+	c := e.verb("update [options] ACCESSOR", "Change a token", "Change a token. Settings without a flag keep their values.", `muster acl token update -policy readers 8ba85cef-26dc-4bd2-9c7e-3b0a1e2f4d5c`, 1, 1, o.update)
 	o.flags(c)
 	return c
 }

@@ -472,7 +472,7 @@ func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	if a.TLS() {
 		url = "https://" + a.HTTPAddr()
 	}
-	access := "open: no ACL, no TLS; whoever reaches it may run programs here"
+	access := "open: no ACL, no TLS; anyone who reaches it may run programs here"
 	switch {
 	case a.ACL() && a.TLS():
 		access = "ACL tokens and TLS are demanded"

@@ -18,7 +18,7 @@ type allocStopOptions struct {
 
 func newAllocStop(e *env) *cobra.Command {
 	o := &allocStopOptions{env: e}
-	c := e.verb("stop [options] ALLOCATION", "Stop an allocation; its job places it anew", "", `
+	c := e.verb("stop [options] ALLOCATION", "Stop an allocation; its job places another", "", `
 muster alloc stop 8ba85cef
 muster alloc stop -detach 8ba85cef`, 1, 1, o.run)
 	o.form.flags(c)

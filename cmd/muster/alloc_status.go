@@ -110,7 +110,7 @@ func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocati
 	for _, s := range []struct {
 		key  string
 		what *wire.SavedCheckpoint
-	}{{"Checkpoint", al.Checkpoint}, {"Goes On From", al.ResumeFrom}} {
+	}{{"Checkpoint", al.Checkpoint}, {"Resumes From", al.ResumeFrom}} {
 		if s.what != nil {
 			add(s.key, o.saved(s.what))
 		}

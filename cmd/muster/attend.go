@@ -105,7 +105,7 @@ func (w *waiting) passing(err error) bool {
 	}
 	if !w.away {
 		w.away = true
-		w.hint("No answer from the cluster (%v); the job goes on, and this command tries again", err)
+		w.hint("No answer from the cluster (%v); the job keeps running, and this command tries again", err)
 	}
 	return true
 }
@@ -194,7 +194,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		case canceled && notFound(err):
 			return exitCode(x.sig.code())
 		default:
-			return errors.Join(err, errors.New("the job goes on: muster job logs -all -f "+*job.ID))
+			return errors.Join(err, errors.New("the job keeps running: muster job logs -all -f "+*job.ID))
 		}
 		for _, s := range list {
 			x.seen.Store(s.ID, s.ClientStatus)

@@ -18,7 +18,7 @@ type configValidateOptions struct{ *env }
 func newConfigValidate(e *env) *cobra.Command {
 	o := &configValidateOptions{env: e}
 	return e.verb("validate FILE|DIR...", "Check configuration files without starting an agent",
-		"Read configuration files as `muster agent -config` would, the later over the earlier, and tell what is wrong with them, with file, line and column.\nNothing is started, bound or written. Exits with 1 when an agent would not start. Whether the operator's commands (client.hooks) are there is checked by each agent when it starts: this machine may be another.",
+		"Read configuration files as `muster agent -config` would, the later over the earlier, and print their errors with file, line and column.\nNothing is started, bound or written. Exits with 1 when an agent would not start. Whether the operator's commands (client.hooks) are there is checked by each agent when it starts: this machine may be a different one.",
 		`muster config validate /etc/muster.d`, 1, -1, o.run)
 }
 

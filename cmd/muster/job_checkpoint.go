@@ -22,8 +22,8 @@ type jobCheckpointOptions struct {
 
 func newJobCheckpoint(e *env) *cobra.Command {
 	o := &jobCheckpointOptions{env: e}
-	c := e.verb("checkpoint [options] JOB", "Tell what runs of a job to save its state now",
-		"Tell the running allocations of a job to save their state now, by the signal, command or url of their checkpoint block,\nand wait until new checkpoints are seen: at most as long as the block's grace. The job goes on.", `
+	c := e.verb("checkpoint [options] JOB", "Ask the running tasks of a job to save their state now",
+		"Ask the running allocations of a job to save their state now, by the signal, command or url of their checkpoint block,\nand wait for new checkpoints, at most for the block's grace. The job keeps running.", `
 muster job checkpoint train
 muster job checkpoint -rank 0 train      # only where rank 0 runs
 muster job checkpoint -detach train      # do not wait for the checkpoints
@@ -74,11 +74,11 @@ func (o *jobCheckpointOptions) run(ctx context.Context, args []string) error {
 	for _, s := range resp.Allocations {
 		if s.over = !s.Told; s.over {
 			failed++
-			said(s, "not told: %s", s.Error)
+			said(s, "not notified: %s", s.Error)
 			continue
 		}
 		grace = max(grace, time.Duration(s.Grace))
-		said(s, "told by %s", s.How)
+		said(s, "notified by %s", s.How)
 	}
 	if o.wait > 0 {
 		grace = o.wait

@@ -23,7 +23,7 @@ muster job eval example
 muster job eval -force-reschedule example   # place failed allocations elsewhere now`, 1, 1, o.run)
 	o.form.flags(c)
 	f := c.Flags()
-	f.BoolVar(&o.forceReschedule, "force-reschedule", false, "place failed allocations again now, whatever their reschedule policy says")
+	f.BoolVar(&o.forceReschedule, "force-reschedule", false, "place failed allocations again now, regardless of their reschedule policy")
 	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
 	return e.complete(c, "jobs")

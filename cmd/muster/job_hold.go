@@ -26,7 +26,7 @@ func (e *env) workVerb(action, done, short, example string) *cobra.Command {
 
 func newJobHold(e *env) *cobra.Command {
 	return e.workVerb("hold", "is on hold", "Place nothing more of a job until it is released", `
-muster job hold example   # what runs goes on, nothing more starts`)
+muster job hold example   # running allocations continue, no more start`)
 }
 
 func newJobRelease(e *env) *cobra.Command {

@@ -168,7 +168,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 	for _, v := range o.file.varFiles {
 		flags = append(flags, fmt.Sprintf(" -var-file=%q", v))
 	}
-	o.printf("Submit exactly this, refused if somebody changes the job in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
+	o.printf("Submit exactly this, refused if the job changes in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
 }
 
 // waits prints what prevents placement, in the words of job why.

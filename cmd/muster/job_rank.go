@@ -240,7 +240,7 @@ type jobExecOptions struct {
 
 func newJobExec(e *env) *cobra.Command {
 	o := &jobExecOptions{allocExecOptions: allocExecOptions{env: e, rank: -1}}
-	c := e.verb("exec [options] JOB COMMAND [ARGUMENT...]", "Run a command beside a rank of a job",
+	c := e.verb("exec [options] JOB COMMAND [ARGUMENT...]", "Run a command next to a rank of a job",
 		"Run a command inside the task of a job, on the node of a rank and with its variables. Without -rank it is rank 0 of a\ngang, or one allocation of any other job. Its exit code becomes this command's.", `
 muster job exec -rank 3 train nvidia-smi
 muster job exec -it train /bin/sh`, 2, -1, o.run)

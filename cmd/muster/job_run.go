@@ -33,7 +33,7 @@ The exit code is 0 when everything was placed, 2 when not everything was, 1 on e
 fail while they start.`, `
 muster job run example.muster.hcl
 muster job run -detach -var version=2 web.hcl
-muster job run -check-index 42 web.hcl    # only if nobody changed it since the plan
+muster job run -check-index 42 web.hcl    # only if it has not changed since the plan
 curl -s example.com/job.hcl | muster job run -`, 1, 1, o.run)
 	o.form.template(c)
 	o.file.flags(c)

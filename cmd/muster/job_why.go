@@ -122,7 +122,7 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if s := w.Suspended; s != nil {
 		text := "for " + span(o.now().Sub(time.Unix(0, s.Since)))
 		if s.Allocs > 0 {
-			text += ": " + plural(s.Allocs, "allocation") + " standing still"
+			text += ": " + plural(s.Allocs, "allocation") + " suspended"
 		}
 		if s.Frozen < s.Allocs {
 			text += fmt.Sprintf(" (%d so far)", s.Frozen)

@@ -19,7 +19,7 @@ type versionOptions struct {
 
 func newVersion(e *env) *cobra.Command {
 	o := &versionOptions{env: e}
-	c := e.verb("version [options]", "Tell the version of this program", "", `
+	c := e.verb("version [options]", "Print the version of this program", "", `
 muster version
 muster version -json`, 0, 0, o.run)
 	o.form.flags(c)
@@ -79,7 +79,7 @@ type statusOptions struct {
 
 func newStatus(e *env) *cobra.Command {
 	o := &statusOptions{env: e}
-	c := e.verb("status [options] [ID]", "Show whatever an id means", "Show the job, allocation, node or evaluation that an id (or the beginning of one) means; without one, list jobs.", `
+	c := e.verb("status [options] [ID]", "Show the object with an id", "Show the job, allocation, node or evaluation that an id (or the beginning of one) means; without one, list jobs.", `
 muster status
 muster status example
 muster status 8ba85cef`, 0, 1, o.run)

@@ -55,7 +55,7 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 	p.allocs = map[string]string{}
 	err := p.run(ctx, evalID)
 	if err != nil && ctx.Err() != nil {
-		p.hint("\nDetached: the cluster goes on without this command.")
+		p.hint("\nDetached: the cluster continues without this command.")
 		if p.jobID != "" {
 			p.hint("Follow it with:  muster job status %s   or   muster job why %s", p.jobID, p.jobID)
 		} else {
@@ -209,7 +209,7 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 		}
 		switch {
 		case !known && a.CreateIndex < ev.CreateIndex:
-			p.step("Allocation %q on node %q goes on, group %q", p.cut(a.ID), node, a.TaskGroup)
+			p.step("Allocation %q on node %q keeps running, group %q", p.cut(a.ID), node, a.TaskGroup)
 		case !known:
 			p.step("Allocation %q placed on node %q, group %q", p.cut(a.ID), node, a.TaskGroup)
 			if a.ClientStatus != "pending" {

@@ -29,7 +29,7 @@ type nodeEligibilityOptions struct {
 
 func newNodeEligibility(e *env) *cobra.Command {
 	o := &nodeEligibilityOptions{env: e}
-	c := e.verb("eligibility [options] NODE", "Let a node get new work, or not", "Let a node get new work, or not. What runs there goes on.", `
+	c := e.verb("eligibility [options] NODE", "Let a node get new work, or not", "Let a node get new work, or not. Running allocations continue.", `
 muster node eligibility -disable 46f1c6c4
 muster node eligibility -enable -self`, 0, 1, o.run)
 	o.form.flags(c)

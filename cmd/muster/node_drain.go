@@ -177,7 +177,7 @@ func b2i(b bool) int {
 func (o *nodeDrainOptions) watch(ctx context.Context, a *api, n *wire.Node) error {
 	err := o.follow(ctx, a, n)
 	if err != nil && ctx.Err() != nil {
-		o.hint("\nDetached: the drain goes on. Follow it with:  muster node drain -monitor %s", shortID(n.ID, false))
+		o.hint("\nDetached: the drain continues. Follow it with:  muster node drain -monitor %s", shortID(n.ID, false))
 		return exitCode(130)
 	}
 	return err

@@ -56,7 +56,7 @@ func newNodesim(e *env) *cobra.Command {
 	f.StringVar(&o.tls.CA, "ca-file", "", "PEM file of the CA; with it, TLS is spoken")
 	f.StringVar(&o.tls.Cert, "cert-file", "", "PEM file of a client certificate")
 	f.StringVar(&o.tls.Key, "key-file", "", "PEM file of its key")
-	f.StringVar(&o.debug, "debug-addr", "", "serve Go's profiles of this process at http://HOST:PORT/debug/pprof/, to anybody who reaches it")
+	f.StringVar(&o.debug, "debug-addr", "", "serve Go's profiles of this process at http://HOST:PORT/debug/pprof/, to anyone who reaches it")
 	f.StringVar(&o.logLevel, "log-level", "WARN", "TRACE, DEBUG, INFO, WARN, ERROR or OFF")
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return runNodesim(cmd.Context(), e, o) }
 	return c

@@ -217,7 +217,7 @@ muster operator api /v1/validate/job < job.json`, 1, 1, o.run)
 	f.StringVarP(&o.method, "method", "X", "", "method; GET unless there is a body, then PUT")
 	f.StringVar(&o.filter, "filter", "", "filter expression")
 	f.StringArrayVarP(&o.headers, "header", "H", nil, "a further header, as 'Name: value'; may be repeated")
-	f.BoolVar(&o.verbose, "verbose", false, "tell the request on stderr")
+	f.BoolVar(&o.verbose, "verbose", false, "print the request to stderr")
 	return c
 }
 

@@ -125,7 +125,7 @@ var schedulerFlags = []struct{ name, help string }{
 
 func newSchedulerSet(e *env) *cobra.Command {
 	o := &schedulerSetOptions{env: e, set: map[string]*string{}}
-	c := e.verb("set-config [options]", "Change the scheduler configuration", "Change the scheduler configuration. What is not named stays as it is.", `
+	c := e.verb("set-config [options]", "Change the scheduler configuration", "Change the scheduler configuration. Settings without a flag keep their values.", `
 muster operator scheduler set-config -scheduler-algorithm spread
 muster operator scheduler set-config -score-weights cost=40,load=default
 muster operator scheduler set-config -preempt-batch-scheduler=true -check-index 12`, 0, 0, o.run)
@@ -197,7 +197,7 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	if !resp.Updated {
-		return errors.New("the configuration was changed by somebody else in between; look at it and try again")
+		return errors.New("the configuration was changed in between; look at it and try again")
 	}
 	o.println("Scheduler configuration updated")
 	return nil
@@ -246,7 +246,7 @@ func (o *autopilotOptions) get(ctx context.Context, _ []string) error {
 
 func newAutopilotSet(e *env) *cobra.Command {
 	o := &autopilotOptions{env: e}
-	c := e.verb("set-config [options]", "Change the autopilot configuration", "Change the autopilot configuration. What is not named stays as it is.", `
+	c := e.verb("set-config [options]", "Change the autopilot configuration", "Change the autopilot configuration. Settings without a flag keep their values.", `
 muster operator autopilot set-config -cleanup-dead-servers=false
 muster operator autopilot set-config -last-contact-threshold 500ms -min-quorum 3`, 0, 0, o.put)
 	o.form.flags(c)
@@ -312,7 +312,7 @@ func (o *autopilotOptions) put(ctx context.Context, _ []string) error {
 		return err
 	}
 	if !updated {
-		return errors.New("the configuration was changed by somebody else in between; look at it and try again")
+		return errors.New("the configuration was changed in between; look at it and try again")
 	}
 	o.println("Autopilot configuration updated")
 	return nil

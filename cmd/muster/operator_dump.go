@@ -66,7 +66,7 @@ func (o *dumpOptions) dump(ctx context.Context, args []string) error {
 
 func newSchedulerReplay(e *env) *cobra.Command {
 	o := &dumpOptions{env: e}
-	c := e.verb("replay [options] FILE", "Decide again what was saved by dump", "Decide again what `muster operator scheduler dump` saved, and tell what came out. No agent is asked; the same file always\ngives the same plan.", `
+	c := e.verb("replay [options] FILE", "Decide again what was saved by dump", "Decide again what `muster operator scheduler dump` saved, and print the result. No agent is asked; the same file always\ngives the same plan.", `
 muster operator scheduler replay decision.bin
 muster operator scheduler replay -json decision.bin`, 1, 1, o.replay)
 	o.form.flags(c)

@@ -17,8 +17,8 @@ type predictionsOptions struct {
 
 func newSchedulerPredictions(e *env) *cobra.Command {
 	o := &predictionsOptions{env: e}
-	c := e.verb("predictions [options]", "Show how right predicted run times were",
-		"Show how right the run times were that the scheduler predicted, of the batch work that ended last: about 8,000 to\n16,000 jobs, as far as they are kept. It plans with them: the order of the queue, promises and backfilling.", `
+	c := e.verb("predictions [options]", "Show how accurate predicted run times were",
+		"Show how accurate the scheduler's predicted run times were, for the newest 8,000 to 16,000 ended batch jobs that are kept.\nThe scheduler plans with them: the order of the queue, reservations and backfilling.", `
 muster operator scheduler predictions
 muster operator scheduler predictions -json`, 0, 0, o.run)
 	o.form.flags(c)

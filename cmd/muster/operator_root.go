@@ -67,7 +67,7 @@ func newRootKeyRotate(e *env) *cobra.Command {
 	c := e.verb("rotate [options]", "Encrypt variables with a new key", "Make a new key on all servers and encrypt with it what is written from now on. Earlier variables keep their key unless -full is given.", `
 muster operator root keyring rotate
 muster operator root keyring rotate -full`, 0, 0, o.rotate)
-	c.Flags().BoolVar(&o.full, "full", false, "also encrypt anew, in the background, all variables that there are")
+	c.Flags().BoolVar(&o.full, "full", false, "also encrypt all existing variables again, in the background")
 	o.form.flags(c)
 	return c
 }
@@ -90,7 +90,7 @@ func (o *rootKeyOptions) rotate(ctx context.Context, _ []string) error {
 		o.printf("Key %s is the active one\n", resp.Key.KeyID)
 	}
 	if o.full {
-		o.hint("variables are encrypted anew in the background: muster operator root keyring list shows how many are left under each key")
+		o.hint("variables are encrypted again in the background: muster operator root keyring list shows how many are left under each key")
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (o *snapshotOptions) save(ctx context.Context, args []string) error {
 
 func newSnapshotInspect(e *env) *cobra.Command {
 	o := &snapshotOptions{env: e}
-	c := e.verb("inspect [options] FILE", "Check a snapshot file and tell about it", "Check a snapshot file and tell about it. No agent is asked.", `
+	c := e.verb("inspect [options] FILE", "Check a snapshot file and print what it is", "Check a snapshot file and print what it is. No agent is asked.", `
 muster operator snapshot inspect backup.snap
 muster operator snapshot inspect -json backup.snap`, 1, 1, o.inspect)
 	o.form.flags(c)

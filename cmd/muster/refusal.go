@@ -130,11 +130,11 @@ func slotText(r structs.Refusal) string {
 func cure(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionSuspended:
-		return "somebody resumes it (muster job resume)"
+		return "a user resumes it (muster job resume)"
 	case structs.DimensionPower:
 		return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
 	case structs.DimensionPowerUnknown:
-		return "the pool has no budget, or their driver tells a limit"
+		return "the pool has no budget, or their driver reports a limit"
 	case structs.DimensionOwnReservation, structs.DimensionPreemptCost:
 		return ""
 	case structs.DimensionQueueOrder:
@@ -142,7 +142,7 @@ func cure(r structs.Refusal) string {
 	}
 	switch r.Code {
 	case structs.ReasonHeld:
-		return "somebody releases it (muster job release)"
+		return "a user releases it (muster job release)"
 	case structs.ReasonQuota:
 		if r.Holder.Kind == structs.HolderQuota {
 			return "others of its namespaces end, or the quota is raised (muster quota apply)"

@@ -244,7 +244,7 @@ func endedBy(s *wire.AllocationListStub) string {
 	case s.ClientStatus == "failed" && s.ClientDescription != "":
 		return s.ClientDescription
 	case exitOf(s) != 0:
-		return "it was stopped: " + cmp.Or(s.DesiredDescription, "somebody stopped the job")
+		return "it was stopped: " + cmp.Or(s.DesiredDescription, "a user stopped the job")
 	}
 	return ""
 }
@@ -276,7 +276,7 @@ func newRun(e *env) *cobra.Command {
 	o.flags(c.Flags())
 	c.Use = "run [options] FILE | -- COMMAND [ARGUMENT...]"
 	c.Short = "Run a command on the cluster, or submit a job file"
-	c.Long = `With a command after "--": run it on nodes of the cluster as a job of its own and print what it writes. Its exit code becomes
+	c.Long = `With a command after "--": run it on nodes of the cluster as a separate job and print what it writes. Its exit code becomes
 this command's (of several nodes that of the first to fail); its standard input is empty. Ctrl-C cancels the job and waits for its
 end, a second one does not wait; so does the end of the terminal, unless nohup is in front. When this command is killed or its
 machine is gone, the job goes on: muster job logs -f JOB. -output prints the job instead, -detach only submits it.
@@ -321,7 +321,7 @@ muster run example.muster.hcl`)
 // newShell is `muster shell`: a terminal on a node of the cluster, until it is closed.
 func newShell(e *env) *cobra.Command {
 	o := &adhoc{env: e}
-	c := e.verb("shell [options] [COMMAND [ARGUMENT...]]", "Open a shell on a node with what it asks for",
+	c := e.verb("shell [options] [COMMAND [ARGUMENT...]]", "Open a shell on a node with the requested resources",
 		"Take GPUs, processor and memory of a node, open a shell (or a command) there with a terminal, and give them back when it\nends. Its exit code becomes this command's.", `
 muster shell -gpus 1
 muster shell -gpus H100:2 -time 4h -- /bin/bash -l`, 0, -1, func(ctx context.Context, args []string) error {

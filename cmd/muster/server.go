@@ -149,7 +149,7 @@ type serverForceLeaveOptions struct {
 
 func newServerForceLeave(e *env) *cobra.Command {
 	o := &serverForceLeaveOptions{env: e}
-	c := e.verb("force-leave [options] NAME", "Mark a failed member as left", "Mark a failed member as left, so that nobody tries to reach it again. A member that is alive joins again.", `
+	c := e.verb("force-leave [options] NAME", "Mark a failed member as left", "Mark a failed member as left, so that no member tries to reach it again. A member that is alive joins again.", `
 muster server force-leave server-2.global
 muster server force-leave -prune server-2.global`, 1, 1, o.run)
 	c.Flags().BoolVar(&o.prune, "prune", false, "forget it altogether")

@@ -32,7 +32,7 @@ func newSim(e *env) *cobra.Command {
 		fmt.Fprintf(&about, "\n  %-8s %s", f.Name(), f.About())
 	}
 	c := e.verb("sim [options]", "Replay a trace on a simulated cluster",
-		"Replay a trace of jobs in virtual time through the scheduler of a cluster, under one policy or several, and tell what would have\ncome of it: waits, completion times, slowdowns, utilisation, fragmentation, fairness. No agent is asked.\n\nA policy is default (a cluster that nobody configured), the name of a published one, or an order, a backfilling, a placement and a\nrule of preemption joined by +, such as fair+easy+fgd.\n\nRows of a trace may be in any order. Formats of traces (guessed unless -format is given):"+about.String(), `
+		"Replay a trace of jobs in virtual time through the scheduler of a cluster, under one policy or several, and print the\noutcome: waits, completion times, slowdowns, utilisation, fragmentation, fairness. No agent is asked.\n\nA policy is default (a cluster with default settings), the name of a published one, or an order, a backfilling, a placement and a\nrule of preemption joined by +, such as fair+easy+fgd.\n\nRows of a trace may be in any order. Formats of traces (guessed unless -format is given):"+about.String(), `
 muster sim -trace jobs.csv -nodes 8x8 -policy default,fair+easy
 muster sim -trace jobs.csv -nodes 1000x8xH100-80GiB -policy default -html report.html
 muster sim -trace jobs.csv -nodes 8x8 -mtbf 720h -mttr 2h -checkpoint 30m
@@ -51,7 +51,7 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.DurationVar(&o.MTTR, "mttr", time.Hour, "mean time to repair of a node")
 	f.Float64Var(&o.EstimateError, "estimate-error", 0, "let submitters' estimates be the run time times e^(x N(0,1))")
 	f.DurationVar(&o.Checkpoint, "checkpoint", 0, "work since the last checkpoint is lost at preemption and failure; 0: nothing is lost; below 0: all")
-	f.DurationVar(&o.RestartCost, "restart-cost", 0, "what resumed work needs before it goes on")
+	f.DurationVar(&o.RestartCost, "restart-cost", 0, "the restart cost of resumed work")
 	f.BoolVar(&o.Notice, "notice", false, "victims of preemption hold on for their grace")
 	f.BoolVar(&o.Preemptible, "preemptible", false, "every job may be preempted")
 	f.IntVar(&o.Parallel, "parallel", max(1, runtime.NumCPU()), "policies at a time")

@@ -22,8 +22,8 @@ type suspendVerb struct {
 
 func newJobSuspend(e *env) *cobra.Command {
 	o := &suspendVerb{env: e}
-	return o.command("suspend [options] JOB", "Let what runs of a job stand still in its place",
-		"Let what runs of a job stand still in its place until it is resumed, and place nothing more of it meanwhile. Its processes keep their memory and what they were granted: GPUs, their memory, memory and cores stay the job's and are charged, and CPU is not given to others. Time that it stands still does not count against its wall-clock limit.", `
+	return o.command("suspend [options] JOB", "Suspend a job's running allocations in place",
+		"Suspend a job's running allocations in place until the job is resumed, and place no more of it meanwhile. Its processes keep their memory and their allocated resources: GPUs, GPU memory, memory and cores stay the job's and are charged, and CPU is not given to others. The time of the suspension does not count against its wall-clock limit.", `
 muster job suspend train
 muster job suspend -reason "the file server is down" train
 muster job resume train`, "jobs")
@@ -37,8 +37,8 @@ muster job resume train`, "jobs")
 
 func newAllocSuspend(e *env) *cobra.Command {
 	o := &suspendVerb{env: e, alloc: true}
-	return o.command("suspend [options] ALLOCATION", "Let an allocation stand still in its place",
-		"Let an allocation stand still in its place until it is resumed; of a gang, all its members. It keeps what it was granted, and is charged for it.", `
+	return o.command("suspend [options] ALLOCATION", "Suspend an allocation in place",
+		"Suspend an allocation in place until it is resumed; of a gang, all its members. It keeps its resources, and is charged for them.", `
 muster alloc suspend 8ba85cef
 muster alloc resume 8ba85cef`, "allocs")
 }
@@ -53,7 +53,7 @@ func (o *suspendVerb) command(use, short, long, example, what string) *cobra.Com
 	c := o.verb(use, short, long, example, 1, 1, o.run)
 	o.form.flags(c)
 	if !o.resume {
-		c.Flags().StringVar(&o.reason, "reason", "", "why, for whoever looks at it")
+		c.Flags().StringVar(&o.reason, "reason", "", "the reason, shown to users who look at it")
 	}
 	return o.complete(c, what)
 }

@@ -60,7 +60,7 @@ muster var put @db.hcl`, 1, -1, func(ctx context.Context, args []string) error {
 	})
 	c.Flags().StringVar(&o.in, "in", "", "what the file is in, json or hcl (default: by its name and content)")
 	c.Flags().StringVar(&o.checkIndex, "check-index", "", "write only if the variable was last changed at this `index`; 0: if it does not exist")
-	c.Flags().BoolVar(&o.force, "force", false, "replace the variable whatever it is now")
+	c.Flags().BoolVar(&o.force, "force", false, "replace the variable regardless of its current version")
 	o.forms(c, "none")
 	c.ValidArgsFunction = nil
 	return c
@@ -256,7 +256,7 @@ muster var get -out json app/db`, 1, 1, func(ctx context.Context, args []string)
 		_, err = io.WriteString(o.env.out, text)
 		return err
 	})
-	c.Flags().StringVar(&o.item, "item", "", "print the value of this `key` alone, without a line break of its own")
+	c.Flags().StringVar(&o.item, "item", "", "print the value of this `key` alone, without a line break")
 	o.forms(c, "table")
 	return c
 }

@@ -239,5 +239,5 @@ General options:
 
 {{.}}
 {{end}}{{if .HasAvailableSubCommands}}
-"{{.CommandPath}} COMMAND -help" tells more about a command.
+"{{.CommandPath}} COMMAND -help" shows more about a command.
 {{end}}`

@@ -94,7 +94,7 @@ func TestElastic(t *testing.T) {
 		if a.ID != first.ID && (a.DesiredStatus != "stop" || len(told) != 1 || !strings.Contains(told[0], "it is preempted")) {
 			t.Errorf("%s was given back, and is to %s; it was told %q", a.Name, a.DesiredStatus, told)
 		}
-		if a.ID == first.ID && (len(told) == 0 || !strings.Contains(told[len(told)-1], "goes on with other members")) {
+		if a.ID == first.ID && (len(told) == 0 || !strings.Contains(told[len(told)-1], "restarts with other members")) {
 			t.Errorf("the member that grew and shrank was told %q", told)
 		}
 	}

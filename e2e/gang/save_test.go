@@ -33,7 +33,7 @@ func TestSaveByHand(t *testing.T) {
 		}
 	}
 	out, err = c.muster("job", "checkpoint", "train")
-	if err != nil || strings.Count(out, "told by signal SIGUSR1") != 2 || strings.Count(out, ", 100 B in ${NOMAD_ALLOC_DIR}/data/s1") != 2 {
+	if err != nil || strings.Count(out, "notified by signal SIGUSR1") != 2 || strings.Count(out, ", 100 B in ${NOMAD_ALLOC_DIR}/data/s1") != 2 {
 		t.Fatalf("job checkpoint: %v\n%s", err, out)
 	}
 	out, err = c.muster("job", "checkpoint", "-json", "-rank", "5", "train")
@@ -58,7 +58,7 @@ func TestSaveByHand(t *testing.T) {
 	for _, a := range c.running("train", 2) { // it went on, with two of one member and one of the other
 		told := 0
 		for _, e := range a.TaskStates["main"].Events {
-			if e.Type == "Checkpoint" && strings.Contains(e.DisplayMessage, "somebody asked for it") {
+			if e.Type == "Checkpoint" && strings.Contains(e.DisplayMessage, "a user asked for it") {
 				told++
 			}
 		}

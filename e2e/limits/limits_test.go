@@ -266,7 +266,7 @@ func TestLimits(t *testing.T) {
 	t.Run("more open files than allowed", func(t *testing.T) {
 		id := n.run(t, "fds", 10, task{name: "hog", args: []string{"fds"}, config: fmt.Sprintf("nofile_limit = %d", nofile+1), resources: small})
 		if a := n.until(t, id, 60*time.Second, "failed"); !strings.Contains(events(a), "nofile_limit") {
-			t.Errorf("the reason is not told: %s", events(a))
+			t.Errorf("the reason is not reported: %s", events(a))
 		}
 	})
 	t.Run("disk", func(t *testing.T) {

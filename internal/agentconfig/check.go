@@ -98,7 +98,7 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 		if s.BootstrapExpect < 0 || s.BootstrapExpect > 9 {
 			fail("server.bootstrap_expect", "%d: want 1 to 9, the number of servers that found the cluster together (3 or 5 is usual)", s.BootstrapExpect)
 		} else if s.BootstrapExpect == 0 && !c.Dev && len(s.ServerJoin.StartJoin)+len(s.ServerJoin.RetryJoin) == 0 {
-			c.warn(c.at("server"), "this server neither founds a cluster (server.bootstrap_expect) nor knows one to join (server_join): it waits until it is told with `muster server join`")
+			c.warn(c.at("server"), "this server has neither server.bootstrap_expect nor server_join: it waits for `muster server join`")
 		} else if s.BootstrapExpect == 2 || s.BootstrapExpect > 2 && s.BootstrapExpect%2 == 0 {
 			c.warn(c.at("server.bootstrap_expect"), "an even number of servers (%d) survives no more failures than %d", s.BootstrapExpect, s.BootstrapExpect-1)
 		}
@@ -457,7 +457,7 @@ func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 		case ip.IsUnspecified():
 			got, err := o.DefaultIP()
 			if err != nil {
-				fail("advertise."+p.key, "is needed: %s listens on all addresses and the one to tell others cannot be found: %v", p.key, err)
+				fail("advertise."+p.key, "is needed: %s listens on all addresses and the one to advertise cannot be found: %v", p.key, err)
 				continue
 			}
 			*p.outPublic = net.JoinHostPort(got, strconv.Itoa(p.port))
@@ -469,10 +469,10 @@ func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 		return
 	}
 	if c.Insecure {
-		c.warn(c.at("insecure"), "INSECURE: %s without %s; whoever reaches it may run programs here", strings.Join(open, ", "), and(missing))
+		c.warn(c.at("insecure"), "INSECURE: %s without %s; anyone who reaches it may run programs here", strings.Join(open, ", "), and(missing))
 		return
 	}
-	errs.add(openAt, "this agent would listen beyond this machine (%s) without %s, so that anybody could run programs here. "+
+	errs.add(openAt, "this agent would listen beyond this machine (%s) without %s, so that anyone could run programs here. "+
 		"Either configure %s; or listen on 127.0.0.1; or, on a network where everybody may do everything, spell it out with insecure = true",
 		strings.Join(open, ", "), and(missing), strings.Join(cure, ", and "))
 }

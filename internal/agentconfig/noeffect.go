@@ -15,7 +15,7 @@ var noEffect = map[string]map[string]string{
 		"autopilot":                 "set it with `muster operator autopilot set-config`",
 		"audit":                     "there is no audit log in files; follow the event stream",
 		"http_api_response_headers": "no headers are added",
-		"reporting":                 "nothing is reported to anybody",
+		"reporting":                 "nothing is reported to anyone",
 		"keyring":                   "signing keys are kept in the servers' state",
 		"ui":                        "there is no web interface",
 		"rpc":                       "the session multiplexer has no settings",
@@ -75,7 +75,7 @@ var noEffect = map[string]map[string]string{
 		"token_min_expiration_ttl": "any expiry is taken", "token_max_expiration_ttl": "any expiry is taken",
 	},
 	"tls": {
-		"rpc_upgrade_mode": "there is no plaintext beside TLS", "tls_min_version": "it is TLS 1.3", "tls_cipher_suites": "TLS 1.3 has no choice of suites",
+		"rpc_upgrade_mode": "there is no plaintext next to TLS", "tls_min_version": "it is TLS 1.3", "tls_cipher_suites": "TLS 1.3 has no choice of suites",
 		"tls_prefer_server_cipher_suites": "TLS 1.3 has no choice of suites", "checksum": "certificates are compared by content",
 	},
 	"limits": {

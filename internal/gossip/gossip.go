@@ -111,7 +111,7 @@ func Start(cfg Config) (*Gossip, error) {
 		return nil, errors.New("gossip: a member needs a name and a region")
 	}
 	if b, err := rpc.Encode(&cfg.Meta); err != nil || len(b) > metaMax {
-		return nil, fmt.Errorf("gossip: what %s would tell of itself takes %d bytes, the limit is %d: shorten name, version or addresses", cfg.Name, len(b), metaMax)
+		return nil, fmt.Errorf("gossip: the description of %s takes %d bytes, the limit is %d: shorten name, version or addresses", cfg.Name, len(b), metaMax)
 	}
 	if len(cfg.Key) == 0 && !cfg.AllowPlain && !loopback(cfg.BindAddr) {
 		return nil, fmt.Errorf("gossip: no encryption key although bound to %s; set server.encrypt (make one with `muster operator gossip keyring generate`)", cfg.BindAddr)

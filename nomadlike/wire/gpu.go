@@ -227,7 +227,7 @@ func (v *validator) pressure(w string, g *GPU, p *GPUPressure) {
 		}
 	}
 	if ways > 1 {
-		v.errorf(w, "signal, command and url exclude each other: the task is told in one way")
+		v.errorf(w, "signal, command and url exclude each other: choose one way to notify the task")
 	}
 }
 
@@ -275,7 +275,7 @@ func (v *validator) gpu(w string, g *GPU) {
 			v.errorf(w+".mig", "%.64q is not the profile of a MIG instance: want something like \"1g.10gb\"", g.MIG)
 		}
 		if g.Memory != "" || g.Share != nil || g.Compute != nil {
-			v.errorf(w, "mig = %q and a share of a GPU contradict each other: an instance has memory and compute of its own", g.MIG)
+			v.errorf(w, "mig = %q and a share of a GPU contradict each other: an instance has its own memory and compute", g.MIG)
 		}
 	}
 	v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)

@@ -80,7 +80,7 @@ func TestValidateOwn(t *testing.T) {
 		{"checkpoint interval", "batch", func(j *Job) { g(j).Checkpoint = &Checkpoint{Path: "x", Interval: wdur(time.Hour)} }, "add signal, command or url"},
 		{"checkpoint ranks", "batch", func(j *Job) { g(j).Checkpoint = &Checkpoint{To: "ranks"} }, "who gets the signal"},
 		{"mig", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "small"}} }, "something like \"1g.10gb\""},
-		{"mig and memory", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "1g.10gb", Memory: "1GiB"}} }, "memory and compute of its own"},
+		{"mig and memory", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "1g.10gb", Memory: "1GiB"}} }, "its own memory and compute"},
 		{"launch gpus", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "rank", GPUs: "mine"} }, `"mine"`},
 		{"launch gpus by node", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "node", GPUs: "own"} }, "the launcher of the job decides"},
 		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "asks for a node with RDMA"},

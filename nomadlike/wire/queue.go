@@ -292,7 +292,7 @@ func ReservationFromStructs(r *structs.Reservation) *Reservation {
 // ToStructs converts an operator's reservation.
 func (r *Reservation) ToStructs(now time.Time) (*structs.Reservation, error) {
 	if r.JobID != "" || r.Allocations != 0 || r.Basis != "" {
-		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: promises to jobs are made by the scheduler", r.ID)
+		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: the scheduler makes the reservations for jobs", r.ID)
 	}
 	out := &structs.Reservation{ID: r.ID, Domain: structs.PoolName(r.NodePool), Users: r.Users, Queues: convertAll[structs.QueuePath](r.Queues), Maintenance: r.Maintenance, Description: r.Description}
 	if out.ID == "" {

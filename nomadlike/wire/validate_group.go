@@ -291,7 +291,7 @@ func (v *validator) ownNetwork(w string, g *TaskGroup, n *NetworkResource) {
 	}
 	if n.Hostname != "" {
 		if n.Mode != structs.NetworkBridge {
-			v.errorf(w+".hostname", "only a network of mode \"bridge\" has a hostname of its own")
+			v.errorf(w+".hostname", "only a network of mode \"bridge\" has a hostname")
 		} else if !interpolated(n.Hostname) {
 			if err := structs.CheckHostname(n.Hostname); err != nil {
 				v.errorf(w+".hostname", "%v", err)
@@ -347,7 +347,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 	if l := t.Lifecycle; l != nil {
 		v.oneOf(w+", lifecycle.hook", l.Hook, "prestart", "poststart", "poststop")
 		if l.Sidecar && l.Hook == "poststop" {
-			v.errorf(w+", lifecycle", "a poststop task cannot be a sidecar, because nothing runs beside it")
+			v.errorf(w+", lifecycle", "a poststop task cannot be a sidecar, because no task runs next to it")
 		}
 	}
 	if l := t.LogConfig; l != nil && !val(l.Disabled) {

@@ -349,7 +349,7 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 	}
 	v.duration(w+".interval", x.Interval)
 	if dur(x.Interval) > 0 && x.Signal == "" && len(x.Command) == 0 && x.URL == "" {
-		v.errorf(w+".interval", "says how often the task is told to save its state; add signal, command or url, by which it is told")
+		v.errorf(w+".interval", "says how often the task is asked to save its state; add signal, command or url to ask it")
 	}
 }
 

@@ -198,7 +198,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values, host *container
 			mhz = d.opt.CoreMHz()
 		}
 		if mhz == 0 {
-			return fmt.Errorf("docker: cpu_hard_limit: this node does not tell the speed of its cores")
+			return fmt.Errorf("docker: cpu_hard_limit: the speed of this node's cores is unknown")
 		}
 		host.CPUPeriod, host.CPUQuota = period, max(1000, r.CPUMHz*period/mhz)
 	}

@@ -164,7 +164,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		}
 	}
 	if asUser && root == nil && (dir == "/tmp" || strings.HasPrefix(dir, "/tmp/")) {
-		return nil, driver.Permanent(fmt.Errorf("exec: the working directory %s is below /tmp, of which every task has one of its own; take another directory, or the driver raw_exec", dir))
+		return nil, driver.Permanent(fmt.Errorf("exec: the working directory %s is below /tmp, and every task has its own /tmp; use another directory, or the driver raw_exec", dir))
 	}
 	posture, err := d.posture(cfg, asUser)
 	if err != nil {
@@ -260,7 +260,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	if v.Bool("cpu_hard_limit") && l.CPUQuota == 0 && r.CPUMHz > 0 {
 		mhz := coreMHz()
 		if mhz == 0 {
-			return l, fmt.Errorf("exec: cpu_hard_limit: this node does not tell the speed of its cores")
+			return l, fmt.Errorf("exec: cpu_hard_limit: the speed of this node's cores is unknown")
 		}
 		l.CPUQuota = r.CPUMHz * 1000 / mhz
 	}

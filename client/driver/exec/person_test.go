@@ -117,7 +117,7 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 			"no such directory": {func(c *driver.TaskConfig) { c.WorkDir = home + "/none" }, "does not exist on this node"},
 			"not a directory":   {func(c *driver.TaskConfig) { c.WorkDir = "/etc/passwd" }, "is not a directory"},
 			"not theirs":        {func(c *driver.TaskConfig) { c.User = "nobody" }, "permission denied (as the task's user)"},
-			"a private /tmp":    {func(c *driver.TaskConfig) { c.WorkDir = "/tmp" }, "every task has one of its own"},
+			"a private /tmp":    {func(c *driver.TaskConfig) { c.WorkDir = "/tmp" }, "every task has its own /tmp"},
 			"leads nowhere":     {func(c *driver.TaskConfig) { c.Config = map[string]any{"command": "../none"} }, "no such file"},
 			"too many files":    {func(c *driver.TaskConfig) { c.Ulimits = map[string]string{"nofile": "unlimited"} }, "this node allows"},
 		} {

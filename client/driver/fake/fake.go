@@ -45,7 +45,7 @@ func (d *Driver) ConfigSchema() driver.Schema {
 		{Name: "exit_err", Type: driver.String, Doc: "error reported with the exit"},
 		{Name: "start_err", Type: driver.String, Doc: "makes the start fail with this error"},
 		{Name: "start_block_for", Type: driver.Duration, Doc: "how long the start takes"},
-		{Name: "kill_after", Type: driver.Duration, Doc: "how long the task goes on after it was told to stop"},
+		{Name: "kill_after", Type: driver.Duration, Doc: "how long the task runs after a request to stop"},
 		{Name: "stdout_string", Type: driver.String, Doc: "written to the task's stdout log at the start"},
 	}
 }
