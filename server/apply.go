@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"github.com/muster-sched/muster/server/decide"
 	"time"
 
 	"github.com/muster-sched/muster/server/replica"
@@ -49,3 +50,6 @@ func (s *Server) Subscribe(name string, limit int) *replica.Subscription {
 
 // Unsubscribe ends a subscription.
 func (s *Server) Unsubscribe(sub *replica.Subscription) { s.replica.Unsubscribe(sub) }
+
+// PassMetrics returns those of the current term, or of the last one, in which this server led.
+func (s *Server) PassMetrics() decide.Metrics { return s.decide.Metrics() }

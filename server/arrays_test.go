@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,7 @@ func TestArray(t *testing.T) {
 		}
 		sum := func() (complete, failed, queued int) {
 			snap := s.Published().Snapshot
-			g := summarize(snap, snap.JobByKey(key)).Groups["g"]
+			g := endpoint.Summarize(snap, snap.JobByKey(key)).Groups["g"]
 			return g.Complete, g.Failed, g.Queued
 		}
 		if c, x, q := sum(); c != count-3 || x != 3 || q != 0 {

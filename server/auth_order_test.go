@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"github.com/muster-sched/muster/server/endpoint"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,7 +47,7 @@ func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 				if row.Need.Anonymous {
 					continue
 				}
-				for who, token := range map[string]structs.SecretID{"no token": {}, "an unknown token": newID[structs.SecretID]()} {
+				for who, token := range map[string]structs.SecretID{"no token": {}, "an unknown token": endpoint.NewID[structs.SecretID]()} {
 					before := c.forwards()
 					err := call1(to, row, token, body)
 					if err == nil || structs.CodeOf(err) != structs.CodeDenied {
@@ -105,14 +106,14 @@ func TestFreshCallersOnLaggingFollower(t *testing.T) {
 		call(t, s, methods.NodeHeartbeat, rpc.Header{}, &methods.NodeHeartbeatRequest{NodeAuth: auth, Status: structs.NodeReady})
 		call(t, s, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth})
 		before := c.forwards()
-		stranger := rpc.Header{Token: newID[structs.SecretID]().String()}
+		stranger := rpc.Header{Token: endpoint.NewID[structs.SecretID]().String()}
 		for range 3 {
 			_, err := rpc.Invoke(context.Background(), s.Caller(rpc.Peer{}), methods.JobRegister, stranger, &methods.JobRegisterRequest{Job: apiJob("b", 1)})
 			if structs.CodeOf(err) != structs.CodeDenied {
 				t.Errorf("a stranger's job: %v; want it denied", err)
 			}
 		}
-		auth.Secret = newID[structs.SecretID]()
+		auth.Secret = endpoint.NewID[structs.SecretID]()
 		_, err := rpc.Invoke(context.Background(), s.Caller(rpc.Peer{}), methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth})
 		if structs.CodeOf(err) != structs.CodeDenied {
 			t.Errorf("a node with a wrong secret: %v; want it denied", err)
@@ -163,7 +164,7 @@ func TestTokensOfAnotherRegion(t *testing.T) {
 		if structs.CodeOf(err) != structs.CodeDenied || c.forwards() != before {
 			t.Errorf("a node of another region: %v; want it denied here", err)
 		}
-		if err := list(rpc.Header{Token: newID[structs.SecretID]().String()}); structs.CodeOf(err) != structs.CodeDenied || c.forwards() != before+1 {
+		if err := list(rpc.Header{Token: endpoint.NewID[structs.SecretID]().String()}); structs.CodeOf(err) != structs.CodeDenied || c.forwards() != before+1 {
 			t.Errorf("an unknown token: %v after %d forwards; want it denied by the first server of the other region", err, c.forwards()-before)
 		}
 	})

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/muster-sched/muster/server/endpoint"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func saver(id string, n int, storage string) *structs.Job {
 
 func limitSaving(t *testing.T, s *Server, all int64, storage map[string]int64) {
 	t.Helper()
-	cfg := *schedulerConfig(s.Published().Snapshot)
+	cfg := *endpoint.SchedulerConfig(s.Published().Snapshot)
 	cfg.MaxCheckpoints, cfg.CheckpointStorage = all, storage
 	mustApply(t, s, &structs.SchedulerConfigCommand{Config: &cfg})
 }
@@ -62,7 +63,7 @@ func TestDrainSavesInTurns(t *testing.T) {
 			if n > 0 && first == 0 {
 				first = time.Since(begun)
 			}
-			if why := s.checkpointsFor(s.Published().Snapshot, structs.JobKey{Namespace: structs.NamespaceDefault, ID: "train"}); why != nil {
+			if why := s.endpoints.CheckpointsFor(s.Published().Snapshot, structs.JobKey{Namespace: structs.NamespaceDefault, ID: "train"}); why != nil {
 				waited = waited || why.Waiting == 17 && why.Now == 3 && why.Where == "storage lustre1" && why.Limit == 3
 			}
 			left := 0
@@ -233,11 +234,11 @@ func TestTurnsAreOfTheirNode(t *testing.T) {
 		register(t, s, saver("train", 1, ""))
 		waitFor(t, 10*time.Second, "work", func() bool { return running(s, "train") == 1 })
 		a := live(s, "train")[0]
-		_, err := s.nodeSaveTurn(t.Context(), nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: structs.NodeID{9}}, AllocID: a.ID})
+		_, err := s.endpoints.NodeSaveTurn(t.Context(), nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: structs.NodeID{9}}, AllocID: a.ID})
 		if structs.CodeOf(err) != structs.CodeDenied {
 			t.Errorf("another node's allocation: %v", err)
 		}
-		if turn, err := s.nodeSaveTurn(t.Context(), nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID}); err != nil || turn.Now || turn.Again <= 0 {
+		if turn, err := s.endpoints.NodeSaveTurn(t.Context(), nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID}); err != nil || turn.Now || turn.Again <= 0 {
 			t.Errorf("work that is to run: %+v, %v, want an answer later", turn, err)
 		}
 	})

@@ -54,7 +54,7 @@ func (s *Server) clusterMetrics() *clusterReading {
 	now := structs.LogTimeOf(s.cfg.Now())
 	c := &clusterReading{
 		nodes: int64(snap.NodeCount()), jobs: int64(snap.JobCount()), allocs: int64(snap.AllocCount()), running: s.replica.Stats().Running,
-		evals: int64(snap.EvalCount()), records: int64(snap.AcctCount()), decisions: int64(snap.DecisionCount()), predicted: s.Predictions(),
+		evals: int64(snap.EvalCount()), records: int64(snap.AcctCount()), decisions: int64(snap.DecisionCount()), predicted: s.endpoints.Predictions(),
 	}
 	for w := range snap.Workloads() {
 		if w.Missed != 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"maps"
 	"net"
 	"strings"
@@ -252,7 +253,7 @@ func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
 func preparedJob(id string) *structs.Job {
 	j := apiJob(id, 1)
 	j.Namespace = "default"
-	defaultJob(j, "global")
+	endpoint.DefaultJob(j, "global")
 	return j
 }
 

@@ -13,7 +13,7 @@ type collector struct {
 
 func newCollector() collector { return collector{force: make(chan chan error)} }
 
-// collectNow is Hooks.Collect: a collection without ages, awaited.
+// collectNow runs a collection without ages, awaited.
 func (s *Server) collectNow(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {

@@ -223,7 +223,7 @@ func TestPeriodicLaunches(t *testing.T) {
 		if n := children("alone"); n != 1 {
 			t.Errorf("%d children beside a live one, want 1", n)
 		}
-		if _, err := s.Hooks.ForcePeriodic(t.Context(), structs.JobKey{Namespace: "default", ID: "alone"}, structs.Submitter{Name: "op"}); err != nil {
+		if _, err := s.endpoints.ForcePeriodic(t.Context(), structs.JobKey{Namespace: "default", ID: "alone"}, structs.Submitter{Name: "op"}); err != nil {
 			t.Error(err)
 		}
 		if n := children("alone"); n != 2 {
@@ -263,7 +263,7 @@ func TestCollect(t *testing.T) {
 		waitFor(t, 20*time.Second, "the end", func() bool {
 			return s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "more"}).Status == structs.JobDead
 		})
-		if err := s.Hooks.Collect(t.Context()); err != nil {
+		if err := s.collectNow(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if has("more") {

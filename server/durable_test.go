@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"io"
 	"net"
 	"os"
@@ -233,7 +234,7 @@ func saveArchive(t *testing.T, s *Server) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := io.ReadAll(&streamReader{st: st})
+	b, err := io.ReadAll(&endpoint.StreamReader{Stream: st})
 	if err != nil {
 		t.Fatalf("save: %v", err)
 	}
@@ -247,7 +248,7 @@ func restoreArchive(t *testing.T, s *Server, b []byte) error {
 		return err
 	}
 	defer st.Close(nil)
-	if _, err := (streamWriter{st}).Write(b); err != nil && err != io.EOF {
+	if _, err := (endpoint.StreamWriter{Stream: st}).Write(b); err != nil && err != io.EOF {
 		return err
 	}
 	st.CloseWrite()

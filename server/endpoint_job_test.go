@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"github.com/muster-sched/muster/server/endpoint"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,7 +85,7 @@ func TestJobLife(t *testing.T) {
 			{JobID: "p", Payload: []byte("y")},
 			{JobID: "p", Payload: []byte("y"), Meta: map[string]string{"x": "1", "z": "2"}},
 			{JobID: "a", Payload: []byte("y")},
-			{JobID: "p", Payload: make([]byte, payloadMax+1), Meta: map[string]string{"x": "1"}},
+			{JobID: "p", Payload: make([]byte, endpoint.PayloadMax+1), Meta: map[string]string{"x": "1"}},
 		} {
 			if _, err := callErr(s, methods.JobDispatch, rpc.Header{}, bad); err == nil {
 				t.Fatalf("dispatch %+v was accepted", bad)

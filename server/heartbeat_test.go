@@ -20,7 +20,7 @@ func TestMissedHeartbeat(t *testing.T) {
 		register(t, s, passJob("web", 6, nil))
 		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 6 })
 		time.Sleep(2 * time.Minute)
-		if m := s.beats.Metrics(); m.Missed != 0 || m.Beats < 60 {
+		if m := s.nodes.Beats.Metrics(); m.Missed != 0 || m.Beats < 60 {
 			t.Fatalf("two quiet minutes: %+v", m)
 		}
 		index := s.Published().Index

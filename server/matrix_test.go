@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"net"
 	"path/filepath"
 	"strings"
@@ -83,7 +84,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 		}
 	}
 	token := func(typ, policy string, expires structs.LogTime) structs.SecretID {
-		tok := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: typ, ExpiresAt: expires}
+		tok := &structs.ACLToken{Accessor: endpoint.NewID[structs.AccessorID](), Secret: endpoint.NewID[structs.SecretID](), Type: typ, ExpiresAt: expires}
 		if policy != "" {
 			tok.Policies = []string{policy}
 		}
@@ -119,7 +120,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 		{name: "client certificate alone", role: "client", may: nothing},
 		{name: "server certificate alone", role: "server", may: func(n methods.Need) bool { return n.ServerCert }},
 		{name: "expired", role: "cli", token: token("client", "reader", s.Published().Time+1), may: nothing},
-		{name: "unknown token", role: "cli", token: newID[structs.SecretID](), may: nothing},
+		{name: "unknown token", role: "cli", token: endpoint.NewID[structs.SecretID](), may: nothing},
 		{name: "management", role: "cli", token: token("management", "", 0), may: func(n methods.Need) bool { return !n.NodeSecret && !n.ServerCert }},
 	}
 	// Methods whose handler refuses by itself what the empty request of this test asks for.

@@ -20,7 +20,7 @@ func TestMemoryMaxNeedsOversubscription(t *testing.T) {
 				t.Fatal(err)
 			}
 			j := &structs.Job{Groups: []*structs.Group{group}}
-			warnings := s.dropMemoryMax(j)
+			warnings := s.endpoints.DropMemoryMax(j)
 			want, notes := int64(0), 1
 			if on {
 				want, notes = 64, 0

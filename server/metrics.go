@@ -18,7 +18,6 @@ import (
 // metrics are the counters and histograms of a server, and the set of all its metrics.
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
-	streams                                   atomic.Int64
 	vouching                                  atomic.Int64 // questions to the leader in flight
 
 	set                  telemetry.Set
@@ -36,7 +35,7 @@ func (m *metrics) declare(s *Server) {
 	m.planDepth = m.set.Histogram("muster_server_plan_depth", "Log entries of plans in flight when one is sent, the new one included.", telemetry.Counts)
 	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
 	m.set.Read(func(out *telemetry.Samples) {
-		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.PassMetrics(), s.beats.Metrics(), s.RaftStats()})
+		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.PassMetrics(), s.nodes.Beats.Metrics(), s.RaftStats()})
 	}, serverMetrics)
 	m.set.Read(func(out *telemetry.Samples) {
 		if c := s.clusterMetrics(); c != nil {
@@ -66,7 +65,7 @@ func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, too
 		m.failed.Add(1)
 	}
 	if methods.Find(method) == nil {
-		method = "unknown" // callers choose names, and each name is a time series
+		method = "unknown" // callers endpoint.Choose names, and each name is a time series
 	}
 	m.rpc.Observe(took.Seconds(), method, string(code))
 }
@@ -134,10 +133,10 @@ var serverMetrics = table{
 	counter("muster_server_rpc_forwarded_total", "Remote procedure calls forwarded to another server or a node.", func(r reading) int64 { return r.s.metrics.forwarded.Load() }),
 	counter("muster_server_rpc_refused_total", "Connections and streams turned away.", func(r reading) int64 { return r.s.metrics.refused.Load() }),
 	gauge("muster_server_rpc_sessions", "Sessions of agents to this server.", func(r reading) float64 { return float64(r.s.rpc.Sessions()) }),
-	gauge("muster_server_node_sessions", "Sessions through which this server reaches a node.", func(r reading) float64 { return float64(r.s.nodes.Count()) }),
+	gauge("muster_server_node_sessions", "Sessions through which this server reaches a node.", func(r reading) float64 { return float64(r.s.nodes.Sessions.Count()) }),
 	counter("muster_server_reads_total", "Queries of the state.", func(r reading) int64 { return r.s.hub.Reads.Load() }),
 	gauge("muster_server_blocking_queries", "Queries that wait for a change.", func(r reading) float64 { return float64(r.s.hub.Watches.Load()) }),
-	gauge("muster_server_event_streams", "Event streams that are open.", func(r reading) float64 { return float64(r.s.metrics.streams.Load()) }),
+	gauge("muster_server_event_streams", "Event streams that are open.", func(r reading) float64 { return float64(r.s.endpoints.Streams()) }),
 
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
 	counter("muster_server_heartbeats_missed_total", "Nodes that missed their heartbeats and went down.", func(r reading) int64 { return r.beats.Missed }),

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -38,7 +39,7 @@ func TestHistoryFollowsFromState(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer run.Close()
-		run.Decide(s.Published(), job("next"), newEvalOf(job("next"), structs.TriggerJobRegister))
+		run.Decide(s.Published(), job("next"), endpoint.NewEvalOf(job("next"), structs.TriggerJobRegister))
 		old, fresh := s.decide.Input(structs.NodePoolDefault).History, run.Input.History
 		if len(old) == 0 || !maps.Equal(old, fresh) {
 			t.Errorf("the leader knows %v, the next one %v", old, fresh)

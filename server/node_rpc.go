@@ -37,7 +37,7 @@ func (s *Server) registerRelays() {
 }
 
 func forwardToNode[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
-	handle(s, m, func(context.Context, *rpc.Call, *Req) (*Resp, error) {
+	rpc.Handle(s.reg, m, func(context.Context, *rpc.Call, *Req) (*Resp, error) {
 		return nil, structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
 	})
 }
@@ -87,7 +87,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 		if allocID.IsZero() {
 			return nil, structs.Errorf(structs.CodeInvalid, "missing allocation ID")
 		}
-		a, err := s.allocFor(ctx, allocID, row.Need.Namespace)
+		a, err := s.endpoints.AllocFor(ctx, allocID, row.Need.Namespace)
 		if err != nil {
 			if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
 				if addr, _ := s.Leader(); addr != "" {
@@ -154,7 +154,7 @@ const probeTimeout = 2 * time.Second
 // toNode passes a call on to the node it is about: over its session to this server, else through the server that has
 // one.
 func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (*rpc.Reply, error) {
-	if to := s.nodes.Find(node); to != nil {
+	if to := s.nodes.Sessions.Find(node); to != nil {
 		s.metrics.forwarded.Add(1)
 		return c.Forward(ctx, to)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"io"
 	"strings"
 	"testing"
@@ -233,7 +234,7 @@ func TestEventStream(t *testing.T) {
 		began := time.Now()
 		beat := open(&methods.EventStreamRequest{Topics: map[string][]string{"Node": {"*"}}})
 		var hb methods.EventBatch
-		if err := beat.RecvMsg(&hb); err != nil || len(hb.Events) != 0 || time.Since(began) > 2*eventHeartbeat {
+		if err := beat.RecvMsg(&hb); err != nil || len(hb.Events) != 0 || time.Since(began) > 2*endpoint.EventHeartbeat {
 			t.Fatalf("heartbeat: %+v, %v after %s", hb, err, time.Since(began))
 		}
 		// What fell out of the ring is told as a gap.
@@ -264,7 +265,7 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		tok := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: "client", Policies: []string{"r"}}
+		tok := &structs.ACLToken{Accessor: endpoint.NewID[structs.AccessorID](), Secret: endpoint.NewID[structs.SecretID](), Type: "client", Policies: []string{"r"}}
 		apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "r", Rules: `namespace "default" { policy = "read" }`}}})
 		apply(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
 		st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{Token: tok.Secret.String()}, &methods.EventStreamRequest{Topics: map[string][]string{"Job": nil}})
@@ -277,7 +278,7 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		began := time.Now()
 		apply(&structs.TokenDeleteCommand{Accessors: []structs.AccessorID{tok.Accessor}})
-		if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeDenied || time.Since(began) > 2*eventReauth {
+		if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeDenied || time.Since(began) > 2*endpoint.EventReauth {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
 	})

@@ -70,7 +70,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 			continue
 		}
 		if beat {
-			s.beats.Beat(n.ID, s.cfg.Now())
+			s.nodes.Beats.Beat(n.ID, s.cfg.Now())
 		}
 		for _, a := range snap.AllocsByNode(n.ID) {
 			switch {
@@ -113,7 +113,7 @@ func (f *fleet) before(snap *state.Snapshot, a *structs.Allocation) time.Duratio
 }
 
 func (f *fleet) hasTurn(ctx context.Context, s *Server, a *structs.Allocation) bool {
-	turn, err := s.nodeSaveTurn(ctx, nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID})
+	turn, err := s.endpoints.NodeSaveTurn(ctx, nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID})
 	return err == nil && turn.Now
 }
 
@@ -262,7 +262,7 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 		if got := s.decide.Reports(key); len(got) != 1 || got[0].Code != structs.ReasonResources {
 			t.Errorf("reports in memory: %+v, want one with %s", got, structs.ReasonResources)
 		}
-		if q := s.waiting(s.Published().Snapshot); len(q) != 1 || q[0].JobID != key.ID {
+		if q := s.endpoints.Waiting(s.Published().Snapshot); len(q) != 1 || q[0].JobID != key.ID {
 			t.Errorf("queue %v, want [%v]", q, key)
 		}
 		if n := holding(t, s); n.Blocked != 1 || n.Ready != 0 {

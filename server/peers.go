@@ -30,13 +30,3 @@ func (p peers) Hashes(ctx context.Context, addr string) (replica.Hashes, error) 
 	}
 	return out, nil
 }
-
-// serverHashes answers with the hashes of this server's state.
-func (s *Server) serverHashes(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
-	mine := s.replica.Hashes()
-	resp := &methods.ServerHashesResponse{Server: s.cfg.ID, StateVersion: mine.StateVersion}
-	for _, m := range mine.Marks {
-		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.Index, Hash: hex.EncodeToString(m.Hash[:])})
-	}
-	return resp, nil
-}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,8 +55,8 @@ func TestPowerBudget(t *testing.T) {
 			t.Fatalf("%d GPUs of 700 W were in use under a budget of 2500 W", most)
 		}
 		key := structs.JobKey{Namespace: structs.NamespaceDefault, ID: "more"}
-		eval, _ := lastDecision(s.Published().Snapshot, key)
-		rep := s.reportsOf(key, eval)
+		eval, _ := endpoint.LastDecision(s.Published().Snapshot, key)
+		rep := s.endpoints.ReportsOf(key, eval)
 		if len(rep) != 1 || rep[0].Code != structs.ReasonPower || len(rep[0].Refusals) == 0 || rep[0].Refusals[0].Text() != "power in node pool hot" || rep[0].Refusals[0].Short != 300 {
 			t.Errorf("why it waits: %+v, want 300 W missing", rep)
 		}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,7 +64,7 @@ func TestPredictionsFollowFromState(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer run.Close()
-			run.Decide(s.Published(), j, newEvalOf(j, structs.TriggerJobRegister))
+			run.Decide(s.Published(), j, endpoint.NewEvalOf(j, structs.TriggerJobRegister))
 			return run.Input.Pending[run.At], run.Input.Queues
 		}
 		expect := map[string]time.Duration{}
@@ -83,7 +84,7 @@ func TestPredictionsFollowFromState(t *testing.T) {
 		if expect["the leader"] != expect["the next one"] {
 			t.Errorf("the leader expects %v, the next one %v", expect["the leader"], expect["the next one"])
 		}
-		now, then := s.Predictions(), next.PredictionErrors()
+		now, then := s.endpoints.Predictions(), next.PredictionErrors()
 		if now.N != then.N || now.N == 0 {
 			t.Errorf("the leader counts %d predictions, the next one %d", now.N, then.N)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/keystore"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/nodes"
@@ -26,9 +27,8 @@ import (
 
 // Server is one server. Make it with New, run it with Run, end it with Close.
 type Server struct {
-	cfg   Config
-	log   hclog.Logger
-	Hooks Hooks // set by services in New; read by endpoints
+	cfg Config
+	log hclog.Logger
 
 	reg     *rpc.Registry
 	rpc     *rpc.Server
@@ -37,21 +37,24 @@ type Server struct {
 
 	lead leadership
 
-	hub      *watch.Hub
-	ring     *events.Ring
-	auth     *auth.Guard
-	keys     *keystore.Keystore
-	nodes    *nodes.Sessions
-	members  *member.Members
-	observed *nodes.Observations
-	beats    *nodes.Heartbeats
-	decide   *decide.Service
-	duties   dutyMetrics
-	collect  collector
-	lines    checkpointLines
-	metrics  metrics
-	started  time.Time
+	hub       *watch.Hub
+	ring      *events.Ring
+	auth      *auth.Guard
+	keys      *keystore.Keystore
+	nodes     nodes.Nodes
+	members   *member.Members
+	decide    *decide.Service
+	duties    dutyMetrics
+	collect   collector
+	endpoints *endpoint.Set
+	metrics   metrics
 
+	lifetime
+}
+
+// lifetime ends with Close.
+type lifetime struct {
+	started time.Time
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -75,13 +78,12 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.ID, err = serverID(&cfg); err != nil {
 		return nil, err
 	}
-	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
+	s = &Server{cfg: cfg, log: cfg.Logger, lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
 	s.ring = events.NewRing()
 	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: cfg.Now, Published: s.Published})
-	s.nodes = nodes.NewSessions()
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
@@ -90,8 +92,11 @@ func New(cfg Config) (s *Server, err error) {
 	s.decide = decide.New(decide.Environment{Region: cfg.Region, Replica: s.replica, Logger: cfg.Logger,
 		Observe: s.metrics.observers(), Testing: cfg.Testing.Decide})
 	s.collect = newCollector()
-	s.observed = nodes.NewObservations(s.Propose)
-	s.beats = nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane})
+	s.nodes = nodes.Nodes{
+		Sessions: nodes.NewSessions(),
+		Reports:  nodes.NewObservations(s.Propose),
+		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane}),
+	}
 
 	keyDir := cfg.DataDir
 	if cfg.InMemory {
@@ -106,7 +111,6 @@ func New(cfg Config) (s *Server, err error) {
 
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
-	s.register()
 	dial := cfg.Dial
 	if cfg.TLSClient != nil {
 		dial = rpc.TLSDialer(cfg.Dial, cfg.TLSClient)
@@ -132,8 +136,25 @@ func New(cfg Config) (s *Server, err error) {
 	if s.members, err = member.New(s.memberEnvironment()); err != nil {
 		return nil, err
 	}
-	s.install()
+	s.endpoints = endpoint.New(s.environment())
+	s.endpoints.Register()
+	s.registerRelays()
 	return s, nil
+}
+
+// environment is what endpoints need of this server.
+func (s *Server) environment() endpoint.Environment {
+	c := &s.cfg
+	dir := c.DataDir
+	if c.InMemory {
+		dir = ""
+	}
+	return endpoint.Environment{
+		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Now: c.Now, Filter: c.Filter},
+		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.ApplyLane, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
+		Nodes:    s.nodes,
+		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),
+	}
 }
 
 // memberEnvironment is what membership needs of this server.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"github.com/muster-sched/muster/server/endpoint"
 	"slices"
 	"strings"
 	"testing"
@@ -121,12 +122,12 @@ func TestChoose(t *testing.T) {
 	hit, moved := map[string]int{}, 0
 	for i := range 400 {
 		key := strings.Repeat("k", i)
-		one := choose(all, 1, key)
-		if len(one) != 1 || one[0] != choose(all, 3, key)[0] {
+		one := endpoint.Choose(all, 1, key)
+		if len(one) != 1 || one[0] != endpoint.Choose(all, 3, key)[0] {
 			t.Fatal("the best of three is not the best of one")
 		}
 		hit[one[0].ID]++
-		if choose(all[1:], 1, key)[0] != one[0] {
+		if endpoint.Choose(all[1:], 1, key)[0] != one[0] {
 			moved++
 			if one[0].ID != "a" {
 				t.Errorf("key %d moved off %s, which is still there", i, one[0].ID)
@@ -136,7 +137,7 @@ func TestChoose(t *testing.T) {
 	if len(hit) != len(all) || moved != hit["a"] {
 		t.Errorf("chosen %v; %d moved with the end of one", hit, moved)
 	}
-	if n := len(choose(all, 99, "k")); n != len(all) {
+	if n := len(endpoint.Choose(all, 99, "k")); n != len(all) {
 		t.Errorf("%d of %d", n, len(all))
 	}
 }

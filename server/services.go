@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 
@@ -16,7 +15,7 @@ func (s *Server) leaderServices() []Service {
 		{"members", s.members.RunMembers},
 		{"autopilot", s.members.RunAutopilot},
 		{"reseal", s.keys.Reseal},
-		{"heartbeats", s.beats.Run},
+		{"heartbeats", s.nodes.Beats.Run},
 		{"passes", s.decide.Run},
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
@@ -30,13 +29,9 @@ func (s *Server) leaderServices() []Service {
 	}
 }
 
-// Hooks are what leader services offer to endpoints. Each is nil until its service sets it; endpoints say so when they
-// need one that is missing. They are set in New, before anything runs.
-type Hooks struct {
-	// Collect collects garbage now, thresholds ignored.
-	Collect func(ctx context.Context) error
-	// ForcePeriodic launches a periodic job now.
-	ForcePeriodic func(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error)
+// invalidPeriodic logs a periodic job that cannot be launched.
+func (s *Server) invalidPeriodic(key structs.JobKey, err error) {
+	s.log.Error("periodic job cannot be launched", "job", key, "error", err)
 }
 
 func panicError(what string, p any) error {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +31,7 @@ func TestSuspendedWithoutAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, allocs := range []int64{1, 0} {
-			if got := suspendedOf(s.Published().Snapshot, k); got == nil || got.Allocs != allocs || !got.All || got.By != "op" || got.Reason != "a leak" {
+			if got := endpoint.SuspendedOf(s.Published().Snapshot, k); got == nil || got.Allocs != allocs || !got.All || got.By != "op" || got.Reason != "a leak" {
 				t.Errorf("%d stand still: %+v", allocs, got)
 			}
 			observe(structs.ClientFailed)

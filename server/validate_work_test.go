@@ -31,11 +31,11 @@ func TestCheckWork(t *testing.T) {
 			"array": {func(j *structs.Job) { j.Array = &structs.Array{Count: 2, Params: map[string][]string{"A": {"1"}}} }, "has 1 values for 2 indices"},
 		} {
 			j := passJob("a", 1, func(j *structs.Job) { j.Type = structs.JobBatch; j.Groups[0].Reschedule = structs.Reschedule{} })
-			if errs := s.checkJob(j); len(errs) > 0 {
+			if errs := s.endpoints.CheckJob(j); len(errs) > 0 {
 				t.Fatalf("the plain job: %q", errs)
 			}
 			c.edit(j)
-			if errs := strings.Join(s.checkJob(j), "\n"); !strings.Contains(errs, c.want) {
+			if errs := strings.Join(s.endpoints.CheckJob(j), "\n"); !strings.Contains(errs, c.want) {
 				t.Errorf("%s: want %q, got %q", name, c.want, errs)
 			}
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"github.com/muster-sched/muster/server/endpoint"
 	"io/fs"
 	"maps"
 	"os"
@@ -144,8 +145,8 @@ func TestVariableRights(t *testing.T) {
     path "app/none" { capabilities = ["deny"] }
   }
 }`}}})
-	user := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient, Policies: []string{"p"}}
-	boss := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenManagement}
+	user := &structs.ACLToken{Accessor: endpoint.NewID[structs.AccessorID](), Secret: endpoint.NewID[structs.SecretID](), Type: structs.TokenClient, Policies: []string{"p"}}
+	boss := &structs.ACLToken{Accessor: endpoint.NewID[structs.AccessorID](), Secret: endpoint.NewID[structs.SecretID](), Type: structs.TokenManagement}
 	apply(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{user, boss}})
 	do := func(token, verb, path string) bool {
 		t.Helper()

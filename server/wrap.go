@@ -46,7 +46,7 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		if err == nil && row.Need.NodeSecret && c.Hops == 0 {
 			// The leader has authenticated the node, but the node's session is here. This server may not know the node yet.
 			if a := auth.NodeAuth(req); a != nil {
-				s.nodes.Heard(a.NodeID, c)
+				s.nodes.Sessions.Heard(a.NodeID, c)
 			}
 		}
 		return reply, err
@@ -80,7 +80,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		return nil, err
 	}
 	if !id.Node.IsZero() && c.Hops == 0 {
-		s.nodes.Heard(id.Node, c)
+		s.nodes.Sessions.Heard(id.Node, c)
 	}
 	if row.Side == methods.SideNode {
 		return s.passToNode(ctx, row, c, id)

@@ -40,6 +40,7 @@ var imports = map[string][]string{
 	"server/keystore":      {"structs", "fsm/state", "internal/...", "server/replica"},
 	"server/member":        {"structs", "internal/...", "server/replica"},
 	"server/nodes":         {"structs", "internal/rpc", "server/replica"},
+	"server/endpoint":      {"structs", "scheduler/...", "fsm/...", "internal/...", "server/acl", "server/auth", "server/checkpoint", "server/decide", "server/duty", "server/events", "server/keystore", "server/member", "server/nodes", "server/replica", "server/watch"},
 	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
 	"client/...":           {"structs", "client/...", "internal/..."},
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},

@@ -9,6 +9,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// Nodes is what one server knows of nodes.
+type Nodes struct {
+	Sessions *Sessions
+	Reports  *Observations
+	Beats    *Heartbeats
+}
+
 // Sessions knows over which connection a node can be called. A node is called over the session that it keeps to
 // one of the servers, so that agents need no port of their own.
 type Sessions struct {

@@ -1,0 +1,299 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
+)
+
+// registerNodes serves nodes as their agents speak.
+func (s *Set) registerNodes() {
+	handle(s, methods.NodeRegister, s.nodeRegister)
+	handle(s, methods.NodeHeartbeat, s.nodeHeartbeat)
+	handle(s, methods.NodePoll, s.nodePoll)
+	handle(s, methods.NodeObserve, s.nodeObserve)
+	handle(s, methods.NodeEvent, s.nodeEvent)
+	handle(s, methods.NodeServers, s.nodeServers)
+	handle(s, methods.NodeSaveTurn, s.NodeSaveTurn)
+}
+
+func (s *Set) beat(id structs.NodeID) time.Duration {
+	return s.env.Nodes.Beats.Beat(id, s.env.Now())
+}
+
+// nodeRegister writes what a node reports of itself and makes it ready.
+func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRegisterRequest) (*methods.NodeRegisterResponse, error) {
+	n := req.Node
+	if err := s.validateNode(n); err != nil {
+		return nil, err
+	}
+	old := s.published().Snapshot.NodeByID(n.ID)
+	resp := &methods.NodeRegisterResponse{}
+	if old == nil || !sameReport(old, n) {
+		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeRegisterCommand{Node: n}})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+		old = s.published().Snapshot.NodeByID(n.ID)
+	}
+	ttl := s.beat(n.ID)
+	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady {
+		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By,
+			Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady, Event: readyEvent(old)}})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+	}
+	snap := s.published().Snapshot
+	if resp.Index == 0 {
+		resp.Index = snap.Index()
+	}
+	if meta := snap.ClusterMeta(); meta != nil {
+		resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
+	}
+	resp.HeartbeatTTL, resp.Servers = ttl, s.env.Members.Servers()
+	return resp, nil
+}
+
+// readyEvent is what a node's history says when it comes (back).
+func readyEvent(n *structs.Node) *structs.NodeEvent {
+	if n.Status == structs.NodeInit {
+		return nil
+	}
+	return &structs.NodeEvent{Subsystem: "Cluster", Message: "Node reregistered by heartbeat"}
+}
+
+// nodeHeartbeat notes a sign of life. Only a change of the node's status is written.
+func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
+	p := s.published()
+	n := p.Snapshot.NodeByID(req.NodeID)
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers()}
+	if n == nil {
+		resp.Unknown = true
+		return resp, nil
+	}
+	want := req.Status
+	switch want {
+	case structs.NodeReady, structs.NodeInit, structs.NodeDown:
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "a node reports itself ready, initializing or down, not %q", want)
+	}
+	if want == structs.NodeDown {
+		s.env.Nodes.Beats.Left(n.ID)
+	} else {
+		resp.HeartbeatTTL = s.beat(n.ID)
+	}
+	if n.Status != want && !(want == structs.NodeInit && n.Status == structs.NodeReady) {
+		cmd := &structs.NodeStatusCommand{ID: n.ID, Status: want}
+		if want == structs.NodeDown {
+			cmd.Desc = "the agent left"
+			cmd.Event = &structs.NodeEvent{Subsystem: "Cluster", Message: "Node left"}
+		} else if want == structs.NodeReady {
+			cmd.Event = readyEvent(n)
+		}
+		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: cmd})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+	}
+	return resp, nil
+}
+
+// nodePollMax bounds what one answer carries in full; the rest comes with the next poll, since the index then is that of
+// the last one sent.
+const nodePollMax = 512
+
+// nodePoll waits for the allocations of a node to change. Any server answers, and none older than what the agent saw.
+func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
+	resp := &methods.NodePollResponse{}
+	var stale error
+	err := s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnNodePoll(req.NodeID), watch.OnNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Refs, resp.Changed, resp.Jobs, resp.Rosters, stale = nil, nil, nil, nil, nil
+		snap := p.Snapshot
+		if meta := snap.ClusterMeta(); meta != nil {
+			resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
+		}
+		if resp.RestoreEpoch < req.RestoreEpoch {
+			stale = structs.Errorf(structs.CodeUnavailable, "this server is on an older history (restore epoch %d, seen %d); ask another one", resp.RestoreEpoch, req.RestoreEpoch)
+			return 0, stale
+		}
+		if resp.RestoreEpoch == req.RestoreEpoch && p.Index < req.SeenState {
+			stale = structs.Errorf(structs.CodeUnavailable, "this server has applied entries up to %d, and the node has seen %d; ask another one", p.Index, req.SeenState)
+			return 0, stale
+		}
+		resp.StateIndex = p.Index
+		min := req.MinIndex
+		if resp.RestoreEpoch > req.RestoreEpoch {
+			min = 0
+		}
+		allocs := snap.AllocsByNode(req.NodeID)
+		var top structs.Index = 1
+		old := uint64(0)                // over what belonged here at min and still does
+		gangs := snap.RosterCount() > 0 // most polls need not look at the job of each allocation
+		for _, a := range allocs {
+			top = max(top, a.AllocIndex)
+			if a.AllocIndex > min {
+				resp.Changed = append(resp.Changed, a)
+			}
+			if a.CreateIndex <= min {
+				old += knownAs(a)
+			}
+			if !gangs {
+				continue
+			}
+			if r := rosterOf(snap, a); r != nil {
+				top = max(top, r.ModifyIndex)
+				if r.ModifyIndex > min && !slices.Contains(resp.Rosters, r) {
+					resp.Rosters = append(resp.Rosters, r)
+				}
+			}
+		}
+		resp.Partial = min != 0 && req.Known != 0 && old == req.Known
+		if resp.Partial && len(resp.Changed) == 0 && len(resp.Rosters) == 0 {
+			resp.Known = old
+			return top, nil // nothing to tell: the wait goes on
+		}
+		resp.Changed, top = clipChanged(resp.Changed, top)
+		resp.Known = 0
+		for _, a := range allocs {
+			if a.CreateIndex <= top {
+				resp.Known += knownAs(a)
+			}
+			if !resp.Partial {
+				resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
+			}
+		}
+		if resp.Partial {
+			for _, a := range resp.Changed {
+				resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
+			}
+		}
+		jobs := map[jobVersionKey]bool{}
+		for _, a := range resp.Changed {
+			if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !jobs[k] {
+				jobs[k] = true
+				resp.Jobs = append(resp.Jobs, a.Job)
+			}
+		}
+		if resp.RestoreEpoch > req.RestoreEpoch && top <= req.MinIndex {
+			return req.MinIndex + 1, nil // answer at once: the agent is on an older history
+		}
+		return top, nil
+	})
+	if err == nil {
+		err = stale
+	}
+	if err != nil {
+		return nil, err
+	}
+	if resp.RestoreEpoch > req.RestoreEpoch {
+		resp.Meta.Index = 1
+		for _, r := range resp.Refs {
+			resp.Meta.Index = max(resp.Meta.Index, r.AllocIndex)
+		}
+	}
+	return resp, nil
+}
+
+// rosterOf is the roster that an allocation which shall run is on, or nil.
+func rosterOf(snap *state.Snapshot, a *structs.Allocation) *structs.Roster {
+	if a.Job == nil || a.Terminal() {
+		return nil
+	}
+	if g := a.Job.Group(a.Group); g == nil || g.Gang == nil {
+		return nil
+	}
+	r := snap.RosterByKey(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	if r == nil || r.Rank(a.ID) < 0 {
+		return nil
+	}
+	return r
+}
+
+// knownAs is an allocation's share of NodePollResponse.Known. An id is a digest; its creation tells apart one that was
+// collected and made again.
+func knownAs(a *structs.Allocation) uint64 {
+	return binary.BigEndian.Uint64(a.ID[:8])*0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(a.ID[8:]) + uint64(a.CreateIndex)
+}
+
+type jobVersionKey struct {
+	key     structs.JobKey
+	version uint64
+}
+
+// nodeObserve takes what an agent saw of its allocations.
+func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
+	snap := s.published().Snapshot
+	for i := range req.Updates {
+		u := &req.Updates[i]
+		a := snap.AllocByID(u.ID)
+		if a != nil && a.NodeID != req.NodeID {
+			return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", u.ID, req.NodeID)
+		}
+		switch u.Client {
+		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientLost:
+		default:
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is no client status an agent reports", u.ID, u.Client)
+		}
+		if err := structs.CheckServices(u.ID, u.Services); err != nil {
+			return nil, err
+		}
+		if u.GangPort < 0 || u.GangPort > 65535 {
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is no port", u.ID, u.GangPort)
+		}
+	}
+	idx, err := s.env.Nodes.Reports.Add(ctx, req.Updates)
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: idx}, nil
+}
+
+// nodeEvent appends events to the node's history.
+func (s *Set) nodeEvent(ctx context.Context, c *rpc.Call, req *methods.NodeEventRequest) (*methods.WriteResponse, error) {
+	if len(req.Events) == 0 {
+		return &methods.WriteResponse{}, nil
+	}
+	if len(req.Events) > structs.NodeEventsKept {
+		req.Events = req.Events[len(req.Events)-structs.NodeEventsKept:]
+	}
+	ids := make([]structs.NodeID, len(req.Events))
+	for i := range ids {
+		ids[i] = req.NodeID
+	}
+	res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+func (s *Set) nodeServers(ctx context.Context, c *rpc.Call, req *methods.NodeServersRequest) (*methods.NodeServersResponse, error) {
+	return &methods.NodeServersResponse{Servers: s.env.Members.Servers()}, nil
+}
+
+// clipChanged bounds an answer to the oldest changes, and gives the index that the agent has then seen.
+func clipChanged(changed []*structs.Allocation, top structs.Index) ([]*structs.Allocation, structs.Index) {
+	if len(changed) <= nodePollMax {
+		return changed, top
+	}
+	sortAllocsByIndex(changed)
+	cut := nodePollMax
+	// Changes of one index go together, or the next poll would miss the rest of them.
+	for cut < len(changed) && changed[cut].AllocIndex == changed[cut-1].AllocIndex {
+		cut++
+	}
+	return changed[:cut], changed[cut-1].AllocIndex
+}

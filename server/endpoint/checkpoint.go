@@ -1,0 +1,145 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Telling a job to save its state: how many nodes are told at the same time, and how long one may take to answer.
+const (
+	checkpointsAtOnce = 64
+	checkpointNotice  = 15 * time.Second
+)
+
+// jobCheckpoint tells the running allocations of a job to save their state now: each by a call of its own to its node, in
+// the name of whoever asks. Some may fail; only a job that cannot be told at all is an error.
+func (s *Set) jobCheckpoint(ctx context.Context, c *rpc.Call, req *methods.JobCheckpointRequest) (*methods.JobCheckpointResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	if err := tellable(j, req.Group); err != nil {
+		return nil, err
+	}
+	all, err := s.running(k, req.Group, req.Rank)
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.JobCheckpointResponse{Allocs: all}
+	self := s.env.Registry.LocalShared(c.Peer, nil)
+	turns := make(chan struct{}, checkpointsAtOnce)
+	var wg sync.WaitGroup
+	for i := range all {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			a := &all[i]
+			h := rpc.Header{Token: c.Token, Namespace: k.Namespace}
+			var err error
+			nctx, cancel := context.WithTimeout(ctx, checkpointNotice)
+			defer cancel()
+			if a.Notice, err = rpc.Invoke(nctx, self, methods.ClientCheckpoint, h, &methods.AllocNodeRequest{AllocID: a.AllocID}); err != nil {
+				a.Error = err.Error()
+			}
+		})
+	}
+	wg.Wait()
+	return resp, nil
+}
+
+// tellable says what is wrong when no work of a job, or of one of its groups, could be told to save its state.
+func tellable(j *structs.Job, group string) error {
+	if group != "" && j.Group(group) == nil {
+		return structs.Errorf(structs.CodeNotFound, "job %q has no group %q", j.ID, group)
+	}
+	declared := ""
+	for _, g := range j.Groups {
+		if g.Checkpoint == nil || group != "" && g.Name != group {
+			continue
+		}
+		if g.Checkpoint.Notified() {
+			return nil
+		}
+		declared = g.Name
+	}
+	what := "job \"" + j.ID + "\""
+	if group != "" {
+		what = "group \"" + group + "\" of " + what
+	}
+	if declared != "" {
+		return structs.Errorf(structs.CodeUnprocessable, "the checkpoint block of group %q does not say how its tasks are told to save their state: add signal (for example \"SIGUSR1\"), command or url", declared)
+	}
+	return structs.Errorf(structs.CodeUnprocessable, "%s has no checkpoint block, which says how its tasks are told to save their state: add one to the group, for example checkpoint { signal = \"SIGUSR1\" }", what)
+}
+
+// running lists the allocations of a job that run and declare how they are told to save their state, in the order of
+// groups, ranks and names. rank, where it is not nil, chooses the one that it runs in.
+func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.AllocCheckpoint, error) {
+	snap := s.published().Snapshot
+	ranks := map[structs.AllocID]int{}    // node ranks
+	holds := map[structs.AllocID][2]int{} // first rank, and how many
+	world := map[string]int{}             // ranks of a group
+	for _, ro := range snap.RostersByJob(k) {
+		for i, m := range ro.Members {
+			a := snap.AllocByID(m.Alloc)
+			if a == nil {
+				continue
+			}
+			n := 1
+			if g := a.Job.Group(a.Group); g != nil {
+				n = g.Launch.RanksOf(m.GPUs)
+			}
+			ranks[m.Alloc], holds[m.Alloc] = i, [2]int{world[ro.Group], n}
+			world[ro.Group] += n
+		}
+	}
+	var out []methods.AllocCheckpoint
+	some := false
+	groups := map[string]bool{}
+	for _, a := range snap.AllocsByJob(k) {
+		if a.Client != structs.ClientRunning || a.ServerTerminal() || group != "" && a.Group != group {
+			continue
+		}
+		some = true
+		if g := a.Job.Group(a.Group); g == nil || g.Checkpoint == nil || !g.Checkpoint.Notified() {
+			continue
+		}
+		groups[a.Group] = true
+		at, member := ranks[a.ID]
+		if !member {
+			at = -1
+		}
+		if r := holds[a.ID]; rank != nil && (!member || *rank < r[0] || *rank >= r[0]+r[1]) {
+			continue
+		}
+		out = append(out, methods.AllocCheckpoint{AllocID: a.ID, Name: a.Name(), Group: a.Group, NodeID: a.NodeID, NodeName: a.NodeName, NodeRank: at})
+	}
+	switch {
+	case !some && group != "":
+		return nil, structs.Errorf(structs.CodeUnprocessable, "nothing of group %q of job %q runs now", group, k.ID)
+	case !some:
+		return nil, structs.Errorf(structs.CodeUnprocessable, "nothing of job %q runs now", k.ID)
+	case rank != nil && len(groups) > 1:
+		return nil, structs.Errorf(structs.CodeInvalid, "job %q has several groups with a checkpoint block: name the group whose rank %d is meant", k.ID, *rank)
+	case rank != nil && len(out) == 0:
+		for g := range groups {
+			if n := world[g]; n > 0 {
+				return nil, structs.Errorf(structs.CodeInvalid, "there is no rank %d: the ranks are 0 to %d", *rank, n-1)
+			}
+		}
+		return nil, structs.Errorf(structs.CodeInvalid, "there is no rank %d: only gangs have ranks", *rank)
+	case len(out) == 0:
+		return nil, structs.Errorf(structs.CodeUnprocessable, "what runs of job %q is of an older version, or of a group, without a way to be told to save its state", k.ID)
+	}
+	slices.SortFunc(out, func(a, b methods.AllocCheckpoint) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.NodeRank, b.NodeRank), cmp.Compare(a.Name, b.Name), slices.Compare(a.AllocID[:], b.AllocID[:]))
+	})
+	return out, nil
+}

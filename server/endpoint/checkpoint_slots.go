@@ -1,0 +1,91 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/checkpoint"
+	"github.com/muster-sched/muster/structs"
+)
+
+// lineAge is how long a line is used although the state has changed since: being behind is safe.
+const lineAge = 200 * time.Millisecond
+
+// checkpointLines keeps the newest line, because every agent with work in it asks.
+type checkpointLines struct {
+	mu   sync.Mutex
+	snap *state.Snapshot
+	at   time.Time
+	line *checkpoint.Line
+}
+
+// newest returns the line and the state that it is of.
+func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line == nil || c.snap != snap && now.Sub(c.at) >= lineAge {
+		c.snap, c.at, c.line = snap, now, checkpoint.NewLine(snap)
+	}
+	return c.snap, c.line
+}
+
+func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveTurnRequest) (*methods.SaveTurn, error) {
+	snap, line := s.lines.newest(s.published().Snapshot, time.Now())
+	a := snap.AllocByID(req.AllocID)
+	if a != nil && a.NodeID != req.NodeID {
+		return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not of node %s", req.AllocID.Short(), req.NodeID)
+	}
+	if a == nil || !a.ServerTerminal() { // this server is behind
+		return &methods.SaveTurn{Again: 2 * lineAge}, nil
+	}
+	u, again := line.Turn(snap, a, s.env.Replica.Now())
+	if u == nil {
+		return &methods.SaveTurn{Now: true}, nil
+	}
+	return &methods.SaveTurn{Before: u.Before, Limit: u.By.Most, Where: u.By.Where, Again: again}, nil
+}
+
+// CheckpointsFor counts the allocations in line of a job, and of those that its allocations wait for; nil when none waits.
+func (s *Set) CheckpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Saving {
+	if !checkpoint.Limited(snap) {
+		return nil
+	}
+	snap, line := s.lines.newest(snap, time.Now())
+	ids := map[structs.AllocID]bool{}
+	for _, a := range snap.AllocsByJob(k) {
+		if a.ClientTerminal() {
+			continue
+		}
+		ids[a.ID] = true
+		for _, id := range a.WaitsOn {
+			ids[id] = true
+		}
+	}
+	out := &methods.Saving{}
+	held := map[checkpoint.Limit]int64{}
+	for id := range ids {
+		switch u := line.Of[id]; {
+		case u == nil:
+		case u.Now:
+			out.Now++
+		default:
+			out.Waiting++
+			held[u.By]++
+		}
+	}
+	if out.Waiting == 0 {
+		return nil
+	}
+	most := slices.MaxFunc(slices.Collect(maps.Keys(held)), func(a, b checkpoint.Limit) int {
+		return cmp.Or(cmp.Compare(held[a], held[b]), cmp.Compare(b.Where, a.Where))
+	})
+	out.Where, out.Limit = most.Where, most.Most
+	return out
+}

@@ -1,0 +1,102 @@
+// Package endpoint answers the methods of the table internal/methods, once the caller has been authenticated, the call
+// forwarded to where it belongs, and authorised. It has a file for each noun.
+package endpoint
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/events"
+	"github.com/muster-sched/muster/server/keystore"
+	"github.com/muster-sched/muster/server/member"
+	"github.com/muster-sched/muster/server/nodes"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Settings is what endpoints know of a server's configuration.
+type Settings struct {
+	Name, ID, Region, Version string
+	Advertise                 string // RPC address
+	DataDir                   string // "" keeps everything in memory
+	ACL                       bool   // access control is on
+	Now                       func() time.Time
+	// Filter compiles a filter expression for a kind of object. nil refuses filters.
+	Filter func(kind, expr string) (func(object any) (bool, error), error)
+}
+
+// Environment is everything that endpoints work with.
+type Environment struct {
+	Settings
+	Log      hclog.Logger
+	Registry *rpc.Registry // serves the methods
+
+	Replica *replica.Replica
+	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	Hub     *watch.Hub   // answers queries
+	Events  *events.Ring // feeds event streams
+	Guard   *auth.Guard
+	Decide  *decide.Service
+	Keys    *keystore.Keystore
+	Members *member.Members
+
+	Nodes nodes.Nodes
+
+	IsLeader    func() bool
+	LastContact func() time.Duration            // since this server heard of a leader
+	Collect     func(ctx context.Context) error // collects garbage now
+	Denied      func()                          // counts a refused call
+	Closing     <-chan struct{}                 // closed when the server ends
+}
+
+// Set is the endpoints of one server.
+type Set struct {
+	env     Environment
+	lines   checkpointLines
+	streams atomic.Int64 // open event streams
+}
+
+// New makes the endpoints of a server. Register serves them.
+func New(env Environment) *Set { return &Set{env: env} }
+
+// Streams returns the number of open event streams.
+func (s *Set) Streams() int64 { return s.streams.Load() }
+
+// handler is the shape of an endpoint: the wrapper has authenticated, forwarded and authorised before.
+type handler[Req, Resp any] func(ctx context.Context, c *rpc.Call, req *Req) (*Resp, error)
+
+// Register serves every row of the table that servers answer themselves.
+func (s *Set) Register() {
+	s.registerNodes()
+	s.registerServers()
+	s.registerJobs()
+	s.registerScheduler()
+	s.registerQueues()
+	s.registerVariables()
+	s.registerServices()
+	s.registerAllocs()
+	s.registerNodeUsers()
+	s.registerACL()
+	s.registerOperator()
+	s.registerSearch()
+	s.registerEvents()
+}
+
+func handle[Req, Resp any](s *Set, m rpc.Method[Req, Resp], h handler[Req, Resp]) {
+	rpc.Handle(s.env.Registry, m, h)
+}
+
+// published returns the newest state that this server has applied.
+func (s *Set) published() *replica.Published { return s.env.Replica.Published() }
+
+// apply writes a command of a user and waits for its result.
+func (s *Set) apply(ctx context.Context, cmd structs.Command) (structs.Result, error) {
+	return s.env.Apply(ctx, replica.LaneUser, cmd)
+}

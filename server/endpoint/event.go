@@ -1,0 +1,204 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Timings and limits of an event stream.
+const (
+	EventHeartbeat  = 10 * time.Second // an empty batch, so that both sides notice a dead peer
+	EventReauth     = time.Second      // between checks that the reader may still read
+	eventFrameTop   = 64               // events of one frame
+	eventStreamsMax = 1000             // readers of one server; further ones are CodeBusy
+	eventTopicsMax  = 64
+)
+
+func (s *Set) registerEvents() {
+	rpc.HandleStream(s.env.Registry, methods.EventStream, s.eventStream)
+}
+
+var eventTopics = []string{"*", "Job", "Evaluation", "Allocation", "Deployment", "Node", "NodePool", "Namespace", "Service", "HostVolume", "CSIVolume", "CSIPlugin",
+	"ACLToken", "ACLPolicy", "ACLRole", "ACLAuthMethod", "ACLBindingRule", "Operator"}
+
+// eventStream sends events as they are applied, filtered by topic, key, namespace and what the caller may see. A reader
+// who is too slow for the ring gets a batch that says Gap and must list again.
+func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventStreamRequest, st *rpc.Stream) error {
+	topics := req.Topics
+	if len(topics) == 0 {
+		topics = map[string][]string{"*": {"*"}}
+	}
+	if len(topics) > eventTopicsMax {
+		return structs.Errorf(structs.CodeInvalid, "more than %d topics", eventTopicsMax)
+	}
+	for t := range topics {
+		if !slices.Contains(eventTopics, t) {
+			return structs.Errorf(structs.CodeInvalid, "unknown topic %q", t)
+		}
+	}
+	id := auth.Who(ctx)
+	ns := auth.NamespaceOf(c)
+	if err := mayFollow(id, ns, topics); err != nil {
+		return err
+	}
+	if s.streams.Add(1) > eventStreamsMax {
+		s.streams.Add(-1)
+		return structs.Errorf(structs.CodeBusy, "%d event streams are open here already", eventStreamsMax)
+	}
+	defer s.streams.Add(-1)
+	// A peer that hangs up ends the stream's context; what it sends is ignored.
+	// Index 0 asks for all that is still there. The empty batch tells that the stream is open.
+	after := max(req.Index, s.env.Events.Oldest())
+	if req.Index != 0 {
+		after = req.Index
+	}
+	if err := st.SendMsg(&methods.EventBatch{Index: after}); err != nil {
+		return err
+	}
+	beat := time.NewTicker(EventHeartbeat)
+	defer beat.Stop()
+	reauth := time.NewTicker(EventReauth)
+	defer reauth.Stop()
+	for {
+		batches, gap, changed := s.env.Events.After(after)
+		if gap {
+			if err := st.SendMsg(&methods.EventBatch{Index: after, Gap: true}); err != nil {
+				return err
+			}
+		}
+		for _, b := range batches {
+			after = b.Index
+			var out []methods.Event
+			for i := range b.Events {
+				if ev := &b.Events[i]; matches(ev, topics, ns) && mayRead(id, ev) {
+					out = append(out, *ev)
+				}
+			}
+			// A frame tells of one index, so that a reader can resume after any of them.
+			slices.SortStableFunc(out, func(a, b methods.Event) int { return cmp.Compare(a.Index, b.Index) })
+			for len(out) > 0 {
+				n := 1
+				for n < len(out) && n < eventFrameTop && out[n].Index == out[0].Index {
+					n++
+				}
+				if err := sendEvents(st, out[0].Index, out[:n]); err != nil {
+					return err
+				}
+				out = out[n:]
+			}
+		}
+		if gap && len(batches) == 0 {
+			after = max(after, s.published().Index)
+		}
+	wait:
+		for {
+			select {
+			case <-changed:
+				break wait
+			case <-beat.C:
+				if err := st.SendMsg(&methods.EventBatch{Index: after}); err != nil {
+					return err
+				}
+			case <-reauth.C:
+				fresh, err := s.env.Guard.Resolve(c.Token)
+				if err != nil {
+					return err
+				}
+				if err := mayFollow(fresh, ns, topics); err != nil {
+					return err
+				}
+				id = fresh
+			case <-st.Context().Done():
+				return nil
+			case <-s.env.Closing:
+				return structs.Errorf(structs.CodeUnavailable, "the server is shutting down")
+			}
+		}
+	}
+}
+
+// sendEvents sends events in frames that fit; a single event too large for one is dropped with a gap.
+func sendEvents(st *rpc.Stream, index structs.Index, evs []methods.Event) error {
+	b, err := rpc.Encode(&methods.EventBatch{Index: index, Events: evs})
+	if err != nil {
+		return err
+	}
+	if len(b) <= rpc.MaxFrame {
+		return st.Send(b)
+	}
+	if len(evs) == 1 {
+		return st.SendMsg(&methods.EventBatch{Index: index, Gap: true})
+	}
+	if err := sendEvents(st, index, evs[:len(evs)/2]); err != nil {
+		return err
+	}
+	return sendEvents(st, index, evs[len(evs)/2:])
+}
+
+func matches(ev *methods.Event, topics map[string][]string, ns string) bool {
+	if ev.Namespace != "" && ns != "*" && ev.Namespace != ns && ev.Topic != "Namespace" {
+		return false
+	}
+	for _, t := range []string{ev.Topic, "*"} {
+		keys, ok := topics[t]
+		if !ok {
+			continue
+		}
+		if len(keys) == 0 || slices.Contains(keys, "*") || slices.Contains(keys, ev.Key) {
+			return true
+		}
+		for _, k := range ev.FilterKeys {
+			if slices.Contains(keys, k) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mayFollow refuses a stream of which the caller could never see anything.
+func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
+	for t := range topics {
+		ok := false
+		switch t {
+		case "*":
+			ok = id.ACL.IsManagement() || id.ACL.AllowNamespaceOp(ns, acl.CapReadJob) || id.ACL.AllowNode("read")
+		case "Job", "Evaluation", "Allocation", "Deployment", "Service":
+			ok = id.ACL.AllowNamespaceOp(ns, acl.CapReadJob)
+		case "Node":
+			ok = id.ACL.AllowNode("read")
+		case "NodePool":
+			ok = id.ACL.AllowNodePool("*", "read")
+		case "Namespace":
+			ok = id.ACL.AllowNamespaceOp("*", acl.CapListJobs) || id.ACL.AllowNamespaceOp("*", acl.CapReadJob)
+		default:
+			ok = id.ACL.IsManagement()
+		}
+		if !ok {
+			return structs.ErrPermissionDenied
+		}
+	}
+	return nil
+}
+
+func mayRead(id *auth.Identity, ev *methods.Event) bool {
+	switch ev.Topic {
+	case "Job", "Evaluation", "Allocation", "Service":
+		return id.ACL.AllowNamespaceOp(ev.Namespace, acl.CapReadJob)
+	case "Node":
+		return id.ACL.AllowNode("read")
+	case "NodePool":
+		return id.ACL.AllowNodePool(structs.PoolName(ev.Key), "read")
+	case "Namespace":
+		return id.ACL.AllowNamespace(ev.Key)
+	}
+	return id.ACL.IsManagement()
+}

@@ -1,0 +1,155 @@
+package endpoint
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// gangStates tells how each gang of a job is doing: in the order of the job's groups, then gangs of groups that the job has
+// no more. reports are why groups were placed as they were, or not.
+func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupReport) []methods.GangState {
+	rosters := map[string]*structs.Roster{}
+	var names []string
+	for _, g := range j.Groups {
+		if g.Gang != nil {
+			names = append(names, g.Name)
+		}
+	}
+	for _, r := range snap.RostersByJob(j.Key()) {
+		rosters[r.Group] = r
+		if !slices.Contains(names, r.Group) {
+			names = append(names, r.Group)
+		}
+	}
+	out := make([]methods.GangState, 0, len(names))
+	for _, name := range names {
+		var report *structs.GroupReport
+		for _, r := range reports {
+			if r.Group == name && r.Placed < r.Wanted {
+				report = r
+				break
+			}
+		}
+		out = append(out, gangState(snap, j, name, rosters[name], report))
+	}
+	return out
+}
+
+func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Roster, report *structs.GroupReport) methods.GangState {
+	g := methods.GangState{Group: name}
+	tg := j.Group(name)
+	if tg != nil && tg.Gang != nil {
+		g.Standby = tg.Gang.Standby
+	}
+	for _, a := range snap.AllocsByJob(j.Key()) {
+		if a.Group == name && a.IsStandby() && !a.Terminal() {
+			g.Standbys = append(g.Standbys, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Name: a.NodeName, Index: a.NameIndex})
+		}
+	}
+	slices.SortFunc(g.Standbys, func(a, b structs.RosterMember) int { return cmp.Compare(a.Index, b.Index) })
+	if tg != nil {
+		g.Asked, g.Min, g.Max = tg.Count, tg.Least(), tg.Most()
+	}
+	if r == nil {
+		r = &structs.Roster{}
+	}
+	complete := 0
+	for i, m := range r.Members {
+		a := snap.AllocByID(m.Alloc)
+		if a == nil { // collected: it had ended well
+			g.Status = append(g.Status, methods.GangMember{Client: structs.ClientComplete})
+			complete++
+			continue
+		}
+		x := methods.GangMember{Client: a.Client, Desired: a.Desired, StartedAt: a.StartedAt, Event: lastWords(a)}
+		g.Status = append(g.Status, x)
+		switch a.Client {
+		case structs.ClientRunning:
+			g.Running++
+			continue
+		case structs.ClientComplete:
+			complete++
+			continue
+		}
+		why := string(a.Client)
+		if ahead := waitsOn(snap, a); ahead != "" {
+			why += ": " + ahead
+		} else if x.Event != "" {
+			why += ": " + x.Event
+		}
+		g.Missing = append(g.Missing, methods.GangMissing{Members: 1, NodeRank: i, Why: why})
+	}
+	placeable := tg != nil && j.Placeable() && j.Status != structs.JobDead
+	switch n := len(r.Members); {
+	case n > 0 && complete == n:
+		g.State = methods.GangComplete
+	case !placeable:
+		g.State = methods.GangEnded
+	case n == 0:
+		g.State = methods.GangWaiting
+	case r.Deadline == 0 && g.Running+complete >= g.Min:
+		g.State = methods.GangRunning
+	default:
+		g.State = methods.GangAssembling
+	}
+	if short := g.Asked - len(r.Members); short > 0 && placeable && g.State != methods.GangComplete {
+		m := methods.GangMissing{Members: short, NodeRank: -1}
+		w := snap.Workload(j.Key())
+		switch {
+		case w != nil && w.Spent != "":
+			m.Why = w.Spent
+		case report != nil:
+			m.Report = report
+		case w == nil && j.StatusDesc != "":
+			m.Why = j.StatusDesc
+		default:
+			m.Why = "nothing was decided about them yet"
+		}
+		g.Missing = append(g.Missing, m)
+	}
+	return g
+}
+
+// waitsOn says for whom an allocation waits that has its place and may not start, because others are still in it; "" for nobody.
+func waitsOn(snap *state.Snapshot, a *structs.Allocation) string {
+	n := 0
+	var first *structs.Allocation
+	for _, id := range a.WaitsOn {
+		if o := snap.AllocByID(id); o != nil && structs.Holds(o) {
+			if n++; first == nil {
+				first = o
+			}
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case n == 1:
+		return "job " + first.JobID + " has yet to leave its place"
+	}
+	return fmt.Sprintf("%d allocations, one of job %s, have yet to leave its place", n, first.JobID)
+}
+
+// lastWords is the newest event of an allocation's tasks, in words; "" for none.
+func lastWords(a *structs.Allocation) string {
+	var last *structs.TaskEvent
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		st := a.TaskStates[name]
+		if n := len(st.Events); n > 0 && (last == nil || st.Events[n-1].Time > last.Time) {
+			last = &st.Events[n-1]
+		}
+	}
+	switch {
+	case last == nil:
+		return a.ClientDesc
+	case last.Message == "":
+		return last.Type
+	}
+	return last.Message
+}

@@ -1,0 +1,462 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/server/replica"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of dispatching.
+const (
+	PayloadMax     = 16 << 10
+	dispatchSuffix = "/dispatch-"
+)
+
+func (s *Set) registerJobs() {
+	handle(s, methods.JobRegister, s.jobRegister)
+	handle(s, methods.JobValidate, s.jobValidate)
+	handle(s, methods.JobPlan, s.jobPlan)
+	handle(s, methods.JobDeregister, s.jobDeregister)
+	handle(s, methods.JobEvaluate, s.jobEvaluate)
+	handle(s, methods.JobWorkload, s.jobWorkload)
+	handle(s, methods.JobPriority, s.jobPriority)
+	handle(s, methods.JobSuspend, s.jobSuspend)
+	handle(s, methods.JobCheckpoint, s.jobCheckpoint)
+	handle(s, methods.JobRevert, s.jobRevert)
+	handle(s, methods.JobStable, s.jobStable)
+	handle(s, methods.JobTag, s.jobTag)
+	handle(s, methods.JobDispatch, s.jobDispatch)
+	handle(s, methods.JobPeriodic, s.jobPeriodicForce)
+	handle(s, methods.JobScale, s.jobScale)
+	s.registerJobReads()
+	s.registerAcct()
+}
+
+// jobOf finds the job that a call names, or says that it is not there.
+func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error) {
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
+	if id == "" {
+		return k, nil, structs.Errorf(structs.CodeInvalid, "missing job ID")
+	}
+	j := s.published().Snapshot.JobByKey(k)
+	if j == nil {
+		return k, nil, structs.Errorf(structs.CodeNotFound, "job %q not found", id)
+	}
+	return k, j, nil
+}
+
+// prepareJob fills in defaults, checks the job and what the caller may do with it. It returns a copy.
+func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capability string) (*structs.Job, []string, error) {
+	if in == nil {
+		return nil, nil, structs.Errorf(structs.CodeInvalid, "missing job")
+	}
+	copied := *in
+	j := &copied
+	if j.Namespace == "" {
+		j.Namespace = auth.NamespaceOf(c)
+	}
+	id := auth.Who(ctx)
+	if !id.ACL.AllowNamespaceOp(j.Namespace, capability) {
+		s.env.Denied()
+		return nil, nil, structs.ErrPermissionDenied
+	}
+	DefaultJob(j, s.env.Region)
+	if j.Queue != "" && !id.ACL.AllowQueue(string(j.Queue), "submit") {
+		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
+	}
+	errs := s.CheckJob(j)
+	if why := missingQueue(s.published().Snapshot, j); why != "" {
+		errs = append(errs, why)
+	}
+	if len(errs) > 0 {
+		return nil, errs, nil
+	}
+	return j, nil, nil
+}
+
+func oneError(what string, errs []string) error {
+	shown := errs
+	more := ""
+	if len(shown) > 20 {
+		more = fmt.Sprintf("; and %d more", len(errs)-20)
+		shown = shown[:20]
+	}
+	return structs.Errorf(structs.CodeInvalid, "%s: %s%s", what, strings.Join(shown, "; "), more)
+}
+
+func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegisterRequest) (*methods.JobRegisterResponse, error) {
+	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapSubmitJob)
+	if err != nil {
+		return nil, err
+	}
+	if len(errs) > 0 {
+		return nil, oneError("job validation failed", errs)
+	}
+	snap := s.published().Snapshot
+	if cfg := snap.SchedulerConfig(); cfg != nil && cfg.RejectRegister && !auth.Who(ctx).ACL.IsManagement() {
+		return nil, structs.Errorf(structs.CodeDenied, "job registration disabled for non-management ACL")
+	}
+	if j.Dispatched {
+		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
+	}
+	warnings := s.normalize(j)
+	sub := req.Submission
+	if sub != nil && len(sub.Source)+len(sub.Variables) > structs.JobSizeMax {
+		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
+		sub = nil
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
+		Job: j, Eval: j.Placeable(), EvalPriority: req.EvalPriority, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
+		PreserveCounts: req.PreserveCounts, PreserveResources: req.PreserveResources, Submission: sub,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, warnings), nil
+}
+
+func registered(res structs.Result, warnings []string) *methods.JobRegisterResponse {
+	r := &methods.JobRegisterResponse{Index: res.Index, EvalID: res.EvalID, JobModifyIndex: res.SpecIndex, Version: res.Version, Warnings: strings.Join(warnings, "\n")}
+	if !res.EvalID.IsZero() {
+		r.EvalIndex = res.Index
+	}
+	return r
+}
+
+func (s *Set) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobRegisterRequest) (*methods.JobValidateResponse, error) {
+	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapReadJob)
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.JobValidateResponse{Errors: errs}
+	if j != nil {
+		resp.Warnings = strings.Join(s.normalize(j), "\n")
+	}
+	return resp, nil
+}
+
+// jobDeregister stops a job. One that does not exist is stopped already: nothing is written and no evaluation made.
+func (s *Set) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.JobDeregisterRequest) (*methods.JobRegisterResponse, error) {
+	k, _, err := s.jobOf(c, req.JobID)
+	if structs.CodeOf(err) == structs.CodeNotFound {
+		return &methods.JobRegisterResponse{Index: s.published().Index}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobDeregisterCommand{
+		Namespace: k.Namespace, JobID: k.ID, Purge: req.Purge, NoShutdownDelay: req.NoShutdownDelay, EvalPriority: req.EvalPriority,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, nil), nil
+}
+
+// jobEvaluate asks for a new decision about a job.
+func (s *Set) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobEvaluateRequest) (*methods.JobRegisterResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	if j.IsPeriodic() {
+		return nil, structs.Errorf(structs.CodeInvalid, "can't evaluate periodic job")
+	}
+	if j.IsParameterized() {
+		return nil, structs.Errorf(structs.CodeInvalid, "can't evaluate parameterized job")
+	}
+	if req.ForceReschedule {
+		var failed []structs.AllocID
+		for _, a := range s.published().Snapshot.AllocsByJob(k) {
+			if a.Client == structs.ClientFailed && a.Desired == structs.DesiredRun && a.Next.IsZero() {
+				failed = append(failed, a.ID)
+			}
+		}
+		if len(failed) > 0 {
+			res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.AllocTransitionCommand{
+				IDs: failed, Transition: structs.Transition{ForceReschedule: true}, Trigger: structs.TriggerJobRegister,
+			}})
+			if err != nil {
+				return nil, err
+			}
+			return registered(structs.Result{Index: res.Index, EvalID: res.EvalID, SpecIndex: j.SpecIndex, Version: j.Version}, nil), nil
+		}
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.EvalUpsertCommand{
+		Evals: []*structs.Evaluation{NewEvalOf(j, structs.TriggerJobRegister)},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(structs.Result{Index: res.Index, EvalID: res.EvalID, SpecIndex: j.SpecIndex, Version: j.Version}, nil), nil
+}
+
+// NewEvalOf returns a pending evaluation of a job.
+func NewEvalOf(j *structs.Job, trigger structs.Trigger) *structs.Evaluation {
+	return &structs.Evaluation{Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Priority: j.Priority, Trigger: trigger,
+		JobSpecIndex: j.SpecIndex, Status: structs.EvalPending}
+}
+
+// jobRevert registers an earlier version anew.
+func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevertRequest) (*methods.JobRegisterResponse, error) {
+	k, cur, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	snap := s.published().Snapshot
+	switch {
+	case req.Version == cur.Version:
+		return nil, structs.Errorf(structs.CodeInvalid, "can't revert to current version")
+	case req.EnforcePriorVersion != nil && *req.EnforcePriorVersion != cur.Version:
+		return nil, structs.Errorf(structs.CodeConflict, "current job has version %d; enforcing version %d", cur.Version, *req.EnforcePriorVersion)
+	}
+	old := snap.JobVersion(k, req.Version)
+	if old == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job %q at version %d not found", k.ID, req.Version)
+	}
+	j := *old
+	j.Stop, j.VersionTag = false, nil
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
+		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, nil), nil
+}
+
+func (s *Set) jobStable(ctx context.Context, c *rpc.Call, req *methods.JobStableRequest) (*methods.WriteResponse, error) {
+	k, _, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	return s.write(ctx, &structs.JobStableCommand{Namespace: k.Namespace, JobID: k.ID, Version: req.Version, Stable: req.Stable})
+}
+
+func (s *Set) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagRequest) (*methods.WriteResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &structs.JobTagCommand{Namespace: k.Namespace, JobID: k.ID, Name: req.Name}
+	if !req.Unset {
+		if req.Name == "" || len(req.Name) > 128 || len(req.Description) > 1000 {
+			return nil, structs.Errorf(structs.CodeInvalid, "a tag has a name of 1 to 128 characters and a description of at most 1,000")
+		}
+		cmd.Version = j.Version
+		if req.Version != nil {
+			cmd.Version = *req.Version
+		}
+		cmd.Tag = &structs.JobVersionTag{Name: req.Name, Description: req.Description}
+	}
+	return s.write(ctx, cmd)
+}
+
+// write applies a command of the user lane and answers with its index.
+func (s *Set) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: body})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+// jobDispatch launches a child of a parameterized job.
+func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDispatchRequest) (*methods.JobDispatchResponse, error) {
+	k, parent, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	if !parent.IsParameterized() {
+		return nil, structs.Errorf(structs.CodeInvalid, "Specified job %q is not a parameterized job", k.ID)
+	}
+	if parent.Stop {
+		return nil, structs.Errorf(structs.CodeInvalid, "Specified job %q is stopped", k.ID)
+	}
+	if err := checkDispatch(parent.Parameterized, req); err != nil {
+		return nil, err
+	}
+	if t := req.IDPrefixTemplate; t != "" {
+		if err := validName("dispatch id prefix", t, 64); err != nil {
+			return nil, err
+		}
+	}
+	now := s.env.Now()
+	var rnd [4]byte
+	rand.Read(rnd[:])
+	id := fmt.Sprintf("%s%s%d-%s", parent.ID, dispatchSuffix, now.Unix(), hex.EncodeToString(rnd[:]))
+	if req.IDPrefixTemplate != "" {
+		id = fmt.Sprintf("%s%s%s-%d-%s", parent.ID, dispatchSuffix, req.IDPrefixTemplate, now.Unix(), hex.EncodeToString(rnd[:]))
+	}
+	child := *parent
+	child.ID, child.Name, child.ParentID = id, id, parent.ID
+	child.Dispatched, child.DispatchIdempotencyToken = true, req.IdempotencyToken
+	child.Payload = req.Payload
+	child.Stop, child.Stable, child.VersionTag = false, false, nil
+	if req.Priority != 0 {
+		if req.Priority < structs.JobPriorityMin || req.Priority > structs.JobPriorityMax {
+			return nil, structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", req.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
+		}
+		child.Priority = req.Priority
+	}
+	child.Meta = map[string]string{}
+	for key, v := range parent.Meta {
+		child.Meta[key] = v
+	}
+	for key, v := range req.Meta {
+		child.Meta[key] = v
+	}
+	var bad problems
+	bad.texts("Dispatch meta", req.Meta)
+	bad.texts("Meta of job and dispatch", child.Meta)
+	if len(bad.list) > 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "%s", bad.list[0])
+	}
+	if n := len(req.IdempotencyToken); n > 256 {
+		return nil, structs.Errorf(structs.CodeInvalid, "the idempotency token has %d bytes; the limit is 256", n)
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.JobDispatchResponse{Index: res.Index, DispatchedJobID: res.ChildID, EvalID: res.EvalID, JobCreateIndex: res.SpecIndex}
+	if !res.EvalID.IsZero() {
+		resp.EvalIndex = res.Index
+	}
+	if existing := s.published().Snapshot.JobByKey(structs.JobKey{Namespace: k.Namespace, ID: res.ChildID}); existing != nil {
+		resp.JobCreateIndex = existing.CreateIndex
+	}
+	return resp, nil
+}
+
+// checkDispatch holds a dispatch against what the job asks for.
+func checkDispatch(p *structs.Parameterized, req *methods.JobDispatchRequest) error {
+	switch {
+	case len(req.Payload) == 0 && p.Payload == "required":
+		return structs.Errorf(structs.CodeInvalid, "Payload is not provided but required by parameterized job")
+	case len(req.Payload) > 0 && p.Payload == "forbidden":
+		return structs.Errorf(structs.CodeInvalid, "Payload provided but forbidden by parameterized job")
+	case len(req.Payload) > PayloadMax:
+		return structs.Errorf(structs.CodeTooLarge, "Payload exceeds maximum size; %d > %d", len(req.Payload), PayloadMax)
+	}
+	var unexpected, missing []string
+	for key := range req.Meta {
+		if !slices.Contains(p.MetaRequired, key) && !slices.Contains(p.MetaOptional, key) {
+			unexpected = append(unexpected, key)
+		}
+	}
+	for _, key := range p.MetaRequired {
+		if _, ok := req.Meta[key]; !ok {
+			missing = append(missing, key)
+		}
+	}
+	sort.Strings(unexpected)
+	sort.Strings(missing)
+	if len(unexpected) > 0 {
+		return structs.Errorf(structs.CodeInvalid, "Dispatch request included unpermitted metadata keys: %v", unexpected)
+	}
+	if len(missing) > 0 {
+		return structs.Errorf(structs.CodeInvalid, "Dispatch did not provide required meta keys: %v", missing)
+	}
+	return nil
+}
+
+func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobRegisterResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	if !j.IsPeriodic() {
+		return nil, structs.Errorf(structs.CodeInvalid, "can't force launch non-periodic job")
+	}
+	res, err := s.ForcePeriodic(ctx, k, auth.Who(ctx).By)
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, nil), nil
+}
+
+// jobScale changes a group's count or records that somebody could not.
+func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRequest) (*methods.JobRegisterResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case req.Group == "" || j.Group(req.Group) == nil:
+		return nil, structs.Errorf(structs.CodeInvalid, "task group %q specified for scaling does not exist in job", req.Group)
+	case req.Count != nil && *req.Count < 0:
+		return nil, structs.Errorf(structs.CodeInvalid, "scaling action count can't be negative")
+	case req.Count != nil && req.Error:
+		return nil, structs.Errorf(structs.CodeInvalid, "scaling action should not contain count if error is true")
+	case req.Count == nil && req.Message == "" && !req.Error:
+		return nil, structs.Errorf(structs.CodeInvalid, "a scaling action needs a count or a message")
+	case len(req.Message) > 4096 || len(req.Meta) > 64<<10:
+		return nil, structs.Errorf(structs.CodeTooLarge, "the message of a scaling action has at most 4,096 bytes, its meta 65,536")
+	case req.Count != nil && (j.Type == structs.JobSystem || j.Type == structs.JobSysBatch) && *req.Count > 1:
+		return nil, structs.Errorf(structs.CodeInvalid, "%s jobs can only be scaled between 0 and 1", j.Type)
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.ScaleCommand{
+		Namespace: k.Namespace, JobID: k.ID, Group: req.Group, Count: req.Count, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
+		Event: structs.ScalingEvent{Message: req.Message, Error: req.Error, Meta: req.Meta},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, nil), nil
+}
+
+// DefaultJob fills in what every job has.
+func DefaultJob(j *structs.Job, region string) {
+	if j.Region == "" || j.Region == structs.RegionDefault {
+		j.Region = region
+	}
+	if j.Name == "" {
+		j.Name = j.ID
+	}
+	if j.Type == "" {
+		j.Type = structs.JobService
+	}
+	if j.Priority == 0 {
+		j.Priority = structs.JobPriorityDefault
+	}
+	if len(j.Datacenters) == 0 {
+		j.Datacenters = []string{"*"}
+	}
+	if j.NodePool == "" {
+		j.NodePool = structs.NodePoolDefault
+	}
+	j.ConsulToken, j.VaultToken = "", ""
+}
+
+// byCreation orders newest last.
+func byCreation(a, b *structs.Evaluation) int {
+	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+}
+
+// ForcePeriodic launches a periodic job for this very second.
+func (s *Set) ForcePeriodic(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error) {
+	job := s.published().Snapshot.JobByKey(key)
+	switch {
+	case job == nil:
+		return structs.Result{}, structs.Errorf(structs.CodeNotFound, "job %q not found in namespace %q", key.ID, key.Namespace)
+	case !job.IsPeriodic():
+		return structs.Result{}, structs.Errorf(structs.CodeInvalid, "job %q is not periodic", key.ID)
+	}
+	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
+	return s.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: duty.Launch(job, at, true)})
+}

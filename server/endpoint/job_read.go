@@ -1,0 +1,524 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/jobdiff"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
+)
+
+func (s *Set) registerJobReads() {
+	handle(s, methods.JobGet, s.jobGet)
+	handle(s, methods.JobList, s.jobList)
+	handle(s, methods.JobVersions, s.jobVersions)
+	handle(s, methods.JobSubmission, s.jobSubmission)
+	handle(s, methods.JobSummary, s.jobSummary)
+	handle(s, methods.JobAllocs, s.jobAllocs)
+	handle(s, methods.JobEvals, s.jobEvals)
+	handle(s, methods.JobScaleStatus, s.jobScaleStatus)
+	handle(s, methods.JobGangs, s.jobGangs)
+	handle(s, methods.JobWhy, s.jobWhy)
+	handle(s, methods.QueueList, s.queueList)
+}
+
+func keyOf(c *rpc.Call, id string) structs.JobKey {
+	return structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
+}
+
+// jobIndex is what a reader of one job waits for.
+func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
+	if j == nil {
+		return snap.TableIndex(state.Jobs)
+	}
+	return j.ModifyIndex
+}
+
+func (s *Set) jobGet(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGetResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobGetResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		resp.Job = j
+		if req.Version != nil {
+			resp.Job = p.Snapshot.JobVersion(k, *req.Version)
+		}
+		return jobIndex(p.Snapshot, j), nil
+	})
+}
+
+func (s *Set) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.JobListResponse, error) {
+	ns := auth.NamespaceOf(c)
+	may := visible(ctx, ns, acl.CapListJobs)
+	resp := &methods.JobListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
+		snap := p.Snapshot
+		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
+			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
+			keep: func(j *structs.Job) bool { return may(j.Namespace) },
+		}, snap.Jobs(ns, req.Prefix))
+		if err != nil {
+			return 0, err
+		}
+		resp.Jobs, resp.NextToken = make([]methods.JobListItem, len(jobs)), next
+		for i, j := range jobs {
+			resp.Jobs[i] = methods.JobListItem{Job: j, Summary: Summarize(snap, j)}
+		}
+		return snap.TableIndex(state.Jobs), nil
+	})
+}
+
+func (s *Set) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobVersionsResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobVersionsResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		all := snap.JobVersions(k)
+		resp.Versions, resp.Diffs = all, nil
+		if !req.Diffs {
+			return jobIndex(snap, j), nil
+		}
+		var base *structs.Job
+		switch {
+		case req.DiffTag != "":
+			for _, v := range all {
+				if v.VersionTag != nil && v.VersionTag.Name == req.DiffTag {
+					base = v
+				}
+			}
+			if base == nil && len(all) > 0 {
+				return 0, structs.Errorf(structs.CodeNotFound, "tag %q not found on any version of job %q", req.DiffTag, k.ID)
+			}
+		case req.DiffVersion != nil:
+			if base = snap.JobVersion(k, *req.DiffVersion); base == nil && len(all) > 0 {
+				return 0, structs.Errorf(structs.CodeNotFound, "job %q has no version %d", k.ID, *req.DiffVersion)
+			}
+		}
+		for i, v := range all {
+			against := base
+			if base == nil {
+				if i+1 >= len(all) {
+					break // the oldest has nothing to be compared with
+				}
+				against = all[i+1]
+			}
+			d, err := jobdiff.JSON(against, v, true)
+			if err != nil {
+				return 0, err
+			}
+			resp.Diffs = append(resp.Diffs, d)
+		}
+		return jobIndex(snap, j), nil
+	})
+}
+
+func (s *Set) jobSubmission(ctx context.Context, c *rpc.Call, req *methods.JobSubmissionRequest) (*methods.JobSubmissionResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobSubmissionResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k)}, func(p *replica.Published) (structs.Index, error) {
+		j := p.Snapshot.JobVersion(k, req.Version)
+		resp.Submission = p.Snapshot.JobSubmission(k, req.Version)
+		resp.JobIndex = 0
+		if j != nil {
+			resp.JobIndex = j.SpecIndex
+		}
+		return jobIndex(p.Snapshot, p.Snapshot.JobByKey(k)), nil
+	})
+}
+
+// Summarize counts a job's allocations and children by state.
+func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
+	sum := &methods.Summary{Namespace: j.Namespace, JobID: j.ID, Groups: map[string]methods.GroupSummary{},
+		CreateIndex: j.CreateIndex, ModifyIndex: j.ModifyIndex}
+	if j.IsPeriodic() || j.IsParameterized() {
+		for ch := range snap.ChildrenOf(j.Key()) {
+			switch ch.Status {
+			case structs.JobPending:
+				sum.ChildrenPending++
+			case structs.JobRunning:
+				sum.ChildrenRunning++
+			case structs.JobDead:
+				sum.ChildrenDead++
+			}
+		}
+	}
+	for _, g := range j.Groups {
+		sum.Groups[g.Name] = methods.GroupSummary{}
+	}
+	var g methods.GroupSummary // of the group of that name, until another is met
+	name := ""
+	for _, a := range snap.AllocsByJob(j.Key()) {
+		if a.CreateIndex < j.CreateIndex {
+			continue // of an earlier job of this name
+		}
+		if a.Group != name {
+			if name != "" {
+				sum.Groups[name] = g
+			}
+			name, g = a.Group, sum.Groups[a.Group]
+		}
+		switch a.Client {
+		case structs.ClientPending:
+			g.Starting++
+		case structs.ClientRunning:
+			g.Running++
+		case structs.ClientComplete:
+			g.Complete++
+		case structs.ClientFailed:
+			g.Failed++
+		case structs.ClientLost:
+			g.Lost++
+		case structs.ClientUnknown:
+			g.Unknown++
+		}
+		sum.ModifyIndex = max(sum.ModifyIndex, a.ModifyIndex)
+	}
+	if name != "" {
+		sum.Groups[name] = g
+	}
+	if j.Array != nil && len(j.Groups) == 1 {
+		return arraySummary(snap, j, sum)
+	}
+	// What waits is said by the newest evaluation that was decided.
+	var newest *structs.Evaluation
+	for _, e := range snap.EvalsByJob(j.Key()) {
+		sum.ModifyIndex = max(sum.ModifyIndex, e.ModifyIndex)
+		if e.Queued != nil && (newest == nil || e.ModifyIndex > newest.ModifyIndex) {
+			newest = e
+		}
+	}
+	if newest != nil && !j.Stop {
+		for name, n := range newest.Queued {
+			if g, ok := sum.Groups[name]; ok {
+				g.Queued = n
+				sum.Groups[name] = g
+			}
+		}
+	}
+	return sum
+}
+
+func (s *Set) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobSummaryResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobSummaryResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		resp.Summary = nil
+		if j == nil {
+			return jobIndex(p.Snapshot, nil), nil
+		}
+		resp.Summary = Summarize(p.Snapshot, j)
+		return resp.Summary.ModifyIndex, nil
+	})
+}
+
+// allocsMax bounds the lists of one job's or one node's allocations, which have no pages in Nomad's API: the newest.
+const allocsMax = 10_000
+
+func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
+	slices.SortFunc(as, func(a, b *structs.Allocation) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	if len(as) > allocsMax {
+		as = as[:allocsMax]
+	}
+	return as
+}
+
+// jobsOf are the versions that allocations refer to, once each.
+func jobsOf(as []*structs.Allocation) []*structs.Job {
+	seen := map[jobVersionKey]bool{}
+	var out []*structs.Job
+	for _, a := range as {
+		if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !seen[k] {
+			seen[k] = true
+			out = append(out, a.Job)
+		}
+	}
+	return out
+}
+
+func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
+	var idx structs.Index
+	for _, a := range as {
+		idx = max(idx, a.ModifyIndex)
+	}
+	if len(as) == 0 {
+		idx = snap.TableIndex(state.Allocs)
+	}
+	return idx
+}
+
+func (s *Set) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocsRequest) (*methods.AllocListResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.AllocListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		as := p.Snapshot.AllocsByJob(k)
+		idx := allocsIndex(p.Snapshot, as)
+		if j != nil && !req.All {
+			as = slices.DeleteFunc(slices.Clone(as), func(a *structs.Allocation) bool { return a.CreateIndex < j.CreateIndex })
+		}
+		resp.Allocs = newestAllocs(slices.Clone(as))
+		resp.Jobs = jobsOf(resp.Allocs)
+		return idx, nil
+	})
+}
+
+func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
+	var idx structs.Index
+	for _, e := range es {
+		idx = max(idx, e.ModifyIndex)
+	}
+	if len(es) == 0 {
+		idx = snap.TableIndex(state.Evals)
+	}
+	return idx
+}
+
+func (s *Set) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.EvalListResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.EvalListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		es := slices.Clone(p.Snapshot.EvalsByJob(k))
+		idx := evalsIndex(p.Snapshot, es)
+		slices.SortFunc(es, func(a, b *structs.Evaluation) int { return -byCreation(a, b) })
+		if len(es) > allocsMax {
+			es = es[:allocsMax]
+		}
+		resp.Evals = es
+		return idx, nil
+	})
+}
+
+func (s *Set) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobScaleStatusResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobScaleStatusResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		resp.Groups = nil
+		if j == nil {
+			return jobIndex(snap, nil), nil
+		}
+		resp.Namespace, resp.JobID = j.Namespace, j.ID
+		resp.JobCreateIndex, resp.JobModifyIndex, resp.JobStopped = j.CreateIndex, j.SpecIndex, j.Stop
+		resp.Groups = map[string]*methods.GroupScaleStatus{}
+		idx := j.ModifyIndex
+		for _, g := range j.Groups {
+			resp.Groups[g.Name] = &methods.GroupScaleStatus{Desired: g.Count}
+		}
+		for _, a := range snap.AllocsByJob(k) {
+			idx = max(idx, a.ModifyIndex)
+			g := resp.Groups[a.Group]
+			if g == nil || a.Terminal() {
+				continue
+			}
+			g.Placed++
+			if a.Client == structs.ClientRunning {
+				g.Running++
+			}
+		}
+		if ev := snap.ScalingEvents(k); ev != nil {
+			idx = max(idx, ev.ModifyIndex)
+			for _, e := range ev.Events {
+				if g := resp.Groups[e.Group]; g != nil {
+					g.Events = append(g.Events, e)
+				}
+			}
+		}
+		return idx, nil
+	})
+}
+
+// Waiting returns the waiting jobs in queue order.
+func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
+	all := decide.Pending(snap)
+	order := s.env.Decide.Order(snap, all, s.env.Replica.Now())
+	out := make([]*structs.Workload, len(order))
+	for n, i := range order {
+		out[n] = all[i]
+	}
+	return out
+}
+
+// jobGangs tells who is in the gangs of a job.
+func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: req.JobID}
+	resp := &methods.JobGangsResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		if j == nil {
+			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
+		}
+		resp.Job, resp.Rosters = j, p.Snapshot.RostersByJob(k)
+		eval, idx := LastDecision(p.Snapshot, k)
+		var reports []*structs.GroupReport
+		if auth.Who(ctx).Task == nil { // tasks see who is in their gang, not what others hold
+			reports = s.ReportsOf(k, eval)
+		}
+		resp.States = gangStates(p.Snapshot, j, reports)
+		idx = max(idx, j.ModifyIndex)
+		for _, r := range resp.Rosters {
+			idx = max(idx, r.ModifyIndex)
+			for _, m := range r.Members {
+				if a := p.Snapshot.AllocByID(m.Alloc); a != nil {
+					idx = max(idx, a.ModifyIndex)
+				}
+			}
+		}
+		return idx, nil
+	})
+}
+
+// LastDecision is the newest evaluation of a job that decided something, or nil, and the index of the newest of all.
+func LastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluation, idx structs.Index) {
+	for _, e := range snap.EvalsByJob(k) {
+		idx = max(idx, e.ModifyIndex)
+		if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (last == nil || e.ModifyIndex > last.ModifyIndex) {
+			last = e
+		}
+	}
+	return last, idx
+}
+
+// ReportsOf are the newest reports of a job: those that the leader has, else those of its last decision.
+func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
+	if r := s.env.Decide.Reports(k); r != nil {
+		return r
+	}
+	if last == nil {
+		return nil
+	}
+	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
+}
+
+// jobWhy answers why a job waits, in words and numbers (D23).
+func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobWhyResponse, error) {
+	k := keyOf(c, req.JobID)
+	may := visible(ctx, "*", acl.CapListJobs)
+	resp := &methods.JobWhyResponse{}
+	err := s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJob(k), watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
+		*resp = methods.JobWhyResponse{Meta: resp.Meta}
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		if j == nil {
+			return jobIndex(snap, nil), nil
+		}
+		resp.Job, resp.Workload, resp.Summary = j, snap.Workload(k), Summarize(snap, j)
+		if resp.Workload != nil {
+			domain := resp.Workload.Domain
+			all := decide.Pending(snap)
+			line := s.env.Decide.Line(snap, all, s.env.Replica.Now())
+			starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
+			for i := line.Next(); i >= 0; i = line.Next() {
+				w := all[i]
+				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+				if wk == k {
+					resp.Terms = line.Terms(i)
+				}
+				if wk == k || resp.Position == 0 && w.Reason == structs.ReasonQuota {
+					s.startsAt(snap, resp, wk == k, starts, w, wk)
+				}
+				line.Taken(i)
+				if w.Domain != domain {
+					continue
+				}
+				resp.QueueLen++
+				if wk == k {
+					resp.Position = resp.QueueLen
+				} else if resp.Position == 0 && len(resp.Ahead) < 10 && may(w.Namespace) {
+					resp.Ahead = append(resp.Ahead, wk)
+					resp.AheadAsk = append(resp.AheadAsk, decide.WaitingAsk(snap.JobByKey(wk), w))
+				}
+			}
+			if resp.Position == 0 {
+				resp.Ahead, resp.AheadAsk = nil, nil
+			}
+			resp.Asks = decide.WaitingAsk(j, resp.Workload)
+		}
+		eval, idx := LastDecision(snap, k)
+		idx = max(idx, resp.Summary.ModifyIndex)
+		resp.Eval = eval
+		resp.Reports = append(decide.PreemptWaitReports(snap, k), s.ReportsOf(k, eval)...)
+		resp.NodeNames = nodeNames(snap, resp.Reports)
+		resp.Saving = s.CheckpointsFor(snap, k)
+		resp.Suspended = SuspendedOf(snap, k)
+		return idx, nil
+	})
+	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
+		resp.Advice = adviceOf(s.env.Decide.Advise(k))
+	}
+	return resp, err
+}
+
+// startsAt estimates the start of a waiting workload, unless a pass has, and tells it if it is the one that is asked about.
+// Whoever is ahead of that one under the same limit is served before it.
+func (s *Set) startsAt(snap *state.Snapshot, resp *methods.JobWhyResponse, tell bool, starts *decide.StartEstimates, w *structs.Workload, k structs.JobKey) {
+	j := snap.JobByKey(k)
+	if j == nil || w.Waiting == 0 || w.StartEst != 0 {
+		return
+	}
+	eval, _ := LastDecision(snap, k)
+	at, text := starts.Of(j, w, s.ReportsOf(k, eval))
+	if tell {
+		resp.StartEst, resp.Starts = at, text
+	}
+}
+
+func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
+	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
+	resp := &methods.QueueListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Workloads), watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Items, resp.NextToken = nil, ""
+		snap := p.Snapshot
+		pos := map[structs.PoolName]int64{}
+		size := req.PerPage
+		if size <= 0 || size > pageMax {
+			size = pageMax
+		}
+		skip := req.NextToken != ""
+		starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
+		for _, w := range append(decide.PreemptWaiting(snap), s.Waiting(snap)...) {
+			if w.Reason != structs.ReasonPreemptionPending {
+				pos[w.Domain]++
+			}
+			k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+			if skip && k.String() == req.NextToken {
+				skip = false
+			}
+			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
+			if it.Job != nil && w.StartEst == 0 {
+				switch {
+				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
+					it.StartEst, it.Starts = starts.Of(it.Job, w, nil)
+				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
+					eval, _ := LastDecision(snap, k)
+					it.StartEst, it.Starts = starts.Of(it.Job, w, s.ReportsOf(k, eval))
+				}
+			}
+			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {
+				continue
+			}
+			if len(resp.Items) == size {
+				resp.NextToken = k.String()
+				break
+			}
+			resp.Items = append(resp.Items, it)
+			if w.Reason == structs.ReasonPreemptionPending {
+				resp.Items[len(resp.Items)-1].Position = 0 // it has its turn behind it
+			}
+		}
+		return max(snap.TableIndex(state.Workloads), snap.TableIndex(state.Jobs)), nil
+	})
+}

@@ -1,0 +1,55 @@
+package endpoint
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// normalize applies cluster limits to a submitted job and returns a warning for each change.
+func (s *Set) normalize(j *structs.Job) (warnings []string) {
+	return append(s.DropMemoryMax(j), s.withinGrace(j)...)
+}
+
+// withinGrace shortens a job's checkpoint.grace to the grace period that its queue gives to preempted work
+// (Queue.PreemptGrace, inherited), with a warning. A group without a grace gets the default if that is not longer.
+func (s *Set) withinGrace(j *structs.Job) (warnings []string) {
+	snap := s.published().Snapshot
+	cfg := *snap.SchedulerConfig()
+	most := s.env.Decide.QueueTable(snap).Settings(j.QueueName(), &cfg).PreemptGrace
+	if most <= 0 {
+		return nil
+	}
+	groups := slices.Clone(j.Groups)
+	for i, g := range groups {
+		if g == nil || g.Checkpoint == nil || g.Checkpoint.GraceOrDefault() <= most {
+			continue
+		}
+		own, c := *g, *g.Checkpoint
+		c.Grace = most
+		own.Checkpoint = &c
+		groups[i] = &own
+		if asked := g.Checkpoint.Grace; asked > 0 {
+			warnings = append(warnings, fmt.Sprintf("group %q: checkpoint grace of %s is shortened to %s, the most that queue %q gives (its preempt_grace)", g.Name, short(asked), short(most), j.QueueName()))
+		} else {
+			warnings = append(warnings, fmt.Sprintf("group %q: it has %s to save its state, the most that queue %q gives (its preempt_grace)", g.Name, short(most), j.QueueName()))
+		}
+	}
+	j.Groups = groups
+	return warnings
+}
+
+// short formats a duration without zero parts: 2m, not 2m0s.
+func short(d time.Duration) string {
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{time.Hour, "h"}, {time.Minute, "m"}} {
+		if d >= u.unit && d%u.unit == 0 {
+			return fmt.Sprintf("%d%s", d/u.unit, u.name)
+		}
+	}
+	return d.String()
+}

@@ -1,0 +1,293 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/checkpoint"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
+)
+
+// raftChangeTimeout bounds a change of raft's servers.
+const raftChangeTimeout = 10 * time.Second
+
+func (s *Set) registerOperator() {
+	handle(s, methods.RaftConfiguration, s.raftConfiguration)
+	handle(s, methods.RaftRemovePeer, s.raftRemovePeer)
+	handle(s, methods.RaftTransfer, s.raftTransfer)
+	handle(s, methods.SchedulerConfigGet, s.schedulerConfigGet)
+	handle(s, methods.SchedulerConfigSet, s.schedulerConfigSet)
+	handle(s, methods.AutopilotGet, s.autopilotGet)
+	handle(s, methods.AutopilotSet, s.autopilotSet)
+	handle(s, methods.AutopilotHealth, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.AutopilotHealthResponse, error) {
+		return s.env.Members.Health(), nil
+	})
+	rpc.HandleStream(s.env.Registry, methods.SnapshotSave, s.snapshotSave)
+	rpc.HandleStream(s.env.Registry, methods.SnapshotRestore, s.snapshotRestore)
+	handle(s, methods.SystemGC, s.systemGC)
+	handle(s, methods.SystemReconcile, func(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.WriteResponse, error) {
+		// Summaries are computed when they are read; there is nothing that could need repair.
+		return &methods.WriteResponse{Index: s.published().Index}, nil
+	})
+	handle(s, methods.StatusLeader, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusLeaderResponse, error) {
+		addr, _ := s.env.Replica.Leader()
+		return &methods.StatusLeaderResponse{Leader: addr}, nil
+	})
+	handle(s, methods.StatusPeers, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusPeersResponse, error) {
+		servers, err := s.env.Members.RaftServers()
+		if err != nil {
+			return nil, err
+		}
+		resp := &methods.StatusPeersResponse{}
+		for _, x := range servers {
+			resp.Peers = append(resp.Peers, string(x.Address))
+		}
+		slices.Sort(resp.Peers)
+		return resp, nil
+	})
+	handle(s, methods.StatusRegions, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusRegionsResponse, error) {
+		return &methods.StatusRegionsResponse{Regions: s.env.Members.Regions()}, nil
+	})
+	handle(s, methods.StatusHash, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusHashResponse, error) {
+		snap := s.published().Snapshot
+		h := snap.Hash()
+		resp := &methods.StatusHashResponse{Server: s.env.Name, Index: snap.Index(), Hash: hex.EncodeToString(h[:])}
+		if meta := snap.ClusterMeta(); meta != nil {
+			resp.StateVersion = meta.StateVersion
+		}
+		return resp, nil
+	})
+	handle(s, methods.SigningKeys, s.signingKeys)
+	handle(s, methods.ACLAuthorize, s.aclAuthorize)
+}
+
+func (s *Set) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.RaftConfigurationResponse, error) {
+	servers, at, err := s.env.Replica.Configuration()
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
+	}
+	names := map[string]string{}
+	for _, m := range s.env.Members.All() {
+		names[m.ID] = m.Name + "." + m.Region
+	}
+	names[s.env.ID] = s.env.Name + "." + s.env.Region
+	_, leader := s.env.Replica.Leader()
+	resp := &methods.RaftConfigurationResponse{Index: at}
+	for _, x := range servers {
+		name := names[string(x.ID)]
+		if name == "" {
+			name = "(unknown)"
+		}
+		resp.Servers = append(resp.Servers, methods.RaftServer{ID: string(x.ID), Name: name, Address: string(x.Address),
+			Leader: string(x.ID) == leader, Voter: x.Suffrage == raft.Voter, Protocol: "3"})
+	}
+	return resp, nil
+}
+
+// peer finds a raft server by id or address.
+func (s *Set) peer(req *methods.RaftPeerRequest) (raft.Server, error) {
+	servers, err := s.env.Members.RaftServers()
+	if err != nil {
+		return raft.Server{}, err
+	}
+	if (req.ID == "") == (req.Address == "") {
+		return raft.Server{}, structs.Errorf(structs.CodeInvalid, "name a peer by either id or address")
+	}
+	for _, x := range servers {
+		if req.ID != "" && string(x.ID) == req.ID || req.Address != "" && string(x.Address) == req.Address {
+			return x, nil
+		}
+	}
+	if req.ID != "" {
+		return raft.Server{}, structs.Errorf(structs.CodeNotFound, "id %q was not found in the Raft configuration", req.ID)
+	}
+	return raft.Server{}, structs.Errorf(structs.CodeNotFound, "address %q was not found in the Raft configuration", req.Address)
+}
+
+func (s *Set) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
+	x, err := s.peer(req)
+	if err != nil {
+		return nil, err
+	}
+	at, err := s.env.Replica.RemoveServer(x.ID, raftChangeTimeout)
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "removing raft peer %s: %v", x.ID, err)
+	}
+	s.env.Log.Warn("raft peer removed by an operator", "id", x.ID, "address", x.Address)
+	return &methods.WriteResponse{Index: at}, nil
+}
+
+func (s *Set) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
+	transfer := s.env.Replica.TransferLeadership
+	if req.ID != "" || req.Address != "" {
+		x, err := s.peer(req)
+		if err != nil {
+			return nil, err
+		}
+		if string(x.ID) == s.env.ID {
+			return nil, structs.Errorf(structs.CodeInvalid, "server %s leads already", x.ID)
+		}
+		transfer = func() error { return s.env.Replica.TransferLeadershipTo(x) }
+	}
+	if err := transfer(); err != nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "transferring leadership: %v", err)
+	}
+	return &methods.WriteResponse{Index: s.published().Index}, nil
+}
+
+// SchedulerConfig is the configuration in force.
+func SchedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
+	if c := snap.SchedulerConfig(); c != nil {
+		return c
+	}
+	return &structs.SchedulerConfig{Algorithm: policy.Default}
+}
+
+func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
+	resp := &methods.SchedulerConfigResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Config = SchedulerConfig(p.Snapshot)
+		return p.Snapshot.TableIndex(state.Scheduler), nil
+	})
+}
+
+func (s *Set) validAlgorithm(name string) error {
+	if name == "" || name == "spread" {
+		return nil
+	}
+	_, err := policy.ByName(name)
+	return err
+}
+
+func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.SchedulerConfigRequest) (*methods.SwapResponse, error) {
+	if req.Config == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing scheduler configuration")
+	}
+	if err := s.validAlgorithm(req.Config.Algorithm); err != nil {
+		return nil, err
+	}
+	if err := req.Config.Weights.Check(); err != nil {
+		return nil, err
+	}
+	if err := checkpoint.CheckLimits(req.Config); err != nil {
+		return nil, err
+	}
+	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
+		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to Choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}, nil
+}
+
+func (s *Set) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
+	resp := &methods.AutopilotConfigResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
+		in := s.env.Members.AutopilotConfig()
+		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
+			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
+		if c := p.Snapshot.AutopilotConfig(); c != nil {
+			resp.Config.CreateIndex, resp.Config.ModifyIndex = c.CreateIndex, c.ModifyIndex
+		}
+		return p.Snapshot.TableIndex(state.Autopilot), nil
+	})
+}
+
+func (s *Set) autopilotSet(ctx context.Context, c *rpc.Call, req *methods.AutopilotConfigRequest) (*methods.SwapResponse, error) {
+	x := req.Config
+	if x == nil || x.LastContactThreshold < 0 || x.ServerStabilizationTime < 0 || x.MinQuorum > 100 {
+		return nil, structs.Errorf(structs.CodeInvalid, "an autopilot configuration has durations of 0 or more and a quorum of at most 100")
+	}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}, nil
+}
+
+func (s *Set) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.WriteResponse, error) {
+	if err := s.env.Collect(ctx); err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: s.published().Index}, nil
+}
+
+func (s *Set) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
+	resp := &methods.SigningKeysResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SigningKeys)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Keys = nil
+		for k := range p.Snapshot.SigningKeys() {
+			public := *k
+			public.Private = nil
+			resp.Keys = append(resp.Keys, &public)
+		}
+		return p.Snapshot.TableIndex(state.SigningKeys), nil
+	})
+}
+
+// aclAuthorize lets an agent ask about what it answers itself.
+func (s *Set) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAuthorizeRequest) (*methods.WriteResponse, error) {
+	id, err := s.env.Guard.Resolve(c.Token) // the wrapper forgives a bad token where all is open
+	if err != nil {
+		return nil, err
+	}
+	ok := false
+	switch req.What {
+	case "agent":
+		ok = id.ACL.AllowAgent(req.Level)
+	case "node":
+		ok = id.ACL.AllowNode(req.Level)
+	case "operator":
+		ok = id.ACL.AllowOperator(req.Level)
+	case "namespace":
+		ok = id.ACL.AllowNamespaceOp(auth.NamespaceOf(c), req.Level)
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "cannot authorise %q; want agent, node, operator or namespace", req.What)
+	}
+	if !ok {
+		return nil, structs.ErrPermissionDenied
+	}
+	return &methods.WriteResponse{Index: s.published().Index}, nil
+}
+
+// bootstrapResetFile, in the data directory, holds the reset index that an operator who lost every management token was
+// told; with it ACL bootstrap works once more.
+const bootstrapResetFile = "acl-bootstrap-reset"
+
+func (s *Set) bootstrapReset() structs.Index {
+	if s.env.DataDir == "" {
+		return 0
+	}
+	path := filepath.Join(s.env.DataDir, bootstrapResetFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			s.env.Log.Warn("reading the bootstrap reset file failed", "error", err)
+		}
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		s.env.Log.Warn("the bootstrap reset file holds no number", "file", path)
+		return 0
+	}
+	return structs.Index(n)
+}

@@ -1,0 +1,228 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/jobdiff"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/suggest"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/structs"
+)
+
+// jobPlan runs the very pass that registering the job would cause, on the newest state, and throws the plan away.
+func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequest) (resp *methods.JobPlanResponse, err error) {
+	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapPlanJob)
+	if err != nil {
+		return nil, err
+	}
+	if len(errs) > 0 {
+		return nil, oneError("job validation failed", errs)
+	}
+	warnings := s.normalize(j)
+	p := s.published()
+	snap := p.Snapshot
+	k := j.Key()
+	j.Submitter = auth.Who(ctx).By
+	old := snap.JobByKey(k)
+	resp = &methods.JobPlanResponse{Index: p.Index, Warnings: strings.Join(warnings, "\n")}
+	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0
+	if old != nil {
+		resp.JobModifyIndex = old.SpecIndex
+		j.CreateIndex, j.Version = old.CreateIndex, old.Version+1
+		if old.Type != j.Type {
+			return nil, structs.Errorf(structs.CodeInvalid, "cannot update job %q from type %q to %q; stop and purge it first", j.ID, old.Type, j.Type)
+		}
+		if fsm.SameSpec(j, old) { // registering it would change nothing
+			j = old
+		}
+	}
+	var diff *jobdiff.Job
+	if req.Diff {
+		if diff, err = jobdiff.Diff(old, j, true); err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "comparing the job with its last version: %v", err)
+		}
+		defer func() {
+			if err == nil && resp != nil {
+				resp.Diff, err = json.Marshal(diff)
+			}
+		}()
+	}
+	if j.IsPeriodic() {
+		if j.Periodic.Enabled {
+			at, err := duty.NextLaunch(j.Periodic, s.env.Now())
+			if err != nil {
+				return nil, structs.Errorf(structs.CodeInvalid, "periodic: %v", err)
+			}
+			resp.NextPeriodicLaunch = structs.LogTimeOf(at)
+		}
+	}
+	resp.Desired = map[string]*methods.DesiredUpdates{}
+	if !j.Placeable() {
+		return resp, nil
+	}
+	if err := s.mayQueue(snap, j, old, auth.Who(ctx).By.Name); err != nil {
+		return nil, err
+	}
+	run, err := s.env.Decide.NewDryRun(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer run.Close()
+	var seed structs.Seed
+	rand.Read(seed[:])
+	eval := NewEvalOf(j, structs.TriggerJobRegister)
+	eval.ID = structs.DeriveID[structs.EvalID](seed, "plan", k.String(), 0)
+	eval.AnnotatePlan, eval.CreateIndex, eval.ModifyIndex = true, p.Index+1, p.Index+1
+	eval.CreateTime = max(s.env.Replica.Now(), p.Time)
+	eval.ModifyTime = eval.CreateTime
+	run.Decide(p, j, eval)
+	w := run.Report
+	if w == nil {
+		return nil, structs.Errorf(structs.CodeInternal, "the dry run did not decide about job %q", j.ID)
+	}
+	if w.Refused != "" {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
+	}
+	resp.Why = s.whyOf(run, snap, visible(ctx, "*", acl.CapListJobs))
+	for _, g := range w.Groups {
+		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
+			resp.Failed = append(resp.Failed, g)
+		} else {
+			resp.Placed = append(resp.Placed, g)
+		}
+	}
+	if diff != nil {
+		jobdiff.Annotate(diff, w.Updates)
+	}
+	for _, u := range w.Updates {
+		resp.Desired[u.Group] = &methods.DesiredUpdates{
+			Ignore: uint64(u.Ignore), Place: uint64(u.Place), Migrate: uint64(u.Migrate), Stop: uint64(u.Stop),
+			InPlaceUpdate: uint64(u.InPlace), DestructiveUpdate: uint64(u.Destructive), Canary: uint64(u.Canary), Preemptions: uint64(u.Preemptions),
+			RescheduleNow: uint64(u.Reschedule), RescheduleLater: uint64(u.Delayed), Disconnect: uint64(u.Disconnect), Reconnect: uint64(u.Reconnect),
+		}
+	}
+	if len(resp.Failed) > 0 {
+		resp.Advice = adviceOf(run.Advise(resp.Why.Workload))
+	}
+	resp.Why.Advice = resp.Advice
+	for _, e := range run.Plan.Entries {
+		if e.Namespace != k.Namespace || e.JobID != k.ID {
+			continue // what would become of others
+		}
+		for _, part := range e.Parts {
+			for _, st := range part.Stops {
+				if st.Desired == structs.DesiredEvict || !st.Preempt.IsZero() {
+					if a := snap.AllocByID(st.ID); a != nil {
+						resp.Preempted = append(resp.Preempted, a)
+					}
+				}
+			}
+		}
+		for _, ev := range e.Evals {
+			if ev.ID != eval.ID {
+				resp.CreatedEvals = append(resp.CreatedEvals, ev)
+			}
+		}
+	}
+	return resp, nil
+}
+
+// mayQueue refuses a job that its registration would refuse for what its queue does not allow.
+func (s *Set) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) error {
+	seen := fsm.Submissions{Queue: snap.QueueByPath, Submitted: func(r structs.UseRow) (n int64) {
+		for o := range snap.Jobs("", "") {
+			if o.Status != structs.JobDead && !o.IsPeriodic() && !o.IsParameterized() && slices.Contains(structs.UseRowsOf(o.Namespace, o.QueueName(), o.Submitter.Name), r) {
+				n++
+			}
+		}
+		return n
+	}}
+	if err := fsm.Admit(j, old, by, seen); err != nil {
+		return err
+	}
+	return nil
+}
+
+// whyOf is what `job why` would say of the job after a dry run.
+func (s *Set) whyOf(run *decide.DryRun, snap *state.Snapshot, may func(string) bool) *methods.JobWhyResponse {
+	in, rep := run.Input, run.Report
+	load := &in.Pending[run.At]
+	w := *load.Queue
+	w.StartEst, w.Waiting, w.Reason = rep.Start, 0, structs.ReasonNone
+	why := &methods.JobWhyResponse{Job: load.Job, Workload: &w, Reports: rep.Groups, NodeNames: nodeNames(snap, rep.Groups)}
+	for _, g := range rep.Groups {
+		if n := g.Wanted - g.Placed; n > 0 {
+			w.Waiting += n
+			if w.Reason == structs.ReasonNone {
+				w.Reason = g.Code
+			}
+		}
+	}
+	if w.Waiting == 0 {
+		return why
+	}
+	why.Asks = decide.WaitingAsk(load.Job, &w)
+	starts := s.env.Decide.StartEstimates(snap, in.Now)
+	line := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+	for i := line.Next(); i >= 0; i = line.Next() {
+		o := &in.Pending[i]
+		switch {
+		case i == run.At:
+			why.Terms = line.Terms(i)
+			if w.StartEst == 0 {
+				why.StartEst, why.Starts = starts.Of(load.Job, &w, rep.Groups)
+			}
+		case why.Position == 0 && o.Job != nil && o.Queue != nil && o.Queue.Reason == structs.ReasonQuota && o.Queue.StartEst == 0:
+			last, _ := LastDecision(snap, o.Key) // it is served before the job
+			starts.Of(o.Job, o.Queue, s.ReportsOf(o.Key, last))
+		}
+		line.Placed(i, structs.Amount{})
+		why.QueueLen++
+		switch {
+		case i == run.At:
+			why.Position = why.QueueLen
+		case why.Position == 0 && len(why.Ahead) < 10 && may(o.Key.Namespace):
+			why.Ahead = append(why.Ahead, o.Key)
+			why.AheadAsk = append(why.AheadAsk, decide.WaitingAsk(o.Job, o.Queue))
+		}
+	}
+	return why
+}
+
+// nodeNames are the names of the nodes that have scores in some reports.
+func nodeNames(snap *state.Snapshot, reports []*structs.GroupReport) map[string]string {
+	names := map[string]string{}
+	for _, r := range reports {
+		for _, sc := range r.Scores {
+			if n := snap.NodeByID(sc.NodeID); n != nil {
+				names[n.ID.String()] = n.Name
+			}
+		}
+	}
+	return names
+}
+
+// adviceOf is advice as the API has it, or nil.
+func adviceOf(a *suggest.Advice) *methods.Advice {
+	if a == nil {
+		return nil
+	}
+	out := &methods.Advice{Starts: a.Starts, Never: a.Never}
+	for i := range a.Changes {
+		c := &a.Changes[i]
+		out.Changes = append(out.Changes, methods.AdviceChange{Kind: c.Kind, Text: c.Text, Cost: c.Cost, Job: c.Job})
+	}
+	return out
+}

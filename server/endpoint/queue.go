@@ -1,0 +1,248 @@
+package endpoint
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
+)
+
+func (s *Set) registerQueues() {
+	handle(s, methods.QueueTree, s.queueTree)
+	handle(s, methods.QueueGet, s.queueGet)
+	handle(s, methods.QueueUpsert, s.queueUpsert)
+	handle(s, methods.QueueDelete, s.queueDelete)
+	handle(s, methods.QuotaList, s.quotaList)
+	handle(s, methods.QuotaGet, s.quotaGet)
+	handle(s, methods.QuotaUpsert, s.quotaUpsert)
+	handle(s, methods.QuotaDelete, s.quotaDelete)
+	handle(s, methods.ReservationList, s.reservationList)
+	handle(s, methods.ReservationGet, s.reservationGet)
+	handle(s, methods.ReservationUpsert, s.reservationUpsert)
+	handle(s, methods.ReservationDelete, s.reservationDelete)
+}
+
+// queueStates describes queues by path: those that exist, the root and the default one, and those that hold something.
+func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, users bool) []methods.QueueState {
+	now := max(snap.Time(), s.env.Replica.Now())
+	cfg := snap.SchedulerConfig()
+	table := s.env.Decide.QueueTable(snap)
+	waiting := waitingByQueue(s.Waiting(snap))
+	submitted := map[structs.QueuePath]int64{}
+	for j := range snap.Jobs("", "") {
+		if j.Status != structs.JobDead && !j.IsPeriodic() && !j.IsParameterized() {
+			for _, r := range structs.UseRowsOf(j.Namespace, j.QueueName(), "") {
+				submitted[r.Path]++
+			}
+		}
+	}
+	paths := map[structs.QueuePath]bool{structs.QueueRoot: true, structs.QueueDefault: true}
+	for q := range snap.Queues() {
+		paths[q.Path] = true
+	}
+	for _, m := range []map[structs.QueuePath]int64{waiting, submitted} {
+		for p := range m {
+			paths[p] = true
+		}
+	}
+	for u := range snap.QueueUses() {
+		paths[u.Path] = true
+	}
+	var out []methods.QueueState
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		if p.IsNamespace() || !keep(string(p)) {
+			continue
+		}
+		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Usage: snap.QueueUse(p, ""), Waiting: waiting[p], Submitted: submitted[p]}
+		scene := queue.Scene{Now: now, Queue: st.Effective, Total: table.Total}
+		scene.Total.Billed = st.Effective.Billing.OfCluster(table.Total, table.Models)
+		share := func(u *structs.QueueUsage, weight int64) int64 { return scene.Share(u.Held) / 1000 / max(weight, 1) }
+		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), share(&st.Usage, st.Effective.Weight)
+		if users {
+			for u := range snap.QueueUses() {
+				if u.Path == p && u.User != "" {
+					st.Users = append(st.Users, methods.QueueUserState{Usage: *u, Mean: u.MeanAt(now, st.Effective.HalfLife), Weight: st.Effective.UserWeight(u.User), Share: share(u, st.Effective.UserWeight(u.User))})
+				}
+			}
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+func queueIndex(snap *state.Snapshot) structs.Index {
+	return max(snap.TableIndex(state.Queues), snap.TableIndex(state.QueueUse), snap.TableIndex(state.Workloads), 1)
+}
+
+var queueKeys = []watch.Key{watch.OnTable(state.Queues), watch.OnTable(state.QueueUse), watch.OnTable(state.Workloads)}
+
+func (s *Set) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueTreeResponse, error) {
+	resp := &methods.QueueTreeResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
+		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool { return strings.HasPrefix(path, req.Prefix) }, false)
+		resp.Total = s.env.Decide.Total(p.Snapshot)
+		return queueIndex(p.Snapshot), nil
+	})
+}
+
+func (s *Set) queueGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QueueGetResponse, error) {
+	resp := &methods.QueueGetResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
+		resp.Queue = nil
+		if qs := s.queueStates(p.Snapshot, func(path string) bool { return path == req.Name }, true); len(qs) > 0 {
+			resp.Queue = &qs[0]
+		}
+		return queueIndex(p.Snapshot), nil
+	})
+}
+
+func (s *Set) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.QueueUpsertRequest) (*methods.QueueUpsertResponse, error) {
+	if len(req.Queues) == 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "the request names no queue")
+	}
+	for _, q := range req.Queues {
+		if q == nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "the request carries a queue that is nothing")
+		}
+		if err := q.Check(); err != nil {
+			return nil, err
+		}
+		if len(q.Description) > 256 || len(q.AllowedUsers) > 1000 {
+			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: a description may have 256 bytes, allowed_users 1000 names", q.Path)
+		}
+	}
+	res, err := s.write(ctx, &structs.QueueUpsertCommand{Queues: req.Queues})
+	if err != nil {
+		return nil, err
+	}
+	snap := s.published().Snapshot
+	var all []*structs.Queue
+	for q := range snap.Queues() {
+		all = append(all, q)
+	}
+	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: guaranteeWarnings(all, s.env.Decide.Total(snap))}, nil
+}
+
+func (s *Set) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
+	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []structs.QueuePath{structs.QueuePath(req.Name)}})
+}
+
+func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {
+	st := methods.QuotaState{Quota: q, Held: snap.QuotaHeld(q.Name)}
+	for n := range snap.Namespaces() {
+		if n.Quota == q.Name {
+			st.Namespaces = append(st.Namespaces, n.Name)
+		}
+	}
+	return st
+}
+
+var quotaKeys = []watch.Key{watch.OnTable(state.Quotas), watch.OnTable(state.QueueUse), watch.OnTable(state.Namespaces)}
+
+func quotaIndex(snap *state.Snapshot) structs.Index {
+	return max(snap.TableIndex(state.Quotas), snap.TableIndex(state.QueueUse), 1)
+}
+
+func (s *Set) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QuotaListResponse, error) {
+	resp := &methods.QuotaListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
+		qs, next, err := list(s, &req.Query, lister[structs.QuotaSpec]{kind: "quota",
+			key:  func(x *structs.QuotaSpec) string { return x.Name },
+			keep: func(x *structs.QuotaSpec) bool { return strings.HasPrefix(x.Name, req.Prefix) },
+		}, p.Snapshot.Quotas())
+		resp.Quotas, resp.NextToken = nil, next
+		for _, q := range qs {
+			resp.Quotas = append(resp.Quotas, quotaState(p.Snapshot, q))
+		}
+		return quotaIndex(p.Snapshot), err
+	})
+}
+
+func (s *Set) quotaGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QuotaGetResponse, error) {
+	resp := &methods.QuotaGetResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
+		resp.Quota = nil
+		if q := p.Snapshot.Quota(req.Name); q != nil {
+			st := quotaState(p.Snapshot, q)
+			resp.Quota = &st
+		}
+		return quotaIndex(p.Snapshot), nil
+	})
+}
+
+func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUpsertRequest) (*methods.WriteResponse, error) {
+	q := req.Quota
+	if q == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing quota specification")
+	}
+	if err := validName("quota", q.Name, 128); err != nil {
+		return nil, err
+	}
+	if len(q.Description) > 256 {
+		return nil, structs.Errorf(structs.CodeInvalid, "description longer than 256")
+	}
+	seen := map[string]bool{}
+	for _, l := range q.Limits {
+		if l.Region == "" || seen[l.Region] {
+			return nil, structs.Errorf(structs.CodeInvalid, "quota %q: every limit needs a region of its own", q.Name)
+		}
+		seen[l.Region] = true
+	}
+	return s.write(ctx, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{q}})
+}
+
+func (s *Set) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
+	return s.write(ctx, &structs.QuotaDeleteCommand{Names: []string{req.Name}})
+}
+
+func (s *Set) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
+	may := visible(ctx, "*", acl.CapListJobs)
+	resp := &methods.ReservationListResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Reservations = nil
+		for r := range p.Snapshot.Reservations() {
+			if strings.HasPrefix(r.ID, req.Prefix) && (r.JobID == "" || may(r.Namespace)) {
+				resp.Reservations = append(resp.Reservations, r)
+			}
+		}
+		return max(p.Snapshot.TableIndex(state.Reservations), 1), nil
+	})
+}
+
+func (s *Set) reservationGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.ReservationGetResponse, error) {
+	may := visible(ctx, "*", acl.CapListJobs)
+	resp := &methods.ReservationGetResponse{}
+	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
+		resp.Reservation = p.Snapshot.Reservation(req.Name)
+		if r := resp.Reservation; r != nil && r.JobID != "" && !may(r.Namespace) {
+			resp.Reservation = nil
+		}
+		return max(p.Snapshot.TableIndex(state.Reservations), 1), nil
+	})
+}
+
+func (s *Set) reservationUpsert(ctx context.Context, c *rpc.Call, req *methods.ReserveRequest) (*methods.WriteResponse, error) {
+	if req.Reservation == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing reservation")
+	}
+	if err := req.Reservation.Check(); err != nil {
+		return nil, err
+	}
+	return s.write(ctx, &structs.ReserveCommand{Reservations: []*structs.Reservation{req.Reservation}})
+}
+
+func (s *Set) reservationDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
+	return s.write(ctx, &structs.UnreserveCommand{IDs: []string{req.Name}})
+}
+
+var _ contend.Line = (*queue.Line)(nil)

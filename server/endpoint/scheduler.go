@@ -1,0 +1,51 @@
+package endpoint
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/predict"
+	"github.com/muster-sched/muster/structs"
+)
+
+// registerScheduler serves what operators ask the deciding service.
+func (s *Set) registerScheduler() {
+	handle(s, methods.SchedulerInput, s.schedulerInput)
+	handle(s, methods.PredictionsGet, s.predictions)
+}
+
+// Predictions say how right predicted run times were, as the leader knows it; empty on other servers.
+func (s *Set) Predictions() predict.Errors {
+	if !s.env.IsLeader() {
+		return predict.Errors{}
+	}
+	return s.env.Decide.PredictionErrors()
+}
+
+func (s *Set) predictions(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.PredictionsResponse, error) {
+	e := s.Predictions()
+	return &methods.PredictionsResponse{Ended: e.N + e.Unknown, Predicted: e.N, Under: e.Under, MedianFactor: e.MedianFactor(),
+		MeanAbsolute: e.MeanAbsolute(), Relative: e.Relative()}, nil
+}
+
+// schedulerInput gives the input of the newest pass of a node pool, to be read back by scheduler.Load and decided again
+// anywhere.
+func (s *Set) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.NameRequest) (*methods.SchedulerInputResponse, error) {
+	name := structs.PoolName(req.Name)
+	if name == "" {
+		name = structs.NodePoolDefault
+	}
+	in := s.env.Decide.Input(name)
+	if in == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "no pass of node pool %q has run on this server; name a pool that jobs run in, or %q", name, structs.NodePoolAll)
+	}
+	pol := policy.For(in.View.Pool(name), in.Config).Name()
+	data, err := scheduler.Dump(*in, pol)
+	if err != nil {
+		return nil, err
+	}
+	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: string(name), Policy: pol, Input: data}, nil
+}

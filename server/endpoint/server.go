@@ -1,0 +1,76 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/hex"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/member"
+	"github.com/muster-sched/muster/structs"
+)
+
+// registerServers serves what servers ask each other.
+func (s *Set) registerServers() {
+	handle(s, methods.ServerInfo, s.serverInfoHere)
+	handle(s, methods.ServerKeyring, func(_ context.Context, _ *rpc.Call, req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
+		return s.env.Members.KeyringHere(req)
+	})
+	handle(s, methods.ServerHashes, s.serverHashes)
+	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
+		return &methods.ServerHasNodeResponse{Has: s.env.Nodes.Sessions.Find(req.NodeID) != nil}, nil
+	})
+	handle(s, methods.ServerAuthenticate, s.serverAuthenticate)
+	handle(s, methods.ServerJoin, s.serverJoin)
+}
+
+// serverAuthenticate tells another server whether the leader knows a token or a node.
+func (s *Set) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods.ServerAuthenticateRequest) (*methods.ServerAuthenticateResponse, error) {
+	if !s.env.IsLeader() {
+		return nil, structs.ErrNoLeader
+	}
+	var err error
+	if req.Node.NodeID.IsZero() {
+		_, err = s.env.Guard.Resolve(req.Token)
+	} else {
+		_, err = s.env.Guard.CheckNode(&req.Node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &methods.ServerAuthenticateResponse{}, nil
+}
+
+func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerInfoResponse, error) {
+	own := s.env.Members.OwnStats()
+	resp := &methods.ServerInfoResponse{
+		ID: s.env.ID, Name: s.env.Name, Address: s.env.Advertise, Version: s.env.Version, Region: s.env.Region,
+		Bootstrapped: s.env.Replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
+		LastContact: s.env.LastContact(), Now: structs.LogTimeOf(s.env.Now()),
+	}
+	if meta := s.published().Snapshot.ClusterMeta(); meta != nil {
+		resp.Cluster = meta.ID
+	}
+	return resp, nil
+}
+
+// serverJoin lets a server without gossip ask the leader to be added.
+func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJoinRequest) (*methods.WriteResponse, error) {
+	if req.ID == "" || !member.HostPort(req.Address) {
+		return nil, structs.Errorf(structs.CodeInvalid, "joining takes an id and an address host:port, got %q and %q", req.ID, req.Address)
+	}
+	if err := s.env.Members.AddServer(ctx, member.Joining(req, s.env.Region)); err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: s.published().Index}, nil
+}
+
+// serverHashes answers with the hashes of this server's state.
+func (s *Set) serverHashes(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
+	mine := s.env.Replica.Hashes()
+	resp := &methods.ServerHashesResponse{Server: s.env.ID, StateVersion: mine.StateVersion}
+	for _, m := range mine.Marks {
+		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.Index, Hash: hex.EncodeToString(m.Hash[:])})
+	}
+	return resp, nil
+}

@@ -1,0 +1,129 @@
+package endpoint
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of saving and restoring snapshots.
+const (
+	archiveFrame     = 256 << 10 // bytes of one frame on the wire
+	restoreTimeout   = 10 * time.Minute
+	restoreEpochsMax = 10_000
+)
+
+// StreamWriter sends what is written as frames.
+type StreamWriter struct{ Stream *rpc.Stream }
+
+func (w StreamWriter) Write(b []byte) (int, error) {
+	n := 0
+	for len(b) > 0 {
+		k := min(len(b), archiveFrame)
+		if err := w.Stream.Send(b[:k]); err != nil {
+			return n, err
+		}
+		n, b = n+k, b[k:]
+	}
+	return n, nil
+}
+
+// StreamReader reads frames as bytes.
+type StreamReader struct {
+	Stream *rpc.Stream
+	left   []byte
+}
+
+func (r *StreamReader) Read(b []byte) (int, error) {
+	for len(r.left) == 0 {
+		f, err := r.Stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		r.left = f
+	}
+	n := copy(b, r.left)
+	r.left = r.left[n:]
+	return n, nil
+}
+
+// snapshotSave streams an archive of the newest state.
+func (s *Set) snapshotSave(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest, st *rpc.Stream) error {
+	meta, rc, err := s.env.Replica.TakeSnapshot()
+	if err != nil {
+		return structs.Errorf(structs.CodeInternal, "taking a snapshot failed: %v", err)
+	}
+	defer rc.Close()
+	w := bufio.NewWriterSize(StreamWriter{st}, archiveFrame)
+	if err := replica.WriteArchive(w, meta, rc); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// snapshotRestore replaces the state of the cluster by that of an archive. The archive is spooled and checked whole
+// before anything is touched; then the history is marked as another one (D14), so that agents obey nothing older.
+func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest, st *rpc.Stream) error {
+	dir := s.env.DataDir
+	tmp, err := os.CreateTemp(dir, "restore-*.snap")
+	if err != nil {
+		return fmt.Errorf("spool snapshot: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	defer tmp.Close()
+	buf := bufio.NewWriterSize(tmp, archiveFrame)
+	meta, err := replica.ReadArchive(&StreamReader{Stream: st}, buf)
+	if err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return fmt.Errorf("spool snapshot: %w", err)
+	}
+	size, err := tmp.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	// A state that this version cannot read is refused before raft takes it.
+	if err := replica.CheckState(tmp); err != nil {
+		return structs.Errorf(structs.CodeInvalid, "the state in the archive cannot be read by this version: %v", err)
+	}
+	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	meta.Size = size
+	var epoch uint64
+	if m := s.published().Snapshot.ClusterMeta(); m != nil {
+		epoch = m.RestoreEpoch
+	}
+	s.env.Log.Warn("restoring a snapshot", "index", meta.Index, "term", meta.Term, "bytes", size, "by", auth.Who(ctx).By.Name)
+	if err := s.env.Replica.Restore(meta, tmp, restoreTimeout); err != nil {
+		return structs.Errorf(structs.CodeInternal, "raft refused the snapshot: %v", err)
+	}
+	actx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	if err := s.env.Members.InitCluster(actx); err != nil {
+		return err
+	}
+	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.
+	for range restoreEpochsMax {
+		if _, err := s.env.Apply(actx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.RestoredCommand{}}); err != nil {
+			return err
+		}
+		if m := s.published().Snapshot.ClusterMeta(); m != nil && m.RestoreEpoch > epoch {
+			break
+		}
+	}
+	return st.SendMsg(&methods.WriteResponse{Index: s.published().Index})
+}
