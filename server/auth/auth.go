@@ -22,11 +22,11 @@ import (
 // Identity is the proven caller of a method.
 type Identity struct {
 	ACL       *acl.ACL
-	Token     *structs.ACLToken   // nil: anonymous, or access control is off
-	anonymous bool                // no token was sent and access control is on
-	Node      structs.NodeID      // proven by its secret
-	Task      *structs.Allocation // allocation of the calling task, as its agent says; nil for other callers
-	TaskName  string              // name of that task; "": its agent does not say
+	Token     *structs.ACLToken   // nil for an anonymous caller, or when access control is off
+	anonymous bool                // access control is on and no token was sent
+	Node      structs.NodeID      // set when the caller proved to be this node by its secret
+	Task      *structs.Allocation // the calling task's allocation, as named in its token; nil for other callers
+	TaskName  string              // "" when the token names no task
 	server    bool                // another server, proven by its certificate
 	By        structs.Submitter
 }
@@ -38,7 +38,7 @@ func With(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// Who returns the identity that the wrapper proved. Without one, the caller may do nothing.
+// Who returns the identity that the wrapper proved. If there is none, it returns one that may do nothing.
 func Who(ctx context.Context) *Identity {
 	id, _ := ctx.Value(identityKey{}).(*Identity)
 	if id == nil {
@@ -48,31 +48,31 @@ func Who(ctx context.Context) *Identity {
 }
 
 var (
-	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found") // in this server's state
-	errTokenInvalid = structs.Errorf(structs.CodeDenied, "ACL token not found") // in whatever state
+	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found") // not in this server's state; another server may have it
+	errTokenInvalid = structs.Errorf(structs.CodeDenied, "ACL token not found") // no state could make it valid
 	errTokenExpired = structs.Errorf(structs.CodeDenied, "ACL token expired")
 )
 
-// TokenUnknown reports whether a token was refused only because this server's state does not have it. Errors of one code
-// and sentence are equal to errors.Is, so the values are compared.
+// TokenUnknown reports whether a token was refused only because this server's state does not have it. errors.Is treats
+// errors with the same code and sentence as equal, so the values are compared.
 func TokenUnknown(err error) bool { return err == error(ErrTokenUnknown) }
 
-// PolicyAnonymous grants what callers without a token may do; absent, they may do nothing.
+// PolicyAnonymous names the policy of callers without a token. If it does not exist, they may do nothing.
 const PolicyAnonymous = "anonymous"
 
-// PeerTokenPrefix starts the name of a token made by a login at an agent's unix socket: "peer:<uid>:<gid>:<user>".
+// PeerTokenPrefix starts the name of a token made by a login at an agent's unix socket, "peer:<uid>:<gid>:<user>".
 const PeerTokenPrefix = "peer:"
 
-// Environment is what a Guard needs of its server.
+// Environment is what a Guard needs from its server.
 type Environment struct {
-	ACL       bool   // access control is on; else every caller is management
-	Region    string // this server's
-	TLS       bool   // connections between agents prove who the peer is
+	ACL       bool   // access control is on; if off, every caller has management rights
+	Region    string // of this server
+	TLS       bool   // connections between agents use TLS, which proves the peer's role
 	Now       func() time.Time
 	Published func() *replica.Published
 }
 
-// Guard proves who calls, from the state that this server has applied, and decides what callers may do.
+// Guard authenticates callers against the state that this server has applied, and decides what they may do.
 type Guard struct {
 	env      Environment
 	policies *policyCache
@@ -82,17 +82,17 @@ func NewGuard(env Environment) *Guard {
 	return &Guard{env: env, policies: &policyCache{compiled: map[string]*acl.ACL{}}}
 }
 
-// policyCacheMax is how many compiled sets of policies are kept. At the limit the cache starts anew.
+// policyCacheMax limits the compiled sets of policies. At the limit the cache is emptied.
 const policyCacheMax = 4096
 
-// policyCache keeps compiled sets of policies, as of one state of the policy and role tables.
+// policyCache keeps compiled sets of policies for one version of the policy and role tables.
 type policyCache struct {
 	mu       sync.Mutex
-	asOf     [2]structs.Index // of policies and roles
+	asOf     [2]structs.Index // indexes of the policy and role tables
 	compiled map[string]*acl.ACL
 }
 
-// compile returns the ACL of a set of policies, by name. Unknown policies grant nothing.
+// compile returns the ACL of a set of policies, given by name. Unknown policies grant nothing.
 func (c *policyCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
 	asOf := [2]structs.Index{snap.TableIndex(state.Policies), snap.TableIndex(state.Roles)}
 	key := strings.Join(names, "\x00")
@@ -113,7 +113,7 @@ func (c *policyCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
 		}
 		p, err := acl.Parse(n, stored.Rules)
 		if err != nil {
-			continue // checked when it was written; a policy that no longer parses grants nothing
+			continue // rules are checked when they are written; a policy that no longer parses grants nothing
 		}
 		ps = append(ps, p)
 	}
@@ -126,7 +126,7 @@ func (c *policyCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
 	return a
 }
 
-// Resolve returns the identity behind a token's secret.
+// Resolve returns the identity that belongs to a token's secret.
 func (g *Guard) Resolve(secret string) (*Identity, error) {
 	if !g.env.ACL {
 		return &Identity{ACL: acl.Management, By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
@@ -160,7 +160,7 @@ func (g *Guard) Resolve(secret string) (*Identity, error) {
 	return id, nil
 }
 
-// PoliciesOf returns the names of a token's policies, those of its roles included, sorted.
+// PoliciesOf returns the names of a token's policies, including those of its roles, sorted.
 func PoliciesOf(snap *state.Snapshot, t *structs.ACLToken) []string {
 	names := append([]string{}, t.Policies...)
 	for _, r := range t.Roles {
@@ -186,7 +186,7 @@ func submitterOf(t *structs.ACLToken) structs.Submitter {
 	return by
 }
 
-// NodeAuth returns the node ID and secret in a request of a node, or nil.
+// NodeAuth returns the node ID and secret in a node's request, or nil if the request has none.
 func NodeAuth(req any) *methods.NodeAuth {
 	switch r := req.(type) {
 	case *methods.NodeRegisterRequest:
@@ -200,7 +200,7 @@ func NodeAuth(req any) *methods.NodeAuth {
 	return nil
 }
 
-// authenticateNode checks a node's secret. A node that no server knows may only register.
+// authenticateNode checks a node's secret. An unknown node may only register and send heartbeats.
 func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
 	if g.env.TLS && !c.Peer.Local && (c.Peer.Role != "client" && c.Peer.Role != "server" || c.Peer.Region != g.env.Region) {
 		return nil, structs.ErrPermissionDenied
@@ -220,7 +220,7 @@ func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
 	return &Identity{ACL: acl.Deny, Node: a.NodeID, By: structs.Submitter{Name: "node " + a.NodeID.String(), UID: -1, GID: -1}}, nil
 }
 
-// CheckNode compares a node's secret with the state, and reports whether the state has the node at all.
+// CheckNode compares a node's secret with the state. known reports whether the state has the node at all.
 func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
 	n := g.env.Published().Snapshot.NodeByID(a.NodeID)
 	if n == nil {
@@ -232,16 +232,16 @@ func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
 	return true, nil
 }
 
-// isServer reports whether the peer proved to be a server of this region.
+// isServer reports whether the peer has proved that it is a server of this region.
 func (g *Guard) isServer(p rpc.Peer) bool {
 	if !g.env.TLS && !p.Local {
-		return true // plaintext clusters trust their network; the agent refuses to start one by accident
+		return true // a cluster without TLS trusts its network; its agents start only if their configuration allows that
 	}
 	return p.Role == "server" && p.Region == g.env.Region
 }
 
-// Authenticate proves who calls, from this server's state, by what the method needs. Callers without a token are only
-// known where everybody may call the method or an anonymous policy exists.
+// Authenticate proves the caller's identity from this server's state, by the means that the method needs. Callers
+// without a token are refused unless anyone may call the method or an anonymous policy exists.
 func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
 	switch {
 	case row.Need.NodeSecret:
@@ -255,15 +255,15 @@ func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
 	id, err := g.Resolve(c.Token)
 	switch {
 	case row.Need.Anonymous && err != nil:
-		return g.Resolve("") // a bad token closes nothing that is open to all
+		return g.Resolve("") // a bad token does not lock a caller out of what is open to all
 	case !row.Need.Anonymous && err == nil && id.anonymous && g.env.Published().Snapshot.Policy(PolicyAnonymous) == nil:
 		return nil, structs.ErrPermissionDenied
 	}
 	return id, err
 }
 
-// byObject are the methods whose namespace is that of the object they name: the wrapper asks for the capability in any
-// namespace, the handler for it in the right one.
+// byObject lists methods that act in the namespace of the object they name. The wrapper checks the capability in any
+// namespace; the handler checks it in the object's.
 var byObject = map[string]bool{
 	methods.AllocGet.Name: true, methods.AllocStop.Name: true, methods.AllocSuspend.Name: true,
 	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
@@ -273,7 +273,7 @@ var byObject = map[string]bool{
 	methods.ClientChecks.Name: true,
 }
 
-// Authorise reports with an error whether the identity may make the call. What no rule grants is denied.
+// Authorise returns an error unless the identity may make the call. What no rule grants is denied.
 func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
 	n := row.Need
 	ok := false
@@ -288,7 +288,7 @@ func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
 		ok = id.server
 	case n.Management:
 		ok = id.ACL.IsManagement()
-	case n.AnyToken: // authenticate has refused callers without one, unless an anonymous policy exists
+	case n.AnyToken: // Authenticate has refused callers without a token, unless an anonymous policy exists
 		ok = id.ACL.IsManagement() || id.Token != nil || id.anonymous
 	case n.Namespace != "":
 		ns := NamespaceOf(c)
@@ -331,7 +331,7 @@ func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
 	return nil
 }
 
-// NamespaceOf returns the namespace of a call.
+// NamespaceOf returns the namespace of a call, or the default one.
 func NamespaceOf(c *rpc.Call) string {
 	if c.Namespace == "" {
 		return structs.NamespaceDefault

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// resolveTask checks the token that an agent issued to one of its tasks: the allocation must be on that agent's node and
-// must not have ended.
+// resolveTask returns the identity behind a token that an agent issued to one of its tasks. The token is valid while
+// the allocation is on that agent's node and has not ended.
 func (g *Guard) resolveTask(token string) (*Identity, error) {
 	t, ok := tasktoken.Parse(token)
 	if !ok {
@@ -43,8 +43,8 @@ func (g *Guard) resolveTask(token string) (*Identity, error) {
 	}, nil
 }
 
-// authoriseTask answers whether a task may make the call: look at its own job and its gang, and run commands in the
-// allocations of its own group, which is what launchers need; read the variables that are meant for it, and look up the services of its
+// authoriseTask reports whether a task may make the call. A task may read its own job and gangs, run commands in
+// allocations of its own group (launchers need that), read the variables meant for it, and look up services of its
 // namespace. Everything else is denied.
 func (g *Guard) authoriseTask(c *rpc.Call, id *Identity) bool {
 	own := id.Task
@@ -69,7 +69,8 @@ func (g *Guard) authoriseTask(c *rpc.Call, id *Identity) bool {
 	case *methods.ServiceGetRequest:
 		return c.Method == methods.ServiceGet.Name && NamespaceOf(c) == own.Namespace
 	case *methods.ListRequest:
-		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && NamespaceOf(c) == own.Namespace // which shows what it may read
+		// a list shows only what the task may read
+		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && NamespaceOf(c) == own.Namespace
 	case *methods.ExecRequest:
 		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
 	}

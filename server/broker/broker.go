@@ -1,19 +1,20 @@
-// Package broker holds what waits to be decided. It is a plain structure driven by an explicit now: no goroutine, no
-// clock, no I/O, so the same feed gives the same passes in the server, in the simulator and in a test.
+// Package broker queues the jobs that wait for a decision. It is a plain structure driven by an explicit now, without
+// goroutines, clock or I/O. The same feed gives the same passes in the server, in the simulator and in a test.
 //
-// A job has at most one entry here, however many evaluations ask about it. An entry is
+// A job has at most one entry, however many evaluations it has:
 //
 //	          feed: evaluation pending and due
 //	idle ------------------------------------> ready --TakePass--> in flight --Done/Nack--> idle | ready
 //	  \                                          ^                     |
 //	   \--- feed: evaluation blocked --> blocked-/ unblocked           \-- events meanwhile are remembered
 //
-// The naive queue drops an event that arrives while the job is being decided: the pass has not seen the capacity, and
-// the blocked evaluation is written after it appeared. Here every unblocking event is stamped with its log index, and an evaluation
-// that blocks on an older state than the newest such event goes straight back to ready.
+// The naive queue drops an event that arrives while the job is being decided. The pass has not seen the new capacity,
+// and the blocked evaluation is written after the event, so nothing wakes the job. Here every unblocking event is
+// stamped with its log index. An evaluation that blocks on a state older than the newest such event goes straight back
+// to ready.
 //
-// Limits: a pass takes at most Limits.Items jobs and Limits.Evals evaluations of each; the rest stays for the next one.
-// The number of entries is bounded by the jobs of the state that have an open evaluation.
+// Limits: a pass takes at most Limits.Items jobs and Limits.Evals evaluations of each; the rest waits for the next
+// pass. There is at most one entry for each job with an open evaluation.
 package broker
 
 import (
@@ -32,7 +33,7 @@ type Limits struct {
 	Evals      int           // evaluations of one job in one pass; default 64
 	FreeTries  int           // refusals in a row that are retried at once; default 3
 	BackoffMin time.Duration // wait after the first refusal beyond those, doubling; default 50 ms
-	BackoffMax time.Duration // the longest wait; default 5 s
+	BackoffMax time.Duration // longest wait
 }
 
 func (l Limits) withDefaults() Limits {
@@ -54,23 +55,23 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Counters say what happened since the broker was made.
+// Counters count since the broker was made.
 type Counters struct {
 	Passes     int64 // passes taken
 	Taken      int64 // jobs taken, over all passes
 	Coalesced  int64 // evaluations answered by another evaluation of the same pass
-	Skipped    int64 // events that woke none of the blocked jobs of their domain
+	Skipped    int64 // events that unblocked none of a domain's blocked jobs
 	Unblocked  int64 // blocked jobs made ready by an event
-	Raced      int64 // evaluations that blocked on a state older than an unblocking event, and went straight back
-	Delayed    int64 // evaluations that had to wait for a time
+	Raced      int64 // evaluations that blocked on a state older than an unblocking event, and were made ready at once
+	Delayed    int64 // evaluations with a time to wait for
 	Refused    int64 // Nack calls
-	Backoffs   int64 // of them, those that had to wait
+	Backoffs   int64 // Nack calls after which the job had to wait
 	Speculated int64 // jobs decided before their registration was committed
 	WholePass  int64 // passes that held every domain
-	Roused     int64 // blocked jobs made ready because others compete, or because the time had come to look again
+	Roused     int64 // blocked jobs made ready because of competition, a reservation, or WakeAt
 }
 
-// Broker is the queue. It is not safe for concurrent use: its owner guards it.
+// Broker is the queue. It is not safe for concurrent use.
 type Broker struct {
 	limits Limits
 	env    Env
@@ -81,14 +82,15 @@ type Broker struct {
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
 	domains map[structs.PoolName]*domain
-	// everywhere is the newest event of each kind that was for all domains: one that comes to be later has had it, too.
+	// everywhere has the newest event of each kind that affected all domains. A domain that is made later starts with
+	// it.
 	everywhere [unblock.Kinds]structs.Index
-	names      []structs.PoolName // of domains, sorted; where Take looks for work
+	names      []structs.PoolName // of domains, sorted
 	next       int                // position in names where the next Take begins
 	pools      map[structs.NodeID]structs.PoolName
 	timers     timers
 	passes     map[uint64]structs.PoolName // domain of each pass that has not ended
-	late       []*job                      // answered at an index that is still to be fed
+	late       []*job                      // answered at an index that has not been fed yet
 	passSeq    uint64
 	paused     bool
 
@@ -99,31 +101,31 @@ type Broker struct {
 type job struct {
 	key       structs.JobKey
 	domain    structs.PoolName
-	workload  *structs.Workload // replicated, or made up from the first evaluation
+	workload  *structs.Workload // replicated, or built from the first evaluation
 	replica   bool              // workload is the replicated one, not made up
-	open      int               // evaluations of the job in Broker.evals
+	open      int               // open evaluations
 	pending   []*structs.Evaluation
 	blocked   *structs.Evaluation
-	events    unblock.EventSet // that may change the decision of blocked
-	unblocked bool             // blocked, and one of them happened since it was decided
-	wpos      int              // in the domain's group of waiting jobs; -1 outside
-	waitsFor  []structs.JobKey // jobs in whose list (Broker.after) it is, while it is among the waiting
+	events    unblock.EventSet // events that may change the decision of blocked
+	unblocked bool             // such an event has happened since blocked was decided
+	wpos      int              // position in the domain's group of waiting jobs; -1 outside
+	waitsFor  []structs.JobKey // while waiting: jobs that have this one in Broker.after
 	spec      *Speculation
 
 	flight   bool
 	seen     structs.Index       // index of the state that the last pass saw
 	took     *structs.Evaluation // newest evaluation that the last pass took
-	doneAt   structs.Index       // with answered: released once the broker has seen this index
+	doneAt   structs.Index       // if answered: the job is released once the broker has been fed this index
 	nacked   bool
 	answered bool            // Done or Nack was called while in flight
 	tries    int             // refusals in a row
-	looked   structs.LogTime // when a pass took it last
-	notUntil structs.LogTime // back-off after refusals
+	looked   structs.LogTime // when a pass last took it
+	notUntil structs.LogTime // end of the back-off after refusals
 	wake     *timer          // for notUntil
 	pos      int             // in the domain's ready heap; -1 outside
 }
 
-// evalRef says where an open evaluation is.
+// evalRef locates an open evaluation.
 type evalRef struct {
 	eval  *structs.Evaluation
 	job   *job
@@ -135,12 +137,12 @@ type domain struct {
 	name          structs.PoolName
 	ready         readyHeap
 	busy          bool
-	waiting       []group // blocked, by the events that unblock them; sorted by events
+	waiting       []group // blocked jobs, grouped by the events that unblock them; sorted by events
 	lastUnblocked [unblock.Kinds]structs.Index
-	wake          *timer // when its work is to be looked at again (WakeAt), or nil
+	wake          *timer // for WakeAt, or nil
 }
 
-// group is the blocked jobs of a domain that wait for the same kinds of event, in no particular order.
+// group is the blocked jobs of a domain that wait for the same kinds of events, in no particular order.
 type group struct {
 	events unblock.EventSet
 	jobs   []*job
@@ -148,20 +150,20 @@ type group struct {
 
 // Speculation is a job whose registration has been proposed but is not committed (D25).
 type Speculation struct {
-	Job  *structs.Job        // with the version that it will have
-	Eval *structs.Evaluation // with the id that it will have
+	Job  *structs.Job        // with the version it will get
+	Eval *structs.Evaluation // with the ID it will get
 }
 
 // Item is one job of a pass.
 type Item struct {
 	Key      structs.JobKey
 	Workload *structs.Workload     // never nil; immutable
-	Evals    []*structs.Evaluation // due evaluations, oldest first; empty when only an event woke the job
-	Blocked  *structs.Evaluation   // nil when nothing was blocked
+	Evals    []*structs.Evaluation // due, oldest first; empty when only an event woke the job
+	Blocked  *structs.Evaluation   // nil if the job is not blocked
 	Spec     *Speculation          // nil for a committed job
 }
 
-// Deciding is the evaluation that answers for the item: its newest, or the blocked one.
+// Deciding returns the evaluation that the decision answers: the newest one, or the blocked one.
 func (it *Item) Deciding() *structs.Evaluation {
 	if it.Spec != nil {
 		return it.Spec.Eval
@@ -172,35 +174,35 @@ func (it *Item) Deciding() *structs.Evaluation {
 	return it.Blocked
 }
 
-// Choice says which of the ready workloads a pass takes when it cannot take all: places in ready, most urgent first, at
-// most n.
+// Choice picks the workloads that a pass takes when it cannot take all that are ready. It returns at most n positions
+// in ready, most urgent first.
 type Choice func(ready []*structs.Workload, n int, now structs.LogTime) []int
 
-// Env is what a broker asks of its owner. Its functions read a state no older than the newest delta fed.
+// Env is what a broker needs from its owner. Its functions read a state no older than the newest delta fed.
 type Env struct {
-	// Lookup returns the replicated queue entry of a job, or nil. A nil function knows no entry.
+	// Lookup returns the replicated queue entry of a job, or nil. If Lookup is nil, no entry is known.
 	Lookup func(structs.JobKey) *structs.Workload
-	// Links wake jobs that wait for others. nil: no job depends on another.
+	// Links finds jobs that wait for other jobs. nil: no job depends on another.
 	Links Links
-	// Choose picks the jobs of a pass when more than Limits.Items are ready. nil: by priority and submission. The pass
-	// itself decides in what order it looks at them.
+	// Choose picks the jobs of a pass when more than Limits.Items are ready. It does not decide the order in which the
+	// pass looks at them. nil: by priority and submission.
 	Choose Choice
-	// Competition reports whether running work of a domain competes with waiting jobs. A pass of such a domain takes every
-	// job that waits for room, because the choice between them needs all of them. nil: nowhere.
+	// Competition reports whether running work of a domain competes with waiting jobs. A pass of such a domain also
+	// takes every job that waits for capacity, because the choice needs all contenders. nil: no domain has competition.
 	Competition func(domain structs.PoolName) bool
-	// Reserved lists the jobs of a domain that hold a reservation. They join every pass, but at most once in
-	// reservedEvery: whether a reservation can be kept, or moved forward, depends on what others get. nil: none.
+	// Reserved lists the jobs of a domain that hold a reservation. They join every pass, at most once in reservedEvery,
+	// because what others get decides whether a reservation can be kept or moved forward. nil: none.
 	Reserved func(domain structs.PoolName) []structs.JobKey
 }
 
-// Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
+// Pass is a set of jobs to decide, in order, on the nodes of one domain or of all.
 type Pass struct {
 	ID     uint64
 	Domain structs.PoolName // a pool, or DomainAll
 	Items  []Item
 }
 
-// New makes an empty broker. Load fills it from a state.
+// New returns an empty broker. Load fills it from a state.
 func New(limits Limits, env Env) *Broker {
 	return &Broker{
 		limits:  limits.withDefaults(),
@@ -214,11 +216,11 @@ func New(limits Limits, env Env) *Broker {
 	}
 }
 
-// Index is the index of the newest delta seen.
+// Index returns the index of the newest delta seen.
 func (b *Broker) Index() structs.Index { return b.index }
 
-// SetPaused stops TakePass from giving work, or lets it again. Events are still remembered.
+// SetPaused pauses or resumes the broker. A paused broker gives no passes but still records events.
 func (b *Broker) SetPaused(on bool) { b.paused = on }
 
-// Paused reports whether TakePass gives no work.
+// Paused reports whether the broker is paused.
 func (b *Broker) Paused() bool { return b.paused }

@@ -7,11 +7,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// room is the events that give room to contenders. A job that waits only for other events (its time, another job, a node of
-// some kind) would gain nothing if others gave way.
+// room is the set of events that preemption can cause. A job that waits only for other events (its time, another job, a
+// new node) gains nothing if others are preempted.
 var room = unblock.AllocStopped | unblock.QueueUsage
 
-// wakeDomain makes every job of a domain that waits for room ready: it may have to be compared with running work.
+// wakeDomain makes every job of a domain that waits for capacity ready, so that it is compared with running work.
 func (b *Broker) wakeDomain(d *domain, now structs.LogTime) {
 	for i := range d.waiting {
 		g := &d.waiting[i]
@@ -47,11 +47,11 @@ func (b *Broker) wakeContenders(name structs.PoolName, now structs.LogTime) {
 	}
 }
 
-// A job with a reservation joins a pass that runs anyway at most once in reservedEvery.
+// reservedEvery is the shortest time between two passes that a job with a reservation joins without another reason.
 const reservedEvery = time.Second
 
-// WakeAt has everything that waits for room in a domain looked at again at a time, though nothing may happen until then;
-// 0 is never. It replaces what was said of the domain before.
+// WakeAt wakes everything in a domain that waits for capacity at a time, even if no event happens before it. It
+// replaces the domain's earlier time; 0 means never.
 func (b *Broker) WakeAt(name structs.PoolName, at structs.LogTime) {
 	d := b.domainOf(name)
 	if d.wake != nil {
@@ -63,7 +63,7 @@ func (b *Broker) WakeAt(name structs.PoolName, at structs.LogTime) {
 	}
 }
 
-// woken wakes a domain whose time has come.
+// woken wakes a domain whose WakeAt time has come.
 func (b *Broker) woken(d *domain, now structs.LogTime) {
 	d.wake = nil
 	if d.name != DomainAll {

@@ -7,21 +7,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Links tells which jobs wait for which. It must read a state no older than the newest delta fed.
+// Links finds dependencies between jobs. It must read a state no older than the newest delta fed.
 type Links interface {
-	// DependsOn gives the jobs that a job waits for; none when it waits for nobody.
+	// DependsOn returns the jobs that a job waits for.
 	DependsOn(structs.JobKey) []structs.JobKey
-	// ChangedAt is when a registered job changed last (its status included); 0 for one that is not there.
+	// ChangedAt returns the index at which a registered job, including its status, last changed; 0 for an unknown job.
 	ChangedAt(structs.JobKey) structs.Index
 }
 
-// The broker wakes a job that waits for others when one of those changes.
+// The broker wakes a job that waits for other jobs when one of those changes.
 //
-// Naive: every status change of any job wakes every job that waits for one. With 10,000 such jobs and 1,000 ends a second
-// that is ten million looks. Here each job has a list of those that wait for it, kept only while they wait.
+// Naive: every status change of any job wakes every job that waits for one. With 10,000 such jobs and 1,000 ends a
+// second that is ten million checks a second. Here each job has a list of the jobs that wait for it, kept only while
+// they wait.
 
-// follow enters a waiting job into the lists of the jobs that it waits for. It reports true, and enters nothing, when one
-// of them has changed since the state that it was decided on.
+// follow adds a waiting job to the lists of the jobs that it waits for. If one of those has changed since the state
+// that the job was decided on, follow adds nothing and returns true.
 func (b *Broker) follow(j *job, since structs.Index) bool {
 	if b.env.Links == nil {
 		return false
@@ -30,7 +31,7 @@ func (b *Broker) follow(j *job, since structs.Index) bool {
 	for _, k := range keys {
 		at := b.env.Links.ChangedAt(k)
 		if at == 0 {
-			at = b.purged // it may be this one that went
+			at = b.purged // the purged job may be this one
 		}
 		if at > since {
 			return true
@@ -61,7 +62,7 @@ func (b *Broker) unfollow(j *job) {
 	j.waitsFor = nil
 }
 
-// gotOn wakes those that wait for a job whose status changed, or that came or went.
+// gotOn wakes the jobs that wait for a job that changed status, was registered or was purged.
 func (b *Broker) gotOn(c *structs.Changed[structs.Job], at structs.Index, now structs.LogTime) {
 	var key structs.JobKey
 	switch {
@@ -79,7 +80,7 @@ func (b *Broker) gotOn(c *structs.Changed[structs.Job], at structs.Index, now st
 	b.wakeAfter(key, now)
 }
 
-// saved wakes those that wait for a job whose tasks have saved their state.
+// saved wakes the jobs that wait for a checkpoint of a job whose tasks have just saved one.
 func (b *Broker) saved(d *structs.Delta, now structs.LogTime) {
 	if len(b.after) == 0 {
 		return
@@ -93,7 +94,7 @@ func (b *Broker) saved(d *structs.Delta, now structs.LogTime) {
 	}
 }
 
-// wakeAfter makes ready whoever waits for a job, by key.
+// wakeAfter makes the jobs that wait for a job ready, in order of key.
 func (b *Broker) wakeAfter(key structs.JobKey, now structs.LogTime) {
 	list := slices.Clone(b.after[key])
 	slices.SortFunc(list, func(x, y *job) int {

@@ -8,15 +8,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Image is what Load needs of a state.
+// Image is the part of a state that Load needs.
 type Image struct {
 	Index structs.Index
 	Nodes []*structs.Node
-	Evals []*structs.Evaluation // those that are not terminal; any order
+	Evals []*structs.Evaluation // not terminal; any order
 }
 
-// Load fills a new broker from a state. Blocked evaluations are ready at once, because nobody remembers which events
-// happened since they were decided.
+// Load fills a new broker from a state. Blocked evaluations are ready at once, because the events since they were
+// decided are not known.
 func (b *Broker) Load(im Image, now structs.LogTime) {
 	b.index = im.Index
 	for _, n := range im.Nodes {
@@ -31,7 +31,7 @@ func (b *Broker) Load(im Image, now structs.LogTime) {
 	}
 }
 
-// Feed tells the broker what a batch of the log changed. A delta with Restored makes the broker useless: load a new one.
+// Feed applies the changes of a batch of the log. After a delta with Restored, a new broker must be loaded.
 func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	b.index = max(b.index, d.Index)
 	for i := range d.Pools {
@@ -76,8 +76,8 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	b.expire(now)
 }
 
-// usageChanged unblocks what a queue's or a namespace's limit holds back: those of its subtree when it holds less, everybody
-// when the limits themselves changed.
+// usageChanged unblocks jobs that a queue's or namespace's limit holds back: those in the subtree of a queue whose
+// usage fell, or all of them when the limits changed.
 func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.Queues)+len(d.Quotas) > 0 {
 		b.unblockAll(unblock.QueueUsage|unblock.ConfigChanged, d.Index, now)
@@ -121,8 +121,8 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	}
 }
 
-// reservedChanged unblocks what is held back by what is promised to others: when a promise is gone, and when an operator's
-// changes. That a pass moves the promise of a job is no event: whom it concerns was decided in that pass.
+// reservedChanged unblocks jobs held back by a reservation that is gone, or by an operator's reservation that changed.
+// A reservation that a pass moves is no event: the jobs that it affects were decided in the same pass.
 func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at structs.Index, now structs.LogTime) {
 	if c.Before == nil || c.After != nil && c.After.JobID != "" {
 		return
@@ -134,7 +134,7 @@ func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at str
 	b.unblockAll(unblock.ReservationGone, at, now)
 }
 
-// less reports whether a row of usage holds less of something than it did.
+// less reports whether usage fell in any dimension.
 func less(now, was *structs.QueueUsage) bool {
 	_, over := was.Held.Exceeds(now.Held)
 	return over > 0 || now.Jobs < was.Jobs || now.Ends < was.Ends
@@ -153,9 +153,9 @@ func under(path structs.QueuePath, set map[structs.QueuePath]bool) bool {
 	return false
 }
 
-// nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may unblock anything: it may be
-// the one that fits whatever the refusal named. One that is gone makes no room by itself, but nobody is near to what it
-// held any more, has to keep away from that, or shares a power budget with it.
+// nodeChanged records a node's pool. A node that became ready, or changed while ready, may cure any refusal. A node
+// that is gone frees no capacity, but affinities to what it held, rules that kept work away from it, and its share of a
+// power budget no longer apply.
 func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index, now structs.LogTime) {
 	if c.After == nil {
 		if c.Before != nil {
@@ -174,9 +174,9 @@ func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index,
 	}
 }
 
-// allocsChanged unblocks what freed resources may serve, once per pool.
+// allocsChanged unblocks jobs that freed resources may help, once for each pool.
 func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
-	last := structs.PoolName("") // allocations next to each other are mostly of one pool
+	last := structs.PoolName("") // consecutive allocations are usually in one pool
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
 		if c.After != nil && (c.Before == nil || c.Before.JobVersion != c.After.JobVersion) {
@@ -196,7 +196,8 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 	}
 }
 
-// attract unblocks what waits for work of others to be near to, or to say no more that it keeps away.
+// attract unblocks jobs whose decision may change because other work was placed: they wait to be near it, or are kept
+// away by it.
 func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.LogTime) {
 	pool, known := b.pools[a.NodeID]
 	for _, name := range [...]structs.PoolName{pool, DomainAll} {
@@ -211,7 +212,7 @@ func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.Lo
 	}
 }
 
-// jobChanged matters only to an entry that has no replicated workload: its domain and priority are the job's.
+// jobChanged updates an entry that has no replicated workload, whose domain and priority come from the job.
 func (b *Broker) jobChanged(c *structs.Changed[structs.Job], now structs.LogTime) {
 	if c.After == nil {
 		return
@@ -235,14 +236,14 @@ func (b *Broker) workloadChanged(c *structs.Changed[structs.Workload], now struc
 	}
 	j := b.jobs[structs.JobKey{Namespace: w.Namespace, ID: w.JobID}]
 	if j == nil {
-		return // looked up when something is asked about it
+		return // its workload is looked up when it gets an evaluation
 	}
 	j.replica = c.After != nil
 	b.setWorkload(j, w, now)
 }
 
-// priorityChanged unblocks whoever waits where a job has another priority than before: what it is promised, and what it runs,
-// may be somebody else's turn now.
+// priorityChanged unblocks a job's whole domain when the job's priority changes, because its reservation and its
+// running work may now lose to others.
 func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at structs.Index, now structs.LogTime) {
 	if c.Before == nil || c.After == nil || c.Before.Priority == c.After.Priority {
 		return
@@ -254,14 +255,14 @@ func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at struct
 	b.unblockAll(unblock.Any, at, now)
 }
 
-// setWorkload changes an entry's place in the order, and its domain.
+// setWorkload updates an entry's place in the order, and its domain.
 func (b *Broker) setWorkload(j *job, w *structs.Workload, now structs.LogTime) {
 	if to := poolOf(w.Domain); to != j.domain {
 		if j.pos >= 0 {
 			b.domainOf(j.domain).ready.remove(j.pos)
 		}
 		b.unwait(j)
-		j.unblocked = j.blocked != nil // what was refused there may fit here
+		j.unblocked = j.blocked != nil // what did not fit in the old domain may fit in this one
 		j.domain, j.workload = to, w
 		b.settle(j, now)
 		return
@@ -272,7 +273,7 @@ func (b *Broker) setWorkload(j *job, w *structs.Workload, now structs.LogTime) {
 	}
 }
 
-// upsert takes over an evaluation's newest content.
+// upsert records the newest content of an evaluation.
 func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	old := b.detach(e.ID)
 	if e.Terminal() {
@@ -295,7 +296,7 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	case e.Status == structs.EvalBlocked:
 		j.blocked, j.unblocked, j.events = e, false, unblock.UnblockingEvents(e.FailedGroups)
 		if e.WaitUntil != 0 && !late {
-			j.unblocked = true // its time came while the decision was committed
+			j.unblocked = true // its time came while the decision was being committed
 			break
 		}
 		b.wait(j, max(e.SnapshotIndex, j.seen))
@@ -305,8 +306,8 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	b.settle(j, now)
 }
 
-// wait makes a job's blocked evaluation, decided on the state of an index, wait for an event that unblocks it. Capacity that appeared after
-// that state and before now would wake nobody: such an evaluation goes straight back.
+// wait makes a job's blocked evaluation, decided on the state at since, wait for an event that unblocks it. If such an
+// event has happened since that state, nothing would wake it, so it becomes ready at once.
 func (b *Broker) wait(j *job, since structs.Index) {
 	d := b.domainOf(j.domain)
 	var last structs.Index
@@ -334,7 +335,7 @@ func (b *Broker) wait(j *job, since structs.Index) {
 	g.jobs = append(g.jobs, j)
 }
 
-// unwait takes a job out of the waiting ones.
+// unwait removes a job from the waiting ones.
 func (b *Broker) unwait(j *job) {
 	if j.wpos < 0 {
 		return
@@ -351,8 +352,8 @@ func (b *Broker) unwait(j *job) {
 	b.unfollow(j)
 }
 
-// Unblock tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
-// span pools, become ready when it may change their decision.
+// Unblock records that events of some kinds happened in a pool at an index. It makes ready the blocked jobs of the
+// pool, and those that span pools, whose decision they may change.
 func (b *Broker) Unblock(pool structs.PoolName, what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	b.unblock(b.domainOf(pool), what, at, now)
 	if pool != DomainAll {
@@ -360,10 +361,10 @@ func (b *Broker) Unblock(pool structs.PoolName, what unblock.EventSet, at struct
 	}
 }
 
-// Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
-// state it saw, is tried again. With DomainAll it held something back anywhere.
+// Freed records that a plan in flight was dropped. Jobs that were refused because of its resources are tried again,
+// even if they saw the newest state. With DomainAll the plan may have held resources in any pool.
 func (b *Broker) Freed(pool structs.PoolName, now structs.LogTime) {
-	b.unblockAll(unblock.QueueUsage, b.index+1, now) // limits of queues hold over all pools
+	b.unblockAll(unblock.QueueUsage, b.index+1, now) // limits of queues span all pools
 	if pool != DomainAll {
 		b.Unblock(pool, unblock.AllocStopped, b.index+1, now)
 		return
@@ -371,7 +372,7 @@ func (b *Broker) Freed(pool structs.PoolName, now structs.LogTime) {
 	b.unblockAll(unblock.AllocStopped, b.index+1, now)
 }
 
-// unblockAll unblocks in all domains, also in those that come to be later with what was decided before.
+// unblockAll unblocks in all domains, including those that are made later.
 func (b *Broker) unblockAll(what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	note(&b.everywhere, what, at)
 	for _, name := range slices.Clone(b.names) {
@@ -379,7 +380,7 @@ func (b *Broker) unblockAll(what unblock.EventSet, at structs.Index, now structs
 	}
 }
 
-// note keeps the newest event of each kind.
+// note records the index of the newest event of each kind.
 func note(last *[unblock.Kinds]structs.Index, what unblock.EventSet, at structs.Index) {
 	for k := range last {
 		if what&(1<<k) != 0 {
@@ -422,7 +423,7 @@ func (b *Broker) remove(id structs.EvalID, now structs.LogTime) {
 	}
 }
 
-// detach takes an evaluation out of its job and gives the job, or nil when the evaluation was unknown.
+// detach removes an evaluation from its job and returns the job, or nil if the evaluation is unknown.
 func (b *Broker) detach(id structs.EvalID) *job {
 	r := b.evals[id]
 	if r == nil {
@@ -457,7 +458,7 @@ func evalLess(a, b *structs.Evaluation) bool {
 	return string(a.ID[:]) < string(b.ID[:])
 }
 
-// settle puts a job into its ready heap or takes it out, whichever its fields say.
+// settle adds a job to its domain's ready heap or removes it, as the job's fields require.
 func (b *Broker) settle(j *job, now structs.LogTime) {
 	want := !j.flight && j.notUntil <= now &&
 		(len(j.pending) > 0 || j.unblocked && j.blocked != nil || j.spec != nil)
@@ -470,7 +471,7 @@ func (b *Broker) settle(j *job, now structs.LogTime) {
 	}
 }
 
-// entry is the entry of an evaluation's job, made when it is the first one.
+// entry returns the entry of an evaluation's job, and makes it if there is none.
 func (b *Broker) entry(e *structs.Evaluation) *job {
 	key := e.JobKey()
 	j := b.jobs[key]
@@ -493,7 +494,7 @@ func (b *Broker) entry(e *structs.Evaluation) *job {
 	return j
 }
 
-// maybeDrop forgets a job about which nothing is open.
+// maybeDrop deletes a job's entry when nothing about the job is open.
 func (b *Broker) maybeDrop(j *job) {
 	if j.open > 0 || j.flight || j.spec != nil {
 		return
@@ -506,7 +507,7 @@ func (b *Broker) maybeDrop(j *job) {
 	}
 }
 
-// domainOf is the domain of a pool, made when it is new.
+// domainOf returns the domain of a pool, and makes it if there is none.
 func (b *Broker) domainOf(name structs.PoolName) *domain {
 	d := b.domains[name]
 	if d == nil {
@@ -518,7 +519,7 @@ func (b *Broker) domainOf(name structs.PoolName) *domain {
 	return d
 }
 
-// forget drops the domain of a deleted pool, once nothing is in it.
+// forget drops the domain of a deleted pool if it is empty.
 func (b *Broker) forget(name structs.PoolName) {
 	d := b.domains[name]
 	if d == nil || d.busy || len(d.ready.jobs) > 0 {
@@ -529,7 +530,7 @@ func (b *Broker) forget(name structs.PoolName) {
 			return
 		}
 	}
-	for _, j := range b.jobs { // only asks whether one exists
+	for _, j := range b.jobs { // map order does not matter: only asks whether one exists
 		if j.domain == name {
 			return
 		}

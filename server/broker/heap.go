@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// readyHeap is the ready jobs of a domain, first in order on top. Each job knows its position.
+// readyHeap is a heap of a domain's ready jobs, first in queue order on top. Each job knows its position.
 type readyHeap struct {
 	jobs []*job
 }
@@ -37,7 +37,7 @@ func (h *readyHeap) remove(i int) *job {
 	return j
 }
 
-// fix restores the heap after the job at i changed its place in the order.
+// fix restores the heap after the place of the job at i in the order changed.
 func (h *readyHeap) fix(i int) {
 	h.up(i)
 	h.down(i)
@@ -76,14 +76,15 @@ func (h *readyHeap) down(i int) {
 	}
 }
 
-// timer wakes one evaluation (eval set), one backed-off job (job set) or a domain (woken set). Ties on the time are broken by the index at
-// which the evaluation was made, then by id, so that every server pops the same sequence.
+// timer wakes one evaluation (eval set), one backed-off job (job set) or a domain (woken set). Timers with the same
+// time are ordered by the index at which the evaluation was created, then by ID, so that every server pops them in the
+// same order.
 type timer struct {
 	at    structs.LogTime
 	index structs.Index
 	eval  structs.EvalID
 	job   *job
-	woken *domain // whose work is to be looked at again; eval and job are not set
+	woken *domain // for WakeAt; eval and job are not set
 	pos   int
 }
 

@@ -7,8 +7,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Take takes the next pass that may run now: that of every domain when a job that spans pools is ready, else that of
-// the next domain in turn. ok is false when nothing may run; NextWake says whether that changes by itself.
+// Take returns the next pass that may run now. A pass of all domains comes first when a job that spans pools is ready;
+// otherwise the domains take turns. ok is false when nothing may run; NextWake then says when that changes without an
+// event.
 func (b *Broker) Take(now structs.LogTime) (p Pass, ok bool) {
 	b.expire(now)
 	if b.spanReady() {
@@ -29,9 +30,9 @@ func (b *Broker) spanReady() bool {
 	return all != nil && len(all.ready.jobs) > 0
 }
 
-// TakePass takes what is ready in a domain, in order, at most Limits.Items jobs. ok is false when nothing is ready, the
-// broker is paused, or a pass already holds the domain. A pass of DomainAll holds every domain and takes from all of
-// them in one order; while one is due no other domain gets a new pass, so that it comes to run.
+// TakePass takes up to Limits.Items ready jobs of a domain, in order. ok is false when nothing is ready, the broker is
+// paused, or a pass already holds the domain. A pass of DomainAll holds every domain and takes from all of them in one
+// order. While one is due, no other domain gets a new pass, so that it is not starved.
 func (b *Broker) TakePass(name structs.PoolName, now structs.LogTime) (Pass, bool) {
 	b.expire(now)
 	if b.paused {
@@ -82,7 +83,7 @@ func (b *Broker) TakePass(name structs.PoolName, now structs.LogTime) (Pass, boo
 	return p, true
 }
 
-// takeChosen fills a pass by the choice, when there is more than it can take.
+// takeChosen fills a pass by Env.Choose when more jobs are ready than the pass can take.
 func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
 	n := 0
 	for _, d := range from {
@@ -106,10 +107,10 @@ func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
 	}
 }
 
-// take makes an item of a ready job and puts it in flight.
+// take makes an item of a ready job and puts the job in flight.
 func (b *Broker) take(j *job, now structs.LogTime) Item {
 	if len(j.pending) > 0 {
-		j.spec = nil // the registration was committed meanwhile: nothing is uncertain any more
+		j.spec = nil // the registration has been committed meanwhile
 	}
 	it := Item{Key: j.key, Workload: j.workload, Blocked: j.blocked, Spec: j.spec}
 	from := max(0, len(j.pending)-b.limits.Evals)
@@ -120,7 +121,7 @@ func (b *Broker) take(j *job, now structs.LogTime) Item {
 	b.unwait(j)
 	j.flight, j.answered, j.doneAt, j.looked = true, false, 0, now
 	j.seen, j.took = b.index, it.last()
-	j.unblocked = false // an event from here on is not in the pass's state, and sets it again
+	j.unblocked = false // the pass does not see later events; they set it again
 	return it
 }
 
@@ -131,8 +132,8 @@ func (it *Item) last() *structs.Evaluation {
 	return nil
 }
 
-// Starved reports whether a job of a domain waits for capacity, or to be decided, outside the passes that are going on;
-// one that only waits to grow does not count. While it is so nothing may grow.
+// Starved reports whether a job of a domain waits for capacity or a decision, outside the passes in progress. Jobs that
+// wait only to grow do not count. While a domain is starved, nothing in it may grow.
 func (b *Broker) Starved(name structs.PoolName) bool {
 	d := b.domains[name]
 	if d == nil {
@@ -159,9 +160,9 @@ func (b *Broker) EndPass(id uint64) {
 	}
 }
 
-// Done says that a job's decision was committed at an index (0: it needed no commit). The job is released once the
-// broker has been fed that far, so that an answered evaluation is not decided twice. A decision that did not answer the
-// evaluation it was asked is retried as a refused one.
+// Done records that a job's decision was committed at an index (0: nothing to commit). The job is released once the
+// broker has been fed that index, so that an answered evaluation is not decided twice. If the decision did not answer
+// its evaluation, the job is retried like a refused one.
 func (b *Broker) Done(key structs.JobKey, at structs.Index, now structs.LogTime) {
 	if j := b.flying(key); j != nil {
 		j.answered, j.doneAt = true, at
@@ -169,7 +170,7 @@ func (b *Broker) Done(key structs.JobKey, at structs.Index, now structs.LogTime)
 	}
 }
 
-// Defer says that a pass did not come to decide a job: it is ready again, in its old place.
+// Defer returns a job that the pass did not decide. It is ready again, in its old place.
 func (b *Broker) Defer(key structs.JobKey, now structs.LogTime) {
 	if j := b.flying(key); j != nil {
 		if j.blocked != nil {
@@ -180,7 +181,7 @@ func (b *Broker) Defer(key structs.JobKey, now structs.LogTime) {
 	}
 }
 
-// flying is the entry of a job that is in flight and not answered, or nil.
+// flying returns the entry of a job that is in flight and not answered, or nil.
 func (b *Broker) flying(key structs.JobKey) *job {
 	if j := b.jobs[key]; j != nil && j.flight && !j.answered {
 		return j
@@ -188,8 +189,8 @@ func (b *Broker) flying(key structs.JobKey) *job {
 	return nil
 }
 
-// Nack says that a job's decision was refused, or its outcome is unknown. It is decided again on a state of at least
-// the given index: at once a few times, then with a growing wait. It is never given up.
+// Nack records that a job's decision was refused, or that its outcome is unknown. The job is decided again on a state
+// of at least the given index: at once for the first few tries, then after growing waits, without a limit on tries.
 func (b *Broker) Nack(key structs.JobKey, at structs.Index, now structs.LogTime) {
 	j := b.flying(key)
 	if j == nil {
@@ -203,7 +204,7 @@ func (b *Broker) Nack(key structs.JobKey, at structs.Index, now structs.LogTime)
 	b.answered(j, now)
 }
 
-// refused counts a try, and makes the job wait when there were many in a row.
+// refused counts a try, and delays the job after too many in a row.
 func (b *Broker) refused(j *job, now structs.LogTime) {
 	b.Counters.Refused++
 	j.tries++
@@ -224,7 +225,7 @@ func (b *Broker) refused(j *job, now structs.LogTime) {
 	j.wake = b.timers.add(&timer{at: j.notUntil, job: j})
 }
 
-// answered releases a job whose answer the broker has been fed, or leaves it for Feed to release.
+// answered releases a job if the broker has been fed its answer. Otherwise Feed releases it.
 func (b *Broker) answered(j *job, now structs.LogTime) {
 	if j.doneAt > b.index {
 		b.late = append(b.late, j)
@@ -233,11 +234,12 @@ func (b *Broker) answered(j *job, now structs.LogTime) {
 	b.land(j, now)
 }
 
-// land ends a job's flight. A blocked evaluation that stayed blocked waits again, unless something happened meanwhile.
+// land ends a job's flight. An evaluation that is still blocked waits again, unless an unblocking event happened
+// meanwhile.
 func (b *Broker) land(j *job, now structs.LogTime) {
 	j.flight, j.answered, j.spec = false, false, nil
 	switch {
-	case j.nacked: // counted already
+	case j.nacked: // Nack has counted it
 	case j.took != nil && slices.Contains(j.pending, j.took):
 		b.refused(j, now)
 	default:
@@ -265,7 +267,7 @@ func (b *Broker) release(now structs.LogTime) {
 	b.late = kept
 }
 
-// expire makes due what waited for a time.
+// expire handles the timers that are due.
 func (b *Broker) expire(now structs.LogTime) {
 	for len(b.timers.heap) > 0 && b.timers.heap[0].at <= now {
 		t := b.timers.heap[0]
@@ -291,7 +293,7 @@ func (b *Broker) expire(now structs.LogTime) {
 	}
 }
 
-// NextWake is when something waiting for a time becomes due; ok is false when nothing waits for one.
+// NextWake returns when the next timer is due; ok is false when there is none.
 func (b *Broker) NextWake() (at structs.LogTime, ok bool) {
 	if len(b.timers.heap) == 0 {
 		return 0, false
@@ -299,8 +301,8 @@ func (b *Broker) NextWake() (at structs.LogTime, ok bool) {
 	return b.timers.heap[0].at, true
 }
 
-// Speculate makes a job ready whose registration has been proposed but is not committed (D25). It is refused (false)
-// while anything about the job is open, because then the committed path must decide it.
+// Speculate makes a job ready whose registration has been proposed but is not committed (D25). It returns false if the
+// broker is paused or has an entry for the job, which is then decided after its commit.
 func (b *Broker) Speculate(w *structs.Workload, s Speculation, now structs.LogTime) bool {
 	key := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 	if b.paused || b.jobs[key] != nil {
@@ -313,13 +315,12 @@ func (b *Broker) Speculate(w *structs.Workload, s Speculation, now structs.LogTi
 	return true
 }
 
-// Len counts what the broker holds.
+// Len is the size of a broker.
 type Len struct {
 	Ready, Blocked, Delayed, Flight, Pending int
 }
 
-// Len counts jobs that are ready, blocked and in flight, things that wait for a time, and evaluations
-// that are due.
+// Len counts ready and blocked jobs, timers, jobs in flight and due evaluations.
 func (b *Broker) Len() Len {
 	l := Len{Delayed: len(b.timers.heap)}
 	for _, n := range b.names {
@@ -329,7 +330,7 @@ func (b *Broker) Len() Len {
 			l.Blocked += len(d.waiting[i].jobs)
 		}
 	}
-	for _, j := range b.jobs { // sums only
+	for _, j := range b.jobs { // sums only: map order does not matter
 		l.Pending += len(j.pending)
 		if j.flight {
 			l.Flight++
@@ -338,8 +339,8 @@ func (b *Broker) Len() Len {
 	return l
 }
 
-// Queue is the workloads of a domain that are ready, in flight or blocked, in order: what a person sees as the queue.
-// At most limit are given (0: all).
+// Queue returns the workloads of a domain that are ready, in flight or blocked, in order: the queue as users see it. It
+// returns at most limit of them (0: all).
 func (b *Broker) Queue(domain structs.PoolName, limit int) []*structs.Workload {
 	var js []*job
 	for _, j := range b.jobs { // sorted below
@@ -367,5 +368,5 @@ func (b *Broker) Queue(domain structs.PoolName, limit int) []*structs.Workload {
 	return ws
 }
 
-// Domains are the names of all domains, sorted.
+// Domains returns the names of all domains, sorted.
 func (b *Broker) Domains() []structs.PoolName { return slices.Clone(b.names) }

@@ -9,20 +9,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Arrays collects the ended allocations of arrays, except the last ones; Apply keeps how the others ended as runs. Ordinary
-// collection comes every few minutes and leaves the ended work of live jobs alone. By then an array of 100,000 short tasks
-// would fill the state, and every decision about it would look at all of them. So this duty follows what ends.
+// Arrays collects the ended allocations of arrays, except the newest ones; Apply keeps the results of the others as
+// runs. Ordinary collection runs every few minutes and keeps the ended work of live jobs. By then an array of 100,000
+// short tasks would fill the state, and every decision about it would look at all of them. So this duty follows the
+// ends.
 type Arrays struct {
-	ended map[structs.JobKey]int // allocations that ended since the last look
-	queue *Queue[structs.JobKey] // arrays to look at
+	ended map[structs.JobKey]int // allocations that ended since the last check
+	queue *Queue[structs.JobKey] // arrays to check
 }
 
 const (
-	arrayLook    = structs.ArrayKept / 4 // ended allocations of one array after which it is looked at
-	arrayCollect = 4_000                 // ids in one command
+	arrayLook    = structs.ArrayKept / 4 // ended allocations of an array that cause a check
+	arrayCollect = 4_000                 // allocation IDs in one command
 )
 
-// NewArrays returns the duty; Load comes first.
+// NewArrays returns the duty. Call Load first.
 func NewArrays() *Arrays { return &Arrays{map[structs.JobKey]int{}, NewQueue(compareJobs)} }
 
 // Load implements Duty.
@@ -65,7 +66,7 @@ func (a *Arrays) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command,
 	return cmds, a.queue.Next()
 }
 
-// surplus returns the ended allocations of an array beyond those that are kept, oldest first.
+// surplus returns the ended allocations of an array beyond those to keep, oldest first.
 func surplus(snap *state.Snapshot, j *structs.Job) []structs.AllocID {
 	var ended []*structs.Allocation
 	for _, a := range snap.AllocsByJob(j.Key()) {

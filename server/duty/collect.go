@@ -8,47 +8,47 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Collect deletes what nobody asks about any more. What to delete is chosen from a snapshot, by age; Apply checks each
-// object again, so a choice from an old state does no harm. Commands are small, and a pause lies between them, so that a
-// large collection delays neither heartbeats nor plans.
+// Collect deletes objects that are no longer of use. It chooses them from a snapshot, by age; Apply checks each again,
+// so a choice from an old state does no harm. Commands are small and come with pauses, so that a large collection
+// delays neither heartbeats nor plans.
 type Collect struct {
 	limits CollectLimits
 	next   structs.LogTime // when the next ordinary round begins
-	forced int             // forced rounds still to begin
+	forced int             // forced rounds not begun yet
 	round  *collectRound   // nil between rounds
-	at     structs.LogTime // when the round goes on
+	at     structs.LogTime // when the round's next command is due
 }
 
 // collectRound is a round in progress.
 type collectRound struct {
 	began  structs.LogTime
-	forced bool                      // ages do not count
-	cmds   []*structs.CollectCommand // still to be written
+	forced bool                      // ignore ages
+	cmds   []*structs.CollectCommand // not written yet
 }
 
-// CollectLimits say from which ages things are collected, and the pace.
+// CollectLimits are the ages from which objects are collected, and the pace.
 type CollectLimits struct {
 	Interval   time.Duration // from the end of a round to the next one; default 5 min
 	EvalAge    time.Duration // age of evaluations and of ended allocations of live jobs; default 1 h
-	BatchAge   time.Duration // age of the ended allocations of finished jobs; default 24 h
-	JobAge     time.Duration // age of dead jobs, which take all that is theirs along; default 4 h
-	NodeAge    time.Duration // time for which a node has been down; default 24 h
+	BatchAge   time.Duration // age of ended allocations of finished jobs; default 24 h
+	JobAge     time.Duration // age of dead jobs, which are deleted with all their objects; default 4 h
+	NodeAge    time.Duration // time that a node has been down; default 24 h
 	AcctAge    time.Duration // age of accounting records; default structs.AcctAge
-	AcctKept   int64         // number of accounting records; default structs.AcctKept
-	EntryIDs   int           // ids in one command; default 8,192 of 16 bytes: 128 KiB
+	AcctKept   int64         // accounting records kept; default structs.AcctKept
+	EntryIDs   int           // IDs in one command; default 8,192 of 16 bytes: 128 KiB
 	EntryPause time.Duration // between two commands; default 10 ms
 }
 
-// DefaultCollectLimits are the limits in force.
+// DefaultCollectLimits are the limits of servers.
 var DefaultCollectLimits = CollectLimits{
 	Interval: 5 * time.Minute, EvalAge: time.Hour, BatchAge: 24 * time.Hour, JobAge: 4 * time.Hour, NodeAge: 24 * time.Hour,
 	AcctAge: structs.AcctAge, AcctKept: structs.AcctKept, EntryIDs: 8192, EntryPause: 10 * time.Millisecond,
 }
 
-// NewCollect returns the duty; Load comes first.
+// NewCollect returns the duty. Call Load first.
 func NewCollect(l CollectLimits) *Collect { return &Collect{limits: l} }
 
-// Load implements Duty: a round in progress ends.
+// Load implements Duty. It ends a round in progress.
 func (c *Collect) Load(_ *state.Snapshot, now structs.LogTime) {
 	c.forced, c.round, c.next = 0, nil, now.Add(c.limits.Interval)
 }
@@ -56,8 +56,8 @@ func (c *Collect) Load(_ *state.Snapshot, now structs.LogTime) {
 // Feed implements Duty.
 func (c *Collect) Feed(*state.Snapshot, *structs.Delta, structs.LogTime) {}
 
-// Force begins two rounds in which ages do not count, as `system gc` asks for. What the first deletes may be what the
-// objects of the second were kept for. Accounting records are a history, so they are kept for as long as ever.
+// Force begins two rounds that ignore ages, for `system gc`. The second deletes objects that were kept for those that
+// the first deleted. Accounting records are a history, so their limits apply all the same.
 func (c *Collect) Force() { c.forced, c.round = 2, nil }
 
 // Idle reports whether no round is in progress.
@@ -111,7 +111,7 @@ func byCollector(body structs.CommandBody) Command {
 	return Command{Subject: "collection", Command: structs.Command{By: structs.Submitter{Name: "gc"}, Body: body}}
 }
 
-// collectable chooses what goes, in the order of the tables. With force ages do not count.
+// collectable chooses what to delete. With force it ignores ages.
 func collectable(snap *state.Snapshot, l CollectLimits, now structs.LogTime, force bool) structs.CollectCommand {
 	var c structs.CollectCommand
 	old := func(t structs.LogTime, age time.Duration) bool { return force || now.Sub(t) >= age }
@@ -146,7 +146,7 @@ func collectable(snap *state.Snapshot, l CollectLimits, now structs.LogTime, for
 		case j.Status == structs.JobDead:
 			age = l.BatchAge
 		default:
-			continue // the scheduler still counts how it ended
+			continue // the scheduler still counts their results
 		}
 		if old(a.ModifyTime, age) {
 			c.Allocs = append(c.Allocs, a.ID)
@@ -160,7 +160,7 @@ func collectable(snap *state.Snapshot, l CollectLimits, now structs.LogTime, for
 		if !e.Terminal() || gone[e.JobKey()] || !old(e.ModifyTime, l.EvalAge) {
 			continue
 		}
-		// An evaluation stays as long as an allocation of it, whose reasons it holds.
+		// An evaluation holds the reasons for its allocations, so it stays as long as they do.
 		if !slices.ContainsFunc(snap.AllocsByEval(e.ID), func(a *structs.Allocation) bool { return !leaving[a.ID] }) {
 			c.Evals = append(c.Evals, e.ID)
 		}
@@ -179,7 +179,8 @@ func collectable(snap *state.Snapshot, l CollectLimits, now structs.LogTime, for
 	return c
 }
 
-// splitCollect cuts a command into ones of at most n ids, allocations first, because evaluations and nodes wait for them.
+// splitCollect cuts a command into commands of at most n IDs: allocations first, because evaluations and nodes stay
+// while they exist.
 func splitCollect(c structs.CollectCommand, n int) (out []*structs.CollectCommand) {
 	for part := range slices.Chunk(c.Allocs, n) {
 		out = append(out, &structs.CollectCommand{Allocs: part})
@@ -187,7 +188,7 @@ func splitCollect(c structs.CollectCommand, n int) (out []*structs.CollectComman
 	for part := range slices.Chunk(c.Evals, n) {
 		out = append(out, &structs.CollectCommand{Evals: part})
 	}
-	for part := range slices.Chunk(c.Jobs, max(n/16, 1)) { // keys are long, and each takes everything of a job along
+	for part := range slices.Chunk(c.Jobs, max(n/16, 1)) { // keys are long, and each job takes all its objects along
 		out = append(out, &structs.CollectCommand{Jobs: part})
 	}
 	for part := range slices.Chunk(c.Nodes, n) {
@@ -199,14 +200,14 @@ func splitCollect(c structs.CollectCommand, n int) (out []*structs.CollectComman
 	return out
 }
 
-// collectableAcct returns the command that deletes accounting records beyond retention, a bounded number of them; nil when
-// there are none.
+// collectableAcct returns the command that deletes accounting records beyond retention, or nil if there are none. Apply
+// deletes a bounded number at a time.
 func collectableAcct(snap *state.Snapshot, l CollectLimits, now structs.LogTime) *structs.AcctCollectCommand {
 	for r := range snap.Acct() {
 		if before := now.Add(-l.AcctAge); r.End < before || int64(snap.AcctCount()) > l.AcctKept {
 			return &structs.AcctCollectCommand{Before: before, Keep: l.AcctKept}
 		}
-		break // they are in the order of their ends
+		break // they are sorted by end
 	}
 	return nil
 }

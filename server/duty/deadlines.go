@@ -7,17 +7,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Deadlines records missed deadlines: a job that has not ended by its deadline has missed it. Apply checks again with log
-// time, so each miss is recorded once, and never for a job that ended before. The late end of a job that the duty has not
-// recorded yet is found by Apply itself.
+// Deadlines records missed deadlines of jobs. Apply checks again with log time, so each miss is recorded once, and
+// never for a job that ended in time. If a job ends late before the duty has recorded it, Apply notices.
 type Deadlines struct {
 	queue *Queue[structs.JobKey]
 }
 
-// afterDeadline is how long after a deadline the duty acts: Apply wants a log time later than the deadline.
+// afterDeadline is the time from a deadline to the duty's command. Apply requires a log time later than the deadline.
 const afterDeadline = time.Millisecond
 
-// NewDeadlines returns the duty; Load comes first.
+// NewDeadlines returns the duty. Call Load first.
 func NewDeadlines() *Deadlines { return &Deadlines{NewQueue(compareJobs)} }
 
 // Load implements Duty.
@@ -28,7 +27,7 @@ func (d *Deadlines) Load(snap *state.Snapshot, _ structs.LogTime) {
 	}
 }
 
-// look sets when a job misses its deadline, from a state.
+// look sets the time at which a job misses its deadline, from a state.
 func (d *Deadlines) look(snap *state.Snapshot, k structs.JobKey) {
 	at := structs.LogTime(0)
 	j, w := snap.JobByKey(k), snap.Workload(k)

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Drains moves work off nodes at the pace that the jobs allow. What has been asked is in the state (Transition.Migrate), so
-// a new leader goes on where the old one stopped.
+// Drains moves work off nodes at the pace that its jobs allow. What was asked of an allocation is in the state
+// (Transition.Migrate), so a new leader continues where the old one stopped.
 //
 //	service: at most migrate.max_parallel of a group below its count at a time, over all draining nodes; a replacement
 //	         counts from when it is healthy (migrate.health_check, see proven)
@@ -22,13 +22,13 @@ import (
 //	nothing left that is not client-terminal: the drain is complete (I7)
 type Drains struct {
 	nodeWatch
-	urged map[structs.NodeID]structs.LogTime // when a node's allocations were last urged; draining nodes only
+	urged map[structs.NodeID]structs.LogTime // when a node's allocations were last asked again; draining nodes only
 }
 
-// drainUrge is the time between two reminders that a deadline has passed.
+// drainUrge is the time between two requests to move allocations past a node's deadline.
 const drainUrge = 5 * time.Second
 
-// NewDrains returns the duty; Load comes first.
+// NewDrains returns the duty. Call Load first.
 func NewDrains() *Drains {
 	return &Drains{nodeWatch: nodeWatch{wanted: func(n *structs.Node) bool { return n.Drain != nil }}}
 }
@@ -69,23 +69,23 @@ func (d *Drains) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command,
 	d.look = act.next
 	switch {
 	case len(cmds) > 0:
-		d.look = earlier(d.look, now.Add(lookPause)) // look at what came of it
+		d.look = earlier(d.look, now.Add(lookPause)) // check the result soon
 	case len(act.urge) > 0:
 		d.look = earlier(d.look, now.Add(drainUrge))
 	}
 	return cmds, d.look
 }
 
-// drainAction is what a look at the state calls for.
+// drainAction is what to do about the draining nodes.
 type drainAction struct {
 	migrate  []structs.AllocID                    // in order of node, then id
-	leave    []structs.AllocID                    // the same, whether or not there is a place for them: they have to save their state in turns
-	urge     map[structs.NodeID][]structs.AllocID // asked to move before the deadline, and still wanted where they are
+	leave    []structs.AllocID                    // like migrate, but even if no node has room for them: their turn to save their state has come
+	urge     map[structs.NodeID][]structs.AllocID // asked to move before the deadline and still running here
 	complete []structs.NodeID
-	next     structs.LogTime // when time alone changes the answer; 0 for never
+	next     structs.LogTime // when time alone changes the answer; 0: never
 }
 
-// drainStep decides about the draining nodes, given in order of id.
+// drainStep decides about the draining nodes, given in order of ID.
 func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) drainAction {
 	act := drainAction{urge: map[structs.NodeID][]structs.AllocID{}}
 	groups := map[groupKey]*groupRoom{}
@@ -100,7 +100,7 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 			act.next = earlier(act.next, n.Drain.ForceAt)
 		}
 		var system []*structs.Allocation
-		left := 0 // allocations that hold the drain up
+		left := 0 // allocations that keep the drain from completing
 		for _, a := range snap.AllocsByNode(id) {
 			if a.ClientTerminal() {
 				continue
@@ -125,13 +125,13 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 			case at > 0 && at <= now:
 				act.leave = append(act.leave, a.ID)
 			case a.Transition.Migrate:
-				if force { // what had no other place keeps its own until now; the scheduler has to look again
+				if force { // it found no other place before; the scheduler must look again
 					act.urge[id] = append(act.urge[id], a.ID)
 				}
 			case force:
 				act.migrate = append(act.migrate, a.ID)
 			case a.Client == structs.ClientPending, typ == structs.JobService && a.Client != structs.ClientRunning:
-				act.migrate = append(act.migrate, a.ID) // moving it makes nothing worse
+				act.migrate = append(act.migrate, a.ID) // it is not running, so moving it costs nothing
 			case typ != structs.JobService: // left to finish
 			default:
 				room := roomOf(snap, groups, a, now)
@@ -162,10 +162,10 @@ type groupKey struct {
 	group string
 }
 
-// groupRoom is how many running allocations of a group may be taken away now.
+// groupRoom is the number of running allocations of a group that may be moved now.
 type groupRoom struct {
 	left int
-	next structs.LogTime // when there may be more without a change of the state; 0: never
+	next structs.LogTime // when time alone may raise left; 0: never
 }
 
 func (r *groupRoom) take() bool {
@@ -173,8 +173,8 @@ func (r *groupRoom) take() bool {
 	return r.left >= 0
 }
 
-// roomOf counts, once per group and look, the healthy allocations that are not about to go: those above count - max_parallel
-// may go.
+// roomOf counts the healthy allocations of a group that are not asked to move, once for each group and look. Those
+// above count - max_parallel may be moved.
 func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.Allocation, now structs.LogTime) *groupRoom {
 	key := groupKey{a.JobKey(), a.Group}
 	if r := groups[key]; r != nil {
@@ -191,7 +191,7 @@ func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.All
 		g = job.Group(a.Group)
 	}
 	if g == nil || job.Stop {
-		r.left = 1 << 30 // nothing wants it to stay
+		r.left = 1 << 30 // the job is over or has no such group: any may go
 		return r
 	}
 	parallel := 1
@@ -214,12 +214,12 @@ func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.All
 	return r
 }
 
-// proven reports whether an allocation counts for its group in a drain: it has been healthy for min_healthy_time, by the
-// checks of its services or by the states of its tasks, or it has had healthy_deadline to become so. One that never becomes
-// healthy must not hold a drain up for ever, so after that it counts all the same. next is when time alone may change the
-// answer; 0 is never.
+// proven reports whether an allocation counts as healthy for its group in a drain. It counts when it has been healthy
+// for min_healthy_time, by the checks of its services or by its tasks' states. It also counts after healthy_deadline,
+// because an allocation that never becomes healthy must not hold a drain up for ever. next is when time alone may
+// change the answer; 0 is never.
 func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok bool, next structs.LogTime) {
-	if m == nil || a.Client == structs.ClientUnknown { // out of touch: its replacement counts, or it will again when it is back
+	if m == nil || a.Client == structs.ClientUnknown { // out of touch: its replacement counts, or it does once it is back
 		return a.Client == structs.ClientRunning, 0
 	}
 	if m.HealthyDeadline > 0 {
@@ -244,7 +244,7 @@ func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok 
 	return false, earlier(next, at)
 }
 
-// steadySince is when the last of the running tasks started; 0 while a task has failed or waits to be restarted.
+// steadySince returns when the last running task started; 0 if a task has failed or waits for its restart.
 func steadySince(a *structs.Allocation) structs.LogTime {
 	since := a.StartedAt
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {

@@ -7,13 +7,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Gangs ends assemblies that take too long. A gang has a time in which its minimum must run (D21); when it is over, the
-// duty has the gang dissolved. Apply checks again, so a gang that assembled meanwhile goes on.
+// Gangs dissolves gangs that do not assemble in time: the minimum of a gang must run before its deadline (D21). Apply
+// checks again, so a gang that has assembled meanwhile keeps running.
 type Gangs struct {
 	queue *Queue[structs.RosterKey]
 }
 
-// NewGangs returns the duty; Load comes first.
+// NewGangs returns the duty. Call Load first.
 func NewGangs() *Gangs {
 	return &Gangs{NewQueue(func(a, b structs.RosterKey) int {
 		return cmp.Or(compareJobs(a.Job, b.Job), cmp.Compare(a.Group, b.Group))
@@ -28,9 +28,9 @@ func (g *Gangs) Load(snap *state.Snapshot, _ structs.LogTime) {
 	}
 }
 
-// Feed implements Duty. A suspended gang is dropped when its deadline passes, because it cannot be dissolved. Its roster does
-// not change if it stops being suspended without a resume, as when its suspended members end, so a change of such a member
-// brings it back.
+// Feed implements Duty. When the deadline of a suspended gang passes, the gang leaves the queue, because it cannot be
+// dissolved. If its suspended members end without a resume, it is no longer suspended though its roster does not
+// change. So a change of such a member adds it to the queue again.
 func (g *Gangs) Feed(snap *state.Snapshot, d *structs.Delta, _ structs.LogTime) {
 	for i := range d.Rosters {
 		g.set(snap, d.Rosters[i].Either().Key())
@@ -42,7 +42,7 @@ func (g *Gangs) Feed(snap *state.Snapshot, d *structs.Delta, _ structs.LogTime) 
 	}
 }
 
-// set reads the deadline of a gang from the state.
+// set queues a gang by its deadline in the state.
 func (g *Gangs) set(snap *state.Snapshot, k structs.RosterKey) {
 	at := structs.LogTime(0)
 	if r := snap.RosterByKey(k); r != nil {
@@ -56,7 +56,7 @@ func (g *Gangs) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, 
 	for k, _, ok := g.queue.Take(now); ok; k, _, ok = g.queue.Take(now) {
 		r := snap.RosterByKey(k)
 		if r == nil || r.Deadline == 0 || r.Deadline > now || r.Suspended(snap.AllocByID) {
-			continue // Apply would refuse; the batch that says why, or the one that changes it, brings the gang back
+			continue // Apply would refuse; a change of the roster or of a member queues the gang again
 		}
 		cmds = append(cmds, Command{Subject: "job " + k.Job.String() + ", group " + k.Group,
 			Command: structs.Command{By: structs.Submitter{Name: "gang timeout"},

@@ -10,19 +10,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Periodic launches children of periodic jobs by the clock. The last launch is in the state, written with the child in one
-// entry, and Apply refuses a second launch for one time, or beside a live child under prohibit_overlap. Whether a child
-// lives is decided there, from the state alone: a leader that remembered it would forget it with its leadership, and launch
-// beside a live child. What was missed while no leader was there is launched once, for the newest of the missed times.
+// Periodic launches children of periodic jobs. The last launch is in the state, written with the child in one entry.
+// Apply refuses a second launch for the same time, and under prohibit_overlap a launch while a child is live. It
+// decides that from the state alone; a leader that remembered children would forget them with its leadership and start
+// an overlapping child. Launches missed while there was no leader are made up by one, for the newest missed time.
 type Periodic struct {
 	queue   *Queue[structs.JobKey]
 	invalid func(structs.JobKey, error)
 }
 
-// missedMax bounds the search for the newest missed time; beyond it the one found so far is launched.
+// missedMax bounds the search for the newest missed time. At the bound, the newest one found is used.
 const missedMax = 10_000
 
-// NewPeriodic returns the duty; Load comes first. invalid hears of jobs whose expressions cannot be read here.
+// NewPeriodic returns the duty. Call Load first. invalid is called for jobs whose cron expression or time zone cannot
+// be read.
 func NewPeriodic(invalid func(structs.JobKey, error)) *Periodic {
 	return &Periodic{NewQueue(compareJobs), invalid}
 }
@@ -60,13 +61,13 @@ func (p *Periodic) plan(snap *state.Snapshot, k structs.JobKey, now structs.LogT
 	p.queue.Set(k, structs.LogTimeOf(at))
 }
 
-// nextDue returns when a job launches next, seen from now; the zero time for never. A time that has passed since the last
-// launch is due at once; of several the newest counts.
+// nextDue returns when a job launches next, as of now; the zero time for never. A launch time that has passed since the
+// last launch is due at once; if several have, the newest is used.
 func nextDue(snap *state.Snapshot, j *structs.Job, now time.Time) (time.Time, error) {
 	if j == nil || !j.IsPeriodic() || j.Stop || !j.Periodic.Enabled {
 		return time.Time{}, nil
 	}
-	from := j.SubmitTime // of this version: a changed expression does not launch for the past
+	from := j.SubmitTime // of this version: a changed expression causes no launches for the past
 	if l := snap.PeriodicLaunch(j.Key()); l != nil {
 		from = max(from, l.Launch)
 	}
@@ -84,14 +85,15 @@ func nextDue(snap *state.Snapshot, j *structs.Job, now time.Time) (time.Time, er
 	return at, nil
 }
 
-// Due implements Duty. After a launch the next time is a later one, whether or not the state says so yet.
+// Due implements Duty. After a launch, the job is queued for a later time even if the state does not have the launch
+// yet.
 func (p *Periodic) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
 	for k, at, ok := p.queue.Take(now); ok; k, at, ok = p.queue.Take(now) {
 		j := snap.JobByKey(k)
 		if j == nil || !j.IsPeriodic() || j.Stop {
 			continue
 		}
-		// The child runs in the name of the submitter of its parent.
+		// The child gets its parent's submitter.
 		cmds = append(cmds, Command{Subject: "job " + k.String(), Command: structs.Command{By: j.Submitter, Body: Launch(j, at, false)}})
 		if later, err := NextLaunch(j.Periodic, at.Time()); err == nil {
 			p.queue.Set(k, structs.LogTimeOf(later))
@@ -100,7 +102,7 @@ func (p *Periodic) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 	return cmds, p.queue.Next()
 }
 
-// Launch returns the command that launches a periodic job for a time: the child with its evaluation, and that it happened.
+// Launch returns the command that launches a periodic job for a time. It holds the child; Apply makes its evaluation.
 func Launch(parent *structs.Job, at structs.LogTime, forced bool) *structs.PeriodicLaunchCommand {
 	c := *parent
 	c.ID = fmt.Sprintf("%s/periodic-%d", parent.ID, at.Time().Unix())
@@ -110,8 +112,8 @@ func Launch(parent *structs.Job, at structs.LogTime, forced bool) *structs.Perio
 	return &structs.PeriodicLaunchCommand{Namespace: parent.Namespace, JobID: parent.ID, Launch: at, Child: &c, Forced: forced}
 }
 
-// NextLaunch is the first time after t at which a periodic job launches, over all its expressions; the zero time when
-// there is none, or the job is switched off. Times are in the job's time zone.
+// NextLaunch returns the first time after t at which a periodic job launches, over all its expressions, in the job's
+// time zone. It returns the zero time if there is none or the job is disabled.
 func NextLaunch(p *structs.Periodic, t time.Time) (time.Time, error) {
 	if p == nil || !p.Enabled {
 		return time.Time{}, nil
@@ -136,7 +138,7 @@ func NextLaunch(p *structs.Periodic, t time.Time) (time.Time, error) {
 	return first, nil
 }
 
-// cronNext turns a panic of the parser into an error, because users write the expression.
+// cronNext returns a panic of the parser as an error, because users write the expression.
 func cronNext(spec string, t time.Time) (next time.Time, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Queue orders keys by the time at which each is due. Keys that are due at the same time come in the order of compare, so
-// that every server takes them in the same sequence.
+// Queue orders keys by the time at which they are due. Keys with the same time are ordered by compare, so that every
+// server takes them in the same sequence.
 type Queue[K comparable] struct {
 	compare func(a, b K) int
 	heap    []*due[K]
@@ -31,7 +31,7 @@ func (q *Queue[K]) Clear() {
 	q.heap = nil
 }
 
-// Set makes a key due at a time. Time 0 removes it.
+// Set makes a key due at a time. Time 0 removes the key.
 func (q *Queue[K]) Set(k K, at structs.LogTime) {
 	d := q.keys[k]
 	switch {
@@ -50,7 +50,7 @@ func (q *Queue[K]) Set(k K, at structs.LogTime) {
 	}
 }
 
-// Next returns when the first key is due; 0 when the queue is empty.
+// Next returns when the first key is due, or 0 if the queue is empty.
 func (q *Queue[K]) Next() structs.LogTime {
 	if len(q.heap) == 0 {
 		return 0
@@ -58,7 +58,7 @@ func (q *Queue[K]) Next() structs.LogTime {
 	return q.heap[0].at
 }
 
-// Take removes the first key if it is due.
+// Take removes and returns the first key if it is due.
 func (q *Queue[K]) Take(now structs.LogTime) (k K, at structs.LogTime, ok bool) {
 	if len(q.heap) == 0 || q.heap[0].at > now {
 		return k, 0, false

@@ -11,19 +11,19 @@ import (
 // idsMax bounds the allocations in one command: 32 KiB of ids.
 const idsMax = 2000
 
-// RuntimeLimits stops allocations that have used up their wall-clock limit (Job.RunLimit). The time counts from their first
-// running task, and stands still while they are suspended. The node's agent does the same by its own clock; the duty is for
-// agents that fail to, and it records the reason in the state.
+// RuntimeLimits stops allocations that have reached their wall-clock limit (Job.RunLimit). The time counts from the
+// start of their first task and pauses while they are suspended. The node's agent does the same by its own clock. The
+// duty is for agents that fail to, and it records the reason in the state.
 type RuntimeLimits struct {
 	queue *Queue[structs.AllocID]
 }
 
-// NewRuntimeLimits returns the duty; Load comes first.
+// NewRuntimeLimits returns the duty. Call Load first.
 func NewRuntimeLimits() *RuntimeLimits {
 	return &RuntimeLimits{NewQueue(func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) })}
 }
 
-// runtimeEnd returns when an allocation reaches its limit; 0 when it has none or ends anyway.
+// runtimeEnd returns when an allocation reaches its limit; 0 if it has none or is ending anyway.
 func runtimeEnd(a *structs.Allocation) structs.LogTime {
 	if a == nil || a.StartedAt == 0 || a.Suspended() || a.Terminal() || a.Transition.Expire || a.Job == nil {
 		return 0
@@ -60,7 +60,7 @@ func (l *RuntimeLimits) Due(_ *state.Snapshot, now structs.LogTime) (cmds []Comm
 	return transitions("max_run_duration", structs.TriggerMaxRun, ids, structs.Transition{Expire: true}), l.queue.Next()
 }
 
-// transitions returns commands of bounded size that ask for the same of many allocations.
+// transitions returns commands of bounded size that request the same transition for many allocations.
 func transitions(by string, trigger structs.Trigger, ids []structs.AllocID, how structs.Transition) (cmds []Command) {
 	for part := range slices.Chunk(ids, idsMax) {
 		cmds = append(cmds, Command{Subject: fmt.Sprintf("%d allocations, the first %s", len(part), part[0].Short()),

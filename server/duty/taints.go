@@ -7,14 +7,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Taints moves allocations off nodes whose taints of effect no-execute they do not tolerate: at once, or after the time for
-// which a toleration lets them stay. As with drains, what was asked is in the state (Transition.Migrate). The allocations
-// leave even when no other node has room for them, and no count of a group delays them.
+// Taints moves allocations off nodes with no-execute taints that they do not tolerate, at once or when the time in
+// their toleration is over. As with drains, what was asked is in the state (Transition.Migrate). The allocations are
+// moved even if no other node has room for them, and regardless of their group's count.
 type Taints struct {
 	nodeWatch
 }
 
-// NewTaints returns the duty; Load comes first.
+// NewTaints returns the duty. Call Load first.
 func NewTaints() *Taints { return &Taints{nodeWatch{wanted: evicts}} }
 
 // evicts reports whether a node has a taint that moves work.
@@ -38,7 +38,8 @@ func (t *Taints) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command,
 	return cmds, t.look
 }
 
-// evicted returns the allocations that have to leave the nodes, in order of node, then id, and when the next one has to.
+// evicted returns the allocations that have to leave the nodes now, in order of node, then ID, and when the next one
+// has to.
 func evicted(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) (move []structs.AllocID, next structs.LogTime) {
 	for _, id := range nodes {
 		n := snap.NodeByID(id)

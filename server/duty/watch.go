@@ -8,10 +8,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// lookPause is the time between a change and the look at it: a busy cluster changes all the time.
+// lookPause is the delay from a change to the next look, because a busy cluster changes all the time.
 const lookPause = 20 * time.Millisecond
 
-// nodeWatch is the nodes that a duty looks at, and when it looks next.
+// nodeWatch tracks the nodes that a duty looks at, and when it looks next.
 type nodeWatch struct {
 	wanted func(*structs.Node) bool
 	nodes  []structs.NodeID // in order
@@ -27,7 +27,7 @@ func (w *nodeWatch) load(snap *state.Snapshot, now structs.LogTime) {
 	}
 }
 
-// feed follows the nodes, and looks soon after a node, an allocation or a job has changed.
+// feed updates the nodes, and schedules a look soon after a node, an allocation or a job has changed.
 func (w *nodeWatch) feed(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Nodes {
 		c := &d.Nodes[i]
@@ -46,7 +46,7 @@ func (w *nodeWatch) feed(d *structs.Delta, now structs.LogTime) {
 	}
 }
 
-// due reports whether it is time to look. There is nothing to see without nodes.
+// due reports whether it is time to look. Without nodes it never is.
 func (w *nodeWatch) due(now structs.LogTime) bool {
 	if len(w.nodes) == 0 {
 		w.look = 0

@@ -8,26 +8,26 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Windows follows the reservations of operators through time. When a maintenance begins, its nodes are drained as by `muster
-// node drain`. When it ends, or is deleted, the nodes that were eligible before become eligible again. What is over is
-// deleted after its nodes were given back, so that a new leader goes on where the old one stopped.
+// Windows carries out the reservations of operators. When a maintenance begins, its nodes are drained as by `muster
+// node drain`. When it ends or is deleted, the nodes that were eligible before become eligible again. A reservation
+// that is over is deleted after its nodes were given back, so that a new leader continues where the old one stopped.
 //
 //	before Start: the scheduler keeps off work that would reach into the window; other work comes and goes
 //	Start:        the nodes drain; what has not left in drainWithin, or half of the window, is stopped
 //	End:          the nodes are eligible again, the reservation is gone
 type Windows struct {
 	look   structs.LogTime
-	active bool      // a maintenance has begun: its nodes matter
-	backs  []Command // of reservations that somebody deleted or changed
+	active bool      // a maintenance is in progress, so changes of nodes matter
+	backs  []Command // give nodes of deleted or changed reservations back
 }
 
-// drainWithin is how long work may take to leave a node under maintenance.
+// drainWithin limits how long work may take to leave a node under maintenance.
 const drainWithin = time.Hour
 
-// Keys in the meta of a drain that a maintenance began.
+// Keys in the meta of a drain that a maintenance started.
 const (
-	metaWindow = "muster.reservation"       // whose drain it is
-	metaWas    = "muster.ineligible_before" // the node was not eligible before
+	metaWindow = "muster.reservation"       // ID of the reservation
+	metaWas    = "muster.ineligible_before" // set if the node was ineligible before
 )
 
 // NewWindows returns the duty; Load comes first.
@@ -38,7 +38,7 @@ func (w *Windows) Load(_ *state.Snapshot, now structs.LogTime) { w.look = now }
 
 // Feed implements Duty.
 func (w *Windows) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
-	if w.active && len(d.Nodes) > 0 { // one may have come back, or another drain of it has ended
+	if w.active && len(d.Nodes) > 0 { // a node may have come back, or another drain may have ended
 		w.look = now
 	}
 	for i := range d.Reserved {
@@ -53,7 +53,7 @@ func (w *Windows) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTi
 	}
 }
 
-// Due implements Duty. What gives nodes back comes before what forgets why.
+// Due implements Duty. Nodes are given back before their reservation is deleted, because the reservation names them.
 func (w *Windows) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
 	if w.look == 0 || w.look > now {
 		return nil, w.look
@@ -80,14 +80,14 @@ func (w *Windows) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command
 		}
 	}
 	for _, c := range w.backs {
-		c.Keep = true // the reservation that says so is gone
+		c.Keep = true // the reservation is gone, so Load could not derive the command
 		cmds = append(cmds, c)
 	}
 	w.backs = nil
 	return slices.Concat(cmds, drains, over), w.look
 }
 
-// begun returns the commands that drain the nodes of a maintenance whose time has come.
+// begun returns the commands that drain the nodes of a maintenance that has begun.
 func begun(snap *state.Snapshot, r *structs.Reservation) (cmds []Command) {
 	for _, id := range r.Nodes {
 		n := snap.NodeByID(id)
@@ -95,7 +95,7 @@ func begun(snap *state.Snapshot, r *structs.Reservation) (cmds []Command) {
 			continue
 		}
 		if last := n.LastDrain; last != nil && last.Meta[metaWindow] == r.ID && last.StartedAt >= r.Start {
-			continue // done, or somebody ended it
+			continue // the drain is complete, or an operator ended it
 		}
 		meta := map[string]string{metaWindow: r.ID}
 		if n.Eligibility == structs.NodeIneligible {
@@ -119,7 +119,7 @@ func givenBack(snap *state.Snapshot, r, after *structs.Reservation) (cmds []Comm
 			continue
 		}
 		if n.Drain != nil && n.Drain.Meta[metaWindow] != r.ID {
-			continue // somebody drains it for another reason by now
+			continue // it is drained for another reason by now
 		}
 		if after != nil && after.Maintenance && slices.Contains(after.Nodes, id) {
 			continue

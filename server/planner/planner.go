@@ -1,17 +1,17 @@
-// Package planner holds the plans between a decision and the log: it verifies them against the newest view and
-// everything still in flight, groups them into log entries, and tells what became of each. It is a plain structure: no
-// goroutine, no clock, no I/O.
+// Package planner holds plans from their proposal until their commit is visible. It verifies them against the newest
+// view and everything in flight, groups them into log entries, and reports the outcome of each. It is a plain structure
+// without goroutines, clock or I/O.
 //
 //	Propose --verified--> queued --Next--> in the log --Landed--> landed --Advance--> gone
 //	   \--nothing accepted--> refused        \--Lost--> unknown: it and all behind it are dropped
 //
 // A plan debits its nodes from Propose on, so that the next pass, which runs ahead of the commit, sees what it takes.
-// It is credited back when it is refused or unknown, or when the published view includes it. A stop credits nothing
+// The debit ends when the plan is refused or unknown, or when the published view includes it. A stop credits nothing
 // before it is committed (D7).
 //
-// The naive planner takes one plan, waits for its commit, and takes the next: two commits for two jobs, one after the
-// other. Here up to Limits.Depth log entries are in flight and each carries as many plans as wait, so a burst of small
-// jobs shares entries; what goes wrong with one plan refuses that plan's part, never its neighbours.
+// The naive planner takes one plan, waits for its commit, and takes the next: two jobs need two commits in a row. Here
+// up to Limits.Depth log entries are in flight and each carries all waiting plans that fit, so a burst of small jobs
+// shares entries. A fault in a plan refuses that plan's part and never affects its neighbours.
 package planner
 
 import (
@@ -25,9 +25,9 @@ import (
 // Limits bound what is in flight. A zero field takes the default.
 type Limits struct {
 	Depth      int // log entries in flight; default 8
-	Queue      int // plans proposed and not yet in the log, beyond which Full reports true; default 4,096
-	EntryBytes int // of one log entry; default 1 MiB less room for its envelope
-	EntryPlans int // of one log entry; default 512
+	Queue      int // proposed plans not yet in the log, from which on Full returns true; default 4,096
+	EntryBytes int // bytes of one log entry; default 1 MiB less room for its envelope
+	EntryPlans int // plans of one log entry; default 512
 }
 
 func (l Limits) withDefaults() Limits {
@@ -46,27 +46,27 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Counters say what happened since the planner was made.
+// Counters count since the planner was made.
 type Counters struct {
 	Proposed     int64 // plans proposed
 	Plans        int64 // plans put into the log
-	Entries      int64 // log entries they took
+	Entries      int64 // log entries sent
 	PlansMax     int64 // most plans in one entry
 	DepthMax     int64 // most entries in flight
-	DepthSum     int64 // of entries in flight, over all entries sent: divide by Entries for the mean
+	DepthSum     int64 // sum of entries in flight over all entries sent; divide by Entries for the mean
 	Places       int64 // placements that Apply accepted
 	PartsRefused int64 // parts refused here
 	PartsStale   int64 // parts that Apply refused
-	TooLarge     int64 // parts that fit into no entry
-	Refreshes    int64 // plans with a refused part: their job was decided again
+	TooLarge     int64 // parts too large for a log entry
+	Refreshes    int64 // plans with a refused part, whose jobs were decided again
 	Unknown      int64 // plans whose outcome was lost
 }
 
-// Outcome is what became of a plan.
+// Outcome is the result of a plan.
 type Outcome uint8
 
-// Accepted: all of it is committed. Refused: some part was refused, here or by Apply; the rest is committed. Unknown:
-// leadership was lost while it was in flight.
+// Accepted: all of the plan is committed. Refused: some part was refused, here or by Apply; the rest is committed.
+// Unknown: leadership was lost while the plan was in flight.
 const (
 	Accepted Outcome = iota
 	Refused
@@ -75,14 +75,14 @@ const (
 
 func (o Outcome) String() string { return [...]string{"accepted", "refused", "unknown"}[o] }
 
-// Answer tells the outcome of one plan.
+// Answer is the outcome of one plan.
 type Answer struct {
 	ID      uint64
 	Job     structs.JobKey
 	Outcome Outcome
-	Index   structs.Index // log index; or, when nothing was committed, the index to decide again from
-	Freed   bool          // it debited nodes for placements that did not come to be
-	Why     string        // of the first refusal, for the log
+	Index   structs.Index // log index; if nothing was committed, the index to decide again from
+	Freed   bool          // the plan had debited nodes for placements that did not happen
+	Why     string        // reason of the first refusal, for the log
 }
 
 // Batch is the plans of one log entry.
@@ -91,14 +91,14 @@ type Batch struct {
 	Entries []*structs.PlanEntry
 }
 
-// Planner is safe for use by one goroutine at a time.
+// Planner is not safe for concurrent use.
 type Planner struct {
 	limits  Limits
 	seq     uint64
 	overlay model.Overlay
 	queue   []*plan
 	batches []*batch // in flight, oldest first
-	landed  []*plan  // committed, and not yet known to be in the view
+	landed  []*plan  // committed, possibly not in the view yet
 
 	Counters Counters
 }
@@ -111,7 +111,7 @@ type plan struct {
 	partial bool // a part was refused here
 	refresh structs.Index
 	why     string
-	index   structs.Index // once landed
+	index   structs.Index // log index; set when committed
 }
 
 type batch struct {
@@ -119,30 +119,30 @@ type batch struct {
 	plans []*plan
 }
 
-// New makes an empty planner.
+// New returns an empty planner.
 func New(limits Limits) *Planner { return &Planner{limits: limits.withDefaults()} }
 
-// Overlay is what plans in flight hold.
+// Overlay returns what plans in flight hold.
 func (p *Planner) Overlay() model.Overlay { return p.overlay }
 
-// Depth is how many log entries are in flight, and how many plans wait to get into one.
+// Depth returns how many log entries are in flight, and how many plans are queued for one.
 func (p *Planner) Depth() (entries, queued int) { return len(p.batches), len(p.queue) }
 
-// Full reports that no further pass should be decided before something leaves the queue.
+// Full reports whether passes must wait until plans leave the queue.
 func (p *Planner) Full() bool { return len(p.queue) >= p.limits.Queue }
 
-// Idle reports that nothing is queued, in flight, or landed and not yet in the view.
+// Idle reports whether no plan is queued, in flight, or committed but not in the view yet.
 func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed) == 0 }
 
-// Propose verifies a plan against the newest view and what is in flight, and queues what is accepted. job is the
-// newest committed version, or nil; speculative says that the plan follows an uncommitted one in the log (D25), which
-// only Apply can check. The answer is final when done is true: nothing of the plan remained. Otherwise Landed or Lost
-// answers under the id.
+// Propose verifies a plan against the newest view and everything in flight, and queues the accepted parts. job is the
+// newest committed version, or nil. speculative means that the plan follows an uncommitted job in the log (D25), which
+// only Apply can check. If nothing of the plan remains, done is true and a is final. Otherwise Landed, Lost or Rejected
+// answers under the ID.
 func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
 	return p.ProposeReserved(v, job, e, speculative, nil, 0)
 }
 
-// ProposeReserved is Propose that also verifies against reservations, as seen at now (scheduler.VerifyBooked).
+// ProposeReserved is Propose that also verifies against reservations, as of now (verify.VerifyReserved).
 func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
 	now structs.LogTime) (id uint64, a Answer, done bool) {
 	p.Counters.Proposed++
@@ -188,8 +188,8 @@ func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.Pl
 	return pl.id, Answer{}, false
 }
 
-// Reservations are the reservations that plans which are not in the view yet make or drop, the newest of each job, in the order
-// in which they were proposed. One without a start is dropped.
+// Reservations returns the reservations made or dropped by plans that are not in the view yet: the newest of each job,
+// in order of proposal. A reservation without a start is dropped.
 func (p *Planner) Reservations() (out []*structs.Reservation) {
 	add := func(pl *plan) {
 		r := pl.entry.Reservation
@@ -216,8 +216,8 @@ func (p *Planner) Reservations() (out []*structs.Reservation) {
 	return out
 }
 
-// shrink refuses the parts at the end of an entry that is too large. Package scheduler divides what it decides into
-// entries that fit, so this is the second gate.
+// shrink refuses the last parts of an entry that is too large. Package scheduler already divides its decisions into
+// entries that fit, so this is a second check.
 func (p *Planner) shrink(pl *plan, at structs.Index) {
 	keep := make([]bool, len(pl.entry.Parts))
 	e := *pl.entry
@@ -240,8 +240,8 @@ func (p *Planner) shrink(pl *plan, at structs.Index) {
 	pl.why = "the plan is larger than a log entry may be"
 }
 
-// trim is the entry with the accepted parts only. Unless whole, the deciding evaluation and what was computed about the
-// rest is left out, because the job is decided again; only evaluations that an accepted stop refers to stay.
+// trim returns the entry with only the accepted parts. Unless whole, it leaves out the deciding evaluation and what was
+// computed about the rest, because the job is decided again. It keeps evaluations that an accepted stop refers to.
 func trim(e *structs.PlanEntry, accepted []bool, whole bool) *structs.PlanEntry {
 	if whole {
 		return e
@@ -280,7 +280,7 @@ func trim(e *structs.PlanEntry, accepted []bool, whole bool) *structs.PlanEntry 
 	return &out
 }
 
-// Next takes waiting plans for one log entry. ok is false when none waits or Limits.Depth entries are in flight.
+// Next takes queued plans for one log entry. ok is false when none are queued or Limits.Depth entries are in flight.
 func (p *Planner) Next() (b Batch, ok bool) {
 	if len(p.queue) == 0 || len(p.batches) >= p.limits.Depth {
 		return Batch{}, false
@@ -310,12 +310,12 @@ func (p *Planner) Next() (b Batch, ok bool) {
 	return b, true
 }
 
-// Landed says that a batch was committed and what Apply answered, one result per entry. seen is the index of the
-// newest published view.
+// Landed records that a batch was committed, with Apply's results, one for each entry. seen is the index of the newest
+// published view.
 func (p *Planner) Landed(seq uint64, index structs.Index, results []*structs.PlanResult, seen structs.Index) []Answer {
 	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
 	if at < 0 {
-		return nil // dropped by Lost meanwhile
+		return nil // Lost has dropped it
 	}
 	b := p.batches[at]
 	p.batches = slices.Delete(p.batches, at, at+1)
@@ -356,7 +356,7 @@ func (p *Planner) Landed(seq uint64, index structs.Index, results []*structs.Pla
 		switch {
 		case placed == 0:
 			p.overlay = p.overlay.Remove(pl.id)
-			if pl.entry.Reservation != nil { // see Promises
+			if pl.entry.Reservation != nil { // see Reservations
 				p.landed = append(p.landed, pl)
 			}
 		default:
@@ -368,7 +368,7 @@ func (p *Planner) Landed(seq uint64, index structs.Index, results []*structs.Pla
 	return answers
 }
 
-// Advance says that the published view is at an index: what landed at or before it is in there.
+// Advance drops the committed plans that a published view at index seen includes.
 func (p *Planner) Advance(seen structs.Index) {
 	kept := p.landed[:0]
 	for _, pl := range p.landed {
@@ -382,8 +382,8 @@ func (p *Planner) Advance(seen structs.Index) {
 	p.landed = kept
 }
 
-// Lost says that the outcome of a batch is unknown. It and every plan proposed after it are dropped, since they were
-// decided on top of it; their jobs are decided again from state. Batches before it are still to be answered.
+// Lost records that the outcome of a batch is unknown. The batch and every plan proposed after it are dropped, because
+// those were decided on top of it; their jobs are decided again from the state. Earlier batches are not affected.
 func (p *Planner) Lost(seq uint64) []Answer {
 	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
 	if at < 0 {
@@ -412,8 +412,8 @@ func (p *Planner) Lost(seq uint64) []Answer {
 	return answers
 }
 
-// Rejected says that a batch certainly was not written and never will be. What is stacked on it stays: it was verified
-// with the batch's placements debited, which only makes it smaller.
+// Rejected records that a batch was certainly not written and never will be. Later plans stay: they were verified with
+// the batch's placements debited, and without those they fit all the more.
 func (p *Planner) Rejected(seq uint64, why string) []Answer {
 	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
 	if at < 0 {

@@ -2,8 +2,8 @@ package planner
 
 import "github.com/muster-sched/muster/structs"
 
-// Size is an upper bound of the bytes that an entry takes in the log. It errs on the large side, so that entries
-// gathered by it never exceed the limit that the log itself enforces.
+// Size returns an upper bound of an entry's bytes in the log. Because it overestimates, entries grouped by it never
+// exceed the limit that the log enforces.
 func Size(e *structs.PlanEntry) int {
 	n := 256 + len(e.Namespace) + len(e.JobID) + 28*len(e.Nodes)
 	for _, g := range e.Groups {

@@ -1,4 +1,4 @@
-// Package watch answers queries, and lets them wait until what they ask for changes.
+// Package watch answers queries, including blocking ones, which wait until their objects change.
 package watch
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Key is something that can be waited for: one object, everything of one object, or a table.
+// Key names what a query can wait for: one object, everything that belongs to one object, or a table.
 type Key struct {
 	kind byte
 	id   [16]byte
@@ -25,7 +25,7 @@ type Key struct {
 const (
 	keyNode      = 'n' // the node itself
 	keyNodeAlloc = 'N' // allocations on the node
-	keyNodePoll  = 'P' // what servers want of the node: allocations on it, but not what it reports of them
+	keyNodePoll  = 'P' // what servers want from the node: its allocations, without what the node itself reports about them
 	keyAlloc     = 'a'
 	keyEval      = 'e'
 	keyEvalAlloc = 'E' // allocations of the evaluation
@@ -35,8 +35,6 @@ const (
 	keyVariable  = 'v'
 	keyService   = 's' // registrations of a service
 )
-
-// The keys of single objects, of what belongs to one object, and of whole tables.
 
 func OnNode(id structs.NodeID) Key       { return Key{kind: keyNode, id: id} }
 func OnNodeAllocs(id structs.NodeID) Key { return Key{kind: keyNodeAlloc, id: id} }
@@ -56,17 +54,17 @@ func OnService(namespace, service string) Key {
 }
 func OnTable(t state.AnyTable) Key { return Key{kind: keyTable, text: t.Name()} }
 
-// Hub wakes those who wait for an object when that object changed, and nobody else (D13).
+// Hub wakes the queries that wait for an object when it changes, and no others (D13).
 type Hub struct {
 	published func() *replica.Published
-	closing   <-chan struct{} // closed when the server ends
+	closing   <-chan struct{} // closed when the server stops
 	Reads     atomic.Int64    // queries since the server started
-	Watches   atomic.Int64    // blocking queries in progress
+	Watches   atomic.Int64    // in progress
 
 	mu      sync.Mutex
 	waiting map[Key]map[*waiter]struct{}
 	woken   int64
-	byToken map[structs.AccessorID]int // blocking queries in progress
+	byToken map[structs.AccessorID]int // blocking queries in progress, by token
 }
 
 type waiter struct {
@@ -74,12 +72,12 @@ type waiter struct {
 	keys []Key
 }
 
-// NewHub makes a hub over the published state. Blocking queries fail when closing is closed.
+// NewHub returns a hub that reads the published state. When closing is closed, blocking queries fail.
 func NewHub(published func() *replica.Published, closing <-chan struct{}) *Hub {
 	return &Hub{published: published, closing: closing, waiting: map[Key]map[*waiter]struct{}{}, byToken: map[structs.AccessorID]int{}}
 }
 
-// enter counts a blocking query of a token, unless it has too many.
+// enter counts a blocking query of a token. It returns false if the token has too many.
 func (h *Hub) enter(id structs.AccessorID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +134,7 @@ func (h *Hub) wakeLocked(k Key) {
 	}
 }
 
-// Feed wakes the waiters of everything a batch changed.
+// Feed wakes the queries that wait for anything a batch changed.
 func (h *Hub) Feed(a replica.Applied) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,12 +208,13 @@ func (h *Hub) Feed(a replica.Applied) {
 const (
 	blockDefault = 5 * time.Minute
 	blockMax     = 10 * time.Minute
-	watchesMax   = 20_000 // blocking queries in progress on one server; further ones are CodeBusy
-	watchesToken = 1000   // of them by one token that is not management
+	watchesMax   = 20_000 // blocking queries in progress on one server; beyond it they fail with CodeBusy
+	watchesToken = 1000   // blocking queries in progress of one token without management rights
 )
 
-// Read answers a query from the newest state. With MinIndex it waits for one of keys to change until look gives an index
-// past it, MaxWait is over (the answer is then the unchanged one), or the caller is gone. look must only depend on p.
+// Read answers a query from the newest state. look writes the answer from p alone and returns its index. With MinIndex,
+// Read waits for one of keys to change until that index exceeds MinIndex. It returns the unchanged answer when MaxWait
+// is over, and an error when ctx ends or the server stops.
 func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []Key, look func(p *replica.Published) (structs.Index, error)) error {
 	h.Reads.Add(1)
 	if q.MinIndex == 0 {
@@ -262,7 +261,7 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 	}
 }
 
-// Woken counts how often a blocking query was woken.
+// Woken returns how many times blocking queries were woken.
 func (h *Hub) Woken() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
