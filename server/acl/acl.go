@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ACL is what one caller may do: the union of policies, denials first. It is immutable. The zero ACL may do nothing; a
-// nil *ACL neither.
+// ACL is what one caller may do: the union of its policies, where a denial wins. It is immutable. The zero ACL and a
+// nil *ACL allow nothing.
 type ACL struct {
 	management bool
 
@@ -21,10 +21,10 @@ type ACL struct {
 	node, agent, operator, quota, plugin string
 }
 
-// Management may do everything.
+// Management allows everything.
 var Management = &ACL{management: true}
 
-// Deny may do nothing.
+// Deny allows nothing.
 var Deny = &ACL{}
 
 // globs maps exact names and globs to capability sets.
@@ -54,7 +54,7 @@ func (g *globs) add(name string, capabilities []string) {
 	}
 }
 
-// seal sorts the globs; no add follows.
+// seal sorts the globs. Nothing may be added after it.
 func (g *globs) seal() {
 	for name, c := range g.exact {
 		if strings.ContainsAny(name, "*?") {
@@ -70,7 +70,7 @@ func (g *globs) seal() {
 	})
 }
 
-// literal counts the characters of a pattern that match themselves: the more, the more specific.
+// literal counts the characters of a pattern that match themselves. A pattern with more of them is more specific.
 func literal(p string) int {
 	n := 0
 	for i := range len(p) {
@@ -81,7 +81,7 @@ func literal(p string) int {
 	return n
 }
 
-// find is the capability set for a name: its own entry, else that of the longest glob.
+// find returns the capability set for a name: that of the exact name, or of the most specific glob that matches.
 func (g *globs) find(name string) caps {
 	if c, ok := g.exact[name]; ok && !strings.ContainsAny(name, "*?") {
 		return c
@@ -99,7 +99,7 @@ func (g *globs) allow(name, capability string) bool {
 	return c[capability] && !c[CapDeny]
 }
 
-// any reports whether some name would be allowed the capability.
+// any reports whether the capability is granted for at least one name.
 func (g *globs) any(capability string) bool {
 	for _, c := range g.exact {
 		if c[capability] && !c[CapDeny] {
@@ -109,8 +109,8 @@ func (g *globs) any(capability string) bool {
 	return false
 }
 
-// Match reports whether a glob with * (any characters) and ? (one) matches a name, in linear space and without
-// backtracking beyond the last star.
+// Match reports whether a glob with * (any characters) and ? (one character) matches a name. It uses constant space and
+// backtracks only to the last star.
 func Match(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {
@@ -133,7 +133,7 @@ func Match(pattern, name string) bool {
 	return p == len(pattern)
 }
 
-// Compile merges policies.
+// Compile merges policies into an ACL.
 func Compile(policies []*Policy) *ACL {
 	a := &ACL{variables: map[string]*globs{}}
 	for _, p := range policies {
@@ -170,7 +170,7 @@ func Compile(policies []*Policy) *ACL {
 	return a
 }
 
-// stronger merges two coarse rules: deny wins, then write, read, list.
+// stronger merges two coarse rules. The order is deny, write, read, list.
 func stronger(a, b string) string {
 	for _, w := range []string{"deny", "write", "read", "list"} {
 		if a == w || b == w {
@@ -238,8 +238,8 @@ func (a *ACL) AllowHostVolume(name, capability string) bool {
 	return a != nil && (a.management || a.hostVolumes.allow(name, capability))
 }
 
-// AllowQueue reports whether "read", "submit" or "write" is granted on a queue path. A queue that no policy mentions is
-// open to everybody who may submit jobs: the namespace decides.
+// AllowQueue reports whether "read", "submit" or "write" is granted on a queue path. A queue that no policy mentions
+// may be read and used by everyone who may submit jobs.
 func (a *ACL) AllowQueue(path, capability string) bool {
 	if a == nil {
 		return false
@@ -254,7 +254,7 @@ func (a *ACL) AllowQueue(path, capability string) bool {
 	return c[capability] && !c[CapDeny]
 }
 
-// AllowVariable reports whether list, read, write or destroy is granted on a path of a namespace.
+// AllowVariable reports whether "list", "read", "write" or "destroy" is granted on a path in a namespace.
 func (a *ACL) AllowVariable(namespace, path, capability string) bool {
 	if a == nil || a.management {
 		return a != nil

@@ -1,5 +1,5 @@
-// Package acl compiles policies in Nomad's policy language and answers what a caller may do. A caller may do nothing
-// that no policy grants; a denial wins over every grant; of several globs the longest match counts.
+// Package acl compiles policies in Nomad's policy language and answers what a caller may do. What no policy grants is
+// denied; a denial wins over every grant; of several matching globs the most specific one counts.
 package acl
 
 import (
@@ -18,13 +18,13 @@ import (
 // Limits of a policy's text.
 const (
 	RulesMax   = 64 << 10 // bytes
-	nestingMax = 32       // brackets within brackets
+	nestingMax = 32       // depth of nested brackets
 )
 
 // Namespace capabilities.
 const (
 	CapDeny             = "deny"
-	CapVariableList     = "list" // this and the three below: on paths of variables
+	CapVariableList     = "list" // for paths of variables, like the three below
 	CapVariableRead     = "read"
 	CapVariableWrite    = "write"
 	CapVariableDestroy  = "destroy"
@@ -57,7 +57,7 @@ const (
 	CapHostVolDelete    = "host-volume-delete"
 )
 
-// What the short words of a namespace's policy stand for.
+// Capabilities that the shorthands of a namespace rule stand for.
 var (
 	capsRead = []string{CapListJobs, CapParseJob, CapReadJob, CapCSIList, CapCSIRead, CapReadJobScaling, CapListScaling,
 		CapReadScaling, CapHostVolRead}
@@ -67,7 +67,7 @@ var (
 	capsScale = []string{CapListScaling, CapReadScaling, CapReadJobScaling, CapScaleJob}
 )
 
-// implied maps a capability to what it includes.
+// implied maps a capability to those that it includes.
 var implied = map[string][]string{
 	CapSubmitJob: {CapPlanJob},
 }
@@ -86,17 +86,17 @@ type Policy struct {
 	NodePools   []Rule
 	HostVolumes []Rule
 	Queues      []Rule
-	Node        string // "", deny, read, write; as the next ones
+	Node        string // "", deny, read or write; like the next three
 	Agent       string
 	Operator    string
 	Quota       string
-	Plugin      string // "", deny, list, read
+	Plugin      string // "", deny, list or read
 }
 
-// NamespaceRule is what a policy says about the namespaces that match a glob.
+// NamespaceRule is a policy's rule for the namespaces that match a glob.
 type NamespaceRule struct {
 	Name         string
-	Capabilities []string // sorted, short words expanded
+	Capabilities []string // sorted, with shorthands expanded
 	Variables    []Rule   // by path glob
 }
 
@@ -106,7 +106,7 @@ type Rule struct {
 	Capabilities []string // sorted
 }
 
-// The shapes of the language.
+// HCL blocks of the policy language.
 type (
 	fileBlock struct {
 		Namespaces  []namespaceBlock `hcl:"namespace,block"`
@@ -138,7 +138,7 @@ type (
 	}
 )
 
-// Parse reads a policy. Its error is CodeInvalid and names line and column.
+// Parse parses a policy. Its error is CodeInvalid and has line and column.
 func Parse(name, rules string) (*Policy, error) {
 	bad := func(format string, args ...any) error {
 		return structs.Errorf(structs.CodeInvalid, "policy %q: "+format, append([]any{name}, args...)...)
@@ -223,7 +223,7 @@ func Parse(name, rules string) (*Policy, error) {
 	return p, nil
 }
 
-// nesting is the deepest level of brackets, strings not looked at: an upper bound is all a gate needs.
+// nesting returns the greatest depth of brackets. It also counts brackets in strings, because an upper bound is enough.
 func nesting(s string) int {
 	depth, most := 0, 0
 	for i := range len(s) {

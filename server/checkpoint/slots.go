@@ -1,19 +1,19 @@
-// Package checkpoint decides whose turn it is to save its state.
+// Package checkpoint decides which allocations may save their state now.
 //
-// A drain or a preemption may end a thousand allocations at once, and each saves its state before: more than the storage
-// takes. Where an operator has set a limit (of the cluster, of a node pool, of a storage by its name) they take turns: an
-// agent asks for its allocation's turn before it tells the task, and the work goes on until then.
+// A drain or a preemption may end a thousand allocations at once, and each saves its state first: more than the storage
+// can take. Where an operator has set a limit (for the cluster, a node pool, or a named storage), they take turns. An
+// agent asks for its allocation's turn before it asks the task to save, and the task keeps running until then.
 //
-// Whose turn it is follows from the state and the time alone, so every server and every leader gives the same answer. All
-// allocations that were told to end and are to save their state form one line, ordered by the time when they were told
-// (Allocation.Asked), then by job, group and ID. Members of a gang that were told together are one unit, because they save
-// together or not at all. A unit has its turn when, under each limit that applies to it, the units before it that have
-// neither saved nor ended leave room for it, or there are none. The units before it only get fewer, so a turn once given is
-// never taken back, not even by a server that is behind. The first in line always has its turn, so the line moves.
+// Turns follow from the state and the time alone, so every server gives the same answer. All allocations that were
+// asked to end and will save their state form one line, ordered by the time when they were asked (Allocation.Asked),
+// then by job, group and ID. Members of a gang that were asked together are one unit, because they save together or not
+// at all. A unit has its turn when, under each limit that applies to it, it fits together with the units before it that
+// have neither saved nor ended, or there are none. The units before it only become fewer, so a turn is never taken
+// back, not even by a server that lags behind. The first unit in line always has its turn, so the line moves.
 //
 //	drain deadline passed, drain forced:  no waiting
 //	waited for CheckpointWaitMax:         no waiting
-//	node out of touch:                    not in line: nobody knows what it does
+//	node out of touch:                    not in line, because its work cannot be observed
 package checkpoint
 
 import (
@@ -27,22 +27,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// turnOverhead is what a turn takes besides the grace: to end the task, and until the next agent hears of it.
+// turnOverhead is the time of a turn beyond the grace: the task must end, and the next agent must learn of its turn.
 const turnOverhead = 10 * time.Second
 
-// Limit bounds how many allocations save at a time.
+// Limit bounds how many allocations save at the same time.
 type Limit struct {
-	Where string // for people: "storage lustre1"
+	Where string // for messages: "storage lustre1"
 	Most  int64
 }
 
-// Unit is the allocations that save together.
+// Unit is a set of allocations that save together.
 type Unit struct {
 	Limits []Limit
 	Allocs int64
 
 	Now    bool  // it has its turn
-	Before int64 // allocations in the line of the limit that holds it up
+	Before int64 // allocations ahead in the line of the limit that delays it
 	By     Limit // that limit
 
 	asked structs.LogTime
@@ -56,14 +56,14 @@ func (u *Unit) compare(o *Unit) int {
 	return cmp.Or(cmp.Compare(u.asked, o.asked), cmp.Compare(u.job.String(), o.job.String()), cmp.Compare(u.group, o.group), slices.Compare(u.id[:], o.id[:]))
 }
 
-// Line is the line of one state.
+// Line is the line of units in one state.
 type Line struct {
 	Of    map[structs.AllocID]*Unit
 	units []*Unit          // in order
-	ahead map[string]int64 // allocations in the line of each limit, by its name
+	ahead map[string]int64 // allocations in the line of each limit, by Limit.Where
 }
 
-// limitsOf returns the limits that apply to an allocation when it saves its state for a cause; none when it does not save.
+// limitsOf returns the limits for an allocation that ends for a cause; none if it saves no state.
 func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
 	if a.Job == nil || a.Client != structs.ClientRunning {
 		return nil
@@ -107,7 +107,7 @@ func config(snap *state.Snapshot) *structs.SchedulerConfig {
 	return &structs.SchedulerConfig{}
 }
 
-// NewLine returns the line of a state.
+// NewLine returns the line of a state. It is empty if no limit is set.
 func NewLine(snap *state.Snapshot) *Line {
 	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}}
 	if !Limited(snap) {
@@ -149,7 +149,7 @@ type gangKey struct {
 	asked structs.LogTime
 }
 
-// join puts an allocation into its unit, and makes the unit when it is the first.
+// join adds an allocation to its unit, and makes the unit if there is none.
 func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked structs.LogTime, limits []Limit) *Unit {
 	g := a.Job.Group(a.Group)
 	grace := g.Checkpoint.GraceOrDefault()
@@ -168,7 +168,8 @@ func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked 
 	return u
 }
 
-// Turn reports whether it is an allocation's turn. Otherwise again is when the agent asks again.
+// Turn returns nil if it is an allocation's turn. Otherwise it returns the unit that waits, and after what time the
+// agent should ask again.
 func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.LogTime) (u *Unit, again time.Duration) {
 	u = l.Of[a.ID]
 	if u == nil || u.Now || now.Sub(a.Asked) >= structs.CheckpointWaitMax {
@@ -177,19 +178,19 @@ func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.Log
 	if n := snap.NodeByID(a.NodeID); n != nil && n.Drain != nil && (n.Drain.Deadline < 0 || n.Drain.ForceAt > 0 && now >= n.Drain.ForceAt) {
 		return nil, 0
 	}
-	again = time.Duration(u.Before) * time.Second / time.Duration(max(4*u.By.Most, 1)) // the further back, the less often
+	again = time.Duration(u.Before) * time.Second / time.Duration(max(4*u.By.Most, 1)) // further back in the line, ask less often
 	return u, min(max(again, 500*time.Millisecond), 10*time.Second)
 }
 
-// LeaveTimes returns when work on draining nodes has to be told to go, so that all of it has had its turn to save its state
-// by the deadline of its node. Work that no limit applies to is not in it. All work with an earlier deadline goes before,
-// and all that is in line already; each is taken to need as long as it may (its grace).
+// LeaveTimes returns when work on draining nodes must be asked to end, so that all of it has had its turn to save its
+// state by its node's deadline. Work without a limit is left out. The estimate puts everything in line already, and all
+// work with an earlier deadline, first, and assumes that each uses its whole grace.
 func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) map[structs.AllocID]structs.LogTime {
 	if !Limited(snap) {
 		return nil
 	}
 	cfg := config(snap)
-	var units []*Unit // asked is the deadline
+	var units []*Unit // here asked is the deadline
 	gangs := map[gangKey]*Unit{}
 	of := map[structs.AllocID]*Unit{}
 	for _, id := range nodes {
@@ -219,10 +220,10 @@ func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTim
 	return out
 }
 
-// leadTimes returns how long before each deadline the units that have it must be told to go, when line goes first.
+// leadTimes returns how long before each deadline its units must be asked to end, if line goes first.
 func leadTimes(line *Line, units []*Unit) map[structs.LogTime]time.Duration {
 	type load struct {
-		rounds, in int64 // rounds that are full, and allocations in the next one
+		rounds, in int64 // full rounds, and allocations in the next one
 		grace      time.Duration
 	}
 	loads := map[string]*load{}
@@ -253,7 +254,7 @@ func leadTimes(line *Line, units []*Unit) map[structs.LogTime]time.Duration {
 	return lead
 }
 
-// CheckLimits says what is wrong with the limits of a configuration.
+// CheckLimits returns an error if the limits of a configuration are invalid.
 func CheckLimits(c *structs.SchedulerConfig) error {
 	if c.MaxCheckpoints < 0 {
 		return structs.Errorf(structs.CodeInvalid, "MaxCheckpoints is %d; want a number from 1, or 0 for no limit", c.MaxCheckpoints)

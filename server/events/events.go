@@ -1,4 +1,4 @@
-// Package events turns applied changes into events and keeps the newest for readers.
+// Package events turns applied changes into events and keeps the newest ones for readers.
 package events
 
 import (
@@ -13,20 +13,20 @@ import (
 
 // Limits of the event ring and its readers.
 const (
-	ringEvents  = 16384 // events kept; a reader who asks for older ones gets a gap
+	ringEvents  = 16384 // events kept; a reader that asks for older ones gets a gap
 	ringBatches = 8192
 )
 
-// Ring keeps the newest events for readers of the event stream.
+// Ring keeps the newest events for event streams.
 type Ring struct {
 	mu      sync.Mutex
-	batches []methods.EventBatch // ascending by index; never changed in place, because readers hold parts of it
+	batches []methods.EventBatch // ascending by index; elements are never changed, because readers hold parts of it
 	events  int
-	floor   structs.Index // events at or below it are gone
+	floor   structs.Index // events at or below this index are gone
 	changed chan struct{} // closed and replaced by Feed
 }
 
-// NewRing makes an empty ring.
+// NewRing returns an empty ring.
 func NewRing() *Ring { return &Ring{changed: make(chan struct{})} }
 
 // Feed adds the events of an applied batch.
@@ -44,7 +44,7 @@ func (r *Ring) Feed(a replica.Applied) {
 			r.floor = r.batches[drop].Index
 			drop++
 		}
-		// The dropped ones stay in memory until appending moves the rest, which it does once it has doubled at most.
+		// The dropped batches stay in memory until append reallocates the slice, at the latest when it has doubled.
 		r.batches = r.batches[drop:]
 	}
 	close(r.changed)
@@ -58,7 +58,7 @@ func (r *Ring) Oldest() structs.Index {
 	return r.floor
 }
 
-// After returns the batches after an index, whether some of those are gone, and a channel that is closed when there may
+// After returns the batches after an index, whether some of them are gone, and a channel that is closed when there may
 // be more.
 func (r *Ring) After(index structs.Index) (list []methods.EventBatch, gap bool, changed <-chan struct{}) {
 	r.mu.Lock()
@@ -77,8 +77,8 @@ func (r *Ring) After(index structs.Index) (list []methods.EventBatch, gap bool, 
 	return rest[:len(rest):len(rest)], gap, r.changed
 }
 
-// Missed returns an event for each job that missed its deadline: when that is written, or with the record of a job that
-// ended late before it was.
+// Missed returns an event for each job that missed its deadline: when the miss is written, or, for a job that ended
+// late before that, with its accounting record.
 func Missed(a replica.Applied) (out []methods.Event) {
 	for i := range a.Delta.Workloads {
 		c := &a.Delta.Workloads[i]
@@ -97,7 +97,7 @@ func Missed(a replica.Applied) (out []methods.Event) {
 	return out
 }
 
-// Of turns a delta into events.
+// Of returns the events of a delta.
 func Of(d structs.Delta) []methods.Event {
 	var out []methods.Event
 	typeOf := func(i structs.Index) structs.CommandType { return d.EventTypes[i] }

@@ -1,4 +1,4 @@
-// Package keystore holds the keys that variables are sealed with, hands them to the other servers, and rotates them.
+// Package keystore holds the keys that seal variables, distributes them to the other servers, and rotates them.
 package keystore
 
 import (
@@ -27,41 +27,42 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Log and snapshots have the names of the keys only. Each key is a file in the keystore of every server, and travels between
-// servers over their RPC. The leader makes a key when the first variable is written. It is used once most servers have it
-// on disk, so that a minority cannot lose it. The other servers fetch it when they learn its name from the log.
+// The log and snapshots hold only the IDs of keys. Each key is a file in the keystore of every server, and travels
+// between servers over their RPC. The leader makes a key when the first variable is written. The key is used once most
+// servers have it on disk, so that losing a minority does not lose it. The other servers fetch it when they read its ID
+// in the log.
 
 // Sizes and timings of the keystore.
 const (
 	keyBytes   = 32
-	askTimeout = 3 * time.Second // for one server to take or give a key
-	fetchRetry = 2 * time.Second // between looks for a key that no server has given yet, growing to 30 s
+	askTimeout = 3 * time.Second // for one server to store or return a key
+	fetchRetry = 2 * time.Second // time between attempts to fetch a missing key, growing to 30 s
 )
 
-// Environment is what a keystore needs of its server.
+// Environment is what a keystore needs from its server.
 type Environment struct {
-	DataDir   string // the keys are in a directory of it; "" keeps them in memory
+	DataDir   string // parent of the directory keystore; "" keeps the keys in memory
 	Log       hclog.Logger
 	Published func() *replica.Published
 	Apply     func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
-	To        func(addr string) rpc.Caller // another server
-	// Servers returns the addresses of the other servers with whether they vote, and the number of voters, this server
-	// included.
+	To        func(addr string) rpc.Caller // returns a caller of another server
+	// Servers returns the addresses of the other servers, each with whether it votes, and the number of voters
+	// including this server.
 	Servers func() (others map[string]bool, voters int, err error)
 }
 
-// Keystore holds this server's keys, on disk unless everything is in memory.
+// Keystore holds this server's keys, on disk unless the server runs in memory.
 type Keystore struct {
 	env Environment
-	dir string // "" in memory
+	dir string // "": in memory
 
 	mu   sync.Mutex
 	keys map[string][]byte
 
-	making sync.Mutex // held while a key is made and handed out
+	making sync.Mutex // held while a key is made and distributed
 }
 
-// keyID returns the name of a key, a digest of it.
+// keyID returns the ID of a key, a digest.
 func keyID(key []byte) string {
 	h := sha256.Sum256(append([]byte("muster Seal key 1\x00"), key...))
 	return hex.EncodeToString(h[:16])
@@ -82,7 +83,7 @@ func Open(env Environment) (*Keystore, error) {
 	return k, nil
 }
 
-// Get gives a key, or nil. A file that an operator has put there counts at once.
+// Get returns a key, or nil if it is not here. It also finds a file that an operator has just put into the directory.
 func (k *Keystore) Get(id string) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,7 +106,7 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 	return key, nil
 }
 
-// put keeps a key, on disk before it returns.
+// put stores a key, on disk before it returns.
 func (k *Keystore) put(id string, key []byte) error {
 	if len(key) != keyBytes || keyID(key) != id {
 		return structs.Errorf(structs.CodeInvalid, "the key does not belong to its name")
@@ -124,7 +125,7 @@ func (k *Keystore) put(id string, key []byte) error {
 	return nil
 }
 
-// IDs returns the names of the keys in memory, sorted.
+// IDs returns the IDs of the keys in memory, sorted.
 func (k *Keystore) IDs() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,7 +146,7 @@ func (k *Keystore) drop(id string) error {
 	return nil
 }
 
-// Answer takes a key into the keystore, returns one, or deletes one, as another server asks.
+// Answer stores, returns or deletes a key for another server.
 func (k *Keystore) Answer(req *methods.SealKeyRequest) (*methods.SealKeyResponse, error) {
 	if req.Drop {
 		return &methods.SealKeyResponse{}, k.drop(req.ID)
@@ -157,7 +158,7 @@ func (k *Keystore) Answer(req *methods.SealKeyRequest) (*methods.SealKeyResponse
 	return &methods.SealKeyResponse{Key: key}, err
 }
 
-// askAll makes one call of every other server at once.
+// askAll calls every other server concurrently. Servers that fail are missing in answers.
 func (k *Keystore) askAll(ctx context.Context, req *methods.SealKeyRequest) (answers map[string]*methods.SealKeyResponse, addrs map[string]bool, voters int, err error) {
 	addrs, voters, err = k.env.Servers()
 	if err != nil {
@@ -186,8 +187,8 @@ func (k *Keystore) askAll(ctx context.Context, req *methods.SealKeyRequest) (ans
 	return answers, addrs, voters, nil
 }
 
-// Fetch gives a key from the keystore, or else from another server's. lost means that every server has answered and
-// none has it.
+// Fetch returns a key from this keystore or another server's. lost means that every server has answered and none has
+// it.
 func (k *Keystore) Fetch(ctx context.Context, id string) (key []byte, lost bool, err error) {
 	if key, err := k.Get(id); key != nil || err != nil {
 		return key, false, err
@@ -211,9 +212,9 @@ func (k *Keystore) Fetch(ctx context.Context, id string) (key []byte, lost bool,
 		"the key %s that variables are sealed with is on no server that answers; put its file %s.key into the directory keystore of a server", id, id)
 }
 
-// Active is the key that a variable is sealed with now. The first write makes it; so does one after all servers have
-// lost the last one, as after a snapshot was restored without its keystore: what that one sealed stays unreadable until
-// its file is put back.
+// Active returns the key to seal variables with. The first write of a variable makes one. A new one is also made after
+// all servers have lost the active key, as when a snapshot was restored without its keystore; variables sealed with the
+// lost key stay unreadable until its file is put back.
 func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error) {
 	k.making.Lock()
 	defer k.making.Unlock()
@@ -235,8 +236,8 @@ func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error
 	return id, key, err
 }
 
-// handOut makes a key and gives it to every server. have counts the voters, this one included, that have it on disk;
-// without names the servers that may lack it. The caller holds making.
+// handOut makes a key and sends it to every server. have counts the voters, including this one, that have it on disk;
+// without lists the servers that may lack it. The caller holds making.
 func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, voters int, without []string, err error) {
 	key = make([]byte, keyBytes)
 	rand.Read(key) // never fails
@@ -261,7 +262,7 @@ func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, vo
 	return id, key, have, voters, without, nil
 }
 
-// Run fetches the keys that the state names and this server does not have.
+// Run fetches keys that the state names and this server lacks.
 func (k *Keystore) Run(ctx context.Context) {
 	wait := fetchRetry
 	for {

@@ -13,26 +13,26 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Rotation of the key that variables are sealed with. A new key is on every server before the log names it, which makes it
-// the active one. A full rotation retires the keys before it in the same entry: from then on Apply refuses what is still
-// sealed with one of them, so what is left only shrinks, and the leader seals it anew in batches. Where it stands is in the
-// state alone: a new leader goes on with what it finds under retired keys.
+// This file rotates the key that seals variables. Every server has a new key before the log names it, which makes it
+// the active one. A full rotation retires the earlier keys in the same entry. From then on Apply refuses variables
+// sealed with those, so their number only falls, and the leader reseals the rest in batches. The progress is in the
+// state alone: a new leader continues with what is still sealed with retired keys.
 
-// How much one log entry of sealing anew may hold; one variable always fits.
+// Limits of one log entry of resealed variables; one variable always fits.
 const (
 	resealBatchMax = 128
 	resealBytesMax = 512 << 10
-	resealRetry    = 30 * time.Second // between looks at variables that could not be opened, for a key's file to be back
+	resealRetry    = 30 * time.Second // time between attempts to open variables whose key was missing
 )
 
-// States of a key for variables, as they are told.
+// States of a key, as the API shows them.
 const (
 	StateActive   = "active"
-	StateRekeying = "rekeying" // retired, and not all that it sealed is sealed anew yet
+	StateRekeying = "rekeying" // retired, and still needed by some variables
 	StateInactive = "inactive"
 )
 
-// Infos describes the keys of a state, oldest first.
+// Infos returns the keys of a state, oldest first.
 func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
 	sealed := map[string]int64{}
 	for v := range snap.Variables("*", "") {
@@ -55,7 +55,8 @@ func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
 	return out
 }
 
-// Rotate makes a new key the active one, once every server has it on disk. A full rotation retires the keys before it. Nothing has changed when it fails.
+// Rotate makes a new key active once every server has it on disk. A full rotation retires the earlier keys. If Rotate
+// fails, the active key stays.
 func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) (*methods.SealKeyRotateResponse, error) {
 	k.making.Lock()
 	defer k.making.Unlock()
@@ -64,9 +65,9 @@ func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) 
 		return nil, err
 	}
 	if len(without) > 0 {
-		// Nothing names the key, so its files only lie about.
+		// The log does not name the key, so its files are only clean-up.
 		if err := k.drop(id); err != nil {
-			k.env.Log.Warn("the file of a key for variables that is not used is still here", "key", id, "error", err)
+			k.env.Log.Warn("the file of an unused key for variables could not be deleted", "key", id, "error", err)
 		}
 		_, _, _, _ = k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
 		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, since these servers did not take the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
@@ -87,14 +88,14 @@ func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) 
 	return resp, nil
 }
 
-// Remove forgets a key that no variable needs, then deletes its file on the servers that answer.
+// Remove deletes a key that no variable needs from the state, then its file on the servers that answer.
 func (k *Keystore) Remove(ctx context.Context, by structs.Submitter, id string) (*methods.WriteResponse, error) {
 	res, err := k.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: &structs.SealKeyDeleteCommand{ID: id}})
 	if err != nil {
 		return nil, err
 	}
 	if err := k.drop(id); err != nil {
-		k.env.Log.Warn("the file of a removed key for variables is still here", "key", id, "error", err)
+		k.env.Log.Warn("the file of a removed key for variables could not be deleted", "key", id, "error", err)
 	}
 	answers, addrs, _, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
 	if err != nil || len(answers) < len(addrs) {
@@ -103,7 +104,7 @@ func (k *Keystore) Remove(ctx context.Context, by structs.Submitter, id string) 
 	return &methods.WriteResponse{Index: res.Index}, nil
 }
 
-// Reseal seals anew, with the active key, what is sealed with retired ones.
+// Reseal seals variables with the active key if theirs is retired.
 func (k *Keystore) Reseal(ctx context.Context, term uint64) error {
 	told := 0
 	for {
@@ -114,7 +115,7 @@ func (k *Keystore) Reseal(ctx context.Context, term uint64) error {
 			return err
 		}
 		if left != told && left > 0 {
-			k.env.Log.Warn("variables cannot be sealed anew: their key is on no server, or they are damaged", "variables", left)
+			k.env.Log.Warn("variables cannot be resealed: their key is on no server, or they are damaged", "variables", left)
 		}
 		told = left
 		var again <-chan time.Time
@@ -173,7 +174,7 @@ func (k *Keystore) resealOnce(ctx context.Context, snap *state.Snapshot) (left i
 		plain, err := unsealBytes(from, v)
 		if err != nil {
 			left++
-			k.env.Log.Debug("a variable cannot be sealed anew", "error", err)
+			k.env.Log.Debug("a variable cannot be resealed", "error", err)
 			continue
 		}
 		sealed, err := sealBytes(key, v.Namespace, v.Path, plain)
@@ -194,7 +195,7 @@ func (k *Keystore) resealOnce(ctx context.Context, snap *state.Snapshot) (left i
 		}
 	}
 	if done > 0 {
-		k.env.Log.Info("variables were sealed anew", "key", to, "variables", done)
+		k.env.Log.Info("variables were resealed", "key", to, "variables", done)
 	}
 	return left, nil
 }

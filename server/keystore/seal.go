@@ -9,9 +9,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// sealFormat is the first byte of what is sealed: AES-256-GCM with a nonce of 12 random bytes before the ciphertext. The
-// namespace and path are authenticated with it, so that items cannot be moved to another name. One key is good for 2^32
-// writes, which no cluster reaches.
+// sealFormat is the first byte of sealed data: AES-256-GCM with a nonce of 12 random bytes before the ciphertext.
+// Namespace and path are authenticated, so that sealed items cannot be moved to another variable. One key is good for
+// 2^32 writes, which no cluster reaches.
 const sealFormat = 1
 
 func sealedName(namespace, path string) []byte { return []byte(namespace + "\x00" + path) }
@@ -33,7 +33,7 @@ func Seal(key []byte, namespace, path string, items map[string]string) ([]byte, 
 	return sealBytes(key, namespace, path, plain)
 }
 
-// sealBytes encrypts what unsealBytes gives.
+// sealBytes encrypts bytes for unsealBytes.
 func sealBytes(key []byte, namespace, path string, plain []byte) ([]byte, error) {
 	c, err := sealCipher(key)
 	if err != nil {
@@ -58,7 +58,7 @@ func Unseal(key []byte, v *structs.Variable) (map[string]string, error) {
 	return items, nil
 }
 
-// unsealBytes decrypts a variable into what sealBytes was given.
+// unsealBytes decrypts a variable into the bytes that sealBytes was given.
 func unsealBytes(key []byte, v *structs.Variable) ([]byte, error) {
 	c, err := sealCipher(key)
 	if err != nil {

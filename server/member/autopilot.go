@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pilot answers autopilot's questions about this cluster.
+// pilot gives autopilot access to this cluster.
 type pilot struct{ m *Members }
 
 var _ autopilot.ApplicationIntegration = pilot{}
@@ -22,7 +22,7 @@ func newAutopilot(m *Members) *autopilot.Autopilot {
 	return m.env.Replica.NewAutopilot(pilot{m}, autopilot.WithLogger(m.env.Log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
 }
 
-// RunAutopilot watches the health of servers, promotes stable ones and removes dead ones.
+// RunAutopilot monitors the health of servers, promotes stable ones and removes dead ones.
 func (m *Members) RunAutopilot(ctx context.Context, term uint64) error {
 	m.Autopilot.Start(ctx)
 	<-ctx.Done()
@@ -30,7 +30,7 @@ func (m *Members) RunAutopilot(ctx context.Context, term uint64) error {
 	return nil
 }
 
-// AutopilotConfig returns the configuration of autopilot in force.
+// AutopilotConfig returns autopilot's configuration: the stored one, or the default.
 func (m *Members) AutopilotConfig() *autopilot.Config {
 	c := m.env.Replica.Published().Snapshot.AutopilotConfig()
 	if c == nil {
@@ -97,8 +97,9 @@ func (m *Members) OwnStats() *autopilot.ServerStats {
 	return &autopilot.ServerStats{LastContact: m.env.LastContact(), LastTerm: term, LastIndex: m.env.Replica.LastIndex()}
 }
 
-// KnownServers implements autopilot.ApplicationIntegration: raft's servers, with what gossip believes of them. A server
-// that gossip has not seen yet is unknown, not absent, so that a leader elected a moment ago removes nobody.
+// KnownServers implements autopilot.ApplicationIntegration. It returns raft's servers with their status in gossip. A
+// server that gossip has not seen yet is unknown, not absent, so that a newly elected leader removes no server by
+// mistake.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	m := p.m
 	_, leader := m.env.Replica.Leader()
@@ -129,7 +130,7 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 			continue
 		}
 		if old := out[raft.ServerID(x.ID)]; old != nil && x.Status != gossip.Alive && string(old.Address) != x.RaftAddr() {
-			continue // an old address of a server that came back elsewhere
+			continue // the old address of a server that came back with another one
 		}
 		out[raft.ServerID(x.ID)] = autopilotServer(x, x.ID == leader)
 	}
@@ -151,8 +152,8 @@ func autopilotServer(m gossip.Member, leads bool) *autopilot.Server {
 		Version: m.Version, RaftVersion: 3, IsLeader: leads, NodeType: autopilot.NodeVoter}
 }
 
-// RemoveFailedServer implements autopilot.ApplicationIntegration: the server becomes unknown here, whereupon autopilot
-// removes it from raft as far as the quorum rules allow.
+// RemoveFailedServer implements autopilot.ApplicationIntegration. The server is left out of KnownServers, so that
+// autopilot removes it from raft as far as the quorum rules allow.
 func (p pilot) RemoveFailedServer(srv *autopilot.Server) {
 	p.m.env.Log.Warn("giving up a dead server", "server", srv.Name, "id", srv.ID)
 	p.m.mu.Lock()
@@ -163,7 +164,7 @@ func (p pilot) RemoveFailedServer(srv *autopilot.Server) {
 	}
 }
 
-// Health is autopilot's state as the API tells it.
+// Health returns autopilot's state for the API.
 func (m *Members) Health() *methods.AutopilotHealthResponse {
 	st := m.Autopilot.GetState()
 	resp := &methods.AutopilotHealthResponse{}

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// InitCluster gives a new cluster its identity and its signing key. Where both exist it writes nothing.
+// InitCluster gives a new cluster its ID and its signing key. If both exist, it writes nothing.
 func (m *Members) InitCluster(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -62,16 +62,16 @@ func newSigningKey() (*structs.SigningKey, error) {
 		Algorithm: "EdDSA", Private: p8, Public: pk, Active: true}, nil
 }
 
-// clockEvery is how often the leader compares its wall clock with the other servers'.
+// clockEvery is the time between comparisons of the leader's wall clock with the other servers'.
 const clockEvery = 10 * time.Second
 
-// RunClock gives or refuses the consent of the servers' median to steps of log time (D11).
+// RunClock sets log time to follow the servers' median clock, if a majority answers (D11).
 func (m *Members) RunClock(ctx context.Context, term uint64) error {
 	t := time.NewTicker(clockEvery)
 	defer t.Stop()
 	for {
 		others := m.OtherServers()
-		offsets := []time.Duration{0} // this server's own
+		offsets := []time.Duration{0} // first: this server
 		for _, addr := range others {
 			asked := m.env.Now()
 			info, err := m.serverInfo(ctx, addr)
@@ -81,7 +81,7 @@ func (m *Members) RunClock(ctx context.Context, term uint64) error {
 			mid := asked.Add(m.env.Now().Sub(asked) / 2)
 			offsets = append(offsets, info.Now.Time().Sub(mid))
 		}
-		// With no majority of clocks there is no consent; a single server has nobody to ask.
+		// Without a majority of clocks nothing is changed. A single server is its own majority.
 		if len(offsets) > (len(others)+1)/2 {
 			slices.Sort(offsets)
 			median := offsets[(len(offsets)-1)/2]

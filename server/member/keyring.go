@@ -15,14 +15,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The gossip keys of the region's servers. A key that one server writes with and another does not know cuts the two off
-// from each other, so every operation goes to all servers, and none begins to use a key that some server lacks.
+// Gossip keys belong to all servers of a region. Servers that do not know the key that another one encrypts with are
+// cut off from it, so every operation goes to all servers, and no key is used that a server lacks.
 
-// keyringTimeout is how long one server may take to answer.
+// keyringTimeout bounds the call of one server.
 const keyringTimeout = 3 * time.Second
 
 // Keyring lists, installs, uses or removes a gossip key (16, 24 or 32 bytes) on all servers of the region that have not
-// left. The answer says for each key how many servers have it and how many write with it. A server that does not answer
+// left. It returns, for each key, how many servers have it and how many encrypt with it. A server that does not answer
 // is an error, except in a list.
 func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
 	if m.g == nil {
@@ -81,7 +81,7 @@ func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writ
 	return has, writes, len(others) + 1, nil
 }
 
-// KeyringHere does one operation on this server's keys.
+// KeyringHere carries out one operation on this server's keys.
 func (m *Members) KeyringHere(req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
 	g := m.g
 	if g == nil {

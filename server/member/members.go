@@ -1,4 +1,4 @@
-// Package member keeps the servers of a region together: gossip, raft's servers, autopilot, and the consent of clocks.
+// Package member manages the servers of a region: gossip, raft's servers, autopilot, and the consent of clocks.
 package member
 
 import (
@@ -24,53 +24,53 @@ import (
 
 // Timings of membership.
 const (
-	membersEvery    = 10 * time.Second       // the leader looks over raft's servers at least this often
-	infoTimeout     = 5 * time.Second        // of asking a server who it is
-	joinRetryMin    = 250 * time.Millisecond // between attempts to join
+	membersEvery    = 10 * time.Second       // longest time between the leader's checks of raft's servers
+	infoTimeout     = 5 * time.Second        // for one ServerInfo call
+	joinRetryMin    = 250 * time.Millisecond // time between attempts to join
 	joinRetryMax    = 5 * time.Second
-	bootstrapEvery  = 500 * time.Millisecond // between looks whether enough servers are there to found a cluster
-	deadServerAfter = 3 * time.Minute        // how long gossip must believe a server dead before autopilot may remove it
+	bootstrapEvery  = 500 * time.Millisecond // time between checks whether enough servers are there to create a cluster
+	deadServerAfter = 3 * time.Minute        // time for which gossip must believe a server dead before autopilot may remove it
 )
 
-// Environment is what membership needs of the server.
+// Environment is what membership needs from the server.
 type Environment struct {
 	Name        string      // of this server
-	Self        gossip.Meta // what gossip tells others of this server
+	Self        gossip.Meta // what gossip sends to others about this server
 	Gossip      GossipConfig
 	Log         hclog.Logger
 	Now         func() time.Time
 	Replica     *replica.Replica
-	LastContact func() time.Duration         // since this server heard of a leader
-	To          func(addr string) rpc.Caller // another server
+	LastContact func() time.Duration         // time since this server heard from a leader
+	To          func(addr string) rpc.Caller // returns a caller of another server
 	Apply       func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 }
 
-// Members is this server's gossip, autopilot, and what follows from them. g is nil without gossip.
+// Members combines this server's gossip and autopilot. g is nil without gossip.
 type Members struct {
 	env       Environment
 	g         *gossip.Gossip
 	Autopilot *autopilot.Autopilot
-	wake      chan struct{} // asks the leader to look at raft's servers
-	Unhealthy atomic.Bool   // autopilot finds a server that is not well
+	wake      chan struct{} // makes the leader check raft's servers
+	Unhealthy atomic.Bool   // autopilot reports an unhealthy server
 	changed   chan struct{}
 
 	mu     sync.Mutex
-	pruned map[string]bool // raft ids that autopilot gave up
+	pruned map[string]bool // raft IDs that autopilot has given up
 
 	known atomic.Pointer[knownServers]
 }
 
-// knownServers is the answer to "which servers are there", which every heartbeat carries.
+// knownServers caches the list of servers, which every heartbeat carries.
 type knownServers struct {
 	at     time.Time
 	leader string
 	list   []string
 }
 
-// serversFresh is how old that answer may be, unless another server leads.
+// serversFresh is the greatest age of that cache. A new leader invalidates it at once.
 const serversFresh = time.Second
 
-// New starts the gossip, on a replica that has been started.
+// New starts gossip. The replica must have been started.
 func New(env Environment) (*Members, error) {
 	m := &Members{env: env, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pruned: map[string]bool{}}
 	m.Autopilot = newAutopilot(m)
@@ -100,7 +100,7 @@ func (m *Members) notify() {
 	m.bump()
 }
 
-// bump makes the leader look at raft's servers.
+// bump makes the leader check raft's servers.
 func (m *Members) bump() {
 	select {
 	case m.wake <- struct{}{}:
@@ -137,7 +137,7 @@ func (m *Members) Join(addrs []string) (int, error) {
 	return m.g.Join(addrs)
 }
 
-// Run joins until it works, and founds a cluster when the expected servers are there.
+// Run joins until it succeeds, and creates a cluster when the expected servers are there.
 func (m *Members) Run(ctx context.Context) {
 	if m.g == nil {
 		return
@@ -177,8 +177,8 @@ func (m *Members) Run(ctx context.Context) {
 	}
 }
 
-// maybeBootstrap founds a cluster when bootstrap_expect servers see each other and none belongs to one. Each of them
-// does so with the same sorted list, so whoever is first, they agree.
+// maybeBootstrap creates a cluster when bootstrap_expect servers see each other and none belongs to one. All of them
+// use the same sorted list, so they agree whichever is first.
 func (m *Members) maybeBootstrap(ctx context.Context) {
 	if m.env.Self.Expect < 2 || m.env.Replica.Bootstrapped() {
 		return
@@ -189,10 +189,10 @@ func (m *Members) maybeBootstrap(ctx context.Context) {
 			continue
 		}
 		if x.Expect == 0 {
-			continue // joins later
+			continue // it joins later
 		}
 		if x.Expect != m.env.Self.Expect {
-			m.env.Log.Error("servers disagree about bootstrap_expect; founding no cluster", "here", m.env.Self.Expect, "server", x.Name, "there", x.Expect)
+			m.env.Log.Error("servers disagree about bootstrap_expect; not bootstrapping", "here", m.env.Self.Expect, "server", x.Name, "there", x.Expect)
 			return
 		}
 		peers = append(peers, raft.Server{ID: raft.ServerID(x.ID), Address: raft.ServerAddress(x.RaftAddr())})
@@ -207,33 +207,33 @@ func (m *Members) maybeBootstrap(ctx context.Context) {
 		}
 		info, err := m.serverInfo(ctx, string(p.Address))
 		if err != nil {
-			m.env.Log.Info("waiting to found the cluster: a server does not answer", "addr", p.Address, "error", err)
+			m.env.Log.Info("waiting to bootstrap the cluster: a server does not answer", "addr", p.Address, "error", err)
 			return
 		}
 		if info.ID != string(p.ID) || info.Region != m.env.Self.Region {
-			m.env.Log.Error("a server is not who gossip says; founding no cluster", "addr", p.Address, "want", p.ID, "got", info.ID)
+			m.env.Log.Error("a server is not who gossip says; not bootstrapping", "addr", p.Address, "want", p.ID, "got", info.ID)
 			return
 		}
 		if info.Bootstrapped {
-			// It founded the cluster with us in it, or belongs to an older one whose leader will add us.
+			// It created the cluster with us in it, or belongs to an older one whose leader will add us.
 			m.env.Log.Info("a cluster exists already; waiting for its leader", "server", info.Name)
 			m.env.Replica.SetBootstrapped()
 			return
 		}
 	}
 	if err := m.env.Replica.Bootstrap(peers); err != nil {
-		m.env.Log.Error("founding the cluster failed", "error", err)
+		m.env.Log.Error("bootstrapping the cluster failed", "error", err)
 	}
 }
 
-// serverInfo asks a server who it is. With TLS the connection proves a server certificate of the region.
+// serverInfo asks a server for its identity. With TLS the connection proves a server certificate of the region.
 func (m *Members) serverInfo(ctx context.Context, addr string) (*methods.ServerInfoResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
 	return rpc.Invoke(ctx, m.env.To(addr), methods.ServerInfo, rpc.Header{}, &methods.EmptyRequest{})
 }
 
-// All returns all servers and agents that gossip knows, nil without gossip.
+// All returns all servers and agents that gossip knows, or nil without gossip.
 func (m *Members) All() []gossip.Member {
 	if m.g == nil {
 		return nil
@@ -244,7 +244,7 @@ func (m *Members) All() []gossip.Member {
 // Gossip returns this server's gossip, or nil.
 func (m *Members) Gossip() *gossip.Gossip { return m.g }
 
-// ServersOf are the RPC addresses of a region's live servers.
+// ServersOf returns the RPC addresses of a region's live servers.
 func (m *Members) ServersOf(region string) []string {
 	var out []string
 	if m.g != nil {
@@ -257,7 +257,7 @@ func (m *Members) ServersOf(region string) []string {
 	return out
 }
 
-// Regions are all regions known, sorted.
+// Regions returns all known regions, sorted.
 func (m *Members) Regions() []string {
 	out := []string{m.env.Self.Region}
 	if m.g != nil {
@@ -271,7 +271,7 @@ func (m *Members) Regions() []string {
 	return slices.Compact(out)
 }
 
-// Servers are the RPC addresses of this region's servers, the leader first: raft's, and those that gossip adds.
+// Servers returns the RPC addresses of this region's servers, the leader first: raft's, then others that gossip knows.
 func (m *Members) Servers() []string {
 	leader, _ := m.env.Replica.Leader()
 	now := time.Now()
@@ -293,7 +293,7 @@ func (m *Members) findServers(leader string) []string {
 		}
 	}
 	add(leader)
-	servers, _, _ := m.env.Replica.Configuration() // gossip's list has to do where raft's is not known
+	servers, _, _ := m.env.Replica.Configuration() // on error, gossip's list must do
 	for _, x := range servers {
 		add(string(x.Address))
 	}
@@ -304,7 +304,7 @@ func (m *Members) findServers(leader string) []string {
 	return out
 }
 
-// OtherServers are servers without this one.
+// OtherServers returns Servers without this one.
 func (m *Members) OtherServers() []string {
 	var out []string
 	for _, a := range m.Servers() {
@@ -315,8 +315,8 @@ func (m *Members) OtherServers() []string {
 	return out
 }
 
-// RunMembers keeps raft's servers what they should be: those that gossip found and that prove themselves are added, those
-// that left are removed. Dead ones are autopilot's business.
+// RunMembers keeps raft's servers up to date. It adds those that gossip found and that prove their identity, and
+// removes those that left. Dead servers are left to autopilot.
 func (m *Members) RunMembers(ctx context.Context, term uint64) error {
 	if m.g == nil {
 		<-ctx.Done()
@@ -366,7 +366,7 @@ func (m *Members) reconcileMembers(ctx context.Context) {
 	}
 }
 
-// AddServer adds a server to raft after it proved, over an RPC with a server certificate, that it is who gossip says.
+// AddServer adds a server to raft after it has proved its identity by an RPC with a server certificate.
 func (m *Members) AddServer(ctx context.Context, x gossip.Member) error {
 	info, err := m.serverInfo(ctx, x.RPC)
 	if err != nil {
@@ -399,7 +399,7 @@ func Joining(req *methods.ServerJoinRequest, region string) gossip.Member {
 		Meta: gossip.Meta{Role: gossip.RoleServer, Region: region, ID: req.ID, RPC: req.Address}}
 }
 
-// RaftServers returns raft's servers, this one included.
+// RaftServers returns raft's servers, including this one.
 func (m *Members) RaftServers() ([]raft.Server, error) {
 	servers, _, err := m.env.Replica.Configuration()
 	if err != nil {
@@ -408,8 +408,8 @@ func (m *Members) RaftServers() ([]raft.Server, error) {
 	return servers, nil
 }
 
-// RaftPeers returns the addresses of raft's other servers with whether they vote, and the number of voters, this server
-// included.
+// RaftPeers returns the addresses of raft's other servers, each with whether it votes, and the number of voters
+// including this server.
 func (m *Members) RaftPeers() (others map[string]bool, voters int, err error) {
 	servers, err := m.RaftServers()
 	if err != nil {

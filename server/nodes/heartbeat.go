@@ -13,25 +13,25 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Heartbeats are timers in the leader's memory; nothing is written while nodes are well (I8). A node that misses its time
-// and the grace becomes down, or disconnected when a group there allows for it.
+// Heartbeats are timers in the leader's memory; nothing is written while nodes are healthy (I8). A node that misses its
+// deadline, including the grace, becomes down, or disconnected if a group there allows for that.
 //
 //	beat --ttl + grace without one--> down
 //	                              \--> disconnected --longest lost_after there--> down
 //
-// After an election every node gets one full time, because nobody knows how much of the old one was left. A dead node is
-// then noticed after the election plus one time and grace, about 16 s in a fleet of up to 10,000.
+// After an election every node gets one full interval, because the old deadlines are lost. A dead node is then noticed
+// after the election, one interval and the grace: about 16 s in a fleet of up to 10,000 nodes.
 const (
-	beatTTL     = 10 * time.Second // interval told to nodes of a small fleet
+	beatTTL     = 10 * time.Second // interval given to nodes of a small fleet
 	beatGrace   = 5 * time.Second  // how late a beat may be
-	beatRateMax = 1000             // beats a second of the whole fleet; a larger fleet gets a longer interval
+	beatRateMax = 1000             // heartbeats a second from the whole fleet; a larger fleet gets a longer interval
 	beatJitter  = 10               // an interval is lengthened by up to 1/beatJitter, so that beats spread out
-	beatStall   = time.Second      // a service that was this late gives every node as much longer, at most beatTTL
+	beatStall   = time.Second      // if the service ran later than this, every node gets that much more time, at most beatTTL
 	downsMax    = 256              // status writes in flight at once
 )
 
-// beatTable holds the timers as a plain structure: a heap by deadline. Times are those of the caller's clock. Only their
-// differences count, so with a monotonic clock jumps of the wall clock do no harm.
+// beatTable holds the timers as a plain structure: a heap by deadline. Times come from the caller's clock. Only their
+// differences count, so with a monotonic clock, jumps of the wall clock do no harm.
 type beatTable struct {
 	nodes map[structs.NodeID]*beat
 	heap  []*beat
@@ -40,11 +40,11 @@ type beatTable struct {
 type beat struct {
 	id       structs.NodeID
 	deadline time.Time
-	count    uint32 // beats seen, so that the jitter differs each time
+	count    uint32 // heartbeats seen; makes the jitter differ each time
 	pos      int
 }
 
-// ttl returns the interval told to a node.
+// ttl returns the interval to give to a node.
 func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	base := max(beatTTL, time.Duration(len(t.nodes))*time.Second/beatRateMax)
 	h := fnv.New32a()
@@ -54,7 +54,7 @@ func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	return base + time.Duration(int64(h.Sum32())%int64(spread))
 }
 
-// Beat records a heartbeat and returns the time within which the next one is due.
+// beat records a heartbeat and returns the time within which the next one is due.
 func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 	b := t.nodes[id]
 	if b == nil {
@@ -109,7 +109,7 @@ func (t *beatTable) unheap(b *beat) {
 	}
 }
 
-// expired returns the nodes whose time is over, earliest first, at most max. The table keeps them without a timer.
+// expired returns at most max nodes whose deadline has passed, earliest first. They stay in the table without a timer.
 func (t *beatTable) expired(now time.Time, max int) []structs.NodeID {
 	var ids []structs.NodeID
 	for len(t.heap) > 0 && len(ids) < max && !t.heap[0].deadline.After(now) {
@@ -130,7 +130,7 @@ func (t *beatTable) next() (time.Time, bool) {
 
 // floor moves every earlier deadline to d.
 func (t *beatTable) floor(d time.Time) {
-	for i := len(t.heap) - 1; i >= 0; i-- { // from the bottom up, so that the heap stays one
+	for i := len(t.heap) - 1; i >= 0; i-- { // bottom up, which keeps the heap order
 		if t.heap[i].deadline.Before(d) {
 			t.heap[i].deadline = d
 		}
@@ -176,7 +176,7 @@ func (t *beatTable) sink(i int) {
 	}
 }
 
-// Environment is what Heartbeats need of the server.
+// Environment is what Heartbeats needs from the server.
 type Environment struct {
 	Log     hclog.Logger
 	Now     func() time.Time
@@ -184,7 +184,7 @@ type Environment struct {
 	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 }
 
-// Heartbeats guards the table for endpoints and the service. The table is nil while this server does not lead.
+// Heartbeats guards the table for endpoints and for Run. The table is nil while this server does not lead.
 type Heartbeats struct {
 	env Environment
 
@@ -195,12 +195,12 @@ type Heartbeats struct {
 	missed, stalls, beats int64 // guarded by mu
 }
 
-// NewHeartbeats makes Heartbeats that are judged while run runs.
+// NewHeartbeats returns Heartbeats. They are enforced while Run runs.
 func NewHeartbeats(env Environment) *Heartbeats {
 	return &Heartbeats{env: env, kick: make(chan struct{}, 1)}
 }
 
-// Beat records a sign of life of a node and returns the time within which the next one is due.
+// Beat records a heartbeat of a node and returns the time within which the next one is due.
 func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,7 +216,7 @@ func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 	return ttl
 }
 
-// Left forgets a node that said goodbye.
+// Left removes a node that announced its shutdown.
 func (h *Heartbeats) Left(id structs.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,17 +232,17 @@ func (h *Heartbeats) wake() {
 	}
 }
 
-// HeartbeatMetrics count Heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
+// HeartbeatMetrics count heartbeats, nodes that missed theirs, and times when this server was too late to judge.
 type HeartbeatMetrics struct{ Beats, Missed, Stalls int64 }
 
-// Metrics returns the figures since the server started.
+// Metrics returns the counts since the server started.
 func (h *Heartbeats) Metrics() HeartbeatMetrics {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return HeartbeatMetrics{h.beats, h.missed, h.stalls}
 }
 
-// Run runs the timers while this server leads.
+// Run enforces heartbeats while this server leads.
 func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 	sub := h.env.Replica.Subscribe("heartbeats", 256)
 	defer h.env.Replica.Unsubscribe(sub)
@@ -277,9 +277,10 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 			continue
 		case <-timer.C:
 		}
-		// A process that was stopped or starved has not heard the beats that came meanwhile: give them time.
+		// A process that was paused or starved has not handled the heartbeats that arrived meanwhile, so nodes get more
+		// time.
 		if late := h.env.Now().Sub(now) - wait; late > beatStall {
-			h.env.Log.Warn("heartbeat timers were late; every node gets time to be heard", "late", late)
+			h.env.Log.Warn("heartbeat timers were late; every node gets more time", "late", late)
 			h.mu.Lock()
 			h.stalls++
 			h.table.floor(h.env.Now().Add(min(late, beatTTL)))
@@ -292,12 +293,13 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 		if len(ids) == 0 {
 			continue
 		}
-		// A leader that was deposed without knowing it hears no beats, and would move every job: ask the others first.
+		// A deposed leader that does not know it receives no heartbeats, and would move every job: confirm leadership
+		// first.
 		if err := h.env.Replica.VerifyLeader(); err != nil {
-			h.env.Log.Warn("nodes missed Heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
+			h.env.Log.Warn("nodes missed heartbeats, but this server may no longer lead", "nodes", len(ids), "error", err)
 			h.rearm(ids, h.env.Now())
 			if err == raft.ErrNotLeader || err == raft.ErrLeadershipLost {
-				return nil // the leadership loop says the rest
+				return nil // the leadership loop ends the term
 			}
 			continue
 		}
@@ -315,7 +317,7 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 	}
 }
 
-// load gives every node that is not down one full interval.
+// load gives every node that is not down one full interval; a disconnected node gets the rest of its lost_after.
 func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -338,7 +340,7 @@ func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 }
 
 // feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
-// timer although no beat was heard yet.
+// timer before its first heartbeat here.
 func (h *Heartbeats) feed(a *replica.Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {
 		h.load(a.Published, now)
@@ -368,7 +370,7 @@ func (h *Heartbeats) rearm(ids []structs.NodeID, now time.Time) {
 	}
 }
 
-// writeMissed records that a node is out of touch.
+// writeMissed records that a node missed its heartbeat.
 func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 	p := h.env.Replica.Published()
 	n := p.Snapshot.NodeByID(id)
@@ -388,11 +390,11 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 	h.missed++
 	h.mu.Unlock()
 	if beaten {
-		return // a beat came while the leader was asked
+		return // a heartbeat came while leadership was confirmed
 	}
 	if _, err := h.env.Apply(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
 		if ctx.Err() == nil && structs.CodeOf(err) != structs.CodeNotFound {
-			h.env.Log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
+			h.env.Log.Warn("could not write a missed heartbeat; trying again", "node", id, "error", err)
 			h.mu.Lock()
 			if h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos < 0 {
 				h.table.arm(id, h.env.Now().Add(time.Second))
@@ -413,7 +415,8 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 	}
 }
 
-// lostAfter returns the longest time for which a group with an allocation on the node may be out of touch; 0 when none may.
+// lostAfter returns the longest time for which a group with an allocation on the node may be out of touch; 0 if none
+// may.
 func lostAfter(p *replica.Published, id structs.NodeID) time.Duration {
 	var longest time.Duration
 	for _, a := range p.Snapshot.AllocsByNode(id) {

@@ -9,14 +9,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Gathering of what agents saw.
+// Limits of the batches of observations.
 const (
-	observeWindow   = 10 * time.Millisecond // how long the first observation waits for others
-	observeBatchMax = 512                   // Observations of one entry
-	observeQueueMax = 100_000               // Observations waiting; further ones are CodeBusy and the agent tries again
+	observeWindow   = 10 * time.Millisecond // time that the first observation waits for others
+	observeBatchMax = 512                   // observations in one entry
+	observeQueueMax = 100_000               // observations waiting; beyond it reports fail with CodeBusy and the agent tries again
 )
 
-// Observations gathers the reports of all nodes into few log entries. Each report is answered when its entry is applied.
+// Observations batches the reports of all nodes into few log entries. Each report is answered when its entry is
+// applied.
 type Observations struct {
 	propose func(lane replica.Lane, cmd structs.Command) *replica.Proposal
 
@@ -28,7 +29,7 @@ type Observations struct {
 
 type observed struct {
 	updates []structs.AllocObserved
-	done    chan observeResult // 1 deep
+	done    chan observeResult // buffered: 1
 }
 
 type observeResult struct {
@@ -36,12 +37,12 @@ type observeResult struct {
 	err   error
 }
 
-// NewObservations gathers reports for propose.
+// NewObservations returns Observations that write through propose.
 func NewObservations(propose func(lane replica.Lane, cmd structs.Command) *replica.Proposal) *Observations {
 	return &Observations{propose: propose}
 }
 
-// Add queues a report and waits for its entry.
+// Add queues a report and waits until its entry is applied.
 func (o *Observations) Add(ctx context.Context, updates []structs.AllocObserved) (structs.Index, error) {
 	if len(updates) == 0 {
 		return 0, nil
@@ -50,7 +51,7 @@ func (o *Observations) Add(ctx context.Context, updates []structs.AllocObserved)
 	o.mu.Lock()
 	if o.count+len(updates) > observeQueueMax {
 		o.mu.Unlock()
-		return 0, structs.Errorf(structs.CodeBusy, "%d Observations wait already; report again in a second", observeQueueMax)
+		return 0, structs.Errorf(structs.CodeBusy, "%d observations wait already; report again in a second", observeQueueMax)
 	}
 	o.waiting = append(o.waiting, x)
 	o.count += len(updates)

@@ -1,5 +1,5 @@
-// Package nodes keeps what a server knows of nodes in addition to the state: when they were heard, over which session they can be
-// called, and what they reported in the last moments.
+// Package nodes keeps what a server knows about nodes beyond the state: their heartbeat deadlines, the sessions over
+// which they can be called, and their latest reports.
 package nodes
 
 import (
@@ -16,8 +16,8 @@ type Nodes struct {
 	Beats    *Heartbeats
 }
 
-// Sessions knows over which connection a node can be called. A node is called over the session that it keeps to
-// one of the servers, so that agents need no port of their own.
+// Sessions maps nodes to connections. A node is called over the session that it keeps to one of the servers, so agents
+// need no port of their own.
 type Sessions struct {
 	mu   sync.Mutex
 	byID map[structs.NodeID]rpc.Caller
@@ -25,7 +25,7 @@ type Sessions struct {
 
 func NewSessions() *Sessions { return &Sessions{byID: map[structs.NodeID]rpc.Caller{}} }
 
-// Heard notes the connection of a proven call of a node.
+// Heard records the connection of an authenticated call of a node.
 func (n *Sessions) Heard(id structs.NodeID, c *rpc.Call) {
 	var to rpc.Caller
 	if c.Session != nil {
@@ -54,7 +54,7 @@ func (n *Sessions) Heard(id structs.NodeID, c *rpc.Call) {
 	}()
 }
 
-// Find is the connection of a node, or nil.
+// Find returns the connection of a node, or nil.
 func (n *Sessions) Find(id structs.NodeID) rpc.Caller {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,12 +17,12 @@ import (
 	"github.com/muster-sched/muster/internal/boltfile"
 )
 
-// The boltdb backend keeps the entries in a B-tree file: a commit writes the changed pages and syncs, then the root and
-// syncs again. The library trusts its file; checkBolt does not.
+// The boltdb backend keeps the entries in a B-tree file. A commit writes the changed pages and syncs, then writes the
+// root and syncs again. The library trusts its file; checkBolt does not.
 
 const boltName = "raft.db"
 
-// beginBolt makes a file without entries.
+// beginBolt creates a file without entries.
 func beginBolt(path string, o Options) error {
 	db, err := newBolt(filepath.Join(path, boltName), o)
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *Log) openBolt(path string, o Options) (err error) {
 func newBolt(file string, o Options) (*raftboltdb.BoltStore, error) {
 	var opened *os.File
 	defer func() {
-		if p := recover(); p != nil { // bbolt leaves the file open and mapped; the mapping would keep the lock
+		if p := recover(); p != nil { // bbolt leaves the file open and mapped, and the mapping would keep the lock
 			syscall.Flock(int(opened.Fd()), syscall.LOCK_UN)
 			opened.Close()
 			panic(p)
@@ -67,13 +67,13 @@ func newBolt(file string, o Options) (*raftboltdb.BoltStore, error) {
 	}})
 }
 
-// checkBolt reads a file before the library does. It refuses damaged pages, which the library would follow anywhere;
-// missing buckets, which the library would replace by empty ones; and an index that leaves a gap.
+// checkBolt verifies a file before the library opens it. It refuses damaged pages, which the library would follow
+// anywhere; missing buckets, which the library would replace with empty ones; and gaps between entries.
 func checkBolt(file string) error {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second, OpenFile: boltfile.OpenFile})
 	var errno syscall.Errno
 	switch {
-	case errors.Is(err, berrors.ErrTimeout), errors.As(err, &errno): // not about what the file holds
+	case errors.Is(err, berrors.ErrTimeout), errors.As(err, &errno): // the error says nothing about the contents
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w", ErrDamaged, file, err)
@@ -95,7 +95,7 @@ func checkBolt(file string) error {
 	})
 }
 
-// boltEntries refuses gaps, as the other backend does, so that a missing entry always means damage.
+// boltEntries refuses gaps, as the wal backend does, so that a missing entry always means damage.
 type boltEntries struct{ *raftboltdb.BoltStore }
 
 // StoreLogs writes entries in one commit.

@@ -10,16 +10,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Migration says what Migrate did.
+// Migration is the result of Migrate.
 type Migration struct {
 	Dir     string  // the raft directory
-	From    Backend // equal to the backend asked for: there was nothing to do
+	From    Backend // equal to the requested backend: there was nothing to do
 	Entries uint64
-	Backup  string // the old log; "" if there was nothing to do
+	Backup  string // where the old log is; "" if there was nothing to do
 }
 
-// Migrate converts the log of a stopped server to the backend of o. dataDir is the agent's data_dir, or the raft directory
-// in it. progress gets the index of the last entry copied and of the last entry; it may be nil.
+// Migrate converts the log of a stopped server to the backend of o. dataDir is the agent's data_dir or its raft
+// directory. progress receives the index of the last entry copied and of the last entry; it may be nil.
 func Migrate(dataDir string, o Options, log hclog.Logger, progress func(done, total uint64)) (m Migration, err error) {
 	if err := o.setDefaults(); err != nil {
 		return m, err
@@ -61,7 +61,7 @@ func findDir(dataDir string) (string, error) {
 		if err == nil && st.Mode().IsRegular() {
 			return dir, nil
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // above all that the caller may not look
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // most likely a missing permission
 			return "", err
 		}
 	}

@@ -1,8 +1,8 @@
-// Package raftlog stores the raft log of a server, with its term and its vote, on disk.
+// Package raftlog stores a server's raft log, term and vote on disk.
 //
-// A backend holds the entries: files that are appended to (wal) or a B-tree file (boltdb). Both share everything else: a
-// checksum for each entry, one pass over the whole log at the start, the record of term and vote, the lock, the watchdog.
-// Whatever damage is found ends in an error that says what to do; a log is never shortened silently, except by a last
+// A backend holds the entries: append-only files (wal) or a B-tree file (boltdb). Both share everything else: a
+// checksum for each entry, a check of the whole log at the start, the record of term and vote, the lock and the
+// watchdog. Damage always ends in an error that says what to do. A log is never shortened silently, except by a last
 // write that a crash may have torn.
 //
 //	raft/lock             held while a process has the log open
@@ -24,7 +24,7 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// Backend is what holds the entries.
+// Backend is the kind of storage that holds the entries.
 type Backend string
 
 // The backends; the values are those of server.raft_logstore.backend.
@@ -33,17 +33,17 @@ const (
 	BoltDB Backend = "boltdb" // github.com/hashicorp/raft-boltdb
 )
 
-// Default is the backend of a new server: the faster one (docs/adr/0016).
+// Default is the backend of a new server, the faster one (docs/adr/0016).
 const Default = WAL
 
-// SegmentBytes is the size of a file of the wal backend unless Options say otherwise.
+// SegmentBytes is the default size of a file of the wal backend.
 const SegmentBytes = 16 << 20
 
 // Options select and tune a backend.
 type Options struct {
 	Backend        Backend // "" is Default
-	SegmentBytes   int     // wal: size of new files, allocated when they are made; 0 is SegmentBytes
-	NoFreelistSync bool    // boltdb: leave the list of free pages out of each commit and rebuild it at the start
+	SegmentBytes   int     // wal: size of new files, allocated when they are created; 0 is SegmentBytes
+	NoFreelistSync bool    // boltdb: do not write the list of free pages with each commit; rebuild it at the start
 }
 
 func (o *Options) setDefaults() error {
@@ -59,7 +59,7 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// ErrDamaged is the error of a log that lost something; ErrClosed that of one that was closed.
+// ErrDamaged is the error of a log that has lost data; ErrClosed is the error of a closed log.
 var (
 	ErrDamaged = errors.New("the raft log is damaged")
 	ErrClosed  = types.ErrClosed
@@ -76,7 +76,7 @@ type Log struct {
 	lock             *os.File // or nil
 }
 
-// Open opens the log in a raft directory, or begins one. It refuses a directory that holds a log of another backend.
+// Open opens the log in a raft directory, or creates one. It refuses a directory that holds a log of another backend.
 func Open(dir string, o Options, log hclog.Logger) (_ *Log, err error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func Open(dir string, o Options, log hclog.Logger) (_ *Log, err error) {
 	return l, nil
 }
 
-// lockDir keeps other processes away from a raft directory.
+// lockDir locks a raft directory against other processes.
 func lockDir(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -133,7 +133,7 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// openBackend opens a log and reads it once, so that damage is reported here and not by raft later.
+// openBackend opens a log and reads it once, so that damage is reported here and not later by raft.
 func openBackend(path string, o Options, log hclog.Logger) (_ *Log, err error) {
 	rec := &record{}
 	l := &Log{StableStore: rec, rec: rec, backend: o.Backend}
@@ -161,7 +161,7 @@ func openBackend(path string, o Options, log hclog.Logger) (_ *Log, err error) {
 	return l, nil
 }
 
-// readAll reads every entry.
+// readAll reads every entry and returns an error if one is damaged.
 func (l *Log) readAll() error {
 	first, last, err := l.bounds()
 	if err != nil {
@@ -183,16 +183,16 @@ func (l *Log) bounds() (first, last uint64, err error) {
 	return first, last, err
 }
 
-// Backend is what holds the entries.
+// Backend returns the backend that holds the entries.
 func (l *Log) Backend() Backend { return l.backend }
 
-// IsMonotonic tells raft that the log has no gaps: raft then empties it before it goes on behind a snapshot.
+// IsMonotonic reports that the log has no gaps. Raft then empties it before it continues after a snapshot.
 func (l *Log) IsMonotonic() bool { return true }
 
-// FirstIndex is the index of the first entry, or 0.
+// FirstIndex returns the index of the first entry, or 0.
 func (l *Log) FirstIndex() (uint64, error) { return l.entries.FirstIndex() }
 
-// LastIndex is the index of the last entry, or 0.
+// LastIndex returns the index of the last entry, or 0.
 func (l *Log) LastIndex() (uint64, error) { return l.entries.LastIndex() }
 
 // DeleteRange removes entries from either end.
@@ -213,7 +213,7 @@ func (l *Log) StoreLogs(es []*raft.Log) (err error) {
 // GetLog reads an entry.
 func (l *Log) GetLog(index uint64, e *raft.Log) (err error) {
 	defer guard(&err)()
-	*e = raft.Log{} // a damaged name of a field must not leave an older value in place
+	*e = raft.Log{} // a damaged field name must not leave an older value in place
 	if err := l.entries.GetLog(index, e); err != nil {
 		return err
 	}
@@ -229,8 +229,8 @@ func (l *Log) Close() error {
 	return err
 }
 
-// advice says what an operator can do about a damaged log. To go on without what was lost would break the promise that an
-// acknowledged write stays, because this server's vote and log count towards the majority that holds it.
+// advice returns what an operator can do about a damaged log. The server must not continue without the lost entries:
+// its vote counted towards the majority that acknowledged them.
 func advice(err error) string {
 	if !errors.Is(err, ErrDamaged) {
 		return ""

@@ -25,10 +25,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// record holds the term, the vote and the list of a write-ahead log's files, for both backends. It is a file of two equal
-// copies whose blocks are allocated at creation, so that a full disk does not prevent an election. A write changes one
-// copy, syncs, then changes the other: one copy is whole at any time. A crash leaves the old record or the new one, and
-// damage to one copy does no harm.
+// record holds the term, the vote and the list of a write-ahead log's files, for both backends. It is a file of two
+// equal copies whose blocks are allocated at creation, so that a full disk does not prevent an election. A write
+// changes one copy and syncs, then changes the other, so one copy is intact at any time. A crash leaves the old or the
+// new record, and damage to one copy does no harm.
 //
 //	copies    n  n      n+1? n     n+1 n     n+1 n+1?    n+1 n+1
 //	means     n         n          n+1       n+1         n+1         (? may be torn)
@@ -36,7 +36,7 @@ type record struct {
 	mu   sync.Mutex
 	file recordFile
 	rec  contents
-	seq  uint64 // of the newest write attempt
+	seq  uint64 // of the newest attempt to write
 	torn int    // the copy to write first, because a failed write may have torn it
 }
 
@@ -87,10 +87,10 @@ func beginRecord(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// read takes the newest whole copy and makes the other one equal to it.
+// read takes the newest intact copy and makes the other one equal to it.
 func (m *record) read(f recordFile) error {
 	var found [2]contents
-	var seqs [2]uint64 // 0: not whole
+	var seqs [2]uint64 // 0: not intact
 	for i := range found {
 		seqs[i], found[i] = readCopy(f, int64(i)*copyBytes)
 	}
@@ -112,7 +112,7 @@ func (m *record) read(f recordFile) error {
 	return nil
 }
 
-// write stores a record in both copies, the one in doubt first.
+// write stores a record in both copies, starting with the one that may be torn.
 func (m *record) write(rec contents) error {
 	payload, err := json.Marshal(rec)
 	if err != nil {
@@ -142,12 +142,12 @@ func (m *record) write(rec contents) error {
 	return nil
 }
 
-// copySum is the checksum of a copy: of all but the checksum itself.
+// copySum returns the checksum of a copy, excluding the checksum itself.
 func copySum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:20], castagnoli), castagnoli, b[copyHead:])
 }
 
-// readCopy reads a copy; its sequence is 0 if the copy is not whole.
+// readCopy reads a copy. Its sequence is 0 if the copy is not intact.
 func readCopy(f recordFile, at int64) (uint64, contents) {
 	b := make([]byte, copyHead)
 	if n, _ := f.ReadAt(b, at); n < len(b) {
@@ -168,7 +168,7 @@ func readCopy(f recordFile, at int64) (uint64, contents) {
 	return binary.LittleEndian.Uint64(b[8:]), rec
 }
 
-// CommitState stores which files the log has.
+// CommitState stores the list of the log's files.
 func (m *record) CommitState(s types.PersistentState) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,10 +223,10 @@ func (m *record) SetUint64(key []byte, n uint64) error {
 	return m.Set(key, binary.LittleEndian.AppendUint64(nil, n))
 }
 
-// GetStable and SetStable are unused: the write-ahead log asks for them in its interface of this record.
+// GetStable is unused; the write-ahead log's interface for this record requires it.
 func (m *record) GetStable(key []byte) ([]byte, error) { return m.Get(key) }
 
-// SetStable is explained at GetStable.
+// SetStable is unused, like GetStable.
 func (m *record) SetStable(key, value []byte) error { return m.Set(key, value) }
 
 // stable returns all values.

@@ -16,12 +16,13 @@ import (
 	"github.com/hashicorp/raft-wal/migrate"
 )
 
-// copyBatch is how many bytes of entries a copy writes in one commit.
+// copyBatch is the number of bytes that a copy writes in one commit.
 const copyBatch = 4 << 20
 
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
-// settle ends what a crash interrupted, and returns the backend of the log in a raft directory, or "".
+// settle finishes or undoes what a crash interrupted. It returns the backend of the log in a raft directory, or "" if
+// there is none.
 func settle(dir string) (have Backend, err error) {
 	for _, b := range []Backend{WAL, BoltDB} {
 		path := filepath.Join(dir, string(b))
@@ -62,7 +63,7 @@ func settle(dir string) (have Backend, err error) {
 	return "", nil
 }
 
-// begin makes an empty log. It appears under its name when it is complete.
+// begin creates an empty log. It gets its final name when it is complete.
 func begin(dir string, o Options, log hclog.Logger) error {
 	path := filepath.Join(dir, string(o.Backend))
 	if err := makeTmp(path, o, log); err != nil {
@@ -71,7 +72,7 @@ func begin(dir string, o Options, log hclog.Logger) error {
 	return rename(path+".tmp", path)
 }
 
-// makeTmp makes an empty log under the name of one in the making.
+// makeTmp creates an empty log under its temporary name.
 func makeTmp(path string, o Options, log hclog.Logger) error {
 	tmp := path + ".tmp"
 	err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o700))
@@ -84,16 +85,16 @@ func makeTmp(path string, o Options, log hclog.Logger) error {
 	if err != nil {
 		return err
 	}
-	l, err := openBackend(tmp, o, log) // the wal backend makes its first file here
+	l, err := openBackend(tmp, o, log) // the wal backend creates its first file here
 	if err != nil {
 		return err
 	}
 	return errors.Join(l.Close(), syncDir(tmp))
 }
 
-// replace copies a log to the backend of o, verifies the copy, and puts it in the place of the log, which it closes and
-// keeps aside as a backup. It can be interrupted anywhere: until the log is renamed it is in use, and after that the copy,
-// which is complete, takes its name at the next start.
+// replace copies a log to the backend of o, verifies the copy, and puts it in the log's place. It closes the old log
+// and keeps it as a backup. A crash at any point is safe: until the old log is renamed it is in use, and after that the
+// complete copy takes its name at the next start.
 func replace(from *Log, dir string, o Options, log hclog.Logger, progress func(done, total uint64)) error {
 	path, old := filepath.Join(dir, string(o.Backend)), filepath.Join(dir, string(from.backend))
 	err := makeCopy(path, from, o, log, progress)
@@ -104,7 +105,7 @@ func replace(from *Log, dir string, o Options, log hclog.Logger, progress func(d
 	if err != nil {
 		return errors.Join(fmt.Errorf("copy the raft log in %s: %w", old, err), os.RemoveAll(path+".tmp"))
 	}
-	if err := os.RemoveAll(old + ".backup"); err != nil { // of an earlier migration
+	if err := os.RemoveAll(old + ".backup"); err != nil { // from an earlier migration
 		return err
 	}
 	for _, step := range [][2]string{{path + ".tmp", path + ".new"}, {old, old + ".backup"}, {path + ".new", path}} {
@@ -115,7 +116,7 @@ func replace(from *Log, dir string, o Options, log hclog.Logger, progress func(d
 	return nil
 }
 
-// makeCopy makes a copy under the name of one in the making, and compares it with the log after it was opened again.
+// makeCopy copies a log to a temporary name, opens the copy again, and compares the two.
 func makeCopy(path string, from *Log, o Options, log hclog.Logger, progress func(done, total uint64)) error {
 	if err := makeTmp(path, o, log); err != nil {
 		return err
@@ -141,7 +142,7 @@ func makeCopy(path string, from *Log, o Options, log hclog.Logger, progress func
 	return errors.Join(equal(to, from), to.Close())
 }
 
-// reporting reports the progress of a copy.
+// reporting is a log that reports the progress of a copy into it.
 type reporting struct {
 	*Log
 	total    uint64
@@ -157,7 +158,7 @@ func (r reporting) StoreLogs(es []*raft.Log) error {
 	return err
 }
 
-// equal returns an error unless two logs hold the same entries and values.
+// equal returns an error unless two logs hold the same entries, term and vote.
 func equal(a, b *Log) error {
 	if !maps.EqualFunc(a.rec.stable(), b.rec.stable(), bytes.Equal) {
 		return errors.New("the copy differs in term or vote")
@@ -182,7 +183,8 @@ func equal(a, b *Log) error {
 	return nil
 }
 
-// chownLike gives a copy to the owner of the log, so that a server which is not root can read what root converted.
+// chownLike gives a copy the owner of the old log, so that a server that does not run as root can read what root
+// converted.
 func chownLike(path, old string) error {
 	st, err := os.Stat(old)
 	if err != nil || os.Getuid() != 0 {
@@ -196,7 +198,7 @@ func chownLike(path, old string) error {
 	return err
 }
 
-// rename renames within a raft directory, and lasts.
+// rename renames within a raft directory and syncs, so that it survives a crash.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err

@@ -12,13 +12,14 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// sumBytes is the length of the checksum behind the extensions of each entry. A damaged entry is never applied or sent to
-// another server. The libraries do not help: raft-wal verifies the last write when it opens a file, bbolt nothing.
+// sumBytes is the length of the checksum after the extensions of each entry. A damaged entry is never applied or sent
+// to another server. The libraries do not check enough: raft-wal verifies only the last write when it opens a file,
+// bbolt nothing.
 const sumBytes = 4
 
 var errEntry = fmt.Errorf("%w: an entry does not fit its checksum", ErrDamaged)
 
-// entrySum is the checksum of all that makes an entry.
+// entrySum returns the checksum of an entry.
 func entrySum(l *raft.Log, extensions []byte) uint32 {
 	var b [20]byte
 	binary.LittleEndian.PutUint64(b[:], l.Index)
@@ -28,7 +29,7 @@ func entrySum(l *raft.Log, extensions []byte) uint32 {
 	return crc32.Update(crc32.Update(sum, castagnoli, l.Data), castagnoli, extensions)
 }
 
-// withSums gives copies of entries with their checksums; the caller's are shared with raft, and stay as they are.
+// withSums returns copies of entries with checksums. The originals are shared with raft and stay unchanged.
 func withSums(ls []*raft.Log) []*raft.Log {
 	entries, out := make([]raft.Log, len(ls)), make([]*raft.Log, len(ls))
 	for i, l := range ls {
@@ -39,7 +40,7 @@ func withSums(ls []*raft.Log) []*raft.Log {
 	return out
 }
 
-// checkSum takes the checksum off an entry that was read.
+// checkSum verifies an entry that was read, and removes its checksum.
 func checkSum(l *raft.Log, index uint64) error {
 	n := len(l.Extensions) - sumBytes
 	if n < 0 || l.Index != index || entrySum(l, l.Extensions[:n]) != binary.LittleEndian.Uint32(l.Extensions[n:]) {
@@ -51,8 +52,8 @@ func checkSum(l *raft.Log, index uint64) error {
 	return nil
 }
 
-// guard is deferred by whatever calls a backend. It turns a panic about damaged bytes, or a fault while a mapped file is
-// read, into ErrDamaged, and gives the errors of both backends one name.
+// guard is deferred by every call of a backend. It turns a panic about damaged bytes, or a fault while a mapped file is
+// read, into ErrDamaged, and maps both backends' errors to ErrClosed and ErrDamaged.
 func guard(err *error) func() {
 	old := debug.SetPanicOnFault(true)
 	return func() {

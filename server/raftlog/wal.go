@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// The wal backend appends to files of fixed size: one append and one sync for each batch. ADR 0005 lists what the library
-// leaves open and where this package closes it.
+// The wal backend appends to files of fixed size, with one append and one sync for each batch. ADR 0005 lists which
+// cases the library leaves open and where this package handles them.
 
-// openWAL opens the files in a directory, or makes the first one.
+// openWAL opens the files in a directory, or creates the first one.
 func (l *Log) openWAL(path string, o Options, log hclog.Logger) error {
 	files := newWALFiler(path, walFS{fs.New()})
 	w, err := wal.Open(path, wal.WithMetaStore(l.rec), wal.WithSegmentFiler(files), wal.WithSegmentSize(o.SegmentBytes), wal.WithLogger(log.Named("wal")))
@@ -23,13 +23,13 @@ func (l *Log) openWAL(path string, o Options, log hclog.Logger) error {
 	}
 	l.entries, l.sealed = w, files.sealed
 	l.closeEntries = func() error {
-		w.DeleteRange(math.MaxUint64, math.MaxUint64) // removes nothing, but waits for a file that is being made
+		w.DeleteRange(math.MaxUint64, math.MaxUint64) // removes nothing, but waits for a file that is being created
 		return w.Close()
 	}
 	return nil
 }
 
-// asDamage marks the library's error of damage as ours.
+// asDamage turns the library's error of damage into ErrDamaged.
 func asDamage(err error) error {
 	if errors.Is(err, types.ErrCorrupt) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)

@@ -14,11 +14,11 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// walFS makes the files of the log. Where a disk has no room for a whole file it makes one without room: then each write
-// asks the disk, fails while it is full, and succeeds when it is not, without a start anew.
+// walFS creates the files of the log. If the disk has no room for a whole file, it creates a sparse one. Writes then
+// fail while the disk is full, and succeed once it has room, without a restart.
 type walFS struct{ *fs.FS }
 
-// Create makes a file of the given size.
+// Create creates a file of the given size.
 func (w walFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
 	f, err := w.FS.Create(dir, name, size)
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -33,24 +33,25 @@ func (w walFS) Create(dir, name string, size uint64) (types.WritableFile, error)
 	return f, os.Truncate(filepath.Join(dir, name), int64(size))
 }
 
-// walFiler looks at the newest file of the log before it is used.
+// walFiler checks the newest file of the log before it is used.
 type walFiler struct {
 	*segment.Filer
 	dir    string
-	sealed bool // the newest file is full, and a crash came before the next one: it can be read, and takes no more entries
+	sealed bool // the newest file is full, and a crash came before the next one was created: it can be read, but not appended to
 }
 
 func newWALFiler(dir string, vfs types.VFS) *walFiler {
 	return &walFiler{Filer: segment.NewFiler(dir, vfs), dir: dir}
 }
 
-// RecoverTail opens the newest file. The library drops what follows the last readable write, as a crash may have torn it.
+// RecoverTail opens the newest file. The library drops everything after the last readable write, because a crash may
+// have torn it.
 func (f *walFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter, error) {
 	path := filepath.Join(f.dir, segment.FileName(info))
 	if err := checkTail(path, int64(info.SizeLimit)); err != nil {
 		return nil, err
 	}
-	if err := syncDir(f.dir); err != nil { // it may have been made just before a crash
+	if err := syncDir(f.dir); err != nil { // the file may have been created just before a crash
 		return nil, err
 	}
 	w, err := f.Filer.RecoverTail(info)
@@ -61,8 +62,9 @@ func (f *walFiler) RecoverTail(info types.SegmentInfo) (types.SegmentWriter, err
 	return w, err
 }
 
-// The frames of a file: eight bytes of kind and length (or checksum), then so many bytes, filled up to eight. A commit ends
-// a write and has the checksum of what lies between it and the commit before. docs/adr/0005 says what was not believed.
+// A file consists of frames: eight bytes for kind and length (or checksum), then that many bytes, padded to a multiple
+// of eight. A commit frame ends a write and holds the checksum of everything since the previous commit. docs/adr/0005
+// says which assumptions of the library are checked here.
 const (
 	frameHead   = 8
 	fileHead    = 32
@@ -71,8 +73,9 @@ const (
 	frameCommit = 3
 )
 
-// checkTail refuses a file that is damaged before its end. A crash tears only the last write, which nobody was told of;
-// a whole write behind something unreadable proves that what was told is lost, and a server that forgets it may not vote.
+// checkTail refuses a file that is damaged before its end. A crash tears only the last write, which was never
+// acknowledged. An intact write after something unreadable proves that acknowledged data is lost, and a server that has
+// lost it must not vote.
 func checkTail(path string, size int64) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -83,7 +86,7 @@ func checkTail(path string, size int64) error {
 		if commits > 1 {
 			return fmt.Errorf("%w: %s has %d bytes and was made with %d", ErrDamaged, path, len(b), size)
 		}
-		return os.Truncate(path, size) // the crash came while it was made
+		return os.Truncate(path, size) // the crash came while the file was created
 	}
 	if wholeWriteBehind(b) {
 		return fmt.Errorf("%w: %s cannot be read at byte %d, before its end", ErrDamaged, path, stop)
@@ -91,7 +94,7 @@ func checkTail(path string, size int64) error {
 	return nil
 }
 
-// wholeWriteBehind reports whether a whole write lies behind what can be read from the beginning.
+// wholeWriteBehind reports whether an intact write follows what can be read from the beginning.
 func wholeWriteBehind(b []byte) bool {
 	_, at, _ := readFrames(b)
 	for ; at+frameHead <= len(b); at += frameHead {
@@ -102,10 +105,10 @@ func wholeWriteBehind(b []byte) bool {
 	return false
 }
 
-// readFrames reads on until something is no frame, or a commit's checksum is wrong: how many commits were right, where the
-// last of them ends, where it stopped.
+// readFrames reads frames until one is invalid or a commit's checksum is wrong. It returns the number of valid commits,
+// where the last of them ends, and where it stopped.
 func readFrames(b []byte) (commits, end, stop int) {
-	sum, at := 0, min(fileHead, len(b)) // the first checksum is also of the file's head
+	sum, at := 0, min(fileHead, len(b)) // the first checksum includes the file's header
 	for end = at; at+frameHead <= len(b); {
 		switch b[at] {
 		case frameEntry, frameIndex:
@@ -127,7 +130,7 @@ func frameSize(b []byte) int {
 	return frameHead + (int(binary.LittleEndian.Uint32(b[4:]))+7)&^7
 }
 
-// wholeWrite reports whether entries up to a commit with the right checksum begin here.
+// wholeWrite reports whether entries that end in a commit with a valid checksum begin at from.
 func wholeWrite(b []byte, from int) bool {
 	at := from
 	for at+frameHead <= len(b) {

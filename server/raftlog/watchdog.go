@@ -9,9 +9,9 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 )
 
-// Watch returns a store that ends the process when a write to the given one takes longer than limit, or when an entry
-// cannot be read. Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead.
-// Returning an error instead is not safe: the late write may still land and overwrite a newer entry.
+// Watch returns a store that ends the process when a write takes longer than limit, or when an entry cannot be read.
+// Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead. Returning an
+// error instead is not safe: the late write may still reach the disk and overwrite a newer entry.
 func Watch(store raft.LogStore, limit time.Duration, exit func(why string)) raft.LogStore {
 	return &watchdog{LogStore: store, limit: limit, exit: exit}
 }
@@ -37,7 +37,7 @@ func (w *watchdog) StoreLog(l *raft.Log) error {
 func (w *watchdog) StoreLogs(ls []*raft.Log) error {
 	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
 	switch {
-	case errors.Is(err, wal.ErrSealed): // the next file could not be made, and the library tries again only when it opens the log
+	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
 		w.exit("the raft log cannot go on to its next file; is its disk full?")
 	case errors.Is(err, ErrDamaged):
 		w.exit(fmt.Sprintf("the raft log cannot be written: %v%s", err, advice(err)))
@@ -45,7 +45,7 @@ func (w *watchdog) StoreLogs(ls []*raft.Log) error {
 	return err
 }
 
-// GetLog ends the process when an entry cannot be read: raft would do so without saying what can be done.
+// GetLog ends the process when an entry cannot be read. Raft would do so, too, but without saying what to do.
 func (w *watchdog) GetLog(index uint64, l *raft.Log) error {
 	err := w.LogStore.GetLog(index, l)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, ErrClosed) {
@@ -54,14 +54,14 @@ func (w *watchdog) GetLog(index uint64, l *raft.Log) error {
 	return err
 }
 
-// IsMonotonic says whether the store refuses gaps: raft then empties it before it goes on after a snapshot.
+// IsMonotonic reports whether the store refuses gaps. Raft then empties it before it continues after a snapshot.
 func (w *watchdog) IsMonotonic() bool {
 	m, ok := w.LogStore.(raft.MonotonicLogStore)
 	return ok && m.IsMonotonic()
 }
 
-// Patient returns a store that tries to store a number until limit has passed, and then ends the process. Raft panics at
-// the first error, but a disk that was full may have room a second later. Until then the server does not vote.
+// Patient returns a store that retries to store a number until limit has passed, and then ends the process. Raft panics
+// at the first error, but a full disk may have room a second later. Until then the server does not vote.
 func Patient(store raft.StableStore, limit time.Duration, exit func(why string)) raft.StableStore {
 	return patient{store, limit, exit}
 }

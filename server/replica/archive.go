@@ -19,8 +19,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A snapshot archive is a gzipped tar of meta.json (raft's metadata), state.bin (the state) and SHA256SUMS (of both, in
-// the format of sha256sum).
+// A snapshot archive is a gzipped tar of meta.json (raft's metadata), state.bin (the state) and SHA256SUMS (checksums
+// of both, in the format of sha256sum).
 const (
 	archiveMeta  = "meta.json"
 	archiveState = "state.bin"
@@ -66,8 +66,8 @@ func WriteArchive(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
 	return gz.Close()
 }
 
-// ReadArchive checks a snapshot archive and copies its state to out. Nothing of it may be used before it returned
-// without an error: the sums come last.
+// ReadArchive checks a snapshot archive and copies its state to out. The copy must not be used unless ReadArchive
+// returns without an error, because the checksums come last.
 func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 	bad := func(format string, args ...any) (*raft.SnapshotMeta, error) {
 		return nil, structs.Errorf(structs.CodeInvalid, "snapshot archive: "+format, args...)
@@ -142,7 +142,7 @@ func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 	return meta, nil
 }
 
-// TakeSnapshot writes a snapshot of the newest state, unless there is one already, and opens it.
+// TakeSnapshot opens a snapshot of the newest state, and writes it first if there is none.
 func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
 	f := r.raft.Snapshot()
 	err := f.Error()
@@ -162,7 +162,7 @@ func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return r.stores.snaps.Open(list[0].ID)
 }
 
-// CheckState reports whether this version can read a state.
+// CheckState returns an error if this version cannot read a state.
 func CheckState(r io.ReadCloser) error {
 	_, err := newFSM().Restore(r)
 	return err

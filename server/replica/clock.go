@@ -10,22 +10,23 @@ import (
 // clockStepMax is the largest forward step of log time that one server may make on its own (D11).
 const clockStepMax = 5 * time.Second
 
-// Clock mints log times: never backwards, and a wall clock that jumps ahead is followed only when most servers agree.
+// Clock mints log times. They never go backwards, and follow a forward jump of the wall clock only if most servers
+// agree.
 //
 // The naive max(last, time.Now()) would let one server whose clock was set two years ahead expire every token and
-// deadline for ever, since log time cannot go back. So between two mints the clock trusts the monotonic reading: when
-// the wall has moved more than clockStepMax beyond it, log time goes on by the monotonic reading, until the leader's
-// clock service has asked the other servers and set the offset to what their median says.
+// deadline for ever, since log time cannot go back. So between two mints the clock trusts the monotonic clock. When the
+// wall clock has moved more than clockStepMax beyond that, log time follows the monotonic clock, until the leader's
+// clock service has asked the other servers and set the offset to their median.
 type Clock struct {
-	now  func() time.Time     // the wall
-	mono func() time.Duration // moves evenly, whatever is done to the wall
+	now  func() time.Time     // wall clock
+	mono func() time.Duration // monotonic clock, which changes of the wall clock do not affect
 
 	mu     sync.Mutex
-	offset time.Duration // added to the wall clock; set by consent
+	offset time.Duration // added to the wall clock; set by Consent
 	wall   time.Time     // at the last mint
 	even   time.Duration // mono at the last mint
 	last   structs.LogTime
-	held   bool // the wall jumped and nobody has consented yet
+	held   bool // the wall clock has jumped since the last Consent
 	kick   chan struct{}
 }
 
@@ -34,15 +35,15 @@ func newClock(now func() time.Time) *Clock {
 	return &Clock{now: now, mono: func() time.Duration { return time.Since(start) }, kick: make(chan struct{}, 1)}
 }
 
-// mint is the time of the next command, after floor.
+// mint returns the time of the next command, at least floor.
 func (c *Clock) mint(floor structs.LogTime) structs.LogTime {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, even := c.now().Round(0), c.mono()
 	if !c.wall.IsZero() {
-		step := w.Sub(c.wall) - (even - c.even) // what the wall moved beyond its time
+		step := w.Sub(c.wall) - (even - c.even) // wall-clock change beyond the time that has passed
 		if step > clockStepMax || step < -clockStepMax {
-			c.offset -= step // as if it had not moved
+			c.offset -= step // undo the jump
 			c.held = true
 			select {
 			case c.kick <- struct{}{}:
@@ -56,7 +57,7 @@ func (c *Clock) mint(floor structs.LogTime) structs.LogTime {
 	return c.last
 }
 
-// newTerm forgets what an earlier leadership knew: its monotonic reference is stale.
+// newTerm forgets the readings of an earlier term, because they are stale.
 func (c *Clock) newTerm(floor structs.LogTime) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +65,7 @@ func (c *Clock) newTerm(floor structs.LogTime) {
 	c.last = max(c.last, floor)
 }
 
-// Consent sets how far this server's wall clock is from what most servers say.
+// Consent sets how far most servers' clocks are ahead of this server's wall clock.
 func (c *Clock) Consent(median time.Duration) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,5 +79,5 @@ func (c *Clock) Consent(median time.Duration) (changed bool) {
 	return changed
 }
 
-// Jumped is signalled when the wall clock has jumped and waits for a consent.
+// Jumped is signalled when the wall clock has jumped and Consent is due.
 func (c *Clock) Jumped() <-chan struct{} { return c.kick }

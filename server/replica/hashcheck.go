@@ -8,27 +8,27 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// HashCheckInterval is how often a server looks whether there is a new hash to compare.
+// HashCheckInterval is the time between checks for a new hash to compare.
 const HashCheckInterval = 5 * time.Second
 
-// hashTimeout bounds the question to one server.
+// hashTimeout bounds the call of one server.
 const hashTimeout = 5 * time.Second
 
-// Hashes are the marks of one server. Only hashes of equal state versions can be compared.
+// Hashes are the marks of one server. They can only be compared between equal state versions.
 type Hashes struct {
 	StateVersion uint64
 	Marks        []Mark // oldest first
 }
 
-// Peers reaches the other servers.
+// Peers calls the other servers.
 type Peers interface {
-	// Others are the addresses of the other servers.
+	// Others returns the addresses of the other servers.
 	Others() []string
-	// Hashes asks the server at an address for its marks.
+	// Hashes returns the marks of the server at an address.
 	Hashes(ctx context.Context, addr string) (Hashes, error)
 }
 
-// Hashes are the marks of this server.
+// Hashes returns the marks of this server.
 func (r *Replica) Hashes() Hashes {
 	h := Hashes{Marks: r.Marks()}
 	if meta := r.Published().Snapshot.ClusterMeta(); meta != nil {
@@ -37,7 +37,7 @@ func (r *Replica) Hashes() Hashes {
 	return h
 }
 
-// Quarantined says why the state of this server is not to be trusted; "" if it is.
+// Quarantined returns why this server's state is not trusted, or "" if it is.
 func (r *Replica) Quarantined() string {
 	if why := r.quarantine.Load(); why != nil {
 		return *why
@@ -45,10 +45,10 @@ func (r *Replica) Quarantined() string {
 	return ""
 }
 
-// runHashCheck compares this server's state with the others' whenever there is a new mark. A server that finds itself in
-// the minority hands leadership over and ends its process, so that it comes back from a snapshot of a good server. When
-// the others are too few to go on without its vote, it stays in quarantine instead: it votes, but neither leads nor
-// answers.
+// runHashCheck compares this server's state with the others' whenever there is a new mark. A server in the minority
+// hands leadership over and ends its process, so that it can be restarted with a copy of a good server's state. If too
+// few other servers answer to keep a quorum without its vote, it stays in quarantine instead: it votes, but neither
+// leads nor answers.
 func (r *Replica) runHashCheck(ctx context.Context, peers Peers) {
 	ticker := time.NewTicker(HashCheckInterval)
 	defer ticker.Stop()
@@ -89,7 +89,7 @@ const (
 	hashMinority
 )
 
-// compareHashes looks at the newest mark where a majority of the voters agree, and says on which side mine is.
+// compareHashes finds the newest mark on which a majority of the voters agree, and reports on which side mine is.
 func compareHashes(mine Hashes, all []Hashes, voters int) (hashVerdict, structs.Index) {
 	for i := len(mine.Marks) - 1; i >= 0; i-- {
 		at := mine.Marks[i].Index
@@ -113,8 +113,8 @@ func compareHashes(mine Hashes, all []Hashes, voters int) (hashVerdict, structs.
 	return hashUndecided, 0
 }
 
-// distrustSelf puts this server into quarantine and ends its process, unless the cluster needs its vote. others is how
-// many other servers answered.
+// distrustSelf puts this server into quarantine and ends its process, unless the cluster needs its vote. others counts
+// the other servers that answered.
 func (r *Replica) distrustSelf(at structs.Index, others, voters int) {
 	why := fmt.Sprintf("its state differs from the majority's at index %d", at)
 	r.log.Error("STATE DIVERGED: "+why, "server", r.cfg.ID)

@@ -19,9 +19,9 @@ type machine struct {
 	r   *Replica
 	fsm *fsm.FSM
 
-	last     structs.Index // of the last entry applied; used by raft's goroutine only
-	logBytes atomic.Int64  // of entries applied since the last snapshot
-	running  atomic.Int64  // allocations that the agents say are running
+	last     structs.Index // last applied entry; used by raft's goroutine only
+	logBytes atomic.Int64  // bytes of entries applied since the last snapshot
+	running  atomic.Int64  // allocations that agents report as running
 
 	mu    sync.Mutex
 	marks []Mark // newest last, at most hashMarksKept (D8)
@@ -35,7 +35,7 @@ var (
 // Apply implements raft.FSM.
 func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. It is called by one goroutine of raft.
+// ApplyBatch implements raft.BatchingFSM. Raft calls it from one goroutine.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	out := make([]any, len(logs))
 	entries := make([]fsm.Entry, 0, len(logs))
@@ -54,7 +54,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	if before := m.r.cfg.Testing.BeforeApply; before != nil {
 		before()
 	}
-	// The state hash is taken at fixed places of the log, so that servers can compare it whatever their batches (D8).
+	// The state hash is taken at fixed indexes, so that servers can compare it although their batches differ (D8).
 	for len(entries) > 0 {
 		n := 0
 		for n < len(entries) && entries[n].Index/hashEvery == m.last/hashEvery {
@@ -81,7 +81,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
-// publish makes a batch visible: state and view in one pointer, then the subscribers.
+// publish makes a batch visible: it stores state and view in one pointer, then queues the batch for the subscribers.
 func (m *machine) publish(delta structs.Delta) {
 	r := m.r
 	snap := m.fsm.Snapshot()
@@ -101,7 +101,7 @@ func (m *machine) publish(delta structs.Delta) {
 	r.deltas.push(Applied{Published: p, Delta: delta})
 }
 
-// countRunning keeps the count of running allocations, for the metrics.
+// countRunning updates the count of running allocations, a metric.
 func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
 	n := int64(0)
 	running := func(a *structs.Allocation) bool { return a != nil && a.Client == structs.ClientRunning }
@@ -130,7 +130,7 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return &machineSnapshot{snap: m.fsm.Snapshot(), r: m.r}, nil
 }
 
-// Restore implements raft.FSM: the state is built aside and swapped, then published.
+// Restore implements raft.FSM. The new state is built separately, swapped in, and published.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	delta, err := m.fsm.Restore(r)

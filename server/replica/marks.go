@@ -7,26 +7,26 @@ import (
 )
 
 // State hashes are taken where the log index passes a multiple of hashEvery, after every command up to it, and compared
-// between servers at equal places (D8).
+// between servers at equal indexes (D8).
 const (
 	hashEvery     = 1000
 	hashMarksKept = 64
 )
 
-// Mark is the hash of the state after everything up to a place in the log.
+// Mark is the hash of the state after all entries up to an index.
 type Mark struct {
 	Index structs.Index
 	Hash  [32]byte
 }
 
-// Marks are the newest hashes, oldest first.
+// Marks returns the newest hashes, oldest first.
 func (r *Replica) Marks() []Mark {
 	r.machine.mu.Lock()
 	defer r.machine.mu.Unlock()
 	return slices.Clone(r.machine.marks)
 }
 
-// mark remembers the hash of the state after everything up to a place in the log.
+// mark records the hash of the state after all entries up to an index.
 func (m *machine) mark(at structs.Index) {
 	h := m.fsm.Snapshot().Hash()
 	if edit := m.r.cfg.Testing.AfterHash; edit != nil {

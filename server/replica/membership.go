@@ -13,7 +13,7 @@ import (
 // barrierTimeout bounds a Barrier.
 const barrierTimeout = 10 * time.Second
 
-// Configuration returns raft's members and the log index of that configuration.
+// Configuration returns raft's members and the log index of their configuration.
 func (r *Replica) Configuration() (servers []raft.Server, at structs.Index, err error) {
 	f := r.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
@@ -22,7 +22,7 @@ func (r *Replica) Configuration() (servers []raft.Server, at structs.Index, err 
 	return f.Configuration().Servers, structs.Index(f.Index()), nil
 }
 
-// voters counts the members that vote; 0 when the configuration is not known.
+// voters returns the number of voting members, or 0 if the configuration is not known.
 func (r *Replica) voters() (n int) {
 	servers, _, _ := r.Configuration()
 	for _, x := range servers {
@@ -33,7 +33,7 @@ func (r *Replica) voters() (n int) {
 	return n
 }
 
-// RemoveServer removes a member and waits for it. Only the leader can.
+// RemoveServer removes a member and waits until that is committed. Only the leader can.
 func (r *Replica) RemoveServer(id raft.ServerID, timeout time.Duration) (structs.Index, error) {
 	f := r.raft.RemoveServer(id, 0, timeout)
 	if err := f.Error(); err != nil {
@@ -42,35 +42,36 @@ func (r *Replica) RemoveServer(id raft.ServerID, timeout time.Duration) (structs
 	return structs.Index(f.Index()), nil
 }
 
-// TransferLeadership hands leadership to the member that raft chooses, and waits for it.
+// TransferLeadership hands leadership to a member that raft chooses, and waits until it is done.
 func (r *Replica) TransferLeadership() error { return r.raft.LeadershipTransfer().Error() }
 
-// TransferLeadershipTo hands leadership to a member, and waits for it.
+// TransferLeadershipTo hands leadership to a member, and waits until it is done.
 func (r *Replica) TransferLeadershipTo(to raft.Server) error {
 	return r.raft.LeadershipTransferToServer(to.ID, to.Address).Error()
 }
 
-// LeaderCh says when this server begins (true) and ceases (false) to lead. The channel keeps the newest value only.
+// LeaderCh receives true when this server starts to lead and false when it stops. The channel keeps only the newest
+// value.
 func (r *Replica) LeaderCh() <-chan bool { return r.raft.LeaderCh() }
 
-// Term is raft's current term.
+// Term returns raft's current term.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 
-// Barrier waits until everything that is in the log now has been applied. Only the leader can.
+// Barrier waits until everything in the log at the time of the call has been applied. Only the leader can.
 func (r *Replica) Barrier() error { return r.raft.Barrier(barrierTimeout).Error() }
 
-// VerifyLeader asks the other servers whether this one still leads.
+// VerifyLeader asks the other servers to confirm that this one still leads.
 func (r *Replica) VerifyLeader() error { return r.raft.VerifyLeader().Error() }
 
-// Restore replaces the state of the whole cluster by a snapshot. Only the leader can.
+// Restore replaces the state of the whole cluster with a snapshot. Only the leader can.
 func (r *Replica) Restore(meta *raft.SnapshotMeta, state io.Reader, timeout time.Duration) error {
 	return r.raft.Restore(meta, state, timeout)
 }
 
-// LastIndex is the index of the newest entry of the log, applied or not.
+// LastIndex returns the index of the newest log entry, applied or not.
 func (r *Replica) LastIndex() uint64 { return r.raft.LastIndex() }
 
-// RaftStats are raft's own metrics, and the backend of its log.
+// RaftStats returns raft's own metrics and the backend of its log.
 func (r *Replica) RaftStats() map[string]string {
 	out := r.raft.Stats()
 	out["logstore_backend"] = r.LogBackend()

@@ -14,11 +14,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Lane says how urgent a command is.
+// Lane is the urgency of a command.
 type Lane uint8
 
-// The priority lane carries what keeps a cluster alive (nodes, observations, drains, plans) and is not refused under
-// load; the user lane is, before it can drown the other.
+// The priority lane is for commands that keep the cluster alive (nodes, observations, drains, plans). Commands of the
+// user lane are refused under load, long before those of the priority lane.
 const (
 	LaneUser Lane = iota
 	LanePriority
@@ -26,15 +26,15 @@ const (
 
 // Limits of the command path.
 const (
-	userQueueMax     = 4096             // proposals waiting in the user lane; further ones are CodeBusy
-	priorityQueueMax = 65536            // the same of the priority lane
-	applyGapMax      = 2000             // entries between log and state; above it user writes are CodeBusy
-	queueAgeMax      = time.Second      // age of the oldest waiting user write; above it further ones are CodeBusy
-	inFlightMax      = 4096             // entries handed to raft and not answered; the proposer waits
-	enqueueTimeout   = 10 * time.Second // for raft to take an entry; then CodeBusy, nothing was written
+	userQueueMax     = 4096             // proposals waiting in the user lane; beyond it CodeBusy
+	priorityQueueMax = 65536            // proposals waiting in the priority lane; beyond it CodeBusy
+	applyGapMax      = 2000             // entries between log and state; above it user writes fail with CodeBusy
+	queueAgeMax      = time.Second      // age of the oldest waiting user write; above it user writes fail with CodeBusy
+	inFlightMax      = 4096             // entries given to raft and not answered; at the limit the proposer waits
+	enqueueTimeout   = 10 * time.Second // time for raft to accept an entry; then CodeBusy, and nothing was written
 )
 
-// Proposal is a command on its way. Done is closed when its outcome is known; Result says it.
+// Proposal is a command on its way into the log.
 type Proposal struct {
 	cmd  structs.Command
 	at   time.Time
@@ -47,12 +47,12 @@ type Proposal struct {
 // Done is closed when Result has an answer.
 func (p *Proposal) Done() <-chan struct{} { return p.done }
 
-// Result is the outcome, once Done is closed. The error is CodeNoLeader or CodeBusy when nothing was written, and
-// CodeUnknown when leadership was lost in between, so that the entry may yet commit. A command that Apply refused has a
-// nil error and Result.Err set.
+// Result returns the outcome; call it after Done is closed. The error is CodeNoLeader or CodeBusy if nothing was
+// written, and CodeUnknown if leadership was lost meanwhile and the entry may still commit. If Apply refused the
+// command, the error is nil and Result.Err is set.
 func (p *Proposal) Result() (structs.Result, error) { return p.res, p.err }
 
-// Wait is Result, waiting for it at most until ctx ends, which is CodeUnknown.
+// Wait waits for Done and returns Result. If ctx ends first, the error is CodeUnknown.
 func (p *Proposal) Wait(ctx context.Context) (structs.Result, error) {
 	select {
 	case <-p.done:
@@ -67,18 +67,18 @@ func (p *Proposal) finish(res structs.Result, err error) {
 	close(p.done)
 }
 
-// proposals is the queue before raft: two lanes, the priority lane first.
+// proposals queues commands for raft in two lanes, of which the priority lane goes first.
 type proposals struct {
 	wake chan struct{}
-	sent chan *Proposal // to the completer, in the order of the log
+	sent chan *Proposal // to the completer, in log order
 
 	mu       sync.Mutex
 	user     []*Proposal
 	priority []*Proposal
 	closed   bool
 
-	completing atomic.Bool   // runCompleter was started
-	completed  chan struct{} // closed when everything that was given to raft is answered and nothing more comes
+	completing atomic.Bool   // runCompleter has been started
+	completed  chan struct{} // closed when every entry given to raft has been answered and no more will come
 
 	proposed atomic.Int64
 	refused  atomic.Int64
@@ -88,12 +88,11 @@ func newProposals() *proposals {
 	return &proposals{wake: make(chan struct{}, 1), sent: make(chan *Proposal, inFlightMax), completed: make(chan struct{})}
 }
 
-// settleMax is how long a server that closes waits for raft to answer what it was given.
+// settleMax bounds how long a closing server waits for raft's answers.
 const settleMax = 5 * time.Second
 
-// settle waits until raft has answered everything, for settleMax at most. It comes after the end of runProposer was asked
-// for and before raft is shut down: raft buffers entries (BatchApplyCh), and one that is in the buffer when it shuts down is
-// never answered.
+// settle waits up to settleMax until raft has answered everything. Call it after the context of runProposer has ended
+// and before raft is shut down, because raft never answers entries that are in its buffer (BatchApplyCh) at shutdown.
 func (q *proposals) settle() {
 	if !q.completing.Load() {
 		return
@@ -106,8 +105,8 @@ func (q *proposals) settle() {
 	}
 }
 
-// Propose starts a command without waiting. Commands of one caller enter the log in the order of their Propose calls
-// within a lane.
+// Propose queues a command without waiting for its outcome. Within a lane, commands enter the log in the order of their
+// Propose calls.
 func (r *Replica) Propose(lane Lane, cmd structs.Command) *Proposal {
 	p := &Proposal{cmd: cmd, at: time.Now(), done: make(chan struct{})}
 	if r.raft.State() != raft.Leader {
@@ -152,7 +151,7 @@ func (r *Replica) Propose(lane Lane, cmd structs.Command) *Proposal {
 	return p
 }
 
-// applyGap is how far the state is behind the log.
+// applyGap returns how many entries the state is behind the log.
 func (r *Replica) applyGap() uint64 {
 	last, applied := r.raft.LastIndex(), r.raft.AppliedIndex()
 	if last < applied {
@@ -179,8 +178,8 @@ func (q *proposals) take() *Proposal {
 	return nil
 }
 
-// runProposer hands proposals to raft one after the other, so that log times rise along the log. Raft gathers what
-// arrives while it writes into one batch: that is the group commit.
+// runProposer gives proposals to raft one after the other, so that log times rise along the log. While raft writes, it
+// gathers further entries into the next batch: that is the group commit.
 func (r *Replica) runProposer(ctx context.Context) {
 	q := r.props
 	defer func() {
@@ -228,7 +227,7 @@ func (r *Replica) runProposer(ctx context.Context) {
 
 var errUnknownOutcome = structs.Errorf(structs.CodeUnknown, "leadership was lost while the write was in flight; it may or may not take effect")
 
-// runCompleter answers proposals as raft answers them, which is in the order of the log.
+// runCompleter answers proposals in log order, as raft answers them.
 func (r *Replica) runCompleter() {
 	defer close(r.props.completed)
 	for p := range r.props.sent {
@@ -245,7 +244,7 @@ func (r *Replica) runCompleter() {
 			p.finish(structs.Result{}, structs.ErrNoLeader)
 		case errors.Is(err, raft.ErrEnqueueTimeout):
 			p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "the log took no entry within %s; nothing was written", enqueueTimeout))
-		default: // leadership lost, shutdown, aborted by a restore
+		default: // leadership lost, shutdown, or aborted by a restore
 			p.finish(structs.Result{}, errUnknownOutcome)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Published is the state of the cluster at one index, as store and as columns. Nothing reads one without the other
-// (D2). It is immutable.
+// Published is the state of the cluster at one index, as store and as columns; the two are always read together (D2).
+// It is immutable.
 type Published struct {
 	Index    structs.Index
 	Time     structs.LogTime // of the last entry
@@ -17,18 +17,18 @@ type Published struct {
 	View     *model.View
 }
 
-// Published is the newest state that this server has applied. It never goes backwards, except when an operator restores
-// a snapshot (the cluster's RestoreEpoch rises then).
+// Published returns the newest state that this server has applied. Its index never goes backwards, except when an
+// operator restores a snapshot, which raises the cluster's RestoreEpoch.
 func (r *Replica) Published() *Published { return r.pub.Load() }
 
-// Applied is one applied batch as subscribers see it.
+// Applied is one applied batch, as subscribers receive it.
 type Applied struct {
 	*Published
 	Delta structs.Delta
-	Lost  bool // batches before this one were dropped because the subscriber was slow: rebuild from Published
+	Lost  bool // earlier batches were dropped because the subscriber was slow, or replaced by a restore: rebuild from Published
 }
 
-// viewOf builds the columns from nothing.
+// viewOf builds the columns of a state from scratch.
 func viewOf(snap *state.Snapshot) *model.View {
 	var nodes []*structs.Node
 	for n := range snap.Nodes() {

@@ -7,17 +7,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// appendAgain is how soon a leader repeats to a follower what it told it last. Heartbeats go a way of their own.
+// appendAgain is the time after which a leader repeats the same message to a follower. Heartbeats are sent separately.
 const appendAgain = 50 * time.Millisecond
 
-// quietTransport leaves out what a follower was just told. Raft tells followers how far the log is committed with the next
-// entries, or when CommitTimeout has passed without any, again and again. CommitTimeout is short, because followers answer
-// polls and reads from what they applied; without this an idle cluster sends hundreds of messages a second that say nothing.
-// A message that is left out is to raft a message that was lost: it has no entries and no answer, so that neither the
-// follower's place in the log nor a leader's proof of leadership counts on it.
+// quietTransport drops messages that repeat the last one. Raft reports the commit index to followers with the next
+// entries, or whenever CommitTimeout has passed without any. CommitTimeout is short, because followers answer polls and
+// reads from what they have applied, so an idle cluster would send hundreds of empty messages a second. Raft treats a
+// dropped message like a lost one. It carries no entries and gets no answer, so neither the follower's position in the
+// log nor the leader's lease depends on it.
 type quietTransport struct{ *raft.NetworkTransport }
 
-// AppendEntriesPipeline opens the way for entries to a follower.
+// AppendEntriesPipeline opens a pipeline of entries to a follower.
 func (t quietTransport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
@@ -26,14 +26,14 @@ func (t quietTransport) AppendEntriesPipeline(id raft.ServerID, target raft.Serv
 	return &quietPipeline{AppendPipeline: p}, nil
 }
 
-// quietPipeline is used by one goroutine, as raft promises of a pipeline's sends.
+// quietPipeline needs no lock, because raft sends on a pipeline from one goroutine.
 type quietPipeline struct {
 	raft.AppendPipeline
-	told struct{ term, prev, prevTerm, commit uint64 } // with the last message
-	at   time.Time                                     // of the last message
+	told struct{ term, prev, prevTerm, commit uint64 } // in the last message
+	at   time.Time                                     // when the last message was sent
 }
 
-// AppendEntries sends a message if it says something new, or nothing was said for a while.
+// AppendEntries sends a message unless it repeats the last one within appendAgain.
 func (p *quietPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	told, now := p.told, time.Now()
 	told.term, told.prev, told.prevTerm, told.commit = args.Term, args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex
@@ -44,7 +44,7 @@ func (p *quietPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raf
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
-// unsent is the future of a message that was left out. Nobody waits for it.
+// unsent is the future of a dropped message. Raft does not wait for it.
 type unsent struct {
 	args *raft.AppendEntriesRequest
 	resp *raft.AppendEntriesResponse

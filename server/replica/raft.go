@@ -15,17 +15,17 @@ import (
 
 // Raft's own limits.
 const (
-	raftMaxAppend      = 512              // entries of one append, and of one batch for the state machine
+	raftMaxAppend      = 512              // entries in one append, and in one batch for the state machine
 	raftLogCache       = 1024             // newest entries kept decoded in memory
-	raftPool           = 3                // connections kept to each other server
-	raftIOTimeout      = 10 * time.Second // of one raft message, snapshots scaled by size
+	raftPool           = 3                // idle connections kept to each other server
+	raftIOTimeout      = 10 * time.Second // for one raft message; scaled by size for snapshots
 	snapshotsRetained  = 2
-	peersFile          = "peers.json" // operator's recovery of a cluster that lost its majority
+	peersFile          = "peers.json" // an operator's recovery of a cluster that lost its majority
 	snapshotLook       = time.Second
 	raftMaxInflightRPC = 128
 )
 
-// stores are what raft keeps its log in.
+// stores are raft's storage.
 type stores struct {
 	log     raft.LogStore
 	stable  raft.StableStore
@@ -67,7 +67,7 @@ func (r *Replica) watch(store raft.LogStore) raft.LogStore {
 	return raftlog.Watch(store, r.cfg.Raft.StoreTimeout, r.cfg.Exit)
 }
 
-// Start opens the stores and starts raft, which replays what they hold.
+// Start opens the stores and starts raft, which replays their contents.
 func (r *Replica) Start(conns raft.StreamLayer) error {
 	st, err := r.openStores()
 	if err != nil {
@@ -111,18 +111,18 @@ func (r *Replica) Start(conns raft.StreamLayer) error {
 	return nil
 }
 
-// Bootstrap founds a cluster of the given servers. Servers that bootstrap with the same list agree.
+// Bootstrap creates a cluster of the given servers. Servers that bootstrap with the same list form one cluster.
 func (r *Replica) Bootstrap(peers []raft.Server) error {
 	err := r.raft.BootstrapCluster(raft.Configuration{Servers: peers}).Error()
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 		return fmt.Errorf("bootstrap cluster of %d: %w", len(peers), err)
 	}
 	r.bootstrapped.Store(true)
-	r.log.Info("cluster founded", "servers", len(peers))
+	r.log.Info("cluster bootstrapped", "servers", len(peers))
 	return nil
 }
 
-// recoverPeers applies an operator's peers.json and renames it aside, so that it acts once and nothing is lost.
+// recoverPeers applies an operator's peers.json, then renames it so that it is applied only once.
 func (r *Replica) recoverPeers(conf *raft.Config, st *stores, trans raft.Transport) error {
 	if r.cfg.InMemory {
 		return nil
@@ -145,7 +145,7 @@ func (r *Replica) recoverPeers(conf *raft.Config, st *stores, trans raft.Transpo
 	return nil
 }
 
-// runSnapshots asks for a snapshot when the log has grown by many bytes; raft itself counts entries.
+// runSnapshots requests a snapshot when the log has grown by many bytes; raft itself counts entries.
 func (r *Replica) runSnapshots(ctx context.Context) {
 	var last time.Time
 	tick := time.NewTicker(snapshotLook)

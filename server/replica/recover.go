@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// recoverFSM lets raft.RecoverCluster rebuild a state that nobody sees.
+// recoverFSM lets raft.RecoverCluster rebuild a state that is not published.
 type recoverFSM struct{ fsm *fsm.FSM }
 
 func (f recoverFSM) Apply(l *raft.Log) any {

@@ -14,45 +14,45 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Config is what a replica is told.
+// Config configures a replica.
 type Config struct {
-	ID        string // raft server ID
-	DataDir   string // raft log and snapshots are below it
+	ID        string // of the raft server
+	DataDir   string // parent directory of the raft log and the snapshots
 	InMemory  bool   // keep everything in memory
-	Bootstrap bool   // found a cluster of one server if there is no state yet
+	Bootstrap bool   // create a cluster of one server if there is no state yet
 
 	Raft    RaftConfig
 	Logger  hclog.Logger
 	Now     func() time.Time         // wall clock
-	Exit    func(why string)         // ends the process when the state can no longer be trusted
-	Applied func(took time.Duration) // gets the time that each batch of entries took; or nil
-	Feeds   []func(Applied)          // get every applied batch before the subscribers do; called by one goroutine, must not block
-	Peers   Peers                    // the other servers, whose states are compared with this one's; nil: none
+	Exit    func(why string)         // ends the process, for reasons such as a state that cannot be trusted
+	Applied func(took time.Duration) // receives the time that each batch of entries took; or nil
+	Feeds   []func(Applied)          // receive every applied batch before the subscribers; called by one goroutine, must not block
+	Peers   Peers                    // the other servers, to compare states with; nil: none
 
 	Testing TestingKnobs
 }
 
-// TestingKnobs are the places where tests interfere. The zero value is production's.
+// TestingKnobs let tests interfere. The zero value is for production.
 type TestingKnobs struct {
 	BeforeApply func()               // called before committed entries are applied, or nil
 	AfterHash   func(hash *[32]byte) // may change a hash of the state, or nil
 }
 
-// RaftConfig tunes raft. Zero means the default of each, which is for production.
+// RaftConfig tunes raft. A zero field takes its default, which is for production.
 type RaftConfig struct {
-	Heartbeat time.Duration // 300 ms
-	Election  time.Duration // 300 ms
-	Lease     time.Duration // 200 ms
-	Commit    time.Duration // 5 ms
+	Heartbeat time.Duration // default 300 ms
+	Election  time.Duration // default 300 ms
+	Lease     time.Duration // default 200 ms
+	Commit    time.Duration // default 5 ms
 
-	SnapshotEntries uint64        // entries since the last snapshot that call for one; 0: 16,384
-	SnapshotBytes   int64         // bytes of log since the last snapshot that call for one; 0: 256 MiB
-	SnapshotEvery   time.Duration // at most this often; 0: 30 s
-	TrailingLogs    uint64        // entries kept behind a snapshot for slow followers; 0: 10,240
+	SnapshotEntries uint64        // entries since the last snapshot that trigger one; 0: 16,384
+	SnapshotBytes   int64         // bytes of log since the last snapshot that trigger one; 0: 256 MiB
+	SnapshotEvery   time.Duration // shortest time between snapshots; 0: 30 s
+	TrailingLogs    uint64        // entries kept before a snapshot for slow followers; 0: 10,240
 
-	Log          raftlog.Options // the backend of the raft log and its settings
+	Log          raftlog.Options // backend of the raft log and its settings
 	NoLogCache   bool            // read recent entries from the backend instead of memory
-	StoreTimeout time.Duration   // StoreLogs taking longer means a hung disk and ends the process; 0: 5 s
+	StoreTimeout time.Duration   // a longer write means a hung disk and ends the process; 0: 5 s
 }
 
 func (c *RaftConfig) setDefaults() {
@@ -78,7 +78,7 @@ func (c *RaftConfig) setDefaults() {
 	}
 }
 
-// Replica is made with New, replays its log with Start, and works after Run. Stop and Close end it.
+// Replica is made by New. Start replays its log, and Run starts its goroutines. Stop and Close end it.
 type Replica struct {
 	cfg Config
 	log hclog.Logger
@@ -94,22 +94,23 @@ type Replica struct {
 	deltas   *Subscription
 	subs     struct {
 		sync.Mutex
-		list []*Subscription // replaced, never changed in place
+		list []*Subscription // copied on change
 	}
 
 	props        *proposals
 	clock        *Clock
-	bootstrapped atomic.Bool            // raft has (had) a configuration
+	bootstrapped atomic.Bool            // raft has or had a configuration
 	quarantine   atomic.Pointer[string] // why this server's state is not trusted, or nil
 	applied      struct{ entries, snapshots atomic.Int64 }
 }
 
 func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
 
-// fanOutMax is how many applied batches may wait for the feeds and the subscribers; beyond it they rebuild.
+// fanOutMax bounds the applied batches that wait for the feeds and subscribers. Beyond it, all of them rebuild from the
+// state.
 const fanOutMax = 4096
 
-// New makes a replica that publishes the empty state.
+// New returns a replica that publishes the empty state.
 func New(cfg Config) *Replica {
 	cfg.Raft.setDefaults()
 	r := &Replica{cfg: cfg, log: cfg.Logger, props: newProposals(), clock: newClock(cfg.Now)}
@@ -131,7 +132,7 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 	}
 }
 
-// Stop ends raft after it has answered what it was given. The context of Run must have ended.
+// Stop shuts raft down after raft has answered every entry it was given. The context of Run must have ended.
 func (r *Replica) Stop() {
 	if r.raft != nil {
 		r.props.settle()
@@ -144,7 +145,7 @@ func (r *Replica) Stop() {
 	}
 }
 
-// Close closes the stores, once the goroutines of Run have ended.
+// Close closes the stores. The goroutines of Run must have ended.
 func (r *Replica) Close() {
 	if r.stores == nil {
 		return
@@ -154,10 +155,10 @@ func (r *Replica) Close() {
 	}
 }
 
-// IsRaftLeader reports whether raft leads, which is before everything of earlier terms is applied.
+// IsRaftLeader reports whether raft leads here. That can be true before all entries of earlier terms are applied.
 func (r *Replica) IsRaftLeader() bool { return r.raft.State() == raft.Leader }
 
-// Leader is the address and ID of the leader, "" when none is known.
+// Leader returns the address and ID of the leader, or "" if none is known.
 func (r *Replica) Leader() (addr, id string) {
 	a, i := r.raft.LeaderWithID()
 	return string(a), string(i)
@@ -166,28 +167,28 @@ func (r *Replica) Leader() (addr, id string) {
 // Bootstrapped reports whether raft has or had a configuration.
 func (r *Replica) Bootstrapped() bool { return r.bootstrapped.Load() }
 
-// SetBootstrapped notes that a cluster exists, whose leader will add this server.
+// SetBootstrapped records that a cluster exists whose leader will add this server.
 func (r *Replica) SetBootstrapped() { r.bootstrapped.Store(true) }
 
-// Clock is the clock of the log.
+// Clock returns the clock of the log.
 func (r *Replica) Clock() *Clock { return r.clock }
 
-// Now is the log time that a command proposed now would get.
+// Now returns the log time that a command proposed now would get.
 func (r *Replica) Now() structs.LogTime { return r.clock.mint(structs.LogTime(r.lastTime.Load())) }
 
 // NewTerm prepares the clock for a term in which this server leads.
 func (r *Replica) NewTerm() { r.clock.newTerm(structs.LogTime(r.lastTime.Load())) }
 
-// LogBackend names what the raft log is kept in.
+// LogBackend returns the backend of the raft log.
 func (r *Replica) LogBackend() string { return r.stores.backend }
 
-// LogCached reports whether the newest entries are read from memory.
+// LogCached reports whether the newest entries are cached in memory.
 func (r *Replica) LogCached() bool {
 	_, cached := r.stores.log.(*raft.LogCache)
 	return cached
 }
 
-// Stats count what the replica did since the process began.
+// Stats count since the process began.
 type Stats struct {
 	Entries           int64 // applied
 	Snapshots         int64 // written
@@ -197,7 +198,7 @@ type Stats struct {
 	Gap               uint64
 }
 
-// Stats are the counters of this moment.
+// Stats returns the current counters.
 func (r *Replica) Stats() Stats {
 	a := &r.applied
 	return Stats{

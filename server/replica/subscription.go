@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Subscription receives every applied batch in order. At its limit the waiting batches are dropped and the next one
-// says Lost.
+// Subscription receives every applied batch in order. At its limit the waiting batches are dropped, and the next one
+// has Lost set.
 type Subscription struct {
 	name  string
 	limit int
@@ -21,7 +21,8 @@ func newSubscription(name string, limit int) *Subscription {
 	return &Subscription{name: name, limit: max(limit, 1), wake: make(chan struct{}, 1)}
 }
 
-// Subscribe follows the applied batches from now on. limit is how many may wait; name is for the log.
+// Subscribe returns a subscription to the batches applied from now on. limit bounds the waiting batches; name is for
+// the log.
 func (r *Replica) Subscribe(name string, limit int) *Subscription {
 	sub := newSubscription(name, limit)
 	r.subs.Lock()
@@ -45,11 +46,11 @@ func (r *Replica) Unsubscribe(sub *Subscription) {
 	sub.mu.Unlock()
 }
 
-// Wake is signalled when a batch waits. One goroutine owns a subscription: it selects on Wake and then calls TryNext until
-// nothing is left, or it calls Next.
+// Wake is signalled when a batch waits. One goroutine owns a subscription. It either selects on Wake and then calls
+// TryNext until there are no more batches, or it calls Next.
 func (u *Subscription) Wake() <-chan struct{} { return u.wake }
 
-// TryNext is the next batch if one waits.
+// TryNext returns the next batch, if one waits.
 func (u *Subscription) TryNext() (Applied, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -65,7 +66,7 @@ func (u *Subscription) TryNext() (Applied, bool) {
 	return a, true
 }
 
-// Next waits for the next batch.
+// Next waits for the next batch and returns it.
 func (u *Subscription) Next(ctx context.Context) (Applied, error) {
 	for {
 		if a, ok := u.TryNext(); ok {
@@ -79,7 +80,6 @@ func (u *Subscription) Next(ctx context.Context) (Applied, error) {
 	}
 }
 
-// signal and push are called by the fan-out only.
 func (u *Subscription) signal() {
 	select {
 	case u.wake <- struct{}{}:
@@ -103,8 +103,8 @@ func (u *Subscription) push(a Applied) (dropped bool) {
 	return dropped
 }
 
-// runFanOut passes applied batches from the state machine to the feeds and the subscribers, in order. The queue before it
-// is bounded; at the limit all of them rebuild.
+// runFanOut passes applied batches from the state machine to the feeds and the subscribers, in order. The queue before
+// it is bounded by fanOutMax; at the limit all of them rebuild.
 func (r *Replica) runFanOut(ctx context.Context) {
 	for {
 		a, err := r.deltas.Next(ctx)

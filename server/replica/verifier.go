@@ -14,7 +14,7 @@ import (
 const verifyTimeout = time.Second
 
 // verifier confirms leadership for reads. A read may only be confirmed by a round of heartbeats that began after it, so
-// readers join the next round. While one round runs, the next one gathers further readers.
+// readers join the next round. While one round runs, the next one collects readers.
 type verifier struct {
 	raft *raft.Raft
 
@@ -53,7 +53,7 @@ func (v *verifier) verify(ctx context.Context) error {
 	}
 }
 
-// run does rounds until no reader waits.
+// run runs rounds until no reader waits.
 func (v *verifier) run() {
 	for {
 		v.mu.Lock()
@@ -70,10 +70,12 @@ func (v *verifier) run() {
 	}
 }
 
-// VerifyRead confirms that this server still led when it was called, so that what was read before was current.
+// VerifyRead confirms that this server still led after the call began, so that what was read before the call is
+// current.
 func (r *Replica) VerifyRead(ctx context.Context) error { return r.verifier.verify(ctx) }
 
-// LastContact is how long ago this server heard from a leader; zero says never. The leader heard from itself.
+// LastContact returns how long ago this server heard from a leader; ever is false if it never did. For the leader
+// itself it is 0.
 func (r *Replica) LastContact() (ago time.Duration, ever bool) {
 	if r.IsRaftLeader() {
 		return 0, true
