@@ -86,7 +86,7 @@ func newDecision(e env, load *contend.Workload, p search.Policy, cursor structs.
 	return d
 }
 
-// Done leaves memory of the decision to others, when its entries are made.
+// done leaves memory of the decision to others, when its entries are made.
 func (d *decision) done() {
 	d.closeSearches()
 	if len(d.placed) > 0 || d.reserved != nil {
@@ -207,7 +207,7 @@ func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 	return -1
 }
 
-// Ban lists nodes that the group may not have at all.
+// ban lists nodes that the group may not have at all.
 func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 	if g.Roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
 		return nil

@@ -245,7 +245,7 @@ func (d *decision) queueEntry() *structs.Workload {
 // toldEvery is how often the amount that is missing and the estimated start of one workload are written (D23).
 const toldEvery = time.Minute
 
-// Told is a queue entry in the making.
+// told is a queue entry in the making.
 type told struct{ structs.Workload }
 
 // tell keeps the amount and start that were written, unless the reason has changed or that was a while ago.

@@ -136,7 +136,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	return plan, rep
 }
 
-// Place finds spots for every want.
+// place finds spots for every want.
 func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.groups {
@@ -248,7 +248,7 @@ func (d *decision) mayYield(ws []reconcile.Want) bool {
 	return slices.ContainsFunc(ws, func(w reconcile.Want) bool { return w.MayWait || !w.Pinned.IsZero() })
 }
 
-// Find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
+// find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, bool) {
 	if !d.withinLimits(s.Ask.Tg, w) || !d.respectsSetAside(s.Ask.Tg) {
@@ -397,7 +397,7 @@ type builder struct {
 	done   []*structs.PlanEntry
 }
 
-// Add appends a part with the given placements. It refuses a part that is too large for any entry.
+// add appends a part with the given placements. It refuses a part that is too large for any entry.
 func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {

@@ -54,7 +54,7 @@ func (d *decision) takeStandby(g *groupWork, s *search.Search, w *reconcile.Want
 	return search.Placement{}, nil, false
 }
 
-// Used reports whether a placement of the decision takes the place of an allocation.
+// used reports whether a placement of the decision takes the place of an allocation.
 func (d *decision) used(id structs.AllocID) bool {
 	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.At.Held.WaitsOn(id) })
 }

@@ -275,7 +275,7 @@ func powerRange(watts int64) []structs.Constraint {
 	}
 }
 
-// Add appends one alternative with its conditions.
+// add appends one alternative with its conditions.
 func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
 	for _, c := range constraints {
 		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
@@ -338,7 +338,7 @@ func (w *wish) Fulfilled(holds bool) int64 {
 	return 0
 }
 
-// Names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
+// names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
 // group of MIG instances is meant only by its profile or its full name: who asks for a GPU does not want a slice of one.
 func (d *DeviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {

@@ -216,7 +216,7 @@ func tiesOf(a *Ask, s *coreSets) []int64 {
 // inNUMANode is what cores, and devices tied to them, have to lie in one of.
 const inNUMANode = "NUMA node"
 
-// Refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
+// refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
 func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
 		by := a.Devices[0].Alts[0].Obstacle

@@ -104,7 +104,7 @@ func (k *Picker) Busy(free *model.Holding, pos int) model.Share {
 	return s
 }
 
-// Whole picks devices that nobody else may have.
+// whole picks devices that nobody else may have.
 func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
 	g := &n.Resources.Devices[c.Group]
 	alt := &a.Devices[i].Alts[c.alt]
@@ -162,7 +162,7 @@ var (
 	emptyMemoryShort = &structs.Obstacle{Dimension: structs.DimensionEmptyGPUMemory}
 )
 
-// Shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
+// shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
 func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
 	g := &n.Resources.Devices[c.Group]
 	alt := &a.Devices[i].Alts[c.alt]
@@ -281,7 +281,7 @@ func contains(ps []Pick, pos int) bool {
 	return false
 }
 
-// Grants are the picks as they are given to an allocation.
+// grants are the picks as they are given to an allocation.
 func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 	out := make([]structs.Grant, len(k.Picks))
 	for i, p := range k.Picks {
@@ -297,7 +297,7 @@ func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 	return out
 }
 
-// Obstacle is that too few of what an alternative asks for are free.
+// obstacle is that too few of what an alternative asks for are free.
 func (d *DeviceAlt) obstacle() structs.Obstacle {
 	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
 	if d.mig == "" && structs.IsGPUDevice(d.name) {

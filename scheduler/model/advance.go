@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Advance gives the view after an applied batch. It copies only the chunks that the batch touched; the receiver stays
-// as it is. A Restored delta cannot be advanced over: call NewView.
+// Advance returns the view after an applied batch. It copies only the chunks that the batch touched and leaves the
+// receiver unchanged. A Restored delta cannot be advanced over: call NewView.
 func (v *View) Advance(d structs.Delta) *View {
 	if len(d.Nodes)+len(d.Allocs)+len(d.Pools) == 0 {
 		next := *v
@@ -72,10 +72,10 @@ func (v *View) Advance(d structs.Delta) *View {
 	return a.v
 }
 
-// ClassesSlack is how many classes without nodes a view remembers, beside two for every node.
+// ClassesSlack is how many classes without nodes a view remembers, in addition to two for every node.
 const ClassesSlack = 1000
 
-// forgetClasses numbers the classes anew, without those that no node has any more.
+// forgetClasses numbers the classes again and drops those that no node has any more.
 func (a *advancer) forgetClasses() {
 	a.v.Classes = &classTable{Num: make(map[[16]byte]int32)}
 	for k := range a.v.Chunks {
@@ -84,7 +84,7 @@ func (a *advancer) forgetClasses() {
 	}
 }
 
-// advancer makes a new view out of an old one, copying a chunk the first time it is written to.
+// advancer builds a new view from an old one. It copies a chunk before the first write to it.
 type advancer struct {
 	v   *View
 	own map[*Chunk]bool
@@ -104,7 +104,7 @@ func (a *advancer) writable(k int) *Chunk {
 	return c
 }
 
-// writableAt is writable for a change of one row.
+// writableAt returns a chunk in which row i may be changed.
 func (a *advancer) writableAt(k, i int) *Chunk {
 	c := a.writable(k)
 	c.freeBlocks[i/BlockRows].Store(nil)
@@ -148,7 +148,7 @@ func (a *advancer) putNode(n *structs.Node) {
 	}
 	mid := len(nodes) / 2
 	if k == len(a.v.Chunks)-1 && i == len(nodes)-1 {
-		mid = len(nodes) - 1 // nodes that come in order of ids fill their chunks
+		mid = len(nodes) - 1 // nodes that arrive in ID order fill their chunks
 	}
 	left := &Chunk{NodeColumns: makeRoster(a.v.Classes, nodes[:mid], hash[:mid]), Used: used[:mid:mid], Hold: hold[:mid:mid]}
 	right := &Chunk{NodeColumns: makeRoster(a.v.Classes, nodes[mid:], hash[mid:]), Used: used[mid:], Hold: hold[mid:]}
@@ -178,7 +178,7 @@ func (a *advancer) replaceNode(c *Chunk, i int, n *structs.Node) {
 	c.NodeColumns = &r
 }
 
-// sameLayout reports whether positions of devices and networks mean the same on both versions of a node.
+// sameLayout reports whether positions of devices and networks mean the same in both versions of a node.
 func sameLayout(a, b *structs.Node) bool {
 	if len(a.Resources.Networks) != len(b.Resources.Networks) || len(a.Resources.Devices) != len(b.Resources.Devices) {
 		return false

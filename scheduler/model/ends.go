@@ -9,9 +9,9 @@ import (
 
 const Never = structs.LogTime(math.MaxInt64)
 
-// Predicted is when what is held will be given back as far as promises count on it: by its prediction or limit. That
-// something was told to stop says nothing about when; and a blocked workload is not asked anew at that moment, so that
-// with it the answer would depend on who was asked when.
+// Predicted returns when the resources are expected to be free, by prediction or limit; 0 for never. Reservations count
+// on it. It ignores that the allocation was asked to stop, because that does not say when it ends; and a blocked
+// workload is not decided again at that moment, so the answer would depend on which workload was decided when.
 func (h *HeldWork) Predicted(now structs.LogTime) structs.LogTime {
 	if !h.Ending {
 		return h.Ends(now)
@@ -21,9 +21,10 @@ func (h *HeldWork) Predicted(now structs.LogTime) structs.LogTime {
 	return x.Ends(now)
 }
 
-// Guess is an end of batch work of which nothing is known: it goes on for as long as it has run. 0 for what may run for
-// ever. A promise to what has waited beyond its queue's bound counts on it, for without any promise its nodes would never
-// come to be free together. Others never do: a promise keeps work away whose end nobody knows, too.
+// Guess returns an end for batch work without a prediction or limit: it runs for as long again as it has run so far. 0
+// for work that may run for ever. Only the reservation of a workload that has waited beyond its queue's bound counts on
+// it; without it, such a workload might never get a reservation, and its nodes would never be free at the same time.
+// Other reservations do not count on it, because a reservation also keeps away work of unknown length.
 func (h *HeldWork) Guess(now structs.LogTime) structs.LogTime {
 	if h.Job == nil || h.Job.Type != structs.JobBatch {
 		return 0
@@ -31,8 +32,8 @@ func (h *HeldWork) Guess(now structs.LogTime) structs.LogTime {
 	return now.Add(max(now.Sub(h.begunBy(now)), time.Minute))
 }
 
-// Latest is when work holds no more at the latest: by its limit, which an operator's window counts on, since it is kept; by
-// its prediction where it has none.
+// Latest returns when work has ended at the latest: at its limit, which is enforced, so an operator's window can rely
+// on it; without a limit, at its prediction.
 func (h *HeldWork) Latest(now structs.LogTime) structs.LogTime {
 	x := *h
 	if h.Job != nil {
@@ -46,8 +47,8 @@ func (h *HeldWork) Latest(now structs.LogTime) structs.LogTime {
 	return Never
 }
 
-// Ends is when an allocation is expected to hold no more, as far as a decision at now can tell; 0 for never. A prediction
-// that turned out too short is corrected to the limit.
+// Ends returns when an allocation is expected to end, as seen at now; 0 for never. A prediction that turned out too
+// short is replaced by the limit.
 func (h *HeldWork) Ends(now structs.LogTime) structs.LogTime {
 	if h.Ending {
 		return now
@@ -72,7 +73,7 @@ func (h *HeldWork) Ends(now structs.LogTime) structs.LogTime {
 	return max(now, began.Add(limit))
 }
 
-// begunBy is when the work would have begun, had it never stood still.
+// begunBy returns when the work would have begun if it had never been frozen.
 func (h *HeldWork) begunBy(now structs.LogTime) structs.LogTime {
 	if h.Frozen == 0 {
 		return h.Began

@@ -6,20 +6,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// UnitOf is the unit in which shortages of a node's resource are told.
+// UnitOf is the unit in which a shortage of each resource is reported.
 var UnitOf = [structs.NodeDimensions]structs.Unit{structs.DimensionCPU: structs.UnitMHz, structs.DimensionCores: structs.UnitCores, structs.DimensionMemory: structs.UnitMiB,
 	structs.DimensionDisk: structs.UnitMiB, structs.DimensionPorts: structs.UnitPorts, structs.DimensionDevices: structs.UnitDevices,
 	structs.DimensionGPUMemory: structs.UnitMiB, structs.DimensionGPUCompute: structs.UnitPercent}
 
-// Shortage is what a node lacks: one of its resources, or structs.DimensionNone for nothing.
+// Shortage is the resource that a node lacks and how much of it; structs.DimensionNone for nothing.
 type Shortage struct {
 	Dim   structs.Dimension
 	Short int64
 }
 
-// FitsAmounts compares the amounts of a node's use before and after a placement with what the node offers. A node that
-// is over already may not get worse; in a dimension that the placement leaves alone it is not asked. Reserved cores
-// take their MHz too.
+// FitsAmounts compares the use of a node before and after a placement with what the node offers. A node that is
+// overcommitted already may not get worse; a dimension that the placement does not use is not checked. Reserved cores
+// also take their MHz.
 func FitsAmounts(total, before, after structs.Vector, mhz int64) Shortage {
 	if cpu := after.CPU + after.Cores*mhz; cpu > total.CPU && cpu > before.CPU+before.Cores*mhz {
 		return Shortage{structs.DimensionCPU, cpu - total.CPU}
@@ -36,8 +36,8 @@ func FitsAmounts(total, before, after structs.Vector, mhz int64) Shortage {
 	return Shortage{}
 }
 
-// Fits is the fit function: it tells whether a placement with everything it was given (ports, cores, devices) fits on a
-// node, and the node's occupancy after it. Decisions and Verify both use it.
+// Fits reports whether a placement with its ports, cores and devices fits on a node, and returns the node's occupancy
+// after it. Decisions and Verify both use it.
 func Fits(n *structs.Node, total structs.Vector, mhz int64, o Occupancy, h *Held) (Occupancy, Shortage) {
 	if h.Rare == nil {
 		if s := FitsAmounts(total, o.Used, o.Used.Add(h.Need), mhz); s.Dim != structs.DimensionNone {
@@ -45,8 +45,8 @@ func Fits(n *structs.Node, total structs.Vector, mhz int64, o Occupancy, h *Held
 		}
 		return o.with(n, h), Shortage{}
 	}
-	// What this one waits for does not stand in its way: it owns what they free. Nobody else may claim them, and they
-	// must not wait themselves, or two claims on one place could come true together.
+	// The allocations that this one waits for do not block it: it takes over what they free. No other placement may
+	// claim them, and they must not wait themselves, or two claims on one place could both be met.
 	blocking := o
 	if len(h.Rare.Waits) > 0 {
 		var rest []*Held
@@ -95,8 +95,8 @@ func Fits(n *structs.Node, total structs.Vector, mhz int64, o Occupancy, h *Held
 	return after, Shortage{}
 }
 
-// sharesWithFellow counts the devices of which another member of the same gang has a share: a collective of two ranks on
-// one GPU does not work.
+// sharesWithFellow counts the devices of which another member of the same gang has a share: a collective of two ranks
+// on one GPU does not work.
 func sharesWithFellow(o *Holding, h *Held) (n int64) {
 	if h.Work.Job == nil || o == nil {
 		return 0

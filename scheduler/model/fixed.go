@@ -16,7 +16,7 @@ var pow10Table = func() (t [pow10Steps + 2]int64) {
 	return t
 }()
 
-// Pow10 gives 10^(num/den) in millionths for 0 <= num/den <= 1 (values outside are clamped), by table and linear
+// Pow10 returns 10^(num/den) in millionths for 0 <= num/den <= 1, and clamps values outside. It uses a table and linear
 // interpolation on integers, so that every machine gets the same answer (D10).
 func Pow10(num, den int64) int64 {
 	if den <= 0 || num <= 0 {
@@ -25,7 +25,7 @@ func Pow10(num, den int64) int64 {
 	if num >= den {
 		return 10 * Micro
 	}
-	for den > 1<<40 { // the product below must not overflow; this far out the lowest bits say nothing
+	for den > 1<<40 { // the product below must not overflow; the lowest bits do not matter here
 		num, den = num>>10, den>>10
 	}
 	const sub = 1024

@@ -2,10 +2,10 @@ package model
 
 import "github.com/muster-sched/muster/structs"
 
-// Fragments is how much of the free share of a node's GPUs the usual shapes of a mix could not use, in thousandths of a
-// GPU, times the total of the mix (Weng et al., ATC'23): for each shape, all that is free when it needs no GPU, another
-// model, more CPU or more GPUs than there are; else what lies on GPUs with too little room; weighed by how often it is
-// asked for.
+// Fragments returns how much of the free share of a node's GPUs the usual shapes of a mix could not use, in thousandths
+// of a GPU, times the total of the mix (Weng et al., ATC'23). For each shape that is all free GPU capacity if the shape
+// needs no GPU, another model, more CPU or more GPUs than the node has free, else what is free on GPUs with too little
+// room. Shapes are weighted by how often they are requested.
 func Fragments(g *GPUState, mix *Mix) int64 {
 	all := SumFree(g.Free)
 	if all == 0 {
@@ -34,23 +34,24 @@ func Fragments(g *GPUState, mix *Mix) int64 {
 	return sum
 }
 
-// GPUFigures tell how well GPUs are used, for one node, a group of nodes or all.
+// GPUFigures measure how well GPUs are used, on one node, a group of nodes or all nodes.
 type GPUFigures struct {
 	GPUs       int64 // healthy ones
-	Idle       int64 // of which nobody has any part
+	Idle       int64 // of GPUs: not used at all
 	Total      int64 // thousandths of GPUs
 	Free       int64 // of Total
 	Fragmented int64 // of Free: what the usual requests of the mix could not use, on average
-	Blocked    int64 // of Free: what no request with GPUs could use, because too little CPU is left beside it
+	Blocked    int64 // of Free: what no request with GPUs could use, because the node has too little CPU left
 }
 
-// Allocated is the share of all GPUs that is given away, in millionths.
+// Allocated returns the share of all GPUs that is allocated, in millionths.
 func (f *GPUFigures) Allocated() int64 { return (f.Total - f.Free) * Micro / max(f.Total, 1) }
 
-// Fragmentation is the share of what is free that is fragmented, in millionths.
+// Fragmentation returns the share of the free GPU capacity that is fragmented, in millionths.
 func (f *GPUFigures) Fragmentation() int64 { return f.Fragmented * Micro / max(f.Free, 1) }
 
-// Pressure is the share of all GPUs that is given away or fragmented, in millionths: what the usual requests find no room in.
+// Pressure returns the share of all GPUs that is allocated or fragmented, in millionths: what the usual requests cannot
+// use.
 func (f *GPUFigures) Pressure() int64 {
 	return (f.Total - f.Free + f.Fragmented) * Micro / max(f.Total, 1)
 }
@@ -61,26 +62,26 @@ func (f *GPUFigures) Add(o *GPUFigures) {
 	f.Fragmented, f.Blocked = f.Fragmented+o.Fragmented, f.Blocked+o.Blocked
 }
 
-// NodeGPUs are the figures of one node, and what is free on each of its GPUs.
+// NodeGPUs are the figures of one node and the free capacity of each of its GPUs.
 type NodeGPUs struct {
 	Node *structs.Node
 	GPUFigures
 	Each []GPUFree
 }
 
-// GPUFree is what is free of one GPU.
+// GPUFree is the free capacity of one GPU.
 type GPUFree struct {
 	Device, Instance string // as in a grant
-	Healthy          bool   // those that are not enter no figure
-	Whole            bool   // given away whole
+	Healthy          bool   // unhealthy GPUs count in no figure
+	Whole            bool   // allocated whole
 	FreeMilli        int64  // thousandths: the scarcer one of memory and compute
 	FreeMiB          int64
 	FreeCompute      int64 // percent
 	Fragmented       int64 // of FreeMilli
 }
 
-// GPUs calls f for every node with GPUs, in the order of ids, until it gives false. The mix says what is usually asked for;
-// nil for that of everything held. What f gets is its to keep.
+// GPUs calls f for every node with GPUs, in ID order, until f returns false. mix is what is usually requested; nil
+// stands for the mix of everything held. f may keep its argument.
 func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
 	if mix == nil {
 		mix = v.LiveMix()

@@ -2,16 +2,16 @@ package model
 
 import "github.com/muster-sched/muster/structs"
 
-// FreeBlock is the free capacity of a node, or of several nodes the maximum in each dimension.
+// FreeBlock is the free capacity of a node, or the maximum of several nodes in each dimension.
 type FreeBlock struct {
 	Free    structs.Vector
 	Devices int64
 }
 
-// Free capacity is summarized in blocks of BlockRows nodes.
+// BlockRows is the number of nodes in a block, the unit in which free capacity is summarized.
 const BlockRows = 16
 
-// FreeOn is what is free on a row.
+// FreeOn returns the free capacity of a row.
 func FreeOn(c *Chunk, i int, o *Occupancy) (x FreeBlock) {
 	x.Free = c.Total[i].Sub(o.Used)
 	x.Free.CPU -= o.Used.Cores * c.MHz[i]
@@ -21,7 +21,8 @@ func FreeOn(c *Chunk, i int, o *Occupancy) (x FreeBlock) {
 	return x
 }
 
-// FreeBlockAt summarizes the block of a chunk that begins at a row. It is computed once: chunks are immutable once published.
+// FreeBlockAt summarizes the block of a chunk that begins at a row. It is computed once, because chunks are immutable
+// once published.
 func (c *Chunk) FreeBlockAt(from int) *FreeBlock {
 	p := &c.freeBlocks[from/BlockRows]
 	x := p.Load()

@@ -1,6 +1,6 @@
 package model
 
-// GPUStateOf tells what is free of the GPUs of a node.
+// GPUStateOf writes the free capacity of a node's GPUs to to.
 func GPUStateOf(c *Chunk, at int, o *Occupancy, to *GPUState) {
 	n := c.Nodes[at]
 	to.Free = to.Free[:0]
@@ -16,7 +16,7 @@ func GPUStateOf(c *Chunk, at int, o *Occupancy, to *GPUState) {
 			pos += len(g.Instances)
 			continue
 		}
-		if len(c.Sick[at]) == 0 && len(hold.Shares) == 0 { // each is idle or given whole: no need to look at it
+		if len(c.Sick[at]) == 0 && len(hold.Shares) == 0 { // each is idle or allocated whole: no need to look at it
 			for range g.Instances {
 				free := int64(1000)
 				if hold.Devs.Has(pos) {
@@ -46,7 +46,8 @@ func GPUStateOf(c *Chunk, at int, o *Occupancy, to *GPUState) {
 	}
 }
 
-// FreeMilli is the free share of a GPU of some capacity in thousandths: the scarcer one of memory and compute.
+// FreeMilli returns the free share of a GPU of the given capacity in thousandths: the scarcer one of memory and
+// compute.
 func FreeMilli(capacity int64, t Share) int64 {
 	switch {
 	case t.Whole:
@@ -59,7 +60,7 @@ func FreeMilli(capacity int64, t Share) int64 {
 	return max(0, min(1000-(t.Mem*1000+capacity-1)/capacity, 1000-10*t.Compute))
 }
 
-// IdleGPUs counts the GPUs that nobody has any part of.
+// IdleGPUs counts the GPUs that are not used at all.
 func IdleGPUs(free []int64) int64 {
 	n := int64(0)
 	for _, f := range free {
@@ -79,9 +80,9 @@ func SumFree(free []int64) int64 {
 	return n
 }
 
-// GPUState is what matters of a node to a GPURater.
+// GPUState is what a GPURater sees of a node.
 type GPUState struct {
 	FreeCPU int64   // MHz
 	Free    []int64 // of each healthy GPU: the free share in thousandths, the scarcer one of memory and compute
-	Suits   []bool  // of each shape of the mix: the node has the model that it asks for
+	Suits   []bool  // for each shape of the mix: whether the node has the model that it asks for
 }

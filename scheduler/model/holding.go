@@ -19,22 +19,22 @@ type Held struct {
 	Work HeldWork
 }
 
-// HeldWork is whose an allocation is and for how long it will hold: what reservations and preemption look at.
+// HeldWork says whose an allocation is and how long it will run. Reservations and preemption use it.
 type HeldWork struct {
-	Job    *structs.Job // the version that it runs; nil when not known
+	Job    *structs.Job // the version that it runs; nil when unknown
 	Group  string
-	Began  structs.LogTime // when it was placed, moved by the time that it stood still
-	Frozen structs.LogTime // since when it is suspended; 0: it runs
+	Began  structs.LogTime // when it was placed, moved later by the time that it was frozen
+	Frozen structs.LogTime // since when it is frozen; 0: it runs
 	Expect time.Duration   // predicted run time; 0: none
-	Ending bool            // told to stop already
-	Yields bool            // of an elastic group: it may shrink for others
+	Ending bool            // it was asked to stop
+	Yields bool            // its group is elastic: it may shrink for others
 	Shy    bool            // it keeps others away
 	Index  int             // name index
-	Times  int64           // that the job had been preempted when this was placed
+	Times  int64           // how often the job had been preempted when this was placed
 	Saved  structs.LogTime // when its newest checkpoint was written; 0 for none
 }
 
-// Elastic tells whether the group is elastic.
+// Elastic reports whether the group is elastic.
 func Elastic(j *structs.Job, group string) bool {
 	if j == nil {
 		return false
@@ -43,7 +43,7 @@ func Elastic(j *structs.Job, group string) bool {
 	return g != nil && g.Elastic != nil
 }
 
-// Of reports whether the work is of a group of a job, whatever its version.
+// Of reports whether the work belongs to a group of a job, in any version.
 func (h *HeldWork) Of(job *structs.Job, group string) bool {
 	return h.Job != nil && job != nil && h.Group == group && h.Job.ID == job.ID && h.Job.Namespace == job.Namespace
 }
@@ -55,7 +55,7 @@ type HeldRare struct {
 	Grants []structs.Grant
 }
 
-// HeldOf is what an allocation holds.
+// HeldOf returns what an allocation holds.
 func HeldOf(a *structs.Allocation) *Held {
 	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
 	if s := a.Suspension; s != nil {
@@ -70,7 +70,7 @@ func HeldOf(a *structs.Allocation) *Held {
 	return h
 }
 
-// Same reports whether two records of one allocation occupy the same.
+// same reports whether two records of one allocation occupy the same resources.
 func (h *Held) same(o *Held) bool {
 	return h.Need == o.Need && h.Work == o.Work && h.Rare.same(o.Rare)
 }
@@ -87,20 +87,20 @@ func (h *Held) WaitsOn(id structs.AllocID) bool {
 	return h.Rare != nil && slices.Contains(h.Rare.Waits, id)
 }
 
-// Holding is everything held on one node. Immutable: changes make a new one, so that a what-if rolls back by keeping
-// the old pointer. A nil holding is an empty one.
+// Holding is everything held on one node. It is immutable: a change makes a new one, so that a what-if rolls back by
+// keeping the old pointer. A nil Holding is empty.
 type Holding struct {
 	held   roll
 	ports  []uint32 // sorted portKeys in use
 	Cores  Bitset   // core ids in use
 	Devs   Bitset   // device instances in use, by their position on the node
-	Shares []Share  // of those that are shared, by position; a device in devs that is not here is given whole
+	Shares []Share  // of shared devices, by position; a device in Devs that is not here is allocated whole
 	rares  int      // how many of held have a rare part
-	Waits  int      // how many of held wait on others
+	Waits  int      // how many of held wait for others
 	Yields int      // how many of held may shrink for others
 	Shy    int      // how many of held keep others away
 
-	releases atomic.Pointer[ReleaseTimes] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
+	releases atomic.Pointer[ReleaseTimes] // the release times that a reservation last computed, or nil; a cache that no decision depends on
 }
 
 func (h *Holding) roll() roll {
@@ -110,7 +110,7 @@ func (h *Holding) roll() roll {
 	return h.held
 }
 
-// List gives everything that is held, by id; nobody may change it.
+// List returns everything that is held, in ID order. The caller must not change it.
 func (h *Holding) List() []*Held {
 	if h == nil {
 		return nil
@@ -118,7 +118,7 @@ func (h *Holding) List() []*Held {
 	return h.held.list()
 }
 
-// All gives everything that is held, by id.
+// All iterates over everything that is held, in ID order.
 func (h *Holding) All() iter.Seq[*Held] {
 	if h == nil {
 		return func(func(*Held) bool) {}
@@ -126,7 +126,7 @@ func (h *Holding) All() iter.Seq[*Held] {
 	return h.held.all()
 }
 
-// Size is how much is held.
+// Size returns how many allocations are held.
 func (h *Holding) Size() int {
 	if h == nil {
 		return 0
@@ -134,7 +134,7 @@ func (h *Holding) Size() int {
 	return h.held.Len
 }
 
-// Get is what an allocation holds here, or nil.
+// get returns what an allocation holds here, or nil.
 func (h *Holding) get(id structs.AllocID) *Held {
 	if h == nil {
 		return nil
@@ -142,21 +142,21 @@ func (h *Holding) get(id structs.AllocID) *Held {
 	return h.held.get(id)
 }
 
-// CompareID orders ids by their bytes.
+// CompareID orders IDs by their bytes.
 func CompareID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
 
-// Occupancy is a node's use: the amounts and what is held.
+// Occupancy is the use of a node: the amounts and what is held.
 type Occupancy struct {
 	Used structs.Vector
 	Hold *Holding
 }
 
-// Occupied counts what a list by id occupies on a node. The list is the occupancy's from then on.
+// Occupied counts what a list in ID order occupies on a node. It takes over the list.
 func Occupied(n *structs.Node, hs []*Held) Occupancy {
 	return Occupancy{Hold: &Holding{held: rollOf(hs)}}.tally(n)
 }
 
-// begun is a holding of other allocations that counts as h does so far.
+// begun returns a holding of other allocations with the counts of h.
 func (h *Holding) begun(of roll) *Holding {
 	if h == nil {
 		return &Holding{held: of}
@@ -164,7 +164,7 @@ func (h *Holding) begun(of roll) *Holding {
 	return &Holding{held: of, ports: h.ports, Cores: h.Cores, Devs: h.Devs, Shares: h.Shares, rares: h.rares, Waits: h.Waits, Yields: h.Yields, Shy: h.Shy}
 }
 
-// with gives the occupancy after h is held too (or in place of an older record of the same allocation).
+// with returns the occupancy with h added, or in place of an older record of the same allocation.
 func (o Occupancy) with(n *structs.Node, h *Held) Occupancy {
 	old := o.Hold.roll()
 	was := old.get(h.ID)
@@ -172,7 +172,7 @@ func (o Occupancy) with(n *structs.Node, h *Held) Occupancy {
 	switch {
 	case next.Waits > 0, was == nil && h.Rare != nil, was != nil && !was.Rare.same(h.Rare):
 		return Occupancy{Hold: next}.tally(n)
-	case was != nil: // of the same devices and ports: another version of its job, or told to end
+	case was != nil: // same devices and ports: another version of its job, or it was asked to stop
 		o.Used = o.Used.Sub(was.Need)
 		next.Yields -= count(was.Work.Yields)
 		next.Shy -= count(was.Work.Shy)
@@ -182,7 +182,7 @@ func (o Occupancy) with(n *structs.Node, h *Held) Occupancy {
 	return Occupancy{Used: o.Used.Add(h.Need), Hold: next}
 }
 
-// withAll is with for several that are not held yet. It sorts fresh.
+// withAll is with for several allocations that are not held yet. It sorts fresh.
 func (o Occupancy) withAll(n *structs.Node, fresh []*Held) Occupancy {
 	switch len(fresh) {
 	case 0:
@@ -207,7 +207,7 @@ func (o Occupancy) withAll(n *structs.Node, fresh []*Held) Occupancy {
 	return Occupancy{Used: o.Used, Hold: next}
 }
 
-// Without gives the occupancy after the allocation holds no more.
+// Without returns the occupancy without the allocation.
 func (o Occupancy) Without(n *structs.Node, id structs.AllocID) Occupancy {
 	gone := o.Hold.get(id)
 	if gone == nil {
@@ -225,7 +225,7 @@ func (o Occupancy) Without(n *structs.Node, id structs.AllocID) Occupancy {
 	return Occupancy{Used: o.Used.Sub(gone.Need), Hold: next}
 }
 
-// tally counts everything afresh from the list of what is held.
+// tally computes all counts from the list of what is held.
 func (o Occupancy) tally(n *structs.Node) Occupancy {
 	if o.Hold.Size() == 0 {
 		return Occupancy{}
@@ -253,7 +253,7 @@ func (o Occupancy) tally(n *structs.Node) Occupancy {
 	h.tallyDevices(n)
 	slices.Sort(h.ports)
 	h.ports = slices.Compact(h.ports)
-	if h.Waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how
+	if h.Waits > 0 { // an allocation that waits for others takes over what they free: structs.Usage counts that
 		as := make([]*structs.Allocation, 0, h.held.Len)
 		for e := range h.held.all() {
 			a := &structs.Allocation{ID: e.ID, Resources: e.Need}
@@ -279,7 +279,7 @@ func (h *Holding) Has(id structs.AllocID) bool {
 	return h.get(id) != nil
 }
 
-// Claimed reports whether some holder on the node already waits for id.
+// Claimed reports whether an allocation on the node already waits for id.
 func (h *Holding) Claimed(id structs.AllocID) bool {
 	if h == nil || h.Waits == 0 {
 		return false
@@ -292,7 +292,7 @@ func (h *Holding) Claimed(id structs.AllocID) bool {
 	return false
 }
 
-// Waiting reports whether id itself waits on something that still holds here.
+// Waiting reports whether id itself waits for an allocation that still holds resources here.
 func (h *Holding) Waiting(id structs.AllocID) bool {
 	e := h.get(id)
 	if e == nil || e.Rare == nil {
@@ -306,10 +306,10 @@ func (h *Holding) Waiting(id structs.AllocID) bool {
 	return false
 }
 
-// PortKey names a port on one of a node's networks.
+// PortKey identifies a port on one of a node's networks.
 func PortKey(network, port int) uint32 { return uint32(network)<<16 | uint32(port)&0xffff }
 
-// networkOf is the position of the network with an address; the first one for none or an unknown one.
+// networkOf returns the position of the network with an address; the first one for an empty or unknown address.
 func networkOf(n *structs.Node, ip string) int {
 	if ip == "" {
 		return 0
@@ -322,7 +322,7 @@ func networkOf(n *structs.Node, ip string) int {
 	return 0
 }
 
-// InstancePos is the position of a device instance over all device groups of a node, or -1.
+// InstancePos returns the position of a device instance over all device groups of a node, or -1.
 func InstancePos(n *structs.Node, group, instance string) int {
 	pos := 0
 	for i := range n.Resources.Devices {
@@ -354,7 +354,7 @@ func (b *Bitset) Set(i int) {
 	(*b)[i>>6] |= 1 << (i & 63)
 }
 
-// HoldingOr gives h, or an empty holding for nil.
+// HoldingOr returns h, or an empty holding for nil.
 func HoldingOr(h *Holding) *Holding {
 	if h == nil {
 		return &EmptyHolding
@@ -384,7 +384,7 @@ func (h *Held) allocation(node structs.NodeID) *structs.Allocation {
 	return a
 }
 
-// Alloc is what is held as an allocation, as far as charging needs it.
+// Alloc returns what is held as an allocation, with the fields that charging needs.
 func (h *Held) Alloc() *structs.Allocation {
 	a := &structs.Allocation{ID: h.ID, Resources: h.Need, Job: h.Work.Job, Group: h.Work.Group}
 	if a.Job != nil {
@@ -396,7 +396,7 @@ func (h *Held) Alloc() *structs.Allocation {
 	return a
 }
 
-// Amount is what an allocation counts for queues.
+// Amount returns what an allocation counts in its queues.
 func (h *Held) Amount() structs.Amount {
 	a := structs.Allocation{Resources: h.Need}
 	if h.Rare != nil {
@@ -424,7 +424,7 @@ func KeepsAway(j *structs.Job, group string) bool {
 	return false
 }
 
-// DevicesInUse counts the devices that are given whole or shared.
+// DevicesInUse counts the devices that are allocated whole or shared.
 func (h *Holding) DevicesInUse() int64 {
 	if h == nil {
 		return 0
@@ -436,7 +436,7 @@ func (h *Holding) DevicesInUse() int64 {
 	return int64(n)
 }
 
-// WholeDevices is how many devices an allocation holds that nobody shares.
+// WholeDevices counts the devices that an allocation holds whole.
 func WholeDevices(h *Held) (n int64) {
 	if h.Rare == nil {
 		return 0

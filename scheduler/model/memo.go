@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// memo is what passes have worked out about nodes and GPUs and need not work out again. It hangs on the views of one
-// lineage and goes from each to the next. It only remembers what pure functions gave, so that no decision depends on it:
-// an entry is used only for the very node and holding that it was made from.
+// memo caches what passes have computed about nodes and GPUs. All views of one lineage share it. It only holds results
+// of pure functions, so no decision depends on it: an entry is used only for the very node and holding that it was made
+// from.
 type memo struct {
 	mu       sync.Mutex
 	live     liveShapes
-	releases map[int]heldReleases // by row, of those with a long one
-	slots    map[any]any          // by Slot: what other layers keep here
+	releases map[int]heldReleases // by row, for holdings with many allocations
+	slots    map[any]any          // by Slot: caches of other packages
 }
 
-// liveShapes counts what is held by shape, over the chunks of the view that asked last.
+// liveShapes counts what is held by shape, over the chunks of the view that was last used.
 type liveShapes struct {
 	chunks []*Chunk
 	sums   map[Shape]int64
@@ -23,8 +23,8 @@ type liveShapes struct {
 	mix    *Mix
 }
 
-// LiveMix is the mix of everything held. Sizes and shares are rounded, so that it changes seldom and what was worked out
-// for it stays of use; it depends on nothing but the view.
+// LiveMix returns the mix of everything held. Sizes and shares are rounded, so that the mix changes seldom and what was
+// computed for it stays useful. It depends on nothing but the view.
 func (v *View) LiveMix() *Mix {
 	m := v.memo
 	m.mu.Lock()
@@ -58,7 +58,7 @@ func (v *View) LiveMix() *Mix {
 		case !slices.Equal(l.chunks[k].Nodes, v.Chunks[k].Nodes):
 			add(l.chunks[k], -1)
 			add(v.Chunks[k], 1)
-		default: // of most chunks one node changed
+		default: // in most chunks one node changed
 			for i, h := range v.Chunks[k].Hold {
 				if l.chunks[k].Hold[i] != h {
 					row(l.chunks[k], i, -1)
@@ -83,11 +83,11 @@ func (v *View) LiveMix() *Mix {
 	return l.mix
 }
 
-// Slot is a place in every lineage of views where a layer above keeps a T that remembers what it worked out about nodes.
-// The same rule holds for it: it may be empty at any time, and no decision may depend on what is in it.
+// Slot is a place in every lineage of views where another package keeps a cache of type T about nodes. It may be empty
+// at any time, and no decision may depend on its content.
 type Slot[T any] struct{ _ byte }
 
-// Of gives the T of a view's lineage, made when it is first asked for. It guards itself: passes share it.
+// Of returns the T of a view's lineage and creates it on first use. T needs its own lock, because passes share it.
 func (s *Slot[T]) Of(v *View) *T {
 	m := v.memo
 	m.mu.Lock()

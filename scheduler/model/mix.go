@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Mix is what is asked of the cluster: shapes of allocations with how often they occur.
+// Mix is what the cluster is asked for: shapes of allocations and how often they occur.
 type Mix struct {
 	Shapes []Shape // most frequent first, the usual ones before the rest
 	Core   int     // how many of Shapes are usual: the shortest prefix that covers 95 % of all allocations
@@ -20,18 +20,18 @@ type Shape struct {
 	CPU   int64  // MHz
 	GPUs  int64  // 0: none
 	Milli int64  // of each GPU, thousandths; 1000 for whole ones
-	Model string // one of these, divided by |; "" for any
-	Count int64  // how many ask for this
+	Model string // accepted models, divided by |; "" for any
+	Count int64  // how many allocations ask for this
 }
 
-// mixCover is how much of all allocations the usual shapes of a mix cover, in percent.
+// mixCover is the percentage of all allocations that the usual shapes of a mix cover.
 const mixCover = 95
 
-// mixMax is how many shapes a mix has at most.
+// mixMax is the highest number of shapes in a mix.
 const mixMax = 512
 
-// NewMix orders shapes by how often they occur (ties: the larger shape first) and adds up equal ones. Beyond the 512 most
-// frequent ones shapes are dropped.
+// NewMix adds up equal shapes and orders them by how often they occur (ties: the larger shape first). It keeps the 512
+// most frequent ones.
 func NewMix(shapes []Shape) *Mix {
 	shapes = slices.Clone(shapes)
 	slices.SortFunc(shapes, compareShapes)
@@ -68,7 +68,7 @@ func (c *Chunk) eachShape(i int, f func(Shape)) {
 	}
 }
 
-// shapeOf is what is held, as one who asks for the like would.
+// shapeOf returns the shape of a request for what is held.
 func shapeOf(n *structs.Node, mhz int64, e *Held) Shape {
 	s := Shape{CPU: coarse(e.Need.CPU + e.Need.Cores*mhz)}
 	if e.Rare == nil {
@@ -102,7 +102,7 @@ func shapeOf(n *structs.Node, mhz int64, e *Held) Shape {
 	return s
 }
 
-// model is the model of GPUs that an allocation's tasks ask for, "" for any or when they differ.
+// model returns the GPU model that an allocation's tasks ask for; "" for any, or when they differ.
 func (h *HeldWork) model() string {
 	if h.Job == nil {
 		return ""
@@ -124,7 +124,7 @@ func (h *HeldWork) model() string {
 	return model
 }
 
-// coarse rounds up to three significant bits, so that a live mix stays the same while small things change.
+// coarse rounds up to three significant bits, so that small changes do not change a live mix.
 func coarse(n int64) int64 {
 	if n <= 8 {
 		return n
@@ -136,7 +136,7 @@ func coarse(n int64) int64 {
 	return (n + step - 1) / step * step
 }
 
-// roundShare is a share of all in millionths, rounded down to a power of the square root of two.
+// roundShare returns the share of count in all in millionths, rounded down to a power of the square root of two.
 func roundShare(count, all int64) int64 {
 	ppm := max(1, count*Micro/max(all, 1))
 	x := int64(1)
@@ -149,7 +149,7 @@ func roundShare(count, all int64) int64 {
 	return x
 }
 
-// Suits tells for each shape of a mix whether a node has the model that it asks for.
+// Suits reports for each shape of a mix whether a node has the model that it asks for.
 func (m *Mix) Suits(n *structs.Node) []bool {
 	out := make([]bool, len(m.Shapes))
 	known := make(map[string]bool)
@@ -172,7 +172,7 @@ func (m *Mix) Same(o *Mix) bool {
 	return m == o || m.Core == o.Core && slices.Equal(m.Shapes, o.Shapes)
 }
 
-// Blocks is how many of a shape with several GPUs a node can take at once.
+// Blocks returns how many allocations of a shape with several GPUs a node can take at once.
 func (s *Shape) Blocks(idle, cpu int64) int64 {
 	n := idle / s.GPUs
 	if n > 0 && s.CPU > 0 {

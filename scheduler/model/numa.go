@@ -8,15 +8,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Cores are chosen by NUMA node. The lowest free ids would do for a machine with one; on others they are of one node
-// until it is full, then of the next, and sooner or later a task gets some of both, far from half of its memory and
-// from its GPUs. So cores are chosen in runs: those of one task, from one NUMA node where they fit, that of its GPUs if
-// possible, else the fullest one, so that larger holes stay whole. A task may require it (numa in its resources), and
-// that some of its devices lie there, too.
+// Cores are chosen by NUMA node.
+//
+// Naive: take the lowest free IDs. That works on a machine with one NUMA node. On others a task soon gets cores of two
+// nodes, far from half of its memory and from its GPUs.
+//
+// Instead cores are chosen in runs. The cores of one task come from one NUMA node where they fit: the node of its GPUs
+// if possible, else the fullest one, so that larger holes stay whole. A task may require this (numa in its resources),
+// and may also require that some of its devices are there.
 
-// NUMANode is one NUMA node of a machine with cores of it that may be given, ascending.
+// NUMANode is one NUMA node of a machine with the cores that may be reserved, ascending.
 type NUMANode struct {
-	ID    int64 // AnyNUMA: the machine has but one; NoNUMA: of these cores it does not say where they are
+	ID    int64 // AnyNUMA: the machine has only one; NoNUMA: the location of these cores is unknown
 	Cores []int64
 	Pull  int64 // devices that the allocation has there
 }
@@ -26,11 +29,11 @@ const (
 	NoNUMA  = -2
 )
 
-// numaIDMax bounds the numbers of NUMA nodes that are looked for.
+// numaIDMax limits the NUMA node numbers that are searched.
 const numaIDMax = 1024
 
-// NUMANodes lists a machine's NUMA nodes by number, with the cores of each that tasks may reserve, as the node tells them
-// in its attributes.
+// NUMANodes lists a machine's NUMA nodes by number, with the cores of each that tasks may reserve, from the node's
+// attributes.
 func NUMANodes(n *structs.Node) []NUMANode {
 	cores := reservableCores(n)
 	count, _ := strconv.Atoi(n.Attributes[structs.NUMACountAttribute])
@@ -78,7 +81,7 @@ func NUMANodes(n *structs.Node) []NUMANode {
 	return out
 }
 
-// LargestNUMA is how many cores the largest of some NUMA nodes has.
+// LargestNUMA returns the number of cores of the largest NUMA node.
 func LargestNUMA(nodes []NUMANode) int {
 	most := 0
 	for i := range nodes {
@@ -89,7 +92,7 @@ func LargestNUMA(nodes []NUMANode) int {
 	return most
 }
 
-// astray counts the cores, and devices, of a placement that do not lie on the NUMA node that its tasks require.
+// astray counts the cores and devices of a placement that are not on the NUMA node that its tasks require.
 func astray(n *structs.Node, h *Held) Shortage {
 	if h.Work.Job == nil || len(h.Rare.Cores) == 0 {
 		return Shortage{}

@@ -6,21 +6,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Overlay is what plans in flight (proposed, not yet committed) will hold. Placements debit at once; stops credit
-// nothing before they are committed (D7). An Overlay is an immutable value: Add and Remove give new ones and copy only
-// what they touch. The zero Overlay is empty. An allocation that is in the view already is not counted twice.
+// Overlay is what plans in flight (proposed, not yet committed) will hold. Placements count at once; stops free nothing
+// before they are committed (D7). An Overlay is an immutable value: Add and Remove return new ones and copy only what
+// they touch. The zero Overlay is empty. An allocation that is in the view already is not counted twice.
 type Overlay struct {
-	shards *flightShards // by first byte of the node id, then sorted by id; nil: empty
+	shards *flightShards // by first byte of the node ID, then sorted by ID; nil: empty
 	Plans  []flightPlan  // in the order they were added
 }
 
-// flightShards has two levels, because the plan of one allocation touches one of the 256 shards, and all of them are 6 KiB.
+// flightShards has two levels because all 256 shards are 6 KiB and the plan of one allocation touches only one of them.
 type flightShards [16]*flightPage
 
-// flightPage is the shards of 16 first bytes.
+// flightPage holds the shards of 16 first bytes.
 type flightPage [16][]flightNode
 
-// At gives a shard to read.
+// at returns a shard for reading.
 func (s *flightShards) at(b byte) []flightNode {
 	if s == nil || s[b>>4] == nil {
 		return nil
@@ -28,7 +28,7 @@ func (s *flightShards) at(b byte) []flightNode {
 	return s[b>>4][b&15]
 }
 
-// flightOwned says what of an overlay that is being made was copied already.
+// flightOwned records which parts of a new overlay were copied already.
 type flightOwned struct {
 	pages  [16]bool
 	shards [256]bool
@@ -49,10 +49,10 @@ type flightPlan struct {
 	Job   structs.JobKey
 	Nodes []structs.NodeID
 	Stops []structs.AllocID
-	shy   bool // some of it keeps others away
+	shy   bool // some of its placements keep others away
 }
 
-// Shy reports whether a plan in flight holds what keeps others away.
+// Shy reports whether a placement in flight keeps others away.
 func (f Overlay) Shy() bool {
 	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return p.shy })
 }
@@ -65,13 +65,13 @@ func (f Overlay) HasJob(k structs.JobKey) bool {
 	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return p.Job == k })
 }
 
-// Stopping reports whether a plan in flight tells an allocation to stop.
+// Stopping reports whether a plan in flight stops an allocation.
 func (f Overlay) Stopping(id structs.AllocID) bool {
 	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return slices.Contains(p.Stops, id) })
 }
 
-// Add gives the overlay with a plan in flight too, under an id of the caller's choice. Parts for which accepted is
-// false are left out; nil means all.
+// Add returns the overlay with one more plan in flight, under an ID that the caller chooses. Parts for which accepted
+// is false are left out; nil means all are accepted.
 func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 	p := flightPlan{Id: id, Job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
 	next := Overlay{shards: new(flightShards)}
@@ -107,7 +107,7 @@ func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 	return next
 }
 
-// Remove gives the overlay without a plan: it was committed and is in the view, or it was refused.
+// Remove returns the overlay without a plan that was refused, or committed and thus in the view.
 func (f Overlay) Remove(id uint64) Overlay {
 	at := slices.IndexFunc(f.Plans, func(p flightPlan) bool { return p.Id == id })
 	if at < 0 {
@@ -139,7 +139,7 @@ func findFlight(s []flightNode, node structs.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(s, node, func(e flightNode, id structs.NodeID) int { return CompareID(e.node, id) })
 }
 
-// shard gives a shard that may be written to.
+// shard returns a shard for writing.
 func (f *Overlay) shard(owned *flightOwned, b byte) *[]flightNode {
 	page := &f.shards[b>>4]
 	if !owned.pages[b>>4] {
@@ -176,7 +176,7 @@ func (f Overlay) On(node structs.NodeID) []flightHeld {
 	return nil
 }
 
-// Each calls fn for every node with something in flight, in the order of ids.
+// Each calls fn for every node with something in flight, in ID order.
 func (f Overlay) Each(fn func(node structs.NodeID)) {
 	if f.shards == nil {
 		return
@@ -188,8 +188,8 @@ func (f Overlay) Each(fn func(node structs.NodeID)) {
 	}
 }
 
-// Over adds what is in flight on a node to what the view says is held there: all of it in one merge, because adding one
-// by one copies the list each time, which is quadratic on a node that many plans in flight fill.
+// Over adds what is in flight on a node to what the view holds there. It does so in one merge: adding one by one copies
+// the list each time, which is quadratic on a node with many plans in flight.
 func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
 	var fresh []*Held
 	for _, h := range f.On(n.ID) {
@@ -200,7 +200,7 @@ func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
 	return o.withAll(n, fresh)
 }
 
-// HeldOfPlace is what a proposed placement will hold, and where; ok is false when the entry refers to nothing.
+// HeldOfPlace returns what a proposed placement will hold and on which node; ok is false if the entry is inconsistent.
 func HeldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeID, h *Held, ok bool) {
 	if p.Node < 0 || p.Node >= len(e.Nodes) || p.Group < 0 || p.Group >= len(e.Groups) || p.Group >= len(e.Asks) {
 		return node, nil, false
@@ -219,7 +219,7 @@ type HeldOn struct {
 	Held *Held
 }
 
-// Restore gives the overlay with a plan of a dump.
+// Restore returns the overlay with one more plan, read from a dump.
 func (f Overlay) Restore(id uint64, job structs.JobKey, stops []structs.AllocID, hs []HeldOn) Overlay {
 	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {

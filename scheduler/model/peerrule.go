@@ -10,11 +10,11 @@ import (
 type PeerRule struct {
 	structs.Peer
 	Away   bool
-	Self   bool             // it means the ask's own job, too
-	Broken structs.Obstacle // on nodes where it does not hold
+	Self   bool             // it also matches the request's own job
+	Broken structs.Obstacle // the obstacle on nodes where the rule is broken
 }
 
-// Obstacle is what a node is where a rule does not hold.
+// Obstacle returns the obstacle of a node where the rule is broken.
 func (r *PeerRule) Obstacle() structs.Obstacle {
 	out := structs.Obstacle{Dimension: structs.DimensionNear, Subject: r.Who(), Detail: r.Level}
 	if r.Away {
@@ -23,7 +23,7 @@ func (r *PeerRule) Obstacle() structs.Obstacle {
 	return out
 }
 
-// PeersOf lists the rules of a job and one of its groups about where other work lies.
+// PeersOf lists the rules of a job and one of its groups about where other work runs.
 func PeersOf(j *structs.Job, tg *structs.Group) (out []PeerRule) {
 	add := func(ps []structs.Peer, away bool) {
 		for _, p := range ps {

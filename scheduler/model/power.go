@@ -6,16 +6,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Power: the GPUs of a node pool that are in use never draw more together than the pool's budget (Node.PowerBudgetW), taken
-// by what the driver lets each of them draw, or what the task that has it whole wants it held to (GPURequest.PowerLimitW): the
-// agent sets that before the task starts, or does not start it. A GPU counts from when somebody is given it, or a share or a slice of it, until
-// nobody has any of it. What a pass has tried is counted by its picture of the cluster, so that it rolls back with it, and
-// the planner counts again over everything in flight (Verify). Where no pool has a budget nothing of this runs.
+// Power: the GPUs in use in a node pool never draw more together than the pool's budget (Node.PowerBudgetW). A GPU
+// counts as what the driver lets it draw, or as the limit that the task which has it whole asks for
+// (GPURequest.PowerLimitW); the agent sets that limit before the task starts, or does not start it. A GPU counts as
+// long as any allocation has it, or a share or slice of it. A pass counts in its what-if, so that power rolls back with
+// it, and the planner counts again over everything in flight (Verify). Nothing of this runs where no pool has a budget.
 
-// PowerUnknown is what a GPU counts that does not tell: more than any budget.
+// PowerUnknown is what a GPU counts whose power limit is unknown: more than any budget.
 const PowerUnknown = int64(1) << 40
 
-// PowerOf is how many watts the GPUs in use on a node may draw.
+// PowerOf returns how many watts the GPUs in use on a node may draw.
 func PowerOf(n *structs.Node, o Occupancy) int64 {
 	if o.Hold == nil {
 		return 0
@@ -52,14 +52,14 @@ func PowerOf(n *structs.Node, o Occupancy) int64 {
 	return sum
 }
 
-// limitSet is to how many watts tasks hold a GPU; own: somebody has it, too, who leaves it as it is.
+// limitSet is the power limit in watts that tasks set on a GPU; own: another task uses the GPU without a limit.
 type limitSet struct {
 	watts int64
 	own   bool
 }
 
-// limitsSet gives the power limits that tasks set, by GPU; nil where none does. Who waits for another's GPU has it after that
-// one: both count, the larger one.
+// limitsSet returns the power limits that tasks set, by GPU; nil if no task sets one. A task that waits for another's
+// GPU gets it later: the larger limit of the two counts.
 func limitsSet(h *Holding) (out map[string]limitSet) {
 	if h == nil || h.rares == 0 {
 		return nil
@@ -99,12 +99,12 @@ func limitsSet(h *Holding) (out map[string]limitSet) {
 	return out
 }
 
-// setsPower reports whether a task may be given GPUs with a power limit of its own.
+// setsPower reports whether a task may get GPUs with a power limit.
 func setsPower(t *structs.Task) bool {
 	return slices.ContainsFunc(t.Resources.GPU, func(r structs.GPURequest) bool { return r.PowerLimitW > 0 })
 }
 
-// Group is the group of an allocation in the version that it runs, or nil.
+// group returns the group of an allocation in the version that it runs, or nil.
 func (h *Held) group() *structs.Group {
 	if h.Work.Job == nil {
 		return nil
@@ -112,15 +112,15 @@ func (h *Held) group() *structs.Group {
 	return h.Work.Job.Group(h.Work.Group)
 }
 
-// PowerCheck counts for Verify.
+// PowerCheck counts power for Verify.
 type PowerCheck struct {
 	v    *View
 	f    Overlay
 	used map[structs.PoolName]int64
-	part []powerReserved // of the part that is looked at
+	part []powerReserved // of the current part
 }
 
-// NewPowerCheck begins to count over a view and what is in flight.
+// NewPowerCheck returns a PowerCheck over a view and what is in flight.
 func NewPowerCheck(v *View, f Overlay) *PowerCheck { return &PowerCheck{v: v, f: f} }
 
 type powerReserved struct {
@@ -128,7 +128,7 @@ type powerReserved struct {
 	watts int64
 }
 
-// Refuses says by how many watts a pool's budget would be passed, and books what is not refused.
+// Refuses returns by how many watts a placement exceeds the pool's budget. It counts the placement if it does not.
 func (p *PowerCheck) Refuses(n *structs.Node, before, after Occupancy) int64 {
 	if n.PowerBudgetW == 0 {
 		return 0
@@ -159,10 +159,10 @@ func (p *PowerCheck) Refuses(n *structs.Node, before, after Occupancy) int64 {
 	return 0
 }
 
-// Begin is called before a part.
+// Begin starts a part.
 func (p *PowerCheck) Begin() { p.part = p.part[:0] }
 
-// Back takes back what a part has booked that failed.
+// Back removes what the current part has added, because the part failed.
 func (p *PowerCheck) Back() {
 	for _, b := range p.part {
 		p.used[b.pool] -= b.watts

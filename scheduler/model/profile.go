@@ -9,27 +9,27 @@ type ReservedPlace struct {
 	Held       *Held
 }
 
-// RowProfile is what the promises on a row leave, given what is held there now.
+// RowProfile is what the reservations on a row leave free, given what is held there now.
 type RowProfile struct {
 	Hold    *Holding
 	Version int
 	Points  []profilePoint
-	Merged  *Holding // what is held now or promised, for choosing ports, cores and devices; nil: only amounts are promised
+	Merged  *Holding // what is held now or reserved, for choosing ports, cores and devices; nil: only amounts are reserved
 }
 
-// profilePoint is a time at which a promise begins, and what will be used then.
+// profilePoint is a time at which a reservation begins, and what will be used then.
 type profilePoint struct {
 	At   structs.LogTime
 	used structs.Vector
 	job  structs.JobKey
 }
 
-// ReservedID names the i-th place of a reservation as if it were an allocation.
+// ReservedID returns an allocation ID for the i-th place of a reservation.
 func ReservedID(reservation string, i int) structs.AllocID {
 	return structs.DeriveID[structs.AllocID](structs.Seed{}, "promise", reservation, uint64(i))
 }
 
-// ProfileOf tells what will be used when each promise begins, given what is held now. The promises are by start.
+// ProfileOf returns what will be used when each reservation begins, given what is held now. ps is ordered by start.
 func ProfileOf(ps []*ReservedPlace, hold *Holding, now structs.LogTime) []profilePoint {
 	return ProfileBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
 		for e := range hold.All() {
@@ -41,7 +41,7 @@ func ProfileOf(ps []*ReservedPlace, hold *Holding, now structs.LogTime) []profil
 	})
 }
 
-// ProfileBy is pointsOf, given what is used of what is held now at a time.
+// ProfileBy is ProfileOf with a function that returns how much of what is held now is still used at a time.
 func ProfileBy(ps []*ReservedPlace, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []profilePoint) {
 	for k, p := range ps {
 		pt := profilePoint{At: max(p.Start, now), job: p.Job}
@@ -59,7 +59,8 @@ func ProfileBy(ps []*ReservedPlace, now structs.LogTime, held func(at structs.Lo
 	return out
 }
 
-// Refuses tells what an allocation that holds need until a time would take of what is promised on a row.
+// Refuses returns the shortage, and whose reservation it is, if an allocation that holds need until a time would take
+// reserved capacity of a row.
 func (x *RowProfile) Refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (Shortage, structs.JobKey) {
 	for k := range x.Points {
 		p := &x.Points[k]
@@ -73,8 +74,8 @@ func (x *RowProfile) Refuses(total, need structs.Vector, mhz int64, until struct
 	return Shortage{}, structs.JobKey{}
 }
 
-// Closes reports whether an operator's reservation of a node keeps a job's work away that would hold until some time.
-// Work that never ends by itself may run up to a maintenance: the nodes are drained then, and it moves.
+// Closes reports whether an operator's reservation of a node keeps a job's work away that would run until a given time.
+// Work that never ends by itself may run until a maintenance begins: the nodes are drained then, and it moves.
 func Closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) bool {
 	if r.Start >= until || r.End != 0 && r.End <= now {
 		return false

@@ -8,32 +8,32 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ReleaseTimes is what is held on a node by when it ends, and the pictures of the node as one after the other is over. Promises
-// ask for it: each looks at every node, and between two of them few nodes change, so that it stays with the holding. The
-// one of a node on which much is held is made from the last one of the node.
+// ReleaseTimes lists what is held on a node by when it ends, with the node's occupancy after each end. Reservations use
+// it: each looks at every node, and few nodes change between two of them, so it is kept with the holding. On a node
+// that holds many allocations it is derived from the node's last one.
 //
-// Naive: collect and sort the ends of everything held for each promise, and build the picture of each node anew for each
-// time that is tried. On 1,000 nodes with a backlog that was 85 % of a replay. The pictures of one holding are the same
-// ones each time, too, so that what a policy found out about them (memo) serves again.
+// Naive: for each reservation, collect and sort the ends of everything held, and compute the occupancy of each node for
+// each time that is tried. On 1,000 nodes with a backlog that was 85 % of a replay. The occupancies of one holding are
+// also the same pointers each time, so that what a policy cached about them can be used again.
 type ReleaseTimes struct {
 	from    structs.LogTime // when it was made
-	Until   structs.LogTime // to when it holds: the first end, for what outruns its prediction ends at its limit
+	Until   structs.LogTime // until when it is valid: the first end, because work that outruns its prediction is expected to end at its limit
 	Ends    []release       // ascending
-	Devices int64           // that are held and nobody shares
-	Told    bool            // something was told to stop: its end says less than that
+	Devices int64           // held whole
+	Told    bool            // some allocation was asked to stop: its end is then uncertain
 	left    []atomic.Pointer[Occupancy]
 }
 
-// release is when something held ends.
+// release is when an allocation ends.
 type release struct {
 	At   structs.LogTime
 	Held *Held
 }
 
-// Limits of release times: of what is held on a node, how much makes it worth its while to go on from the last ones, and how
-// much of it may be new; and how many pictures are kept.
+// Limits of release times. ReleasesLong is how many allocations a node must hold for its release times to be derived
+// from the last ones, and releasesFresh how many of them may be new or gone.
 const (
-	releasesShort   = 16 // ends up to so many are looked through in turn
+	releasesShort   = 16 // up to so many ends are searched linearly
 	ReleasesLong    = 64
 	releasesFresh   = 32
 	releasePictures = 64
@@ -43,7 +43,7 @@ func compareEnds(a, b release) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), CompareID(a.Held.ID, b.Held.ID))
 }
 
-// NewReleaseTimes orders what is held by the ends that when gives; 0 is for never.
+// NewReleaseTimes orders what is held by the end that when returns; 0 is never.
 func NewReleaseTimes(hold *Holding, now structs.LogTime, when func(*Held) structs.LogTime) *ReleaseTimes {
 	t := &ReleaseTimes{from: now, Ends: make([]release, 0, hold.Size())}
 	for e := range hold.All() {
@@ -68,8 +68,8 @@ func (t *ReleaseTimes) done() {
 	}
 }
 
-// onward is the release times of a node on which some of what was held is held no more, and something else is; nil when too much
-// is. What was to end before now is asked for anew.
+// onward derives the release times of a node from t, which are those of the holding was. It returns nil if too much has
+// changed. Ends before now are computed again.
 func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func(*Held) structs.LogTime) *ReleaseTimes {
 	if t.Told || now < t.from {
 		return nil
@@ -103,7 +103,7 @@ func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func
 	slices.SortFunc(more, compareEnds)
 	var out []int // places in rest of what is gone
 	for _, e := range gone {
-		if at := e.Work.Predicted(t.from); at >= now { // as the tail has it
+		if at := e.Work.Predicted(t.from); at >= now { // its place in t.Ends
 			k, found := slices.BinarySearchFunc(rest, release{at, e}, compareEnds)
 			if !found {
 				return nil
@@ -131,7 +131,7 @@ func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func
 	return next
 }
 
-// ReleaseTimes gives the release times of a row as predictions and limits have it.
+// ReleaseTimes returns the release times of a row, by predictions and limits.
 func (v *View) ReleaseTimes(row int, hold *Holding, now structs.LogTime) *ReleaseTimes {
 	m := v.memo
 	if hold.Size() == 0 {
@@ -165,16 +165,16 @@ func (v *View) ReleaseTimes(row int, hold *Holding, now structs.LogTime) *Releas
 	return t
 }
 
-// heldReleases is the last ones of a row, with the holding that it is of.
+// heldReleases is the last release times of a row, with their holding.
 type heldReleases struct {
 	hold  *Holding
 	times *ReleaseTimes
 }
 
-// releaseRowsMax is of how many rows the last ones is kept.
+// releaseRowsMax is for how many rows the last release times are kept.
 const releaseRowsMax = 1 << 14
 
-// Over is how many have ended by a time.
+// Over returns how many allocations have ended by a time.
 func (t *ReleaseTimes) Over(at structs.LogTime) int {
 	if t == nil || len(t.Ends) == 0 || t.Ends[0].At > at {
 		return 0
@@ -190,7 +190,7 @@ func (t *ReleaseTimes) Over(at structs.LogTime) int {
 	return k
 }
 
-// After is the picture of a node when the first k of what is held are over.
+// After returns the occupancy of a node after the first k ends.
 func (t *ReleaseTimes) After(n *structs.Node, o Occupancy, k int) Occupancy {
 	if k == 0 {
 		return o

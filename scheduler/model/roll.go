@@ -7,22 +7,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// roll is what is held on one node, by id. Immutable: a change makes a new one that shares with the old one what did not
-// change.
+// roll is what is held on one node, in ID order. It is immutable: a change makes a new roll that shares the unchanged
+// leaves with the old one.
 //
-// Naive: one sorted slice, copied for each change. On a node on which 8,000 tasks run that is 64 KiB, several times for each
-// placement and on every server, and collecting them costs more than copying. A roll is cut into leaves: a change copies
-// one of them and the list of the others. A node on which little is held has one leaf and no list.
+// Naive: one sorted slice, copied for each change. On a node that runs 8,000 tasks that is 64 KiB, several times for
+// each placement and on every server, and collecting them costs more than copying. A roll is cut into leaves: a change
+// copies one of them and the list of the others. A node that holds little has one leaf and no list.
 type roll struct {
 	first []*Held
 	rest  [][]*Held // none is empty
-	Len   int       // how many are held
+	Len   int       // number of allocations
 }
 
-// rollLeaf is how many a leaf holds at most.
+// rollLeaf is the highest number of allocations in a leaf.
 const rollLeaf = 64
 
-// rollOf makes a roll of a list by id, which is the roll's from then on.
+// rollOf makes a roll of a list in ID order and takes over the list.
 func rollOf(hs []*Held) roll { return rollOfLeaves(cutLeaves(nil, hs), len(hs)) }
 
 func rollOfLeaves(leaves [][]*Held, n int) roll {
@@ -35,7 +35,7 @@ func rollOfLeaves(leaves [][]*Held, n int) roll {
 	return roll{first: leaves[0], rest: leaves[1:], Len: n}
 }
 
-// cutLeaves appends a list as leaves of about the same length.
+// cutLeaves appends a list as leaves of about equal length.
 func cutLeaves(to [][]*Held, hs []*Held) [][]*Held {
 	for parts := (len(hs) + rollLeaf - 1) / rollLeaf; parts > 0; parts-- {
 		k := (len(hs) + parts - 1) / parts
@@ -44,7 +44,7 @@ func cutLeaves(to [][]*Held, hs []*Held) [][]*Held {
 	return to
 }
 
-// leaf is the i-th leaf; there is always one.
+// leaf returns the i-th leaf; there is always one.
 func (r *roll) leaf(i int) []*Held {
 	if i == 0 {
 		return r.first
@@ -52,7 +52,7 @@ func (r *roll) leaf(i int) []*Held {
 	return r.rest[i-1]
 }
 
-// seek gives the leaf and the place in it where id is, or would be put.
+// seek returns the leaf and the place in it where id is, or where it would be inserted.
 func (r *roll) seek(id structs.AllocID) (leaf, at int, found bool) {
 	if len(r.rest) > 0 {
 		lo, hi := 0, len(r.rest) // the last leaf that does not begin after id
@@ -69,7 +69,7 @@ func (r *roll) seek(id structs.AllocID) (leaf, at int, found bool) {
 	return leaf, at, found
 }
 
-// Get is what the allocation holds, or nil.
+// get returns what the allocation holds, or nil.
 func (r *roll) get(id structs.AllocID) *Held {
 	if leaf, at, found := r.seek(id); found {
 		return r.leaf(leaf)[at]
@@ -77,7 +77,7 @@ func (r *roll) get(id structs.AllocID) *Held {
 	return nil
 }
 
-// put gives the roll with h, in place of an older record of the same allocation.
+// put returns the roll with h, in place of an older record of the same allocation.
 func (r *roll) put(h *Held) roll {
 	leaf, at, found := r.seek(h.ID)
 	old := r.leaf(leaf)
@@ -95,7 +95,7 @@ func (r *roll) put(h *Held) roll {
 	return r.replace(leaf, r.Len+1, next[:mid:mid], next[mid:])
 }
 
-// drop gives the roll without an allocation that is in it.
+// drop returns the roll without an allocation, which must be in it.
 func (r *roll) drop(id structs.AllocID) roll {
 	leaf, at, _ := r.seek(id)
 	old := r.leaf(leaf)
@@ -105,7 +105,7 @@ func (r *roll) drop(id structs.AllocID) roll {
 	return r.replace(leaf, r.Len-1, slices.Concat(old[:at], old[at+1:]), nil)
 }
 
-// replace gives the roll with one or two leaves, or none, in place of one.
+// replace returns the roll with up to two leaves in place of one.
 func (r *roll) replace(leaf, n int, a, b []*Held) roll {
 	by := [2][]*Held{a, b}
 	some := by[:0]
@@ -123,7 +123,7 @@ func (r *roll) replace(leaf, n int, a, b []*Held) roll {
 	return rollOfLeaves(slices.Concat(some, r.rest), n)
 }
 
-// putAll is put for several that are not in the roll, by id.
+// putAll is put for several allocations in ID order that are not in the roll.
 func (r *roll) putAll(fresh []*Held) roll {
 	if r.Len == 0 {
 		return rollOf(slices.Clone(fresh))
@@ -145,7 +145,7 @@ func (r *roll) putAll(fresh []*Held) roll {
 	return rollOfLeaves(all, n)
 }
 
-// mergeHeld merges two lists by id into a new one.
+// mergeHeld merges two lists in ID order into a new one.
 func mergeHeld(a, b []*Held) []*Held {
 	out := make([]*Held, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -162,7 +162,7 @@ func findHeld(list []*Held, id structs.AllocID) (int, bool) {
 	return slices.BinarySearchFunc(list, id, func(e *Held, id structs.AllocID) int { return CompareID(e.ID, id) })
 }
 
-// All gives everything by id.
+// all iterates over everything in ID order.
 func (r *roll) all() iter.Seq[*Held] {
 	return func(yield func(*Held) bool) {
 		for _, h := range r.first {
@@ -180,7 +180,7 @@ func (r *roll) all() iter.Seq[*Held] {
 	}
 }
 
-// List gives everything by id as one slice, which nobody may change.
+// list returns everything in ID order as one slice. The caller must not change it.
 func (r *roll) list() []*Held {
 	if len(r.rest) == 0 {
 		return r.first
@@ -188,8 +188,8 @@ func (r *roll) list() []*Held {
 	return slices.AppendSeq(make([]*Held, 0, r.Len), r.all())
 }
 
-// DifferRolls gives what only a has and what only b has, by id; ok is false when that is more than most. Leaves that both share are
-// not looked through.
+// DifferRolls returns what only a has and what only b has, in ID order; ok is false when that is more than most. It
+// skips leaves that both share.
 func DifferRolls(a, b *roll, most int) (gone, fresh []*Held, ok bool) {
 	x, y := cursor{r: a}, cursor{r: b}
 	for {
@@ -218,13 +218,13 @@ func DifferRolls(a, b *roll, most int) (gone, fresh []*Held, ok bool) {
 	}
 }
 
-// cursor is a place in a roll.
+// cursor is a position in a roll.
 type cursor struct {
 	r        *roll
 	leaf, at int
 }
 
-// peek is what is at the place; nil at the end.
+// peek returns the allocation at the position; nil at the end.
 func (c *cursor) peek() *Held {
 	if c.leaf > len(c.r.rest) || c.r.Len == 0 {
 		return nil
@@ -240,7 +240,7 @@ func (c *cursor) next() {
 
 func (c *cursor) nextLeaf() { c.leaf, c.at = c.leaf+1, 0 }
 
-// Shares reports whether both places are beginnings of one and the same leaf.
+// shares reports whether both cursors are at the beginning of the same leaf.
 func (c *cursor) shares(d *cursor) bool {
 	if c.at != 0 || d.at != 0 || c.peek() == nil || d.peek() == nil {
 		return false

@@ -2,19 +2,19 @@ package model
 
 import "sync"
 
-// Scratch is memory that one pass leaves to the next: columns as long as the cluster, which every decision needs anew.
-// Without it a decision about one allocation on 10,000 nodes would leave 270 KB of garbage. What is in it means nothing.
+// scratch is memory that passes reuse: columns with one element for each node, which every decision needs. Without it a
+// decision about one allocation on 10,000 nodes would leave 270 KB of garbage. Its content has no meaning.
 type scratch struct {
 	columns [][]int32   // counters by row
-	future  []Occupancy // rows of a picture of the future
+	future  []Occupancy // occupancies for a what-if about the future
 }
 
-// scratchMax is how many columns are kept.
+// scratchMax is the highest number of columns kept.
 const scratchMax = 4
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Column gives a counter for each row, all zero.
+// Column returns a counter for each row, all zero.
 func (w *WhatIf) Column() []int32 {
 	if x := w.Scratch; x != nil && len(x.columns) > 0 {
 		last := len(x.columns) - 1
@@ -29,14 +29,14 @@ func (w *WhatIf) Column() []int32 {
 	return make([]int32, w.View.Rows)
 }
 
-// Keep takes a column back.
+// Keep takes back a column for reuse.
 func (x *scratch) Keep(column []int32) {
 	if x != nil && column != nil && len(x.columns) < scratchMax {
 		x.columns = append(x.columns, column)
 	}
 }
 
-// Pictures gives room for rows of a picture of the future.
+// Pictures returns an empty slice with room for the occupancy of so many rows.
 func (x *scratch) Pictures(rows int) []Occupancy {
 	if x == nil || cap(x.future) < rows {
 		return make([]Occupancy, 0, rows)
@@ -46,7 +46,7 @@ func (x *scratch) Pictures(rows int) []Occupancy {
 	return p
 }
 
-// KeepPictures takes it back.
+// KeepPictures takes back that slice for reuse.
 func (x *scratch) KeepPictures(p []Occupancy) {
 	if x != nil {
 		clear(p)

@@ -6,12 +6,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Share is what is taken of one device that is not given whole.
+// Share is what is allocated of one device that is not allocated whole.
 type Share struct {
 	Pos     int   // of the device on its node
 	Mem     int64 // MiB
 	Compute int64 // percent
-	Whole   bool  // somebody has (or still has) the whole of it: nothing may be shared
+	Whole   bool  // allocated whole, now or until an allocation ends: it cannot be shared
 }
 
 // FindShare finds the entry of a device in a list sorted by position.
@@ -19,7 +19,7 @@ func FindShare(list []Share, pos int) (int, bool) {
 	return slices.BinarySearchFunc(list, pos, func(s Share, pos int) int { return s.Pos - pos })
 }
 
-// AddShare adds to the entry of a device, or makes one.
+// AddShare adds to the entry of a device, or inserts one.
 func AddShare(list []Share, s Share) []Share {
 	i, found := FindShare(list, s.Pos)
 	if !found {
@@ -31,7 +31,7 @@ func AddShare(list []Share, s Share) []Share {
 	return list
 }
 
-// Taken is what is taken of a device: nothing, a share, or all of it.
+// Taken returns what is allocated of a device: nothing, a share, or all of it.
 func (h *Holding) Taken(pos int) Share {
 	if h == nil || !h.Devs.Has(pos) {
 		return Share{Pos: pos}
@@ -42,8 +42,8 @@ func (h *Holding) Taken(pos int) Share {
 	return Share{Pos: pos, Whole: true}
 }
 
-// tallyDevices counts the devices in use, and how much of those that are shared. As with amounts, an allocation that
-// waits on others owns what they free: of a device that both have it is charged only what it takes beyond theirs.
+// tallyDevices counts the devices in use and the allocated shares. An allocation that waits for others takes over what
+// they free: of a device that both have, it is charged only what it takes beyond theirs.
 func (h *Holding) tallyDevices(n *structs.Node) {
 	shared := false
 	for e := range h.held.all() {
@@ -81,11 +81,11 @@ func (h *Holding) tallyDevices(n *structs.Node) {
 			h.Shares = AddShare(h.Shares, s)
 		}
 	}
-	// A device that is only given whole needs no entry.
+	// A device that is only allocated whole needs no entry.
 	h.Shares = slices.DeleteFunc(h.Shares, func(s Share) bool { return s.Whole && s.Mem == 0 && s.Compute == 0 })
 }
 
-// grantShares sums grants by device. Devices that the node does not have are left out.
+// grantShares sums grants by device. It ignores devices that the node does not have.
 func grantShares(n *structs.Node, grants []structs.Grant) []Share {
 	var out []Share
 	for i := range grants {
@@ -97,7 +97,7 @@ func grantShares(n *structs.Node, grants []structs.Grant) []Share {
 	return out
 }
 
-// instanceAt is the device at a position, over all device groups of a node; nil beyond the last.
+// instanceAt returns the device at a position over all device groups of a node, or nil beyond the last.
 func instanceAt(n *structs.Node, pos int) *structs.DeviceInstance {
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
@@ -109,9 +109,9 @@ func instanceAt(n *structs.Node, pos int) *structs.DeviceInstance {
 	return nil
 }
 
-// fitsGrants returns what is missing to grant devices to one allocation, next to what is taken in b (nil: nothing). A
-// device is granted whole, once, or in shares, never both; the shares of one device are at most its memory less the
-// reserve, and 100 %.
+// fitsGrants returns what is missing to grant devices to one allocation, given what b holds (nil: nothing). A device is
+// granted whole, once, or in shares, never both. The shares of one device add up to at most 100 %, and to at most its
+// memory less the reserve.
 func fitsGrants(n *structs.Node, b *Holding, grants []structs.Grant) Shortage {
 	shared := false
 	for i := range grants {
@@ -129,7 +129,7 @@ func fitsGrants(n *structs.Node, b *Holding, grants []structs.Grant) Shortage {
 		}
 		for k := range grants[:i] {
 			if h := &grants[k]; h.Instance == g.Instance && h.Device == g.Device {
-				return Shortage{structs.DimensionDevices, 1} // the decision counted it twice
+				return Shortage{structs.DimensionDevices, 1} // the decision granted it twice
 			}
 		}
 	}

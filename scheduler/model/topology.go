@@ -18,7 +18,7 @@ const (
 	InsideNUMA   = "numa"
 )
 
-// LevelOf is where a node lies at a level of the topology: a value of its meta or attributes; "" when it does not say.
+// LevelOf returns the place of a node at a level of the topology: a value of its meta or attributes; "" if it has none.
 func LevelOf(n *structs.Node, level string) string {
 	switch level {
 	case LevelNode:
@@ -38,7 +38,7 @@ type Level struct {
 	Names []string
 }
 
-// Level gives a level of the topology. It is made once a pass.
+// Level returns a level of the topology. It is computed once a pass.
 func (w *WhatIf) Level(name string) *Level {
 	if l := w.levels[name]; l != nil {
 		return l

@@ -11,35 +11,35 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ChunkNodes is how many nodes a chunk of the view holds at most.
+// ChunkNodes is the highest number of nodes in a chunk of the view.
 const ChunkNodes = 128
 
-// View is a picture of the cluster for decisions: immutable column chunks, nodes in the order of their ids (D2). It is
-// published together with the store's snapshot of the same index. Safe for concurrent use.
+// View is the cluster as decisions see it: immutable column chunks, nodes in ID order (D2). It is published together
+// with the store's snapshot of the same index. Safe for concurrent use.
 type View struct {
 	index   structs.Index
 	Chunks  []*Chunk
 	Starts  []int // row number of each chunk's first node
 	Rows    int
-	orphans map[structs.NodeID][]*Held // what is held on nodes that the view does not know; usually empty
+	orphans map[structs.NodeID][]*Held // held on nodes that the view does not know; usually empty
 	Pools   map[structs.PoolName]*structs.NodePool
 	Classes *classTable
 	memo    *memo
-	copied  int // chunks that the Advance which made this view had to copy or make
+	copied  int // chunks that Advance or NewView had to copy or make
 }
 
-// Chunk is a run of nodes. What changes with every placement (used, hold) is apart from what does not.
+// Chunk is a run of nodes. What changes with every placement (Used, Hold) is apart from what does not.
 type Chunk struct {
 	*NodeColumns
 	Used []structs.Vector
 	Hold []*Holding
 
-	shrinks    atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
-	shies      atomic.Int32 // whether something held keeps others away: the same
+	shrinks    atomic.Int32 // whether an allocation may shrink for others: 0 unknown, 1 no, 2 yes
+	shies      atomic.Int32 // whether an allocation keeps others away: the same values
 	freeBlocks [ChunkNodes / BlockRows]atomic.Pointer[FreeBlock]
 }
 
-// MayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as
+// mayShrink reports whether an allocation on the nodes of a chunk may shrink for others. It is computed once, because
 // chunks are immutable once published.
 func (c *Chunk) mayShrink() bool {
 	x := c.shrinks.Load()
@@ -56,22 +56,22 @@ func (c *Chunk) mayShrink() bool {
 	return x == 2
 }
 
-// MayShrink reports whether anything held may shrink for others.
+// MayShrink reports whether any allocation may shrink for others.
 func (v *View) MayShrink() bool {
 	return slices.ContainsFunc(v.Chunks, (*Chunk).mayShrink)
 }
 
-// NodeColumns is the part of a chunk that only nodes themselves change.
+// NodeColumns is the part of a chunk that changes only with the nodes themselves.
 type NodeColumns struct {
 	IDs     []structs.NodeID
 	Nodes   []*structs.Node
 	Total   []structs.Vector // less what is reserved
 	MHz     []int64          // of a reserved core
-	Class   []uint16         // into classes
+	Class   []uint16         // into Classes
 	Hash    [][16]byte       // ClassHash of each node
 	Ready   []bool
-	Sick    []Bitset    // devices that are not healthy, by their position; nil for most nodes
-	Classes []NodeClass // that occur in this chunk, by first occurrence
+	Sick    []Bitset    // positions of unhealthy devices; nil for most nodes
+	Classes []NodeClass // classes of this chunk, by first occurrence
 }
 
 // NodeClass is a set of nodes that constraints, drivers, volumes and device kinds cannot tell apart.
@@ -81,13 +81,13 @@ type NodeClass struct {
 	Num  int32         // in the view's classTable
 }
 
-// classTable numbers the classes of a view in the order they were met, so that a scan finds what it knows of a class by
-// index. Immutable once the view is published. Numbers enter no decision.
+// classTable numbers the classes of a view in the order they were met, so that a search finds what it knows of a class
+// by index. Immutable once the view is published. No decision depends on the numbers.
 type classTable struct {
 	Num map[[16]byte]int32
 }
 
-// intern gives the number of a class; a new one gets the next.
+// intern returns the number of a class; a new one gets the next.
 func (t *classTable) intern(h [16]byte) int32 {
 	n, ok := t.Num[h]
 	if !ok {
@@ -97,7 +97,7 @@ func (t *classTable) intern(h [16]byte) int32 {
 	return n
 }
 
-// NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
+// NewView builds a view from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
 func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
 	v := &View{index: index, Pools: make(map[structs.PoolName]*structs.NodePool, len(pools)), Classes: &classTable{Num: make(map[[16]byte]int32)}, memo: &memo{}}
 	for _, p := range pools {
@@ -135,8 +135,8 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 	return v
 }
 
-// makeRoster takes stock of nodes. A hash that is known already may be given, as nodes keep theirs when others come and
-// go; a zero one is computed.
+// makeRoster computes the columns of nodes. hashes may have known class hashes, because nodes keep theirs when others
+// come and go; a zero one is computed.
 func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeColumns {
 	r := &NodeColumns{
 		Hash:  make([][16]byte, len(nodes)),
@@ -171,7 +171,7 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeCo
 	return r
 }
 
-// sickDevices are the devices of a node that are not healthy, by position.
+// sickDevices returns the positions of a node's unhealthy devices.
 func sickDevices(n *structs.Node) (out Bitset) {
 	pos := 0
 	for i := range n.Resources.Devices {
@@ -185,7 +185,7 @@ func sickDevices(n *structs.Node) (out Bitset) {
 	return out
 }
 
-// capacity is what a node offers to allocations, and the MHz that one reserved core takes from its CPU.
+// capacity returns what a node offers to allocations, and the MHz that one reserved core takes from its CPU.
 func capacity(n *structs.Node) (structs.Vector, int64) {
 	r, kept := &n.Resources, &n.Reserved
 	mhz := r.MHzPerCore
@@ -200,7 +200,7 @@ func capacity(n *structs.Node) (structs.Vector, int64) {
 	}), mhz
 }
 
-// reservableCores lists the core ids that allocations may reserve, ascending.
+// reservableCores lists the core IDs that allocations may reserve, ascending.
 func reservableCores(n *structs.Node) []int64 {
 	var ids []int64
 	if n.Resources.ReservableCPUs != nil {
@@ -240,23 +240,23 @@ func (v *View) setOrphans(id structs.NodeID, hs []*Held) {
 	v.orphans = next
 }
 
-// Index is the log index that the view shows.
+// Index returns the log index that the view shows.
 func (v *View) Index() structs.Index { return v.index }
 
-// Len is the number of nodes.
+// Len returns the number of nodes.
 func (v *View) Len() int { return v.Rows }
 
-// ChunksCopied is how many chunks the call that made this view had to copy or make; the others are shared with the
-// view before it.
+// ChunksCopied returns how many chunks the call that made this view had to copy or make; the others are shared with the
+// previous view.
 func (v *View) ChunksCopied() int { return v.copied }
 
-// ChunkCount is the number of chunks.
+// ChunkCount returns the number of chunks.
 func (v *View) ChunkCount() int { return len(v.Chunks) }
 
-// Pool finds a node pool, or nil.
+// Pool returns a node pool, or nil.
 func (v *View) Pool(name structs.PoolName) *structs.NodePool { return v.Pools[name] }
 
-// Node finds a node, or nil.
+// Node returns a node, or nil.
 func (v *View) Node(id structs.NodeID) *structs.Node {
 	c, i, ok := v.Locate(id)
 	if !ok {
@@ -265,7 +265,7 @@ func (v *View) Node(id structs.NodeID) *structs.Node {
 	return v.Chunks[c].Nodes[i]
 }
 
-// Usage is what is held on a node and what the node offers in total; ok is false for an unknown node.
+// Usage returns what is used on a node and what it offers in total; ok is false for an unknown node.
 func (v *View) Usage(id structs.NodeID) (used, total structs.Vector, ok bool) {
 	c, i, ok := v.Locate(id)
 	if !ok {
@@ -274,7 +274,7 @@ func (v *View) Usage(id structs.NodeID) (used, total structs.Vector, ok bool) {
 	return v.Chunks[c].Used[i], v.Chunks[c].Total[i], true
 }
 
-// EachNode calls f for every node in the order of ids, until f returns false.
+// EachNode calls f for every node in ID order, until f returns false.
 func (v *View) EachNode(f func(n *structs.Node) bool) {
 	for _, c := range v.Chunks {
 		for _, n := range c.Nodes {
@@ -285,7 +285,7 @@ func (v *View) EachNode(f func(n *structs.Node) bool) {
 	}
 }
 
-// Locate finds the chunk and the place in it of a node, or where it would have to be inserted.
+// Locate finds the chunk of a node and its place in it, or where it would have to be inserted.
 func (v *View) Locate(id structs.NodeID) (c, i int, found bool) {
 	c = sort.Search(len(v.Chunks), func(k int) bool {
 		ids := v.Chunks[k].IDs
@@ -302,7 +302,7 @@ func (v *View) Locate(id structs.NodeID) (c, i int, found bool) {
 	return c, i, found
 }
 
-// Row gives the row number of a node, or -1.
+// Row returns the row number of a node, or -1.
 func (v *View) Row(id structs.NodeID) int {
 	c, i, ok := v.Locate(id)
 	if !ok {
@@ -311,7 +311,7 @@ func (v *View) Row(id structs.NodeID) int {
 	return v.Starts[c] + i
 }
 
-// At gives the chunk of a row and the place in it.
+// At returns the chunk of a row and the place in it.
 func (v *View) At(row int) (*Chunk, int) {
 	k := sort.Search(len(v.Starts), func(k int) bool { return v.Starts[k] > row }) - 1
 	return v.Chunks[k], row - v.Starts[k]
@@ -378,7 +378,7 @@ func ClassHash(n *structs.Node) [16]byte {
 	return [16]byte(sum[:16])
 }
 
-// SortedKeys gives the keys of a map in order.
+// SortedKeys returns the keys of a map in order.
 func SortedKeys[K ~string, V any](m map[K]V) []K {
 	if len(m) == 0 {
 		return nil
@@ -391,8 +391,8 @@ func SortedKeys[K ~string, V any](m map[K]V) []K {
 	return keys
 }
 
-// AppendCanonical appends bytes that are equal for equal pictures, however they came about (rebuilt or advanced). The
-// chunking and the counters do not enter.
+// AppendCanonical appends bytes that are equal for equal views, whether they were rebuilt or advanced. They do not
+// depend on the chunking or the counters.
 func (v *View) AppendCanonical(b []byte) []byte {
 	num := func(n int64) { b = binary.AppendVarint(b, n) }
 	vec := func(x structs.Vector) { num(x.CPU); num(x.Cores); num(x.MemoryMiB); num(x.DiskMiB) }
@@ -476,7 +476,7 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	return b
 }
 
-// RowAfter is the row at which ties start when the last node used was id; the node itself comes first.
+// RowAfter returns the row at which ties start when the last node used was id: the row of that node.
 func (v *View) RowAfter(id structs.NodeID) int {
 	if id.IsZero() || v.Rows == 0 {
 		return 0
@@ -488,8 +488,8 @@ func (v *View) RowAfter(id structs.NodeID) int {
 	return 0
 }
 
-// EachHeld calls f for everything held, by node and id: when it is expected to end as seen at now (0: never), and what
-// it holds.
+// EachHeld calls f for every allocation, by node and ID, with its node, its expected end as seen at now (0: never) and
+// what it holds.
 func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
 	for _, c := range v.Chunks {
 		for i, n := range c.Nodes {
@@ -504,16 +504,16 @@ func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need struct
 	}
 }
 
-// IsGPU reports whether a group of devices is whole GPUs.
+// IsGPU reports whether a device group consists of whole GPUs.
 func IsGPU(g *structs.DeviceGroup) bool { return g.Type == "gpu" && g.MIGProfile() == "" }
 
-// HasGPUs reports whether a node has GPUs that are given whole or in shares.
+// HasGPUs reports whether a node has GPUs that can be allocated whole or in shares.
 func HasGPUs(n *structs.Node) bool {
 	return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return IsGPU(&g) })
 }
 
-// EachAllocation calls f with what each allocation that the view knows holds, in the order of nodes and ids, until f returns
-// false. The records are made for the caller, and hold no more than decisions see.
+// EachAllocation calls f with each allocation of the view, by node and ID, until f returns false. The records are made
+// for the caller and contain only what decisions use.
 func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	for _, c := range v.Chunks {
 		for i, h := range c.Hold {
@@ -526,7 +526,7 @@ func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	}
 }
 
-// MayShy is MayShrink for what keeps others away.
+// MayShy reports whether an allocation on the nodes of a chunk keeps others away. It is computed once, like mayShrink.
 func (c *Chunk) MayShy() bool {
 	x := c.shies.Load()
 	if x == 0 {

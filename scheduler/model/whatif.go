@@ -2,18 +2,18 @@ package model
 
 import "github.com/muster-sched/muster/structs"
 
-// WhatIf is the picture a pass works on: the view, what is in flight, and what the pass has proposed so far. It can be
-// rolled back to any mark.
+// WhatIf is the cluster as a pass sees it: the view, what is in flight, and what the pass has proposed so far. It can
+// be rolled back to any mark.
 type WhatIf struct {
 	View    *View
-	Touched []int32 // per row: 1 + place in states; 0: as the view says
+	Touched []int32 // per row: 1 + place in States; 0: as in the view
 	States  []Occupancy
 	undo    []undone
-	Stamp   int // names the state, so that what was concluded from a state is not used for another
-	changes int // counts what was set
+	Stamp   int // identifies the state, so that a conclusion from one state is not used for another
+	changes int // number of changes so far
 	levels  map[string]*Level
-	Shy     bool // something set here may keep others away
-	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
+	Shy     bool // some row that was set may keep others away
+	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not known yet
 	Scratch *scratch
 	Power   *powerUse // nil: no pool has a budget
 }
@@ -25,7 +25,7 @@ type undone struct {
 	stamp int  // of the state before
 }
 
-// Open makes the picture of a view, with what is in flight. close ends it.
+// Open fills the what-if from a view and what is in flight. Close ends it.
 func (w *WhatIf) Open(v *View, f Overlay) {
 	w.View, w.Scratch = v, scratches.Get().(*scratch)
 	w.Touched = w.Column()
@@ -39,7 +39,7 @@ func (w *WhatIf) Open(v *View, f Overlay) {
 	w.undo = w.undo[:0]
 }
 
-// Close leaves the memory of the picture to others.
+// Close releases the memory of the what-if for reuse.
 func (w *WhatIf) Close() {
 	if w.Scratch != nil {
 		w.Scratch.Keep(w.Touched)
@@ -49,7 +49,7 @@ func (w *WhatIf) Close() {
 	}
 }
 
-// Get is what is held on a row.
+// Get returns what is held on a row.
 func (w *WhatIf) Get(row int) Occupancy {
 	if t := w.Touched[row]; t != 0 {
 		return w.States[t-1]
@@ -76,20 +76,20 @@ func (w *WhatIf) Set(row int, o Occupancy) {
 	w.undo = append(w.undo, undone{row: int32(row), fresh: true, stamp: old})
 }
 
-// Begin is set for a row that is not touched yet, before anything is tried: it cannot be rolled back.
+// Begin sets a row that was not touched yet, before anything is tried. It cannot be rolled back.
 func (w *WhatIf) Begin(row int, o Occupancy) {
 	w.Shy = w.Shy || o.Hold != nil && o.Hold.Shy > 0
 	w.States = append(w.States, o)
 	w.Touched[row] = int32(len(w.States))
 }
 
-// Touch gives the state another name, because what surrounds it changed.
+// Touch gives the state a new stamp, because something outside it changed.
 func (w *WhatIf) Touch() {
 	w.changes++
 	w.Stamp = w.changes
 }
 
-// Touches reports whether any of some rows differ from the view.
+// Touches reports whether any of the given rows differs from the view.
 func (w *WhatIf) Touches(first, rows int) bool {
 	if len(w.States) == 0 {
 		return false
@@ -102,13 +102,13 @@ func (w *WhatIf) Touches(first, rows int) bool {
 	return false
 }
 
-// Accept makes what was set so far final: rolling back ends there.
+// Accept makes all changes so far final: they cannot be rolled back any more.
 func (w *WhatIf) Accept() { w.undo = w.undo[:0] }
 
-// Mark names the present state for Rollback.
+// Mark returns the current state for Rollback.
 func (w *WhatIf) Mark() int { return len(w.undo) }
 
-// Rollback takes back everything set after the mark.
+// Rollback undoes everything set after the mark.
 func (w *WhatIf) Rollback(mark int) {
 	for len(w.undo) > mark {
 		u := w.undo[len(w.undo)-1]
@@ -149,7 +149,7 @@ func (w *WhatIf) AnyGPUs() bool {
 	return w.gpus > 0
 }
 
-// AnyShy reports whether anything held keeps others away.
+// AnyShy reports whether any allocation keeps others away.
 func (w *WhatIf) AnyShy() bool {
 	if w.Shy {
 		return true
@@ -162,10 +162,10 @@ func (w *WhatIf) AnyShy() bool {
 	return false
 }
 
-// powerUse are how many watts are used of the pools with a budget.
+// powerUse is how many watts are used, for each pool with a budget.
 type powerUse struct{ Used map[structs.PoolName]int64 }
 
-// CountPower begins to count.
+// CountPower starts to count power.
 func (w *WhatIf) CountPower() {
 	w.Power = &powerUse{Used: map[structs.PoolName]int64{}}
 	for r := range w.Touched {
@@ -176,7 +176,7 @@ func (w *WhatIf) CountPower() {
 	}
 }
 
-// moved books that what is held on a row changes.
+// moved counts a change of what is held on a row.
 func (p *powerUse) moved(w *WhatIf, row int, from, to Occupancy) {
 	if p == nil {
 		return

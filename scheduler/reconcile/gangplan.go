@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Roster gives the roster of a group, or nil.
+// roster gives the roster of a group, or nil.
 func (r *reconciler) roster(group string) *structs.Roster {
 	for _, ro := range r.rosters {
 		if ro.Group == group {
@@ -18,7 +18,7 @@ func (r *reconciler) roster(group string) *structs.Roster {
 	return nil
 }
 
-// Gang reconciles a group whose allocations start together or not at all.
+// gang reconciles a group whose allocations start together or not at all.
 func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 	tg := g.Tg
 	m := gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
@@ -176,7 +176,7 @@ func (m *gangState) look(a *structs.Allocation) {
 	}
 }
 
-// Add takes an allocation as a live member; of two with one name the older one.
+// add takes an allocation as a live member; of two with one name the older one.
 func (m *gangState) add(a *structs.Allocation) {
 	if m.taken[a.NameIndex] {
 		m.g.Stops = append(m.g.Stops, StopOf(a, descDuplicate))
@@ -368,7 +368,7 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 	}
 }
 
-// Avoid lists the nodes where members failed.
+// avoid lists the nodes where members failed.
 func (m *gangState) avoid() []structs.NodeID {
 	if m.roster == nil {
 		return nil
@@ -376,7 +376,7 @@ func (m *gangState) avoid() []structs.NodeID {
 	return slices.Clone(m.roster.AvoidNodes)
 }
 
-// Want asks for a member under a name index.
+// want asks for a member under a name index.
 func (m *gangState) want(index int) Want {
 	w := Want{Index: index, Avoid: m.avoid(), gang: m.again}
 	if prev := m.latest[index]; prev != nil {

@@ -368,7 +368,7 @@ func (r *reconciler) lost(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	return slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a, Stop: &st, StopAnyway: true, Prefer: r.sticky(g.Tg, a)}}, true
 }
 
-// Away handles an allocation whose node is out of touch.
+// away handles an allocation whose node is out of touch.
 func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	after := lostAfter(g.Tg)
 	if after <= 0 || a.Client == structs.ClientPending {
@@ -576,7 +576,7 @@ func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 	return out
 }
 
-// Keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
+// keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
 // reconcile strategy, else whatever is closest to running.
 func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 	if len(same) == 1 {

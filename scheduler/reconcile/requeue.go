@@ -197,7 +197,7 @@ func gpuError(a *structs.Allocation) bool {
 	return false
 }
 
-// Restart fills in what a placement knows of the work that it goes on with.
+// restart fills in what a placement knows of the work that it goes on with.
 func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
 	prev := w.Prev
 	if r.job == nil {

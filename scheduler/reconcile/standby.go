@@ -37,7 +37,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	}
 }
 
-// GiveBack stops the standbys of a gang that does not run and is not about to.
+// giveBack stops the standbys of a gang that does not run and is not about to.
 func (m *gangState) giveBack() {
 	m.g.Standby = m.standbys
 	m.g.GiveBack()

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
+// devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
 func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) (total, used int64, _ match.ShortageOf) {
 	a, hold := s.Ask, o.Hold
@@ -84,7 +84,7 @@ func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) 
 	return total, min(used, total), match.ShortageOf{}
 }
 
-// PlainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
+// plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
 // 64; ok is false for a node with more.
 func (s *Search) plainDevices(hold *model.Holding, v *Verdict) (total, used int64, _ match.ShortageOf, ok bool) {
 	var busy uint64

@@ -110,7 +110,7 @@ func (s *Search) charge(v *Verdict, milli, idle, idleAfter, cpu, cpuAfter int64)
 	return sum
 }
 
-// Suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
+// suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
 func (s *Search) suits(v *Verdict) []bool {
 	if v.suits == nil {
 		v.suits = s.gpus.l.suit(v.hash, v.node)

@@ -36,7 +36,7 @@ type valued struct {
 	value int64
 }
 
-// Asked is how nodes were rated for one ask.
+// asked is how nodes were rated for one ask.
 type asked struct {
 	rows []rated
 	whys []match.ShortageOf // why it does not fit
@@ -103,7 +103,7 @@ func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	return l
 }
 
-// Ask gives what is remembered of an ask, by its key.
+// ask gives what is remembered of an ask, by its key.
 func (l *ledger) ask(key string, rows int) *asked {
 	l.used++
 	if len(l.now) < rows {

@@ -137,7 +137,7 @@ func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 	}
 }
 
-// Count adds or takes away what a node contributes.
+// count adds or takes away what a node contributes.
 func (m *marketRows) count(r *marketRow, sign int64) {
 	if r.class < 0 {
 		return

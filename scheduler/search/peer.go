@@ -73,7 +73,7 @@ func newPeers(a *match.Ask, w *Pass) *peers {
 	return p
 }
 
-// At is the place of a row; -1 where the node does not say.
+// at is the place of a row; -1 where the node does not say.
 func (r *peerCount) at(row int) int32 { return r.places.Of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
@@ -112,7 +112,7 @@ func (p *peers) refresh(a *match.Ask, w *Pass) {
 	}
 }
 
-// Count adds one allocation of another job.
+// count adds one allocation of another job.
 func (p *peers) count(a *match.Ask, w *Pass, row int, h *model.Held) {
 	j := h.Work.Job
 	for i := range p.rules {
@@ -170,7 +170,7 @@ func (p *peers) took(row int, n int64) {
 	}
 }
 
-// Refuses tells which rule about other jobs a row breaks.
+// refuses tells which rule about other jobs a row breaks.
 func (p *peers) refuses(row int) (match.Refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
@@ -208,7 +208,7 @@ func (p *peers) refusesSelf(row int) (match.Refusal, bool) {
 	return match.Refusal{}, false
 }
 
-// Micro is how much of what is liked about other jobs a row fulfils.
+// micro is how much of what is liked about other jobs a row fulfils.
 func (p *peers) micro(row int) int64 {
 	got := int64(0)
 	for i := range p.rules {

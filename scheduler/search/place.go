@@ -237,7 +237,7 @@ func (s *Search) PlaceOn(row int, id structs.AllocID, yields []structs.AllocID) 
 	return Placement{row, n, h}, true
 }
 
-// Equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
+// equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
 func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, match.ShortageOf) {
 	if base == rateShort {
 		return nil, o, s.why

@@ -40,7 +40,7 @@ func (s *Search) Rooms(l *model.Level, limit int64) []Room {
 	return out
 }
 
-// Room is how many members fit on one node by amounts and whole devices.
+// room is how many members fit on one node by amounts and whole devices.
 func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, limit int64) int64 {
 	if s.rate(c, i, row, v, o, false) < 0 {
 		return 0

@@ -134,7 +134,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	return base
 }
 
-// Close is whether the devices chosen last lie as close to each other as the group wishes.
+// close is whether the devices chosen last lie as close to each other as the group wishes.
 func (s *Search) close() int64 {
 	if s.Picker.Split {
 		return 0

@@ -77,7 +77,7 @@ func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	return int32(len(m.kinds))
 }
 
-// Ready makes room for the rows of a view, and forgets those whose nodes changed.
+// ready makes room for the rows of a view, and forgets those whose nodes changed.
 func (m *Shortfalls) ready(v *model.View) {
 	if len(m.hold) != v.Rows || len(m.rosters) != len(v.Chunks) || len(m.kinds) >= kindsMax {
 		m.hold, m.lack, m.short = make([]*model.Holding, v.Rows), make([]int32, v.Rows), make([]int64, v.Rows)
@@ -150,7 +150,7 @@ func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	return a
 }
 
-// PlainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
+// plainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
 func (s *Search) plainKey() []byte {
 	a := s.Ask
 	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {

@@ -68,7 +68,7 @@ var knobs = []knob{
 	{"cores", structs.UnitCores, []structs.Dimension{structs.DimensionCores}, func(t *structs.Task) int64 { return t.Resources.Cores }, func(t *structs.Task, v int64) { t.Resources.Cores = v }},
 }
 
-// Group tries changes of one group that was not placed.
+// group tries changes of one group that was not placed.
 func (a *adviser) group(r *structs.GroupReport) {
 	tg := a.load.Job.Group(r.Group)
 	if tg == nil {

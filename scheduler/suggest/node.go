@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Nodes tries nodes that come back, and nodes that join.
+// nodes tries nodes that come back, and nodes that join.
 func (a *adviser) nodes(rep scheduler.WorkloadReport) {
 	job := a.load.Job
 	var away, sick, kinds []*structs.Node
