@@ -12,40 +12,40 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Ask is one group of a job compiled for placement: what it needs, must have and would like.
+// Ask is one group of a job compiled for placement: what it needs, requires and prefers.
 type Ask struct {
 	Job  *structs.Job
 	Tg   *structs.Group
 	Need structs.Vector
 
-	stays bool // asked for what runs already (MayStay)
+	stays bool // for an allocation that runs already (MayStay)
 
 	drivers   []string
-	checks    []Condition // asked once per class
-	PerNode   []Condition // about something unique to a node
+	checks    []Condition // checked once per class
+	PerNode   []Condition // about an attribute unique to a node
 	volumes   []volumeAsk
-	networks  []string // host networks asked for by name
-	network   string   // mode of the network of its own that each allocation needs, or ""
-	badVolume string   // a volume nobody here can give
+	networks  []string // host networks requested by name
+	network   string   // mode of the network that each allocation gets, or ""
+	badVolume string   // a volume that no node can provide
 
-	Wishes      []wish // asked once per class
+	Wishes      []wish // checked once per class
 	WishPerNode []wish
 	WishTotal   int64 // sum of the absolute weights
 
 	Static  []structs.Port
 	dynamic []structs.Port
 	Devices []DeviceAsk // most specific first
-	GpuFit  string      // structs.GPUFitBest, ...: which GPU of a node gives a share
-	AltsMax int64       // how many alternatives beyond the first ones there are
+	GpuFit  string      // structs.GPUFitBest, ...: how shares are fitted into the GPUs of a node
+	AltsMax int64       // number of alternatives beyond the first ones
 	Shares  bool        // some alternative is for a share
 
-	Inside     string // level within a node that its devices should share; "" for islands, and no wish
-	insideOnly bool   // it is a must
+	Inside     string // level within a node that its devices should share; "" for islands, without preference
+	insideOnly bool   // Inside is required
 
-	IsSimple     bool      // see simple
-	PlainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
+	IsSimple     bool      // see Simple
+	PlainDevices bool      // one request for whole devices that only depends on the class: they can be counted the cheap way
 	Cores        []coreAsk // tasks that reserve cores
-	runs         []coreRun // of cores, by the NUMA node that each should come from
+	runs         []coreRun // the cores in sets that should each come from one NUMA node
 	NumaWish     bool      // some task prefers cores of one NUMA node
 	Spreads      []SpreadAsk
 
@@ -53,7 +53,7 @@ type Ask struct {
 	DistinctHostsGroup bool
 	Distinct           []distinctAsk
 
-	Weights structs.ScoreWeights // in place of the policy's
+	Weights structs.ScoreWeights // replace the policy's
 }
 
 type wish struct {
@@ -74,8 +74,8 @@ type coreAsk struct {
 // DeviceAsk is one device block, or the GPUs, of one task.
 type DeviceAsk struct {
 	task    string
-	Alts    []DeviceAlt // in order of preference; the first that can be had on a node is taken
-	PerNode bool        // some condition looks at device ids
+	Alts    []DeviceAlt // in order of preference; the first that a node can provide is taken
+	PerNode bool        // some condition looks at device IDs
 	tied    bool        // the task wants them on the NUMA node of its cores
 }
 
@@ -83,17 +83,17 @@ type DeviceAsk struct {
 type DeviceAlt struct {
 	name       string // "type", "vendor/type" or "vendor/type/model"
 	model      string // a word of the model's name; "" for any
-	words      string // the same of a request for devices, whose condition on the model is among the checks
+	words      string // like model, for a device request with a condition on the model
 	mig        string // profile of MIG instances; "" for whole devices
 	Count      int64
 	mem, Share int64 // MiB, or percent of the memory, of each; both 0: whole devices
 	Compute    int64 // percent of each
 	enforce    string
-	watts      int64 // power limit that is to be set on each; 0: none
+	watts      int64 // power limit to set on each; 0: none
 	checks     []Condition
 	wishes     []wish
 	WishTotal  int64
-	Obstacle   structs.Obstacle // that too few of them are free
+	Obstacle   structs.Obstacle // the obstacle if too few of them are free
 }
 
 type SpreadAsk struct {
@@ -112,10 +112,10 @@ type distinctAsk struct {
 	Job     bool // counts all groups of the job
 }
 
-// needsRDMA is what a task asks for by rdma = true.
+// needsRDMA is the constraint of a task with rdma = true.
 var needsRDMA = []structs.Constraint{{LTarget: "${attr." + structs.RDMAAttribute + "}", Operand: structs.OperandIsSet}}
 
-// needsContainerGPUs is what a container asks for with a GPU: not every engine can be given one.
+// needsContainerGPUs is the constraint of a container with a GPU: not every container engine can use one.
 var needsContainerGPUs = []structs.Constraint{{LTarget: "${attr." + structs.DockerGPUAttribute + "}", Operand: structs.OperandNotEqual, RTarget: structs.DockerGPUNone}}
 
 // CompileAsk gathers everything that decides where a group may run.
@@ -171,7 +171,7 @@ func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
 	}
 	for _, s := range slices.Concat(tg.Spreads, job.Spreads) {
 		if s.Weight == 0 || slices.ContainsFunc(a.Spreads, func(x SpreadAsk) bool { return x.Target == s.Attribute }) {
-			continue // the group's spread wins over the job's on one attribute
+			continue // the group's spread replaces the job's on the same attribute
 		}
 		a.Spreads = append(a.Spreads, SpreadAsk{Target: s.Attribute, Weight: s.Weight, Targets: s.Targets, PerNode: unique(s.Attribute)})
 	}
@@ -245,7 +245,7 @@ func compileDevice(task string, r *structs.DeviceRequest) DeviceAsk {
 	return d
 }
 
-// gpuName is what a request for GPUs means in terms of devices.
+// gpuName is the device name of a request for GPUs.
 const gpuName = "nvidia/gpu"
 
 func asksGPUs(r *structs.Resources) bool {
@@ -263,7 +263,7 @@ func compileGPU(task string, rs []structs.GPURequest) DeviceAsk {
 	return d
 }
 
-// powerRange are the conditions for GPUs whose power limit can be set to so many watts; none for 0.
+// powerRange returns the conditions for GPUs whose power limit can be set to so many watts; none for 0.
 func powerRange(watts int64) []structs.Constraint {
 	if watts == 0 {
 		return nil
@@ -294,7 +294,7 @@ func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinit
 	d.Alts = append(d.Alts, alt)
 }
 
-// narrow orders the requests of a group: what can be served by fewer devices is served first.
+// narrow ranks the requests of a group: the one that fewer devices can serve is served first.
 func (d *DeviceAsk) narrow() int {
 	n := 4 * strings.Count(d.Alts[0].name, "/")
 	if d.Alts[0].model != "" {
@@ -306,10 +306,10 @@ func (d *DeviceAsk) narrow() int {
 	return n
 }
 
-// plain reports whether the ask is for whole devices of one kind, as a device block is.
+// plain reports whether the ask is for whole devices of one kind, as in a device block.
 func (d *DeviceAsk) plain() bool { return len(d.Alts) == 1 && !d.Alts[0].Shared() }
 
-// inGPUs notes what the requests for devices have in common.
+// inGPUs records what the device requests have in common.
 func (a *Ask) inGPUs() {
 	a.PlainDevices = a.Inside == "" && len(a.Devices) == 1 && a.Devices[0].plain() && !a.Devices[0].PerNode
 	for i := range a.Devices {
@@ -330,7 +330,7 @@ func abs(n int64) int64 {
 	return n
 }
 
-// Fulfilled is the weight of a wish that came true on a node: a negative wish comes true where its condition is false.
+// fulfilled returns the weight of a wish that is met on a node. A negative wish is met where its condition is false.
 func (w *wish) Fulfilled(holds bool) int64 {
 	if holds == (w.weight > 0) {
 		return abs(w.weight)
@@ -338,8 +338,8 @@ func (w *wish) Fulfilled(holds bool) int64 {
 	return 0
 }
 
-// names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
-// group of MIG instances is meant only by its profile or its full name: who asks for a GPU does not want a slice of one.
+// names reports whether a device request's name ("type", "vendor/type" or "vendor/type/model") matches a device group.
+// MIG instances match only by profile or full name: a request for a GPU must not get a slice of one.
 func (d *DeviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {
 		return false
@@ -367,16 +367,16 @@ func (d *DeviceAlt) enforceable(g *structs.DeviceGroup) bool {
 	return ok
 }
 
-// DeviceChoice is a device group of a node that may serve a request.
+// DeviceChoice is a device group of a node that can serve a request.
 type DeviceChoice struct {
-	alt   int // into DeviceAsk.alts
+	alt   int // into DeviceAsk.Alts
 	Group int // into NodeResources.Devices
 	First int // position of its first instance
 	Count int // of its instances: equal in all nodes of a class
 	Micro int64
 }
 
-// Choices lists the groups of a node that may serve a request, by alternative, then the best liked first, then in the
+// Choices lists the device groups of a node that can serve a request: by alternative, then by preference, then in the
 // order of the node.
 func (d *DeviceAsk) Choices(n *structs.Node) []DeviceChoice {
 	var out []DeviceChoice
@@ -405,8 +405,8 @@ func (d *DeviceAsk) Choices(n *structs.Node) []DeviceChoice {
 	return out
 }
 
-// Simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
-// way: no devices, some whole ones of a kind, or a share of one.
+// Simple reports whether what the ask can get on a node depends only on the node and what is held there, with a single
+// choice: no devices, whole ones of one kind, or a share of one.
 func (a *Ask) Simple() bool {
 	if len(a.Devices) == 0 {
 		return true
@@ -440,14 +440,14 @@ func (a *Ask) GpuKey() string {
 	return string(b)
 }
 
-// PlainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
-// Packing what most groups do not have takes longer than the rest of refusing them.
+// PlainKey returns the no-fit key of a group that asks only for amounts and for GPUs without conditions; nil for other
+// groups, which need the slower full key.
 func (a *Ask) PlainKey(members int) []byte {
 	job, tg := a.Job, a.Tg
 	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
 		return nil
 	}
-	b := make([]byte, 1, 64) // begins with 0, as nothing that is packed does
+	b := make([]byte, 1, 64) // begins with 0, unlike the packed full key
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	number := func(n int64) { b = binary.AppendVarint(b, n) }
 	need := &a.Need
@@ -483,12 +483,12 @@ func (a *Ask) PlainKey(members int) []byte {
 	return b
 }
 
-// meansSelf reports whether some rule means the job itself, too.
+// meansSelf reports whether some peer rule also matches the job itself.
 func (a *Ask) meansSelf() bool {
 	return slices.ContainsFunc(model.PeersOf(a.Job, a.Tg), func(r model.PeerRule) bool { return r.Self })
 }
 
-// CountsJob reports whether allocations of the job's other groups matter to the ask.
+// CountsJob reports whether the ask depends on allocations of the job's other groups.
 func (a *Ask) CountsJob() bool {
 	return a.DistinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.Distinct, func(d distinctAsk) bool { return d.Job })
 }

@@ -115,7 +115,7 @@ func compareValues(a, b value) (int, bool) {
 	return strings.Compare(a.str, b.str), true
 }
 
-// resolveDevice gives the value of a target on a device group.
+// resolveDevice returns the value of a target on a device group.
 func resolveDevice(target string, g *structs.DeviceGroup) (v value, text string, found bool) {
 	name, ok := interpolation(target)
 	if !ok {
@@ -144,7 +144,7 @@ func resolveDevice(target string, g *structs.DeviceGroup) (v value, text string,
 	return value{}, "", false
 }
 
-// attributeText is an attribute as text operators (regexp, version, sets) see it.
+// attributeText returns an attribute as text, for text operators (regexp, version, sets).
 func attributeText(a structs.Attribute) string {
 	v := valueOf(structs.Attribute{Kind: a.Kind, Int: a.Int, Str: a.Str, Bool: a.Bool})
 	switch v.kind {

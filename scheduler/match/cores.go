@@ -8,20 +8,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// coreRun is a set of cores that should come from one NUMA node: those of one task, or of several that require it and
-// have cores in common because they run one after the other.
+// coreRun is a set of cores that should come from one NUMA node: those of one task, or of several tasks that require it
+// and share cores because they run one after the other.
 type coreRun struct {
 	at   []int // places in the allocation's list of cores
 	must bool
-	wish bool  // preferred: nodes where it can be had are better
-	tied []int // requests for devices, into ask.devices, that should lie on the same NUMA node
-	near []int // requests for devices of the same tasks: where they lie is preferred
+	wish bool  // preferred: nodes that can provide it score higher
+	tied []int // device requests, into Ask.Devices, that should get devices of the same NUMA node
+	near []int // device requests of the same tasks: the NUMA node of their devices is preferred
 }
 
 func (r *coreRun) hard() bool { return r.must || r.wish }
 
-// coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first; what is left of the
-// cores of others, when they have some in common with those, is a run, too.
+// coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first. If another task
+// shares cores with them, the rest of its cores is a run too.
 func (a *Ask) coreRuns() {
 	owner := make([]int, a.Need.Cores) // 1 + the run
 	for _, must := range [...]bool{true, false} {
@@ -63,16 +63,16 @@ func (a *Ask) coreRuns() {
 
 // coreSets is the search for a NUMA node for each run that needs one.
 type coreSets struct {
-	nodes     []model.NUMANode // their cores are the free ones
-	left      []int            // of the cores of each
+	nodes     []model.NUMANode // with their free cores
+	left      []int            // free cores left in each
 	runs      []*coreRun       // the largest first
 	taken     []int            // into nodes, by run
 	tries     int
-	short     int // how many cores more one NUMA node would have to have, at the least; 0: never too few
+	short     int // the fewest cores missing from one NUMA node; 0: never too few
 	shortfall *coreRun
 }
 
-// coreTries bounds how many ways to seat the runs are tried with the devices.
+// coreTries limits how many assignments of runs to NUMA nodes are tried with the devices.
 const coreTries = 64
 
 func newCoreSets(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSets {
@@ -90,7 +90,7 @@ func newCoreSets(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun) 
 	return s
 }
 
-// place finds nodes for the runs from k on, such that try, asked about each way to do it, is content.
+// place assigns NUMA nodes to the runs from k on, until try accepts an assignment.
 func (s *coreSets) place(k int, try func() bool) bool {
 	if k == len(s.runs) {
 		s.tries++
@@ -141,7 +141,7 @@ func order(nodes []model.NUMANode, left []int, r *coreRun) []int {
 	return out
 }
 
-// pickCores chooses the cores of an allocation, and its devices: where one depends on the other, together.
+// pickCores chooses the cores and devices of an allocation, together where one depends on the other.
 func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]DeviceChoice, h *model.Held, k *Picker) ShortageOf {
 	defer func() { k.numa = nil }() // the picker is used for other nodes, too
 	if len(a.Devices) > 0 {
@@ -187,7 +187,7 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 		if !s.place(0, try(s)) {
 			return s.refusal(a, why, largest)
 		}
-		if k.numa == nil && len(a.Devices) > 0 { // as at first: the last try was for less
+		if k.numa == nil && len(a.Devices) > 0 { // pick again without ties: the last try was for fewer devices
 			k.PickDevices(a, n, free, choices)
 		}
 	}
@@ -195,7 +195,7 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 	return ShortageOf{}
 }
 
-// tiesOf gives, by request for devices, the NUMA node that the runs' seats tie it to; nil for none.
+// tiesOf returns, by device request, the NUMA node that its devices must be on; nil if none is tied.
 func tiesOf(a *Ask, s *coreSets) []int64 {
 	var out []int64
 	for k, r := range s.runs {
@@ -213,10 +213,10 @@ func tiesOf(a *Ask, s *coreSets) []int64 {
 	return out
 }
 
-// inNUMANode is what cores, and devices tied to them, have to lie in one of.
+// inNUMANode is the detail of a refusal: the cores, and the devices tied to them, must be in one NUMA node.
 const inNUMANode = "NUMA node"
 
-// refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
+// refusal explains why no NUMA node is suitable: too few cores on each, or enough cores and too few devices.
 func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
 		by := a.Devices[0].Alts[0].Obstacle
@@ -234,8 +234,8 @@ func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 		TooSmall: s.shortfall != nil && len(s.shortfall.at) > largest}
 }
 
-// give takes cores: those of the seated runs, then those of the others, each from one NUMA node where that can be had,
-// else from as few as possible.
+// give takes the cores: first those of the assigned runs, then the others, each from one NUMA node if possible, else
+// from as few as possible.
 func (s *coreSets) give(a *Ask) []int64 {
 	out := make([]int64, a.Need.Cores)
 	take := func(i int, places []int) {
@@ -278,7 +278,7 @@ func (s *coreSets) give(a *Ask) []int64 {
 	return out
 }
 
-// Together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
+// Together returns 1,000,000 if each task that requires or prefers one NUMA node can get its cores from one, else 0.
 func (a *Ask) Together(n *structs.Node, hold *model.Holding) int64 {
 	nodes := model.NUMANodes(n)
 	if hold != nil {

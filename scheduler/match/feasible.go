@@ -16,7 +16,7 @@ type Refusal struct {
 	Asked int64 // GPU memory that one allocation asks for
 }
 
-// Refused makes the refusal of one node for a reason.
+// Refused returns the refusal of one node for a reason.
 func Refused(code structs.ReasonCode, by structs.Obstacle, cure structs.EventKind) Refusal {
 	return Refusal{Refusal: structs.Refusal{Code: code, Obstacle: by, CuredBy: cure}}
 }
@@ -31,7 +31,7 @@ func InDatacenter(j *structs.Job, n *structs.Node) bool {
 	return len(j.Datacenters) == 0 || slices.ContainsFunc(j.Datacenters, func(p string) bool { return p == n.Datacenter || glob(p, n.Datacenter) })
 }
 
-// Refuses tells whether what nodes of a class have in common rules the ask out.
+// Refuses returns a refusal if a property that all nodes of a class share rules the ask out.
 func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 	for _, d := range a.drivers {
 		info, known := n.Drivers[d]
@@ -72,12 +72,12 @@ func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 	return Refusal{}, false
 }
 
-// Cannot is the refusal of nodes that do not meet a condition of the job.
+// Cannot returns the refusal of nodes that do not meet a condition of the job.
 func Cannot(what structs.Dimension, subject, detail string, cure structs.EventKind) Refusal {
 	return Refused(structs.ReasonConstraint, structs.Obstacle{Dimension: what, Subject: subject, Detail: detail}, cure)
 }
 
-// missingNetwork reports whether allocations cannot have a network of that mode on a node, and why, where the node says so.
+// missingNetwork reports whether a node cannot provide a network of that mode, and why, if the node says so.
 func missingNetwork(n *structs.Node, mode string) (why string, bad bool) {
 	attribute := structs.BridgeAttribute
 	switch mode {
@@ -92,17 +92,18 @@ func missingNetwork(n *structs.Node, mode string) (why string, bad bool) {
 	return n.Attributes[attribute+structs.LacksSuffix], true
 }
 
-// feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.
+// feasibleOn reports whether a node satisfies everything but amounts; for callers that look at a single node.
 func (a *Ask) feasibleOn(n *structs.Node) bool { return a.Suits(n) && a.SuitsNode(n) }
 
-// MayStay is feasibleOn for what runs there already. Taints keep new work off; what no-execute moves, the servers tell to.
+// MayStay is feasibleOn for an allocation that runs on the node already. Only new work is kept off by taints; a
+// no-execute taint moves running work by another path.
 func (a *Ask) MayStay(n *structs.Node) bool {
 	b := *a
 	b.stays = true
 	return b.feasibleOn(n)
 }
 
-// Suits is the part of feasibleOn that nodes of a class share.
+// Suits is the part of feasibleOn that depends only on the node's class.
 func (a *Ask) Suits(n *structs.Node) bool {
 	if !InPool(a.Job, n) || !InDatacenter(a.Job, n) {
 		return false
@@ -133,8 +134,8 @@ func (a *Ask) SuitsNode(n *structs.Node) bool {
 	return true
 }
 
-// NetworkByAlias is the position of a node's network by host_network name, or -1. "" and "default" are the first one
-// when none is called so.
+// NetworkByAlias returns the position of a node's network by host_network name, or -1. If no network has that name, ""
+// and "default" stand for the first one.
 func NetworkByAlias(n *structs.Node, alias string) int {
 	if alias == "" {
 		alias = "default"
@@ -150,7 +151,7 @@ func NetworkByAlias(n *structs.Node, alias string) int {
 	return -1
 }
 
-// NetworkIP is the address of one of a node's networks.
+// NetworkIP returns the address of one of a node's networks.
 func NetworkIP(n *structs.Node, at int) string {
 	if at < len(n.Resources.Networks) {
 		return n.Resources.Networks[at].IP
@@ -158,8 +159,8 @@ func NetworkIP(n *structs.Node, at int) string {
 	return ""
 }
 
-// Equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
-// allocations in yields hold (the placement will wait for those).
+// Equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o or held by an
+// allocation in yields; the placement will wait for those.
 func (a *Ask) Equip(n *structs.Node, o model.Occupancy, choices [][]DeviceChoice, id structs.AllocID, yields []structs.AllocID,
 	k *Picker) (*model.Held, ShortageOf) {
 	h := &model.Held{ID: id, Need: a.Need, Work: model.HeldWork{Job: a.Job, Group: a.Tg.Name}}
@@ -192,15 +193,15 @@ func (a *Ask) Equip(n *structs.Node, o model.Occupancy, choices [][]DeviceChoice
 	return h, ShortageOf{}
 }
 
-// ShortageOf is a shortage with what exactly is short. Every node that is rated returns one, so it is small: the obstacle
-// is behind a pointer.
+// ShortageOf is a shortage and its obstacle. Every node that is rated returns one, so it is small: the obstacle is
+// behind a pointer.
 type ShortageOf struct {
 	model.Shortage
-	By        *structs.Obstacle // nil: the resource as a whole; shared by many nodes, and never changed
+	By        *structs.Obstacle // nil: the resource as a whole; shared by many nodes and never changed
 	Largest   int64             // of GPU memory or compute: the most that is free on one GPU
 	Free      int64             // GPU memory free on all GPUs that are too full, MiB
 	Asked     int64             // GPU memory asked for in all, MiB
-	Reserved  bool              // it is free, but promised to others
+	Reserved  bool              // it is free, but reserved for another job
 	Unhealthy bool              // there would be enough if all devices were healthy
 	TooSmall  bool              // no device of the node is large enough, even unused
 	Apart     bool              // there are enough, but not close enough to each other
@@ -218,7 +219,7 @@ func (x *ShortageOf) Same(y *ShortageOf) bool {
 	return *x == z && x.SameBy(y)
 }
 
-// PortTakenBy is the obstacle of a port that is not free.
+// PortTakenBy returns the obstacle of a port that is not free.
 func PortTakenBy(port int) *structs.Obstacle {
 	return &structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
 }
@@ -248,7 +249,8 @@ func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) Sho
 	if lo <= 0 || hi < lo || hi > 65535 {
 		lo, hi = structs.DynamicPortMin, structs.DynamicPortMax
 	}
-	// Where the search starts depends on the allocation's id, so that a port just left is not taken again at once.
+	// The search starts at a place derived from the allocation's ID, so that a port that was just released is not taken
+	// again at once.
 	at := 0
 	for _, b := range h.ID[10:16] {
 		at = (at<<8 | int(b)) & 0xffffffff
@@ -275,8 +277,8 @@ func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) Sho
 	return ShortageOf{}
 }
 
-// pickIsland chooses count of the open instances of a group, of one island if one has enough: the smallest such island.
-// most is how many of one island there are, at most count; what has no island counts as one of its own.
+// pickIsland chooses count of the open instances of a group: from the smallest island that has enough, else from
+// several. most is the largest number from one island, at most count; an instance without island counts as an island.
 func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (out []int, most int64) {
 	bestSize, best := 0, ""
 	most = int64(min(1, count))
@@ -304,7 +306,7 @@ func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (o
 	return out, most
 }
 
-// fellows adds the devices of a node that members of the ask's own gang share.
+// fellows adds the devices of a node that other members of the ask's gang share.
 func (a *Ask) fellows(n *structs.Node, hold *model.Holding, to model.Bitset) model.Bitset {
 	for h := range hold.All() {
 		if h.Rare == nil || !h.Work.Of(a.Job, a.Tg.Name) {
@@ -330,8 +332,8 @@ func (t *Refusal) Add(short, largest, free, asked int64) {
 	t.Largest, t.Free, t.Asked = max(t.Largest, largest), t.Free+free, max(t.Asked, asked)
 }
 
-// Unlimitable is the obstacle on a node that has the GPUs of a request, but none whose power limit can be set as it wants; the zero
-// value otherwise.
+// Unlimitable returns the obstacle of a node that has the requested GPUs but none whose power limit can be set as
+// requested; the zero value otherwise.
 func (d *DeviceAsk) Unlimitable(n *structs.Node) structs.Obstacle {
 	for i := range d.Alts {
 		alt := &d.Alts[i]
@@ -354,7 +356,7 @@ func (d *DeviceAsk) Unlimitable(n *structs.Node) structs.Obstacle {
 	return structs.Obstacle{}
 }
 
-// islandOf names the part of a node, at a level within it, that a device belongs to; "" when it is not known.
+// islandOf names the island, or other part of a node at the given level, that a device belongs to; "" when unknown.
 func islandOf(in *structs.DeviceInstance, level string) string {
 	if level == model.InsideNUMA {
 		if in.NUMANode < 0 {
@@ -365,7 +367,7 @@ func islandOf(in *structs.DeviceInstance, level string) string {
 	return in.Island
 }
 
-// ReservedFor makes of a shortage that what is short is there, and reserved.
+// ReservedFor changes the shortage to say that the resource is free but reserved for job k.
 func (x *ShortageOf) ReservedFor(k structs.JobKey) {
 	by := structs.Obstacle{Dimension: x.Dim}
 	if x.By != nil {

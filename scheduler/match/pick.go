@@ -7,35 +7,35 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Picker chooses devices for one ask on one node. It is kept between nodes so that rating many of them does not
+// Picker chooses devices for one ask on one node. It is reused between nodes, so that rating many of them does not
 // allocate.
 type Picker struct {
 	Picks []Pick
 	mine  []model.Share // what this allocation takes so far
-	Rank  int64         // how far from the alternatives liked best: 0 when each task got its first one
+	Rank  int64         // distance from the preferred alternatives: 0 when each task got its first one
 	Full  int64         // how full the shared devices are after the placement, millionths, averaged
-	By    GPUChooser    // who chooses the GPUs of shares; nil: ask.GpuFit
+	By    GPUChooser    // chooses the GPUs of shares; nil: Ask.GpuFit does
 	Parts int64         // how many shared devices were picked
-	taken model.Bitset  // devices that a member of the same gang shares: nobody of it may have them too
+	taken model.Bitset  // devices that another member of the gang shares: not available to this one
 	Split bool          // some request got devices of several islands
-	numa  []int64       // by request, the NUMA node that its devices must lie on, or AnyNUMA; nil: none must. See ask.pickCores
+	numa  []int64       // by request, the NUMA node that its devices must be on, or AnyNUMA; nil: no limits. See Ask.pickCores
 }
 
-// GPUChooser rates the GPUs of a node, each beside what is picked already: the highest is taken, of equals the first.
+// GPUChooser rates the GPUs of a node, given what is picked already. The highest is taken; of equals, the first.
 type GPUChooser interface{ Rate(p Pick) int64 }
 
 // Pick is one device chosen.
 type Pick struct {
-	ask          int // into ask.devices
-	alt          int // into DeviceAsk.alts
+	ask          int // into Ask.Devices
+	alt          int // into DeviceAsk.Alts
 	Group, Index int // into NodeResources.Devices and Instances
 	Pos          int
 	Mem, Compute int64 // 0, 0: the whole device
 }
 
-// PickDevices gives every request devices of one group: the first alternative that can be had, of the group liked best.
-// Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
-// larger ones stay whole.
+// PickDevices gives every request devices of one group: of the first alternative that the node can provide, in order of
+// preference. It takes instances that share a fast link together if an island has enough: the smallest such island, so
+// that larger ones stay whole.
 func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choices [][]DeviceChoice) ShortageOf {
 	k.Picks, k.mine, k.Rank, k.Full, k.Parts, k.Split = k.Picks[:0], k.mine[:0], 0, 0, 0, false
 	if k.taken = k.taken[:0]; a.Tg.Gang != nil && a.Shares {
@@ -64,7 +64,7 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 				break
 			}
 			curable = curable || !x.TooSmall
-			if c.alt == list[0].alt { // what is missing is told of the alternative liked best
+			if c.alt == list[0].alt { // the shortage of the preferred alternative is reported
 				why = nearer(why, x)
 			}
 		}
@@ -82,7 +82,7 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 	return ShortageOf{}
 }
 
-// nearer keeps the smaller shortage of two groups of a node.
+// nearer returns the smaller shortage of two groups of a node.
 func nearer(a, b ShortageOf) ShortageOf {
 	if a.Dim == structs.DimensionNone || b.Dim == a.Dim && b.Short < a.Short {
 		b.Unhealthy = b.Unhealthy || a.Unhealthy
@@ -94,7 +94,7 @@ func nearer(a, b ShortageOf) ShortageOf {
 	return a
 }
 
-// Busy is what others and this allocation itself take of a device.
+// Busy returns what others and this allocation itself take of a device.
 func (k *Picker) Busy(free *model.Holding, pos int) model.Share {
 	s := free.Taken(pos)
 	if i, found := model.FindShare(k.mine, pos); found {
@@ -104,7 +104,7 @@ func (k *Picker) Busy(free *model.Holding, pos int) model.Share {
 	return s
 }
 
-// whole picks devices that nobody else may have.
+// whole picks devices that are not used at all.
 func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
 	g := &n.Resources.Devices[c.Group]
 	alt := &a.Devices[i].Alts[c.alt]
@@ -145,7 +145,7 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 	return ShortageOf{}
 }
 
-// afar reports whether a device does not lie on the NUMA node that those of a request must be of.
+// afar reports whether a device is not on the NUMA node that the devices of a request must be on.
 func (k *Picker) afar(i int, in *structs.DeviceInstance) bool {
 	return k.numa != nil && k.numa[i] != model.AnyNUMA && k.numa[i] != in.NUMANode
 }
@@ -162,7 +162,7 @@ var (
 	emptyMemoryShort = &structs.Obstacle{Dimension: structs.DimensionEmptyGPUMemory}
 )
 
-// shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
+// shared picks shares of Count different devices, by the chooser or by the rule for fitting within a node.
 func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
 	g := &n.Resources.Devices[c.Group]
 	alt := &a.Devices[i].Alts[c.alt]
@@ -187,7 +187,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		left := capacity - s.Mem - p.Mem
 		return p, left, left >= 0 && s.Compute+p.Compute <= structs.GPUComputeMax
 	}
-	asked := false // leastShort says something
+	asked := false // leastShort is set
 	for j := range g.Instances {
 		in := &g.Instances[j]
 		if k.afar(i, in) {
@@ -217,7 +217,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	if have < alt.Count {
 		x := ShortageOf{By: memoryShort, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
 		switch {
-		case have > 0 || !asked: // some GPUs have room, too few do
+		case have > 0 || !asked: // some GPUs have room, but too few
 			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, &alt.Obstacle
 			x.Largest, x.Free, x.Asked = 0, 0, 0
 		case leastShort <= 0:
@@ -263,7 +263,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	return ShortageOf{}
 }
 
-// largestGPU is the most that a GPU of a group could give if nobody used it.
+// largestGPU returns how much memory an unused GPU of a group could give at most.
 func largestGPU(g *structs.DeviceGroup, reserve int64) int64 {
 	size := int64(0)
 	for j := range g.Instances {
@@ -281,7 +281,7 @@ func contains(ps []Pick, pos int) bool {
 	return false
 }
 
-// grants are the picks as they are given to an allocation.
+// grants returns the picks as grants of an allocation.
 func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 	out := make([]structs.Grant, len(k.Picks))
 	for i, p := range k.Picks {
@@ -297,7 +297,7 @@ func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 	return out
 }
 
-// obstacle is that too few of what an alternative asks for are free.
+// obstacle returns the obstacle if too few of what an alternative asks for are free.
 func (d *DeviceAlt) obstacle() structs.Obstacle {
 	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
 	if d.mig == "" && structs.IsGPUDevice(d.name) {
@@ -306,7 +306,7 @@ func (d *DeviceAlt) obstacle() structs.Obstacle {
 	return out
 }
 
-// Missing is the obstacle on nodes that have nothing of what an alternative asks for.
+// Missing returns the obstacle of nodes that have none of what an alternative asks for.
 func (d *DeviceAlt) Missing() structs.Obstacle {
 	if d.mig != "" {
 		return structs.Obstacle{Dimension: structs.DimensionMissingMIG, Subject: d.mig}
@@ -336,10 +336,10 @@ func (d *DeviceAlt) kind() string {
 	return d.name
 }
 
-// Shared reports whether a share of a device is asked for, not the whole.
+// Shared reports whether shares of devices are requested, not whole ones.
 func (d *DeviceAlt) Shared() bool { return d.mem > 0 || d.Share > 0 }
 
-// MemoryOn is what is asked of a GPU with so much memory, in MiB.
+// MemoryOn returns how much is requested of a GPU with so much memory, in MiB.
 func (d *DeviceAlt) MemoryOn(capacity int64) int64 {
 	r := structs.GPURequest{MemoryMiB: d.mem, Share: d.Share}
 	return r.MemoryOn(max(capacity, 0))

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Resolve gives the value of a constraint's target on a node: an interpolation like "${attr.kernel.name}", or a plain
-// text, which stands for itself. found is false when the node has no such attribute.
+// Resolve returns the value of a constraint's target on a node: of an interpolation like "${attr.kernel.name}", or
+// plain text as it is. found is false when the node has no such attribute.
 func Resolve(target string, n *structs.Node) (value string, found bool) {
 	name, ok := interpolation(target)
 	if !ok {
@@ -54,7 +54,7 @@ func Resolve(target string, n *structs.Node) (value string, found bool) {
 	return "", false
 }
 
-// interpolation gives x of "${x}".
+// interpolation returns x of "${x}".
 func interpolation(target string) (string, bool) {
 	if strings.HasPrefix(target, "${") && strings.HasSuffix(target, "}") {
 		return strings.TrimSpace(target[2 : len(target)-1]), true
@@ -82,16 +82,16 @@ func compileCondition(l, r, op string) Condition {
 	c := Condition{L: l, R: r, Op: op}
 	if op == structs.OperandRegexp {
 		if _, isVar := interpolation(r); !isVar {
-			c.re, _ = regexp.Compile(r) // one that does not compile matches nothing; registration refuses it
+			c.re, _ = regexp.Compile(r) // a pattern that does not compile matches nothing; registration refuses it
 		}
 	}
 	return c
 }
 
-// unique reports whether the condition must be asked per node.
+// unique reports whether the condition must be checked per node.
 func (c *Condition) unique() bool { return unique(c.L) || unique(c.R) }
 
-// Refusal is that of nodes on which the condition does not hold.
+// Refusal returns the refusal of nodes that do not meet the condition.
 func (c *Condition) Refusal(cure structs.EventKind) Refusal {
 	return Cannot(structs.DimensionConstraint, c.String(), "", cure)
 }
@@ -126,7 +126,7 @@ func (c *Condition) compare(l string, lok bool, r string, rok bool) bool {
 	case structs.OperandIsNotSet:
 		return !lok
 	case structs.OperandDistinctHosts, structs.OperandDistinctProperty:
-		return true // counted elsewhere, over allocations
+		return true // checked elsewhere, over allocations
 	}
 	if !lok || !rok {
 		return false
@@ -159,7 +159,7 @@ func (c *Condition) compare(l string, lok bool, r string, rok bool) bool {
 		have := splitSet(l)
 		return slices.ContainsFunc(splitSet(r), func(w string) bool { return slices.Contains(have, w) })
 	}
-	return false // an operator that registration does not let through
+	return false // an unknown operator, which registration refuses
 }
 
 func splitSet(s string) []string {
@@ -183,7 +183,7 @@ func orderHolds(op string, c int) bool {
 	}
 }
 
-// compareOrdered compares as whole numbers, else as decimal numbers, else as text. Decimals are compared exactly.
+// compareOrdered compares as whole numbers, else as decimal numbers, else as text. The comparison of decimals is exact.
 func compareOrdered(l, r string) int {
 	if a, err := strconv.ParseInt(l, 10, 64); err == nil {
 		if b, err := strconv.ParseInt(r, 10, 64); err == nil {

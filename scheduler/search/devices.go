@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
+// devices counts the instances that can serve the ask and checks that enough are free. If the ask is for shares, it
 // counts MiB of GPU memory instead.
 func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) (total, used int64, _ match.ShortageOf) {
 	a, hold := s.Ask, o.Hold
@@ -84,8 +84,8 @@ func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) 
 	return total, min(used, total), match.ShortageOf{}
 }
 
-// plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
-// 64; ok is false for a node with more.
+// plainDevices is devices for one request for whole devices on a node where all are healthy. It counts in words of 64
+// bits; ok is false for a node with more than 64 devices.
 func (s *Search) plainDevices(hold *model.Holding, v *Verdict) (total, used int64, _ match.ShortageOf, ok bool) {
 	var busy uint64
 	if hold != nil && len(hold.Devs) > 0 {
@@ -108,7 +108,7 @@ func (s *Search) plainDevices(hold *model.Holding, v *Verdict) (total, used int6
 	return total, min(used+alt.Count, total), match.ShortageOf{}, true
 }
 
-// gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
+// gpuMemory returns how much memory the GPUs that can serve the ask have, and how much of it is in use after the picks.
 func (s *Search) gpuMemory(n *structs.Node, free *model.Holding, v *Verdict) (total, used int64) {
 	var seen model.Bitset
 	reserve := n.GPUReserveMiB()
@@ -135,7 +135,7 @@ func (s *Search) gpuMemory(n *structs.Node, free *model.Holding, v *Verdict) (to
 	return total, used
 }
 
-// PowerShort is how many watts are missing for what would be held on a row; 0 or less: none.
+// PowerShort returns how many watts the pool's budget lacks for what would be held on a row; 0 or less: none.
 func (s *Search) PowerShort(row int, n *structs.Node, after model.Occupancy) int64 {
 	if s.w.Power == nil || n.PowerBudgetW == 0 {
 		return 0
@@ -147,7 +147,7 @@ func (s *Search) PowerShort(row int, n *structs.Node, after model.Occupancy) int
 	return s.w.Power.Used[n.Pool] + more - n.PowerBudgetW
 }
 
-// unpowered notes that a row has no place because of its pool's budget.
+// unpowered records that a row cannot be used because of its pool's power budget.
 func (s *Search) unpowered(v *Verdict, n *structs.Node, short int64) {
 	v.exhausted++
 	s.NoPower = true

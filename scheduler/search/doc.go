@@ -1,6 +1,8 @@
-// Package search finds the best node for each allocation of a group: one look at every node, a heap from which places are
-// taken, and the report of why others were refused. It keeps what is reserved, by whoever decides that.
+// Package search finds the best node for each allocation of a group. It looks at every node once, takes places from a
+// heap, and reports why the other nodes were refused. It keeps reserved places free; other packages decide what is
+// reserved.
 //
-// Read search.go (the state of one search), place.go (one placement), rate.go (what a node is worth), spread.go (cells with a
-// heap each), judge.go (what was refused, and why), policy.go (what policies see) and pass.go (what the searches of a pass share).
+// Read search.go (the state of one search), place.go (one placement), rate.go (the score of a node), spread.go (cells
+// with a heap each), judge.go (refusals), policy.go (what policies see) and pass.go (what the searches of a pass
+// share).
 package search

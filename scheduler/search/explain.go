@@ -9,10 +9,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// scoresKept is how many nodes a report tells the scores of: the winner and the best runners-up.
+// scoresKept is the number of nodes whose scores are reported: the winner and the best runners-up.
 const scoresKept = 5
 
-// remember notes the scores of the winner (the best candidate right now) and of the runners-up.
+// remember records the scores of the winner (the best candidate right now) and of the runners-up.
 func (s *Search) remember() {
 	type next struct {
 		cell int32
@@ -44,7 +44,7 @@ func (s *Search) remember() {
 	}
 }
 
-// score names the terms of a node's score.
+// score returns the terms of a node's score.
 func (s *Search) score(row int, x *cell) structs.NodeScore {
 	c, i := s.w.View.At(row)
 	n := c.Nodes[i]
@@ -83,7 +83,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 		term(cmp.Or(s.p.Capabilities().FitName, s.p.Name()), s.weights.Fit, s.p.Fit(u))
 	}
 	if v.shunned {
-		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "taint", Micro: 0}) // after all others
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "taint", Micro: 0}) // comes after all others
 	}
 	if s.offGPUs {
 		micro := int64(0)
@@ -118,7 +118,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	if s.Ask.NumaWish {
 		term("numa", s.weights.Affinity, s.Ask.Together(n, o.Hold))
 	}
-	if s.Ask.AltsMax > 0 { // decides before all others, and has no weight
+	if s.Ask.AltsMax > 0 { // compared before all others, and without weight
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.Ask.AltsMax - s.Picker.Rank) / s.Ask.AltsMax})
 	}
 	if s.spreadWeight > 0 {
@@ -128,7 +128,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	return out
 }
 
-// Report tells how the search went.
+// Report returns the result of the search for users.
 func (s *Search) Report(wanted, placed int64) *structs.GroupReport {
 	if !s.GaveUp || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
 		s.told = s.newReport(wanted, placed)
@@ -180,7 +180,7 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 			x.Detail, x.Count = s.otherMIG(x.Subject)
 		}
 		if x.Code == structs.ReasonResources && x.Asked > 0 && x.Free >= x.Asked && x.CuredBy == structs.EventAllocStopped {
-			x.Code = structs.ReasonFragmentation // in pieces that are too small there is enough
+			x.Code = structs.ReasonFragmentation // enough is free, but in pieces that are too small
 		}
 		r.Refusals = append(r.Refusals, x.Refusal)
 	}
@@ -200,8 +200,9 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 	return r
 }
 
-// mainReason is the one word for a group that waits: what could be cured soonest comes first. A node that has room which is
-// promised to others would do this very moment; resources come before anything that needs other nodes.
+// mainReason returns the reason code for a group that waits: the reason that could be cured soonest. A node whose free
+// capacity is reserved could be used at once, so that comes first; resources come before reasons that only another node
+// can cure.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
 	for _, code := range []structs.ReasonCode{structs.ReasonReservation, structs.ReasonPower, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonTopology, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {

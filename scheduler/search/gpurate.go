@@ -8,18 +8,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuSearch is how a scan rates nodes by a policy that looks into GPUs. What it finds is kept in the policy's ledger.
+// gpuSearch is the state of a search with a policy that looks into GPUs. Its findings are kept in the policy's ledger.
 type gpuSearch struct {
 	policy GPUPolicy
 	l      *ledger // nil until a node with GPUs is met
 	asked  *asked  // nil when the ask is not simple
 	prices Prices
-	pays   bool // something has a price now
-	wide   bool // blocks of idle GPUs have
+	pays   bool // some resource has a price now
+	wide   bool // blocks of idle GPUs have a price
 	state  struct{ before, after model.GPUState }
 }
 
-// gpuOrder is the place of a device among the healthy GPUs of a node, or -1.
+// gpuOrder returns the place of a device among the healthy GPUs of a node, or -1.
 func gpuOrder(n *structs.Node, want int) int {
 	pos, at := 0, 0
 	for i := range n.Resources.Devices {
@@ -41,7 +41,7 @@ func gpuOrder(n *structs.Node, want int) int {
 	return -1
 }
 
-// open gets what is known of the ask and, from a policy that has some, the prices of the moment.
+// openGPUs takes the ledger of the ask and the current prices, if the policy has any.
 func (s *Search) openGPUs() {
 	x := &s.gpus
 	x.l = s.w.ledger(x.policy, s.Ask)
@@ -56,8 +56,8 @@ func (s *Search) openGPUs() {
 	}
 }
 
-// rateSimple is what the policy makes of a node with GPUs for a simple ask, in millionths, or false with the shortage in
-// scan.why.
+// rateSimple returns the policy's rating of a node with GPUs for a simple ask, in millionths. It returns false, with
+// the shortage in s.why, if the ask does not fit.
 func (s *Search) rateSimple(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) (int64, bool) {
 	x := &s.gpus
 	if x.l == nil {
@@ -93,7 +93,7 @@ func (s *Search) rateSimple(c *model.Chunk, i, row int, v *Verdict, o *model.Occ
 	return best, true
 }
 
-// charge is what a placement pays by the prices of the moment.
+// charge returns what a placement pays at the current prices.
 func (s *Search) charge(v *Verdict, milli, idle, idleAfter, cpu, cpuAfter int64) int64 {
 	x := &s.gpus
 	sum := int64(0)
@@ -110,7 +110,7 @@ func (s *Search) charge(v *Verdict, milli, idle, idleAfter, cpu, cpuAfter int64)
 	return sum
 }
 
-// suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
+// suits reports for each shape of the mix whether nodes of the class have the model that it asks for.
 func (s *Search) suits(v *Verdict) []bool {
 	if v.suits == nil {
 		v.suits = s.gpus.l.suit(v.hash, v.node)
@@ -118,7 +118,7 @@ func (s *Search) suits(v *Verdict) []bool {
 	return v.suits
 }
 
-// rateRow finds out anew what a node offers to a simple ask.
+// rateRow computes what a node offers to a simple ask.
 func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) {
 	x := &s.gpus
 	n, a, rater := c.Nodes[i], s.Ask, x.l.rater
@@ -168,7 +168,7 @@ func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *mo
 	alt := &a.Devices[0].Alts[0]
 	reserve := n.GPUReserveMiB()
 	first := p.Pos - p.Index
-	at := gpuOrder(n, first) // of the first healthy one from here on
+	at := gpuOrder(n, first) // of the first healthy GPU from here on
 	if at < 0 {
 		at = s.healthyBefore(n, first)
 	}
@@ -181,7 +181,7 @@ func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *mo
 		seen++
 		free := before.Free[order]
 		if free == 0 || slices.Contains(before.Free[at:order], free) && g.Instances[j].MemoryMiB == g.Instances[0].MemoryMiB {
-			continue // like one seen already
+			continue // equal to one that was tried already
 		}
 		capacity := g.Instances[j].MemoryMiB - reserve
 		t := o.Hold.Taken(first + j)
@@ -218,19 +218,19 @@ func (s *Search) healthyBefore(n *structs.Node, pos int) int {
 	return count
 }
 
-// rateGPUs asks the policy about a node with the devices that were picked last. It serves asks that are not simple.
+// rateGPUs rates a node with the devices that were picked last. It is for asks that are not simple.
 func (s *Search) rateGPUs(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) int64 {
 	if s.gpus.l == nil {
 		s.openGPUs()
 	}
 	n := c.Nodes[i]
-	if s.Ask.PlainDevices { // rating did not pick: the first ones free are as good as any
+	if s.Ask.PlainDevices { // rating did not pick: any free ones will do
 		s.Picker.PickDevices(s.Ask, n, model.HoldingOr(o.Hold), v.Choices)
 	}
 	return s.rateState(c, i, v, o, match.Pick{Pos: -1})
 }
 
-// rateState rates a node with what the picker has chosen and, unless its position is negative, one pick more.
+// rateState rates a node with what the picker has chosen and, unless its position is negative, one more pick.
 func (s *Search) rateState(c *model.Chunk, i int, v *Verdict, o *model.Occupancy, more match.Pick) int64 {
 	x := &s.gpus
 	n := c.Nodes[i]
@@ -263,7 +263,7 @@ func (s *Search) rateState(c *model.Chunk, i int, v *Verdict, o *model.Occupancy
 	return x.l.rater.Score(was, is)
 }
 
-// choosing is the node on which a policy chooses among GPUs; s is nil where the ask's own rule does.
+// choosing is the node on which a policy chooses among GPUs; s is nil if the ask's own rule chooses.
 type choosing struct {
 	s *Search
 	c *model.Chunk
@@ -272,7 +272,7 @@ type choosing struct {
 	o model.Occupancy
 }
 
-// Choose sets who chooses the GPUs of shares on a node.
+// choose sets what chooses the GPUs of shares on a node.
 func (s *Search) Choose(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
 	s.Picker.By = nil
 	if s.Ask.Shares && (s.gpus.policy != nil || s.lots) {
@@ -281,7 +281,7 @@ func (s *Search) Choose(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
 	}
 }
 
-// Rate is the policy's opinion of giving p, beside what is picked already.
+// Rate returns the policy's rating of picking p, given what is picked already.
 func (by *choosing) Rate(p match.Pick) int64 {
 	if by.s.gpus.policy == nil {
 		return int64(draw(by.s.drawn(by.c.Nodes[by.i])^uint64(p.Pos+1)) >> 1)

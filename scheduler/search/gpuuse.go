@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuUse tells what the picks made last do to the GPUs of a node.
+// gpuUse returns how the last picks change the use of a node's GPUs.
 func (s *Search) gpuUse(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) GPUUse {
 	n := c.Nodes[i]
 	var u GPUUse
@@ -22,7 +22,7 @@ func (s *Search) gpuUse(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) G
 	if s.Ask.PlainDevices { // rating did not pick
 		s.Picker.PickDevices(s.Ask, n, model.HoldingOr(o.Hold), v.Choices)
 	}
-	class := int64(0) // shared
+	class := int64(0) // 0: shared
 	reserve := n.GPUReserveMiB()
 	for k := range s.Picker.Picks {
 		p := &s.Picker.Picks[k]
@@ -55,7 +55,7 @@ func (s *Search) gpuUse(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) G
 	return u
 }
 
-// gpuClass is how many whole GPUs an allocation has; 0 when it has shares.
+// gpuClass returns how many whole GPUs an allocation has; 0 if it has shares.
 func gpuClass(grants []structs.Grant) int64 {
 	n := int64(0)
 	for i := range grants {
@@ -67,7 +67,7 @@ func gpuClass(grants []structs.Grant) int64 {
 	return n
 }
 
-// drawn is the lot of a node in this decision.
+// drawn returns the random lot of a node in this decision.
 func (s *Search) drawn(n *structs.Node) uint64 {
 	x := s.lot
 	for k := 0; k < len(n.ID); k += 8 {
@@ -80,7 +80,7 @@ func (s *Search) drawn(n *structs.Node) uint64 {
 	return x
 }
 
-// lotOf starts the lots of a decision.
+// lotOf returns the state from which the lots of a decision are drawn.
 func lotOf(seed uint64, key structs.JobKey) uint64 {
 	x := draw(seed)
 	for _, s := range []string{key.Namespace, key.ID} {
@@ -92,7 +92,7 @@ func lotOf(seed uint64, key structs.JobKey) uint64 {
 	return x
 }
 
-// draw scatters the bits of a number (the finalizer of SplitMix64, Steele et al., OOPSLA'14).
+// draw scrambles the bits of a number (the finalizer of SplitMix64, Steele et al., OOPSLA'14).
 func draw(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

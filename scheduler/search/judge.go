@@ -10,31 +10,31 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Verdict is what a class of equal nodes means to an ask, and what the scan has counted of its nodes.
+// Verdict is what an ask can expect of a class of equal nodes, and how many of its nodes were counted for what.
 type Verdict struct {
-	Outside bool  // another pool: not even looked at
-	Far     bool  // another datacenter: counted as part of the pool only
-	Refused int   // 1 + place in ask's refusals list; 0: feasible
-	wishes  int64 // weight fulfilled by the class
+	Outside bool  // in another pool: not even counted
+	Far     bool  // in another datacenter: counted as part of the pool only
+	Refused int   // 1 + place in the refusals; 0: feasible
+	wishes  int64 // weight of the wishes that the class fulfils
 	Choices [][]match.DeviceChoice
-	spread  []int32 // per spread: value number, -1 to ask per node
-	props   []int32 // per distinct property: value number, -1 to ask per node
+	spread  []int32 // per spread: value number; -1: depends on the node
+	props   []int32 // per distinct property: value number; -1: depends on the node
 	cell    int32   // -1: depends on the node
-	suits   []bool  // see scan.suits
+	suits   []bool  // see Search.suits
 	gpus    bool    // the class has GPUs
-	shunned bool    // it has a taint that the job should rather keep away from
+	shunned bool    // it has a taint that the job prefers to avoid
 	hash    [16]byte
 	node    *structs.Node // one of the class
-	liked   int64         // of the best device choices, millionths, averaged
-	local   int64         // share of the job's data that is there, millionths
-	cheap   int64         // how far below the dearest node it costs, millionths
+	liked   int64         // how well the best device choices are liked, millionths, averaged
+	local   int64         // share of the job's data that is on the node, millionths
+	cheap   int64         // how much less than the dearest node it costs, millionths
 
 	class, dc           string
 	inPool, available   int64
 	filtered, exhausted int64
 }
 
-// judge evaluates an ask against a class, by one of its nodes.
+// judge checks an ask against a class, by one of its nodes.
 func (s *Search) judge(v *Verdict, n *structs.Node) {
 	a := s.Ask
 	v.class, v.dc, v.node = n.Class, n.Datacenter, n
@@ -87,7 +87,7 @@ func (s *Search) judge(v *Verdict, n *structs.Node) {
 	}
 }
 
-// refusalOf finds or makes the counter of a reason.
+// refusalOf finds or adds the counter of a refusal.
 func (s *Search) refusalOf(r match.Refusal) int {
 	for i := range s.refusals {
 		if s.refusals[i].Code == r.Code && s.refusals[i].Obstacle == r.Obstacle {
@@ -122,7 +122,7 @@ func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 	}
 	r := match.Refused(structs.ReasonResources, *x.By, structs.EventAllocStopped)
 	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.Largest
-	if x.Reserved { // an end, another's luck or mere time may cure it
+	if x.Reserved { // an end, another job's placement or time alone may cure it
 		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone
 	}
 	if x.Unhealthy {
@@ -142,8 +142,9 @@ func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 	s.lastShort, s.lastRefusal = x, 1+s.refusalOf(r)
 }
 
-// otherMIG is what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have instances
-// of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
+// otherMIG returns what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have,
+// and how many GPUs an operator could partition that way. It looks at every node, so only reports of waiting jobs call
+// it.
 func (s *Search) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
 	for _, c := range s.w.View.Chunks {

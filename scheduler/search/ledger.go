@@ -9,13 +9,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits of a memo: what is used least is forgotten.
+// Limits of the ledgers. The least recently used entries are dropped.
 const (
 	ledgersMax    = 4       // pairs of policy and mix, for each pool
-	ledgerRowsMax = 1 << 19 // rows remembered by one ledger, over all asks: about 30 MiB
+	ledgerRowsMax = 1 << 19 // rows cached by one ledger, over all asks: about 30 MiB
 )
 
-// ledger is what is remembered for one policy, mix and pool. It belongs to one pass at a time.
+// ledger is the cache for one policy, mix and pool. One pass at a time uses it.
 type ledger struct {
 	busy   sync.Mutex
 	policy string
@@ -29,7 +29,7 @@ type ledger struct {
 	now    []valued // by row
 }
 
-// valued is what a node is worth as it is, whatever is asked for.
+// valued is the value of a node as it is, independent of the ask.
 type valued struct {
 	node  *structs.Node
 	hold  *model.Holding
@@ -39,11 +39,11 @@ type valued struct {
 // asked is how nodes were rated for one ask.
 type asked struct {
 	rows []rated
-	whys []match.ShortageOf // why it does not fit
+	whys []match.ShortageOf // shortages of nodes on which it does not fit
 	used int64
 }
 
-// whyOf keeps a shortage and gives 1 + its place. Nodes side by side are often short of the same.
+// whyOf stores a shortage and returns 1 + its place. Neighbouring nodes often have the same shortage.
 func (a *asked) whyOf(x match.ShortageOf) int32 {
 	for k := len(a.whys) - 1; k >= max(0, len(a.whys)-8); k-- {
 		if a.whys[k].Same(&x) {
@@ -54,21 +54,21 @@ func (a *asked) whyOf(x match.ShortageOf) int32 {
 	return int32(len(a.whys))
 }
 
-// rated is what is known of one node for one ask; it holds for the very node and holding.
+// rated is the cached rating of one node for one ask. It is valid for the very node and holding.
 type rated struct {
 	node   *structs.Node
 	hold   *model.Holding
 	before int64
-	after  [2]int64 // [0] without touching an idle GPU, [1] touching some; where can says so
-	milli  [2]int32 // thousandths of GPUs that each takes
+	after  [2]int64 // [0] without using an idle GPU, [1] using some; where can says so
+	milli  [2]int32 // thousandths of GPUs that each uses
 	can    [2]bool
 	idle   uint8 // idle GPUs before
-	takes  uint8 // idle GPUs that [1] takes
-	why    int32 // 1 + place in whys when it does not fit
+	takes  uint8 // idle GPUs that [1] uses
+	why    int32 // 1 + place in whys if the ask does not fit
 }
 
-// take finds the ledger of a policy for a mix, or makes it. When another pass has it, the caller gets one of its own
-// that is forgotten.
+// takeLedger finds or makes the ledger of a policy for a mix. If another pass uses it, the caller gets a separate one
+// that is not kept.
 func (m *known) takeLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *known) takeLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	return l
 }
 
-// newLedger makes an empty one, taken already.
+// newLedger returns an empty ledger, locked by the caller.
 func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	l := &ledger{policy: p.Name(), pool: pool, mix: mix, rater: p.Rater(mix), suits: make(map[[16]byte][]bool), asks: make(map[string]*asked)}
 	l.market.begin(mix)
@@ -103,7 +103,7 @@ func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	return l
 }
 
-// ask gives what is remembered of an ask, by its key.
+// ask returns the cache of an ask, by its key.
 func (l *ledger) ask(key string, rows int) *asked {
 	l.used++
 	if len(l.now) < rows {
@@ -111,7 +111,7 @@ func (l *ledger) ask(key string, rows int) *asked {
 	}
 	a := l.asks[key]
 	if a == nil {
-		for (len(l.asks)+1)*rows > ledgerRowsMax && len(l.asks) > 0 { // forget the one used least recently
+		for (len(l.asks)+1)*rows > ledgerRowsMax && len(l.asks) > 0 { // drop the least recently used one
 			oldest, when := "", l.used
 			for k, x := range l.asks {
 				if x.used < when {
@@ -126,7 +126,7 @@ func (l *ledger) ask(key string, rows int) *asked {
 	if len(a.rows) < rows {
 		a.rows = append(a.rows, make([]rated, rows-len(a.rows))...)
 	}
-	if len(a.whys) > 4*rows { // shortages of holdings long gone
+	if len(a.whys) > 4*rows { // mostly shortages of holdings that no longer exist
 		a.whys = nil
 		clear(a.rows)
 	}
@@ -134,7 +134,7 @@ func (l *ledger) ask(key string, rows int) *asked {
 	return a
 }
 
-// suit tells which shapes of the mix nodes of a class suit.
+// suit reports which shapes of the mix suit the nodes of a class.
 func (l *ledger) suit(class [16]byte, n *structs.Node) []bool {
 	s, ok := l.suits[class]
 	if !ok {

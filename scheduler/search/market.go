@@ -9,39 +9,40 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Market is what is free in a pool, for policies that let placements pay for what is scarce.
+// Market is the free GPU capacity of a pool, for policies that charge placements for scarce resources.
 type Market struct {
 	Mix     *model.Mix
 	Free    int64         // thousandths of GPUs
 	Classes []MarketClass // of nodes
-	Wide    []int         // the shapes of Mix that ask for several GPUs, those with the most demand: places in Mix.Shapes
-	Blocks  []int64       // for each of Wide: how many more of it the nodes could take
+	Wide    []int         // the shapes of Mix that ask for several GPUs, those in highest demand: places in Mix.Shapes
+	Blocks  []int64       // for each of Wide: how many more of it fit on the nodes
 }
 
-// MarketClass is nodes with the same models of GPUs.
+// MarketClass is the nodes with the same GPU models.
 type MarketClass struct {
 	Suits []bool // of each shape of the mix; see GPUState
 	Free  int64  // thousandths of GPUs
 }
 
-// Prices is what a placement pays beside what its node loses, in the unit of the rater's values.
+// Prices is what a placement pays in addition to what its node loses, in the unit of the rater's values.
 type Prices struct {
-	Rent []int64 // for each class of the market: millionths for each thousandth of a GPU taken there; nil: none
-	Wide []int64 // for each of Market.Wide: for one block less that a node could take. Of several the dearest counts
+	Rent []int64 // for each class of the market: millionths for each thousandth of a GPU used there; nil: none
+	Wide []int64 // for each of Market.Wide: for one block less that fits on a node. Only the dearest counts
 }
 
-// wideMax is how many shapes with several GPUs a market knows.
+// wideMax is the highest number of shapes with several GPUs in a market.
 const wideMax = 16
 
-// marketRows is the market with what each node contributes, so that only nodes that changed are looked at.
+// marketRows is the market with the contribution of each node, so that only changed nodes are looked at.
 type marketRows struct {
 	Market
 	rows  []marketRow
 	class map[[16]byte]int
-	seen  []marketChunk // what rows were brought up to date with last
+	seen  []marketChunk // the chunks as of the last sync
 }
 
-// marketChunk is a chunk of which no row was touched when the market looked at it, with its first row; nil: some was.
+// marketChunk is a chunk, and its first row, as of the last sync; chunk is nil if a row of it had been touched by the
+// pass.
 type marketChunk struct {
 	chunk *model.Chunk
 	first int
@@ -70,7 +71,7 @@ func (m *marketRows) begin(mix *model.Mix) {
 	m.Blocks = make([]int64, len(m.Wide))
 }
 
-// sync brings the market up to date with a what-if.
+// sync updates the market to a what-if.
 func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 	v := w.View
 	for len(m.rows) > v.Rows {
@@ -137,7 +138,7 @@ func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 	}
 }
 
-// count adds or takes away what a node contributes.
+// count adds or removes the contribution of a node.
 func (m *marketRows) count(r *marketRow, sign int64) {
 	if r.class < 0 {
 		return
@@ -149,7 +150,7 @@ func (m *marketRows) count(r *marketRow, sign int64) {
 	}
 }
 
-// worth is what blocks of idle GPUs on a node are worth to those who ask for several.
+// worth returns the value of a node's idle GPUs in blocks, to asks for several GPUs.
 func (p *Prices) worth(m *Market, suits []bool, idle, cpu int64) int64 {
 	best := int64(0)
 	for k, price := range p.Wide {

@@ -1,22 +1,22 @@
 package search
 
-// NoFit remembers, within a pass, asks for which the whole cluster was searched in vain. On a full cluster most
+// NoFit caches, within a pass, the asks for which a search of the whole cluster found nothing. On a full cluster most
 // workloads wait, many of them for the same thing; searching again for each would make a pass cost workloads x nodes.
-// What is remembered holds as long as nothing was placed or rolled back since, so that a workload is answered with the
-// very report its own search would give.
+// An entry is valid until something is placed or rolled back, so that a workload gets the very report that its own
+// search would give.
 type NoFit struct {
 	stamp int
 	scans map[string]*Search
-	gangs map[string]*Search // in a long pass: those of gangs, whatever was placed since
-	asked int                // how many searches of gangs there were
+	gangs map[string]*Search // in a long pass: searches for gangs, valid whatever was placed since
+	asked int                // number of searches for gangs
 }
 
-// gangsExact is how many gangs a pass looks for with what is remembered holding only until something is placed. Beyond
-// it what was looked for in vain stays so for the rest of the pass: placements only take room away. The report may then
-// tell of a little more room than is left.
+// gangsExact is the number of gangs in a pass for which an entry is only valid until something is placed. After that,
+// entries for gangs stay valid for the rest of the pass, because placements only reduce the free capacity. The report
+// may then show a little more free capacity than is left.
 const gangsExact = 100
 
-// FindGang is find for a gang.
+// FindGang is Find for a gang.
 func (h *NoFit) FindGang(w *Pass, key string) *Search {
 	if h.asked++; h.asked > gangsExact {
 		if s := h.gangs[key]; s != nil {
@@ -36,7 +36,7 @@ func (h *NoFit) NoteGang(w *Pass, key string, s *Search) {
 	s.GaveUp = true
 }
 
-// Find gives the search that failed for an equal ask, or nil.
+// Find returns the failed search of an equal ask, or nil.
 func (h *NoFit) Find(w *Pass, key string) *Search {
 	if h.stamp != w.Stamp {
 		return nil
@@ -44,7 +44,7 @@ func (h *NoFit) Find(w *Pass, key string) *Search {
 	return h.scans[key]
 }
 
-// Note remembers a search that failed.
+// Note records a search that failed.
 func (h *NoFit) Note(w *Pass, key string, s *Search) {
 	if h.stamp != w.Stamp || h.scans == nil {
 		h.stamp, h.scans = w.Stamp, make(map[string]*Search)
@@ -52,5 +52,5 @@ func (h *NoFit) Note(w *Pass, key string, s *Search) {
 	h.scans[key] = s
 }
 
-// Empty reports whether nothing is remembered for the present state, so that no key need be made.
+// Empty reports whether there is no entry for the current state, so that the caller need not make a key.
 func (h *NoFit) Empty(w *Pass) bool { return h.stamp != w.Stamp || len(h.scans) == 0 }

@@ -8,29 +8,29 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Pass is what the searches of one pass share: the picture they work on, what they rate nodes by, and what was worked out
-// about nodes in earlier passes.
+// Pass is what the searches of one pass share: the cluster as the pass sees it, what nodes are rated by, and what
+// earlier passes cached about nodes.
 type Pass struct {
 	model.WhatIf
 	Mix     *model.Mix // see mixFor
-	Seed    uint64     // for lots
+	Seed    uint64     // for random lots
 	Past    map[structs.NodeID]Past
 	dear    int64                    // see dearest
-	Later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
-	era     string                   // "" for the present; pictures of the future have ledgers of their own
+	Later   map[structs.AllocID]bool // placed by decisions that may still grow; their entries come after those of others
+	era     string                   // "" for the present; a what-if about the future has separate ledgers
 	ledgers []*ledger
 	caches  []*shortfallCache
 	heaps   *heaps
 }
 
-// NewPass begins a pass over a view, with what is in flight.
+// NewPass begins a pass over a view and what is in flight.
 func NewPass(v *model.View, f model.Overlay) *Pass {
 	w := &Pass{heaps: heapsLeft.Get().(*heaps)}
 	w.Open(v, f)
 	return w
 }
 
-// known is what earlier passes worked out, of most recent use first.
+// known is what earlier passes cached, most recently used first.
 type known struct {
 	mu         sync.Mutex
 	ledgers    []*ledger
@@ -39,22 +39,22 @@ type known struct {
 
 var remembered model.Slot[known]
 
-// heaps is memory of scans that are done, for those to come: see scratch.
+// heaps is memory of finished searches for reuse.
 type heaps struct{ list [][]candidate }
 
-// heapsMax is how many heaps are kept.
+// heapsMax is the highest number of heaps kept.
 const heapsMax = 4
 
 var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
 
-// Future is a pass over a picture of the future: it remembers in places of its own.
+// Future returns a pass over a what-if about the future, which uses separate caches.
 func (w *Pass) Future() *Pass {
 	x := &Pass{Mix: w.Mix, heaps: w.heaps, era: "then "}
 	x.View, x.Scratch = w.View, w.Scratch
 	return x
 }
 
-// Release ends a pass: others have its ledgers and its memory.
+// Release ends a pass and frees its ledgers and its memory for other passes.
 func (w *Pass) Release() {
 	w.Close()
 	heapsLeft.Put(w.heaps)
@@ -62,7 +62,8 @@ func (w *Pass) Release() {
 	w.Unlock()
 }
 
-// ShortfallsOf gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
+// ShortfallsOf returns the shortfalls cached for an ask. It is nil for asks that are not plain, and when another pass
+// uses the cache.
 func (w *Pass) ShortfallsOf(key []byte, pool structs.PoolName) *Shortfalls {
 	if key == nil {
 		return nil
@@ -85,7 +86,7 @@ func (w *Pass) ShortfallsOf(key []byte, pool structs.PoolName) *Shortfalls {
 	return a
 }
 
-// ledger is the pass's for a policy, by the mix of the pass.
+// ledger returns the pass's ledger for a policy, by the mix of the pass.
 func (w *Pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
@@ -98,7 +99,7 @@ func (w *Pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	return l
 }
 
-// Unlock lets others have the ledgers.
+// Unlock frees the ledgers for other passes.
 func (w *Pass) Unlock() {
 	for _, l := range w.ledgers {
 		l.busy.Unlock()
@@ -109,7 +110,7 @@ func (w *Pass) Unlock() {
 	w.ledgers, w.caches = nil, nil
 }
 
-// mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
+// mixFor returns the mix that a pass rates by: the given one, else that of everything held, else the ask itself.
 func (w *Pass) mixFor(a *match.Ask) *model.Mix {
 	if w.Mix == nil {
 		w.Mix = w.View.LiveMix()
@@ -129,7 +130,7 @@ func (w *Pass) mixFor(a *match.Ask) *model.Mix {
 	return model.NewMix([]model.Shape{s})
 }
 
-// heap gives room for a candidate of every row.
+// heap returns an empty heap with room for a candidate of every row.
 func (w *Pass) heap() []candidate {
 	if x := w.heaps; x != nil && len(x.list) > 0 {
 		last := len(x.list) - 1
@@ -142,7 +143,7 @@ func (w *Pass) heap() []candidate {
 	return make([]candidate, 0, w.View.Rows)
 }
 
-// dearest is what the dearest node costs.
+// dearest returns the cost of the dearest node.
 func (w *Pass) dearest() int64 {
 	if w.dear < 0 {
 		return 0

@@ -6,20 +6,20 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
-// Past is how work went on a node: moving averages, in which an end counts for an eighth. The zero value says nothing.
+// Past is how work went on a node: moving averages in which one end counts for an eighth. The zero value means unknown.
 type Past struct {
-	Ends    int64 // that were learnt from
+	Ends    int64 // number of ends counted
 	Success int64 // millionths of those that succeeded
 	Speed   int64 // expected over true run time in millionths; 2,000,000 for twice as fast
 }
 
-// The weight of the newest end, as a part of 8; early ends count as in a plain mean.
+// pastWindow sets the weight of the newest end to 1/8; the first ends count as in a plain mean.
 const pastWindow = 8
 
-// speedMax bounds one observation: what is out by more is a wrong expectation.
+// speedMax limits one observation: beyond it the expectation was wrong.
 const speedMax = 8 * model.Micro
 
-// Learn gives the past after one more end. An expectation of 0 tells nothing about speed.
+// Learn returns the past with one more end. An expectation of 0 says nothing about speed.
 func (p Past) Learn(ok bool, expected, took time.Duration) Past {
 	p.Ends++
 	weight := min(p.Ends, pastWindow)

@@ -8,23 +8,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Nearness between jobs: a group may have to, or like to, lie beside allocations of other jobs, or away from them, by node
-// or by a level of the topology. Who keeps away from others is left alone by them, too: their placements ask what is held
-// whether it keeps away from them.
+// Nearness between jobs: a group may be required, or prefer, to run near allocations of other jobs, or away from them,
+// by node or by a level of the topology. Rules work both ways: if work on a node keeps away from a job, the job is not
+// placed there.
 //
-// Naive: look through everything held for each node that is rated. Instead what is held is counted once by place and rule;
-// the counts stand as long as the picture of the cluster is the same, and what the search places itself is added. Who keeps
-// away is counted per node (holding.shy), so that a cluster without such work looks at nothing.
+// Naive: look through everything held for each node that is rated. Instead what is held is counted once by place and
+// rule; the counts are valid as long as the what-if is unchanged, and the search's own placements are added. Work that
+// keeps others away is counted per node (Holding.Shy), so that a cluster without such work looks at nothing.
 
-// peerCount is a rule with who is where.
+// peerCount is a rule with the number of matching allocations at each place.
 type peerCount struct {
 	model.PeerRule
 	places      *model.Level
-	others, own []int64 // by place: allocations meant, of other jobs and of this one
+	others, own []int64 // by place: matching allocations of other jobs and of this one
 	all         int64   // of both, wherever they are
 }
 
-// bar is a place where somebody is who keeps away from the ask's job.
+// bar is a place with an allocation that keeps the ask's job away.
 type bar struct {
 	places *model.Level
 	at     int32
@@ -35,10 +35,10 @@ type bar struct {
 type peers struct {
 	rules  []peerCount
 	bars   []bar
-	weight int64 // of those that are not required
-	stamp  int   // of the what-if that others and bars were counted in
+	weight int64 // of the rules that are not required
+	stamp  int   // of the what-if in which others and bars were counted
 	known  bool
-	stale  bool // scores of more nodes than the last one changed
+	stale  bool // the scores of more nodes than the last one changed
 }
 
 func (r *peerCount) refusal() match.Refusal {
@@ -48,7 +48,7 @@ func (r *peerCount) refusal() match.Refusal {
 	return match.Refused(structs.ReasonConstraint, r.Broken, structs.EventAllocPlaced)
 }
 
-// newPeers gives nil where nothing is to be looked at.
+// newPeers returns nil if no rule applies.
 func newPeers(a *match.Ask, w *Pass) *peers {
 	rules := model.PeersOf(a.Job, a.Tg)
 	if len(rules) == 0 && !w.AnyShy() {
@@ -73,10 +73,10 @@ func newPeers(a *match.Ask, w *Pass) *peers {
 	return p
 }
 
-// at is the place of a row; -1 where the node does not say.
+// at returns the place of a row; -1 if the node does not name one.
 func (r *peerCount) at(row int) int32 { return r.places.Of[row] }
 
-// refresh counts what others hold, unless the picture is the one that was counted.
+// refresh counts what others hold, unless the what-if is still the one that was counted.
 func (p *peers) refresh(a *match.Ask, w *Pass) {
 	if p.known && p.stamp == w.Stamp {
 		return
@@ -117,7 +117,8 @@ func (p *peers) count(a *match.Ask, w *Pass, row int, h *model.Held) {
 	j := h.Work.Job
 	for i := range p.rules {
 		r := &p.rules[i]
-		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
+		// An allocation that is ending still keeps others away, but attracts none; nor does one that the plan places
+		// only after this.
 		if (r.Away || !h.Work.Ending && !w.Later[h.ID]) && r.Means(a.Job.Namespace, j) {
 			r.all++
 			if at := r.places.Of[row]; at >= 0 {
@@ -153,7 +154,7 @@ func (p *peers) count(a *match.Ask, w *Pass, row int, h *model.Held) {
 	}
 }
 
-// took adds (or, with a negative n, takes away) allocations of the job itself.
+// took adds allocations of the job itself, or removes them if n is negative.
 func (p *peers) took(row int, n int64) {
 	for i := range p.rules {
 		r := &p.rules[i]
@@ -170,7 +171,7 @@ func (p *peers) took(row int, n int64) {
 	}
 }
 
-// refuses tells which rule about other jobs a row breaks.
+// refuses returns the refusal of a row that breaks a rule about other jobs.
 func (p *peers) refuses(row int) (match.Refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
@@ -183,14 +184,14 @@ func (p *peers) refuses(row int) (match.Refusal, bool) {
 	}
 	for i := range p.bars {
 		if b := &p.bars[i]; b.places.Of[row] == b.at {
-			return match.Refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see unblock.UnblockingEvents
+			return match.Refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or until it ends: see unblock.UnblockingEvents
 		}
 	}
 	return match.Refusal{}, false
 }
 
-// refusesSelf tells which rule a row breaks that means the job itself, too. The first of several that want to be together
-// may be anywhere.
+// refusesSelf returns the refusal of a row that breaks a rule which also matches the job itself. The first of several
+// that must be together may be anywhere.
 func (p *peers) refusesSelf(row int) (match.Refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
@@ -208,7 +209,7 @@ func (p *peers) refusesSelf(row int) (match.Refusal, bool) {
 	return match.Refusal{}, false
 }
 
-// micro is how much of what is liked about other jobs a row fulfils.
+// micro returns how far a row fulfils the preferences about other jobs, in millionths.
 func (p *peers) micro(row int) int64 {
 	got := int64(0)
 	for i := range p.rules {
@@ -227,7 +228,7 @@ func (p *peers) micro(row int) int64 {
 	return got * model.Micro / max(p.weight, 1)
 }
 
-// peersRefuse is refuses, on a picture that may have changed.
+// peersRefuse is refuses after a refresh.
 func (s *Search) peersRefuse(row int) (match.Refusal, bool) {
 	if s.peers == nil {
 		return match.Refusal{}, false
@@ -236,7 +237,7 @@ func (s *Search) peersRefuse(row int) (match.Refusal, bool) {
 	return s.peers.refuses(row)
 }
 
-// peersTook books a placement of the search itself, which changes nothing about others.
+// peersTook counts a placement of the search itself, which changes nothing about others.
 func (s *Search) peersTook(row int) {
 	if s.peers == nil {
 		return
@@ -247,7 +248,7 @@ func (s *Search) peersTook(row int) {
 	}
 }
 
-// rerate rates all candidates anew: where the last placement lies changed what others are worth.
+// rerate rates all candidates again, because the last placement changed the scores of others.
 func (s *Search) rerate() {
 	s.peers.stale = false
 	for k := range s.cells {

@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// PlacePinned places on the only node in question, and counts why not.
+// PlacePinned places on the only node in question, and counts the refusal if it cannot.
 func (s *Search) PlacePinned(row int, id structs.AllocID) (Placement, bool) {
 	if row < 0 {
 		return Placement{}, false
@@ -43,7 +43,7 @@ func (s *Search) PlacePinned(row int, id structs.AllocID) (Placement, bool) {
 	return Placement{row, n, h}, true
 }
 
-// Survey counts the nodes for the report of a group whose wants are pinned, without rating them.
+// Survey counts the nodes for the report of a group whose placements are pinned, without rating them.
 func (s *Search) Survey() {
 	s.surveyed = true
 	for _, c := range s.w.View.Chunks {

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// PushRow puts a node (again) among the candidates, if the group fits there.
+// PushRow puts a node among the candidates (again) if the group fits there.
 func (s *Search) PushRow(row int) {
 	if !s.built {
 		return
@@ -30,15 +30,15 @@ func (s *Search) PushRow(row int) {
 	s.push(at, candidate{base, int32(row)})
 }
 
-// Placement is a place found.
+// Placement is a place that was found.
 type Placement struct {
 	Row  int
 	Node *structs.Node
 	Held *model.Held
 }
 
-// Place finds the best node for one more allocation and debits it there. avoid are rows that should be taken only when
-// nothing as good is left; prefer is a row to take if at all possible, or -1.
+// Place finds the best node for one more allocation and debits it there. avoid lists rows that are taken only when no
+// other row is as good; prefer is a row to take if at all possible, or -1.
 func (s *Search) Place(id structs.AllocID, avoid []int, prefer int) (Placement, bool) {
 	if !s.built {
 		s.build()
@@ -150,7 +150,7 @@ func (s *Search) Place(id structs.AllocID, avoid []int, prefer int) (Placement, 
 	}
 }
 
-// took books a placement of this group on a row in everything but the heap.
+// took counts a placement of this group on a row in everything but the heap.
 func (s *Search) took(row int, v *Verdict, n *structs.Node) {
 	s.peersTook(row)
 	if s.onRow == nil {
@@ -175,7 +175,8 @@ func (s *Search) propValue(i int, v *Verdict, n *structs.Node) int32 {
 	return s.props[i].value(match.Resolve(s.Ask.Distinct[i].Target, n))
 }
 
-// Indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
+// Indistinct returns the refusal if a distinct_hosts or distinct_property constraint forbids one more allocation on a
+// node.
 func (s *Search) Indistinct(row int, v *Verdict, n *structs.Node) (match.Refusal, bool) {
 	if s.jobRow != nil && s.jobRow[row] > 0 {
 		return match.Cannot(structs.DimensionConstraint, structs.OperandDistinctHosts, "", structs.EventAllocStopped), true
@@ -194,7 +195,7 @@ func (s *Search) Indistinct(row int, v *Verdict, n *structs.Node) (match.Refusal
 	return match.Refusal{}, false
 }
 
-// PlaceOn places on one given node; yields are allocations there that the new one will wait for.
+// PlaceOn places on one given node; yields lists allocations there that the new one will wait for.
 func (s *Search) PlaceOn(row int, id structs.AllocID, yields []structs.AllocID) (Placement, bool) {
 	c, i := s.w.View.At(row)
 	n := c.Nodes[i]
@@ -215,7 +216,7 @@ func (s *Search) PlaceOn(row int, id structs.AllocID, yields []structs.AllocID) 
 	}
 	o := s.w.Get(row)
 	seen := o
-	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
+	if len(yields) == 0 { // an allocation that takes over another's place takes nothing that is reserved
 		var short match.ShortageOf
 		if seen, short = s.beside(c, i, row, o); short.Dim != structs.DimensionNone {
 			return Placement{}, false

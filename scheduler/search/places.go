@@ -7,13 +7,13 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
-// Room is how many members of a gang a place of the topology has room for: an upper bound, in members.
+// Room is an upper bound of how many members of a gang fit in a place of the topology.
 type Room struct {
 	At   int32
 	Room int64
 }
 
-// Rooms lists the places of a level that have room for some of limit members.
+// Rooms lists the places of a level that have room for at least one member, counting up to limit.
 func (s *Search) Rooms(l *model.Level, limit int64) []Room {
 	sums := make([]int64, len(l.Names))
 	for ci, c := range s.w.View.Chunks {
@@ -40,7 +40,7 @@ func (s *Search) Rooms(l *model.Level, limit int64) []Room {
 	return out
 }
 
-// room is how many members fit on one node by amounts and whole devices.
+// room returns how many members fit on one node by amounts and whole devices.
 func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, limit int64) int64 {
 	if s.rate(c, i, row, v, o, false) < 0 {
 		return 0
@@ -75,8 +75,9 @@ func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	return max(n, 0)
 }
 
-// Within orders the sets of places that are worth a try for so many members. Required: single places, the fullest that
-// has room first, so that larger ones stay whole. Preferred: then the largest ones together, one more each time.
+// Within orders the sets of places worth trying for so many members. First single places, the fullest with enough room
+// first, so that larger ones stay whole. If the level is only preferred: then the largest ones together, one more each
+// time.
 func Within(rs []Room, members int64, required bool) [][]int32 {
 	var out [][]int32
 	var fit []Room
@@ -107,6 +108,6 @@ func Within(rs []Room, members int64, required bool) [][]int32 {
 	return out
 }
 
-// domainTries bounds how many sets of places one gang is tried on; after it a preferred topology is given up, and a
-// required one waits.
+// domainTries limits how many sets of places are tried for one gang. After that a preferred topology is given up; with
+// a required one the gang waits.
 const domainTries = 64

@@ -8,14 +8,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What rate answers instead of a sum.
+// Results of rate that are not scores.
 const (
-	rateShort   = -1 // something is short: see scan.why
+	rateShort   = -1 // something is short: see Search.why
 	rateRefused = -2 // a condition unique to the node refused it, and was counted
 )
 
-// rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
-// other than spread.
+// rate checks whether the group fits on a node by amounts, static ports and devices, and returns the weighted sum of
+// the terms other than spread.
 func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, count bool) int64 {
 	a := s.Ask
 	after := o.Used.Add(a.Need)
@@ -27,7 +27,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 			return rateShort
 		}
 	}
-	seen := o // with what is promised, for what is chosen by its number and not by its amount
+	seen := o // with what is reserved; for ports, cores and devices, not for amounts
 	if s.Reserved.Keeps() {
 		merged, x := s.kept(c, i, row, o)
 		if x.Dim != structs.DimensionNone {
@@ -102,7 +102,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.Nodes[i], o)
 	}
 	if !v.shunned {
-		base += shunStep // nodes with a taint come after all others, save for alternatives
+		base += shunStep // nodes with a taint come after all others, except for alternatives
 	}
 	if s.offGPUs && !v.gpus {
 		base += s.weights.GPU * model.Micro
@@ -134,7 +134,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	return base
 }
 
-// close is whether the devices chosen last lie as close to each other as the group wishes.
+// close returns 1,000,000 if the devices chosen last are as close to each other as the group prefers, else 0.
 func (s *Search) close() int64 {
 	if s.Picker.Split {
 		return 0
@@ -142,15 +142,16 @@ func (s *Search) close() int64 {
 	return model.Micro
 }
 
-// shunStep is what a node is ahead by that has no taint the job should keep away from: more than all terms, so that such a
-// node is taken only when there is no other.
+// shunStep is the advantage of a node without a taint that the job prefers to avoid: more than all terms, so that a
+// tainted node is taken only when there is no other.
 const shunStep = 1_000 * model.Micro
 
-// altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
-// alternative is taken only where no node can give an earlier one.
+// altStep is the value of one step towards the preferred alternatives: more than all terms together, so that a later
+// alternative is taken only where no node can provide an earlier one.
 const altStep = 10_000 * model.Micro
 
-// gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
+// gpuFull returns how well the shares chosen last fit into their GPUs: full GPUs are best, or empty ones with worst
+// fit.
 func (s *Search) gpuFull() int64 {
 	switch {
 	case s.Picker.Parts == 0 || s.Ask.GpuFit == structs.GPUFitFirst || s.Ask.GpuFit == structs.GPUFitNext:
@@ -161,7 +162,7 @@ func (s *Search) gpuFull() int64 {
 	return min(s.Picker.Full, model.Micro)
 }
 
-// fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
+// fit returns the policy's rating and caches the last one: neighbouring nodes are often in equal use.
 func (s *Search) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *model.Occupancy) int64 {
 	u := &s.use
 	var allocs, gpus int64
@@ -182,7 +183,7 @@ func (s *Search) fit(total, used *structs.Vector, devices, inUse int64, n *struc
 	return s.useScore
 }
 
-// CountGPUs is how many GPUs a node has, healthy or not.
+// CountGPUs returns how many GPUs a node has, healthy or not.
 func CountGPUs(n *structs.Node) int64 {
 	total := 0
 	for i := range n.Resources.Devices {
@@ -193,7 +194,7 @@ func CountGPUs(n *structs.Node) int64 {
 	return int64(total)
 }
 
-// load is 1 less the share of the group's allocations that the node has already.
+// load returns 1 less the share of the group's allocations that the node has already.
 func (s *Search) load(row int) int64 {
 	if s.onRow == nil || s.onRow[row] == 0 {
 		return model.Micro

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Reserve keeps a place on a row.
+// Reserve reserves a place on a row.
 func (b *Reservations) Reserve(row int, p *model.ReservedPlace) {
 	if b.Rows == nil {
 		b.Rows, b.seen = make(map[int][]*model.ReservedPlace), make(map[int]*model.RowProfile)
@@ -20,10 +20,10 @@ func (b *Reservations) Reserve(row int, p *model.ReservedPlace) {
 	slices.SortStableFunc(ps, func(x, y *model.ReservedPlace) int { return cmp.Compare(x.Start, y.Start) })
 	b.Rows[row] = ps
 	b.version++
-	b.W.Touch() // what was searched in vain before may be refused for another reason now
+	b.W.Touch() // a search that failed before may be refused for another reason now
 }
 
-// ReservedOn is what is reserved on a row, by start.
+// ReservedOn returns what is reserved on a row, by start.
 func (b *Reservations) ReservedOn(row int) []*model.ReservedPlace {
 	if b.Rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func (b *Reservations) ReservedAny(row, n int) bool {
 	return false
 }
 
-// At returns the reservations of a row beside its present occupancy, or nil when it has none.
+// At returns the reservations of a row, given its present occupancy, or nil when it has none.
 func (b *Reservations) At(row int, c *model.Chunk, i int, o *model.Occupancy) *model.RowProfile {
 	ps := b.ReservedOn(row)
 	if len(ps) == 0 {
@@ -78,7 +78,7 @@ func (b *Reservations) At(row int, c *model.Chunk, i int, o *model.Occupancy) *m
 	return x
 }
 
-// ClosedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
+// ClosedTo returns the operator's reservation that keeps a job off a row until some time, or "".
 func (b *Reservations) ClosedTo(row int, job *structs.Job, until structs.LogTime) string {
 	for _, r := range b.Windows[row] {
 		if model.Closes(r, job, until, b.Now) {
@@ -88,13 +88,13 @@ func (b *Reservations) ClosedTo(row int, job *structs.Job, until structs.LogTime
 	return ""
 }
 
-// Keeps reports whether there is any promise to keep.
+// Keeps reports whether there are any reservations.
 func (b *Reservations) Keeps() bool {
 	return b != nil && (b.Rows != nil || len(b.Windows) > 0)
 }
 
-// kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
-// devices are chosen, or what is short.
+// kept returns what the reservations of a row change for one allocation of the group: the holding to use instead when
+// ports, cores and devices are chosen (nil: the present one), or a shortage.
 func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
 	if len(s.Reserved.Windows) > 0 {
 		if name := s.Reserved.ClosedTo(row, s.Ask.Job, s.Work.Latest(s.Reserved.Now)); name != "" {
@@ -114,7 +114,7 @@ func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Ho
 	return x.Merged, match.ShortageOf{}
 }
 
-// blame tells in s.why whose promise stands in the way, if the devices of a row would do without what is promised there.
+// blame sets s.why to name the job with the reservation, if only reserved devices are missing on a row.
 func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Occupancy) {
 	if seen == o {
 		return
@@ -124,7 +124,7 @@ func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Oc
 	}
 }
 
-// promisee is who has the first promise of something chosen by its number on a row.
+// promisee returns the job with the first reservation of ports, cores or devices on a row.
 func (b *Reservations) promisee(row int) structs.JobKey {
 	for _, p := range b.Rows[row] {
 		if p.Held.Rare != nil {
@@ -134,7 +134,7 @@ func (b *Reservations) promisee(row int) structs.JobKey {
 	return structs.JobKey{}
 }
 
-// beside is a row's occupancy as the group has to see it beside what is promised there.
+// beside returns a row's occupancy with what is reserved there, as the group has to see it.
 func (s *Search) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
 	if !s.Reserved.Keeps() {
 		return o, match.ShortageOf{}
@@ -150,8 +150,8 @@ func (s *Search) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Oc
 type Reservations struct {
 	W       *Pass
 	Now     structs.LogTime
-	Rows    map[int][]*model.ReservedPlace // by row, by start; nil while nothing is reserved
-	marked  []uint64                       // the rows that are in rows, a bit for each: most searches look at all rows
+	Rows    map[int][]*model.ReservedPlace // by row, by start; nil: nothing is reserved
+	marked  []uint64                       // a bit for each row in Rows: most searches look at all rows
 	seen    map[int]*model.RowProfile      // what was computed about a row
 	Windows map[int][]*structs.Reservation
 	version int // of the reservations

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Search is the search for places of one group: one look at every node, then a heap from which places are taken.
+// Search finds places for one group: it looks at every node once and then takes places from a heap.
 type Search struct {
 	Ask   *match.Ask
 	w     *Pass
@@ -35,34 +35,34 @@ type classes struct {
 	list     []*Verdict // in the order they were made
 }
 
-// tally is what a report tells of nodes that were refused.
+// tally counts the nodes that were refused, for the report.
 type tally struct {
 	refusals    []match.Refusal
 	amounts     [structs.NodeDimensions]struct{ nodes, short int64 }
 	Looked      int64
 	NoPower     bool // a row was refused because of its pool's power budget
-	GivenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
+	GivenBack   bool // places were found and given back, because the job is all_at_once and not all of it fits
 	scores      []structs.NodeScore
 	unplaced    int64
-	why         match.ShortageOf // of the last rate that gave rateShort
-	lastShort   match.ShortageOf // what exhausted was told last
-	lastRefusal int              // 1 + where that is counted; 0: nowhere yet
+	why         match.ShortageOf // of the last rate that returned rateShort
+	lastShort   match.ShortageOf // the last shortage that exhausted counted
+	lastRefusal int              // 1 + the place of its counter; 0: none yet
 }
 
-// rating is what the policy wants to know, and what its answers weigh.
+// rating is what the policy needs and how its answers are weighted.
 type rating struct {
 	p         Policy
 	weights   Weights
-	extra     struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
+	extra     struct{ locality, cost int64 } // weights of terms that no policy has; 0: not counted
 	weightSum int64
-	use       Use // what fit was asked about last
+	use       Use // the argument of the last Fit
 	useScore  int64
 	useKnown  bool
 	counts    bool   // the policy wants Use.Allocs and Use.GPUs
 	sees      bool   // the policy wants Use.GPU
 	learns    bool   // the policy wants Use.Past
 	lots      bool   // the policy draws lots for GPUs
-	lot       uint64 // of this decision
+	lot       uint64 // the lots of this decision
 	offGPUs   bool   // nodes without GPUs are better for this ask
 }
 
@@ -75,10 +75,10 @@ type spreading struct {
 	turn         []int32 // cells with candidates, a heap by their best
 }
 
-// spacing is where the group and its job are already.
+// spacing is where the group and its job run already.
 type spacing struct {
 	onRow  []int32 // allocations of this group per row; nil while there are none
-	jobRow []int32 // allocations of the whole job per row, for distinct_hosts; nil unless asked for
+	jobRow []int32 // allocations of the whole job per row, for distinct_hosts; nil unless needed
 	props  []*propState
 	parked []candidate // refused for distinctness only; may come back when an allocation leaves
 }
@@ -97,16 +97,16 @@ type Keeping struct {
 	Work     model.HeldWork  // of what is placed
 }
 
-// Gang is what a search for the members of a gang is limited to, and what it tells of them.
+// Gang is what limits a search for the members of a gang, and what it found.
 type Gang struct {
 	Places  *model.Level         // with Within: only nodes of these places are looked at; nil: all
 	Within  []int32              // places of the level
-	Ban     []structs.NodeID     // nodes that are out of the question
+	Ban     []structs.NodeID     // nodes that must not be used
 	Found   int64                // members that found a place before one did not
-	Short   string               // the level of which no place has room for all, though the cluster has
+	Short   string               // the level at which no place has room for all, though the cluster has
 	ShortAt string               // its place with the most room
-	GaveUp  bool                 // nothing more is looked for: the report stays as it is
-	told    *structs.GroupReport // the last one
+	GaveUp  bool                 // the search is over: the report no longer changes
+	told    *structs.GroupReport // the last report
 }
 
 // propState counts allocations by the value of a distinct property.
@@ -138,7 +138,7 @@ func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
 	if r, ok := p.(GPUPolicy); ok {
 		s.gpus.policy = r
 		if len(a.Devices) > 0 && a.Job.Type != structs.JobService {
-			s.weights.Load = 0 // work is packed; services keep away from their like
+			s.weights.Load = 0 // batch work is packed; services avoid nodes with their own group
 		}
 		if len(a.Devices) > 0 {
 			s.weights.GPU = 0
@@ -185,7 +185,7 @@ func (s *Search) likes() bool {
 	})
 }
 
-// Count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
+// Count adds an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
 func (s *Search) Count(row int, group bool, n int32) {
 	node := s.node(row)
 	if group {
@@ -228,7 +228,7 @@ func (s *Search) verdict(row int) *Verdict {
 	return s.ClassVerdict(&c.Classes[c.Class[i]])
 }
 
-// ClassVerdict is what a class of nodes means to the ask.
+// ClassVerdict returns the verdict on a class of nodes.
 func (s *Search) ClassVerdict(nc *model.NodeClass) *Verdict {
 	v := s.verdicts[nc.Num]
 	if v == nil {
@@ -314,7 +314,7 @@ func (s *Search) build() {
 	s.rebonus()
 }
 
-// counted counts a node, and reports whether it is feasible but for what is held there.
+// counted counts a node, and reports whether it is feasible apart from what is held there.
 func (s *Search) counted(c *model.Chunk, i int, v *Verdict) bool {
 	if !v.Outside && !v.Far && !c.Ready[i] {
 		v.inPool++
@@ -324,7 +324,7 @@ func (s *Search) counted(c *model.Chunk, i int, v *Verdict) bool {
 	return s.countedAll(v, 1)
 }
 
-// countedAll is counted for several nodes of a class that are ready.
+// countedAll is counted for several ready nodes of a class.
 func (s *Search) countedAll(v *Verdict, n int64) bool {
 	if v.Outside {
 		return false
@@ -343,7 +343,7 @@ func (s *Search) countedAll(v *Verdict, n int64) bool {
 	return true
 }
 
-// candidateAt puts a node among the candidates, or counts what it lacks. It gives what rate did.
+// candidateAt puts a node among the candidates, or counts its shortage. It returns the result of rate.
 func (s *Search) candidateAt(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) int64 {
 	base := s.rate(c, i, row, v, o, true)
 	if base < 0 {
@@ -361,15 +361,15 @@ func (s *Search) candidateAt(c *model.Chunk, i, row int, v *Verdict, o *model.Oc
 	return base
 }
 
-// Banned reports whether a node is out of the question for this very work.
+// Banned reports whether this work must not use a node.
 func (s *Search) Banned(id structs.NodeID) bool { return len(s.Ban) > 0 && slices.Contains(s.Ban, id) }
 
-// Elsewhere reports whether a row lies outside the places that the search is limited to.
+// Elsewhere reports whether a row is outside the places that the search is limited to.
 func (s *Search) Elsewhere(row int) bool {
 	return s.Places != nil && !slices.Contains(s.Within, s.Places.Of[row])
 }
 
-// Done gives back what a scan has of the scratch. It places nothing from here on, and still tells its report.
+// Done returns the search's scratch memory. The search must not place any more; its report stays available.
 func (s *Search) Done() {
 	x := s.w.Scratch
 	if x == nil {

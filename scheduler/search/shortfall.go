@@ -10,19 +10,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What a search finds out about a node that is too full for an ask depends on the ask, the node and what is held there. From
-// pass to pass few nodes change, so it is kept by row, in columns: a search counts the nodes that are as full as they were
-// and looks at those that changed or have room.
+// What a search finds out about a node that is too full for an ask depends on the ask, the node and what is held there.
+// From pass to pass few nodes change, so it is cached by row, in columns: a search counts the nodes that are as full as
+// they were and looks at those that changed or have room.
 //
-// Naive: look at every node. On 1,000 nodes with a backlog a decision asks 1,000 nodes to find that all but a few have as
-// little room as before. By blocks of nodes instead of rows: between two searches for equal asks something changes in every
-// block.
+// Naive: look at every node. On 1,000 nodes with a backlog a decision asks 1,000 nodes to find that all but a few have
+// as little room as before. A cache by blocks of nodes does not help: between two searches for equal asks something
+// changes in every block.
 
-// rowsKept is of how many rows something is remembered, over all asks of a pool: about 5 MiB, and the holdings that they were
-// looked at with.
+// rowsKept limits the cached rows of a pool, over all asks: about 5 MiB, plus the holdings that the entries refer to.
 const rowsKept = 1 << 18
 
-// shortfallCache is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
+// shortfallCache is the cache of one pool and era. One pass at a time uses it.
 type shortfallCache struct {
 	busy   sync.Mutex
 	pool   string
@@ -31,22 +30,22 @@ type shortfallCache struct {
 	unused []*Shortfalls
 }
 
-// Shortfalls is what is remembered of one ask.
+// Shortfalls is the cache of one ask.
 type Shortfalls struct {
-	rosters []*model.NodeColumns // of the chunks, when their rows were looked at
+	rosters []*model.NodeColumns // of the chunks, when their rows were cached
 	hold    []*model.Holding     // by row: what was held there
-	lack    []int32              // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
-	short   []int64              // by row: of what it lacks
+	lack    []int32              // by row: 1 + place in kinds; 0: it has room; unlooked: unknown
+	short   []int64              // by row: the amount that is short
 	kinds   []shortfallKind
-	sums    []shortfallSum    // of a search, by kind
+	sums    []shortfallSum    // by kind, of the current search
 	Soon    []EarliestFree    // by row
-	When    []structs.LogTime // of soon; 0: now
+	When    []structs.LogTime // of Soon; 0: now
 	used    int64
 }
 
 const unlooked = -1
 
-// shortfallKind is nodes of one class that lack the same.
+// shortfallKind is nodes of one class with the same shortage.
 type shortfallKind struct {
 	class    int32 // number in the classTable
 	shortage match.ShortageOf
@@ -54,10 +53,10 @@ type shortfallKind struct {
 
 type shortfallSum struct{ nodes, short int64 }
 
-// kindsMax is how many kinds are told apart; with more, all is forgotten.
+// kindsMax is the highest number of kinds; with more, the cache is cleared.
 const kindsMax = 1 << 10
 
-// kind gives 1 + the place of a kind, or unlooked for one that is not remembered.
+// kind returns 1 + the place of a kind, or unlooked for a shortage that is not cached.
 func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	if x.Largest != 0 || x.Free != 0 || x.Asked != 0 {
 		return unlooked
@@ -77,7 +76,7 @@ func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	return int32(len(m.kinds))
 }
 
-// ready makes room for the rows of a view, and forgets those whose nodes changed.
+// ready makes room for the rows of a view, and drops those whose nodes changed.
 func (m *Shortfalls) ready(v *model.View) {
 	if len(m.hold) != v.Rows || len(m.rosters) != len(v.Chunks) || len(m.kinds) >= kindsMax {
 		m.hold, m.lack, m.short = make([]*model.Holding, v.Rows), make([]int32, v.Rows), make([]int64, v.Rows)
@@ -98,10 +97,10 @@ func (m *Shortfalls) ready(v *model.View) {
 	}
 }
 
-// shortfallCachesMax is for how many pools and eras something is remembered.
+// shortfallCachesMax is the highest number of pools and eras with a cache.
 const shortfallCachesMax = 64
 
-// takeShortfalls finds what is remembered for a pool and era; nil when another pass has it.
+// takeShortfalls finds the cache of a pool and era; nil when another pass uses it.
 func (m *known) takeShortfalls(pool string) *shortfallCache {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,15 +126,15 @@ func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	m.used++
 	a := m.asks[string(key)]
 	if a == nil {
-		if most := max(2, rowsKept/max(rows, 1)); len(m.asks) >= most { // forget those used least recently
+		if most := max(2, rowsKept/max(rows, 1)); len(m.asks) >= most { // drop the least recently used ones
 			maps.DeleteFunc(m.asks, func(_ string, x *Shortfalls) bool {
 				if x.used >= m.used-int64(most)/2 {
 					return false
 				}
 				clear(x.rosters)
-				clear(x.hold) // with what hangs on holdings long gone
+				clear(x.hold) // free the holdings that it refers to
 				x.kinds, x.sums, x.Soon, x.When = x.kinds[:0], x.sums[:0], nil, nil
-				m.unused = append(m.unused, x) // whose memory serves again makes no difference
+				m.unused = append(m.unused, x) // its memory is reused
 				return true
 			})
 		}
@@ -150,7 +149,7 @@ func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	return a
 }
 
-// plainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
+// plainKey is equal for asks that have the same shortage on the same nodes; nil for asks that are not cached.
 func (s *Search) plainKey() []byte {
 	a := s.Ask
 	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
@@ -160,13 +159,13 @@ func (s *Search) plainKey() []byte {
 		return nil
 	}
 	b := a.PlainKey(0)
-	if b != nil && s.gpus.policy != nil { // it has words of its own
+	if b != nil && s.gpus.policy != nil { // GPU policies have their own shortages
 		b = append(b, 1)
 	}
 	return b
 }
 
-// buildKnown looks at the rows of a chunk with the help of what is remembered.
+// buildKnown looks at the rows of a chunk with the help of the cache.
 func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, first int) {
 	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
@@ -205,7 +204,7 @@ func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, fir
 	}
 }
 
-// countKnown counts the nodes that are known to lack something.
+// countKnown counts the nodes with a cached shortage.
 func (s *Search) countKnown(m *Shortfalls) {
 	for k := range m.sums {
 		sum := m.sums[k]
@@ -229,11 +228,11 @@ func (s *Search) countKnown(m *Shortfalls) {
 	}
 }
 
-// EarliestFree is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
-// askMemo.when.
+// EarliestFree is when places for some allocations become free on a node without reservations. The first ones are in
+// Shortfalls.When.
 type EarliestFree struct {
 	Hold        *model.Holding
-	From, Until structs.LogTime // at which times it holds; until 0: nothing is known
+	From, Until structs.LogTime // valid from and until; until 0: unknown
 	N           int8
 	Whole       bool // the ends of all that is held are known
 }

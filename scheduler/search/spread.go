@@ -30,11 +30,11 @@ func (t *valueTable) value(text string, found bool) int32 {
 	return n
 }
 
-// spreadState is how one spread stands: how many allocations of the group each value has, against its share.
+// spreadState is the state of one spread: how many allocations of the group each value has, against its share.
 //
 // The level of a value is what it would have after one more allocation, divided by its share. The value with the lowest
-// level is next in turn (the method of highest averages). The bonus of a value falls with how many allocations it would
-// be ahead of that one: 1, 1/2, 1/3 ...
+// level is next (the method of highest averages). The bonus of a value decreases with how many allocations it would be
+// ahead of that one: 1, 1/2, 1/3 ...
 type spreadState struct {
 	*valueTable
 	ask    *match.SpreadAsk
@@ -51,7 +51,7 @@ func newSpreadState(a *match.SpreadAsk) *spreadState {
 	return &spreadState{valueTable: newValueTable(), ask: a}
 }
 
-// grow makes room for values met so far and gives new ones their share.
+// grow makes room for new values and sets their share.
 func (s *spreadState) grow() {
 	for v := len(s.have); v < len(s.names); v++ {
 		share := int64(0)
@@ -69,7 +69,7 @@ func (s *spreadState) grow() {
 	}
 }
 
-// targetShare is the wanted share of a value: its target, or for "*" and values without a target what the targets
+// targetShare returns the wanted share of a value: its target, or for "*" and values without a target what the targets
 // leave over.
 func (s *spreadState) targetShare(name string) int64 {
 	var sum int64
@@ -94,7 +94,7 @@ func (s *spreadState) level(v int32) int64 {
 	return (s.have[v] + 1) * (1000 * model.Micro) / s.share[v]
 }
 
-// lowest finds the lowest level anew; it reports whether it changed.
+// lowest recomputes the lowest level and reports whether it changed.
 func (s *spreadState) lowest() bool {
 	was, had := s.min, s.isOpen
 	s.isOpen, s.atMin = false, 0
@@ -112,7 +112,7 @@ func (s *spreadState) lowest() bool {
 	return was != s.min || had != s.isOpen
 }
 
-// joined tells that a value has candidates now; it reports whether the lowest level moved.
+// joined records that a value has candidates now; it reports whether the lowest level moved.
 func (s *spreadState) joined(v int32) bool {
 	l := s.level(v)
 	switch {
@@ -126,7 +126,7 @@ func (s *spreadState) joined(v int32) bool {
 	return false
 }
 
-// left tells that a value has no candidates any more; it reports whether the lowest level moved.
+// left records that a value has no candidates any more; it reports whether the lowest level moved.
 func (s *spreadState) left(v int32) bool {
 	switch l := s.level(v); {
 	case l < 0 || l > s.min:
@@ -138,7 +138,7 @@ func (s *spreadState) left(v int32) bool {
 	return s.lowest()
 }
 
-// bonus is the term of a value, in millionths.
+// bonus returns the term of a value, in millionths.
 func (s *spreadState) bonus(v int32) int64 {
 	if s.share[v] == 0 || !s.isOpen {
 		return 0
@@ -147,7 +147,7 @@ func (s *spreadState) bonus(v int32) int64 {
 	return model.Micro * model.Micro / (model.Micro + max(ahead, 0))
 }
 
-// took counts one more (or, with a negative n, fewer) allocation on a value and reports whether the lowest level moved,
+// took counts one more allocation on a value, or n fewer if n is negative. It reports whether the lowest level moved,
 // in which case every bonus has changed.
 func (s *spreadState) took(v int32, n int64) bool {
 	before := s.level(v)
@@ -165,19 +165,18 @@ func (s *spreadState) took(v int32, n int64) bool {
 	return false
 }
 
-// candidate is a node that the group fits on, with the score of all terms but spread.
+// candidate is a node that the group fits on, with its score without the spread term.
 type candidate struct {
 	base int64
 	row  int32
 }
 
-// cell is the nodes with equal spread values: they share the spread term, so that the best of a cell is the best by
-// base.
+// cell is the nodes with equal spread values. They share the spread term, so the best of a cell is the best by base.
 type cell struct {
 	values []int32 // per spread
 	heap   []candidate
 	bonus  int64 // weighted
-	pos    int32 // in scan.turn; -1 when empty
+	pos    int32 // in Search.turn; -1 when empty
 }
 
 func (s *Search) cellOf(values []int32) int32 {
@@ -213,7 +212,7 @@ func (s *Search) better(a, b candidate) bool {
 	return s.turnOf(a.row) < s.turnOf(b.row)
 }
 
-// turnOf is a node's place in the order of ties.
+// turnOf returns a node's place in the order of ties.
 func (s *Search) turnOf(row int32) int32 {
 	if row < s.first {
 		return row + int32(s.w.View.Rows)
@@ -299,7 +298,7 @@ func (s *Search) opened(at int32) {
 	s.fixTurn(int(x.pos))
 }
 
-// closed takes a cell without candidates out of the order of cells.
+// closed removes a cell without candidates from the order of cells.
 func (s *Search) closed(at int32) {
 	x := &s.cells[at]
 	i, last := int(x.pos), len(s.turn)-1
@@ -333,7 +332,7 @@ func (s *Search) cellBonus(x *cell) int64 {
 	return s.weights.Spread * sum / s.spreadWeight
 }
 
-// rebonus computes the bonus of every cell and their order afresh.
+// rebonus recomputes the bonus of every cell and their order.
 func (s *Search) rebonus() {
 	for _, c := range s.turn {
 		s.cells[c].bonus = s.cellBonus(&s.cells[c])
@@ -343,7 +342,7 @@ func (s *Search) rebonus() {
 	}
 }
 
-// spreadTook tells the spreads that an allocation came to (n = 1) or left (n = -1) these values.
+// spreadTook counts an allocation that came to (n = 1) or left (n = -1) these values.
 func (s *Search) spreadTook(values []int32, n int64) {
 	moved := false
 	for i, v := range values {
@@ -366,7 +365,7 @@ func (s *Search) spreadTook(values []int32, n int64) {
 	}
 }
 
-// ahead orders cells by their best candidate with the bonus.
+// ahead orders cells by their best candidate, bonus included.
 func (s *Search) ahead(a, b int32) bool {
 	x, y := &s.cells[a], &s.cells[b]
 	p, q := x.heap[0], y.heap[0]

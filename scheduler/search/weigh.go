@@ -10,11 +10,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Weights of terms that no policy has. Who names data sets wants to be where they are; what nodes cost counts only where
-// somebody says that it should.
+// localityWeight is the weight of the locality term, which no policy has: a job that names data sets should run where
+// they are. The cost term has no default weight; it counts only where one is configured.
 const localityWeight = 20
 
-// reweigh puts configured weights in place of the policy's.
+// reweigh replaces the policy's weights by the configured ones.
 func (s *Search) reweigh() {
 	if s.Ask.Job != nil && len(s.Ask.Job.Datasets) > 0 {
 		s.extra.locality = localityWeight
@@ -36,7 +36,7 @@ func (s *Search) reweigh() {
 	}
 }
 
-// local is the share of the job's data sets that a node holds.
+// local returns the share of the job's data sets that a node holds.
 func (s *Search) local(n *structs.Node) int64 {
 	if s.extra.locality == 0 {
 		return 0
@@ -51,7 +51,7 @@ func (s *Search) local(n *structs.Node) int64 {
 	return got * model.Micro / int64(len(s.Ask.Job.Datasets))
 }
 
-// cheap is how far below the dearest node of the cluster one costs. A node that does not say what it costs, costs nothing.
+// cheap returns how much less a node costs than the dearest node of the cluster. A node without a cost costs nothing.
 func (s *Search) cheap(n *structs.Node) int64 {
 	if s.extra.cost == 0 {
 		return 0
@@ -63,12 +63,12 @@ func (s *Search) cheap(n *structs.Node) int64 {
 	return model.Micro - costOf(n)*model.Micro/most
 }
 
-// costMax bounds what a node may cost, in millionths; a million times it is still a number.
+// costMax limits the cost of a node, in millionths, so that a million times it does not overflow.
 const costMax = 1_000_000 * model.Micro
 
 var bigMicro = big.NewInt(model.Micro)
 
-// costOf is what a node costs, in millionths of the unit that it is said in; at most costMax.
+// costOf returns the cost of a node, in millionths of its unit; at most costMax.
 func costOf(n *structs.Node) int64 {
 	r, ok := match.ParseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
 	if !ok || r.Sign() <= 0 {
