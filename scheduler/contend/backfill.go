@@ -8,10 +8,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// OverBoundRetry is when a workload that was not tried (Reservations.OverBound) is looked at again if nothing happens.
+// OverBoundRetry is how soon a workload that was not tried (Reservations.OverBound) is decided again if nothing
+// happens.
 const OverBoundRetry = 30 * time.Second
 
-// depth is how many blocked workloads of a queue get a reservation, the workload being the next one.
+// depth returns how many blocked workloads of a queue get a reservation; w is the next one.
 func (b *Reservations) depth(w *Workload) int64 {
 	q := b.rules.Of(w.QueueName())
 	switch q.Backfill {
@@ -21,7 +22,7 @@ func (b *Reservations) depth(w *Workload) int64 {
 		return q.ReserveDepth
 	}
 	if b.late(w) {
-		return 1 // greedy, but nobody may starve
+		return 1 // greedy: the first one gets a reservation, so that it cannot starve
 	}
 	return 0
 }
@@ -37,14 +38,14 @@ func (b *Reservations) Full(w *Workload) bool {
 	return b.reserved[w.QueueName()] >= b.depth(w)
 }
 
-// Passed returns the job that the workload may not pass: one ahead in its queue that found no place.
+// Passed returns the job that the workload must not pass: one ahead of it in its queue that found no place.
 func (b *Reservations) Passed(w *Workload) (structs.JobKey, bool) {
 	k, ok := b.shut[w.QueueName()]
 	return k, ok
 }
 
-// OverBound refuses a workload when as many of its queue have been tried behind a blocked one as may be. It then waits
-// for the next pass. A workload that is not refused counts as tried.
+// OverBound refuses a workload when its queue has already tried as many workloads behind a blocked one as it allows.
+// The workload then waits for the next pass. One that is not refused counts as tried.
 func (b *Reservations) OverBound(w *Workload) *structs.Refusal {
 	path := w.QueueName()
 	p := b.passBound[path]
@@ -59,7 +60,7 @@ func (b *Reservations) OverBound(w *Workload) *structs.Refusal {
 	return nil
 }
 
-// noteHead notes a workload that found no place, if only some of its queue may be tried behind it.
+// noteHead records a workload that found no place, if its queue limits how many are tried behind it.
 func (b *Reservations) noteHead(w *Workload) {
 	path := w.QueueName()
 	if b.rules.Of(path).BackfillMaxJobs == 0 || b.passBound[path] != nil {
@@ -71,8 +72,8 @@ func (b *Reservations) noteHead(w *Workload) {
 	b.passBound[path] = &passing{head: w.Key}
 }
 
-// Grant reserves capacity for what a decision found no place for, if the backfilling rule of its queue says so. start is
-// when the workload is expected to start; 0: not known.
+// Grant reserves capacity for a workload that found no place, if the backfill rule of its queue says so. start is when
+// the workload is expected to start; 0: unknown.
 func (b *Reservations) Grant(u Unplaced) (r *structs.Reservation, start structs.LogTime) {
 	load := u.Workload()
 	path := load.QueueName()
@@ -98,20 +99,21 @@ func (b *Reservations) Grant(u Unplaced) (r *structs.Reservation, start structs.
 		b.countReserved(path)
 		return r, start
 	}
-	// No end of running work makes room, so the next workload of the queue may have the reservation.
+	// No end of running work makes enough room, so the next workload of the queue can have the reservation.
 	if key := u.Key(); key != "" && !b.patient && !b.far[farKey(u)] {
 		if b.barren == nil {
 			b.barren = make(map[string]bool)
 		}
-		b.barren[key] = true // for the whole pass: its placements and reservations only take room away
+		b.barren[key] = true // for the whole pass: its placements and reservations only reduce the free capacity
 	}
 	return nil, start
 }
 
-// farKey is the key of what a decision misses within its queue.
+// farKey identifies, within its queue, what a decision could not place.
 func farKey(u Unplaced) string { return string(u.Workload().QueueName()) + " " + u.Key() }
 
-// setPatient notes whether the workload has waited beyond the bound of its queue, and where it had a reservation before.
+// setPatient records whether the workload has waited beyond the bound of its queue, and on which rows it had a
+// reservation before.
 func (b *Reservations) setPatient(load *Workload) {
 	b.patient, b.before = b.late(load), nil
 	old := b.old[load.Key]
@@ -126,7 +128,7 @@ func (b *Reservations) setPatient(load *Workload) {
 	}
 }
 
-// estimate is when a workload without a reservation could start, if a dry run is about it; else 0.
+// estimate returns when a workload without a reservation could start, if it is the one of a dry run; else 0.
 func (b *Reservations) estimate(u Unplaced) structs.LogTime {
 	if b.tell == u.Workload().Key {
 		if start, places := b.Earliest(u); places != nil {
@@ -137,7 +139,7 @@ func (b *Reservations) estimate(u Unplaced) structs.LogTime {
 }
 
 // grantEarliest reserves the places of the earliest time at which everything that is missing could be placed. The
-// reservation is nil when no such time is known, or when it lies beyond the window of the queue.
+// reservation is nil when no such time is known, or when it is beyond the backfill window of the queue.
 func (b *Reservations) grantEarliest(u Unplaced) (*structs.Reservation, structs.LogTime) {
 	start, places := b.Earliest(u)
 	if places == nil {
@@ -191,8 +193,8 @@ func (b *Reservations) grantEarliest(u Unplaced) (*structs.Reservation, structs.
 	return r, start
 }
 
-// Change is what a plan has to write about the reservation of a workload: the new one, or one without places to end the
-// old one. nil: nothing changes.
+// Change returns what a plan has to write about the reservation of a workload: the new one, or one without places,
+// which ends the old one. nil: nothing changes.
 func (b *Reservations) Change(key structs.JobKey, next *structs.Reservation) *structs.Reservation {
 	old := b.old[key]
 	switch {

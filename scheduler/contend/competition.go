@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Contest is a competition with what the pass needs to carry out its outcome.
+// Contest is a competition with what the pass needs to apply its outcome.
 type Contest struct {
 	Competition
 	moved    bool            // a contender that should hold places gave them up for a wider one, and gets others in the next pass
@@ -18,9 +18,9 @@ type Contest struct {
 	pending  []int           // per contender: its place in Env.Pending; -1 for running ones
 	unit     int64
 	gpu      bool
-	coming   int64           // units that are about to become free and that nobody waits for
-	patience structs.LogTime // when the first of those that have waited too briefly may compete (Queue.PreemptAfter); 0: none
-	left     int64           // jobs that the queue's rate still allows to be evicted; counts only if there is a rate
+	coming   int64           // units that are about to become free and that no placement waits for
+	patience structs.LogTime // when the first contender that has not waited long enough yet may compete (Queue.PreemptAfter); 0: none
+	left     int64           // jobs that the queue's rate still allows to be evicted; only used if there is a rate
 }
 
 // contenderRun is a contender that holds places.
@@ -28,25 +28,26 @@ type contenderRun struct {
 	allocs []*structs.Allocation
 	chosen bool
 	fixed  bool
-	gone   bool // told to stop by this pass
+	gone   bool // this pass stops it
 	rank   int  // place among the chosen
 	units  int64
 }
 
-// Contests are the competitions for places in a pass: who is decided first, and who may lose its places.
+// Contests are the competitions for places in a pass. They decide which workload goes first, and which running work may
+// lose its places.
 type Contests struct {
-	Wake     structs.LogTime // when an answer may change though nothing happens; 0: never
-	Skipped  bool            // a workload waits that was not decided about: see settled
+	Wake     structs.LogTime // when an answer may change even if nothing happens; 0: never
+	Skipped  bool            // a waiting workload was not decided: see settled
 	env      *Env
 	pre      *Preemption
-	limits   *Limits          // nil: nothing is limited
+	limits   *Limits          // nil: there are no limits
 	setAside *SetAside        // nil: nothing is set aside
-	first    []int            // in Env.Pending: those that should hold places, in order
-	by       map[int]*Contest // by place in Env.Pending: every one that competes
+	first    []int            // in Env.Pending: the workloads that should hold places, in order
+	by       map[int]*Contest // by place in Env.Pending: all workloads that compete
 }
 
-// NewContests holds the competitions of all queues whose running work competes with pending work. It is nil when there is
-// none: where no work may be stopped, only the line says who is next.
+// NewContests runs the competitions of all queues whose running work competes with pending work. It returns nil if
+// there is no Chooser: then running work is never stopped, and the line alone sets the order.
 func NewContests(e *Env, pre *Preemption, limits *Limits, aside *SetAside) *Contests {
 	if e.Chooser == nil {
 		return nil
@@ -71,7 +72,7 @@ func NewContests(e *Env, pre *Preemption, limits *Limits, aside *SetAside) *Cont
 	return cs
 }
 
-// enter lets pending and running work compete, each in the contest of its queue and node pool.
+// enter adds pending and running work, each to the contest of its queue and node pool.
 func (cs *Contests) enter() (order []*Contest) {
 	type key struct {
 		queue structs.QueuePath
@@ -88,7 +89,7 @@ func (cs *Contests) enter() (order []*Contest) {
 		q := settings[path]
 		if q == nil {
 			s := *in.Rules.Of(path)
-			s.PreemptMax = in.Rules.Queues.Configured(path).PreemptMax // without the default: work that often gives way gets its turn again
+			s.PreemptMax = in.Rules.Queues.Configured(path).PreemptMax // without the default: work that is preempted often gets its turn again
 			q = &s
 			settings[path] = q
 		}
@@ -113,7 +114,7 @@ func (cs *Contests) enter() (order []*Contest) {
 		}
 		if r := find(l); r != nil {
 			if since := l.WaitingSince(); since > 0 && r.Queue.PreemptAfter > 0 && in.Now < since.Add(r.Queue.PreemptAfter) {
-				r.patience = earlier(r.patience, since.Add(r.Queue.PreemptAfter)) // it takes free places only
+				r.patience = earlier(r.patience, since.Add(r.Queue.PreemptAfter)) // until then it only takes free places
 				continue
 			}
 			r.add(l, nil, i)
@@ -136,8 +137,8 @@ func (cs *Contests) enter() (order []*Contest) {
 	return order
 }
 
-// runOf gives what a running workload may lose; nil when none of it may be taken: it is told to stop by a plan in flight,
-// or a node of it is not ready.
+// runOf returns the places that a running workload may lose. It returns nil when it cannot lose them, because a plan in
+// flight stops it or one of its nodes is not ready.
 func (cs *Contests) runOf(l *Workload) *contenderRun {
 	run := &contenderRun{}
 	for _, a := range l.Allocs {
@@ -157,19 +158,19 @@ func (cs *Contests) runOf(l *Workload) *contenderRun {
 	return run
 }
 
-// add lets a workload compete. run is nil for a pending one, which is at place i of Env.Pending.
+// add adds a contender. run is nil for a pending workload, which is at place i of Env.Pending.
 func (r *Contest) add(l *Workload, run *contenderRun, i int) {
 	r.Contenders = append(r.Contenders, Contender{Load: l, Holds: run != nil})
 	r.runs = append(r.runs, run)
 	r.pending = append(r.pending, i)
 }
 
-// hold asks the chooser who should hold places, and notes the outcome.
+// hold asks the chooser which contenders should hold places, and records the outcome.
 func (cs *Contests) hold(r *Contest) {
 	r.sort()
 	r.measure(cs.env.W)
-	var ripe structs.LogTime // when the first contender may be stopped that may not yet
-	spent := false           // the queue has had as many evicted in the last hour as it may
+	var ripe structs.LogTime // when the first contender that is still protected may be stopped
+	spent := false           // the queue has reached its eviction rate for the last hour
 	if q := &r.Queue; q.PreemptRate > 0 {
 		if r.left = q.PreemptRate - cs.env.Evicted.Within(q.Path, r.Now); r.left <= 0 {
 			spent = true
@@ -218,7 +219,7 @@ func (cs *Contests) hold(r *Contest) {
 	}
 }
 
-// sort puts the contenders into the order of their submission.
+// sort orders the contenders by their submission.
 func (r *Contest) sort() {
 	order := make([]int, len(r.Contenders))
 	for i := range order {
@@ -232,15 +233,15 @@ func (r *Contest) sort() {
 	}
 }
 
-// fix notes whether running work keeps its places in any case. young is until when it may not be stopped because it began
-// recently; 0: it may.
+// fix decides whether running work keeps its places in any case. young is until when it must not be stopped because it
+// began recently; 0: it may be stopped.
 func (r *Contest) fix(run *contenderRun, load *Workload) (young structs.LogTime) {
 	for _, a := range run.allocs {
 		if at := cmp.Or(a.StartedAt, a.CreateTime).Add(r.Queue.PreemptMinRuntime); at > r.Now {
 			young = max(young, at)
 		}
 	}
-	if young > 0 && r.Queue.PreemptMinRuntime < runtimeAwaited { // it begins at this very moment: no reason to ask for another pass
+	if young > 0 && r.Queue.PreemptMinRuntime < runtimeAwaited { // it begins at this very moment: not worth another pass
 		run.fixed, young = true, 0
 	}
 	if q := load.Queue; q != nil && r.Queue.PreemptMax > 0 && q.Preempted >= r.Queue.PreemptMax {
@@ -249,10 +250,10 @@ func (r *Contest) fix(run *contenderRun, load *Workload) (young structs.LogTime)
 	return young
 }
 
-// runtimeAwaited is the shortest time before preemption after which another pass is asked for.
+// runtimeAwaited is the shortest time before preemption for which another pass is scheduled.
 const runtimeAwaited = time.Second
 
-// earlier is the earlier of two moments; 0 is none.
+// earlier returns the earlier of two times; 0 stands for none.
 func earlier(a, b structs.LogTime) structs.LogTime {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -273,7 +274,7 @@ func cmpSubmitted(a, b *Workload) int {
 	return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.ID, b.Key.ID))
 }
 
-// measure counts what the contenders ask for in units.
+// measure counts the requests of the contenders in units.
 func (r *Contest) measure(w *search.Pass) {
 	amounts := make([]structs.Amount, len(r.Contenders))
 	for i := range r.Contenders {
@@ -305,10 +306,10 @@ func (r *Contest) measure(w *search.Pass) {
 	}
 }
 
-// Units is an amount in units, rounded up.
+// Units returns an amount in units, rounded up.
 func (r *Contest) Units(a structs.Amount) int64 { return (r.of(a) + r.unit - 1) / r.unit }
 
-// of is the part of an amount that is competed for: GPUs, or else CPU.
+// of returns the part of an amount that contenders compete for: GPUs, or else CPU.
 func (r *Contest) of(a structs.Amount) int64 {
 	if r.gpu {
 		return a.GPUMilli
@@ -320,7 +321,8 @@ func larger(a, b structs.Amount) structs.Amount {
 	return structs.Amount{GPUMilli: max(a.GPUMilli, b.GPUMilli), GPUMemoryMiB: max(a.GPUMemoryMiB, b.GPUMemoryMiB), CPU: max(a.CPU, b.CPU), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB)}
 }
 
-// room counts the units of every node of the pool that no others hold. What is about to become free counts as free.
+// room counts the units of every node of the pool that are free or held by contenders. What is about to become free
+// counts as free.
 func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
 	row := -1
 	for _, c := range w.View.Chunks {
@@ -369,7 +371,7 @@ func healthyGPUs(n *structs.Node) int64 {
 	return sum
 }
 
-// Of is the contest that a pending workload takes part in, or nil.
+// Of returns the contest in which a pending workload takes part, or nil.
 func (cs *Contests) Of(i int) *Contest {
 	if cs == nil {
 		return nil
@@ -377,7 +379,7 @@ func (cs *Contests) Of(i int) *Contest {
 	return cs.by[i]
 }
 
-// Front is the contest in which a pending workload is among those that should hold places, or nil.
+// Front returns the contest in which a pending workload is among those that should hold places, or nil.
 func (cs *Contests) Front(i int) *Contest {
 	if cs == nil || !slices.Contains(cs.first, i) {
 		return nil
@@ -385,14 +387,14 @@ func (cs *Contests) Front(i int) *Contest {
 	return cs.by[i]
 }
 
-// Bars reports whether a pending workload has to wait for the next pass, because another one moves that comes before it.
+// Bars reports whether a pending workload has to wait for the next pass, because a workload that goes before it moves.
 func (cs *Contests) Bars(i int) bool {
 	r := cs.Of(i)
 	return r != nil && r.moved && !slices.Contains(cs.first, i)
 }
 
-// Served reports whether the turn of a pending workload comes through its contest: there would be room for it if all
-// that may be stopped were. No capacity need be reserved for it.
+// Served reports whether a pending workload will get its places through its contest: there would be room for it if
+// everything that may be stopped were stopped. Then no capacity need be reserved for it.
 func (cs *Contests) Served(i int) bool {
 	r := cs.Of(i)
 	if r == nil {
@@ -408,19 +410,19 @@ func (cs *Contests) Served(i int) bool {
 	return left <= 0
 }
 
-// settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that should
-// hold places, and they got it.
+// settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that
+// should hold places, and they got it.
 func (cs *Contests) settled(i int) bool {
 	r := cs.by[i]
 	return r != nil && !r.missed && !r.moved && len(cs.env.Pending[i].Evals) == 0 && cs.env.Pending[i].Blocked != nil
 }
 
-// Line puts those that should hold places in front of a line.
+// Line returns a line in which the workloads that should hold places come before the others.
 func (cs *Contests) Line(line Line) Line {
 	return &contestLine{contests: cs, line: line, results: map[int]*contestResult{}}
 }
 
-// contestLine is a pass's line with those in front that should hold places.
+// contestLine is a pass's line with the workloads that should hold places in front.
 type contestLine struct {
 	contests *Contests
 	line     Line
@@ -428,7 +430,7 @@ type contestLine struct {
 	results  map[int]*contestResult
 }
 
-// contestResult is what one of those in front was given, until the line comes to it.
+// contestResult is what a workload in front was given. It is passed on when the line comes to the workload.
 type contestResult struct {
 	use     structs.Amount
 	blocked bool
@@ -441,7 +443,7 @@ func (l *contestLine) Next() int {
 		l.results[i] = &contestResult{}
 		return i
 	}
-	l.at++ // from now on, results are those of the line's own
+	l.at++ // from now on, results are those of the underlying line
 	for {
 		i := l.line.Next()
 		if i < 0 {

@@ -7,19 +7,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Earliest finds the first time at which everything that a decision misses could be placed, if everything held ends when
-// it is expected to and nothing else is placed but what is reserved. The places are nil when no such time is known.
+// Earliest finds the first time at which everything that a decision could not place would fit, if everything held ends
+// when it is expected to and nothing else is placed but what is reserved. The places are nil when no such time is
+// known.
 //
-// Naive: try every end of a held allocation in turn. With 16,000 of them a reservation would cost 16,000 searches of the
-// cluster. The later it is, the more is free, except for reservations, which end again. So a binary search over the ends
-// finds a time that will do. It is the earliest unless reservations leave a gap before it.
+// Naive: try every end of a held allocation in turn. With 16,000 of them a reservation would cost 16,000 searches of
+// the cluster. Capacity only grows with time, except for reservations, which begin and end. So a binary search over the
+// ends finds a time that fits. It is the earliest unless reservations leave a gap before it.
 func (b *Reservations) Earliest(u Unplaced) (structs.LogTime, []Place) {
 	if b.Rows == nil && !b.anyEnds() {
-		return 0, nil // it will be as it is now
+		return 0, nil // nothing will change by itself
 	}
 	missing := u.Missing()
 	rows := b.rowsFor(u.Workload().Job, missing)
-	// Free capacity alone gives a time before which it cannot be, and mostly that time will do.
+	// Free capacity alone gives a lower bound, and in most cases everything fits at that time.
 	first, exact := b.earliestFree(u.Workload().Job, missing, rows)
 	if first == model.Never {
 		return 0, nil
@@ -46,7 +47,7 @@ func (b *Reservations) Earliest(u Unplaced) (structs.LogTime, []Place) {
 	if best == nil {
 		return 0, nil
 	}
-	hi := len(times) - 1 // times[hi] will do
+	hi := len(times) - 1 // everything fits at times[hi]
 	for lo < hi {
 		mid := (lo + hi) / 2
 		if got := b.placeAt(u, rows, times[mid]); got != nil {
@@ -78,7 +79,7 @@ func (b *Reservations) timesOf(rows []int) []structs.LogTime {
 	return slices.Compact(times)
 }
 
-// anyEnds reports whether anything held is known to end.
+// anyEnds reports whether any end of held work is known.
 func (b *Reservations) anyEnds() bool {
 	if !b.patient && b.endless && b.endlessAt == b.W.Stamp {
 		return false
@@ -96,7 +97,7 @@ func (b *Reservations) anyEnds() bool {
 	return false
 }
 
-// rowsFor lists the rows that may serve a group of which something is missing.
+// rowsFor lists the rows that can serve a group of which something is missing.
 func (b *Reservations) rowsFor(job *structs.Job, missing []Missing) []int {
 	out := make([]int, 0, b.W.View.Rows)
 	for ci, c := range b.W.View.Chunks {
@@ -116,7 +117,8 @@ func (b *Reservations) rowsFor(job *structs.Job, missing []Missing) []int {
 	return out
 }
 
-// placeAt tries to place everything that is missing as the cluster will be at a time. It is nil when that fails.
+// placeAt tries to place everything that is missing in the cluster as it will be at a time. It returns nil if that
+// fails.
 func (b *Reservations) placeAt(u Unplaced, rows []int, at structs.LogTime) []Place {
 	w := b.W.Future()
 	w.Touched, w.States = w.Column(), w.Scratch.Pictures(len(rows))
@@ -135,7 +137,7 @@ func (b *Reservations) placeAt(u Unplaced, rows []int, at structs.LogTime) []Pla
 		t := b.releaseTimes(row, o.Hold)
 		over := t.Over(at)
 		if !touched && over == 0 && len(b.ReservedOn(row)) == 0 {
-			continue // it will be as the view says
+			continue // it will be as in the view
 		}
 		w.Begin(row, b.picture(row, c, i, o, t, over, at))
 	}

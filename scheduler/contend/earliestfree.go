@@ -10,9 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// earliestFree is a lower bound for the time at which what is missing can be placed. It looks only at amounts and at the
-// number of whole devices, and leaves free what is reserved. It is now when nothing is known, and Never when not even
-// empty nodes have enough. exact: something ends just then, or it is now.
+// earliestFree returns a lower bound for the time at which what is missing can be placed. It counts only amounts and
+// whole devices, and leaves free what is reserved. It returns now when nothing is known, and Never when not even empty
+// nodes have enough. exact: something ends just then, or the time is now.
 func (b *Reservations) earliestFree(job *structs.Job, missing []Missing, rows []int) (_ structs.LogTime, exact bool) {
 	if len(missing) != 1 || missing[0].Ask == nil {
 		return b.Now, true
@@ -75,22 +75,22 @@ type earliestFree struct {
 	b       *Reservations
 	ask     *match.Ask
 	missing int64
-	devices int64             // whole ones that an allocation asks for; 0: none, or their number is not all that matters
+	devices int64             // whole devices per allocation; 0: none, or their number is not all that matters
 	when    []structs.LogTime // the earliest places, ascending, at most as many as are missing
-	told    bool              // something was told to stop, and is assumed to end now
+	told    bool              // some work was asked to stop, and is assumed to end now
 	room    [soonMost]structs.LogTime
 }
 
-// soonMost is the largest number of allocations for which the times of a node are remembered.
+// soonMost is the largest number of allocations for which the times of a node are cached.
 const soonMost = 8
 
-// memo is what is remembered for equal asks, or nil.
+// memo returns the cache for equal asks, or nil.
 func (q *earliestFree) memo(job *structs.Job) *search.Shortfalls {
 	if q.missing > soonMost || q.b.Now <= 0 {
 		return nil
 	}
 	key := make([]byte, 1, 64)
-	key[0] = 2 // as no other key begins
+	key[0] = 2 // no other key begins with 2
 	for _, n := range [...]int64{q.ask.Need.CPU, q.ask.Need.Cores, q.ask.Need.MemoryMiB, q.ask.Need.DiskMiB, q.devices, q.missing} {
 		key = binary.AppendVarint(key, n)
 	}
@@ -101,7 +101,7 @@ func (q *earliestFree) memo(job *structs.Job) *search.Shortfalls {
 	return m
 }
 
-// recall adds the times that are remembered for a row. It reports whether there are any.
+// recall adds the cached times of a row. It reports whether there are any.
 func (q *earliestFree) recall(m *search.Shortfalls, row int, hold *model.Holding) bool {
 	x, now := &m.Soon[row], q.b.Now
 	if x.Until == 0 || x.Hold != hold || now < x.From || now > x.Until || q.b.patient && !x.Whole {
@@ -117,7 +117,7 @@ func (q *earliestFree) recall(m *search.Shortfalls, row int, hold *model.Holding
 	return true
 }
 
-// keepSoon remembers what was found on one row.
+// keepSoon caches what was found on one row.
 func keepSoon(m *search.Shortfalls, q *earliestFree, row int, hold *model.Holding, t *model.ReleaseTimes) {
 	x := &m.Soon[row]
 	*x = search.EarliestFree{Hold: hold, From: q.b.Now, Until: model.Never, Whole: true, N: int8(len(q.when))}
@@ -125,7 +125,7 @@ func keepSoon(m *search.Shortfalls, q *earliestFree, row int, hold *model.Holdin
 		x.Until, x.Whole = t.Until, len(t.Ends) == hold.Size()
 	}
 	if q.b.patient && !x.Whole {
-		x.Until = 0 // it was guessed
+		x.Until = 0 // it includes guessed ends
 	}
 	first := int64(row) * q.missing
 	for i, at := range q.when {
@@ -136,7 +136,7 @@ func keepSoon(m *search.Shortfalls, q *earliestFree, row int, hold *model.Holdin
 	}
 }
 
-// add notes a place that becomes free at a time.
+// add records a place that becomes free at a time.
 func (q *earliestFree) add(at structs.LogTime) {
 	if q.late(at) {
 		return
@@ -153,7 +153,7 @@ func (q *earliestFree) add(at structs.LogTime) {
 	q.when[k] = at
 }
 
-// more notes that the places become as many as now at a time.
+// more records that the number of places grows from have to now at a time.
 func (q *earliestFree) more(have, now int64, at structs.LogTime) int64 {
 	for ; have < now && !q.late(at); have++ {
 		q.add(at)
@@ -196,8 +196,8 @@ func (q *earliestFree) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model
 	}
 }
 
-// amongReserved looks at a row with reservations. It looks at its pictures, as a device may be held now and reserved for
-// later.
+// amongReserved looks at a row with reservations. It checks the row as it will be at each time, because a device may be
+// held now and reserved for later.
 func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
 	now := q.b.Now
 	times := []structs.LogTime{now}
@@ -227,7 +227,7 @@ func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occ
 	}
 }
 
-// roomBy is how many allocations fit by amounts and whole devices, at most `most`.
+// roomBy returns how many allocations fit by amounts and whole devices, at most `most`.
 func roomBy(total, used, need *structs.Vector, mhz, free, devices, most int64) int64 {
 	room := most
 	for _, x := range [...][2]int64{{total.CPU - used.CPU - used.Cores*mhz, need.CPU + need.Cores*mhz}, {total.MemoryMiB - used.MemoryMiB, need.MemoryMiB},

@@ -8,7 +8,7 @@ import (
 
 // Env is what contention in a pass depends on.
 type Env struct {
-	W        *search.Pass // the picture that the pass works on
+	W        *search.Pass // the cluster as the pass sees it
 	Now      structs.LogTime
 	Rules    *Rules
 	Flight   model.Overlay
@@ -17,5 +17,5 @@ type Env struct {
 	Reserved []*structs.Reservation
 	Evicted  Evictions
 	Chooser  Chooser        // nil: running work does not compete
-	Tell     structs.JobKey // its start is estimated though its queue reserves nothing for it
+	Tell     structs.JobKey // the job of a dry run: its start is estimated even if its queue reserves nothing for it
 }

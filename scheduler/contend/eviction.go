@@ -13,16 +13,17 @@ import (
 type Eviction struct {
 	p    *Preemptor
 	told []*model.Held
-	cost int64            // GPU seconds that they lose
+	cost int64            // GPU seconds that the victims lose
 	jobs []structs.JobKey // that are evicted
-	top  int              // the highest priority of them
+	top  int              // the highest priority of jobs
 	gain int64
 }
 
 // Evict begins a preemption.
 func (p *Preemptor) Evict() *Eviction { return &Eviction{p: p} }
 
-// Tell adds victims that make room for a placement. It gives whom the placement waits on, and the stops of all that go.
+// Tell adds victims that make room for a placement. It returns the allocations that the placement waits for, and the
+// stops of all that go.
 func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocID, stops []structs.PlanStop) {
 	p := e.p
 	for _, v := range vs {
@@ -53,7 +54,7 @@ func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocI
 	return waits, stops
 }
 
-// Undo lets all victims stay.
+// Undo keeps all victims running.
 func (e *Eviction) Undo() {
 	for _, h := range e.told {
 		delete(e.p.taken, h.ID)
@@ -61,7 +62,7 @@ func (e *Eviction) Undo() {
 	}
 }
 
-// Weigh refuses an eviction that costs more than it brings for so many members of a group, or that exceeds the rate of
+// Weigh refuses an eviction that costs more than it gains for so many members of a group, or that exceeds the rate of
 // the queue. nil: it is worth it.
 func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
 	p := e.p
@@ -79,7 +80,8 @@ func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
 	return nil
 }
 
-// Keep makes an eviction final. It gives the number of allocations that were told to stop, and why, in words for them.
+// Keep makes an eviction final. It returns the number of allocations that it stops, and the reason as their users see
+// it.
 func (e *Eviction) Keep() (told int64, why string) {
 	p := e.p
 	p.made[p.Rule.Queue] += int64(len(e.jobs))
@@ -94,10 +96,10 @@ func (e *Eviction) Keep() (told int64, why string) {
 	return int64(len(e.told)), why
 }
 
-// gain is what a preemption brings, in GPU seconds: the work done sooner, times the difference of the priorities.
+// gain returns what a preemption gains, in GPU seconds: the work done sooner, times the difference of the priorities.
 func (p *Preemptor) gain(g *structs.Group, members int64, top int) int64 {
 	if p.Rule.Name == structs.PreemptReclaim {
-		return 1 << 62 // it is guaranteed
+		return 1 << 62 // the queue is guaranteed this
 	}
 	gpus := max(structs.GroupAmount(g).GPUMilli, 1000)
 	work := members * gpus * int64(p.Load.Expected()/time.Second) / 1000

@@ -5,12 +5,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits are the hard limits, quotas and caps that a pass respects. They count what queues and namespaces hold: the usage
-// in the state, plans in flight, and what the pass has placed. Apply counts again and refuses what exceeds a limit (D6).
-// Counting here keeps such plans from being made, and tells by how much they exceed it.
+// Limits are the hard limits, quotas and caps that a pass respects. They count what queues and namespaces hold: the
+// usage in the state, plans in flight, and what the pass has placed. Apply counts again and refuses what exceeds a
+// limit (D6). Counting here avoids such plans, and reports by how much a limit would be exceeded.
 //
-// Naive: place, count exactly, and take the placement back if it exceeds a limit. But a placement changes the heaps of
-// the search. So the amount is estimated before the search, and never too low: see GPUSizes.Estimate.
+// Naive: place, count exactly, and undo the placement if it exceeds a limit. But a placement changes the heaps of the
+// search. So the amount is estimated before the search, and never too low: see GPUSizes.Estimate.
 type Limits struct {
 	Sizes   GPUSizes
 	queues  *QueueTable
@@ -25,7 +25,7 @@ type extraUse struct {
 	jobs   int64
 }
 
-// NewLimits returns nil when nothing is limited or guaranteed.
+// NewLimits returns nil when there are no limits or guarantees.
 func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now structs.LogTime) *Limits {
 	if queues == nil {
 		return nil
@@ -101,9 +101,9 @@ func GPUSizesOf(v *model.View) (s GPUSizes) {
 	return s
 }
 
-// Estimate is the most that one more allocation of a group can be charged. Where the charge depends on the GPU that is
-// chosen, it takes the dearest alternative, for a whole GPU the largest memory in the cluster, and for a share the
-// smallest GPU that has the memory.
+// Estimate returns the most that one more allocation of a group can be charged. Where the charge depends on the GPU
+// that is chosen, it takes the dearest alternative: for a whole GPU the largest memory in the cluster, and for a share
+// the smallest GPU that has the memory.
 func (s GPUSizes) Estimate(g *structs.Group) structs.Amount {
 	v := structs.GroupVector(g)
 	out := structs.Amount{CPU: v.CPU, MemoryMiB: v.MemoryMiB}
@@ -145,7 +145,7 @@ func (s GPUSizes) estimateGPU(r *structs.GPURequest) structs.Amount {
 	return one.Times(max(r.Count, 1))
 }
 
-// Held is the amount that a row holds and the number of its jobs, with what the pass has placed.
+// Held returns the amount that a row holds and the number of its jobs, including what the pass has placed.
 func (l *Limits) Held(r structs.UseRow) (structs.Amount, int64) {
 	e := l.extra[r]
 	if u := l.queues.Use(r.Path, r.User); u != nil {
@@ -154,8 +154,8 @@ func (l *Limits) Held(r structs.UseRow) (structs.Amount, int64) {
 	return e.amount, e.jobs
 }
 
-// Over returns which limit of a row an amount would exceed, added to what the row holds and what the decision has placed
-// (took). nil: none.
+// Over returns which limit of a row an amount would exceed, added to what the row holds and to what the decision has
+// placed (took); nil: none.
 func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refusal {
 	if ns, ok := r.Path.Namespace(); ok {
 		t := l.tenants[ns]
@@ -201,7 +201,7 @@ func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amoun
 	return nil
 }
 
-// limitRefusal says whose limit is exceeded, in what and by how much. nil when none is.
+// limitRefusal returns the refusal for exceeding a limit; nil if over is not positive.
 func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *structs.Refusal {
 	if over <= 0 {
 		return nil
@@ -250,7 +250,7 @@ func (l *Limits) Capped(load *Workload) *structs.Refusal {
 	return nil
 }
 
-// minutes is how many GPU minutes the running work of a row may still use within its run time limits.
+// minutes returns how many GPU minutes the running work of a row may still use within its run time limits.
 func (l *Limits) minutes(r structs.UseRow) int64 {
 	u := l.queues.Use(r.Path, r.User)
 	if u == nil {
@@ -260,7 +260,7 @@ func (l *Limits) minutes(r structs.UseRow) int64 {
 	return max(0, u.Ends-now*u.Ending) / 60_000
 }
 
-// minutesOf is how many GPU minutes a whole job may use.
+// minutesOf returns how many GPU minutes a whole job may use.
 func minutesOf(j *structs.Job) (sum int64) {
 	for _, g := range j.Groups {
 		sum += structs.GroupAmount(g).GPUMilli * int64(g.Count) * int64(j.RunLimit(g)/1e9)
@@ -268,14 +268,14 @@ func minutesOf(j *structs.Job) (sum int64) {
 	return (sum + 59_999) / 60_000
 }
 
-// Charges count what a decision has placed so far, by row. The zero value has counted nothing.
+// Charges counts what a decision has placed so far, by row. The zero value has counted nothing.
 type Charges struct {
 	counted int // of the placements
 	rows    map[structs.UseRow]structs.Amount
 	settled map[structs.UseRow]structs.Amount // charged to the pass; nil: nothing yet
 }
 
-// Count gives the charges of all that is placed. It looks only at what was added since the last call.
+// Count returns the charges of all that is placed. It only looks at what was added since the last call.
 func (c *Charges) Count(load *Workload, placed Placed) map[structs.UseRow]structs.Amount {
 	if c.rows == nil || placed.Len() < c.counted {
 		c.counted, c.rows = 0, map[structs.UseRow]structs.Amount{}
@@ -289,7 +289,7 @@ func (c *Charges) Count(load *Workload, placed Placed) map[structs.UseRow]struct
 	return c.rows
 }
 
-// Settle charges what a decision has placed, so that those after it in the pass see it.
+// Settle charges what a decision has placed, so that later decisions of the pass count it.
 func (l *Limits) Settle(load *Workload, c *Charges, placed Placed) {
 	if l == nil || placed.Len() == 0 {
 		return

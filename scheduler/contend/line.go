@@ -4,22 +4,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take
-// turns. The ones of scheduler/queue are pure: equal inputs and answers give an equal line.
+// Line orders the pending workloads of a pass. It sees what the pass has placed, so that orders by share can take
+// turns. The lines of scheduler/queue are pure: equal inputs and results give an equal order.
 type Line interface {
-	// Next gives a position in the pending workloads, each at most once, or -1 at the end.
+	// Next returns a position in the pending workloads, each at most once, or -1 at the end.
 	Next() int
-	// Placed tells what the pass has placed for a workload that Next gave. It is called before Next is called again.
+	// Placed reports what the pass has placed for a workload that Next returned. It is called before the next call of
+	// Next.
 	Placed(i int, use structs.Amount)
 }
 
-// BlockedLine is a Line that is told, before Placed, that something of a workload found no place.
+// BlockedLine is a Line that learns, before Placed, that a part of a workload found no place.
 type BlockedLine interface {
 	Line
 	Blocked(i int)
 }
 
-// NoteBlocked tells a line that something of a workload found no place, if it wants to know.
+// NoteBlocked reports to a BlockedLine that a part of a workload found no place.
 func NoteBlocked(l Line, i int) {
 	if b, ok := l.(BlockedLine); ok {
 		b.Blocked(i)
@@ -27,14 +28,14 @@ func NoteBlocked(l Line, i int) {
 }
 
 // Pruner is a Line that can leave out many workloads at once. What is refused without being looked at stays refused for
-// the rest of the pass, as room only becomes less. The line need not put it in order.
+// the rest of the pass, because placements only reduce the free capacity. The line need not sort it.
 type Pruner interface {
 	Line
-	// Prune takes out those still to come for which noFit is true.
+	// Prune removes the workloads still to come for which noFit is true.
 	Prune(noFit func(i int) bool)
 }
 
-// InOrder gives n pending workloads in their order.
+// InOrder returns the line of n pending workloads in their given order.
 func InOrder(n int) Line { return &inOrder{n: n} }
 
 type inOrder struct{ at, n int }

@@ -10,24 +10,25 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Preemption (D19). What found no place may take that of running work, by the rule of its queue: of work of lower
-// priority, of work in queues that borrowed what others are guaranteed, or of work that can wait while its own deadline
-// cannot. Only work that says that it may be preempted, or that can save its state, is preempted, unless the operator
-// allows more for a kind of job. The victims are those that lose least. Their stops are in the very part that places the
-// preemptor, which waits on them and owns the claim: whoever cancels it gives up the claim, and no third one slips in.
+// Preemption (D19). A workload that found no place may take the places of running work, by the rule of its queue: of
+// work with lower priority, of work in queues that borrowed what other queues are guaranteed, or of work that can wait
+// when its own deadline cannot. Only work that is marked preemptible, or that can save its state, is preempted, unless
+// the operator allows more for a type of job. The victims are those that lose least. Their stops are in the same part
+// of the plan that places the preemptor, which waits for them and owns the claim: canceling it gives up the claim, and
+// no third workload can take the place.
 //
-// No loops at fixed time and usage: by each rule the preemptor is out of reach of its victims' rules. Priorities are
-// strictly ordered. Whoever reclaims stays within its guarantee, and takes only what exceeds the guarantee of others. Work
-// that has no time left is no victim of a deadline.
+// There are no loops at fixed time and usage, because the victims' rules never reach the preemptor. Priorities are
+// strictly ordered. A queue that reclaims stays within its guarantee, and only takes what exceeds the guarantee of
+// others. Work with a deadline that has no time left is not a victim.
 
-// What is assumed where queues and work do not say.
+// Defaults where queues and work set nothing.
 const (
-	preemptDelta   = 10 // of priority, where only the operator's switch allows preemption: Nomad's
+	preemptDelta   = 10 // priority levels, where only the operator's switch allows preemption; as in Nomad
 	graceUnknown   = 30 * time.Second
-	deadlineMargin = time.Minute // before the last moment, for victims to stop
+	deadlineMargin = time.Minute // before the last possible start, for victims to stop
 )
 
-// Preemption is what a pass knows of work that may give way, and has told to stop.
+// Preemption is the running work that a pass may preempt, and what it has preempted.
 type Preemption struct {
 	NoFit   search.NoFit // preemptions that found no victims
 	w       *search.Pass
@@ -38,7 +39,7 @@ type Preemption struct {
 	gangs   map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
 	taken   map[structs.AllocID]bool
 	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
-	gone    map[structs.QueuePath]structs.Amount // of what queues hold, by path: told to stop by this pass
+	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
 }
 
 // NewPreemption begins the preemptions of a pass. limits may be nil.
@@ -56,12 +57,12 @@ type gangKey struct {
 type PreemptRule struct {
 	Name  string // of structs.Preempt...; "": not at all
 	Queue structs.QueuePath
-	any   bool  // the operator's switch: also work that does not say that it may be preempted
+	any   bool  // the operator's switch: also work that is not marked preemptible
 	rate  int64 // evicted jobs an hour; 0: no limit
 	delta int64 // by how much the job's priority must be higher
 }
 
-// ruleOf is the rule for a job: that of its queue, else what the operator's switch for its type allows.
+// ruleOf returns the rule for a job: that of its queue, else what the operator's switch for its type allows.
 func (p *Preemption) ruleOf(j *structs.Job) PreemptRule {
 	q := p.rules.Of(j.QueueName())
 	r := PreemptRule{Queue: j.QueueName(), Name: q.Preempt, rate: q.PreemptRate, delta: max(q.PreemptDelta, 1)}
@@ -92,9 +93,9 @@ type Preemptor struct {
 	*Preemption
 	Load    *Workload
 	Rule    PreemptRule
-	RetryAt structs.LogTime // when more work may be preempted; 0: not known
-	Looked  int             // nodes whose victims were weighed
-	asks    structs.Amount  // all that it wants now, at most; only for reclaiming
+	RetryAt structs.LogTime // when more work may be preempted; 0: unknown
+	Looked  int             // nodes whose victims were compared
+	asks    structs.Amount  // an upper bound of all that it wants now; only for reclaiming
 }
 
 // For begins the preemptions of a workload. asks is the most that all it wants is charged.
@@ -102,15 +103,15 @@ func (p *Preemption) For(load *Workload, asks structs.Amount) *Preemptor {
 	return &Preemptor{Preemption: p, Load: load, Rule: p.ruleOf(load.Job), asks: asks}
 }
 
-// retry asks for a decision at a time, unless one comes earlier.
+// retry schedules a decision at a time, unless there is an earlier one.
 func (p *Preemptor) retry(at structs.LogTime) {
 	if p.RetryAt == 0 || at < p.RetryAt {
 		p.RetryAt = at
 	}
 }
 
-// TooEarly refuses while the workload has not waited for as long as its queue demands before others make room for it
-// (Queue.PreemptAfter). From then on it preempts by no rule in this decision.
+// TooEarly refuses a workload that has not waited as long as its queue requires before others make room for it
+// (Queue.PreemptAfter). It then preempts by no rule in this decision.
 func (p *Preemptor) TooEarly() *structs.Refusal {
 	after := p.rules.Of(p.Load.QueueName()).PreemptAfter
 	since := p.Load.WaitingSince()
@@ -123,8 +124,8 @@ func (p *Preemptor) TooEarly() *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptDelay, Holder: QueueHolder(p.Rule.Queue)}, Short: int64((at.Sub(p.now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime}
 }
 
-// Urgent reports whether the job would miss its deadline if it waited, and will meet it if it starts now. One that has
-// time left asks for a decision when it has none.
+// Urgent reports whether the job would miss its deadline if it waited, and will meet it if it starts now. If it still
+// has time, Urgent schedules a decision for when that time is over.
 func (p *Preemptor) Urgent() bool {
 	j := p.Load.Job
 	if j.Deadline == 0 {
@@ -132,7 +133,7 @@ func (p *Preemptor) Urgent() bool {
 	}
 	last := j.Deadline.Add(-p.Load.Expected())
 	if p.now > last {
-		return false // it misses it anyway
+		return false // it misses its deadline anyway
 	}
 	if at := last.Add(-deadlineMargin); p.now < at {
 		p.retry(at)
@@ -141,7 +142,8 @@ func (p *Preemptor) Urgent() bool {
 	return true
 }
 
-// members lists the live members of the gang or elastic group that work belongs to, by name index; nil for neither.
+// members lists the live members of the gang or elastic group that work belongs to, by name index; nil if it belongs to
+// neither.
 func (p *Preemption) members(h *model.Held) []*model.Held {
 	g := h.Work.Job.Group(h.Work.Group)
 	if g == nil || g.Gang == nil && g.Elastic == nil {
@@ -177,7 +179,7 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 	return out
 }
 
-// take notes that work is told to go.
+// take records that work is preempted.
 func (p *Preemption) take(h *model.Held) {
 	p.taken[h.ID] = true
 	p.credit(h, 1)

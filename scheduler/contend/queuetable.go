@@ -23,8 +23,8 @@ type QueueTable struct {
 	Queues []*structs.Queue      // by path: parents before children
 	Usage  []*structs.QueueUsage // by path, then user
 	Total  structs.Amount        // what the cluster has
-	Models []structs.GPUCount    // the GPUs of Total by model; nil: not known
-	// Turnover is the mean time until what is held now is given back, as learned (predict.Similar); 0: not known.
+	Models []structs.GPUCount    // the GPUs of Total by model; nil: unknown
+	// Turnover is the mean time until what is held now becomes free, as learned (predict.Similar); 0: unknown.
 	Turnover time.Duration
 	Tenants  []Tenant // namespaces with a quota, by name
 }
@@ -37,7 +37,8 @@ type Tenant struct {
 	Soft      *structs.Amount // nil: none
 }
 
-// Queue is the queue of a path, or nil when there is none: it then has every setting from its nearest ancestor.
+// Queue returns the queue of a path. It returns nil when there is none; the path then has the settings of its nearest
+// ancestor.
 func (t *QueueTable) Queue(path structs.QueuePath) *structs.Queue {
 	if t == nil {
 		return nil
@@ -48,7 +49,7 @@ func (t *QueueTable) Queue(path structs.QueuePath) *structs.Queue {
 	return nil
 }
 
-// Use is what a queue (user "") or a submitter in it holds and has used; nil for nothing.
+// Use returns what a queue (user "") or a submitter in it holds and has used; nil for nothing.
 func (t *QueueTable) Use(path structs.QueuePath, user string) *structs.QueueUsage {
 	if t == nil {
 		return nil
@@ -62,8 +63,8 @@ func (t *QueueTable) Use(path structs.QueuePath, user string) *structs.QueueUsag
 	return nil
 }
 
-// Settings are those of the queue of a path with everything that is inherited or has a default filled in. Limits,
-// guarantees, caps and weights are each queue's own and not inherited. The path need not exist.
+// Settings returns the settings of the queue of a path, with everything that is inherited or has a default filled in.
+// Limits, guarantees, caps and weights are not inherited. The path need not exist.
 func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConfig) structs.Queue {
 	out := t.Configured(path)
 	out.Weight = max(out.Weight, 1)
@@ -75,7 +76,7 @@ func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConf
 	return out
 }
 
-// Configured are the settings of the queue of a path with everything that is inherited, without defaults.
+// Configured returns the settings of the queue of a path with everything that is inherited, without defaults.
 func (t *QueueTable) Configured(path structs.QueuePath) structs.Queue {
 	out := structs.Queue{Path: path}
 	if q := t.Queue(path); q != nil {
@@ -89,7 +90,7 @@ func (t *QueueTable) Configured(path structs.QueuePath) structs.Queue {
 	return out
 }
 
-// inherit fills the settings of q that are not set with those of p.
+// inherit fills the settings that q does not have with those of p.
 func inherit(q, p *structs.Queue) {
 	if q.UserWeights == nil {
 		q.UserWeights = p.UserWeights
@@ -113,7 +114,7 @@ func inherit(q, p *structs.Queue) {
 	q.BackfillMaxJobs = cmp.Or(q.BackfillMaxJobs, p.BackfillMaxJobs)
 }
 
-// Billing are the weights of the queue of a path, its own or inherited; nil for none.
+// Billing returns the billing weights of the queue of a path, set or inherited; nil for none.
 func (t *QueueTable) Billing(path structs.QueuePath) *structs.Billing {
 	if t == nil || len(t.Queues) == 0 {
 		return nil
@@ -126,16 +127,16 @@ func (t *QueueTable) Billing(path structs.QueuePath) *structs.Billing {
 	return nil
 }
 
-// Rules are the settings of the queues during one pass. Those of each queue are computed once.
+// Rules are the settings of the queues during one pass. Each queue's are computed once.
 type Rules struct {
 	Queues *QueueTable
 	Config *structs.SchedulerConfig
 	known  map[structs.QueuePath]*structs.Queue
-	path   structs.QueuePath // asked for last
+	path   structs.QueuePath // the last path asked for
 	last   *structs.Queue
 }
 
-// Of gives the settings of the queue of a path. They are shared and must not be changed.
+// Of returns the settings of the queue of a path. They are shared and must not be changed.
 func (r *Rules) Of(path structs.QueuePath) *structs.Queue {
 	if r.last != nil && r.path == path {
 		return r.last
@@ -153,7 +154,7 @@ func (r *Rules) Of(path structs.QueuePath) *structs.Queue {
 	return q
 }
 
-// Evictions are the recent evictions on behalf of each queue, by queue. A queue's PreemptRate bounds those of an hour.
+// Evictions are the recent evictions on behalf of each queue, by queue. A queue's PreemptRate limits them per hour.
 type Evictions []*structs.Preemptions
 
 // Within counts the jobs evicted on behalf of a queue in the hour before now.
@@ -166,7 +167,7 @@ func (e Evictions) Within(queue structs.QueuePath, now structs.LogTime) int64 {
 	return 0
 }
 
-// FreeAt is when the oldest eviction of the last hour will be an hour old, so that the rate allows another one.
+// FreeAt returns when the oldest eviction of the last hour will be an hour old, so that the rate allows another one.
 func (e Evictions) FreeAt(queue structs.QueuePath, now structs.LogTime) (structs.LogTime, bool) {
 	for _, x := range e {
 		if x.Queue != queue {
@@ -181,7 +182,7 @@ func (e Evictions) FreeAt(queue structs.QueuePath, now structs.LogTime) (structs
 	return 0, false
 }
 
-// QueueHolder names a queue as the holder of a limit.
+// QueueHolder returns a queue as the holder of a limit.
 func QueueHolder(path structs.QueuePath) structs.Holder {
 	return structs.Holder{Kind: structs.HolderQueue, Name: string(path)}
 }

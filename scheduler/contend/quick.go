@@ -8,10 +8,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// QuickReject refuses workloads that no node has room for, in some tens of nanoseconds each. On a full cluster thousands
-// of jobs wait, and a pass that decided about each would cost milliseconds at every event. It refuses only a workload that
-// was answered before and would get the same answer. The first workloads of a queue, which are due a reservation, are
-// always decided. A property compares passes with and without it.
+// QuickReject refuses workloads that no node has room for, in some tens of nanoseconds each. On a full cluster
+// thousands of jobs wait, and a pass that decided about each would cost milliseconds at every event. It only refuses a
+// workload that was refused before and would get the same answer. The first workloads of a queue, which are due a
+// reservation, are always decided. A property test compares passes with and without it.
 type QuickReject struct {
 	w            *search.Pass
 	rules        *Rules
@@ -21,10 +21,10 @@ type QuickReject struct {
 	most         model.FreeBlock // the maximum over all nodes
 	late         structs.Vector  // the same less all reservations, for work that runs beyond from
 	from         structs.LogTime // when the last reservation begins; Never: there is none
-	shrink       int8            // whether elastic work holds anything: 0 not known, 1 no, 2 yes
+	shrink       int8            // whether elastic work holds anything: 0 unknown, 1 no, 2 yes
 }
 
-// NewQuickReject refuses on the picture of a pass, of which some is reserved.
+// NewQuickReject returns a QuickReject for a pass and its reservations.
 func NewQuickReject(e *Env, b *Reservations) *QuickReject {
 	return &QuickReject{w: e.W, rules: e.Rules, reservations: b}
 }
@@ -39,7 +39,7 @@ func (q *QuickReject) Refuses(load *Workload) bool {
 	switch c := q.rules.Config; {
 	case c.PreemptBatch || c.PreemptService || q.mayShrink():
 		return false // others may make room for it
-	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // by order: it competed, and lost
+	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // by order: it competed and lost
 		return false
 	}
 	if !q.known || q.stamp != q.w.Stamp {
@@ -53,13 +53,13 @@ func (q *QuickReject) Refuses(load *Workload) bool {
 	}
 	if rule.Backfill == structs.BackfillNone {
 		if _, passed := q.reservations.Passed(load); !passed {
-			return false // it is the one that no other may pass
+			return false // it is the one that others must not pass
 		}
 	}
 	return true
 }
 
-// holdsUntil is when the first allocation of a workload ends, if all are placed now.
+// holdsUntil returns when the first allocation of a workload ends, if all are placed now.
 func (q *QuickReject) holdsUntil(load *Workload) structs.LogTime {
 	until := model.Never
 	for _, g := range load.Job.Groups {
@@ -68,7 +68,7 @@ func (q *QuickReject) holdsUntil(load *Workload) structs.LogTime {
 	return until
 }
 
-// mayShrink reports whether anything held could shrink for others, as the pass began.
+// mayShrink reports whether any allocation could shrink for others when the pass began.
 func (q *QuickReject) mayShrink() bool {
 	if q.shrink == 0 {
 		q.shrink = 1
@@ -79,8 +79,8 @@ func (q *QuickReject) mayShrink() bool {
 	return q.shrink == 2
 }
 
-// survey summarizes the free capacity of the cluster. It looks at every node that changed, so it pays only because a
-// decision does so, too.
+// survey summarizes the free capacity of the cluster. It looks at every changed node, which pays only because a
+// decision does so too.
 func (q *QuickReject) survey() {
 	q.known, q.most, q.late, q.from = true, model.FreeBlock{}, structs.Vector{}, model.Never
 	if q.reservations.Rows != nil {
@@ -113,5 +113,5 @@ func (q *QuickReject) survey() {
 		}
 	}
 	q.late = late.Free
-	q.stamp = q.w.Stamp // the reservations may have counted it on
+	q.stamp = q.w.Stamp // computing the reservations may have advanced it
 }

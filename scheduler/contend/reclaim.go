@@ -5,9 +5,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// mayReclaim reports whether the job may take back what running work holds. Let top be the nearest queue above both
+// mayReclaim reports whether the job may take back what running work holds. Let top be the lowest queue above both
 // queues. Then the job's queue, or one between it and top, must be guaranteed what the job asks for in addition to all
-// that it holds. And without the work, the work's queue and each between it and top must still hold what they are guaranteed.
+// that it holds. And without the work, the work's queue and each between it and top must still hold what they are
+// guaranteed.
 func (p *Preemptor) mayReclaim(h *model.Held) bool {
 	mine, theirs := p.Load.Job.QueueName(), h.Work.Job.QueueName()
 	top := commonQueue(mine, theirs)
@@ -50,8 +51,8 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 	return true
 }
 
-// guaranteed reports whether an amount that includes an ask lies within a guarantee. A guarantee of nothing that the ask
-// is about gives no claim.
+// guaranteed reports whether an amount that includes an ask is within a guarantee. A guarantee gives no claim if it
+// covers nothing that the ask is about.
 func guaranteed(after, guarantee, ask structs.Amount) bool {
 	some := false
 	for i, g := range contested(guarantee, ask) {
@@ -66,7 +67,8 @@ func guaranteed(after, guarantee, ask structs.Amount) bool {
 	return some
 }
 
-// contested are the components that a claim is about: GPUs and their memory if the ask is for GPUs, else CPU and memory.
+// contested returns the components that a claim is about: GPUs and their memory if the ask is for GPUs, else CPU and
+// memory.
 func contested(a, ask structs.Amount) [2]int64 {
 	if ask.GPUMilli > 0 || ask.GPUMemoryMiB > 0 {
 		return [2]int64{a.GPUMilli, a.GPUMemoryMiB}
@@ -74,7 +76,7 @@ func contested(a, ask structs.Amount) [2]int64 {
 	return [2]int64{a.CPU, a.MemoryMiB}
 }
 
-// commonQueue is the lowest queue that contains both.
+// commonQueue returns the lowest queue that contains both.
 func commonQueue(a, b structs.QueuePath) structs.QueuePath {
 	for !a.Contains(b) {
 		a = a.Parent()

@@ -10,38 +10,38 @@ import (
 )
 
 // Reservations are the capacity in time that a pass keeps free for workloads (D20): reservations of workloads that are
-// not decided in this pass, those of operators, and those that the pass makes for what it finds no place for. A
-// reservation binds whoever comes later in the line: an allocation that is expected to end before it begins may pass,
+// not decided in this pass, those of operators, and those that the pass makes for workloads that find no place. A
+// reservation binds all workloads later in the line: an allocation that is expected to end before it begins may pass,
 // any other must leave the reserved capacity free when it begins.
 //
 // Naive: keep the whole profile of the future, and give every workload the first gap in it. That is conservative
 // backfilling. It delays short work for the sake of start times that wrong predictions change anyway. Here only as many
-// blocked workloads get a reservation as the rule of the queue says (backfill.go).
+// blocked workloads get a reservation as the rule of the queue allows (backfill.go).
 type Reservations struct {
 	search.Reservations
 	rules     *Rules
 	tell      structs.JobKey
 	old       map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
 	reserved  map[structs.QueuePath]int64             // per queue: workloads that got a reservation in this pass
-	shut      map[structs.QueuePath]structs.JobKey    // queues in which nobody may pass, and the job that nobody may pass
+	shut      map[structs.QueuePath]structs.JobKey    // queues in which no workload may pass, and the job that must not be passed
 	passBound map[structs.QueuePath]*passing          // queues in which only some may pass (Queue.BackfillMaxJobs)
-	barren    map[string]bool                         // asks for which no start is known
-	far       map[string]bool                         // asks, by queue, that could start only beyond its window (Queue.BackfillWindow)
-	patient   bool                                    // the reservation is for a workload that has waited for too long: see predictedEnd
-	before    map[int]bool                            // rows that were reserved for that workload before
+	barren    map[string]bool                         // asks without a known start
+	far       map[string]bool                         // asks, by queue, that could only start beyond its window (Queue.BackfillWindow)
+	patient   bool                                    // the reservation is for a workload that has waited too long: see predictedEnd
+	before    map[int]bool                            // rows on which that workload had a reservation before
 
-	endless   bool // nothing held was known to end, when the picture had this stamp
+	endless   bool // no end of held work was known at the stamp endlessAt
 	endlessAt int
 }
 
-// passing is how many jobs of a queue were tried behind the first that found no place.
+// passing counts the jobs of a queue that were tried behind the first one that found no place.
 type passing struct {
 	head  structs.JobKey
-	last  structs.JobKey // that was tried: it may be decided about more than once
+	last  structs.JobKey // the last one tried: it may be decided more than once
 	tried int64
 }
 
-// NewReservations begins with what is reserved in the state. Workloads that the pass decides about get theirs anew.
+// NewReservations begins with what is reserved in the state. Workloads that the pass decides get new reservations.
 func NewReservations(e *Env) *Reservations {
 	b := &Reservations{Reservations: search.Reservations{W: e.W, Now: e.Now}, rules: e.Rules, tell: e.Tell}
 	if len(e.Reserved) == 0 {
@@ -92,12 +92,12 @@ func NewReservations(e *Env) *Reservations {
 	return b
 }
 
-// Future is empty reservations for a picture of the future, in which what is reserved is held.
+// Future returns empty reservations for a what-if about the future, in which what is reserved counts as held.
 func (b *Reservations) Future(w *search.Pass) *Reservations {
 	return &Reservations{Reservations: search.Reservations{W: w, Now: b.Now}, rules: b.rules}
 }
 
-// Any reports whether anything is reserved for workloads decided before, or not in the pass.
+// Any reports whether anything is reserved for workloads decided before, or not in this pass.
 func (b *Reservations) Any() bool { return len(b.Rows) > 0 }
 
 // countReserved counts a reservation for a workload of a queue.
@@ -108,9 +108,9 @@ func (b *Reservations) countReserved(path structs.QueuePath) {
 	b.reserved[path]++
 }
 
-// predictedEnd is the end of what is held on a row, as far as the reservation that is being made may count on it. A
-// workload that has waited for too long counts on guesses, too. Where it had a reservation before, what is held is taken
-// to end first: a reservation that follows the guesses from node to node would never come true.
+// predictedEnd returns the end of what is held on a row, as far as the reservation that is being made may count on it.
+// For a workload that has waited too long it may also be a guess. Rows where it had a reservation before are assumed to
+// become free first: a reservation that follows the guesses from node to node would never come true.
 func (b *Reservations) predictedEnd(row int, h *model.HeldWork) structs.LogTime {
 	at := h.Predicted(b.Now)
 	if at == 0 && b.patient {
@@ -121,7 +121,7 @@ func (b *Reservations) predictedEnd(row int, h *model.HeldWork) structs.LogTime 
 	return at
 }
 
-// releaseTimes gives the ends of what is held on a row by predictedEnd. nil: nothing is held.
+// releaseTimes returns the ends of what is held on a row by predictedEnd. nil: nothing is held.
 func (b *Reservations) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 	if b.patient && hold != nil {
 		if t := b.W.View.ReleaseTimes(row, hold, b.Now); t != nil && len(t.Ends) == hold.Size() {
@@ -132,9 +132,9 @@ func (b *Reservations) releaseTimes(row int, hold *model.Holding) *model.Release
 	return b.W.View.ReleaseTimes(row, hold, b.Now)
 }
 
-// picture is a row as it will be at a time, when the first `over` of its ends have passed. Everything held ends when it is
-// expected to, and nothing is placed but what is reserved. What is reserved from a later time on is there, too: a
-// reservation made now must not delay it.
+// picture returns a row as it will be at a time, when the first `over` of its ends have passed. Everything held ends
+// when it is expected to, and nothing is placed but what is reserved. Later reservations of the row count as well,
+// because a reservation made now must not delay them.
 func (b *Reservations) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
 	x := t.After(c.Nodes[i], o, over)
 	var keep []*model.Held

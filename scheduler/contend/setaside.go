@@ -5,12 +5,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// SetAside is the amounts that operators have set aside (structs.Reservation.Amount): that much of the node pool is kept
-// free for some users or queues during a window, on any nodes. What those who may use it hold counts as part of it.
-// Work of others that would still run in the window is placed as long as the rest of the pool has room for it.
+// SetAside is the amounts that operators have set aside (Reservation.Amount): so much of the node pool is kept free for
+// some users or queues during a window, on any nodes. What these users or queues hold counts as part of the amount.
+// Other work that would still run in the window is placed as long as the rest of the pool has room for it.
 //
-// It is counted over the pool and not over nodes: an amount does not guarantee that a wide job fits on one node. Who
-// needs that reserves nodes.
+// It is counted over the pool and not over nodes: an amount does not guarantee that a wide job fits on one node. For
+// that an operator reserves nodes.
 type SetAside struct {
 	sizes GPUSizes
 	now   structs.LogTime
@@ -89,7 +89,7 @@ func (x *setAsideRow) hold(j *structs.Job, sum structs.Amount) {
 	}
 }
 
-// left is what others may hold of the pool: all but the amount, or all but what its members hold, if that is more.
+// left returns what others may hold of the pool: all but the amount, or all but what its members hold, if that is more.
 // Dimensions of which nothing is set aside are not limited.
 func (x *setAsideRow) left() structs.Amount {
 	left := x.total.Sub(structs.Amount{GPUMilli: max(x.r.Amount.GPUMilli, x.members.GPUMilli), GPUMemoryMiB: max(x.r.Amount.GPUMemoryMiB, x.members.GPUMemoryMiB),
@@ -107,7 +107,7 @@ func (x *setAsideRow) left() structs.Amount {
 	return left
 }
 
-// Refuses returns which reserved amount a workload that is not a member would take from, if it held so much until some
+// Refuses returns which reserved amount a workload that is not a member would reduce by holding so much until some
 // time. nil: none.
 func (a *SetAside) Refuses(load *Workload, until structs.LogTime, amount structs.Amount) *structs.Refusal {
 	for k := range a.rows {
@@ -120,7 +120,7 @@ func (a *SetAside) Refuses(load *Workload, until structs.LogTime, amount structs
 		}
 		if what, over := structs.Breaks(x.others, amount, x.left()); over > 0 {
 			why := limitRefusal(structs.Holder{Kind: structs.HolderReservation, Name: x.r.ID}, what, over)
-			why.Code, why.CuredBy = structs.ReasonReservation, structs.EventNone // an end of work cures it, or time alone
+			why.Code, why.CuredBy = structs.ReasonReservation, structs.EventNone // the end of other work cures it, or time alone
 			return why
 		}
 	}
@@ -146,7 +146,7 @@ func (a *SetAside) RefusesGroup(load *Workload, g *structs.Group, p *PlacedAmoun
 	return a.Refuses(load, work.Latest(a.now), p.sum.Add(a.sizes.Estimate(g)))
 }
 
-// Settle counts what a decision has placed, so that those after it in the pass see it.
+// Settle counts what a decision has placed, so that later decisions of the pass count it.
 func (a *SetAside) Settle(load *Workload, p *PlacedAmount, placed Placed) {
 	if a == nil {
 		return

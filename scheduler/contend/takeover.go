@@ -9,34 +9,35 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Preemption by order: those that should hold places (Chooser) and found none free take the places of those that should
-// not. Nobody is stopped whose room nobody takes.
+// Preemption by order: contenders that should hold places (Chooser) and found none free take the places of contenders
+// that should not. No work is stopped unless its room is needed.
 //
-// Naive: take everybody out and place all anew, in order. Then a job moves, and pays for a restart, each time something
-// ends. Instead work that runs and should run stays where it is. Newcomers get what is free, then the places of those that
-// lose theirs. Only if the room is then in pieces too small for wide work, narrower work moves: it is placed again in the
-// next pass. Wide work never moves for narrow work, so that this comes to an end.
+// Naive: remove all and place all again, in order. Then a job moves, and pays for a restart, each time something ends.
+// Instead work that runs and should run stays where it is. Newcomers get what is free, then the places of those that
+// lose theirs. Only if that room is in pieces too small for wide work, narrower work moves: it is placed again in the
+// next pass. Wide work never moves for narrow work, so this comes to an end.
 //
-// A pass on the outcome of a pass stops nobody: who should hold places does not depend on who does, except for those that
-// keep theirs anyway.
+// A pass on the outcome of a pass stops nothing: which contenders should hold places does not depend on which do,
+// except for those that keep theirs anyway.
 
 const (
 	moveTriesMax  = 64 // nodes cleared for one workload before it has to wait
 	descOutranked = "alloc is preempted by work that goes before it in its queue"
 )
 
-// MustTake reports whether work that needs so many units has to take them from others: they are not about to become free.
+// MustTake reports whether work that needs so many units has to take them from others, because fewer are about to
+// become free.
 func (r *Contest) MustTake(need int64) bool { return need > 0 && need > r.coming }
 
-// TakeOver finds places for a contestant that needs so many units, at the cost of those that should not hold theirs. If it
-// does, the picture and the places that Again gave are the outcome, with the stops of those that go; evicted counts them
-// by group. Else the picture is as it was.
+// TakeOver finds places for a contestant that needs so many units, at the cost of those that should not hold theirs. If
+// it does, the what-if and the places that Again returned are the outcome, with the stops of those that go; evicted
+// counts them by group. Else the what-if is unchanged.
 func (cs *Contests) TakeOver(r *Contest, c Contestant, need int64) (evicted map[*structs.Group]int64, ok bool) {
 	t := &takeover{cs: cs, r: r, c: c, w: cs.env.W, need: need, evicted: map[*structs.Group]int64{}}
 	if t.try(t.losers(), nil) {
 		return t.evicted, true
 	}
-	// The room is in pieces: the nodes with the least of narrower work are cleared, one after the other.
+	// The room is in pieces: clear the nodes with the least narrower work, one after the other.
 	var cleared []int
 	for _, row := range t.movable() {
 		cleared = append(cleared, row)
@@ -68,7 +69,7 @@ type contenderAlloc struct {
 	alloc *structs.Allocation
 }
 
-// losers are the allocations of those that run and should not, by row.
+// losers returns the allocations of those that run and should not, by row.
 func (t *takeover) losers() map[int][]contenderAlloc {
 	out := map[int][]contenderAlloc{}
 	for _, run := range t.r.runs {
@@ -118,8 +119,8 @@ func (t *takeover) moves(run *contenderRun) bool {
 	return run != nil && run.chosen && !run.fixed && !run.gone && run.units < t.need
 }
 
-// try decides with the given allocations gone, and also the narrower work on the rows to clear. If everything is placed
-// then, it settles who has to go. Else it leaves everything as it was.
+// try decides without the given allocations and without the narrower work on the rows to clear. If everything finds a
+// place then, it settles which work has to go. Else it leaves everything unchanged.
 func (t *takeover) try(empty map[int][]contenderAlloc, clear []int) bool {
 	for _, run := range t.r.runs {
 		if len(clear) == 0 || !t.moves(run) {
@@ -161,8 +162,8 @@ func (t *takeover) try(empty map[int][]contenderAlloc, clear []int) bool {
 	return false
 }
 
-// settle puts back whoever need not go, row by row, and lets the placements wait for the others. It gives whom each
-// placement waits for, by its position in places.
+// settle puts back the work that need not go, row by row, and makes the placements wait for the rest. It returns what
+// each placement waits for, by its position in places.
 func (t *takeover) settle(places []*Place, rows []int, before map[int]model.Occupancy, empty map[int][]contenderAlloc) (map[int][]contenderAlloc, bool) {
 	victims := map[int][]contenderAlloc{}
 	for _, row := range rows {
@@ -178,8 +179,8 @@ func (t *takeover) settle(places []*Place, rows []int, before map[int]model.Occu
 		}
 		c, i := t.w.View.At(row)
 		node, total, mhz := c.Nodes[i], c.Total[i], c.MHz[i]
-		// Work that moves stays rather than work that loses its places; of the latter, wide work stays first, whose room
-		// is more than is needed.
+		// Work that would move has a better claim to stay than work that loses its places. Among the latter, wide work
+		// stays first, because its room is more than is needed.
 		losing := slices.Clone(empty[row])
 		slices.SortStableFunc(losing, func(a, b contenderAlloc) int {
 			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.run.units, a.run.units))
@@ -193,7 +194,7 @@ func (t *takeover) settle(places []*Place, rows []int, before map[int]model.Occu
 			}
 			must = append(must, s)
 		}
-		// Now in the order in which it will be written: all are still there, and the placements wait.
+		// Now in the order in which the plan is applied: all victims still hold their places, and the placements wait.
 		o = before[row]
 		for _, k := range here {
 			h := *places[k].At.Held
@@ -239,8 +240,8 @@ func cmpBool(a, b bool) int {
 	return 1
 }
 
-// allowed reports whether the queue may have so many evicted, and whether its limits, and those of the namespace, are
-// kept: a placement is charged with what it holds beyond those that it waits for (structs.Charge).
+// allowed reports whether the queue's rate allows the evictions, and whether its limits and those of the namespace are
+// kept: a placement is charged with what it holds beyond those that it waits for (Charge).
 func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bool {
 	if t.r.Queue.PreemptRate > 0 {
 		var jobs []*contenderRun
@@ -289,8 +290,8 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 	return true
 }
 
-// stop writes the stops of the victims with the placements that wait for them. A victim, which cannot run in part, stops
-// as a whole, with the first placement that takes a place of it.
+// stop adds the stops of the victims to the placements that wait for them. A job that cannot run in part stops as a
+// whole, with the first placement that takes one of its places.
 func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
 	for k, pl := range places {
 		for _, s := range victims[k] {

@@ -10,16 +10,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Victim is running work that may give way, with what goes with it.
+// Victim is running work that may be preempted, with what stops together with it.
 type Victim struct {
 	h      *model.Held
-	cost   int64 // GPU seconds lost, of all that goes
+	cost   int64 // GPU seconds lost, of all that stops
 	shrink bool  // an elastic group has it beyond its minimum
 	free   bool  // it ends anyway
 	with   []*model.Held
 }
 
-// Cheapest finds the node where the least is lost if a placement takes the place of others. best is -1 if there is none.
+// Cheapest finds the node where the least is lost if a placement takes the place of others. best is -1 if there is
+// none.
 func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, chosen []Victim) {
 	best = -1
 	var least int64
@@ -55,7 +56,7 @@ func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, ch
 	return best, chosen
 }
 
-// fewest gives the victims of a node that suffice, the cheapest first. It is nil when even all of them do not.
+// fewest returns the victims of a node that suffice, the cheapest first. It returns nil when even all of them do not.
 func fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []Victim) []Victim {
 	n := c.Nodes[i]
 	fitsWith := func(vs []Victim) bool {
@@ -94,7 +95,7 @@ func fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict,
 	return vs
 }
 
-// victims lists what may give way on a node.
+// victims lists what may be preempted on a node.
 func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Victim) {
 	for h := range o.Hold.All() {
 		w := &h.Work
@@ -102,13 +103,13 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 			continue
 		}
 		if !c.Hold[i].Has(h.ID) {
-			continue // it is being placed by this decision
+			continue // this decision is placing it
 		}
 		if o.Hold.Claimed(h.ID) || o.Hold.Waiting(h.ID) {
 			continue
 		}
 		switch {
-		case w.Ending || p.taken[h.ID]: // told by this pass: only work that could have told it may count on it
+		case w.Ending || p.taken[h.ID]: // stopped by this pass: only work that could have stopped it may count on it
 			if p.Rule.Name != "" && (w.Ending || p.mayEvict(h)) {
 				out = append(out, Victim{h: h, free: true})
 			}
@@ -156,7 +157,7 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 				left = expectUnknown
 			}
 			if p.now.Add(p.Load.Expected()+2*left+2*deadlineMargin) > v.Deadline {
-				return false // it could miss its own
+				return false // it could miss its own deadline
 			}
 		}
 	}
@@ -171,9 +172,9 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 	return true
 }
 
-// lost is what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds). It is what it has done
-// since its last checkpoint, or since it started; for work that saves its state it includes saving and loading. Work that
-// is told to save is believed to do so even if no checkpoint was ever seen.
+// lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds). It is what the
+// work has done since its last checkpoint, or since it started; for work that saves its state it includes saving and
+// loading. Work that is asked to save is expected to do so even if it never wrote a checkpoint.
 func (p *Preemption) lost(h *model.Held) int64 {
 	gpus := h.Amount().GPUMilli
 	if gpus == 0 {
@@ -190,8 +191,8 @@ func (p *Preemption) lost(h *model.Held) int64 {
 	return max(1, gpus*int64(lost/time.Second)/1000)
 }
 
-// shrinks reports whether work is what an elastic group has beyond its minimum, counted from the highest index. Beyond the
-// count of the group it makes room for anybody, below it for jobs of higher priority.
+// shrinks reports whether work is beyond the minimum of its elastic group, counted from the highest index. Beyond the
+// count of the group it makes room for any job, below it for jobs of higher priority.
 func (p *Preemptor) shrinks(h *model.Held) bool {
 	g := h.Work.Job.Group(h.Work.Group)
 	if g == nil || g.Elastic == nil {
@@ -224,5 +225,5 @@ func (p *Preemption) fellows(h *model.Held) (out []*model.Held) {
 			out = append(out, x)
 		}
 	}
-	return out // its standby members are released when the gang is decided about
+	return out // its standby members are released when the gang is decided
 }

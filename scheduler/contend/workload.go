@@ -17,18 +17,18 @@ type Workload struct {
 	Blocked *structs.Evaluation   // its blocked evaluation, or nil; decides when Evals is empty
 	Queue   *structs.Workload     // its queue entry, or nil before the first decision
 	Allocs  []*structs.Allocation // of the job, ended ones included, Allocation.Job linked; any order
-	Expect  time.Duration         // predicted run time of an allocation; 0: not known
-	Gate    *structs.Refusal      // what other than nodes keeps it from starting (on hold, too early, a dependency, a cap), or nil
+	Expect  time.Duration         // predicted run time of an allocation; 0: unknown
+	Gate    *structs.Refusal      // what keeps it from starting other than nodes (on hold, too early, a dependency, a cap), or nil
 	Until   structs.LogTime       // with Gate: when to look again; 0: when something happens
 	Met     bool                  // the jobs that it depends on have reached what it waits for
 	Ended   *structs.ArrayState   // of an array: the indices that ended and were collected; nil for none
 	Rosters []*structs.Roster     // of its gangs, by group
-	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: not known
-	Least   *Least                // LeastOf(Job), kept by callers that decide about it often; nil: not known
-	Ran     time.Duration         // how long it has run, in all its runs; 0: as Queue.Attained and Allocs tell
+	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: unknown
+	Least   *Least                // LeastOf(Job), kept by callers that decide about it often; nil: unknown
+	Ran     time.Duration         // how long it has run, in all its runs; 0: computed from Queue.Attained and Allocs
 }
 
-// QueueName is the queue of the workload.
+// QueueName returns the queue of the workload.
 func (w *Workload) QueueName() structs.QueuePath {
 	switch {
 	case w.Job != nil:
@@ -39,7 +39,7 @@ func (w *Workload) QueueName() structs.QueuePath {
 	return structs.QueueDefault
 }
 
-// User is the submitter that the workload is charged to; "": not known.
+// User returns the submitter that the workload is charged to; "": unknown.
 func (w *Workload) User() string {
 	if w.Job == nil {
 		return ""
@@ -47,7 +47,7 @@ func (w *Workload) User() string {
 	return w.Job.Submitter.Name
 }
 
-// Asks is what the whole workload asks for: all allocations of all its groups.
+// Asks returns what the whole workload asks for: all allocations of all its groups.
 func (w *Workload) Asks() structs.Amount {
 	if w.Least != nil {
 		return w.Least.asks
@@ -64,8 +64,8 @@ func asksOf(j *structs.Job) (sum structs.Amount) {
 	return sum
 }
 
-// WaitingSince is since when a workload waits that holds nothing: its submission, or the end of what it last held, but
-// not before the begin time of its job. It is 0 when the workload holds something.
+// WaitingSince returns since when a workload that holds nothing has waited: its submission, or the end of what it last
+// held, but not before the begin time of its job. It is 0 when the workload holds something.
 func (w *Workload) WaitingSince() structs.LogTime {
 	var since structs.LogTime
 	switch {
@@ -86,7 +86,7 @@ func (w *Workload) WaitingSince() structs.LogTime {
 	return since
 }
 
-// Served is how long the workload has run, in all its runs.
+// Served returns how long the workload has run, in all its runs.
 func (w *Workload) Served(now structs.LogTime) time.Duration {
 	if w.Ran > 0 {
 		return w.Ran
@@ -104,11 +104,11 @@ func (w *Workload) Served(now structs.LogTime) time.Duration {
 	return sum + live
 }
 
-// Units is how many GPUs the workload asks for, parts of GPUs together; 1 for work without any.
+// Units returns how many GPUs the workload asks for, parts of GPUs added up; 1 for work without any.
 func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
 
-// Least is the least that any placement of a job needs, and what the whole job asks for. It is computed once for callers
-// that need it often, and immutable.
+// Least is the least that any placement of a job needs, and what the whole job asks for. It is immutable, and computed
+// once for callers that need it often.
 type Least struct {
 	asks    structs.Amount
 	need    structs.Vector
@@ -142,7 +142,7 @@ func LeastOf(j *structs.Job) *Least {
 			}
 			devices += least
 		}
-		if g.Count == 0 { // nothing of it is wanted
+		if g.Count == 0 { // none of it is wanted
 			l.plain = false
 		}
 		if n == 0 {
@@ -155,33 +155,33 @@ func LeastOf(j *structs.Job) *Least {
 	return l
 }
 
-// exceeds reports whether the least is more than what is free of some amount.
+// exceeds reports whether the least exceeds some free amount.
 func (l *Least) exceeds(free *structs.Vector) bool {
 	n := &l.need
 	return n.CPU > free.CPU && n.CPU > 0 || n.MemoryMiB > free.MemoryMiB && n.MemoryMiB > 0 ||
 		n.DiskMiB > free.DiskMiB && n.DiskMiB > 0 || n.Cores > free.Cores && n.Cores > 0
 }
 
-// short reports whether the least is more than what is free of some amount or of devices.
+// short reports whether the least exceeds some free amount or the free devices.
 func (l *Least) short(s *model.FreeBlock) bool { return l.devices > s.Devices || l.exceeds(&s.Free) }
 
 // Runs reports whether the workload holds anything.
 func (w *Workload) Runs() bool { return slices.ContainsFunc(w.Allocs, structs.Holds) }
 
-// expectUnknown is how long work is assumed to run that does not say so.
+// expectUnknown is how long work is assumed to run if nothing else is known.
 const expectUnknown = time.Hour
 
-// Expected is how long the workload will run: as its job says, as predicted, or up to its limit.
+// Expected returns how long the workload will run: as its job states, as predicted, or up to its limit.
 func (w *Workload) Expected() time.Duration {
 	return cmp.Or(max(w.Job.Runtime.Expected, 0), max(w.Expect, 0), max(w.Job.Runtime.Limit, 0), expectUnknown)
 }
 
-// WorkOf describes an allocation of a group that is placed now.
+// WorkOf returns the work of an allocation of a group that is placed now.
 func (w *Workload) WorkOf(g *structs.Group, now structs.LogTime) model.HeldWork {
 	return model.HeldWork{Job: w.Job, Group: g.Name, Began: now, Expect: w.Expect, Yields: g.Elastic != nil, Shy: model.KeepsAway(w.Job, g.Name)}
 }
 
-// EndOf is when an allocation of a group that is placed now is expected to end.
+// EndOf returns when an allocation of a group that is placed now is expected to end.
 func (w *Workload) EndOf(g *structs.Group, now structs.LogTime) structs.LogTime {
 	if w.Job != nil {
 		work := model.HeldWork{Job: w.Job, Group: g.Name, Began: now, Expect: w.Expect}
@@ -192,7 +192,7 @@ func (w *Workload) EndOf(g *structs.Group, now structs.LogTime) structs.LogTime 
 	return model.Never
 }
 
-// Alloc finds an allocation of the workload, or nil.
+// Alloc returns an allocation of the workload, or nil.
 func (w *Workload) Alloc(id structs.AllocID) *structs.Allocation {
 	for _, a := range w.Allocs {
 		if a.ID == id {
@@ -202,7 +202,7 @@ func (w *Workload) Alloc(id structs.AllocID) *structs.Allocation {
 	return nil
 }
 
-// AllocOf makes an allocation of the workload of what is held for it, as far as charges depend on it.
+// AllocOf returns what is held for the workload as an allocation, with the fields that charges depend on.
 func (w *Workload) AllocOf(h *model.Held) *structs.Allocation {
 	a := h.Alloc()
 	a.Job, a.Namespace, a.JobID = w.Job, w.Key.Namespace, w.Key.ID

@@ -100,7 +100,7 @@ func draw(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// wishesOf notes what a policy wants to know, beyond what all do.
+// wishesOf records what a policy needs beyond what every policy gets.
 func (s *Search) wishesOf(p Policy) {
 	c := p.Capabilities()
 	s.offGPUs = c.AvoidsGPUNodes && len(s.Ask.Devices) == 0 && s.w.AnyGPUs()

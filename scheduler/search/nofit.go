@@ -26,7 +26,7 @@ func (h *NoFit) FindGang(w *Pass, key string) *Search {
 	return h.Find(w, key)
 }
 
-// NoteGang is note for a gang.
+// NoteGang is Note for a gang.
 func (h *NoFit) NoteGang(w *Pass, key string, s *Search) {
 	h.Note(w, key, s)
 	if h.gangs == nil {
