@@ -158,7 +158,7 @@ func TestProgress(t *testing.T) {
 				id := place(c.script+wait, c.ckpt, none)
 				srv.WaitStatus(t, id, structs.ClientRunning)
 				if c.path == "-" {
-					time.Sleep(1500 * time.Millisecond)
+					time.Sleep(1500 * time.Millisecond) // several looks find nothing
 					if s := srv.Alloc(id).Saved; s != nil {
 						t.Errorf("seen: %+v", s)
 					}

@@ -50,7 +50,7 @@ func TestGangMembersStartTogether(t *testing.T) {
 	if ro.Port < 61000 {
 		t.Errorf("port %d is one that the kernel gives to outgoing connections", ro.Port)
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // nothing starts in this time
 	for _, id := range []structs.AllocID{one, two} {
 		if c := srv.Alloc(id).Client; c != structs.ClientPending {
 			t.Fatalf("a member is %s before the gang has a port", c)

@@ -122,7 +122,7 @@ func TestHealthCommand(t *testing.T) {
 	if m := srv.Drains()[0].Meta["message"]; !strings.Contains(m, "ECC errors") {
 		t.Errorf("drained because %q", m)
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // nothing starts in this time, and no second drain
 	if al := srv.Alloc(id); al.Client != structs.ClientPending || len(srv.Drains()) != 1 {
 		t.Errorf("allocation %s on a sick node, %d drains", al.Client, len(srv.Drains()))
 	}

@@ -175,7 +175,7 @@ func TestServicesFollowTasks(t *testing.T) {
 		running += len(o.Services)
 	}
 	asked := web.asked.Load()
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // several intervals without a check
 	if n := web.asked.Load(); running == 0 || n > asked+1 {
 		t.Errorf("%d services offered in all; the check went on after the end (%d, then %d times)", running, asked, n)
 	}

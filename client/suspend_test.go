@@ -38,8 +38,7 @@ func content(path string) string {
 // moves reports whether the number that a task keeps writing changes within a second.
 func moves(path string) bool {
 	first := content(path)
-	for range 50 {
-		time.Sleep(20 * time.Millisecond)
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if content(path) != first {
 			return true
 		}

@@ -76,8 +76,7 @@ func freezes(t *testing.T, m *Manager) {
 	}
 	counts := func() bool {
 		first := lines()
-		for range 100 {
-			time.Sleep(10 * time.Millisecond)
+		for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			if lines() != first {
 				return true
 			}

@@ -69,7 +69,7 @@ func TestActivity(t *testing.T) {
 		needCompiler(t, lib.Build(old, absent...))
 		n := watch(t, quick(f, old))
 		until(t, n, "the GPUs of an older driver", func(g []structs.DeviceGroup) bool { return count(g) == 4 })
-		time.Sleep(3 * activityEvery)
+		time.Sleep(3 * activityEvery) // three readings find nothing
 		if v, ok := figure(n, s.GPUs[0].UUID, "DCGM_FI_PROF_SM_ACTIVE"); ok {
 			t.Errorf("without %v: %v", absent, v)
 		}

@@ -2,11 +2,13 @@ package ranks
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 // launch runs a script in two ranks, 4 and 5 of the world.
-func launch(t *testing.T, script string, options ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+func launch(t *testing.T, script string, options ...string) (*exec.Cmd, *output, *output) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -27,7 +29,7 @@ func launch(t *testing.T, script string, options ...string) (*exec.Cmd, *bytes.B
 	cmd := exec.Command(self)
 	cmd.Args = slices.Concat([]string{"muster", Verb}, options, []string{"--", "/bin/sh", "sh", "-c", script})
 	cmd.Env = append(os.Environ(), "MUSTER_RANKS=2", "MUSTER_FIRST_RANK=4", "RANK=wrong", "SLURM_JOB_ID=7")
-	var out, errs bytes.Buffer
+	var out, errs output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -36,7 +38,35 @@ func launch(t *testing.T, script string, options ...string) (*exec.Cmd, *bytes.B
 	return cmd, &out, &errs
 }
 
-func sorted(b *bytes.Buffer) string {
+// output is written by a process and read by a test.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// waitFor waits until the lines of o are want, in any order.
+func (o *output) waitFor(t *testing.T, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); sorted(o) != want; time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after 10 s the output is %q, want %q", sorted(o), want)
+		}
+	}
+}
+
+func sorted(b fmt.Stringer) string {
 	l := strings.Split(strings.TrimSpace(b.String()), "\n")
 	slices.Sort(l)
 	return strings.Join(l, "|")
@@ -113,9 +143,9 @@ func TestOwnGPUs(t *testing.T) {
 // TestSignalsArePassedOn ends ranks as an agent ends a task, and signals them to save their state before.
 func TestSignalsArePassedOn(t *testing.T) {
 	cmd, out, _ := launch(t, `trap 'echo saved' USR1; trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done`)
-	time.Sleep(300 * time.Millisecond)
+	out.waitFor(t, "4: up|5: up")
 	cmd.Process.Signal(syscall.SIGUSR1)
-	time.Sleep(300 * time.Millisecond)
+	out.waitFor(t, "4: saved|4: up|5: saved|5: up")
 	cmd.Process.Signal(syscall.SIGTERM)
 	cmd.Wait()
 	if got, want := sorted(out), "4: bye|4: saved|4: up|5: bye|5: saved|5: up"; got != want {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -760,7 +761,10 @@ func (n *node) agentKilled(t *testing.T) {
 		time.Sleep(time.Duration(200+round*130) * time.Millisecond)
 		n.agent.Kill9()
 		if round == 3 {
-			time.Sleep(4 * time.Second)
+			harness.Eventually(t, 20*time.Second, "the other task to end while no agent runs", func() (bool, string) {
+				all := n.containers(t, b.ID)
+				return !slices.ContainsFunc(all, func(c container.Summary) bool { return c.State == "running" }), fmt.Sprint(all)
+			})
 		}
 		n.start()
 		a = n.alloc(t, "lives", "running")
@@ -793,7 +797,7 @@ func (n *node) engineKilled(t *testing.T) {
 	n.run(t, "through", "service", box("count", "5"), "")
 	a := n.alloc(t, "through", "running")
 	before := n.container(t, a)
-	time.Sleep(500 * time.Millisecond)
+	harness.Eventually(t, 20*time.Second, "its first output", func() (bool, string) { return strings.Contains(n.logs(t, a, "stdout"), "line 1\n"), "" })
 	n.engine.kill()
 	harness.Eventually(t, 30*time.Second, "the task to say that its engine is away", func() (bool, string) {
 		all := events(n.alloc(t, "through", "running"))

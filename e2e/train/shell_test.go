@@ -310,12 +310,11 @@ func TestShell(t *testing.T) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: 90}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(500 * time.Millisecond)
-	say(tty, "stty size; echo job $MUSTER_JOB_ID\r")
+	say(tty, "until stty size | grep '4[0] 90'; do sleep 0.05; done; echo job $MUSTER_JOB_ID\r")
 	want("40 90")
 	want("job one")
-	say(tty, "sleep 1000\r")
-	time.Sleep(500 * time.Millisecond)
+	say(tty, "echo asleep-$((1+1)); sleep 1000\r")
+	want("asleep-2")
 	say(tty, "\x03")
 	say(tty, "echo alive-$((1+1))\r")
 	want("alive-2")

@@ -85,14 +85,13 @@ func rendezvous() int {
 		return 0
 	}
 	var c net.Conn
-	for try := 0; ; try++ {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		if c, err = net.Dial("tcp", addr); err == nil {
 			break
 		}
-		if try > 600 {
+		if time.Now().After(deadline) {
 			return fail("dial", err)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	fmt.Fprintln(c, "here")
 	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
@@ -292,11 +291,10 @@ func startMany(t *testing.T, c *cluster) {
 				id := fmt.Sprintf("start-%d", i)
 				at := c.run(job{id: id, launch: `{ mode = "rank" }`, driver: "raw_exec", command: prog, args: []string{"rendezvous"}})
 				var as []harness.Alloc
-				for range 1200 {
+				for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 					if as, err = c.api.Allocs(id); err == nil && harness.Count(as, "complete") == 2 {
 						break
 					}
-					time.Sleep(50 * time.Millisecond)
 				}
 				if len(as) != 2 || harness.Count(as, "complete") != 2 {
 					out, _ := c.muster("job", "logs", "-all", "-stderr", id)
@@ -343,7 +341,10 @@ func watched(t *testing.T, c *cluster) {
 		as, err := c.api.Allocs("watched")
 		return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(err, as)
 	})
-	time.Sleep(time.Second) // it writes
+	harness.Eventually(t, 60*time.Second, "the command to write", func() (bool, string) {
+		out, err := c.muster("job", "logs", "watched")
+		return err == nil && strings.Contains(out, "line-3-"), fmt.Sprint(err, out)
+	})
 	for _, name := range append([]string{"s1"}, nodes...) {
 		c.procs[name].Kill9()
 	}

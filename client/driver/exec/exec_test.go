@@ -483,7 +483,6 @@ func TestExecTerminal(t *testing.T) {
 	resize <- driver.TermSize{Height: 50, Width: 132}
 	within(t, 5*time.Second, "new size", func() bool {
 		io.WriteString(typed, "stty size\n")
-		time.Sleep(10 * time.Millisecond)
 		return strings.Contains(out.String(), "50 132")
 	})
 	io.WriteString(typed, "exit 21\n")

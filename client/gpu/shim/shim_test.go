@@ -360,7 +360,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	for i := range 30 {
 		p := b.start("proc").ready()
 		fmt.Fprintf(p.in, "race 4 100000 %d\n", 1<<20)
-		time.Sleep(time.Duration(i) * time.Millisecond)
+		time.Sleep(time.Duration(i) * time.Millisecond) // another instant each time
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
 	}
