@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The calls that a node answers. AllocID names the node, or NodeID when AllocID is zero.
+// Requests and responses of methods that nodes answer. AllocID selects the node, or NodeID if AllocID is zero.
 type (
 	// AllocNodeRequest names an allocation, or a node.
 	AllocNodeRequest struct {
@@ -14,7 +14,7 @@ type (
 		NodeID  structs.NodeID
 		Task    string // "" for all
 	}
-	// GPUReleaseRequest asks a node to release its GPU driver for a time; 0 is 10 minutes.
+	// GPUReleaseRequest asks a node to release its GPU driver for a time; 0: 10 minutes.
 	GPUReleaseRequest struct {
 		NodeID structs.NodeID
 		For    time.Duration
@@ -56,7 +56,7 @@ type (
 		Origin  string // "start" or "end"
 		Follow  bool
 	}
-	// FSFrame is a piece of a followed file; without Data and Event it is a heartbeat.
+	// FSFrame is a piece of a followed file. Without Data and Event it is a heartbeat.
 	FSFrame struct {
 		File   string
 		Offset int64
@@ -69,7 +69,7 @@ type (
 		Task    string
 		Command []string
 		TTY     bool
-		Rank    int // with Ranked: whose RANK and LOCAL_RANK the command gets
+		Rank    int // with Ranked: the rank whose RANK and LOCAL_RANK the command gets
 		Ranked  bool
 	}
 	// ExecFrame is one piece of an exec session in either direction.
@@ -95,7 +95,8 @@ type (
 		IncludeLocation bool
 	}
 
-	// CPUStats: percentages are of one core, in millionths of a percent to stay exact on the wire; Nanos since start.
+	// CPUStats is CPU use. Percentages are of one core, in millionths of a percent, which are exact on the wire;
+	// nanoseconds count from the start of the task.
 	CPUStats struct {
 		TotalNanos     int64
 		PercentMicro   int64
@@ -105,7 +106,7 @@ type (
 		ThrottledNanos int64
 		ThrottledCount int64
 	}
-	// MemoryStats in bytes.
+	// MemoryStats is memory use in bytes.
 	MemoryStats struct {
 		RSS, Cache, Swap, Usage, MaxUsage, KernelUsage int64
 	}
@@ -124,13 +125,13 @@ type (
 		Tasks map[string]*TaskStats
 		Time  structs.LogTime
 	}
-	// DiskStats of one mount, in bytes.
+	// DiskStats is the use of one mount, in bytes.
 	DiskStats struct {
 		Device, Mountpoint         string
 		Size, Used, Available      int64
-		UsedMicro, InodesUsedMicro int64 // percent, millionths
+		UsedMicro, InodesUsedMicro int64 // in millionths of a percent
 	}
-	// CoreStats of one core, in millionths of a percent.
+	// CoreStats is the use of one core, in millionths of a percent.
 	CoreStats struct {
 		CPU                                           string
 		UserMicro, SystemMicro, IdleMicro, TotalMicro int64
@@ -157,14 +158,14 @@ type (
 	// DeviceUse is one task's use of a GPU since the agent first saw the task there.
 	DeviceUse struct {
 		Task, Backend         string
-		QuotaBytes, UsedBytes int64 // QuotaBytes 0: the whole GPU; UsedBytes -1: not known by the driver
+		QuotaBytes, UsedBytes int64 // QuotaBytes 0: the whole GPU; UsedBytes -1: unknown to the driver
 		PeakBytes, MiBSeconds int64
-		SMMillis, EnergyMJ    int64 // time with all multiprocessors; its part of the GPU's energy
+		SMMillis, EnergyMJ    int64 // SMMillis: time at full use of all multiprocessors; EnergyMJ: its share of the GPU's energy
 		Denied                int64 // allocations refused
 		ActiveMillis          int64 // mean activity of the multiprocessors over KnownMillis
 		KnownMillis           int64
 	}
-	// HostStatsResponse is the current usage of a machine; memory in bytes.
+	// HostStatsResponse is the current use of a machine, memory in bytes.
 	HostStatsResponse struct {
 		MemTotal, MemAvailable, MemUsed, MemFree int64
 		CPU                                      []CoreStats
@@ -220,7 +221,7 @@ type (
 	}
 )
 
-// NodeRequest is a request that proves which node sends it.
+// NodeRequest is a request that carries the node's ID and secret.
 type NodeRequest interface{ AuthRef() *NodeAuth }
 
 // AuthRef implements NodeRequest.

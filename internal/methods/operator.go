@@ -74,12 +74,12 @@ type (
 	}
 	// ACLOneTimeRequest exchanges a one-time token.
 	ACLOneTimeRequest struct{ Secret structs.SecretID }
-	// ACLAuthorizeRequest asks whether the header's token may do something that the calling agent answers itself.
+	// ACLAuthorizeRequest asks whether the header's token permits something that the calling agent answers itself.
 	ACLAuthorizeRequest struct {
-		What  string // "agent", "node", "operator", or "namespace" (that of the header)
-		Level string // "read" or "write"; of a namespace a capability such as "parse-job"
+		What  string // "agent", "node", "operator", or "namespace" (the header's)
+		Level string // "read" or "write"; for a namespace, a capability such as "parse-job"
 	}
-	// ACLPeerLoginRequest asks for a short-lived token for a local user of the agent's unix socket.
+	// ACLPeerLoginRequest asks for a short-lived token for a local user who connects to the agent's unix socket.
 	ACLPeerLoginRequest struct {
 		NodeAuth
 		UID, GID int64
@@ -139,9 +139,9 @@ type (
 	}
 	// PredictionsResponse measures how accurate the predicted run times of recently ended work were.
 	PredictionsResponse struct {
-		Ended, Predicted int64 // pieces of batch work, and those with a predicted run time
-		Under            int64 // of these: those that ran longer
-		MedianFactor     int64 // factor by which the median prediction was off, in either direction, in thousandths; 0: none
+		Ended, Predicted int64 // pieces of batch work; those that had a prediction
+		Under            int64 // predicted ones that ran longer than predicted
+		MedianFactor     int64 // median factor by which predictions were off, in either direction, in thousandths; 0: none
 		MeanAbsolute     time.Duration
 		Relative         int64 // sum of absolute errors over the sum of run times, in thousandths
 	}
@@ -199,7 +199,7 @@ type (
 
 	// EventStreamRequest follows the event stream. Topics maps a topic (or "*") to keys (or "*").
 	EventStreamRequest struct {
-		Index  structs.Index // events after it, as far as the window reaches; 0: from now
+		Index  structs.Index // events after it, as far as they are kept; 0: from now
 		Topics map[string][]string
 	}
 	// Event is one change of one object. Exactly one of the pointers is set: the object after the change.
@@ -218,8 +218,8 @@ type (
 		NamespaceObject             *structs.Namespace
 		Service                     *structs.ServiceRegistration
 	}
-	// EventBatch is the events of one index. Without events it is a heartbeat; with Gap events were lost and the reader
-	// must list again.
+	// EventBatch is the events of one index. Without events it is a heartbeat. With Gap, events were lost and the
+	// reader must list again.
 	EventBatch struct {
 		Index  structs.Index
 		Events []Event
@@ -258,14 +258,15 @@ type (
 	}
 	// ServerHasNodeRequest asks whether a node holds a session to this server.
 	ServerHasNodeRequest struct{ NodeID structs.NodeID }
-	// ServerHasNodeResponse answers it.
+	// ServerHasNodeResponse answers ServerHasNodeRequest.
 	ServerHasNodeResponse struct{ Has bool }
-	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, else the token.
+	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, otherwise the
+	// token.
 	ServerAuthenticateRequest struct {
 		Token string
 		Node  NodeAuth
 	}
-	// ServerAuthenticateResponse confirms the caller; one that the leader refuses is an error.
+	// ServerAuthenticateResponse confirms the caller. If the leader refuses the caller, the call fails.
 	ServerAuthenticateResponse struct{}
 	// ServerJoinRequest asks the leader to add a server to raft.
 	ServerJoinRequest struct{ ID, Name, Address string }

@@ -1,7 +1,7 @@
 package methods
 
-// These messages are sent for every placement, so that package pack encodes them. All others are encoded by go-msgpack; ADR
-// 0014 says what each costs.
+// These messages are sent for every placement, so package pack encodes them; go-msgpack encodes all others. ADR 0014
+// lists the cost of each.
 
 // Packed implements rpc.Packed.
 func (*NodePollResponse) Packed() {}

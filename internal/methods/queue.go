@@ -2,20 +2,20 @@ package methods
 
 import "github.com/muster-sched/muster/structs"
 
-// Queue objects, quotas of namespaces, and reservations of operators.
+// Requests and responses about queues, quotas of namespaces, and reservations.
 type (
 	// QueueState is a queue with its settings, as configured and as effective, and its usage.
 	QueueState struct {
-		Queue     *structs.Queue // as configured; nil for a queue that only jobs name
+		Queue     *structs.Queue // as configured; nil for a queue that only jobs mention
 		Effective structs.Queue  // with inherited values and defaults filled in
 		Usage     structs.QueueUsage
 		Mean      structs.Amount // decayed usage as an amount, now
 		Share     int64          // weighted dominant share of the resources held, in millionths
-		Submitted int64          // jobs that are not dead, subtree included
-		Waiting   int64          // waiting jobs, subtree included
+		Submitted int64          // jobs that are not dead, including the subtree
+		Waiting   int64          // waiting jobs, including the subtree
 		Users     []QueueUserState
 	}
-	// QueueUserState is one submitter's use of a queue.
+	// QueueUserState is one submitter's usage of a queue.
 	QueueUserState struct {
 		Usage  structs.QueueUsage
 		Mean   structs.Amount
@@ -35,7 +35,7 @@ type (
 	}
 	// QueueUpsertRequest writes queues, parents first.
 	QueueUpsertRequest struct{ Queues []*structs.Queue }
-	// QueueUpsertResponse has warnings about guarantees that together exceed the cluster.
+	// QueueUpsertResponse has warnings about guarantees that exceed the cluster in total.
 	QueueUpsertResponse struct {
 		Index    structs.Index
 		Warnings []string
@@ -59,7 +59,7 @@ type (
 	}
 	// QuotaUpsertRequest writes a quota.
 	QuotaUpsertRequest struct{ Quota *structs.QuotaSpec }
-	// ReservationListResponse lists reservations by id: those of operators, and those of waiting jobs.
+	// ReservationListResponse lists reservations by ID: those of operators and of waiting jobs.
 	ReservationListResponse struct {
 		Meta
 		Reservations []*structs.Reservation
@@ -69,11 +69,11 @@ type (
 		Meta
 		Reservation *structs.Reservation
 	}
-	// ReserveRequest writes a reservation of an operator.
+	// ReserveRequest writes an operator's reservation.
 	ReserveRequest struct{ Reservation *structs.Reservation }
 )
 
-// Their methods.
+// Methods of queues, quotas and reservations.
 var (
 	QueueTree         = method[ListRequest, QueueTreeResponse]("Queue.Tree", SideServer, KindRead, Need{AnyToken: true})
 	QueueGet          = method[NameRequest, QueueGetResponse]("Queue.Get", SideServer, KindRead, Need{AnyToken: true})

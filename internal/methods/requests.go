@@ -6,22 +6,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Query is the options of every read: consistency, blocking, paging. Region, namespace and token are in the RPC header.
+// Query has the options of every read: consistency, blocking, paging. Region, namespace and token are in the RPC
+// header.
 type Query struct {
 	MinIndex  structs.Index // block until the watched index passes this; 0: answer now
-	MaxWait   time.Duration // of a blocking read; 0: 5 minutes, at most 10
-	Stale     bool          // any server may answer, with its lag stated
-	Prefix    string        // of ids or names
+	MaxWait   time.Duration // for a blocking read; 0: 5 minutes, at most 10
+	Stale     bool          // any server may answer, and reports its lag
+	Prefix    string        // of IDs or names
 	Filter    string        // go-bexpr over the wire shape
-	PerPage   int           // 0: no paging (at most 1,000 objects are then a page of their own)
+	PerPage   int           // 0: no paging
 	NextToken string
 	Reverse   bool
 }
 
-// Meta is the metadata of every read's answer.
+// Meta is the metadata of every response to a read.
 type Meta struct {
 	Index       structs.Index
-	LastContact time.Duration // how long ago this server heard from the leader; 0 on the leader
+	LastContact time.Duration // time since this server heard from the leader; 0 on the leader
 	KnownLeader bool
 	NextToken   string
 }
@@ -29,7 +30,7 @@ type Meta struct {
 // ReadRequest is a request that carries query options.
 type ReadRequest interface{ QueryOpts() *Query }
 
-// ReadResponse is an answer with metadata, which the server fills in.
+// ReadResponse is a response with metadata, which the server fills in.
 type ReadResponse interface{ MetaRef() *Meta }
 
 // QueryOpts implements ReadRequest.
@@ -41,13 +42,13 @@ func (m *Meta) MetaRef() *Meta { return m }
 // States of a gang.
 const (
 	GangWaiting    = "waiting"    // for nodes
-	GangAssembling = "assembling" // it has nodes, but fewer members run than its minimum
+	GangAssembling = "assembling" // has nodes, but fewer members run than its minimum
 	GangRunning    = "running"
 	GangComplete   = "complete"
 	GangEnded      = "ended" // its job was stopped or is complete
 )
 
-// Requests and responses. A zero Index in a response of a write means that nothing was written.
+// Requests and responses. A zero Index in the response to a write means that nothing was written.
 type (
 	// EmptyRequest has no arguments.
 	EmptyRequest struct{ Query }
@@ -124,8 +125,10 @@ type (
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime
 		Warnings           string
-		Advice             *Advice         // what would let a job start that would wait; nil when none is needed or there was no time to search
-		Why                *JobWhyResponse // what `job why` would report after the pass; nil for a job that is not placed itself
+		// changes that would let a job start that would wait; nil if none are needed or there was no time to search
+		Advice *Advice
+		// what `job why` would report after the pass; nil for a job that is not placed itself, such as a periodic one
+		Why *JobWhyResponse
 	}
 	// DesiredUpdates counts a plan's changes to one group.
 	DesiredUpdates struct {
@@ -198,7 +201,7 @@ type (
 		Meta
 		Summary *Summary
 	}
-	// JobAllocsRequest lists a job's allocations; All includes those of earlier jobs of that name.
+	// JobAllocsRequest lists a job's allocations. All includes those of earlier jobs with the same ID.
 	JobAllocsRequest struct {
 		Query
 		JobID string
@@ -213,7 +216,7 @@ type (
 	JobCheckpointRequest struct {
 		JobID string
 		Group string // "": all
-		Rank  *int   // only the allocation in which this rank runs; nil: all
+		Rank  *int   // only the allocation that runs this rank; nil: all
 	}
 	// JobCheckpointResponse has the result of each allocation, in the order of groups and ranks.
 	JobCheckpointResponse struct {
@@ -225,7 +228,7 @@ type (
 		Name, Group string
 		NodeID      structs.NodeID
 		NodeName    string
-		NodeRank    int               // -1 for an allocation that is in no gang
+		NodeRank    int               // -1 for an allocation outside of a gang
 		Notice      *CheckpointNotice // nil: see Error
 		Error       string
 	}
@@ -251,7 +254,7 @@ type (
 		Resume  bool
 		Reason  string
 	}
-	// SuspendResponse names the allocations that were notified, and the resources they hold while suspended.
+	// SuspendResponse names the suspended or resumed allocations, and the resources they hold while suspended.
 	SuspendResponse struct {
 		Index    structs.Index
 		EvalID   structs.EvalID
@@ -333,37 +336,37 @@ type (
 		Group           string
 		State           string // GangWaiting, ...
 		Running         int
-		Asked, Min, Max int          // members
+		Asked, Min, Max int          // number of members
 		Status          []GangMember // in the order of the roster's members
 		Missing         []GangMissing
 		Standby         int                    // standbys that the job asks for
-		Standbys        []structs.RosterMember // standbys that it has, by name index; they have no rank
+		Standbys        []structs.RosterMember // standbys that the gang has, by name index; they have no rank
 	}
 	// GangMember is the state of a member.
 	GangMember struct {
 		Client    structs.ClientStatus
 		Desired   structs.DesiredStatus // "" for an allocation that no longer exists
 		StartedAt structs.LogTime
-		Event     string // the newest of its tasks
+		Event     string // newest event of its tasks
 	}
-	// GangMissing counts the members that should run and do not, with the reason.
+	// GangMissing counts members that should run and do not, and says why.
 	GangMissing struct {
 		Members  int
-		NodeRank int    // of the member that has a node; -1 for those that have none
+		NodeRank int    // of the member if it has a node; -1 for members without one
 		Why      string // "": see Report
 		Report   *structs.GroupReport
 	}
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
-		StartEst  structs.LogTime // estimated end of its obstacle, unless that is lack of room; 0: unknown
-		Starts    string          // that obstacle; "" when it only lacks room
+		StartEst  structs.LogTime // when its obstacle should end, unless that is lack of capacity; 0: unknown
+		Starts    string          // that obstacle; "" if it only lacks capacity
 		Job       *structs.Job
 		Workload  *structs.Workload
 		Position  int64 // 1 is next; 0: not waiting
 		QueueLen  int64
 		Ahead     []structs.JobKey    // at most 10
-		AheadAsk  []structs.Amount    // the resources that the waiting allocations of each ask for
+		AheadAsk  []structs.Amount    // resources that the waiting allocations of each ask for
 		Asks      structs.Amount      // the same for this job
 		Terms     []structs.ScoreTerm // the terms of its position in the queue
 		Advice    *Advice             // nil: it does not wait, or there was no time to search
@@ -372,19 +375,19 @@ type (
 		Summary   *Summary
 		NodeNames map[string]string // node id -> name for the nodes in the reports
 		Suspended *Suspended        // nil: nothing of it is suspended
-		Saving    *Saving           // nil: no work that it waits for, and none of its allocations, waits for a turn to save its state
+		Saving    *Saving           // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
 	}
-	// Suspended counts the allocations of a job that are to be suspended.
+	// Suspended counts the suspended allocations of a job.
 	Suspended struct {
-		Allocs, Frozen int64 // to be suspended, and suspended already
-		All            bool  // the whole job: none of it is placed any more
+		Allocs, Frozen int64 // to be suspended; frozen already
+		All            bool  // the whole job: nothing more of it is placed
 		Since          structs.LogTime
 		By, Reason     string // of the last request
 	}
-	// Saving counts work that is to end and waits for its turn to save its state first.
+	// Saving counts work that waits for its turn to save its state before it ends.
 	Saving struct {
 		Now, Waiting int64
-		Where        string // of the limit that most of them wait for
+		Where        string // the limit that most of them wait for
 		Limit        int64
 	}
 	// Advice lists changes that would start a waiting job (suggest.Find).
@@ -393,15 +396,15 @@ type (
 		Never   string
 		Changes []AdviceChange
 	}
-	// AdviceChange is one change that would start the job, verified by a scheduling decision with it.
+	// AdviceChange is one change that would start the job, confirmed by a scheduling decision.
 	AdviceChange struct {
 		Kind, Text string
 		Cost       int64
-		Job        *structs.Job // the changed job; nil when something else changes
+		Job        *structs.Job // the changed job; nil if something else changes
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {
-		StartEst structs.LogTime // estimated end of its obstacle, unless that is lack of room; 0: unknown
+		StartEst structs.LogTime // when its obstacle should end, unless that is lack of capacity; 0: unknown
 		Starts   string          // that obstacle
 		Workload *structs.Workload
 		Job      *structs.Job
@@ -422,18 +425,18 @@ type (
 	AllocGetResponse struct {
 		Meta
 		Alloc  *structs.Allocation
-		Job    *structs.Job         // of the allocation's version
-		Report *structs.GroupReport // of the evaluation that placed it; nil when collected
+		Job    *structs.Job         // version of the allocation
+		Report *structs.GroupReport // from the evaluation that placed it; nil once collected
 		Eval   *structs.Evaluation
 	}
-	// AllocListResponse lists allocations; Jobs holds the versions they refer to, once each.
+	// AllocListResponse lists allocations. Jobs holds each version that they refer to once.
 	AllocListResponse struct {
 		Meta
 		Allocs  []*structs.Allocation
 		Jobs    []*structs.Job
 		Reports map[string]*structs.GroupReport // "evalID/group"
 	}
-	// AllocStopRequest stops an allocation and reschedules it.
+	// AllocStopRequest stops an allocation, and reschedules it if Reschedule is set.
 	AllocStopRequest struct {
 		AllocID         structs.AllocID
 		NoShutdownDelay bool
@@ -490,7 +493,7 @@ type (
 		MarkEligible bool
 		Meta         map[string]string
 	}
-	// NodeLeaveRequest is sent by a node that drains itself, because its agent ends or because of a fault.
+	// NodeLeaveRequest is sent by a node that drains itself, because its agent stops or because of a fault.
 	NodeLeaveRequest struct {
 		NodeAuth
 		Strategy structs.DrainStrategy
@@ -501,7 +504,7 @@ type (
 		NodeID      structs.NodeID
 		Eligibility structs.Eligibility
 	}
-	// NodeTaintRequest sets taints and takes others off.
+	// NodeTaintRequest adds and removes taints.
 	NodeTaintRequest struct {
 		NodeID      structs.NodeID
 		Add, Remove []structs.Taint
@@ -512,7 +515,7 @@ type (
 		EvalIDs         []structs.EvalID
 		EvalCreateIndex structs.Index
 		NodeModifyIndex structs.Index
-		Eligible        bool // answer to NodeLeaveRequest.Look: new work may be placed on the node
+		Eligible        bool // answer to NodeLeaveRequest.Look: the node accepts new work
 	}
 
 	// NodeAuth proves which node sends a request.
@@ -520,7 +523,7 @@ type (
 		NodeID structs.NodeID
 		Secret structs.SecretID
 	}
-	// NodeRegisterRequest announces a node; Node.SecretID is its secret.
+	// NodeRegisterRequest registers a node. Node.SecretID is its secret.
 	NodeRegisterRequest struct {
 		Node *structs.Node
 	}
@@ -532,7 +535,7 @@ type (
 		RestoreEpoch uint64
 		Servers      []string // RPC addresses of all servers
 	}
-	// NodeHeartbeatRequest reports that a node is alive. It makes no log entry unless the node's status must change.
+	// NodeHeartbeatRequest reports that a node is alive. It is logged only if the node's status must change.
 	NodeHeartbeatRequest struct {
 		NodeAuth
 		Status structs.NodeStatus // the node's own view: ready, or down when it leaves
@@ -542,39 +545,39 @@ type (
 		Index        structs.Index
 		HeartbeatTTL time.Duration
 		Servers      []string
-		Unknown      bool // the servers do not know the node: register again
+		Unknown      bool // the servers do not know the node: it must register again
 	}
 	// NodePollRequest waits for the allocations of a node to change (D13, D14).
 	NodePollRequest struct {
 		NodeAuth
 		Query
-		RestoreEpoch uint64        // the last seen; a server on an older history refuses to answer
+		RestoreEpoch uint64        // newest one seen; a server on an older history refuses to answer
 		SeenState    structs.Index // StateIndex of the last answer; a server whose state is older refuses to answer
-		Known        uint64        // from the last answer, if the node acted on all of it; 0 asks for all refs
+		Known        uint64        // from the last answer, if the node has acted on all of it; 0: send all refs
 	}
 	// AllocRef is one allocation that belongs on a node.
 	AllocRef struct {
 		ID         structs.AllocID
 		AllocIndex structs.Index
 	}
-	// NodePollResponse is the set of allocations that belong on a node: all refs, and in full those changed after
-	// MinIndex. An agent stops allocations that are missing in Refs only when the answer's history (cluster, restore
+	// NodePollResponse is the set of allocations that belong on a node: refs to all, and in full those changed after
+	// MinIndex. An agent stops allocations that are missing in Refs only if the answer's history (cluster, restore
 	// epoch, index) is not older than what it has seen. If no allocation that the agent knows was removed, Partial is
-	// set and Refs has only the changed ones, so that a node with many allocations does not receive all of them for
-	// each new one.
+	// set and Refs has only the changed ones. Otherwise a node with many allocations would receive refs to all of them
+	// for each new one.
 	NodePollResponse struct {
 		Meta
 		Cluster      structs.ClusterID
 		RestoreEpoch uint64
-		StateIndex   structs.Index // of the state that was read; Index is that of the newest change in the answer
+		StateIndex   structs.Index // index of the state that was read; Index is that of the newest change in the answer
 		Partial      bool
-		Known        uint64 // a sum over what belongs on the node as of Index, for the next request
+		Known        uint64 // checksum over what belongs on the node as of Index, for the next request
 		Refs         []AllocRef
 		Changed      []*structs.Allocation
-		Jobs         []*structs.Job    // versions that Changed refers to, once each
-		Rosters      []*structs.Roster // changed after MinIndex, of gangs with members on the node
+		Jobs         []*structs.Job    // each version that Changed refers to, once
+		Rosters      []*structs.Roster // changed after MinIndex, with members on the node
 	}
-	// NodeObserveRequest reports an agent's observations.
+	// NodeObserveRequest reports what an agent has observed.
 	NodeObserveRequest struct {
 		NodeAuth
 		Updates []structs.AllocObserved
@@ -589,11 +592,11 @@ type (
 		NodeAuth
 		AllocID structs.AllocID
 	}
-	// SaveTurn is the answer: whether it may, and what it waits for.
+	// SaveTurn answers whether it may, and if not, what it waits for.
 	SaveTurn struct {
 		Now    bool
-		Before int64         // allocations ahead of it that have not saved their state yet
-		Limit  int64         // allocations that may save at a time; 0: not known
+		Before int64         // allocations ahead of it that have not saved their state
+		Limit  int64         // allocations that may save at the same time; 0: unknown
 		Where  string        // the scope of the limit: "storage lustre1"
 		Again  time.Duration // pause before the next request
 	}

@@ -6,18 +6,18 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
-// Side says which process answers a method.
+// Side is the kind of process that answers a method.
 type Side uint8
 
-// Servers answer most methods. Nodes answer those about running allocations, over their session to a server. Agents
-// answer those about themselves.
+// Servers answer most methods. Nodes answer methods about running allocations, over their session to a server. Agents
+// answer methods about themselves.
 const (
 	SideServer Side = iota
 	SideNode
 	SideAgent
 )
 
-// Kind says how a server handles a call.
+// Kind is how a server handles a call.
 type Kind uint8
 
 // The kinds of calls.
@@ -33,7 +33,7 @@ type Need struct {
 	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
 	Node       string // "read" or "write" on nodes
 	NodePool   string // "read", "write" or "delete" on the named pool
-	Variable   string // a capability on the variable that the request names: "read", "write", "destroy"
+	Variable   string // on the variable that the request names: "read", "write" or "destroy"
 	Agent      string // "read" or "write" on agents
 	Operator   string // "read" or "write" on the operator API
 	Management bool   // a management token
@@ -43,7 +43,7 @@ type Need struct {
 	AnyToken   bool   // any valid token; the handler filters what it returns
 }
 
-// Row is one method of the table.
+// Row declares one method.
 type Row struct {
 	Name string
 	Side Side
@@ -51,10 +51,10 @@ type Row struct {
 	Need Need
 }
 
-// Table is every method, in the order in which they were declared. Servers refuse a method that is not in it.
+// Table lists every method in order of declaration. Servers refuse a method that is not in it.
 var Table []Row
 
-// bodies are all types sent, for the test that looks for what the codec cannot carry.
+// bodies are all request and response types, for the test that checks that the codec can carry them.
 var bodies []reflect.Type
 
 var byName = map[string]*Row{}
@@ -89,7 +89,7 @@ func stream[Req any](name string, side Side, need Need) rpc.StreamMethod[Req] {
 
 func ns(capability string) Need { return Need{Namespace: capability} }
 
-// The methods. Names are "Noun.Verb".
+// The methods. Names have the form "Noun.Verb".
 var (
 	// Jobs.
 	JobRegister    = method[JobRegisterRequest, JobRegisterResponse]("Job.Register", SideServer, AtLeader, ns("submit-job"))
@@ -122,7 +122,7 @@ var (
 	AcctList     = method[AcctRequest, AcctResponse]("Acct.List", SideServer, KindRead, ns("list-jobs"))
 	DecisionList = method[DecisionsRequest, DecisionsResponse]("Decision.List", SideServer, KindRead, ns("list-jobs"))
 
-	// Allocations. The namespace is that of the allocation; handlers check it after the lookup.
+	// Allocations. Handlers check the allocation's namespace after the lookup.
 	AllocGet        = method[AllocGetRequest, AllocGetResponse]("Alloc.Get", SideServer, KindRead, ns("read-job"))
 	AllocList       = method[ListRequest, AllocListResponse]("Alloc.List", SideServer, KindRead, ns("read-job"))
 	AllocStop       = method[AllocStopRequest, JobRegisterResponse]("Alloc.Stop", SideServer, AtLeader, ns("alloc-lifecycle"))
@@ -169,10 +169,11 @@ var (
 	NamespaceDelete = method[NameRequest, WriteResponse]("Namespace.Delete", SideServer, AtLeader, Need{Management: true})
 
 	// ACL.
-	ACLBootstrap     = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, AtLeader, Need{Anonymous: true})
-	ACLTokenUpsert   = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, AtLeader, Need{Management: true})
-	ACLTokenDelete   = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, AtLeader, Need{Management: true})
-	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true}) // tokens of others need management
+	ACLBootstrap   = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, AtLeader, Need{Anonymous: true})
+	ACLTokenUpsert = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, AtLeader, Need{Management: true})
+	ACLTokenDelete = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, AtLeader, Need{Management: true})
+	// tokens of others need management rights
+	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true})
 	ACLTokenSelf     = method[EmptyRequest, ACLTokenResponse]("ACL.TokenSelf", SideServer, KindRead, Need{AnyToken: true})
 	ACLTokenList     = method[ListRequest, ACLTokenListResponse]("ACL.TokenList", SideServer, KindRead, Need{Management: true})
 	ACLPolicyUpsert  = method[ACLPolicyUpsertRequest, WriteResponse]("ACL.PolicyUpsert", SideServer, AtLeader, Need{Management: true})
@@ -195,8 +196,8 @@ var (
 	RaftTransfer       = method[RaftPeerRequest, WriteResponse]("Operator.RaftTransfer", SideServer, AtLeader, Need{Operator: "write"})
 	SchedulerConfigGet = method[EmptyRequest, SchedulerConfigResponse]("Operator.SchedulerConfigGet", SideServer, KindRead, Need{Operator: "read"})
 	SchedulerConfigSet = method[SchedulerConfigRequest, SwapResponse]("Operator.SchedulerConfigSet", SideServer, AtLeader, Need{Operator: "write"})
-	SchedulerInput     = method[NameRequest, SchedulerInputResponse]("Operator.SchedulerInput", SideServer, AtLeader, Need{Management: true}) // on the leader; Name is a node pool
-	PredictionsGet     = method[EmptyRequest, PredictionsResponse]("Operator.Predictions", SideServer, AtLeader, Need{Operator: "read"})      // by the leader
+	SchedulerInput     = method[NameRequest, SchedulerInputResponse]("Operator.SchedulerInput", SideServer, AtLeader, Need{Management: true})
+	PredictionsGet     = method[EmptyRequest, PredictionsResponse]("Operator.Predictions", SideServer, AtLeader, Need{Operator: "read"})
 	AutopilotGet       = method[EmptyRequest, AutopilotConfigResponse]("Operator.AutopilotGet", SideServer, KindRead, Need{Operator: "read"})
 	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, AtLeader, Need{Operator: "write"})
 	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, AtLeader, Need{Operator: "read"})
@@ -219,7 +220,7 @@ var (
 	ServerAuthenticate = method[ServerAuthenticateRequest, ServerAuthenticateResponse]("Server.Authenticate", SideServer, KindAny, Need{ServerCert: true})
 	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, AtLeader, Need{ServerCert: true})
 
-	// About running allocations and machines; answered by the node.
+	// Running allocations and machines; answered by the node.
 	ClientFSList     = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))
 	ClientFSStat     = method[FSRequest, FSStatResponse]("Client.FSStat", SideNode, KindAny, ns("read-fs"))
 	ClientFSStream   = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs")) // frames: FSFrame
@@ -238,6 +239,6 @@ var (
 	ClientMetaApply  = method[NodeMetaRequest, NodeMetaResponse]("Client.MetaApply", SideNode, KindAny, Need{Node: "write"})
 	ClientMonitor    = stream[MonitorRequest]("Client.Monitor", SideNode, Need{Agent: "read"}) // frames: FSFrame
 
-	// About a server process, forwarded by server name.
+	// A server process, selected by server name.
 	AgentMonitor = stream[MonitorRequest]("Agent.Monitor", SideAgent, Need{Agent: "read"}) // frames: FSFrame
 )

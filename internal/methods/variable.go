@@ -2,7 +2,8 @@ package methods
 
 import "github.com/muster-sched/muster/structs"
 
-// Variables. The namespace is the header's. Items are not encrypted here: the connection is.
+// Requests and responses about variables. The namespace is the header's. Items are not encrypted here, but the
+// connection is.
 type (
 	// VariableMeta is a variable without its items.
 	VariableMeta struct {
@@ -30,32 +31,33 @@ type (
 		Meta
 		Variables []VariableMeta
 	}
-	// VariableSetRequest writes a variable; with CAS only if its ModifyIndex is still CASIndex (0: only if there is
-	// none).
+	// VariableSetRequest writes a variable. With CAS it does so only if ModifyIndex is still CASIndex (0: if the
+	// variable does not exist).
 	VariableSetRequest struct {
 		Path     string
 		Items    map[string]string
 		CAS      bool
 		CASIndex structs.Index
 	}
-	// VariableDeleteRequest deletes a variable; with CAS only if its ModifyIndex is still CASIndex.
+	// VariableDeleteRequest deletes a variable. With CAS it does so only if ModifyIndex is still CASIndex.
 	VariableDeleteRequest struct {
 		Path     string
 		CAS      bool
 		CASIndex structs.Index
 	}
-	// VariableWriteResponse acknowledges a write, or has (with Updated false) the variable that made a check-and-set
-	// fail: with its items if the caller may read them, all zero if there is none.
+	// VariableWriteResponse acknowledges a write. If Updated is false, a check-and-set failed and Variable is the
+	// current variable: with its items if the caller may read them, zero if there is none.
 	VariableWriteResponse struct {
 		Index    structs.Index
 		Updated  bool
 		Variable *Variable
 	}
-	// SealKeyRequest stores a key for variables in a server's keystore (Key) or asks for one.
+	// SealKeyRequest stores a key for variables in a server's keystore (with Key), deletes it (with Drop), or asks for
+	// it.
 	SealKeyRequest struct {
 		ID   string
 		Key  []byte
-		Drop bool // delete it instead: the cluster no longer uses it
+		Drop bool // delete it: the cluster no longer uses it
 	}
 	// SealKeyResponse is a key of the keystore; nil when absent.
 	SealKeyResponse struct{ Key []byte }
@@ -63,7 +65,7 @@ type (
 	SealKeyInfo struct {
 		ID                       string
 		State                    string // "active", "rekeying" or "inactive"
-		Variables                int64  // number of variables sealed with it
+		Variables                int64  // sealed with it
 		CreateTime               structs.LogTime
 		CreateIndex, ModifyIndex structs.Index
 	}
@@ -72,7 +74,7 @@ type (
 		Meta
 		Keys []SealKeyInfo
 	}
-	// SealKeyRotateRequest asks for a new key; with Full all variables are sealed again with it.
+	// SealKeyRotateRequest asks for a new key. With Full all variables are resealed with it.
 	SealKeyRotateRequest struct{ Full bool }
 	// SealKeyRotateResponse is the new key, now the active one.
 	SealKeyRotateResponse struct {
@@ -93,7 +95,7 @@ func (r *VariableSetRequest) VariablePath() string { return r.Path }
 // VariablePath implements VariableRequest.
 func (r *VariableDeleteRequest) VariablePath() string { return r.Path }
 
-// Their methods.
+// Methods of variables and their keys.
 var (
 	VariableGet    = method[VariableGetRequest, VariableGetResponse]("Variable.Get", SideServer, KindRead, Need{Variable: "read"})
 	VariableList   = method[ListRequest, VariableListResponse]("Variable.List", SideServer, KindRead, Need{AnyToken: true})

@@ -5,30 +5,31 @@ import (
 	"unsafe"
 )
 
-// All use of unsafe is in this file; ADR 0014 says what it is worth. It relies on two things: an addr is the address of a
-// live value of the type that a coder was compiled for, and fields lie where reflection says.
+// All use of unsafe is in this file; ADR 0014 has its worth. It relies on two conditions: an addr is the address of a
+// live value of the type that a coder was compiled for, and fields have the offsets that reflection reports.
 
 // addr is the address of a value.
 type addr struct{ p unsafe.Pointer }
 
-// addrOf returns what a pointer or a slice points to.
+// addrOf returns the address that a pointer or a slice points to.
 func addrOf(v reflect.Value) addr { return addr{v.UnsafePointer()} }
 
 // addrTo is addrOf without reflection.
 func addrTo[T any](v *T) addr { return addr{unsafe.Pointer(v)} }
 
-// as returns the value at p, whose underlying type is T; a pointer, or what a map or slice begins with, is an addr.
+// as returns a pointer to the value at p, whose underlying type is T. A pointer, and the first word of a map or slice,
+// is read as an addr.
 func as[T any](p addr) *T { return (*T)(p.p) }
 
 func (p addr) isNil() bool { return p.p == nil }
 
-// plus returns the address n bytes further on in the same value.
+// plus returns the address n bytes further in the same value.
 func (p addr) plus(n uintptr) addr { return addr{unsafe.Add(p.p, n)} }
 
 // value returns the value at p for reflection.
 func (p addr) value(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p).Elem() }
 
-// bytes returns the array of n bytes at p.
+// bytes returns the array of n bytes at p as a slice.
 func (p addr) bytes(n int) []byte { return unsafe.Slice((*byte)(p.p), n) }
 
 // list returns the address of the first element of the slice at p, and its length.

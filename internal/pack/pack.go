@@ -1,13 +1,13 @@
 // Package pack writes and reads Go values as canonical msgpack: struct fields by name in sorted order, zero fields
 // omitted, integers in their shortest form, map keys sorted. Equal values give equal bytes, and a field that a newer
-// version adds changes no bytes while it is zero; log entries, snapshots and the state hash depend on both.
+// version adds changes no bytes while it is zero. Log entries, snapshots and the state hash depend on both.
 //
-// Floating point, interfaces, channels and functions are refused when a type is first seen (D10). Fields
-// tagged `codec:"-"` and unexported fields are left out. Nil and empty slices and maps stay apart.
+// Floating point, interfaces, channels and functions are refused when a type is first used (D10). Fields tagged
+// `codec:"-"` and unexported fields are omitted. Nil and empty slices and maps remain distinct.
 //
-// A type is looked at once, by reflection, and turned into functions over the address of a value: the log, the state hash
-// and the calls that place work spend much of their time here. Only maps, allocation and growth go through reflection
-// when values move. All use of unsafe is in memory.go.
+// A type is examined once, by reflection, and compiled into functions over the address of a value, because the log, the
+// state hash and the calls that place work spend much of their time here. After that, only maps, allocation and growth
+// use reflection. All use of unsafe is in memory.go.
 package pack
 
 import (
@@ -21,11 +21,11 @@ import (
 	"sync"
 )
 
-// depthMax bounds the nesting of a value that Decode follows or skips.
+// depthMax bounds the nesting of a value that Decode reads or skips.
 const depthMax = 64
 
-// coder is how one type is written, read and recognised as zero. All take the address of a value of that type; dec is
-// given one that is zero.
+// coder writes and reads values of one type, and recognises zero values. Its functions take the address of a value; dec
+// expects a zero value there.
 type coder struct {
 	enc  func(b []byte, p addr) []byte
 	dec  func(r *reader, p addr) error
@@ -33,42 +33,43 @@ type coder struct {
 	look look
 }
 
-// look is how the commonest kinds are recognised as zero without a call.
+// look says how zero values of the most common kinds are recognised without a function call.
 type look uint8
 
 const (
-	lookCall  look = iota // coder.zero
+	lookCall  look = iota // call coder.zero
 	look8                 // one byte
-	look32                // four
-	look64                // eight
+	look32                // four bytes
+	look64                // eight bytes
 	lookWord              // a pointer, or the first word of a slice
 	lookEmpty             // a string
 )
 
 type field struct {
 	name string
-	key  []byte // the name as msgpack
+	key  []byte // name in msgpack
 	off  uintptr
 	look look
 	c    *coder
 }
 
-// Coder writes and reads values with one set of rules; it remembers the types that it has seen.
+// Coder writes and reads values with one set of rules. It caches the types that it has compiled.
 type Coder struct {
-	wire   bool     // rules of Wire
+	wire   bool     // use the rules of Wire
 	coders sync.Map // reflect.Type -> *coder, or error
 }
 
 var (
 	state Coder
 
-	// Wire has the rules of messages between agents, which go-msgpack reads and writes, too: fields of an embedded struct
-	// are fields of the struct around it, whose own hide those of the same name, and a tag may rename a field.
+	// Wire has the rules of messages between agents, which go-msgpack can read and write, too: fields of an embedded
+	// struct belong to the outer struct, whose own fields hide them if the names are equal, and a tag may rename a
+	// field.
 	Wire = &Coder{wire: true}
 )
 
-// Append writes v, a pointer to the value, after b. It panics on a type that cannot be packed, which is a mistake in
-// the program and found by any test that packs the type once.
+// Append appends v, a pointer to the value, to b. It panics on a type that cannot be packed. That is a mistake in the
+// program, found by any test that packs the type once.
 func Append(b []byte, v any) []byte {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
@@ -81,8 +82,8 @@ func Append(b []byte, v any) []byte {
 	return c.enc(b, addrOf(rv))
 }
 
-// Decode reads exactly one value from data into v, a pointer. Fields that v's type does not have are skipped; bytes
-// after the value are an error.
+// Decode reads exactly one value from data into v, a pointer. Unknown fields are skipped; bytes after the value are an
+// error.
 func Decode(data []byte, v any) error {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
@@ -95,8 +96,8 @@ func Decode(data []byte, v any) error {
 	return c.read(data, rv)
 }
 
-// Append writes v, a value or a pointer to one, after b; ok is false, and nothing is written, for a type that these
-// rules have no form for.
+// Append appends v, a value or a pointer to one, to b. ok is false, and nothing is appended, if the type cannot be
+// packed.
 func (m *Coder) Append(b []byte, v any) (out []byte, ok bool) {
 	rv := reflect.ValueOf(v)
 	if !rv.IsValid() {
@@ -116,7 +117,7 @@ func (m *Coder) Append(b []byte, v any) (out []byte, ok bool) {
 	return c.enc(b, addrOf(rv)), true
 }
 
-// Decode reads exactly one value from data into v, a pointer; ok is false for a type that these rules have no form for.
+// Decode reads exactly one value from data into v, a pointer. ok is false if the type cannot be packed.
 func (m *Coder) Decode(data []byte, v any) (ok bool, err error) {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
@@ -141,7 +142,7 @@ func (c *coder) read(data []byte, rv reflect.Value) error {
 	return nil
 }
 
-// refusal is why a type cannot be packed, on its way up through compile.
+// refusal is a panic value in compile: why a type cannot be packed.
 type refusal string
 
 func (m *Coder) of(t reflect.Type) (*coder, error) {
@@ -155,7 +156,8 @@ func (m *Coder) of(t reflect.Type) (*coder, error) {
 }
 
 func (m *Coder) learn(t reflect.Type) (c *coder, err error) {
-	// Built into a private map first, so that a recursive type finds itself and nobody sees it half built.
+	// The coders are built in a private map first: a recursive type finds itself there, and other goroutines see no
+	// half-built ones.
 	b := &builder{m: m, done: map[reflect.Type]*coder{}}
 	defer func() {
 		switch why := recover().(type) {
@@ -244,7 +246,8 @@ func (b *builder) compile(t reflect.Type) *coder {
 	return c
 }
 
-// zeroOf tells a zero value of a type as reflect.Value.IsZero does: all fields count, also those that are not written.
+// zeroOf returns a function that recognises a zero value as reflect.Value.IsZero does: all fields count, even those not
+// written.
 func zeroOf(t reflect.Type) func(p addr) bool {
 	switch t.Kind() {
 	case reflect.Bool, reflect.Int8, reflect.Uint8:
@@ -295,7 +298,7 @@ func zeroOf(t reflect.Type) func(p addr) bool {
 	return func(p addr) bool { return p.value(t).IsZero() }
 }
 
-// isZero is c.zero, without the call for the commonest kinds.
+// isZero is c.zero without a call for the most common kinds.
 func (f *field) isZero(p addr) bool {
 	switch f.look {
 	case look8:
@@ -312,13 +315,13 @@ func (f *field) isZero(p addr) bool {
 	return f.c.zero(p)
 }
 
-// Field is a field of a struct and the name it has in a message.
+// Field is a field of a struct, with its name in messages.
 type Field struct {
 	Name                string
-	reflect.StructField // Index leads to it from the outermost struct
+	reflect.StructField // Index is the path from the outermost struct
 }
 
-// Fields returns the fields of a struct that are written, by name.
+// Fields returns the fields of a struct that are written, sorted by name.
 func (m *Coder) Fields(t reflect.Type) []Field {
 	var out []Field
 	for _, f := range reflect.VisibleFields(t) {
@@ -339,7 +342,7 @@ func (m *Coder) Fields(t reflect.Type) []Field {
 	return out
 }
 
-// offset returns where a field lies in the outermost struct.
+// offset returns the offset of a field in the outermost struct.
 func offset(t reflect.Type, index []int) (at uintptr) {
 	for _, i := range index {
 		at += t.Field(i).Offset
@@ -348,7 +351,7 @@ func offset(t reflect.Type, index []int) (at uintptr) {
 	return at
 }
 
-// fieldsMax bounds the fields of a struct, so that those to be written fit in a few words of bits.
+// fieldsMax bounds the fields of a struct, so that a small bit set can mark those to write.
 const fieldsMax = 256
 
 func (b *builder) structure(c *coder, t reflect.Type) {
@@ -398,7 +401,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 			return err
 		}
 		defer r.leave()
-		next := 0 // names come sorted, so the next one is usually close
+		next := 0 // names are sorted, so the next field is usually close
 		for range n {
 			name, err := r.str()
 			if err != nil {
@@ -427,7 +430,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 	}
 }
 
-// binaryType is of values, times among them, that the msgpack library of other versions lets write themselves.
+// binaryType is implemented by types such as time.Time, which go-msgpack encodes by their own method.
 var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
 
 func pointer(c, elem *coder, t reflect.Type) {
@@ -481,7 +484,7 @@ func slice(c, elem *coder, t reflect.Type) {
 			return err
 		}
 		defer r.leave()
-		have := min(n, 256) // grown as elements really arrive: a header alone costs nothing
+		have := min(n, 256) // grows as elements arrive, because a header may claim any number
 		s := p.value(t)
 		s.Set(reflect.MakeSlice(t, have, have))
 		at := addrOf(s)
@@ -559,7 +562,7 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 
 var stringType = reflect.TypeFor[string]()
 
-// encStrings and decStrings are mapping for the commonest map.
+// encStrings and decStrings are faster forms of mapping for the most common map.
 func encStrings(b []byte, p addr) []byte {
 	m := *as[map[string]string](p)
 	if m == nil {

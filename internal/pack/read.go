@@ -11,7 +11,7 @@ var (
 	errDeep  = fmt.Errorf("msgpack: nested deeper than %d", depthMax)
 )
 
-// reader walks over msgpack bytes. It allocates nothing that the bytes present do not justify.
+// reader reads msgpack bytes. It never allocates more than the bytes present justify.
 type reader struct {
 	b     []byte
 	at    int
@@ -36,7 +36,7 @@ func (r *reader) byte() (byte, error) {
 	return c, nil
 }
 
-// take gives the next n bytes, which stay part of the input.
+// take returns the next n bytes without a copy.
 func (r *reader) take(n uint64) ([]byte, error) {
 	if n > uint64(len(r.b)-r.at) {
 		return nil, errShort
@@ -62,7 +62,7 @@ func (r *reader) big(n int) (uint64, error) {
 	return binary.BigEndian.Uint64(s), nil
 }
 
-// isNil consumes a nil if one comes next.
+// isNil consumes the next value if it is nil.
 func (r *reader) isNil() bool {
 	if r.at < len(r.b) && r.b[r.at] == 0xc0 {
 		r.at++
@@ -115,7 +115,7 @@ func (r *reader) arrayHeader() (int, error) {
 	return int(n), err
 }
 
-// str reads a string or binary.
+// str reads a string or binary value.
 func (r *reader) str() ([]byte, error) {
 	c, err := r.byte()
 	if err != nil {
@@ -140,7 +140,7 @@ func (r *reader) str() ([]byte, error) {
 	return r.take(n)
 }
 
-// integer reads any integer; neg tells that u holds the two's complement of a negative one.
+// integer reads any integer. If neg, u is the two's complement of a negative one.
 func (r *reader) integer() (u uint64, neg bool, err error) {
 	c, err := r.byte()
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *reader) integer() (u uint64, neg bool, err error) {
 	return 0, false, wrong("an integer", c)
 }
 
-// skip passes over one value of any kind.
+// skip skips one value of any kind.
 func (r *reader) skip() error {
 	if err := r.enter(); err != nil {
 		return err

@@ -9,55 +9,55 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits of one call. A message over its limit is refused with CodeTooLarge by the side that would send it, and by the
-// side that receives it should the sender not care.
+// Limits of one call. A message over its limit is refused with CodeTooLarge by its sender, and by the receiver in case
+// the sender does not check.
 const (
 	MaxHeader = 64 << 10 // bytes of an encoded Header
 	MaxBody   = 4 << 20  // bytes of a request body
-	MaxReply  = 32 << 20 // bytes of a response body: a list of 50,000 nodes; half of what a session may hold unread
+	MaxReply  = 32 << 20 // bytes of a response body, enough for a list of 50,000 nodes; half of what a session may buffer
 	MaxFrame  = 1 << 20  // bytes of one frame of a stream
-	MaxHops   = 4        // times a call may be forwarded
+	MaxHops   = 4        // how often a call may be forwarded
 )
 
-// Header goes before a request.
+// Header precedes a request.
 type Header struct {
 	Method    string   `codec:"m,omitempty"` // filled in by Invoke and OpenStream
-	TimeoutNs int64    `codec:"t,omitempty"` // time left when the header was written; 0 is none. Filled in from the context
-	Token     string   `codec:"k,omitempty"` // secret of the caller's ACL token; "" is anonymous
-	Region    string   `codec:"r,omitempty"` // region that shall answer; "" is the receiver's
+	TimeoutNs int64    `codec:"t,omitempty"` // time left when the header was written, taken from the context; 0: no limit
+	Token     string   `codec:"k,omitempty"` // secret of the caller's ACL token; "": anonymous
+	Region    string   `codec:"r,omitempty"` // region that should answer; "": the receiver's
 	Namespace string   `codec:"n,omitempty"`
-	Trace     [16]byte `codec:"x"`           // the same through every hop, for logs
-	Hops      uint8    `codec:"h,omitempty"` // how often it was forwarded; see Call.Forward
+	Trace     [16]byte `codec:"x"`           // the same on every hop, for logs
+	Hops      uint8    `codec:"h,omitempty"` // how often the call was forwarded; see Call.Forward
 	Stream    bool     `codec:"s,omitempty"` // filled in by Open
 }
 
-// Peer is who is at the other end of a connection.
+// Peer identifies the other end of a connection.
 type Peer struct {
-	Addr   string // "host:port", or "" in process
+	Addr   string // "host:port"; "" in this process
 	Role   string // "server", "client" or "cli" from the verified certificate; "" without TLS
-	Region string // from the certificate
-	Name   string // the certificate's common name
+	Region string // from the verified certificate
+	Name   string // common name of the certificate
 	TLS    bool
 	Local  bool // in the same process
 }
 
-// Call is one call that arrived. A wrapper sees it before the handler does.
+// Call is one incoming call. A wrapper sees it before the handler does.
 type Call struct {
 	Header
 	Peer    Peer
 	Info    *MethodInfo // never nil
-	Session *Session    // the session it arrived on, or nil in process
-	Back    Caller      // calls methods on whoever made this call, or nil if that side serves none
+	Session *Session    // the session it arrived on; nil for a call in this process
+	Back    Caller      // calls methods of the caller's side; nil if that side serves none
 	Start   time.Time   // when the header was read
 
-	stream *Stream // of a stream method, else nil
+	stream *Stream // nil unless it is a stream method
 
 	mu      sync.Mutex
 	raw     Raw // or nil
 	decoded any // *Req or nil
 }
 
-// Body is the encoded request.
+// Body returns the encoded request.
 func (c *Call) Body() (Raw, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,8 +71,8 @@ func (c *Call) Body() (Raw, error) {
 	return c.raw, nil
 }
 
-// Request is the decoded request, a *Req of the method. It is decoded once; wrapper and handler see the same value.
-// A body that does not decode is CodeInvalid.
+// Request returns the decoded request, a *Req of the method. It is decoded once; wrapper and handler share the value.
+// If the body does not decode, the error is CodeInvalid.
 func (c *Call) Request() (any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,11 +86,11 @@ func (c *Call) Request() (any, error) {
 	return c.decoded, nil
 }
 
-// Stream is the stream of a stream method, or nil.
+// Stream returns the stream of a stream method, or nil.
 func (c *Call) Stream() *Stream { return c.stream }
 
-// Forward sends the call on to another server, body and frames untouched, and answers with what it answered. At
-// MaxHops it is refused: two servers that each believe the other leads would pass a call around for ever.
+// Forward passes the call to another server with body and frames unchanged, and returns its answer. At MaxHops it
+// fails, because two servers that each believe the other leads would forward a call for ever.
 func (c *Call) Forward(ctx context.Context, to Caller) (*Reply, error) {
 	if c.Hops >= MaxHops {
 		return nil, structs.Errorf(structs.CodeNoLeader, "%s was forwarded %d times without reaching a server that answers it", c.Method, c.Hops)
@@ -115,22 +115,22 @@ func (c *Call) Forward(ctx context.Context, to Caller) (*Reply, error) {
 	return nil, Splice(c.stream, out)
 }
 
-// Reply is what a handler answers: a value to encode, or bytes that are encoded already. A stream method answers nil.
+// Reply is a handler's answer: a value to encode, or encoded bytes. The reply of a stream method is nil.
 type Reply struct {
 	value any
 	raw   Raw
 }
 
-// ValueReply answers with v, a *Resp of the method.
+// ValueReply returns a reply with a value, a *Resp of the method.
 func ValueReply(v any) *Reply { return &Reply{value: v} }
 
-// RawReply answers with an encoded response.
+// RawReply returns a reply with an encoded response.
 func RawReply(b []byte) *Reply { return &Reply{raw: b} }
 
-// Value is the response as a value, or nil if it is only there encoded.
+// Value returns the response as a value, or nil if the reply holds only bytes.
 func (r *Reply) Value() any { return r.value }
 
-// Bytes is the response encoded.
+// Bytes returns the encoded response.
 func (r *Reply) Bytes() (Raw, error) {
 	if r == nil {
 		return Raw{0xc0}, nil
@@ -141,14 +141,15 @@ func (r *Reply) Bytes() (Raw, error) {
 	return Encode(r.value)
 }
 
-// Caller makes calls on some other party: a session, a pooled address, or a registry in this process.
+// Caller makes calls to another party: a session, a pooled address, or a registry in this process.
 //
-// Errors are *structs.Error, except that a cancelled context gives context.Canceled. CodeUnavailable says that the
-// request was not sent, so that trying elsewhere is safe; CodeUnknown that the connection was lost after it was sent.
+// Errors are *structs.Error, except that a cancelled context gives context.Canceled. CodeUnavailable means that the
+// request was not sent, so it is safe to try another server. CodeUnknown means that the connection was lost after it
+// was sent.
 type Caller interface {
 	// Invoke calls h.Method with req, a value to encode or Raw, and decodes the response into resp, a pointer or nil.
 	Invoke(ctx context.Context, h Header, req, resp any) error
-	// InvokeRaw is Invoke with both bodies encoded.
+	// InvokeRaw is Invoke with encoded bodies.
 	InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte, error)
 	// Open starts a stream method. The stream lives until it is closed, its context ends, or the peer ends it.
 	Open(ctx context.Context, h Header, req any) (*Stream, error)
@@ -170,7 +171,7 @@ func OpenStream[Req any](ctx context.Context, c Caller, m StreamMethod[Req], h H
 	return c.Open(ctx, h, req)
 }
 
-// ctxError is the error of an ended context as callers see it.
+// ctxError returns the error that callers get when their context has ended.
 func ctxError(ctx context.Context, what string) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -179,7 +180,7 @@ func ctxError(ctx context.Context, what string) error {
 	return err
 }
 
-// setTimeout fills in the time left of ctx.
+// setTimeout sets the time that is left of ctx.
 func (h *Header) setTimeout(ctx context.Context) {
 	h.TimeoutNs = 0
 	if d, ok := ctx.Deadline(); ok {

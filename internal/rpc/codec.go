@@ -12,9 +12,9 @@ import (
 	"github.com/muster-sched/muster/internal/pack"
 )
 
-// handle writes what package pack writes, byte for byte: integers in their shortest form, map keys sorted. Zero fields
-// are left out before the library sees them (sparse.go). Structs are maps, so that fields may be added. Nesting is bounded
-// so that a hostile body cannot exhaust the stack.
+// handle configures go-msgpack to write the same bytes as package pack: integers in their shortest form, map keys
+// sorted. sparse.go removes zero fields before the library sees them. Structs are written as maps, so that fields can
+// be added. MaxDepth keeps a hostile body from exhausting the stack.
 var handle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true, PositiveIntUnsigned: true}
 	h.RawToString = true
@@ -23,29 +23,29 @@ var handle = func() *codec.MsgpackHandle {
 	return h
 }()
 
-// Packed marks a message that package pack encodes and decodes instead of go-msgpack. Those are messages that are sent so
-// often that the library would cost more than the limits of ADR 0014.
+// Packed marks a message that package pack encodes and decodes instead of go-msgpack. These are the messages sent so
+// often that the library would cost more than ADR 0014 allows.
 type Packed interface{ Packed() }
 
-// maxDepth is how deeply a body may nest.
+// maxDepth bounds the nesting of a body.
 const maxDepth = 128
 
-// maxItems is how many items one list or map may have. A list of nils is one byte an item on the wire and the size of
-// the element in memory, so the size of the body alone does not bound what decoding takes.
+// maxItems bounds the items of one list or map. On the wire a nil item is one byte, but in memory it has the size of
+// the element, so the size of the body alone does not bound the memory that decoding takes.
 const maxItems = 256 << 10
 
-// Raw is a request body that is already encoded; Invoke and Open send it as it is.
+// Raw is an encoded request body. Invoke and Open send it unchanged.
 type Raw []byte
 
 var encoders = sync.Pool{New: func() any { return codec.NewEncoderBytes(new([]byte), handle) }}
 var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
-// scratchMax is the largest buffer that is kept for the next body.
+// scratchMax is the capacity of the largest buffer that is kept for reuse.
 const scratchMax = 1 << 20
 
 var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, handle) }}
 
-// Encode returns v in the wire's encoding.
+// Encode returns the wire encoding of v.
 func Encode(v any) (out []byte, err error) {
 	switch v := v.(type) {
 	case Raw:
@@ -70,7 +70,7 @@ func Encode(v any) (out []byte, err error) {
 	return keep(scratch, b), nil
 }
 
-// keep returns b's bytes, and b as a buffer for the next body.
+// keep returns a copy of b and keeps b's buffer for reuse.
 func keep(scratch *[]byte, b []byte) []byte {
 	out := bytes.Clone(b)
 	if cap(b) <= scratchMax {
@@ -89,7 +89,8 @@ func encodePacked(v Packed) ([]byte, error) {
 	return keep(scratch, b), nil
 }
 
-// Decode reads b into v, a pointer. It refuses bodies that nest too deeply, have too many items, or go on after the value.
+// Decode decodes b into v, a pointer. It refuses bodies that nest too deeply, have too many items, or have bytes after
+// the value.
 func Decode(b []byte, v any) (err error) {
 	if err := checkShape(b); err != nil {
 		return fmt.Errorf("decode %T: %w", v, err)
@@ -110,7 +111,7 @@ func Decode(b []byte, v any) (err error) {
 		decoders.Put(d)
 	}()
 	if rv := reflect.ValueOf(v); rv.Kind() == reflect.Pointer && !rv.IsNil() {
-		rv.Elem().SetZero() // the library would leave alone what the body does not mention
+		rv.Elem().SetZero() // the library does not reset fields that the body lacks
 	}
 	d.ResetBytes(b)
 	if err := d.Decode(v); err != nil {
@@ -135,10 +136,10 @@ var (
 	errByte      = errors.New("the body has a byte that msgpack reserves")
 )
 
-// checkShape walks one msgpack value without recursion and without allocating. The decoder skips unknown fields by
-// recursion and trusts lengths, so the shape is checked first: every length fits in what is there, nesting is bounded.
+// checkShape checks one msgpack value without recursion or allocation. The decoder skips unknown fields by recursion
+// and trusts lengths, so this comes first. It ensures that every length fits into the body and that nesting is bounded.
 func checkShape(b []byte) error {
-	var left [maxDepth]uint64 // values still to come at each level
+	var left [maxDepth]uint64 // values left to read at each level
 	depth := 0
 	i := 0
 	for {

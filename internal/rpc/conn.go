@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/internal/tlsutil"
 )
 
-// prefixConn reads through a reader that has looked ahead.
+// prefixConn is a connection that reads from a buffered reader, which may have bytes already.
 type prefixConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -18,7 +18,7 @@ type prefixConn struct {
 
 func (c *prefixConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
-// raftConn is a connection handed to raft; done is closed when raft closes it.
+// raftConn is a connection given to raft; done is closed when raft closes it.
 type raftConn struct {
 	net.Conn
 	r    *bufio.Reader
@@ -44,7 +44,7 @@ func hostOf(a net.Addr) string {
 	return h
 }
 
-// peerOf is who is at the other end of a connection whose handshake is done.
+// peerOf identifies the peer of a connection whose handshake is complete.
 func peerOf(conn net.Conn, addr string) Peer {
 	p := Peer{Addr: addr}
 	if addr == "" && conn.RemoteAddr() != nil {
@@ -66,8 +66,8 @@ func peerOf(conn net.Conn, addr string) Peer {
 	return p
 }
 
-// TLSDialer shakes hands over what base dials. conf is asked for each connection, so that certificates can be reloaded;
-// it must verify the server (ServerName "server.<region>.muster").
+// TLSDialer returns a dialer that runs a TLS handshake over connections of base. conf is called for each connection, so
+// that certificates can be reloaded; it must verify the server (ServerName "server.<region>.muster").
 func TLSDialer(base Dialer, conf func() *tls.Config) Dialer {
 	return func(ctx context.Context, addr string) (net.Conn, error) {
 		raw, err := base(ctx, addr)

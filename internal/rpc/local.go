@@ -10,16 +10,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Local is a Caller that reaches this registry without a socket, through the same wrapper as everybody else. Requests
-// and responses are copied through the codec, so that neither side can change what the other holds. back reaches the
-// caller for calls the other way, or is nil.
+// Local returns a Caller that reaches this registry without a socket, through the same wrapper as remote calls.
+// Requests and responses are copied through the codec, so that neither side can change the other's values. back calls
+// methods of the caller's side; it may be nil.
 func (r *Registry) Local(peer Peer, back Caller) Caller {
 	peer.Local = true
 	return &local{r: r, peer: peer, back: back}
 }
 
-// LocalShared is Local without the copy: the handler sees the caller's request and the caller sees the handler's
-// response. It is for callers that own the request and only read the response, such as the HTTP surface.
+// LocalShared is Local without the copy: handler and caller share request and response. It is for callers that own the
+// request and only read the response, such as the HTTP API.
 func (r *Registry) LocalShared(peer Peer, back Caller) Caller {
 	peer.Local = true
 	return &local{r: r, peer: peer, back: back, shared: true}
@@ -40,7 +40,7 @@ func (l *local) call(h Header) (*Call, error) {
 	return &Call{Header: h, Peer: l.peer, Info: m, Back: l.back, Start: time.Now()}, nil
 }
 
-// run dispatches and gives up waiting when ctx ends, as a call over a socket would.
+// run dispatches a call. It stops waiting when ctx ends, as a call over a socket would.
 func (l *local) run(ctx context.Context, c *Call) (*Reply, error) {
 	ctx, cancel := l.r.callContext(ctx, &c.Header)
 	defer cancel()
@@ -149,7 +149,7 @@ func (l *local) Open(ctx context.Context, h Header, req any) (*Stream, error) {
 	return out, nil
 }
 
-// serveStream runs a stream method's handler on p and ends the stream.
+// serveStream runs a stream method's handler on p, then ends the stream.
 func serveStream(r *Registry, ctx context.Context, c *Call, p pipe) {
 	c.stream = newStream(ctx, p, c.Method)
 	defer p.onGone(c.stream.cancel)()
@@ -162,17 +162,17 @@ func tooLarge(method string, n int) error {
 	return structs.Errorf(structs.CodeTooLarge, "%s: a body of %d bytes is over the limit of %d", method, n, MaxBody)
 }
 
-// memPipe is one end of a pair of pipes in this process. Each direction holds memDepth messages; send waits at that.
+// memPipe is one end of a pair of pipes in this process. Each direction buffers memDepth messages; then send waits.
 type memPipe struct {
 	out, in chan memMsg
 	mine    *memEnd
 	peers   *memEnd
 }
 
-// memEnd is what one end has told the other about itself.
+// memEnd is the state of one end that the other end reads.
 type memEnd struct {
 	once   sync.Once
-	left   chan struct{} // closed when this end reset
+	left   chan struct{} // closed when this end is reset
 	reason resetReason
 }
 
@@ -227,7 +227,7 @@ func (p *memPipe) recv(ctx context.Context, limit int) ([]byte, error) {
 	case <-p.mine.left:
 		return nil, errClosed
 	case <-p.peers.left:
-		select { // it may have sent before it left
+		select { // the peer may have sent before it left
 		case m := <-p.in:
 			return got(m)
 		default:

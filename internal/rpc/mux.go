@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The multiplexer of a session. Frames have a fixed header, all numbers big-endian:
+// A mux is the multiplexer of a session. Frames have a fixed header; all numbers are big-endian:
 //
 //	kind u8 | flags u8 | length u32 | stream u64 | payload
 //
@@ -24,13 +24,14 @@ import (
 //	ping    payload 8 bytes, answered by a pong with the same
 //	goaway  no new streams, please
 //
-// A side may have `window` bytes of data in flight per stream; reading returns the credit. Dialler's streams have odd
-// numbers, acceptor's even ones, always growing. A stream is over when both sides sent flagFin, or one a reset; frames
-// for a stream that is over are dropped, since the two ends learn of it at different times.
+// Each side may have `window` bytes of data in flight per stream; reading returns credit. Streams of the dialling side
+// have odd numbers, those of the accepting side even ones, always growing. A stream is over when both sides have sent
+// flagFin, or one has sent a reset. Frames for a stream that is over are dropped, because the two ends learn of its end
+// at different times.
 //
-// Why not yamux, which this replaces: it costs about eight small writes a call where this takes two, it cannot tell a
-// handler that does not read that its caller gave up, and its global pool of timers makes it die inside
-// testing/synctest, where whole clusters are tested.
+// Why not yamux: it needs about eight small writes a call where this needs two; it cannot cancel a handler that does
+// not read when the caller gives up; and its global pool of timers fails inside testing/synctest, in which whole
+// clusters are tested.
 const (
 	kindData   = 1
 	kindCredit = 2
@@ -45,34 +46,34 @@ const (
 
 	frameHeader = 14
 
-	window       = 256 << 10 // bytes a side may send on a stream before it is read
+	window       = 256 << 10 // bytes a side may send on a stream before the peer reads
 	fragment     = 64 << 10  // largest payload of a data frame
-	outHigh      = 1 << 20   // bytes queued for the socket above which senders wait
-	outMax       = 8 << 20   // bytes queued above which the session is closed: the peer makes us answer and does not read
-	buffered     = 64 << 20  // bytes received and not yet consumed over all streams of a session, above which streams are reset
+	outHigh      = 1 << 20   // bytes queued for the socket; above it senders wait
+	outMax       = 8 << 20   // bytes queued; above it the session is closed: the peer sends requests and does not read the answers
+	buffered     = 64 << 20  // bytes received and not consumed over all streams of a session; above it streams are reset
 	pingEvery    = 15 * time.Second
-	pingPatience = 30 * time.Second // without any frame from the peer for this long after a ping, the session is closed
+	pingPatience = 30 * time.Second // if no frame arrives for this long after a ping was due, the session is closed
 	writeStall   = 30 * time.Second // a single write to the socket that takes longer closes the session
 )
 
-// mux multiplexes streams over one connection. Goroutines: reader and writer, both ending with the connection; the
-// writer also pings.
+// mux multiplexes streams over one connection. Its goroutines, reader and writer, end with the connection; the writer
+// also sends pings.
 type mux struct {
 	conn   net.Conn
-	accept func(*muxStream) // called by the reader for each stream opened by the peer; must not block
-	max    int              // streams opened by the peer at once
+	accept func(*muxStream) // called by the reader for each stream that the peer opens; must not block
+	max    int              // most streams of the peer at once
 	closed chan struct{}
-	kick   chan struct{} // cap 1: there is something to write
+	kick   chan struct{} // buffered: 1; something is queued to write
 
 	mu struct {
 		sync.Mutex
 		streams  map[uint64]*muxStream
 		inbound  int    // streams of the peer whose handlers have not returned
-		nextID   uint64 // of our next stream
-		lastID   uint64 // the peer's newest
+		nextID   uint64 // of the next stream opened here
+		lastID   uint64 // newest stream of the peer
 		out      []byte
-		room     chan struct{} // closed and replaced when out went below outHigh
-		err      error         // why it is closed, or nil
+		room     chan struct{} // closed and replaced when out falls below outHigh
+		err      error         // why the session is closed, or nil
 		goaway   bool          // the peer wants no new streams
 		heard    time.Time     // when a frame last arrived
 		buffered int
@@ -97,7 +98,7 @@ func (m *mux) start(r *bufio.Reader) {
 	go m.write()
 }
 
-// close ends the session and every stream in it. It does not wait.
+// close ends the session and all its streams. It does not wait.
 func (m *mux) close(cause error) {
 	m.mu.Lock()
 	if m.mu.err != nil {
@@ -115,7 +116,7 @@ func (m *mux) close(cause error) {
 	}
 }
 
-// isClosed is why the session ended, or nil.
+// isClosed returns why the session ended, or nil if it has not.
 func (m *mux) isClosed() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,7 +129,7 @@ func (m *mux) numStreams() int {
 	return len(m.mu.streams)
 }
 
-// open makes a stream; the peer hears of it with the first message.
+// open returns a new stream. The peer learns of it with the first message.
 func (m *mux) open() (*muxStream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,8 +143,8 @@ func (m *mux) open() (*muxStream, error) {
 	return s, nil
 }
 
-// append queues a frame. The caller holds mu. The first data frame of a stream gives it its number, so that numbers
-// grow on the wire however openers race.
+// append queues a frame. The caller holds mu. The first data frame of a stream gives the stream its number, so that
+// numbers grow on the wire whichever opener is first.
 func (m *mux) append(kind, flags byte, s *muxStream, id uint64, payload []byte) {
 	if s != nil && s.id == 0 {
 		s.id = m.mu.nextID
@@ -165,7 +166,7 @@ func (m *mux) append(kind, flags byte, s *muxStream, id uint64, payload []byte) 
 	}
 }
 
-// sendData queues a data frame, waiting for room.
+// sendData queues a data frame, and waits while outHigh bytes are queued.
 func (m *mux) sendData(ctx context.Context, s *muxStream, flags byte, payload []byte) error {
 	for {
 		m.mu.Lock()
@@ -192,7 +193,7 @@ func (m *mux) sendData(ctx context.Context, s *muxStream, flags byte, payload []
 	}
 }
 
-// control queues a frame that does not wait. Beyond outMax the peer is not reading what it makes us send.
+// control queues a frame without waiting. Beyond outMax it closes the session, because the peer does not read.
 func (m *mux) control(kind byte, id uint64, payload []byte) {
 	m.mu.Lock()
 	if m.mu.err != nil {
@@ -286,7 +287,7 @@ func (m *mux) read(r *bufio.Reader) {
 	}
 }
 
-// frame handles one frame. An error closes the session.
+// frame handles one frame. On an error the session is closed.
 func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
 	switch kind {
 	case kindPing:
@@ -333,7 +334,7 @@ func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
 	s = m.mu.streams[id]
 	m.mu.Unlock()
 	if s == nil {
-		return nil // it is over here; the peer does not know yet
+		return nil // the stream is over here, and the peer does not know yet
 	}
 	switch kind {
 	case kindData:
@@ -353,7 +354,7 @@ func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
 	}
 }
 
-// opened registers a stream of the peer; nil, nil means that it is one too many.
+// opened registers a stream of the peer. It returns nil, nil if the peer has too many.
 func (m *mux) opened(id uint64) (*muxStream, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -370,7 +371,7 @@ func (m *mux) opened(id uint64) (*muxStream, error) {
 	return s, nil
 }
 
-// forget drops a stream that is over; false if it was dropped already.
+// forget removes a stream that is over. It returns false if that has been done.
 func (m *mux) forget(s *muxStream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -381,15 +382,15 @@ func (m *mux) forget(s *muxStream) bool {
 	return true
 }
 
-// served frees the place of a stream of the peer. A place is taken until its handler has returned, not until the
-// stream is over: else a peer that opens and resets in a loop could start handlers without limit.
+// served releases the place of a stream of the peer. The place is taken until its handler has returned, not only until
+// the stream is over. Otherwise a peer that opens and resets streams in a loop could start handlers without limit.
 func (m *mux) served() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.inbound--
 }
 
-// hold accounts for n bytes received and not consumed (or, negative, consumed); false if that is over the limit.
+// hold adds n to the bytes received and not consumed (negative: consumed). It returns false if that exceeds the limit.
 func (m *mux) hold(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -400,7 +401,7 @@ func (m *mux) hold(n int) bool {
 	return true
 }
 
-// leaving says that the peer asked for no new streams.
+// leaving reports whether the peer has asked for no new streams.
 func (m *mux) leaving() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,15 +10,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// muxStream is one stream of a mux; a pipe.
+// muxStream is one stream of a mux. It implements pipe.
 type muxStream struct {
 	m       *mux
 	id      uint64        // 0 until its first frame is queued; guarded by m.mu
 	ours    bool          // opened by this side
-	sending chan struct{} // cap 1, a lock that can be waited for with a context
-	arrival chan struct{} // cap 1: fragments came, or the peer's end
-	credits chan struct{} // cap 1: credit came
-	ended   chan struct{} // closed when the stream broke: reset by either side, or connection lost
+	sending chan struct{} // buffered: 1; a lock that can be waited for with a context
+	arrival chan struct{} // buffered: 1; fragments or the peer's end have arrived
+	credits chan struct{} // buffered: 1; credit has arrived
+	ended   chan struct{} // closed when the stream breaks: reset by either side, or connection lost
 
 	mu struct {
 		sync.Mutex
@@ -28,8 +28,8 @@ type muxStream struct {
 		outFin   bool
 		credit   int64  // bytes we may send
 		consumed int64  // bytes consumed and not yet granted back
-		err      error  // why ended is closed
-		onEnd    func() // called once when ended is closed, or nil
+		err      error  // why the stream broke
+		onEnd    func() // called once when ended is closed; or nil
 	}
 }
 
@@ -56,7 +56,7 @@ func (s *muxStream) endErr() error {
 	return s.mu.err
 }
 
-// end breaks the stream. What has arrived can still be received.
+// end breaks the stream. Data that has arrived can still be received.
 func (s *muxStream) end(err error) {
 	s.mu.Lock()
 	if s.mu.err != nil {
@@ -90,7 +90,7 @@ func (s *muxStream) onGone(cancel func()) (stop func()) {
 	}
 }
 
-// drop releases what was received and will not be consumed.
+// drop discards data that was received and will not be consumed.
 func (s *muxStream) drop() {
 	s.mu.Lock()
 	n := s.mu.inBytes
@@ -110,14 +110,14 @@ func (s *muxStream) reset(r resetReason) {
 	s.drop()
 }
 
-// arrived takes a data frame. An error is the peer's fault and closes the session.
+// arrived handles a data frame. An error is the peer's fault and closes the session.
 func (s *muxStream) arrived(flags byte, b []byte) error {
 	if !s.m.hold(len(b)) {
 		s.reset(resetBusy)
 		return nil
 	}
 	s.mu.Lock()
-	if s.mu.err != nil { // reset here; forgotten already or about to be
+	if s.mu.err != nil { // the stream was reset here
 		s.mu.Unlock()
 		s.m.hold(-len(b))
 		return nil
@@ -201,7 +201,7 @@ func (s *muxStream) send(ctx context.Context, msg []byte, fin bool) error {
 	return nil
 }
 
-// takeCredit waits for credit for at least one byte (none is needed for an empty message) and takes at most a fragment.
+// takeCredit waits for credit for at least one byte (an empty message needs none) and takes at most one fragment.
 func (s *muxStream) takeCredit(ctx context.Context, want int) (int, error) {
 	want = min(want, fragment)
 	for {
@@ -226,7 +226,7 @@ func (s *muxStream) takeCredit(ctx context.Context, want int) (int, error) {
 	}
 }
 
-// recv assembles the next message. Bytes of an unfinished message count as held until it is handed over.
+// recv assembles the next message. The bytes of an unfinished message count against the session's limit.
 func (s *muxStream) recv(ctx context.Context, limit int) ([]byte, error) {
 	var msg []byte
 	held := 0

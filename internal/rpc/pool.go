@@ -14,21 +14,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Dialer connects to an address. For TLS it returns the connection after the handshake, a *tls.Conn.
+// Dialer connects to an address. With TLS it completes the handshake and returns a *tls.Conn.
 type Dialer func(ctx context.Context, addr string) (net.Conn, error)
 
-// PoolConfig is how a Pool dials.
+// PoolConfig configures a Pool.
 type PoolConfig struct {
-	Dial       Dialer         // NetDialer or TLSDialer, or a test's own
-	Registry   *Registry      // serves calls that come back over sessions dialled here, or nil
-	Timeout    time.Duration  // to connect and shake hands; 0 is 5 s
-	MaxStreams int            // calls the other side may have in progress; 0 is DefaultMaxStreams
+	Dial       Dialer         // NetDialer, TLSDialer, or a test's dialer
+	Registry   *Registry      // serves calls that arrive over sessions dialled here, or nil
+	Timeout    time.Duration  // to connect, including the handshake; 0: 5 s
+	MaxStreams int            // calls that the other side may have in progress; 0: DefaultMaxStreams
 	Log        hclog.Logger   // or nil
-	OnSession  func(*Session) // told of each new session, or nil
+	OnSession  func(*Session) // called for each new session, or nil
 }
 
-// Pool keeps one session per address, dialled when first needed and again after it was lost. It has no goroutine of
-// its own beside those of its sessions and the dials in progress, at most one per address.
+// Pool keeps one session per address. It dials when a session is first needed, and again after it was lost. Apart from
+// those of its sessions, its goroutines are the dials in progress, at most one per address.
 type Pool struct {
 	cfg PoolConfig
 
@@ -46,7 +46,7 @@ type dialing struct {
 	err  error
 }
 
-// NewPool makes an empty pool.
+// NewPool returns an empty pool.
 func NewPool(cfg PoolConfig) *Pool {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = HandshakeTimeout
@@ -60,13 +60,13 @@ func NewPool(cfg PoolConfig) *Pool {
 	return p
 }
 
-// NetDialer dials TCP without TLS.
+// NetDialer returns a dialer for TCP without TLS.
 func NetDialer() Dialer {
 	d := &net.Dialer{}
 	return func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
 }
 
-// Session is the live session to addr, dialling if there is none. Callers that arrive during a dial share it.
+// Session returns the live session to addr, and dials if there is none. Callers that arrive during a dial share it.
 func (p *Pool) Session(ctx context.Context, addr string) (*Session, error) {
 	p.mu.Lock()
 	if p.mu.closed {
@@ -122,7 +122,7 @@ func (p *Pool) dial(addr string, d *dialing) {
 	}
 }
 
-// reap forgets a session when it ends.
+// reap removes a session from the pool when it ends.
 func (p *Pool) reap(addr string, s *Session) {
 	<-s.Closed()
 	p.mu.Lock()
@@ -175,7 +175,7 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// To is a Caller for whoever answers at addr, now and after reconnecting.
+// To returns a Caller for addr that reconnects when needed.
 func (p *Pool) To(addr string) Caller { return pooled{p, addr} }
 
 type pooled struct {
@@ -187,7 +187,7 @@ func (c pooled) Invoke(ctx context.Context, h Header, req, resp any) error {
 	return invoke(ctx, c, h, req, resp)
 }
 
-// InvokeRaw dials once more if the pooled session turns out to be dead before the call was sent.
+// InvokeRaw dials a second time if the pooled session turns out to be dead before the call was sent.
 func (c pooled) InvokeRaw(ctx context.Context, h Header, body []byte) (out []byte, err error) {
 	for range 2 {
 		s, serr := c.p.Session(ctx, c.addr)

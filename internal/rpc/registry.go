@@ -13,10 +13,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Handler answers a call. A stream method's handler uses c.Stream() and answers a nil Reply.
+// Handler answers a call. The handler of a stream method uses c.Stream() and returns a nil Reply.
 type Handler func(ctx context.Context, c *Call) (*Reply, error)
 
-// MethodInfo is a method as the registry knows it.
+// MethodInfo is a registered method.
 type MethodInfo struct {
 	Name   string
 	Stream bool
@@ -25,11 +25,11 @@ type MethodInfo struct {
 	handler Handler
 }
 
-// Metrics is told of every call that was answered and of every connection refused.
+// Metrics receives every answered call and every refused connection.
 type Metrics interface {
-	// Call is told of one call served. code is "" when it went well.
+	// Call counts one answered call. code is "" for success.
 	Call(method string, peer Peer, code structs.ErrorCode, took time.Duration, inBytes, outBytes int)
-	// Refused is told of a connection or stream turned away, with a short fixed reason ("per-ip", "first-byte", ...).
+	// Refused counts a refused connection or stream, by a short fixed reason ("per-ip", "first-byte", ...).
 	Refused(reason string)
 }
 
@@ -38,8 +38,8 @@ type noMetrics struct{}
 func (noMetrics) Call(string, Peer, structs.ErrorCode, time.Duration, int, int) {}
 func (noMetrics) Refused(string)                                                {}
 
-// Registry holds the methods that this process serves and the wrapper around them. Fill it before serving: Handle,
-// HandleStream and Wrap are not for use while calls arrive.
+// Registry holds the methods that this process serves, and the wrappers around them. Call Handle, HandleStream and Wrap
+// only before calls arrive.
 type Registry struct {
 	log     hclog.Logger
 	metrics Metrics
@@ -48,7 +48,7 @@ type Registry struct {
 	timeout time.Duration
 }
 
-// NewRegistry makes an empty registry. log and metrics may be nil.
+// NewRegistry returns an empty registry. log and metrics may be nil.
 func NewRegistry(log hclog.Logger, metrics Metrics) *Registry {
 	if log == nil {
 		log = hclog.NewNullLogger()
@@ -59,11 +59,11 @@ func NewRegistry(log hclog.Logger, metrics Metrics) *Registry {
 	return &Registry{log: log, metrics: metrics, methods: map[string]*MethodInfo{}, timeout: maxUnary}
 }
 
-// maxUnary bounds a call that names no deadline, so that a forgotten one cannot hold its stream for ever. It is longer
+// maxUnary bounds a call without a deadline, so that a forgotten call cannot hold its stream for ever. It is longer
 // than the longest blocking query.
 const maxUnary = 15 * time.Minute
 
-// Handle serves m with fn. A method served twice is a programming error and panics.
+// Handle serves m with fn. Registering a method twice is a programming error and panics.
 func Handle[Req, Resp any](r *Registry, m Method[Req, Resp], fn func(context.Context, *Call, *Req) (*Resp, error)) {
 	r.add(&MethodInfo{
 		Name:   m.Name,
@@ -85,7 +85,7 @@ func Handle[Req, Resp any](r *Registry, m Method[Req, Resp], fn func(context.Con
 	})
 }
 
-// HandleStream serves m with fn. The stream ends when fn returns: cleanly on nil, else with the error.
+// HandleStream serves m with fn. The stream ends when fn returns, cleanly if the error is nil.
 func HandleStream[Req any](r *Registry, m StreamMethod[Req], fn func(context.Context, *Call, *Req, *Stream) error) {
 	r.add(&MethodInfo{
 		Name:   m.Name,
@@ -108,10 +108,10 @@ func (r *Registry) add(m *MethodInfo) {
 	r.methods[m.Name] = m
 }
 
-// Wrap puts w around every dispatch. The first Wrap is the outermost.
+// Wrap adds w around every dispatch. The wrapper added first is the outermost.
 func (r *Registry) Wrap(w func(next Handler) Handler) { r.wraps = append(r.wraps, w) }
 
-// Methods are the names served, sorted.
+// Methods returns the names of the methods served, sorted.
 func (r *Registry) Methods() []string {
 	var out []string
 	for n := range r.methods {
@@ -121,7 +121,7 @@ func (r *Registry) Methods() []string {
 	return out
 }
 
-// find is the method of a header, or the error that the caller gets.
+// find returns the method that a header names, or the error for the caller.
 func (r *Registry) find(h *Header) (*MethodInfo, error) {
 	m := r.methods[h.Method]
 	if m == nil {
@@ -136,7 +136,8 @@ func (r *Registry) find(h *Header) (*MethodInfo, error) {
 	return m, nil
 }
 
-// dispatch runs a call through wrapper and handler. It never panics, and its error is always one that may cross.
+// dispatch runs a call through the wrappers and the handler. It never panics, and its error may always cross the
+// connection.
 func (r *Registry) dispatch(ctx context.Context, c *Call) (reply *Reply, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -155,7 +156,7 @@ func (r *Registry) dispatch(ctx context.Context, c *Call) (reply *Reply, err err
 	return reply, err
 }
 
-// crossing is err as the other side may see it.
+// crossing returns err in the form that the other side may see.
 func (r *Registry) crossing(c *Call, err error) *structs.Error {
 	var e *structs.Error
 	switch {
@@ -163,14 +164,14 @@ func (r *Registry) crossing(c *Call, err error) *structs.Error {
 		return e
 	case errors.Is(err, context.DeadlineExceeded):
 		return structs.Errorf(structs.CodeTimeout, "%s: the deadline passed", c.Method)
-	case errors.Is(err, context.Canceled): // by the caller; a relay may hear of it before its own context does
+	case errors.Is(err, context.Canceled): // by the caller; a relay may learn of it before its own context ends
 		return structs.Errorf(structs.CodeTimeout, "%s: cancelled", c.Method)
 	}
 	r.log.Error("call failed", "method", c.Method, "peer", c.Peer.Addr, "trace", fmt.Sprintf("%x", c.Trace), "error", err)
 	return structs.Errorf(structs.CodeInternal, "%s failed; the server's log has the detail (trace %x)", c.Method, c.Trace)
 }
 
-// callContext bounds ctx by the header's timeout, or for calls that name none by maxUnary.
+// callContext limits ctx to the header's timeout. Calls without a timeout, unless they are streams, get maxUnary.
 func (r *Registry) callContext(ctx context.Context, h *Header) (context.Context, context.CancelFunc) {
 	d := time.Duration(h.TimeoutNs)
 	if d <= 0 || (!h.Stream && d > r.timeout) {

@@ -6,19 +6,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// resetReason says on the wire why a side gave up a stream.
+// resetReason is the reason for a reset, as sent on the wire.
 type resetReason uint8
 
 const (
-	resetDone      resetReason = iota // it has all it wants, or has said all
+	resetDone      resetReason = iota // all has been received or sent
 	resetCancelled                    // its context ended
 	resetBusy                         // over the limit of concurrent streams or of buffered bytes
 	resetProtocol                     // the other side broke the rules
-	resetClosing                      // it shuts down
-	resetNoService                    // it serves no methods on this connection
+	resetClosing                      // shutting down
+	resetNoService                    // no methods are served on this connection
 )
 
-// err is the reason as the other side sees it.
+// err returns the reason as an error for the other side.
 func (r resetReason) err() error {
 	switch r {
 	case resetDone:

@@ -14,29 +14,29 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// First byte of a connection.
+// The first byte of a connection.
 const (
 	byteRaft = 0x01
 	byteRPC  = 0x02
 	byteTLS  = 0x16 // a TLS handshake record
 )
 
-// HandshakeTimeout is how long a connection may take from accept or dial to its first byte, TLS included.
+// HandshakeTimeout bounds the time from accept or dial to the first byte, including TLS.
 const HandshakeTimeout = 5 * time.Second
 
-// ServerConfig is how a Server treats connections.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Registry      *Registry      // what it serves; required
-	TLS           *tls.Config    // or nil: plaintext. Must demand client certificates; see internal/tlsutil
+	TLS           *tls.Config    // nil: plaintext. Must require client certificates; see internal/tlsutil
 	Dial          Dialer         // for raft's outgoing connections; nil is plain TCP
-	Advertise     net.Addr       // address of this server as raft tells others; nil is the first listener's
-	MaxConnsPerIP int            // connections without a verified certificate; 0 is 100, negative is no limit
-	MaxStreams    int            // calls in progress per session; 0 is DefaultMaxStreams
-	OnSession     func(*Session) // told of each session that was accepted, or nil
+	Advertise     net.Addr       // address of this server for raft; nil: the first listener's
+	MaxConnsPerIP int            // limit for connections without a verified certificate; 0: 100, negative: no limit
+	MaxStreams    int            // calls in progress per session; 0: DefaultMaxStreams
+	OnSession     func(*Session) // called for each accepted session, or nil
 	Log           hclog.Logger   // or nil
 }
 
-// Server accepts connections and tells raft from sessions.
+// Server accepts connections and serves sessions; connections for raft go to RaftConns.
 type Server struct {
 	cfg  ServerConfig
 	log  hclog.Logger
@@ -46,14 +46,14 @@ type Server struct {
 		sync.Mutex
 		closed    bool
 		listeners map[net.Listener]bool
-		conns     map[net.Conn]bool // in handshake, or raft's
+		conns     map[net.Conn]bool // in the handshake, or raft's
 		sessions  map[*Session]bool
 		perIP     map[string]int // without a verified certificate
 	}
 	wg sync.WaitGroup
 }
 
-// NewServer makes a server; Serve runs it.
+// NewServer returns a server; Serve runs it.
 func NewServer(cfg ServerConfig) *Server {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
@@ -73,10 +73,10 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// ErrServerClosed is what Serve returns after Close.
+// ErrServerClosed is returned by Serve after Close.
 var ErrServerClosed = errors.New("rpc: server closed")
 
-// Serve accepts from l until l or the server is closed. It may run on several listeners at once.
+// Serve accepts connections from l until l or the server is closed. It may run on several listeners at once.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.mu.closed {
@@ -96,7 +96,7 @@ func (s *Server) Serve(l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			// Out of file descriptors, most likely: wait and go on, up to a second.
+			// Most likely out of file descriptors: retry after a growing pause of at most a second.
 			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
 			s.log.Warn("accept failed", "error", err, "retry_in", backoff)
 			time.Sleep(backoff)
@@ -107,7 +107,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// admit starts the handshake of a connection, or closes it for being one too many.
+// admit starts the handshake of a connection, or closes it if its address has too many.
 func (s *Server) admit(conn net.Conn) {
 	ip := hostOf(conn.RemoteAddr())
 	s.mu.Lock()
@@ -145,7 +145,7 @@ func (s *Server) release(ip string) {
 	}
 }
 
-// handle shakes hands and runs the connection to its end.
+// handle runs the handshake and serves the connection to its end.
 func (s *Server) handle(raw net.Conn, ip string) {
 	release := sync.OnceFunc(func() { s.release(ip) })
 	defer release()
@@ -161,7 +161,7 @@ func (s *Server) handle(raw net.Conn, ip string) {
 	}
 	peer := peerOf(conn, "")
 	if peer.TLS && peer.Role != "" {
-		release() // a verified peer does not count against its address
+		release() // a verified peer does not count against the limit of its address
 	}
 	switch first {
 	case byteRaft:
@@ -179,7 +179,7 @@ func (s *Server) handle(raw net.Conn, ip string) {
 			s.refuse(raw, "raft-busy", "raft did not accept the connection in time")
 			return
 		}
-		select { // keep counting it until raft is done with it
+		select { // count it until raft closes it
 		case <-c.done:
 		case <-s.raft.closed:
 			conn.Close()
@@ -211,7 +211,7 @@ func (s *Server) handle(raw net.Conn, ip string) {
 	}
 }
 
-// handshake does TLS if configured and reads the first byte. reason is a fixed word for the error.
+// handshake runs TLS if configured and reads the first byte. On an error, reason is a fixed word for it.
 func (s *Server) handshake(raw net.Conn) (conn net.Conn, r *bufio.Reader, first byte, reason string, err error) {
 	deadline := time.Now().Add(HandshakeTimeout)
 	raw.SetDeadline(deadline)
@@ -243,10 +243,10 @@ func (s *Server) handshake(raw net.Conn) (conn net.Conn, r *bufio.Reader, first 
 	return conn, r, first, "", nil
 }
 
-// RaftConns is where raft gets its connections.
+// RaftConns returns the stream layer for raft.
 func (s *Server) RaftConns() *RaftConns { return s.raft }
 
-// Sessions is how many sessions are live.
+// Sessions returns the number of live sessions.
 func (s *Server) Sessions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,8 @@ func (s *Server) isClosed() bool {
 	return s.mu.closed
 }
 
-// Close closes listeners and connections and waits for their goroutines. Handlers are cancelled, not waited for.
+// Close closes listeners and connections and waits for their goroutines. Handlers are cancelled; Close does not wait
+// for them.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.mu.closed = true
@@ -292,7 +293,7 @@ type RaftConns struct {
 
 var _ raft.StreamLayer = (*RaftConns)(nil)
 
-// Accept is the next connection from another server's raft.
+// Accept returns the next connection from another server's raft.
 func (r *RaftConns) Accept() (net.Conn, error) {
 	select {
 	case c := <-r.conns:
@@ -323,13 +324,13 @@ func (r *RaftConns) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Co
 	return conn, nil
 }
 
-// Close makes Accept fail and closes connections that raft still has.
+// Close makes Accept fail and closes the connections that raft still uses.
 func (r *RaftConns) Close() error {
 	r.once.Do(func() { close(r.closed) })
 	return nil
 }
 
-// Addr is the address that raft advertises.
+// Addr returns the address that raft advertises.
 func (r *RaftConns) Addr() net.Addr {
 	if r.s.cfg.Advertise != nil {
 		return r.s.cfg.Advertise

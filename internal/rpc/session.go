@@ -12,18 +12,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Session is one connection that carries calls both ways. It implements Caller: calls go to the other side.
+// Session is a connection that carries calls in both directions. As a Caller, it calls the other side.
 type Session struct {
 	m    *mux
 	peer Peer
-	reg  *Registry // serves the other side's calls, or nil: they are refused
+	reg  *Registry // serves calls of the other side; nil: they are refused
 	log  hclog.Logger
 }
 
-// DefaultMaxStreams is how many calls the other side of a session may have in progress at once.
+// DefaultMaxStreams is the default limit of calls that the other side of a session may have in progress.
 const DefaultMaxStreams = 1024
 
-// newSession starts a session on conn. reg serves the other side, or is nil.
+// newSession returns a session on conn that has not been started. reg serves the other side; it may be nil.
 func newSession(conn net.Conn, dialled bool, peer Peer, reg *Registry, maxStreams int, log hclog.Logger) *Session {
 	if maxStreams <= 0 {
 		maxStreams = DefaultMaxStreams
@@ -40,10 +40,10 @@ func newSession(conn net.Conn, dialled bool, peer Peer, reg *Registry, maxStream
 	return s
 }
 
-// Peer is who is at the other end.
+// Peer returns the identity of the other end.
 func (s *Session) Peer() Peer { return s.peer }
 
-// Close ends the session and every call in it, both ways.
+// Close ends the session and all its calls in both directions.
 func (s *Session) Close() error {
 	s.m.close(errors.New("closed on this side"))
 	return nil
@@ -52,16 +52,16 @@ func (s *Session) Close() error {
 // Closed is closed when the session is over.
 func (s *Session) Closed() <-chan struct{} { return s.m.closed }
 
-// Err is why the session is over, or nil.
+// Err returns why the session is over, or nil if it is not.
 func (s *Session) Err() error { return s.m.isClosed() }
 
-// GoAway asks the other side to start no new calls here; those in progress go on.
+// GoAway asks the other side to start no new calls on this session. Calls in progress continue.
 func (s *Session) GoAway() { s.m.control(kindGoAway, 0, nil) }
 
-// NumCalls is how many calls are in progress, both ways.
+// NumCalls returns the number of calls in progress, in both directions.
 func (s *Session) NumCalls() int { return s.m.numStreams() }
 
-// start opens a stream and sends header and body on it. sent says whether the peer may have seen the call.
+// start opens a stream and sends header and body. sent reports whether the peer may have seen the call.
 func (s *Session) start(ctx context.Context, h Header, body []byte, fin bool) (st *muxStream, sent bool, err error) {
 	if len(body) > MaxBody {
 		return nil, false, tooLarge(h.Method, len(body))
@@ -94,8 +94,8 @@ func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte,
 	if !sent {
 		return nil, s.failed(ctx, h.Method, err, false)
 	}
-	defer st.reset(resetCancelled) // nothing is sent if the call went to its end
-	// If sending failed the peer may have answered before it read all.
+	defer st.reset(resetCancelled) // sends nothing if the call has ended
+	// If sending failed, the peer may have answered before it read everything.
 	m, rerr := st.recv(ctx, MaxReply+1)
 	if rerr != nil {
 		if err == nil || ctx.Err() != nil {
@@ -106,7 +106,7 @@ func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte,
 	return decodeMsg(m)
 }
 
-// failed is err of a call as its caller sees it.
+// failed returns the error of a call for its caller.
 func (s *Session) failed(ctx context.Context, method string, err error, sent bool) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx, method)
@@ -129,7 +129,7 @@ func (s *Session) Invoke(ctx context.Context, h Header, req, resp any) error {
 	return invoke(ctx, s, h, req, resp)
 }
 
-// invoke is Invoke by way of InvokeRaw.
+// invoke implements Invoke with InvokeRaw.
 func invoke(ctx context.Context, c Caller, h Header, req, resp any) error {
 	body, err := Encode(req)
 	if err != nil {
@@ -162,10 +162,10 @@ func (s *Session) Open(ctx context.Context, h Header, req any) (*Stream, error) 
 	return newStream(ctx, st, h.Method), nil
 }
 
-// headerPatience is how long a stream may take to send its header and body.
+// headerPatience bounds the time for a stream's header and body to arrive.
 const headerPatience = 30 * time.Second
 
-// serve answers one call of the other side and returns when its handler has.
+// serve answers one call of the other side. It returns after the handler.
 func (s *Session) serve(st *muxStream) {
 	defer s.m.served()
 	rctx, rcancel := context.WithTimeout(context.Background(), headerPatience)
@@ -189,7 +189,7 @@ func (s *Session) serve(st *muxStream) {
 		serveStream(s.reg, ctx, c, st)
 		return
 	}
-	stop := st.onGone(cancel) // the caller gave up: so does the handler
+	stop := st.onGone(cancel) // when the caller gives up, cancel the handler
 	reply, err := s.reg.dispatch(ctx, c)
 	stop()
 	var out []byte
@@ -210,7 +210,7 @@ func isStructs(err error) bool {
 	return errors.As(err, &e)
 }
 
-// tagged is the response message of a reply.
+// tagged returns a reply as a response message.
 func tagged(reply *Reply) ([]byte, error) {
 	b, err := reply.Bytes()
 	if err != nil {
@@ -224,7 +224,7 @@ func tagged(reply *Reply) ([]byte, error) {
 	return out, nil
 }
 
-// receive reads header and body. The call is never nil; its Info is when the method is not known.
+// receive reads header and body. The call is never nil; its Info is nil if the method is unknown.
 func (s *Session) receive(ctx context.Context, st *muxStream) (*Call, error) {
 	c := &Call{Peer: s.peer, Session: s, Back: s, Start: time.Now()}
 	head, err := st.recv(ctx, MaxHeader)
@@ -251,7 +251,7 @@ func (s *Session) receive(ctx context.Context, st *muxStream) (*Call, error) {
 	return c, nil
 }
 
-// answerPatience is how long the other side may take to make room for an answer.
+// answerPatience bounds the time in which the other side must accept an answer.
 const answerPatience = time.Minute
 
 func (s *Session) answer(st *muxStream, msg []byte) {

@@ -8,21 +8,21 @@ import (
 	"github.com/muster-sched/muster/internal/pack"
 )
 
-// go-msgpack can leave out zero fields by tags on every type, but then an empty list is left out, too, and an array of
-// zeros is not. Whether a list is nil or empty is part of a job, and a record has many ids of zeros. So a struct is
-// handed to the library as the list of its fields that are not zero, which is what package pack writes.
+// go-msgpack can omit zero fields by tags on every type, but then it also omits empty lists, and it never omits arrays
+// of zeros. Whether a list is nil or empty matters in a job, and a record has many zero IDs. So a struct is given to
+// the library as a list of its non-zero fields, which gives the same bytes as package pack.
 
-// sparse is a map, as its keys and values in turns.
+// sparse is a map as a list of alternating keys and values.
 type sparse []any
 
-// MapBySlice tells the library that the list is a map.
+// MapBySlice marks the list as a map for the library.
 func (sparse) MapBySlice() {}
 
-// shape is what sparseOf knows about a type.
+// shape describes how values of a type are shortened.
 type shape struct {
-	plain  bool   // there is no struct in it: the library writes it as it is
+	plain  bool   // contains no struct: the library writes it unchanged
 	elem   *shape // of a pointer, list or map
-	fields []part // of a struct, by name
+	fields []part // of a struct, sorted by name
 }
 
 type part struct {
@@ -50,7 +50,7 @@ func sparseOf(v any) any {
 
 var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
 
-// shapeOf looks at a type once; known has the types that are being looked at, for those that contain themselves.
+// shapeOf examines a type. known holds the types in progress, for recursive types.
 func shapeOf(t reflect.Type, known map[reflect.Type]*shape) *shape {
 	if s := known[t]; s != nil {
 		return s
@@ -118,7 +118,7 @@ func (s *shape) of(v reflect.Value) any {
 
 var anyType = reflect.TypeFor[any]()
 
-// entries is a map with values that are shortened; the library sorts the keys.
+// entries returns a map with shortened values; the library sorts the keys.
 func (s *shape) entries(v reflect.Value) any {
 	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), anyType), v.Len())
 	for it := v.MapRange(); it.Next(); {

@@ -9,15 +9,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pipe is what a Stream runs on: messages in order, both ways, with limits. A mux stream, or a pair in this process.
+// pipe carries the messages of a Stream in order, in both directions, with limits. It is a mux stream, or one end of a
+// pair in this process.
 type pipe interface {
-	// send queues one message, waiting for room. fin says that it is the last one.
+	// send queues one message and waits while there is no room. fin marks the last one.
 	send(ctx context.Context, msg []byte, fin bool) error
-	// recv is the next message, at most limit bytes, or io.EOF after the peer's last one.
+	// recv returns the next message, at most limit bytes, or io.EOF after the peer's last one.
 	recv(ctx context.Context, limit int) ([]byte, error)
-	// reset gives up both directions at once; what the peer has not read is dropped.
+	// reset ends both directions at once; data that the peer has not read is dropped.
 	reset(r resetReason)
-	// onGone has cancel called once the peer gives up or the connection is lost, unless stop is called before.
+	// onGone registers cancel to be called once the peer gives up or the connection is lost, unless stop is called
+	// first.
 	onGone(cancel func()) (stop func())
 }
 
@@ -43,7 +45,7 @@ func encodeError(err error) []byte {
 	return append([]byte{tagError}, b...)
 }
 
-// decodeMsg is the content of a tagged message, or the error it carries.
+// decodeMsg returns the content of a tagged message, or the error that it carries.
 func decodeMsg(m []byte) ([]byte, error) {
 	switch {
 	case len(m) == 0:
@@ -60,9 +62,9 @@ func decodeMsg(m []byte) ([]byte, error) {
 	return nil, structs.Errorf(structs.CodeInternal, "the peer sent a message of unknown kind %d", m[0])
 }
 
-// Stream is a two-way stream of frames that belongs to one call of a stream method. One goroutine may send while
-// another receives; Send is safe from several. Send waits while the peer does not read: that is the back-pressure. Whoever
-// opened a stream calls Close when done with it, also after an error; for a handler that happens when it returns.
+// Stream is a two-way stream of frames of a stream method's call. One goroutine may send while another receives; Send
+// may be called concurrently. Send waits while the peer does not read: that is the back-pressure. The side that opened
+// a stream must call Close, also after an error. A handler's stream is closed when the handler returns.
 type Stream struct {
 	p      pipe
 	ctx    context.Context
@@ -72,7 +74,7 @@ type Stream struct {
 	mu struct {
 		sync.Mutex
 		sentFin bool
-		ended   error // why receiving is over, or nil
+		ended   error // why receiving has ended, or nil
 	}
 }
 
@@ -84,11 +86,11 @@ func newStream(ctx context.Context, p pipe, what string) *Stream {
 	return s
 }
 
-// Context ends when the stream does.
+// Context returns a context that ends with the stream.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// Send sends one frame of at most MaxFrame bytes. It may keep none of frame after it returns. After the peer ended the
-// stream it returns the peer's error, or io.EOF if the peer ended it well.
+// Send sends one frame of at most MaxFrame bytes. It does not keep frame. After the peer has ended the stream, it
+// returns the peer's error, or io.EOF if there was none.
 func (s *Stream) Send(frame []byte) error {
 	if len(frame) > MaxFrame {
 		return structs.Errorf(structs.CodeTooLarge, "%s: a frame of %d bytes is over the limit of %d", s.what, len(frame), MaxFrame)
@@ -104,7 +106,7 @@ func (s *Stream) Send(frame []byte) error {
 	return s.fail(s.p.send(s.ctx, buf, false))
 }
 
-// Recv is the next frame; io.EOF once the peer has closed its side, or the error that ended the stream.
+// Recv returns the next frame. The error is io.EOF once the peer has closed its side, or what ended the stream.
 func (s *Stream) Recv() ([]byte, error) {
 	s.mu.Lock()
 	ended := s.mu.ended
@@ -126,7 +128,7 @@ func (s *Stream) Recv() ([]byte, error) {
 	return m, nil
 }
 
-// fail is err as the user of the stream sees it.
+// fail returns err for the user of the stream.
 func (s *Stream) fail(err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -158,10 +160,10 @@ func (s *Stream) RecvMsg(v any) error {
 	return nil
 }
 
-// CloseWrite says that no more frames follow from this side; the peer's Recv gives io.EOF. Receiving goes on.
+// CloseWrite ends this side's frames. The peer's Recv then returns io.EOF; receiving is still possible.
 func (s *Stream) CloseWrite() error { return s.finish(nil) }
 
-// finish sends the last message: nothing, or an error.
+// finish sends the last message: empty, or an error.
 func (s *Stream) finish(cause error) error {
 	s.mu.Lock()
 	if s.mu.sentFin {
@@ -176,8 +178,8 @@ func (s *Stream) finish(cause error) error {
 	return s.fail(s.p.send(s.ctx, nil, true))
 }
 
-// Close ends both directions. With a cause the peer's Recv gives it (as CodeInternal unless it is a *structs.Error);
-// without one, frames already sent are still delivered and the peer then sees io.EOF.
+// Close ends both directions. With a cause, the peer's Recv returns it (as CodeInternal unless it is a *structs.Error).
+// Without one, frames already sent are delivered before the peer sees io.EOF.
 func (s *Stream) Close(cause error) {
 	if s.finish(cause) == nil {
 		s.p.reset(resetDone)
@@ -185,8 +187,8 @@ func (s *Stream) Close(cause error) {
 	s.cancel()
 }
 
-// Splice copies frames both ways between two streams until both have ended, and returns the error that ended b, so
-// that the handler that forwards a stream can return it.
+// Splice copies frames in both directions between two streams until both have ended. It returns the error that ended b,
+// for a handler that forwards a stream.
 func Splice(a, b *Stream) error {
 	up := make(chan struct{})
 	go func() {
@@ -198,7 +200,7 @@ func Splice(a, b *Stream) error {
 		b.CloseWrite()
 	}()
 	err := copyFrames(a, b)
-	// b has said all: whatever a still sends goes nowhere.
+	// b has ended, so frames from a go nowhere.
 	b.Close(nil)
 	if a.ctx.Err() != nil {
 		err = ctxError(a.ctx, a.what)

@@ -8,19 +8,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// unit is what a library reports in. Prometheus gets base units.
+// unit is the unit in which a library reports a value. Prometheus gets base units.
 type unit uint8
 
 const (
 	none   unit = iota
 	millis      // served in seconds
 	size        // bytes
-	count       // a histogram of how many
-	ratio       // a part of 1
+	count       // number of things, in a histogram
+	ratio       // fraction of 1
 )
 
-// reported is what a library reports under a key of go-metrics. Prometheus gets it under a name that follows from the key, the
-// unit and the kind: see name.
+// reported is a metric that a library reports under a key of go-metrics. Its Prometheus name follows from key, unit and
+// kind: see name.
 type reported struct {
 	key    string
 	kind   Kind
@@ -29,8 +29,8 @@ type reported struct {
 	labels []string // rpcType becomes rpc_type
 }
 
-// libraryMetrics are all that raft, its log in BoltDB and memberlist report. TestLibraryMetricsAreComplete compares it with
-// their sources. What is not in it is sent to the operator's sinks and not served to Prometheus.
+// libraryMetrics lists all metrics of raft, its log in BoltDB, and memberlist. TestLibraryMetricsAreComplete compares
+// it with their sources. A metric that is not listed is sent to the operator's sinks but not served to Prometheus.
 var libraryMetrics = []reported{
 	{"raft.apply", KindCounter, none, "Commands given to raft on the leader.", nil},
 	{"raft.barrier", KindCounter, none, "Barriers written to the raft log.", nil},
@@ -106,7 +106,8 @@ var libraryMetrics = []reported{
 	{"memberlist.size.remote", KindHistogram, size, "Size of another member's state in a full exchange.", nil},
 }
 
-// name returns the Prometheus name: raft.replication.appendEntries.rpc, in milliseconds, is raft_replication_append_entries_rpc_seconds.
+// name returns the Prometheus name: raft.replication.appendEntries.rpc, in milliseconds, becomes
+// raft_replication_append_entries_rpc_seconds.
 func (r *reported) name() string {
 	name := snake(r.key)
 	switch r.unit {
@@ -125,7 +126,7 @@ func (r *reported) name() string {
 
 func snake(key string) string {
 	var b strings.Builder
-	lower := false // the letter before was a small one
+	lower := false // the previous letter was lower case
 	for _, c := range key {
 		if c == '.' {
 			c = '_'
@@ -156,14 +157,14 @@ func (r *reported) desc() Desc {
 	return d
 }
 
-// libraries is a sink of go-metrics that keeps what libraries report for Prometheus.
+// libraries is a sink of go-metrics that keeps the metrics of libraries for Prometheus.
 type libraries struct {
 	metrics.BlackholeSink
 	registry *prometheus.Registry
-	series   map[string]*series // by key, read only
+	series   map[string]*series // by key; read only
 }
 
-// series is one of libraryMetrics with its values; one of the vectors is set.
+// series is one of libraryMetrics with its values. One of the vectors is set.
 type series struct {
 	Desc
 	factor    float64
@@ -203,7 +204,8 @@ func (l *libraries) descs() (out []*Desc) {
 	return out
 }
 
-// find returns the series of a key, which has the service's name in front, and the values of its labels; nil for others.
+// find returns the series of a key, which starts with the service's name, and the values of its labels. The series is
+// nil if the key is not in libraryMetrics.
 func (l *libraries) find(key []string, labels []metrics.Label) (*series, []string) {
 	s := l.series[strings.Join(key[1:], ".")]
 	if s == nil || len(s.Labels) == 0 {

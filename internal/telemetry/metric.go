@@ -9,34 +9,35 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kind says how the values of a metric behave.
+// Kind is the kind of a metric.
 type Kind string
 
-// A counter never decreases while the process lives. A gauge goes up and down. A histogram counts observations by size.
+// A counter never decreases during the life of the process. A gauge goes up and down. A histogram counts observations
+// in buckets.
 const (
 	KindCounter   Kind = "counter"
 	KindGauge     Kind = "gauge"
 	KindHistogram Kind = "histogram"
 )
 
-// Desc declares one metric. The name is Prometheus's: muster_PART_WHAT, then the unit (_seconds, _bytes, _ratio) and, of a
-// counter, _total. See key for the name that the sinks of go-metrics get.
+// Desc declares one metric. Its name is for Prometheus: muster_PART_WHAT, then the unit (_seconds, _bytes, _ratio),
+// then _total for a counter. Method key returns the name for the sinks of go-metrics.
 type Desc struct {
 	Name    string
 	Kind    Kind
-	Help    string // one sentence: what is measured
+	Help    string // what is measured, in one sentence
 	Labels  []string
-	Buckets []float64 // of a histogram: upper bounds, ascending
+	Buckets []float64 // for a histogram: upper bounds, ascending
 }
 
-// Buckets of histograms.
+// Common buckets of histograms.
 var (
 	Latency = prometheus.ExponentialBuckets(0.0001, 2, 18) // 100 us to 13 s
 	Counts  = prometheus.ExponentialBuckets(1, 2, 11)      // 1 to 1,024
 )
 
-// key returns the metric's name for go-metrics, without the service's name that is put in front. Times of histograms are sent in
-// milliseconds, as every sink expects, so that their unit is no part of the name.
+// key returns the metric's name for go-metrics, without the service's name. Histograms of times are sent in
+// milliseconds, as every sink expects, so their names have no unit.
 func (d *Desc) key() []string {
 	name, own := strings.CutPrefix(d.Name, "muster_")
 	switch d.Kind {
@@ -51,7 +52,7 @@ func (d *Desc) key() []string {
 	return []string{name}
 }
 
-// Row is a metric whose value is read from an S on request.
+// Row is a metric whose value is read from an S on demand.
 type Row[S any] struct {
 	Desc
 	Read func(S) float64 // NaN leaves the metric out
@@ -71,7 +72,7 @@ func Gauge[S any, N number](name, help string, read func(S) N) Row[S] {
 	return Row[S]{Desc{Name: name, Kind: KindGauge, Help: help}, func(s S) float64 { return float64(read(s)) }}
 }
 
-// Bool returns a gauge's value for yes and no.
+// Bool returns 1 for true and 0 for false.
 func Bool(yes bool) float64 {
 	if yes {
 		return 1
@@ -79,7 +80,7 @@ func Bool(yes bool) float64 {
 	return 0
 }
 
-// Known returns a value, or NaN when it is not known.
+// Known returns v, or NaN if it is not known.
 func Known(v float64, known bool) float64 {
 	if known {
 		return v
@@ -87,10 +88,10 @@ func Known(v float64, known bool) float64 {
 	return math.NaN()
 }
 
-// Table is metrics that are read from the same S.
+// Table is a list of metrics that are read from the same S.
 type Table[S any] []Row[S]
 
-// Labelled returns the table with labels on each of its metrics.
+// Labelled sets the labels of all metrics of the table, and returns the table.
 func (t Table[S]) Labelled(labels ...string) Table[S] {
 	for i := range t {
 		t[i].Labels = labels
@@ -106,7 +107,7 @@ func (t Table[S]) descs() []*Desc {
 	return out
 }
 
-// Give adds the table's values for an s. labels are the values of its labels.
+// Give appends the table's values for s. labels are the values of the table's labels.
 func (t Table[S]) Give(out *Samples, s S, labels ...string) {
 	for i := range t {
 		if v := t[i].Read(s); !math.IsNaN(v) {
@@ -115,17 +116,17 @@ func (t Table[S]) Give(out *Samples, s S, labels ...string) {
 	}
 }
 
-// Sample is the value of a metric at a moment.
+// Sample is the value of a metric at one time.
 type Sample struct {
 	*Desc
-	Values []string // of the labels
+	Values []string // values of the labels
 	Value  float64
 }
 
 // Samples are values of many metrics.
 type Samples []Sample
 
-// Find returns the value of a metric with these values of labels.
+// Find returns the value of a metric with the given label values.
 func (s Samples) Find(name string, labels ...string) (value float64, ok bool) {
 	for i := range s {
 		if s[i].Name == name && strings.Join(s[i].Values, "\x00") == strings.Join(labels, "\x00") {
@@ -135,23 +136,23 @@ func (s Samples) Find(name string, labels ...string) (value float64, ok bool) {
 	return 0, false
 }
 
-// Declared are the metrics of a table.
+// Declared is implemented by tables.
 type Declared interface{ descs() []*Desc }
 
-// source is metrics that are read together.
+// source is a group of metrics that are read together.
 type source struct {
 	descs    []*Desc
 	counters bool // some of them are counters
 	read     func(*Samples)
 }
 
-// Set is the metrics of one part of the program. It is complete before the first read.
+// Set is the metrics of one part of the program. It must be complete before the first read.
 type Set struct {
 	sources    []source
 	histograms []*Histogram
 }
 
-// Read adds tables whose values read gives.
+// Read adds tables whose values read appends.
 func (s *Set) Read(read func(*Samples), tables ...Declared) {
 	src := source{read: read}
 	for _, t := range tables {
@@ -187,7 +188,7 @@ func (s *Set) Descs() (out []*Desc) {
 	return out
 }
 
-// Samples returns the values of this moment, histograms left out.
+// Samples returns the current values, without histograms.
 func (s *Set) Samples() (out Samples) {
 	for i := range s.sources {
 		s.sources[i].read(&out)
@@ -195,7 +196,8 @@ func (s *Set) Samples() (out Samples) {
 	return out
 }
 
-// Stats returns the values of metrics without labels, by their name without muster_PART_ and _total. A histogram has a count and a sum.
+// Stats returns the values of metrics without labels, by name without muster_PART_ and _total. A histogram has _count
+// and _sum.
 func (s *Set) Stats() map[string]string {
 	out := map[string]string{}
 	put := func(d *Desc, suffix string, v float64) {
@@ -225,7 +227,7 @@ type Histogram struct {
 	desc  Desc
 	vec   *prometheus.HistogramVec
 	key   []string
-	scale float64 // of what is sent
+	scale float64 // factor for values sent to sinks
 }
 
 func newHistogram(d Desc) *Histogram {
@@ -235,7 +237,7 @@ func newHistogram(d Desc) *Histogram {
 	}
 	h.vec = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: d.Buckets}, d.Labels)
 	if len(d.Labels) == 0 {
-		h.vec.WithLabelValues() // so that it is served before the first observation
+		h.vec.WithLabelValues() // so that the histogram is served before its first observation
 	}
 	return h
 }
@@ -246,7 +248,7 @@ func (h *Histogram) Observe(v float64, labels ...string) {
 	metrics.AddSampleWithLabels(h.key, float32(v*h.scale), labelsOf(h.desc.Labels, labels))
 }
 
-// Count returns how many values were observed, over all labels, and their sum.
+// Count returns the number of observations over all labels, and their sum.
 func (h *Histogram) Count() (n uint64, sum float64) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(h.vec)

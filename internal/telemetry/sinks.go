@@ -12,20 +12,20 @@ import (
 	"github.com/armon/go-metrics/datadog"
 )
 
-// service is in front of every name that is sent.
+// service is the prefix of every name that is sent.
 const service = "muster"
 
-// Sinks are the places to which an operator has metrics sent. The zero value sends nothing.
+// Sinks are an operator's destinations for metrics. The zero value sends none.
 type Sinks struct {
 	Statsd, Statsite, DogStatsd string        // addresses
-	Tags                        []string      // of all that DogStatsd gets
-	Interval                    time.Duration // between two looks at counters and gauges; 0: 10 s
-	Host                        string        // put into the names of gauges that statsd and statsite get; "": nothing
-	Filter                      []string      // "+PREFIX" sends, "-PREFIX" does not; the longest prefix of a name counts
-	DropOthers                  bool          // do not send what no prefix matches
+	Tags                        []string      // added to everything that DogStatsd gets
+	Interval                    time.Duration // time between reports of counters and gauges; 0: 10 s
+	Host                        string        // added to the names of gauges for statsd and statsite; "": nothing
+	Filter                      []string      // "+PREFIX" sends, "-PREFIX" drops; the longest matching prefix counts
+	DropOthers                  bool          // drop metrics that match no prefix
 }
 
-// open makes the sink that an operator has configured, or nil.
+// open returns the sink that an operator has configured, or nil if none is.
 func (s *Sinks) open() (metrics.MetricSink, error) {
 	var all metrics.FanoutSink
 	if s.Statsd != "" {
@@ -68,17 +68,17 @@ func (s *Sinks) open() (metrics.MetricSink, error) {
 	return &outlet{filtered, all}, nil
 }
 
-// outlet is a filter and what is behind it.
+// outlet is a filter with the sinks behind it.
 type outlet struct {
 	*metrics.Metrics
 	behind metrics.FanoutSink
 }
 
-// Shutdown sends what waits.
+// Shutdown sends buffered metrics and closes the sinks.
 func (o *outlet) Shutdown() { o.behind.Shutdown() }
 
-// named puts the host behind the service in the names of gauges: each host's is another value, while counters and samples add
-// up over hosts.
+// named adds the host to the names of gauges, after the service. Each host has its own gauge; counters and samples of
+// all hosts add up.
 type named struct {
 	metrics.ShutdownSink
 	host string
@@ -93,18 +93,18 @@ func (n named) SetGaugeWithLabels(key []string, v float32, labels []metrics.Labe
 	n.ShutdownSink.SetGaugeWithLabels(key, v, labels)
 }
 
-// process is what a process has one of: the sink that libraries and histograms report to, through go-metrics' global.
+// process is global to the process: the sink that libraries and histograms report to through the global of go-metrics.
 var process struct {
 	once      sync.Once
-	inmem     *metrics.InmemSink // for Nomad's JSON
+	inmem     *metrics.InmemSink // for the JSON of Nomad's API
 	libraries *libraries         // for Prometheus
 	fan       fan
 }
 
-// fan passes on to sinks that come and go. The global of go-metrics calls only the forms with labels.
+// fan passes metrics to a changing list of sinks. The global of go-metrics calls only the methods with labels.
 type fan struct {
 	metrics.BlackholeSink
-	mu    sync.Mutex // of changes
+	mu    sync.Mutex // guards changes of sinks
 	sinks atomic.Pointer[[]metrics.MetricSink]
 }
 
@@ -147,7 +147,7 @@ func (f *fan) AddSampleWithLabels(key []string, v float32, labels []metrics.Labe
 	}
 }
 
-// startProcess installs the sinks of the process.
+// startProcess installs the sinks of the process, once.
 func startProcess(interval time.Duration) error {
 	var err error
 	process.once.Do(func() {
@@ -161,10 +161,10 @@ func startProcess(interval time.Duration) error {
 	return err
 }
 
-// deltas turns the values of counters into what they grew by.
+// deltas turns values of counters into their growth.
 type deltas map[string]float64
 
-// of returns what a counter grew by since the look before, nothing at the first one.
+// of returns the growth of a counter since the previous call, or 0 at the first.
 func (d deltas) of(x *Sample) float64 {
 	id := x.Name + "\x00" + strings.Join(x.Values, "\x00")
 	old, known := d[id]
@@ -172,7 +172,7 @@ func (d deltas) of(x *Sample) float64 {
 	if !known {
 		return 0
 	}
-	if x.Value < old { // it began again
+	if x.Value < old { // the counter was reset
 		return x.Value
 	}
 	return x.Value - old

@@ -1,7 +1,7 @@
-// Package telemetry declares metrics and gives them out. Each metric is declared once, as a Row of a Table or as a Histogram, by
-// the package that knows its value. From the declaration it is served to Prometheus, shown in Nomad's JSON and sent to the
-// statsd, statsite and DogStatsd sinks of go-metrics. What libraries report (raft, memberlist, the log store) is declared in
-// libraries.go. It is the only package that imports go-metrics.
+// Package telemetry declares and exports metrics. Each metric is declared once, as a Row of a Table or as a Histogram,
+// by the package that knows its value. From that declaration it is served to Prometheus, shown in the JSON of Nomad's
+// API, and sent to the statsd, statsite and DogStatsd sinks of go-metrics. libraries.go declares the metrics of
+// libraries (raft, memberlist, the log store). Only this package imports go-metrics.
 package telemetry
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Telemetry gives out the metrics of one process. What libraries report is global to the process: a second Telemetry in it
-// (tests) shows the same.
+// Telemetry exports the metrics of one process. Metrics of libraries are global to the process: a second Telemetry in
+// it, as in tests, shows the same ones.
 type Telemetry struct {
 	set      Set
 	registry *prometheus.Registry
 	handler  http.Handler
 	interval time.Duration
-	outlet   metrics.MetricSink // to the operator's sinks, or nil
+	outlet   metrics.MetricSink // the operator's sinks, or nil
 	grown    deltas
 }
 
-// New makes it. Metrics are added before Run.
+// New returns a Telemetry. Add metrics before Run.
 func New(sinks Sinks) (*Telemetry, error) {
 	t := &Telemetry{registry: prometheus.NewRegistry(), interval: sinks.Interval, grown: deltas{}}
 	if t.interval <= 0 {
@@ -57,7 +57,7 @@ func New(sinks Sinks) (*Telemetry, error) {
 	return t, nil
 }
 
-// Add adds the metrics of a part. It fails when one is declared twice.
+// Add adds the metrics of a part. It returns an error if one is declared twice.
 func (t *Telemetry) Add(s *Set) error {
 	for _, h := range s.histograms {
 		if err := t.registry.Register(h.vec); err != nil {
@@ -73,11 +73,11 @@ func (t *Telemetry) Add(s *Set) error {
 	return nil
 }
 
-// Descs returns the declarations of all metrics, those of libraries last.
+// Descs returns the declarations of all metrics, with those of libraries last.
 func (t *Telemetry) Descs() []*Desc { return append(t.set.Descs(), process.libraries.descs()...) }
 
-// Run looks at the counters, and sends counters and gauges, at each interval until ctx ends. Histograms are sent when they
-// observe. It looks in the middle of the intervals of the sink in memory, so that each of those has one look.
+// Run reads the counters, and sends counters and gauges, at each interval until ctx ends. Histograms are sent as they
+// observe. It runs in the middle of the intervals of the in-memory sink, so that each of those gets one reading.
 func (t *Telemetry) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -93,7 +93,7 @@ func (t *Telemetry) Run(ctx context.Context) {
 	}
 }
 
-// Close sends what waits.
+// Close sends buffered metrics and closes the operator's sinks.
 func (t *Telemetry) Close() {
 	if t.outlet != nil {
 		process.fan.remove(t.outlet)
@@ -101,8 +101,8 @@ func (t *Telemetry) Close() {
 	}
 }
 
-// send gives the growth of counters to all sinks and gauges to the operator's. Gauges are not kept in memory: there may be
-// some for each node, and the JSON form reads them on request.
+// send sends the growth of counters to all sinks, and gauges to the operator's. Gauges are not kept in memory, because
+// there may be some for each node; the JSON form reads them on demand.
 func (t *Telemetry) send() {
 	var now Samples
 	for i := range t.set.sources {
@@ -139,7 +139,7 @@ func (t *Telemetry) Metrics(format string) (contentType string, body []byte, err
 	return "application/json", buf.Bytes(), nil
 }
 
-// summary returns the last full interval of counters and samples, and the gauges of now.
+// summary returns counters and samples of the last full interval, and the current gauges.
 func (t *Telemetry) summary() (metrics.MetricsSummary, error) {
 	shown, err := process.inmem.DisplayMetrics(nil, nil)
 	if err != nil {
@@ -193,7 +193,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		values := make([]string, len(x.Values))
 		for k, v := range x.Values {
-			values[k] = strings.ToValidUTF8(v, "?") // names of users' objects
+			values[k] = strings.ToValidUTF8(v, "?") // may contain names of users' objects
 		}
 		m, err := prometheus.NewConstMetric(c.descs[x.Desc], kind, x.Value, values...)
 		if err != nil {
