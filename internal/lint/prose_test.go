@@ -13,15 +13,15 @@ var prose = []struct {
 	use    string
 	left   int
 }{
-	{`\b(?:tells?|told)\b`, "say, report, notify", 120},
-	{`\bwhatever\b`, "name the cases", 27},
-	{`\b(?:nobody|somebody|whoever)\b`, "no one, a user, the caller", 84},
+	{`\b(?:tells?|told)\b`, "say, report, notify", 108},
+	{`\bwhatever\b`, "name the cases", 25},
+	{`\b(?:nobody|somebody|whoever)\b`, "no one, a user, the caller", 79},
 	{`\banew\b`, "again", 8},
-	{`\bbeside\b`, "next to, in addition to, with", 17},
+	{`\bbeside\b`, "next to, in addition to, with", 16},
 	{`\bstands? still\b|\bstanding still\b`, "is frozen", 4},
 	{`\b(?:has|have) yet to\b`, "has not ... yet", 5},
-	{`\bgoes? on\b`, "continues", 22},
-	{`\bof its own\b`, "its own", 17},
+	{`\bgoes? on\b`, "continues", 19},
+	{`\bof its own\b`, "its own", 16},
 	{`\bin earnest\b`, "really", 0},
 	{`\bforetell\w*|\bforetold\b`, "predict", 1},
 	{`\bpromise[sd]?\b`, "reservation, reserved", 18},
