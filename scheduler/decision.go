@@ -18,10 +18,10 @@ type env struct {
 	w            *search.Pass
 	noFit        *search.NoFit
 	reservations *contend.Reservations
-	pre          *contend.Preemption // nil: nothing is preempted
-	limits       *contend.Limits     // nil: nothing is limited
+	pre          *contend.Preemption // nil: no work is preempted
+	limits       *contend.Limits     // nil: there are no limits
 	setAside     *contend.SetAside   // nil: no amounts are set aside
-	contests     *contend.Contests   // nil: no running work competes
+	contests     *contend.Contests   // nil: running work does not compete
 }
 
 // decision is the work on one workload of a pass.
@@ -29,23 +29,23 @@ type decision struct {
 	env
 	load      *contend.Workload
 	policy    search.Policy
-	eval      *structs.Evaluation // the one that is answered
+	eval      *structs.Evaluation // the one that the decision answers
 	start     structs.NodeID      // Cursor when the decision began
 	cursor    structs.NodeID
 	steps     int
 	work      *reconcile.Work
 	groups    []*groupWork
 	placed    placements
-	misses    map[string]int64     // per group: places not found
+	misses    map[string]int64     // per group: wants without a place
 	reserved  *structs.Reservation // what the pass reserves for the workload, or nil
-	charges   contend.Charges      // of what is placed, for limits
-	amount    contend.PlacedAmount // of what is placed, for what is set aside
+	charges   contend.Charges      // for what is placed, by the rows of limits
+	amount    contend.PlacedAmount // what is placed, for amounts set aside
 	overBound bool                 // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
 	report    WorkloadReport
 }
 
-// placement is a want with the spot found for it.
+// placement is a want with the place that was found for it.
 type placement struct {
 	contend.Place
 	g     *groupWork
@@ -57,14 +57,14 @@ func newPlacement(g *groupWork, w *reconcile.Want, at search.Placement) placemen
 	return placement{g: g, want: w, Place: contend.Place{Group: g.Tg, At: at}}
 }
 
-// placements are contend.Placed.
+// placements implements contend.Placed.
 type placements []placement
 
 func (p *placements) Len() int { return len(*p) }
 
 func (p *placements) Held(i int) *model.Held { return (*p)[i].At.Held }
 
-// add adds a placement. A policy that rotates continues behind its node.
+// add adds a placement. A policy that rotates continues after its node.
 func (d *decision) add(p placement) {
 	d.placed = append(d.placed, p)
 	d.cursor = p.At.Node.ID
@@ -86,11 +86,11 @@ func newDecision(e env, load *contend.Workload, p search.Policy, cursor structs.
 	return d
 }
 
-// done leaves memory of the decision to others, when its entries are made.
+// done releases the memory of the decision for reuse, once its entries are made.
 func (d *decision) done() {
 	d.closeSearches()
 	if len(d.placed) > 0 || d.reserved != nil {
-		return // their wants may be referred to
+		return // their wants may still be referenced
 	}
 	for _, g := range d.groups {
 		if g.Gang {
@@ -100,7 +100,8 @@ func (d *decision) done() {
 	}
 }
 
-// noFitKey is the key of a group. While something is reserved, where it may go depends on how long it will run, too.
+// noFitKey returns the key of a group in the no-fit cache, or "". While something is reserved, the group's possible
+// places also depend on how long it will run.
 func (d *decision) noFitKey(g *groupWork) string {
 	if !g.noFitKeyed {
 		g.noFitKey, g.noFitKeyed = g.hopeKey(d.load.Job), true
@@ -113,7 +114,7 @@ func (d *decision) noFitKey(g *groupWork) string {
 		return key
 	}
 	if len(d.reservations.Windows) > 0 || d.setAside != nil {
-		return "" // and on whose it is
+		return "" // and on the job's queue and user
 	}
 	return key + strconv.FormatInt(int64(d.load.EndOf(g.Tg, d.in.Now)), 36)
 }
@@ -166,7 +167,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 	return string(pack.Append(nil, &key))
 }
 
-// weightsFor are the weights that configuration says for a job: its own, then its pool's, then the cluster's.
+// weightsFor returns the configured weights for a job: its own, then its pool's, then the cluster's.
 func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 	w := in.Config.Weights
 	if j == nil {
@@ -182,8 +183,8 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 	return w.Over(j.Weights)
 }
 
-// goOn asks for the next decision about arrays whose batch was placed, and counts those behind a batch that was not as
-// waiting too.
+// goOn schedules the next decision about arrays whose batch was placed. If a batch was not placed, it counts the
+// indices after it as waiting too.
 func (d *decision) goOn() {
 	for _, g := range d.groups {
 		switch {
@@ -197,7 +198,7 @@ func (d *decision) goOn() {
 	}
 }
 
-// home is the place of a level where members of the group are that stay, or -1.
+// home returns the place of a level with members of the group that stay, or -1.
 func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 	for _, a := range g.Staying {
 		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.Wants, func(x reconcile.Want) bool { return x.Prev == a }) {
@@ -207,7 +208,7 @@ func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 	return -1
 }
 
-// ban lists nodes that the group may not have at all.
+// ban lists nodes that the group must not use.
 func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 	if g.Roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
 		return nil
@@ -220,7 +221,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if g.deferredExpansion+g.unplacedExpansion > 0 && r.Placed+g.deferredExpansion+g.unplacedExpansion+g.standbysMissing >= r.Wanted {
 		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.deferredExpansion + g.unplacedExpansion, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 		if g.deferredExpansion > 0 {
-			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
+			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end the wait
 			r.Refusals = nil
 		}
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
@@ -250,14 +251,14 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	switch r.Code {
 	case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonDeviceUnhealthy, structs.ReasonNodeIneligible, structs.ReasonTopology:
 		if s.Found == 0 && s.Short == "" {
-			return // no member finds a place, and not for lack of company
+			return // no member finds a place, so the gang does not just lack some members
 		}
 	}
 	r.Code = x.Code
 	r.Refusals = append([]structs.Refusal{x}, r.Refusals...)
 }
 
-// placedAmount is what the decision has placed, less what it replaces.
+// placedAmount returns what the decision has placed, less what it replaces.
 func (d *decision) placedAmount() structs.Amount {
 	var sum structs.Amount
 	var bill *structs.Billing

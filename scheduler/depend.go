@@ -9,22 +9,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Others is what a gate may ask of a state about the jobs that a job waits for.
+// Others is what a gate needs to know about the jobs that a job waits for.
 type Others interface {
-	// JobByKey gives a registered job, or nil.
+	// JobByKey returns a registered job, or nil.
 	JobByKey(structs.JobKey) *structs.Job
-	// AllocsByJob gives a job's allocations, in any order.
+	// AllocsByJob returns a job's allocations, in any order.
 	AllocsByJob(structs.JobKey) []*structs.Allocation
-	// LastRecord is what was kept of the newest end of a job that is no more, or whose allocations are; nil for nothing.
+	// LastRecord returns the record of the newest end of a job that was removed, or whose allocations were; nil if
+	// there is none.
 	LastRecord(structs.JobKey) *structs.AcctRecord
 }
 
-// Gate is what keeps a job from starting that no node can change: a hold, its begin time, the jobs that it waits for.
+// Gate is what keeps a job from starting and no node can change: a hold, its begin time, the jobs that it waits for.
 type Gate struct {
 	Why   *structs.Refusal // nil: nothing
-	Until structs.LogTime  // when to look again, because something may be over by then; 0: only when something happens
-	Never string           // it can never open, and the job is to be stopped for this reason; "" when it may
-	Met   bool             // the jobs that it waits for have got so far; from then on they are not asked any more
+	Until structs.LogTime  // when to look again, because a condition may be over by then; 0: only when something happens
+	Never string           // the reason to stop the job because the gate can never open; "" if it may open
+	Met   bool             // its dependencies are met; from then on they are not checked any more
 }
 
 // GateOf computes the gate of a placeable job. q is its queue entry or nil.
@@ -38,7 +39,7 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 	if q != nil {
 		begin, held, suspended = max(begin, q.NotBefore), q.Held, q.Suspended != 0
 	}
-	// A hold, which only a person ends, takes precedence over the begin time.
+	// A hold, which only a user ends, takes precedence over the begin time.
 	if begin > now {
 		g.Why = &structs.Refusal{Code: structs.ReasonBeginTime, Obstacle: structs.Obstacle{Dimension: structs.DimensionBegin, Subject: clock(begin)}, CuredBy: structs.EventTime}
 		if g.Until == 0 || begin < g.Until {
@@ -56,7 +57,7 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 
 func clock(t structs.LogTime) string { return t.Time().Format(time.RFC3339) }
 
-// state of a dependency.
+// met is the state of a dependency.
 type met uint8
 
 const (
@@ -65,20 +66,20 @@ const (
 	impossible
 )
 
-// depends judges the dependencies: those of one group together, the others each alone.
+// depends checks the dependencies: those of one group together, the others each alone.
 func (g *Gate) depends(j *structs.Job, q *structs.Workload, now structs.LogTime, others Others) {
 	submitted := j.SubmitTime
 	if q != nil && q.SubmitTime != 0 {
 		submitted = q.SubmitTime
 	}
 	if submitted == 0 {
-		submitted = now // its registration is not committed yet
+		submitted = now // the registration is not committed yet
 	}
 	type set struct {
 		name          string
 		need, members int
 		ok, never     int
-		wait, dead    string // texts of the first member that waits, and of the first that never will
+		wait, dead    string // texts of the first member that waits, and of the first that can never be met
 		on            string // the first member that is not met
 	}
 	var sets []*set
@@ -149,7 +150,7 @@ func (g *Gate) depends(j *structs.Job, q *structs.Workload, now structs.LogTime,
 	}
 }
 
-// judge tells how far the job is that a dependency waits for, in words as well.
+// judge returns the state of a dependency, and the progress of its job in words.
 func judge(d *structs.Dependency, of *structs.Job, others Others) (met, string) {
 	k := d.On(of)
 	name := fmt.Sprintf("job %q", k.ID)
@@ -183,7 +184,7 @@ func judge(d *structs.Dependency, of *structs.Job, others Others) (met, string) 
 	return answer(ended && s.success, "ended well")
 }
 
-// progress is how far a job is.
+// progress is how far a job has come.
 type progress struct {
 	started, checkpointed, success bool
 	text                           string
@@ -214,7 +215,7 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 			continue
 		}
 		if a.Desired == structs.DesiredEvict && a.JobVersion == j.Version {
-			failed = true // it made room for others, and did not return
+			failed = true // it was preempted and did not return
 		} else if a.Client == structs.ClientComplete && (a.JobVersion == j.Version || j.Stop) {
 			last = true
 		} else if a.Client != structs.ClientComplete && a.JobVersion == j.Version {
@@ -239,7 +240,7 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 		p.success, p.text = true, "it ended well"
 	case r != nil && r.Submit >= j.SubmitTime:
 		p.record(r)
-	default: // its allocations were collected, and nothing else remembers how they ended
+	default: // its allocations were collected, and there is no record of how they ended
 		p.started, p.success, p.text = true, true, "it ended"
 	}
 	return p, true

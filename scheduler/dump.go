@@ -14,7 +14,7 @@ import (
 // AppendPlan appends bytes that are equal for equal plans, in every process.
 func AppendPlan(b []byte, p Plan) []byte { return pack.Append(b, &p) }
 
-// dumpVersion is bumped when a dump of an older build can no longer be read.
+// dumpVersion changes when dumps of older builds can no longer be read.
 const dumpVersion = 1
 
 // dump is an Input as plain data.
@@ -26,7 +26,7 @@ type dump struct {
 	Pools    []*structs.NodePool
 	Pending  []dumpWorkload
 	Flight   []dumpFlight
-	Jobs     []*structs.Job // that allocations refer to
+	Jobs     []*structs.Job // the jobs of allocations
 	Config   structs.SchedulerConfig
 	Now      structs.LogTime
 	Seed     uint64
@@ -120,8 +120,8 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 	return jobs[d.Job-1]
 }
 
-// Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
-// decision of a live server can be taken again elsewhere. Node secrets are left out.
+// Dump writes an Input and the name of its policy as canonical bytes that Load reads back, so that a decision of a live
+// server can be repeated elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
 		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
@@ -186,14 +186,14 @@ func Dump(in Input, policy string) ([]byte, error) {
 	return pack.Append(nil, &d), nil
 }
 
-// Load reads what Dump wrote, without who chooses between running and waiting work: without one the Input gives the same
-// plan as the one that was dumped. Use queue.Load for all of it.
+// Load reads what Dump wrote, but without a Chooser. If the dumped Input had none, the loaded one gives the same plan.
+// Otherwise use queue.Load.
 func Load(b []byte) (in Input, policy string, err error) {
 	return LoadWith(b, func([]byte) (contend.Chooser, error) { return nil, nil })
 }
 
-// LoadWith reads what Dump wrote. Where running work competed, chooser makes what chose from its State. The Input gives
-// the same plan as the one that was dumped.
+// LoadWith reads what Dump wrote. If running work competed, chooser restores the Chooser from its State. The Input
+// gives the same plan as the one that was dumped.
 func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in Input, policy string, err error) {
 	var d dump
 	if err := pack.Decode(b, &d); err != nil {

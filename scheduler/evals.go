@@ -13,8 +13,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// laterEvals makes the delayed evaluations that the reconciliation asked for, and names them in the stops that shall
-// refer to them. Wishes of one kind within a short window share one.
+// laterEvals makes the delayed evaluations that the reconciliation asked for, and names them in the stops that refer to
+// them. Requests with the same trigger within a short window share one.
 func (d *decision) laterEvals() []*structs.Evaluation {
 	slices.SortStableFunc(d.work.Later, func(a, b reconcile.Later) int {
 		return cmp.Or(cmp.Compare(a.Trigger, b.Trigger), cmp.Compare(a.At, b.At))
@@ -47,8 +47,8 @@ func (d *decision) newEval(id structs.EvalID) *structs.Evaluation {
 	return e
 }
 
-// answers gives the evaluations of the job as the decision leaves them: the deciding one answered, those it superseded
-// canceled, and the blocked one waiting or ended.
+// answers returns the evaluations of the job as the decision leaves them: the deciding one answered, those it
+// superseded canceled, and the blocked one waiting or ended.
 func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 	var out []*structs.Evaluation
 	e := *d.eval
@@ -114,7 +114,7 @@ func (d *decision) canceled(old *structs.Evaluation) *structs.Evaluation {
 	return &c
 }
 
-// blocked gives the workload's blocked evaluation, whose id stays the same while the workload waits.
+// blocked returns the workload's blocked evaluation, whose ID stays the same while the workload waits.
 func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
 	var b *structs.Evaluation
 	if old := d.load.Blocked; old != nil {
@@ -134,7 +134,7 @@ func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
 	return b
 }
 
-// sameAnswer reports whether a woken blocked evaluation would say what it said before.
+// sameAnswer reports whether the new answer of a blocked evaluation equals the old one.
 func sameAnswer(a, b *structs.Evaluation) bool {
 	if a.StatusDesc != b.StatusDesc || a.WaitUntil != b.WaitUntil || !maps.Equal(a.Queued, b.Queued) || len(a.FailedGroups) != len(b.FailedGroups) {
 		return false
@@ -148,12 +148,13 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 	return true
 }
 
-// unblocksOnAny reports whether a group is decided again after any event: it, or a workload ahead of it, has a reservation.
+// unblocksOnAny reports whether a group is decided again after any event: it, or a workload ahead of it, has a
+// reservation.
 func unblocksOnAny(g *structs.GroupReport) bool {
 	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
 }
 
-// waitText says what a blocked evaluation waits for.
+// waitText returns what a blocked evaluation waits for.
 func (d *decision) waitText() string {
 	if d.load.Gate != nil {
 		return "waiting: " + d.reasonText()
@@ -161,7 +162,7 @@ func (d *decision) waitText() string {
 	return "waiting for capacity: " + d.reasonText()
 }
 
-// lookAgain is when a blocked evaluation is decided again even if nothing happens.
+// lookAgain returns when a blocked evaluation is decided again even if nothing happens.
 func (d *decision) lookAgain() structs.LogTime {
 	if d.overBound {
 		return d.in.Now.Add(contend.OverBoundRetry)
@@ -172,7 +173,7 @@ func (d *decision) lookAgain() structs.LogTime {
 	return d.load.Until
 }
 
-// reasonText is the main reason in few words.
+// reasonText returns the main reason in few words.
 func (d *decision) reasonText() string {
 	for _, r := range d.report.Groups {
 		if r.Placed >= r.Wanted {
@@ -189,7 +190,7 @@ func (d *decision) reasonText() string {
 	return ""
 }
 
-// queueEntry is the workload's new queue entry, or nil when it stays as it is.
+// queueEntry returns the workload's new queue entry, or nil when it does not change.
 func (d *decision) queueEntry() *structs.Workload {
 	q := told{structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}}
 	if d.load.Queue != nil {
@@ -242,13 +243,14 @@ func (d *decision) queueEntry() *structs.Workload {
 	return &q.Workload
 }
 
-// toldEvery is how often the amount that is missing and the estimated start of one workload are written (D23).
+// toldEvery is how often the missing amount and the estimated start of one workload are written (D23).
 const toldEvery = time.Minute
 
-// told is a queue entry in the making.
+// told is a queue entry under construction.
 type told struct{ structs.Workload }
 
-// tell keeps the amount and start that were written, unless the reason has changed or that was a while ago.
+// tell keeps the amount and start that were written last, unless the reason has changed or they were written a while
+// ago.
 func (q *told) tell(old *structs.Workload, now structs.LogTime) {
 	switch {
 	case q.Reason == structs.ReasonNone:
@@ -261,8 +263,8 @@ func (q *told) tell(old *structs.Workload, now structs.LogTime) {
 	}
 }
 
-// shortOf is how much is missing for the main reason of a report, on the node where the least is; 0 when that is no
-// amount.
+// shortOf returns how much is missing for the main reason of a report, on the node where it is least; 0 when the reason
+// has no amount.
 func shortOf(r *structs.GroupReport) int64 {
 	for i := range r.Refusals {
 		if x := &r.Refusals[i]; x.Code == r.Code && x.Short > 0 {

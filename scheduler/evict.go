@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// preempt looks for places that others give up for what the decision found none for. Elastic work shrinks for anybody
+// preempt looks for places that others give up for what the decision could not place. Elastic work shrinks for any job
 // before any work is preempted.
 func (d *decision) preempt() {
 	if d.load.Job == nil || d.load.Job.AllAtOnce || len(d.misses) == 0 || d.pre == nil {
@@ -31,7 +31,7 @@ func (d *decision) preempt() {
 		}
 	}()
 	if p.Rule.Name == "" && !d.w.View.MayShrink() {
-		return // no work can be made to stop
+		return // no work can be stopped
 	}
 	for _, g := range d.groups {
 		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {
@@ -39,7 +39,7 @@ func (d *decision) preempt() {
 		}
 		ws := d.unplaced(g)
 		if slices.ContainsFunc(ws, func(w *reconcile.Want) bool { return w.MayWait }) {
-			continue // it waits for its own old one
+			continue // it waits for the allocation that it replaces
 		}
 		key := d.noFitKey(g)
 		if key != "" {
@@ -66,7 +66,7 @@ func (d *decision) preempt() {
 	}
 }
 
-// asks is the most that all wants of the decision are charged; nothing where nothing is limited or guaranteed.
+// asks returns the most that all wants of the decision can be charged; zero if there are no limits or guarantees.
 func (d *decision) asks() (sum structs.Amount) {
 	if d.limits == nil {
 		return sum
@@ -90,7 +90,7 @@ func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
 	return out
 }
 
-// preemptFor places wants of a group, all or none, with others making room where there is none.
+// preemptFor places wants of a group, all or none. Others make room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor) bool {
 	s := d.gangSearch(g, 0, nil, nil)
 	if g.Gang && g.Tg.Topology != nil && g.Tg.Topology.Across != "" && g.Tg.Topology.Mode == structs.TopologyRequired {
@@ -118,8 +118,8 @@ func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Pre
 	return d.preemptIn(g, ws, p, s)
 }
 
-// preemptIn is preemptFor within the places of a search. Everything is tried on the picture, and taken back when a want
-// finds no place or the loss outweighs the gain.
+// preemptIn is preemptFor within the places of a search. It tries everything on the what-if, and rolls back when a want
+// finds no place or the loss is larger than the gain.
 func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	e := p.Evict()
@@ -174,7 +174,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 	return true
 }
 
-// takeover finds places for what the decision found none for, at the cost of those that should not hold theirs.
+// takeover finds places for what the decision could not place, at the cost of those that should not hold theirs.
 func (d *decision) takeover(r *contend.Contest) {
 	if r == nil || len(d.misses) == 0 {
 		return
@@ -189,7 +189,7 @@ func (d *decision) takeover(r *contend.Contest) {
 		return
 	}
 	if !d.load.Job.AllAtOnce && len(d.placed) > 0 {
-		d.w.Rollback(0) // what it got of what it asked for
+		d.w.Rollback(0) // what it got is only a part of what it asked for
 	}
 	limits, aside := d.limits, d.setAside
 	t := &contestant{d: d}
@@ -201,12 +201,12 @@ func (d *decision) takeover(r *contend.Contest) {
 		d.limits, d.setAside = limits, aside
 		return
 	}
-	*d = *d.again() // as it was
+	*d = *d.again() // restore the decision without a takeover
 	d.limits, d.setAside = limits, aside
 	d.place()
 }
 
-// contestant is a decision that is taken again while others give up their places.
+// contestant is a decision that is repeated while others give up their places.
 type contestant struct{ d, last *decision }
 
 func (c *contestant) Workload() *contend.Workload { return c.d.load }
@@ -224,8 +224,8 @@ func (c *contestant) Again() []*contend.Place {
 	return places
 }
 
-// again is a decision about the same workload from the start. It knows no limits: places that others of the queue give up
-// may be what keeps within them, which is looked at when it is known whose they are.
+// again returns a new decision about the same workload. It has no limits: they may only be met because others of the
+// queue give up their places, which is checked when those are known.
 func (d *decision) again() *decision {
 	e := d.env
 	e.limits, e.setAside = nil, nil

@@ -9,10 +9,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A gang (D21) is decided in two steps. The members that it cannot do without are looked for together, in one part with
-// the roster: all or none. What it may grow to beyond them is looked for when the pass has seen everybody, and only if
-// nobody's minimum waits. What happens to a gang that loses a member is Apply's business (structs.Roster.Settle): it
-// stops what is left in the same entry, so that a decision finds either the minimum or nothing.
+// A gang (D21) is decided in two steps. First its minimum is placed, in one part with the roster: all or none. It grows
+// beyond that when the pass has decided all workloads, and only if no workload waits for its minimum. When a gang loses
+// a member, Apply (Roster.Settle) stops the rest in the same entry, so that a decision finds either the minimum or
+// nothing.
 
 // placeGang looks for places of a gang's minimum, all or none, in the narrowest part of the topology that has them.
 func (d *decision) placeGang(g *groupWork, first int) {
@@ -32,7 +32,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 			d.missAll(g)
 			return
 		}
-		g.GiveBack() // it starts elsewhere, or waits
+		g.GiveBack() // the gang starts elsewhere, or waits
 	}
 	key := d.noFitKey(g)
 	if key != "" {
@@ -46,7 +46,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 		return
 	}
 	d.missAll(g)
-	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about other gangs that ask alike
+	if key != "" && g.over == nil { // a limit does not depend on the nodes, so other gangs with the same key may fit
 		d.noFit.NoteGang(d.w, key, g.search)
 	}
 }
@@ -74,7 +74,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	d.bind(probe)
 	rs := probe.Rooms(l, int64(len(g.Wants)))
 	d.steps += d.w.View.Rows
-	if home := g.home(d.w, l); home >= 0 { // the rest is there already
+	if home := g.home(d.w, l); home >= 0 { // the rest of the gang is there already
 		rs = slices.DeleteFunc(rs, func(r search.Room) bool { return required && r.At != home })
 	}
 	for _, set := range search.Within(rs, int64(len(g.Wants)), required) {
@@ -82,7 +82,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 			return true
 		}
 	}
-	// Anywhere: with a preferred topology to be placed, with a required one only to tell why not.
+	// Anywhere: with a preferred topology to place the gang, with a required one only to report why it was not placed.
 	mark, cursor := d.w.Mark(), d.cursor
 	placed := len(d.placed)
 	ok := d.tryWithin(g, first, nil, nil, g.Wants)
@@ -105,7 +105,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	return false
 }
 
-// gangSearch makes the search of a gang over some places of a level (nil: everywhere).
+// gangSearch starts the search of a gang over some places of a level (nil: everywhere).
 func (d *decision) gangSearch(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
 	s := search.New(g.Ask, d.w, d.policy, first)
 	s.Ban = g.ban(d.load.Job)
@@ -117,8 +117,8 @@ func (d *decision) gangSearch(g *groupWork, first int, l *model.Level, set []int
 	return s
 }
 
-// countStaying tells a search of what stays of the job on its nodes, and of what was placed before: it counts for
-// spread, load and distinctness.
+// countStaying adds the job's allocations that stay, and those placed before, to a search: they count for spread, load
+// and distinctness.
 func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	for _, other := range d.groups {
 		if other != g && !g.Ask.CountsJob() {
@@ -137,8 +137,7 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	}
 }
 
-// tryWithin places all wants within some places of the topology, or none. The search stays with the group for its
-// report.
+// tryWithin places all wants within some places of the topology, or none. The group keeps the search for its report.
 func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []reconcile.Want) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	if g.search != nil && !g.search.GaveUp {
@@ -173,8 +172,8 @@ func (d *decision) growing() bool {
 	})
 }
 
-// comesLater notes that what the decision has placed so far comes into the plan after what others place, or (false) that its
-// turn has come: work that has to be near it could not be verified before.
+// comesLater marks what the decision has placed so far as coming into the plan after the placements of others: work
+// that must be near it could not be verified before. false removes the mark.
 func (d *decision) comesLater(on bool) {
 	if d.w.Later == nil {
 		d.w.Later = map[structs.AllocID]bool{}
@@ -203,8 +202,8 @@ func (d *decision) starves() bool {
 	return false
 }
 
-// grow places what groups may grow to beyond their minimum, member by member; starved: somebody's minimum waits, and
-// nothing grows.
+// grow places what groups may grow to beyond their minimum, member by member. starved: some workload waits for its
+// minimum, so nothing grows.
 func (d *decision) grow(starved bool) {
 	for _, g := range d.groups {
 		if len(g.Expansion) == 0 && d.missingStandbys(g) == 0 || g.Refused != nil {
@@ -260,7 +259,7 @@ func (d *decision) grow(starved bool) {
 	}
 }
 
-// GangMembersMax is how many members of a group one log entry can place together (D9).
+// GangMembersMax returns how many members of a group one log entry can place together (D9).
 func GangMembersMax(tg *structs.Group) int {
 	grants := int64(0)
 	ports := 0

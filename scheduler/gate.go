@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gated reports whether something other than the nodes keeps the workload from being placed. Then every want of it is
+// gated reports whether something other than the nodes keeps the workload from being placed. Then all its wants are
 // missed for that reason; stops and updates still happen.
 func (d *decision) gated() bool {
 	why := d.load.Gate
@@ -18,7 +18,7 @@ func (d *decision) gated() bool {
 	if why == nil {
 		ahead, passed := d.reservations.Passed(d.load)
 		switch {
-		case d.restarting(): // it takes no more than it had
+		case d.restarting(): // it uses no more than it had
 		case passed:
 			why = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionQueueOrder, Subject: ahead.ID, Holder: contend.QueueHolder(d.load.QueueName())}}
 		case d.wantsAny():
@@ -56,13 +56,13 @@ func (d *decision) wantsAny() bool {
 	return false
 }
 
-// refusal is the report of a group that was not looked for on any node.
+// refusal returns the report of a group that was not searched for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
 	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Missed, Refusals: []structs.Refusal{*g.Refused}}
 }
 
-// overLimit says which limit one more allocation of a group would exceed, or nil. With a previous one it is asked whether
-// it may wait for the place of that one.
+// overLimit returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation may wait
+// for the place of prev.
 func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *structs.Refusal {
 	if d.limits == nil || d.load.Job == nil || g == nil {
 		return nil
@@ -70,8 +70,8 @@ func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *struct
 	return d.limits.OverGroup(d.load, d.charges.Count(d.load, &d.placed), g, prev)
 }
 
-// withinLimits reports whether a place for a want may be looked for: anywhere, or at least in the place of what it
-// replaces. It notes with the group what limit is in the way.
+// withinLimits reports whether to look for a place for a want: anywhere, or at least in the place of what it replaces.
+// It records in the group which limit prevents it.
 func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
 	w.MustWait = false
 	why := d.overLimit(tg, nil)
@@ -87,8 +87,8 @@ func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
 	return w.MayWait && d.overLimit(tg, w.Prev) == nil
 }
 
-// respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It notes with the
-// group what is in the way.
+// respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It records in
+// the group what prevents it.
 func (d *decision) respectsSetAside(tg *structs.Group) bool {
 	if d.setAside == nil || d.load.Job == nil {
 		return true
@@ -105,7 +105,7 @@ func (d *decision) respectsSetAside(tg *structs.Group) bool {
 	return false
 }
 
-// settle counts what the decision has placed for those after it in the pass.
+// settle counts what the decision has placed, for later decisions of the pass.
 func (d *decision) settle() {
 	d.limits.Settle(d.load, &d.charges, &d.placed)
 	d.setAside.Settle(d.load, &d.amount, &d.placed)

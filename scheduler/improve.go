@@ -7,9 +7,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// improve looks, for what the greedy plan of a decision found no place for, whether something of the same decision can
-// give up its place and go elsewhere (an ejection chain of length two). Only policies with Capabilities.Moves ask for it. It stops
-// after that many moves tried; what is then missing stays missing.
+// improve tries to make room for wants without a place: another placement of the same decision gives up its place and
+// goes elsewhere (an ejection chain of length two). Only policies with Capabilities.Moves use it. It stops after that
+// many moves; what is still missing then stays missing.
 func (d *decision) improve() {
 	moves := d.policy.Capabilities().Moves
 	if moves == 0 || len(d.misses) == 0 {
@@ -37,7 +37,7 @@ func (d *decision) improve() {
 	}
 }
 
-// movable reports whether the places of a group depend on nothing but amounts and feasibility.
+// movable reports whether the places of a group depend only on amounts and feasibility.
 func movable(g *groupWork) bool {
 	return g.search != nil && !g.Gang && g.Ask != nil && len(g.Ask.Spreads) == 0 && len(g.Ask.Distinct) == 0 && !g.Ask.DistinctHostsGroup && !g.Ask.DistinctHostsJob
 }
@@ -45,7 +45,7 @@ func movable(g *groupWork) bool {
 // plain reports whether a want is a new allocation that replaces nothing.
 func plain(w *reconcile.Want) bool { return w.Pinned.IsZero() && w.Prev == nil && w.Stop == nil }
 
-// eject gives the place of one placement to a want, if the placement finds another.
+// eject gives the place of placement k to a want, if that placement finds another place.
 func (d *decision) eject(g *groupWork, w *reconcile.Want, k int) bool {
 	pl := &d.placed[k]
 	if !movable(pl.g) || !plain(pl.want) || len(pl.Evict) > 0 {

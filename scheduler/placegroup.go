@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// groupWork is the work on one group: what a reconciliation wants done about it, and what came of that.
+// groupWork is the work on one group: the plan of the reconciliation and what has become of it.
 type groupWork struct {
 	*reconcile.GroupPlan
 	search     *search.Search
@@ -16,11 +16,11 @@ type groupWork struct {
 
 	over                                 *structs.Refusal // the limit that kept some of it from being placed, or nil
 	note                                 *structs.Refusal // why no work was preempted for it, if that was tried; or nil
-	deferredExpansion, unplacedExpansion int64            // of grow: not looked for because others wait; not found
-	standbysPlaced, standbysMissing      int64            // of refillStandby: found; not found
+	deferredExpansion, unplacedExpansion int64            // of grow: not tried because others wait; no place found
+	standbysPlaced, standbysMissing      int64            // of refillStandby: placed; no place found
 }
 
-// reconcile finds out what has to change.
+// reconcile determines what has to change.
 func (d *decision) reconcile() {
 	load := d.load
 	d.work = reconcile.Run(reconcile.Input{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
@@ -35,7 +35,7 @@ func (d *decision) reconcile() {
 	}
 }
 
-// closeSearches leaves the memory of the searches to others.
+// closeSearches releases the memory of the searches for reuse.
 func (d *decision) closeSearches() {
 	for _, g := range d.groups {
 		if g.search != nil {

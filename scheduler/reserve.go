@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// reserve reserves capacity in time for what the decision could not place, by the backfilling rule of its queue.
+// reserve reserves capacity in time for what the decision could not place, by the backfill rule of its queue.
 func (d *decision) reserve() {
 	if len(d.misses) == 0 || d.load.Job == nil || d.report.Refused != "" || d.heldBack() {
 		return
@@ -19,7 +19,8 @@ func (d *decision) reserve() {
 	d.reserved, d.report.Start = d.reservations.Grant(d)
 }
 
-// heldBack reports whether a limit or a power budget keeps the decision from placing more: reserved capacity would not help.
+// heldBack reports whether a limit or a power budget keeps the decision from placing more: a reservation would not
+// help.
 func (d *decision) heldBack() bool {
 	for _, g := range d.groups {
 		if (g.over != nil || g.search != nil && g.search.NoPower) && d.misses[g.Name] > 0 {
@@ -29,15 +30,15 @@ func (d *decision) heldBack() bool {
 	return false
 }
 
-// bind makes a search keep free what is reserved in the pass.
+// bind makes a search respect the reservations of the pass.
 func (d *decision) bind(s *search.Search) {
 	s.Reserved, s.Until, s.Work = &d.reservations.Reservations, d.load.EndOf(s.Ask.Tg, d.in.Now), d.load.WorkOf(s.Ask.Tg, d.in.Now)
 }
 
-// Workload is what the decision is about. This and the methods below make it a contend.Unplaced.
+// Workload returns the decision's workload. This and the methods below implement contend.Unplaced.
 func (d *decision) Workload() *contend.Workload { return d.load }
 
-// Missing lists the groups that the decision misses something of.
+// Missing lists the groups of which the decision could not place everything.
 func (d *decision) Missing() (out []contend.Missing) {
 	for _, g := range d.groups {
 		if n := d.misses[g.Name]; n > 0 {
@@ -47,7 +48,7 @@ func (d *decision) Missing() (out []contend.Missing) {
 	return out
 }
 
-// Key is that of the only group of which something is missing, if it misses everything.
+// Key returns the key of the only group with missing placements, if nothing of it was placed; else "".
 func (d *decision) Key() string {
 	key := ""
 	for _, g := range d.groups {
@@ -61,7 +62,7 @@ func (d *decision) Key() string {
 	return key
 }
 
-// PlaceOn places what the decision misses on a picture of the future, or nothing.
+// PlaceOn places what the decision could not place on a what-if about the future: everything, or nothing.
 func (d *decision) PlaceOn(w *search.Pass) []contend.Place {
 	if len(d.placed) == 0 {
 		return d.decideOn(w)
@@ -80,7 +81,7 @@ func (d *decision) PlaceOn(w *search.Pass) []contend.Place {
 	return out
 }
 
-// decideOn takes the whole decision again on a picture of the future, with gangs, topology and all that belongs to it.
+// decideOn repeats the whole decision on a what-if about the future, with gangs, topology and everything else.
 func (d *decision) decideOn(w *search.Pass) []contend.Place {
 	later := env{in: d.in, w: w, noFit: &search.NoFit{}, reservations: d.reservations.Future(w)}
 	then := newDecision(later, d.load, d.policy, d.cursor)
@@ -100,11 +101,11 @@ func (d *decision) decideOn(w *search.Pass) []contend.Place {
 	return out
 }
 
-// placeRest places what is missing of a group on a picture of the future, where the decision has placed some already and
-// other groups have places (before). It adds its places to those. It is nil when that fails.
+// placeRest places what is missing of a group on a what-if about the future, when the decision has placed a part of it
+// and other groups have places (before). It adds its places to before. It returns nil if that fails.
 func (d *decision) placeRest(g *groupWork, w *search.Pass, before []contend.Place) []contend.Place {
 	if g.Tg == nil || g.Tg.Topology != nil {
-		return nil // where the rest may go depends on where the group is already
+		return nil // where the rest may go depends on where the group runs already
 	}
 	if g.search == nil || g.Ask == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// member is a roster row with what it is sorted by.
+// member is a roster row with its sort key.
 type member struct {
 	row   structs.RosterMember
 	first int // position of its first device on the node
@@ -41,7 +41,8 @@ func (d *decision) rosters() []*structs.Roster {
 				}
 			}
 		}
-		// Who runs already but is on no roster belongs to the gang, too: the group may have become one since.
+		// Allocations that run already but are on no roster also belong to the gang: the group may have become a gang
+		// since.
 		for _, a := range g.Staying {
 			n := d.w.View.Node(a.NodeID)
 			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
@@ -86,7 +87,7 @@ func (d *decision) rosters() []*structs.Roster {
 	return out
 }
 
-// firstDevice is the lowest position among granted devices on their node.
+// firstDevice returns the lowest position among granted devices on their node.
 func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int {
 	n := d.w.View.Node(node)
 	first := -1
@@ -101,7 +102,7 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 	return first
 }
 
-// byTopology orders members so that ranks next to each other lie close: by leaf, rack and node, then by their devices.
+// byTopology orders members so that consecutive ranks are close: by leaf, rack and node, then by their devices.
 func byTopology(v *model.View, across string, members []member) {
 	keys := []string{"leaf", "rack"}
 	if across != "" && across != model.LevelNode && across != model.LevelDatacenter && !slices.Contains(keys, across) {

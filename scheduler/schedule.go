@@ -11,14 +11,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits of one plan entry (D9): an entry that would be larger is split between parts, a part that would be is refused.
+// Limits of one plan entry (D9): an entry that would be larger is split between parts; a part that would be larger is
+// refused.
 const (
 	entryBytesMax = 768 << 10 // estimate of the encoding; the log's own limit is 1 MiB
 	entryStopsMax = 4000
 
-	// The estimates: of a placement and of its row in a roster, of a granted device and of a port.
+	// Estimated sizes of a placement, of its row in a roster, of a granted device and of a port.
 	placeBytes  = 140
-	evictBytes  = 220 // with why
+	evictBytes  = 220 // with the reason
 	rosterBytes = 140
 	grantBytes  = 60
 	portBytes   = 60
@@ -28,7 +29,7 @@ const (
 func Schedule(in Input, p search.Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
 	rep := Report{}
-	// 1. One what-if picture for the pass: the view, and what is in flight already.
+	// 1. One what-if for the pass: the view and what is in flight already.
 	w := search.NewPass(in.View, in.Flight)
 	w.Mix, w.Seed, w.Past = in.Mix, in.Seed, in.History
 	defer w.Release()
@@ -39,7 +40,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	if line == nil {
 		line = contend.InOrder(len(in.Pending))
 	}
-	// What is in short supply, and who yields it.
+	// What contention depends on.
 	with := contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
 		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, Tell: in.Tell}
 	shared := env{in: &in, w: w, noFit: &search.NoFit{}, reservations: contend.NewReservations(&with),
@@ -74,7 +75,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			plan.Deferred = append(plan.Deferred, load.Key)
 			continue
 		}
-		// What was answered before and asks for more than is free on any node is refused without a decision.
+		// A workload that was refused before and asks for more than any node has free is refused without a decision.
 		if contests.Front(i) == nil && quick.Refuses(load) {
 			contend.NoteBlocked(line, i)
 			starved = true
@@ -92,13 +93,13 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		d.reconcile()
 		// 4. What no node can change: on hold, too early, a dependency, the limits of its queue.
 		if !d.gated() {
-			// 5. Places for what is wanted, group by group; with all_at_once, all or none.
+			// 5. Places for the wants, group by group; with all_at_once, all or none.
 			d.place()
 			d.takeover(contests.Front(i))
-			// 6. For what found none: places that others give up, by the preemption rule of the queue.
+			// 6. For wants without a place: places that others give up, by the preemption rule of the queue.
 			d.preempt()
 			d.report.Passed = len(d.placed) > 0 && kept.Any()
-			// 7. For what still waits: capacity reserved in time, which those behind it may not take away.
+			// 7. For wants that still wait: capacity reserved in time, which later workloads must not take.
 			if !contests.Served(i) {
 				d.reserve()
 			}
@@ -116,7 +117,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		finish(d)
 		if d.report.Failed {
 			contend.NoteBlocked(line, i)
-			if !full && kept.Full(load) { // the last reservation of its queue: others without room need not be looked at
+			if !full && kept.Full(load) { // the last reservation of its queue: other workloads without room need no decision
 				prune()
 			}
 		}
@@ -136,7 +137,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	return plan, rep
 }
 
-// place finds spots for every want.
+// place looks for a place for every want.
 func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.groups {
@@ -159,7 +160,7 @@ func (d *decision) place() {
 	if d.load.Job == nil || !d.load.Job.AllAtOnce || len(d.misses) == 0 {
 		return
 	}
-	// All or nothing: take everything back, but stop what must stop.
+	// All or nothing: roll everything back, but keep the stops that must happen.
 	d.w.Rollback(mark)
 	for _, pl := range d.placed {
 		d.misses[pl.g.Name]++
@@ -169,7 +170,7 @@ func (d *decision) place() {
 	d.placed, d.cursor = nil, cursor
 }
 
-// firstRow is the row from which ties are taken.
+// firstRow returns the row from which ties are taken.
 func (d *decision) firstRow() int {
 	if !d.policy.Rotates() {
 		return 0
@@ -220,7 +221,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		d.misses[g.Name]++
 		d.keepStop(g, w)
 		if !pinned && g.over == nil && s.ExhaustedAll() && !d.mayYield(g.Wants[i+1:]) {
-			// Nothing is left for the others either.
+			// The other wants would find no place either.
 			for k := i + 1; k < len(g.Wants); k++ {
 				d.misses[g.Name]++
 				d.keepStop(g, &g.Wants[k])
@@ -238,18 +239,18 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	if limit := d.load.Job.RunLimit(g.Tg); limit > 0 && d.misses[g.Name] < int64(len(g.Wants)) {
-		// Nothing tells when the new ones will have started; look again when the first can have run for too long.
+		// No event says when the new allocations will have started; look again when the first may have run for too long.
 		d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now.Add(limit), Trigger: structs.TriggerMaxRun, Desc: "an allocation may reach its wall-clock limit", Group: g.Name})
 	}
 }
 
-// mayYield reports whether some want could still be placed by waiting for the one it replaces.
+// mayYield reports whether some want could still be placed by waiting for the allocation it replaces.
 func (d *decision) mayYield(ws []reconcile.Want) bool {
 	return slices.ContainsFunc(ws, func(w reconcile.Want) bool { return w.MayWait || !w.Pinned.IsZero() })
 }
 
-// find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
-// allocation it replaces, to be taken over when that one has ended (D19).
+// find looks for a place for one want: on its node if it is pinned, else the best one, else the place of the allocation
+// that it replaces, once that one has ended (D19).
 func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, bool) {
 	if !d.withinLimits(s.Ask.Tg, w) || !d.respectsSetAside(s.Ask.Tg) {
 		return search.Placement{}, false
@@ -259,10 +260,10 @@ func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID)
 		old = d.w.View.Row(w.Prev.NodeID)
 	}
 	if old >= 0 && w.Stays {
-		s.Count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
+		s.Count(old, true, -1) // for distinctness and spread it makes room, though not on its node yet
 	}
 	if w.MustWait {
-		// Only the place of the one it replaces leaves its queue within its limit.
+		// Only the place of the allocation that it replaces keeps its queue within its limit.
 	} else if !w.Pinned.IsZero() {
 		row := d.w.View.Row(w.Pinned)
 		if sp, ok := s.PlacePinned(row, id); ok {
@@ -300,7 +301,7 @@ func (d *decision) assemble() {
 	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}
 	d.goOn()
 	evals := d.laterEvals()
-	// Stops that stand alone, then updates in place, then one part per placement with what it replaces.
+	// Stops alone, then updates in place, then one part per placement with what it replaces.
 	var stops []structs.PlanStop
 	var updates []structs.PlanUpdate
 	for _, g := range d.groups {
@@ -342,12 +343,12 @@ func (d *decision) assemble() {
 		}
 	}
 	if len(b.done) == 1 && len(b.done[0].Parts) == 0 && len(b.done[0].Evals) == 0 && b.done[0].Workload == nil && b.done[0].Reservation == nil {
-		return // woken in vain: nothing to write
+		return // unblocked in vain: nothing to write
 	}
 	d.entries = b.done
 }
 
-// addParts adds one part for each placement with what it replaces; the minimum of a gang is one part together.
+// addParts adds one part for each placement with what it replaces; the minimum of a gang is one part.
 func (d *decision) addParts(b *builder) {
 	for i := 0; i < len(d.placed); {
 		g, n := d.placed[i].g, 1
@@ -366,8 +367,8 @@ func (d *decision) addParts(b *builder) {
 	}
 }
 
-// single reports whether the placements of a gang stand alone: it continues while some of it moves. Members that are
-// missing for its minimum never do.
+// single reports whether each placement of a gang is a separate part: the gang continues while some members move.
+// Members that are missing for its minimum are always placed together.
 func (g *groupWork) single() bool {
 	missing := slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return !w.Stays })
 	return !missing && g.Tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.Staying, func(a *structs.Allocation) bool {
@@ -485,7 +486,7 @@ func (d *decision) groupReports() {
 		d.misses[g.Name] += g.deferredExpansion + g.unplacedExpansion + g.standbysMissing
 		miss := d.misses[g.Name]
 		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Missed+g.standbysPlaced+g.standbysMissing, miss)
-		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.standbysMissing == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.standbysMissing == 0 && miss > 0 { // its own minimum waits: there is no growth
 			wanted = max(int64(len(g.Wants)), miss)
 		}
 		r := g.search.Report(wanted, wanted-miss)
@@ -504,7 +505,8 @@ func (d *decision) groupReports() {
 			r.Code = structs.ReasonGang
 		}
 		if miss > 0 && d.reserved != nil {
-			// A workload with a reservation is decided in every pass, or others could not be told when it begins.
+			// A workload with a reservation is decided in every pass, so that later workloads know when the reservation
+			// begins.
 			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Obstacle: structs.Obstacle{Dimension: structs.DimensionOwnReservation, Subject: clock(d.reserved.Start)}, CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// placeMember finds the spot of one want of a gang, and what has to stop for it.
+// placeMember finds a place for one want of a gang, and what has to stop for it.
 func (d *decision) placeMember(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
 	if g.Restart && !w.Standby {
 		if w.Over != nil {
@@ -27,7 +27,7 @@ func (d *decision) placeMember(g *groupWork, s *search.Search, w *reconcile.Want
 		}
 		return d.takeStandby(g, s, w, id) // a member that has to leave its node
 	}
-	x := *w // not where a member is: it would be lost with it
+	x := *w // not on a node with a member: it would be lost with it
 	x.Avoid = slices.Clone(w.Avoid)
 	for _, a := range g.Staying {
 		x.Avoid = append(x.Avoid, a.NodeID)
@@ -79,7 +79,7 @@ func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocatio
 	return sp, []structs.PlanStop{reconcile.StopOf(a, desc)}, ok
 }
 
-// tryRestart restarts a gang where it was and where its standbys are. A required topology holds there as it did.
+// tryRestart restarts a gang where it was and where its standbys are. A required topology is still met there.
 func (d *decision) tryRestart(g *groupWork, first int) bool {
 	t := g.Tg.Topology
 	if t == nil || t.Across == "" || t.Mode != structs.TopologyRequired {
@@ -108,7 +108,7 @@ func (d *decision) missingStandbys(g *groupWork) int {
 	return n
 }
 
-// refillStandby looks for the standbys that a gang is short of, one at a time.
+// refillStandby looks for the missing standbys of a gang, one at a time.
 func (d *decision) refillStandby(g *groupWork, s *search.Search) {
 	n := d.missingStandbys(g)
 	for i := range n {

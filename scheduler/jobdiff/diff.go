@@ -1,6 +1,6 @@
-// Package jobdiff compares two versions of a job and tells the differences in the shape that Nomad's clients print:
-// fields, objects, groups and tasks, each added, deleted, edited or unchanged. Names are those of Nomad's job model. The
-// comparison walks the structs by reflection, so that a new field shows up without being listed here.
+// Package jobdiff compares two versions of a job and returns the differences in the shape that Nomad's clients print:
+// fields, objects, groups and tasks, each added, deleted, edited or unchanged. Names are those of Nomad's job model.
+// The comparison walks the structs by reflection, so that a new field is compared without being listed here.
 package jobdiff
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What happened to an item.
+// Values of a Type field.
 const (
 	None    = "None"
 	Added   = "Added"
@@ -69,8 +69,8 @@ type Field struct {
 	Annotations []string
 }
 
-// Diff compares two versions; either may be nil, not both. With contextual, unchanged fields of what changed are told
-// too.
+// Diff compares two versions; either may be nil, not both. With contextual, the result includes unchanged fields of
+// changed blocks.
 func Diff(before, after *structs.Job, contextual bool) (*Job, error) {
 	if before == nil && after == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "there is no job to compare")
@@ -123,7 +123,7 @@ var jobSkip = map[string]bool{"ID": true, "Groups": true, "Payload": true, "Cons
 var groupSkip = map[string]bool{"Name": true, "Tasks": true}
 var taskSkip = map[string]bool{"Name": true}
 
-// objectSkip are fields of blocks that follow from others.
+// objectSkip are fields of blocks that are derived from others.
 var objectSkip = map[string]bool{"Checked": true}
 
 // names are Nomad's names where they differ from ours: by "Type.Field", else by "Field".
@@ -166,7 +166,7 @@ func valueOf[T any](p *T) reflect.Value {
 	return reflect.ValueOf(p).Elem()
 }
 
-// pair calls f for every key of either list, in the order of keys.
+// pair calls f for every key of either list, in key order.
 func pair[T any](old, new []*T, key func(*T) string, f func(key string, a, b *T)) {
 	m := make(map[string][2]*T)
 	for _, x := range old {
@@ -255,7 +255,7 @@ var (
 	timeType = reflect.TypeFor[structs.LogTime]()
 )
 
-// listShown is how many values of an array's parameter are told; of more only the number and a sum.
+// listShown is how many values of an array's parameter are shown; of longer lists only the number and a sum.
 const listShown = 16
 
 // flat writes a value that is shown as one or more fields; it reports false for one that is shown as objects.
@@ -397,7 +397,7 @@ func (w walker) object(name string, a, b reflect.Value) *Object {
 	return o
 }
 
-// foreign is a block that belongs to somebody else, inside one of ours.
+// foreign is a block of another system's schema, inside one of ours.
 type foreign struct{ old, new map[string]string }
 
 func rawOf(a, b reflect.Value) *foreign {
@@ -517,7 +517,8 @@ func (w walker) texts(name string, a, b reflect.Value) *Object {
 	return o
 }
 
-// list compares lists of structs. Elements with a name are compared one with the other; others are the same or not.
+// list compares lists of structs. Elements with a name are compared with the element of the same name; others are equal
+// or not.
 func (w walker) list(name string, a, b reflect.Value) []*Object {
 	type entry struct{ old, new reflect.Value }
 	m := make(map[string]*entry)
@@ -568,7 +569,7 @@ func named(v reflect.Value) bool {
 	return ok
 }
 
-// identity is what tells an element of a list from the others, if it has such a thing.
+// identity returns what distinguishes an element from the others of its list, if it has a name.
 func identity(v reflect.Value) (string, bool) {
 	for _, f := range []string{"Name", "Label"} {
 		if x := v.FieldByName(f); x.IsValid() && x.Kind() == reflect.String {
@@ -585,7 +586,7 @@ func keyOf(v reflect.Value) string {
 	if v.Type().Name() == "Network" {
 		return "" // a group has at most one
 	}
-	b, err := json.Marshal(v.Interface()) // what pointers point to, not where
+	b, err := json.Marshal(v.Interface()) // the values behind pointers, not their addresses
 	if err != nil {
 		return fmt.Sprintf("%#v", v.Interface())
 	}
@@ -598,8 +599,8 @@ var (
 	inPlaceObjects = []string{"Constraint", "RestartPolicy", "Service", "Scaling", "Action"}
 )
 
-// Annotate writes into a difference what the change does: how many allocations of a group are created, updated or
-// stopped, and which lines force it.
+// Annotate adds to a difference what the change does: how many allocations of a group are created, updated or stopped,
+// and which lines force it.
 func Annotate(d *Job, updates []reconcile.DesiredUpdates) {
 	for _, g := range d.TaskGroups {
 		for i := range updates {

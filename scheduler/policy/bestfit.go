@@ -5,9 +5,9 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// bestFit prefers the node with the least CPU and GPUs left, each weighed by half and measured against the largest node of
-// the published comparison (128 CPUs, 8 GPUs), cut to a whole percent (Weng et al., ATC'23, "BestFit"). Shares go to the
-// tightest GPU. MHz count for thousandths of CPUs.
+// bestFit prefers the node with the least CPU and GPUs left. Each counts for one half, measured against the largest
+// node of the published comparison (128 CPUs, 8 GPUs); the score is cut to a whole percent (Weng et al., ATC'23,
+// "BestFit"). Shares go to the tightest GPU. MHz count as thousandths of CPUs.
 type bestFit struct{ published }
 
 func (bestFit) Name() string { return "bestfit" }
@@ -18,21 +18,21 @@ func (bestFit) Fit(u *search.Use) int64 {
 	return cut((256_000-cpu-16*gpu)*100, 256_000)
 }
 
-// The node that the published policies measure by.
+// The reference node of the published policies.
 const (
 	largestCPU = 128_000
 	largestGPU = 8_000
 )
 
-// published is what the policies of the published comparison have in common: nothing but the fit counts, and ties go to
-// the first node.
+// published is what the policies of the published comparison have in common: only the fit counts, and ties go to the
+// first node.
 type published struct{}
 
 func (published) Weights() search.Weights           { return search.Weights{Fit: 30} }
 func (published) Rotates() bool                     { return false }
 func (published) Capabilities() search.Capabilities { return search.Capabilities{SeesGPUs: true} }
 
-// cut is a percentage num/den, cut to a whole number from 0 to 100, in millionths.
+// cut returns the percentage num/den, cut to a whole number from 0 to 100, in millionths.
 func cut(num, den int64) int64 {
 	return min(max(num/den, 0), 100) * (model.Micro / 100)
 }

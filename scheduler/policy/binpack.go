@@ -19,7 +19,7 @@ func (binpack) Fit(u *search.Use) int64 {
 	return clampMicro((10*n*model.Micro - sum) / (9 * n))
 }
 
-// emptiness is the sum of 10^f over the resources that count, f being the free share, and how many count.
+// emptiness returns the sum of 10^f over the resources that count, f being the free share, and the number of them.
 func emptiness(u *search.Use) (sum, n int64) {
 	sum = model.Pow10(u.Total.CPU-u.Used.CPU, u.Total.CPU) + model.Pow10(u.Total.MemoryMiB-u.Used.MemoryMiB, u.Total.MemoryMiB)
 	if u.Devices == 0 {
@@ -30,5 +30,5 @@ func emptiness(u *search.Use) (sum, n int64) {
 
 func clampMicro(x int64) int64 { return min(max(x, 0), model.Micro) }
 
-// Capabilities: it asks for nothing.
+// Capabilities returns none.
 func (binpack) Capabilities() search.Capabilities { return search.Capabilities{} }

@@ -32,10 +32,10 @@ var Builtin = map[string]search.Policy{
 	"random":     random{},
 }
 
-// Default is the policy of a cluster that names none.
+// Default is the policy of a cluster without a configured one.
 const Default = "strand"
 
-// ByName finds a policy; "" is the default one.
+// ByName returns a policy; "" is the default one.
 func ByName(name string) (search.Policy, error) {
 	if name == "" || name == "default" {
 		name = Default
@@ -56,8 +56,8 @@ func Names() []string {
 	return names
 }
 
-// For picks the policy of a domain: the pool's own, else the cluster's, else the default; a job that names one goes by its
-// own. A name that is unknown (left by a newer version) counts as none.
+// For returns the policy of a domain: the pool's own, else the cluster's, else the default. A job that names a policy
+// gets that one. An unknown name (left by a newer version) is ignored.
 func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy {
 	if pool != nil && pool.Algorithm != "" {
 		if p, ok := Builtin[pool.Algorithm]; ok {
@@ -70,10 +70,10 @@ func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy 
 	return perJob{Builtin[Default]}
 }
 
-// perJob lets jobs choose.
+// perJob lets jobs choose their policy.
 type perJob struct{ search.Policy }
 
-// Capabilities are those of the policy of whoever chooses none.
+// Capabilities returns those of the domain's policy, with the choice per job.
 func (p perJob) Capabilities() search.Capabilities {
 	c := p.Policy.Capabilities()
 	c.ForJob = p.forJob

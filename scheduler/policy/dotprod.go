@@ -2,7 +2,7 @@ package policy
 
 import "github.com/muster-sched/muster/scheduler/search"
 
-// dotProd prefers the node whose free CPU and GPUs are least like what is asked for, by the scalar product of both (Weng et
+// dotProd prefers the node whose free CPU and GPUs are least like the request, by the scalar product of both (Weng et
 // al., ATC'23, "DotProd", after Tetris), cut to a whole percent. Shares go to the tightest GPU.
 type dotProd struct{ published }
 

@@ -6,15 +6,16 @@ import (
 )
 
 // fgd places where the fragmentation of GPUs grows least (fragmentation gradient descent, Weng et al., ATC'23). A GPU's
-// free share is fragmented to the extent that what is usually asked for could not use it:
+// free share is fragmented as far as the usual requests could not use it:
 //
 //	F(m) = all that is free           if shape m needs no GPU, another model, more CPU than is free, or more GPUs with room
 //	     = what is too little for m   otherwise
 //	F    = sum over the mix of p(m) F(m)
 //
-// The score is 100 / (1 + exp(-(F before - F after) / 1000)), F in thousandths of a GPU, cut to a whole number. The cut is
-// part of the result: without it hair-thin gains beat consolidation, and requests for whole nodes starve. Ties go to the
-// first node and the first GPU. Wishes of the job still come first; how many of its group a node has does not count.
+// The score is 100 / (1 + exp(-(F before - F after) / 1000)), F in thousandths of a GPU, cut to a whole number. The cut
+// is part of the result: without it tiny gains outweigh consolidation, and requests for whole nodes starve. Ties go to
+// the first node and the first GPU. Preferences of the job still come first; how many of its group a node has does not
+// count.
 type fgd struct{}
 
 func (fgd) Name() string  { return "fgd" }
@@ -26,7 +27,7 @@ func (fgd) Weights() search.Weights {
 	return w
 }
 
-// Fit is not asked about nodes with GPUs; one without changes nothing and gets the middle.
+// Fit is only called for nodes without GPUs. A placement there changes no fragmentation and gets the middle score.
 func (fgd) Fit(*search.Use) int64 { return model.Micro / 2 }
 
 func (fgd) Rater(mix *model.Mix) search.GPURater { return &fragments{mix} }
@@ -43,12 +44,13 @@ func (f *fragments) Score(before, after int64) int64 {
 
 func (f *fragments) Value(g *model.GPUState) int64 { return model.Fragments(g, f.mix) }
 
-// percent is 100 / (1 + exp(-x/1000)) for x = num/den, cut to a whole number: how many of the thresholds x reaches.
+// percent returns 100 / (1 + exp(-x/1000)) for x = num/den, cut to a whole number: how many of the thresholds x
+// reaches.
 func percent(num, den int64) int64 {
 	for den > 1<<30 { // the products below must not overflow
 		num, den = num/2, den/2
 	}
-	lo, hi := int64(0), int64(99) // the answer lies in [lo, hi]
+	lo, hi := int64(0), int64(99) // the result is in [lo, hi]
 	for lo < hi {
 		k := (lo + hi + 1) / 2
 		// x >= 1000 ln(k/(100-k)), in billionths of the logarithm: num/den >= logit/1e6.
@@ -61,7 +63,8 @@ func percent(num, den int64) int64 {
 	return lo
 }
 
-// reaches reports whether num/den >= limit/1e6. Whole and rest are compared apart, so that nothing overflows.
+// reaches reports whether num/den >= limit/1e6. It compares the whole part and the rest separately, so that nothing
+// overflows.
 func reaches(num, den, limit int64) bool {
 	whole, rest := num/den, num%den // rest has the sign of num
 	if rest < 0 {
@@ -77,7 +80,7 @@ func reaches(num, den, limit int64) bool {
 	return rest*1_000_000 >= limitRest*den
 }
 
-// logit is ln(k/(100-k)) in billionths, for k from 1 to 99.
+// logit returns ln(k/(100-k)) in billionths, for k from 1 to 99.
 func logit(k int64) int64 {
 	if k < 50 {
 		return -logits[50-k]
@@ -94,5 +97,5 @@ var logits = [50]int64{
 	2197224577, 2313634929, 2442347035, 2586689344, 2751535313, 2944438979, 3178053830, 3476098690, 3891820298, 4595119850,
 }
 
-// Capabilities: it asks for nothing.
+// Capabilities returns none.
 func (fgd) Capabilities() search.Capabilities { return search.Capabilities{} }

@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// firstFit takes the first node, in the order of ids, on which the group fits. Wishes of the job (affinity, spread)
-// still come first; how many allocations of the group a node has already does not count.
+// firstFit takes the first node, in ID order, on which the group fits. Preferences of the job (affinity, spread) still
+// come first; how many allocations of the group a node has already does not count.
 type firstFit struct{}
 
 func (firstFit) Name() string          { return "first-fit" }
@@ -19,5 +19,5 @@ func (firstFit) Weights() search.Weights {
 	return w
 }
 
-// Capabilities: it asks for nothing.
+// Capabilities returns none.
 func (firstFit) Capabilities() search.Capabilities { return search.Capabilities{} }

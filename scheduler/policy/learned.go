@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// learned prefers nodes on which work went well: mostly succeeded, and ran faster than expected. What is known of a node is
-// a moving average (scheduler.Past) and part of the input; a node without a past counts as one where all goes as
+// learned prefers nodes on which work went well: mostly succeeded, and ran faster than expected. The history of a node
+// is a moving average (search.Past) and part of the input. A node without history counts as one where all goes as
 // expected, so that it is tried. Among equals the fuller node wins, as with binpack.
 type learned struct{ binpack }
 

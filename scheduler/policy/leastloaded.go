@@ -5,10 +5,10 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none), and
-// counts a node's failures as load: one where all work fails lately is taken for one with an allocation more for each GPU.
-// What is known of a node is a moving average (scheduler.Past), and nothing of most. An allocation that failed on a node
-// goes back there only if no other is free: that is the penalty of the term load.
+// leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none).
+// It counts a node's failures as load: a node on which all recent work failed counts as having one allocation more for
+// each GPU. The history of a node is a moving average (search.Past); most nodes have none. An allocation that failed on
+// a node only returns there if no other node is free: that is the penalty of the load term.
 type leastLoaded struct{}
 
 func (leastLoaded) Name() string            { return "least-loaded" }
@@ -18,7 +18,7 @@ func (leastLoaded) Capabilities() search.Capabilities {
 	return search.Capabilities{CountsAllocs: true, UsesHistory: true}
 }
 
-// Fit is 1 for an idle node and 1/(1+x+f) with x allocations a GPU and f of the work on it failing.
+// Fit returns 1 for an idle node and 1/(1+x+f) with x allocations a GPU, of which the share f fails.
 func (leastLoaded) Fit(u *search.Use) int64 {
 	gpus, fails := max(u.GPUs, 1), int64(0)
 	if u.Past.Ends > 0 {

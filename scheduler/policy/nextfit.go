@@ -1,7 +1,7 @@
 package policy
 
-// nextFit stays on the node it used last while things fit there, then goes on to the next one in the order of ids, and
-// from the last to the first.
+// nextFit stays on the node it used last while things fit there, then continues with the next one in ID order, and
+// after the last one with the first.
 type nextFit struct{ firstFit }
 
 func (nextFit) Name() string  { return "next-fit" }

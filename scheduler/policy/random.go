@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// random takes any node on which the group fits, and for a share any GPU, each as likely as the others. Lots are drawn
-// from the seed of the decision and the job, so that the same input gives the same plan.
+// random takes any node on which the group fits, and for a share any GPU, with equal probability. Lots are drawn from
+// the seed of the decision and the job, so that the same input gives the same plan.
 type random struct{ published }
 
 func (random) Name() string { return "random" }

@@ -2,8 +2,8 @@ package policy
 
 import "github.com/muster-sched/muster/scheduler/search"
 
-// roundRobin takes nodes in turn, in the order of their ids, starting after the one used last, whatever their fit. A
-// node that has fewer allocations of the same group comes before one with more.
+// roundRobin takes nodes in turn, in ID order, starting after the last one used, regardless of their fit. A node that
+// has fewer allocations of the same group comes before one with more.
 type roundRobin struct{ firstFit }
 
 func (roundRobin) Name() string                      { return "round-robin" }

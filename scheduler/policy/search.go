@@ -2,14 +2,14 @@ package policy
 
 import "github.com/muster-sched/muster/scheduler/search"
 
-// improving places like the default policy, and when something of a job finds no place, it tries to move what the same
-// decision has placed already: the new one takes a place, what was there goes elsewhere. It tries a bounded number of
-// moves, in a fixed order, so that the same input gives the same plan.
+// improving places like the default policy. When something of a job finds no place, it tries to move what the same
+// decision has placed already: the new placement takes that place, and the old one goes elsewhere. It tries a bounded
+// number of moves, in a fixed order, so that the same input gives the same plan.
 type improving struct{ strand }
 
 func (improving) Name() string { return "search" }
 
-// Capabilities are those of the default policy, and a bounded number of moves.
+// Capabilities returns those of the default policy, and a bounded number of moves.
 func (p improving) Capabilities() search.Capabilities {
 	c := p.strand.Capabilities()
 	c.Moves = 10_000

@@ -7,24 +7,25 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// strand is the policy of a cluster that names none. Work that asks for no GPUs is placed as by binpack, on nodes without
-// GPUs where there are any. Where GPUs are, a placement pays for three things, in thousandths of a GPU:
+// strand is the policy of a cluster without a configured one. Work that asks for no GPUs is placed as by binpack, on
+// nodes without GPUs where there are any. On nodes with GPUs, a placement pays for three things, in thousandths of a
+// GPU:
 //
-//   - what will be stranded: of a node's free GPU share, how much is left when it is full. Fixed streams of requests,
-//     drawn from the mix of what is asked for, are packed onto the node until they end; what is still free then, on
+//   - what will be stranded: how much of a node's free GPU share is left when the node is full. Fixed streams of requests,
+//     drawn from the mix of requests, are packed onto the node until nothing more fits; what is still free then, on
 //     average, is lost. A placement pays the difference between before and after. Fragmentation gradient descent charges
-//     what is unusable now, so it sees the CPU that runs out before the GPUs too late.
+//     what is unusable now, so it notices too late when the CPU runs out before the GPUs.
 //   - a rent on scarce models: the demand bound to models divided by what is free of them, at most 1. Tasks that could
 //     run elsewhere go there; for bound ones it is the same everywhere.
-//   - whole blocks of GPUs: placing something small on an idle node of 8 takes a place from a request for 8. It is charged
-//     by the chance that demand, until everything is full, exceeds the blocks that are left: nothing while there are many.
+//   - whole blocks of GPUs: a small placement on an idle node of 8 takes a place from a request for 8. It is charged
+//     by the probability that demand, until everything is full, exceeds the blocks that are left: nothing while there are many.
 //     This is the newsvendor's rule, by which airlines protect seats (Littlewood, 1972).
 //
-// Naive: rate by utilisation, or fragmentation now. Both fill the CPU of a node beside idle GPUs. When the mix is unknown
-// (an empty cluster) all placements are equal, and the first node is taken.
+// Naive: rate by utilisation, or by fragmentation now. Both use up the CPU of a node that still has idle GPUs. When the
+// mix is unknown (an empty cluster) all placements are equal, and the first node is taken.
 type strand struct{ binpack }
 
-// FitName names the term of nodes without GPUs in reports.
+// Capabilities sets the name under which reports show the term of nodes without GPUs.
 func (strand) Capabilities() search.Capabilities {
 	return search.Capabilities{AvoidsGPUNodes: true, FitName: "binpack"}
 }
@@ -33,13 +34,13 @@ func (strand) Name() string                         { return "strand" }
 func (strand) Rater(mix *model.Mix) search.GPURater { return newStranded(mix) }
 
 const (
-	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, of which the
-	// later ones fill gaps. 16 streams make the average good to a few thousandths.
+	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, and the
+	// later ones fill gaps. 16 streams make the average accurate to a few thousandths.
 	streams      = 16
 	streamLength = 64
-	// gpusMax is how many GPUs of a node are looked at.
+	// gpusMax is how many GPUs of a node are counted.
 	gpusMax = 32
-	// milliScore is what a thousandth of a GPU counts in a score: 62 GPUs span its range.
+	// milliScore is the weight of a thousandth of a GPU in a score: 62 GPUs span its range.
 	milliScore = 8
 )
 
@@ -47,28 +48,28 @@ const (
 type stranded struct {
 	mix    *model.Mix
 	stream [streams][streamLength]request
-	minCPU int64 // that any request with GPUs asks for
-	least  int64 // thousandths of one GPU that any such request asks for
+	minCPU int64 // the least that any request with GPUs asks for
+	least  int64 // thousandths of one GPU: the least that any such request asks for
 	// For each shape: its share of the demand for GPUs in millionths.
 	share  []int64
 	demand int64 // thousandths of GPUs of all shapes
-	cpuMax int64 // more than that no stream can use up
+	cpuMax int64 // no stream can use up more than that
 	known  map[standing]int64
 }
 
-// standing is all of a node that its value depends on. A big cluster has few different ones; valuing each once is what
-// makes a new mix affordable.
+// standing is all that a node's value depends on. A large cluster has few different ones; computing each once makes a
+// new mix affordable.
 type standing struct {
 	cpu   int64
-	suits [8]uint64       // a bit for each shape of the mix, of which there are 512 at most
+	suits [8]uint64       // a bit for each of the at most 512 shapes of the mix
 	free  [gpusMax]uint16 // in rising order: which GPU is which does not matter
 	n     uint8
 }
 
-// knownMax is how many values are kept; all are dropped when there are more.
+// knownMax is how many values are cached; when there are more, the cache is cleared.
 const knownMax = 1 << 15
 
-// standingOf is false for what does not fit into a standing: it is valued each time.
+// standingOf returns false for a node that does not fit into a standing: its value is computed each time.
 func (s *stranded) standingOf(g *model.GPUState, n int) (st standing, ok bool) {
 	if len(g.Suits) > 64*len(st.suits) {
 		return st, false
@@ -133,14 +134,14 @@ func newStranded(mix *model.Mix) *stranded {
 	for k := range s.stream {
 		sum := s.minCPU
 		for j := range s.stream[k] {
-			sum += min(s.stream[k][j].cpu, math.MaxInt32) // what asks for more fits on no node
+			sum += min(s.stream[k][j].cpu, math.MaxInt32) // a request for more fits on no node
 		}
 		s.cpuMax = max(s.cpuMax, sum)
 	}
 	return s
 }
 
-// ratio is a/b in millionths; 0 for b = 0.
+// ratio returns a/b in millionths; 0 for b = 0.
 func ratio(a, b int64) int64 {
 	if b <= 0 {
 		return 0
@@ -155,7 +156,7 @@ func (s *stranded) Score(before, after int64) int64 {
 	return min(max(model.Micro/2-milliScore*(after-before), 0), model.Micro)
 }
 
-// Value is how many thousandths of GPUs are left, on average, when a node is full.
+// Value returns how many thousandths of GPUs are left, on average, when a node is full.
 func (s *stranded) Value(g *model.GPUState) int64 {
 	n := min(len(g.Free), gpusMax)
 	all, most, idle := int64(0), int64(0), int32(0)
@@ -184,7 +185,7 @@ func (s *stranded) Value(g *model.GPUState) int64 {
 	return v
 }
 
-// pack packs every stream onto a node with n GPUs, of which all is free in all, and idle are untouched.
+// pack packs every stream onto a node with n GPUs, of which all thousandths are free in total and idle GPUs are unused.
 func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 	total := int64(0)
 	var free [gpusMax]int64
@@ -236,7 +237,7 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 	return total / streams
 }
 
-// Prices are the rent on models, and what blocks of idle GPUs are worth.
+// Prices returns the rent on models, and the value of blocks of idle GPUs.
 func (s *stranded) Prices(m *search.Market) search.Prices {
 	var p search.Prices
 	for i := range s.mix.Shapes {
@@ -268,7 +269,7 @@ func (s *stranded) Prices(m *search.Market) search.Prices {
 	}
 	for k, i := range m.Wide {
 		shape := &s.mix.Shapes[i]
-		share := int64(0) // of what asks for such blocks or better ones
+		share := int64(0) // of requests for such blocks or larger ones
 		for _, j := range m.Wide {
 			if other := &s.mix.Shapes[j]; other.GPUs == shape.GPUs && other.CPU >= shape.CPU && narrower(m, j, i) {
 				share += s.share[j]
@@ -290,8 +291,8 @@ func narrower(m *search.Market, j, i int) bool {
 	return true
 }
 
-// exceeds is the chance, in millionths, that a demand whose mean is so many millionths exceeds a supply. The demand is
-// about normal, its variance its mean plus one.
+// exceeds returns the probability, in millionths, that a demand with the given mean in millionths exceeds a supply. The
+// demand is approximately normal, with a variance of its mean plus one.
 func exceeds(mean, supply int64) int64 {
 	if supply > math.MaxInt32 || mean > math.MaxInt32*model.Micro {
 		return 0
@@ -309,11 +310,12 @@ func exceeds(mean, supply int64) int64 {
 	return 0
 }
 
-// tail is the chance that a normal variable exceeds its mean by more than i tenths of its deviation, in millionths.
+// tail is the probability that a normal variable exceeds its mean by more than i tenths of its deviation, in
+// millionths.
 var tail = [32]int64{500000, 460172, 420740, 382089, 344578, 308538, 274253, 241964, 211855, 184060, 158655, 135666, 115070, 96800, 80757,
 	66807, 54799, 44565, 35930, 28717, 22750, 17864, 13903, 10724, 8198, 6210, 4661, 3467, 2555, 1866, 1350, 968}
 
-// isqrt is the whole square root of a number.
+// isqrt returns the integer square root of a number.
 func isqrt(n int64) int64 {
 	if n < 2 {
 		return max(n, 0)

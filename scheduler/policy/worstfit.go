@@ -17,5 +17,5 @@ func (worstFit) Fit(u *search.Use) int64 {
 	return clampMicro((sum - n*model.Micro) / (9 * n))
 }
 
-// Capabilities: it asks for nothing.
+// Capabilities returns none.
 func (worstFit) Capabilities() search.Capabilities { return search.Capabilities{} }

@@ -2,12 +2,13 @@ package predict
 
 import "math/bits"
 
-// Doubling is what Log gives for 2: logarithms are in 1/1024 of a doubling.
+// Doubling is Log(2): logarithms are in 1/1024 of a doubling.
 const Doubling = 1 << logBits
 
 const logBits = 10
 
-// logTable holds log2(1 + i/64) in 1/1024, i = 0..64. A table and interpolation give the same on every machine.
+// logTable holds log2(1 + i/64) in 1/1024, i = 0..64. A table with interpolation gives the same results on every
+// machine.
 var logTable = [65]int64{
 	0, 23, 45, 68, 90, 111, 132, 153, 174, 194, 214, 234, 254, 273, 292, 311,
 	330, 348, 366, 384, 402, 419, 436, 454, 470, 487, 504, 520, 536, 552, 568, 584,
@@ -16,7 +17,7 @@ var logTable = [65]int64{
 	1024,
 }
 
-// Log is the logarithm of x to the base 2 in 1/1024, rounded; of numbers below 1, 0.
+// Log returns the logarithm of x to the base 2 in 1/1024, rounded; 0 for numbers below 1.
 func Log(x int64) int64 {
 	if x <= 1 {
 		return 0

@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// Similar predicts from the user's last ended work: each counts the more, the newer and the more alike it is. What all
-// users together teach is one sample more, which decides for users who are new.
+// Similar predicts from the user's last ended work: a run counts more the newer and the more similar it is. The average
+// of all users counts as one more sample, which decides for new users.
 //
-// The numbers in it are not tuned. A quarter of the weight goes with every newer piece of work, so that the last few
-// dominate (people run the same thing again and again, until they change it) and 20 are as good as all; what differs in
-// queue, size or limit is half as good a witness, and what has another name, with which people say what they run, a
-// quarter. On logs of parallel machines other factors, twice or
-// half as large, predict about as well.
+// Its constants are not tuned. Each newer run takes a quarter of the remaining weight, so that the last few runs
+// dominate (users run the same thing again and again, until they change it) and 20 are as good as all. A run with
+// another queue, size or limit counts half, and one with another name, by which users say what they run, a quarter. On
+// logs of parallel machines other factors, twice or half as large, predict about as well.
 type Similar struct {
 	user users[history]
 	all  average
@@ -20,9 +19,9 @@ type Similar struct {
 }
 
 const (
-	kept        = 20             // pieces of work remembered per user
-	full        = int64(1) << 20 // weight of a witness that is alike in everything
-	noticedMs   = 10_000         // nobody minds waiting for less: the threshold of the bounded slowdown
+	kept        = 20             // runs remembered per user
+	full        = int64(1) << 20 // weight of a run that is similar in everything
+	noticedMs   = 10_000         // shorter waits do not matter: the threshold of the bounded slowdown
 	inverseUnit = int64(1e15)    // of inverse run times, per millisecond
 )
 
@@ -38,13 +37,13 @@ type sample struct {
 	name, queue     uint64 // hashes
 }
 
-// NewSimilar gives one that knows nothing yet.
+// NewSimilar returns a predictor that has seen no work yet.
 func NewSimilar() *Similar { return &Similar{} }
 
 // Name is "similar".
 func (*Similar) Name() string { return "similar" }
 
-// Version counts what ended of the user's.
+// Version counts the ended work of the user.
 func (s *Similar) Version(user string) uint64 {
 	if h := s.user.get(user); h != nil {
 		return h.n + 1
@@ -52,7 +51,7 @@ func (s *Similar) Version(user string) uint64 {
 	return 1
 }
 
-// Predict weighs the user's last work.
+// Predict weights the user's last work.
 func (s *Similar) Predict(w *Work) Estimate {
 	var ms, weight [kept + 1]int64
 	n := 0
@@ -115,7 +114,7 @@ func (s *Similar) Predict(w *Work) Estimate {
 	return Estimate{Expect: time.Duration(median) * time.Millisecond, Cost: Cost(sumMs/sum, sumInv/sum)}
 }
 
-// Ended notes a run time.
+// Ended records a run time.
 func (s *Similar) Ended(w *Work, ran time.Duration) {
 	ms := max(1, ran.Milliseconds())
 	h := s.user.at(w.User)
@@ -126,11 +125,11 @@ func (s *Similar) Ended(w *Work, ran time.Duration) {
 	s.hold.add(w.Size, ms)
 }
 
-// Turnover is how long what is held now will be held yet, in the mean: half the run time, weighted by what work holds
-// in time. It is the time within which capacity changes hands, the natural unit of waiting. 0 when nothing ended yet.
+// Turnover returns how much longer what is held now will be held, on average: half the run time, weighted by amount and
+// time. It is the time within which capacity changes hands, the natural unit of waiting. 0 when nothing has ended yet.
 func (s *Similar) Turnover() time.Duration { return time.Duration(s.hold.ms/2) * time.Millisecond }
 
-// average is what all users together teach: run times, and their share of what was asked for.
+// average is what is learned from all users together: run times, and their share of what was asked for.
 type average struct {
 	n                int64
 	ms, inv          int64 // means of run times and of inverse run times
@@ -138,7 +137,7 @@ type average struct {
 	share, inflation int64 // means of run time / request, and of request / run time, in 1/2^20
 }
 
-// averageOver is how many ended pieces of work the means of all users go back, about.
+// averageOver is about how many ended runs the means of all users cover.
 const averageOver = 128
 
 func (a *average) add(w *Work, ms int64) {
@@ -156,7 +155,7 @@ func (a *average) add(w *Work, ms int64) {
 	a.inflation += (min(max(req, noticedMs), 1<<40)<<20/max(ms, noticedMs) - a.inflation) / step
 }
 
-// of tells what the average says of a piece of work: its run time and inverse run time.
+// of returns what the average predicts for a piece of work: its run time and inverse run time.
 func (a *average) of(w *Work) (ms, inv int64, ok bool) {
 	req := w.request()
 	switch {
@@ -176,10 +175,10 @@ func (a *average) of(w *Work) (ms, inv int64, ok bool) {
 // turnover is the mean run time of what is held, weighted by amount and time.
 type turnover struct {
 	ms   int64
-	area int64 // size x run time that the mean stands for, with what is old fading out
+	area int64 // size x run time that the mean covers; old work fades out
 }
 
-// fadeOver is over how many ended pieces of work the turnover fades, about.
+// fadeOver is about how many ended runs the turnover covers.
 const fadeOver = 1024
 
 func (t *turnover) add(size, ms int64) {
@@ -197,17 +196,17 @@ func (t *turnover) add(size, ms int64) {
 	}
 }
 
-// Cost is how dear it is to let work go first, in 1/1024 of a doubling: its mean run time over what a second of waiting
-// costs it. People measure waiting by how long their work takes (the slowdown), so a second costs the mean of the inverse
-// run times; by the rule of Smith (1956) the sum is least when the cheapest goes first.
+// Cost returns what it costs to let work go first, in 1/1024 of a doubling: its mean run time over what a second of
+// waiting costs it. Users measure waiting by how long their work takes (the slowdown), so a second costs the mean of
+// the inverse run times; by Smith's rule (1956) the sum is lowest when the cheapest goes first.
 func Cost(meanMs, meanInverse int64) int64 {
 	return Log(meanMs) + Log(inverseUnit) - Log(meanInverse)
 }
 
-// CostOf is the cost of work that will run for so many milliseconds, not otherwise.
+// CostOf returns the cost of work that will run for exactly so many milliseconds.
 func CostOf(ms int64) int64 { return Cost(ms, inverseUnit/max(ms, noticedMs)) }
 
-// hash tells names apart (FNV-1a). A collision makes two pieces of work look a little more alike.
+// hash distinguishes names (FNV-1a). A collision makes two pieces of work look a little more similar.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -216,7 +215,7 @@ func hash(s string) uint64 {
 	return h
 }
 
-// mulDiv is a*b/c of numbers that are not negative, c not 0 and the result below 2^63.
+// mulDiv returns a*b/c for numbers that are not negative, c not 0 and the result below 2^63.
 func mulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -226,10 +225,10 @@ func mulDiv(a, b, c int64) int64 {
 	return int64(min(q, 1<<63-1))
 }
 
-// mulShift is a*b>>n of numbers that are not negative.
+// mulShift returns a*b>>n for numbers that are not negative.
 func mulShift(a, b int64, n uint) int64 { return mulDiv(a, b, 1<<n) }
 
-// mulCap is a*b, at most 2^60.
+// mulCap returns a*b, at most 2^60.
 func mulCap(a, b int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi > 0 || lo > 1<<60 {

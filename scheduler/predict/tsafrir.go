@@ -13,13 +13,13 @@ type lastTwo struct {
 	n  uint64
 }
 
-// NewTsafrir gives one that knows nothing yet.
+// NewTsafrir returns a predictor that has seen no work yet.
 func NewTsafrir() *Tsafrir { return &Tsafrir{} }
 
 // Name is "tsafrir".
 func (*Tsafrir) Name() string { return "tsafrir" }
 
-// Predict gives the mean of the last two, at most the limit.
+// Predict returns the mean of the last two, at most the limit.
 func (t *Tsafrir) Predict(w *Work) Estimate {
 	l := t.last.get(w.User)
 	if l == nil || l.n < 2 {
@@ -33,14 +33,14 @@ func (t *Tsafrir) Predict(w *Work) Estimate {
 	return known(ms)
 }
 
-// Ended notes a run time.
+// Ended records a run time.
 func (t *Tsafrir) Ended(w *Work, ran time.Duration) {
 	l := t.last.at(w.User)
 	l.ms[0], l.ms[1] = ran.Milliseconds(), l.ms[0]
 	l.n++
 }
 
-// Version counts what ended of the user's.
+// Version counts the ended work of the user.
 func (t *Tsafrir) Version(user string) uint64 {
 	if l := t.last.get(user); l != nil {
 		return l.n + 1

@@ -1,15 +1,15 @@
 package predict
 
-// usersMax is how many users are remembered at least; beyond twice as many, those that nothing was heard of for longest
-// are forgotten.
+// usersMax is how many users are remembered at least. Beyond twice as many, the least recently active ones are
+// forgotten.
 const usersMax = 50_000
 
-// users keeps something per user in two generations, so that forgetting depends on nothing but the order of calls.
+// users keeps a T per user in two generations, so that what it forgets depends only on the order of calls.
 type users[T any] struct {
 	young, old map[string]*T
 }
 
-// get finds what is known of a user, or nil.
+// get returns the T of a user, or nil.
 func (u *users[T]) get(name string) *T {
 	if x := u.young[name]; x != nil {
 		return x
@@ -17,7 +17,7 @@ func (u *users[T]) get(name string) *T {
 	return u.old[name]
 }
 
-// at finds or makes what is known of a user, who becomes young again.
+// at returns the T of a user, makes it if needed, and moves it to the young generation.
 func (u *users[T]) at(name string) *T {
 	if x := u.young[name]; x != nil {
 		return x

@@ -8,13 +8,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Choosers decide who of running and pending work should hold places, for each order of a queue: Index under the adaptive
-// order, the first in line whom there is room for under any other.
+// Choosers decide which running and pending work should hold places, for each order of a queue: Index under the
+// adaptive order, Greedy under any other.
 type Choosers struct {
-	Lives *Lifetimes // how long work lasted that has ended; nil: nothing known
+	Lives *Lifetimes // how long ended work ran; nil: unknown
 }
 
-// Choose asks the chooser of the queue's order.
+// Choose calls the chooser of the queue's order.
 func (c Choosers) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
 		return Index(c).Choose(r)
@@ -22,11 +22,11 @@ func (c Choosers) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	return Greedy{Named(r.Queue.Order)}.Choose(r)
 }
 
-// Greedy takes rivals by the key of an order and skips whom there is no room for. Room is given node by node, to the
-// first one with enough of it: what must be whole may not be put together from pieces.
+// Greedy takes contenders by the key of an order and skips those without enough room. Each place takes room on the
+// first node with enough of it: a place cannot be put together from pieces of several nodes.
 type Greedy struct{ Order Order }
 
-// Choose goes once through the rivals. Who may not be stopped is in before.
+// Choose goes through the contenders once. Those that must not be stopped come first.
 func (g Greedy) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	at := Scene{Now: r.Now, Queue: r.Queue}
 	keys := make([]Key, len(r.Contenders))
@@ -73,7 +73,7 @@ func boolFirst(a bool) int {
 	return 1
 }
 
-// takeRoom takes room for a rival, each place from the first node that has enough, or takes none.
+// takeRoom takes room for a contender, each place on the first node that has enough, or takes none.
 func takeRoom(v *contend.Contender, room []int64) bool {
 	if v.Each == 0 {
 		return true
@@ -97,8 +97,8 @@ func takeRoom(v *contend.Contender, room []int64) bool {
 	return true
 }
 
-// widest orders rivals so that the widest are seated first: what is left over by them serves narrower ones, not the
-// other way round.
+// widest orders the widest contenders first: what they leave free still fits narrower ones, but not the other way
+// round.
 func widest(r *contend.Competition, a, b int) int {
 	x, y := &r.Contenders[a], &r.Contenders[b]
 	return cmp.Or(cmp.Compare(y.Units(), x.Units()), cmp.Compare(y.Each, x.Each))

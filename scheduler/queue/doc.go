@@ -1,3 +1,3 @@
-// Package queue holds the ordering policies of pending work, one small file each, and the rule by which a workload may
-// be skipped because nothing that happened could cure what it waits for.
+// Package queue holds the orders of pending work, one small file each, and the choosers that decide which running and
+// pending work should hold places.
 package queue

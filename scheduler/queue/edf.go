@@ -7,10 +7,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// EDF is earliest deadline first. What has no deadline comes after what has one, by priority and submission.
+// EDF is earliest deadline first. Work without a deadline comes after work with one, by priority and submission.
 //
-// A deadline that can no longer be met, because the expected run time is longer than what is left, loses its claim: it
-// goes behind those that can be met (with them it would only make others late, too), but before what has none.
+// A deadline that can no longer be met, because the expected run time is longer than the time left, loses its claim:
+// the work comes after all work that can meet its deadline (before it, it would only make others late too), but before
+// work without one.
 type EDF struct{}
 
 // Name is "edf".
@@ -27,7 +28,7 @@ func (o EDF) Key(w *contend.Workload, at *Scene) Key {
 	return Key{0, int64(w.Job.Deadline), -int64(priorityOf(w))}
 }
 
-// slack is how many nanoseconds the workload may still wait without missing its deadline.
+// slack returns how many nanoseconds the workload may still wait without missing its deadline.
 func (EDF) slack(w *contend.Workload, at *Scene) int64 {
 	return int64(w.Job.Deadline.Sub(at.Now) - at.Expect(w))
 }

@@ -2,7 +2,7 @@ package queue
 
 import "github.com/muster-sched/muster/structs"
 
-// Growing reports whether reports of groups miss nothing but growth beyond a minimum, or standbys. Nobody has to make way for
+// Growing reports whether reports of groups only lack growth beyond a minimum, or standbys. No work is preempted for
 // that.
 func Growing(groups []*structs.GroupReport) bool {
 	for _, g := range groups {

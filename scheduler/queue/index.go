@@ -10,39 +10,40 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Index chooses whom to run so that the most work ends per second. What a rival is worth is his rate of completion: one by
-// the time that he has left where that is known, else the Gittins index of what has run for as long (Lifetimes). The
-// choice is the set of rivals that is worth the most and for whom there is room.
+// Index chooses the work to run so that the most work ends per second. A contender is worth its rate of completion: one
+// divided by its remaining time where that is known, else the Gittins index of work that has run for as long
+// (Lifetimes). The choice is the set of contenders that is worth the most and fits.
 //
-// Naive: go by worth per GPU (which is SRSF: the shortest remaining area first) and skip whom there is no room for. Then one
-// narrow job of little remaining area keeps a wide one from running, next to GPUs that nobody uses; the set that is worth
-// most leaves the narrow one out.
+// Naive: go by worth per GPU (which is SRSF: the shortest remaining area first) and skip what does not fit. Then one
+// narrow job with a small remaining area keeps a wide one from running, next to idle GPUs; the set that is worth most
+// leaves the narrow one out.
 //
 // Three things are added, none of which has a free parameter:
 //
-// Nobody starves. A rival who is in the system for more than twice as long as he would be if everybody took turns
-// (his own run time by the load) is worth more in proportion to how much longer it is. So who is overtaken by ever new
-// shorter work comes to be served.
+// Nothing starves. A contender that has been in the system for more than twice as long as it would be if all took turns
+// (its own run time times the load) is worth more in proportion to the excess. So a contender that is overtaken by ever
+// new shorter work is served at last.
 //
-// The last one does not run alone. A rival whose remaining time is more than all the work that waits, and is to be expected
-// to come meanwhile, takes with all GPUs, determines when everything will be done, and goes first. As much is expected
-// to come in that time as has come in the same time up to now and is here still.
+// The last one does not run alone. A contender whose remaining time is more than all GPUs need for all the work that
+// waits or can be expected to arrive meanwhile determines when everything will be done, and goes first. The work
+// expected in that time is the work that has arrived in the same time before now and is not done yet.
 //
-// Whoever does not run is taken to need a minute more than he has left: what stopping another and starting him costs.
+// A contender that does not run is assumed to need a minute more than it has left: the cost of stopping another and
+// starting it.
 type Index struct {
 	Lives *Lifetimes // nil: nothing has ended yet
 }
 
 const (
 	restart   = time.Minute
-	stretch   = 2       // times the time that taking turns would take: from there on waiting counts
+	stretch   = 2       // times the time that taking turns would take: beyond it waiting counts
 	worthMax  = 1 << 52 // a sum of 1,024 does not overflow
-	chooseMax = 512     // units over which sets are compared; those in front of them are taken as they come
+	chooseMax = 512     // units for which sets are compared; contenders beyond it are taken by worth per unit
 	never     = time.Hour * 24 * 365 * 80
 )
 
-// Choose finds the set. It is exact for room of up to chooseMax units; of more, the rivals worth most per unit are taken
-// until so many are left.
+// Choose finds the set. It is exact for room of up to chooseMax units. With more room, the contenders worth most per
+// unit are taken until so many units are left.
 func (x Index) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	n := len(r.Contenders)
 	room := int64(0)
@@ -86,7 +87,7 @@ func (x Index) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	}
 	out := x.seated(r, order, in)
 	var wake structs.LogTime
-	for _, i := range out { // who runs on without an end in sight is worth less from the next bin on
+	for _, i := range out { // work that runs on without a known end is worth less from the next bin on
 		v := &r.Contenders[i]
 		if k := binOf(v.Ran); v.Left == 0 && k < bins-1 {
 			if at := r.Now.Add(time.Duration(binEnd(k))*time.Second - v.Ran); wake == 0 || at < wake {
@@ -97,14 +98,14 @@ func (x Index) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	return out, wake
 }
 
-// Who goes first whatever he is worth.
+// Contenders that go first regardless of their worth.
 const (
-	kept   = iota // may not be stopped
+	kept   = iota // must not be stopped
 	longer        // determines when everything will be done
 	others
 )
 
-// rate tells what each rival is worth, and who goes first whatever he is.
+// rate returns what each contender is worth, and which go first regardless of it.
 func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []int) {
 	n := len(r.Contenders)
 	worth, first = make([]int64, n), make([]int, n)
@@ -124,7 +125,7 @@ func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []
 		k := binOf(v.Ran)
 		left[i] = ratio(perSecond, max(lives[widthOf(v.Units())][k], 1), micro)
 	}
-	// Areas in unit-seconds: what is left, and (by submission) what the work took or takes in all.
+	// Areas in unit-seconds: what is left, and (by submission) what the work took or takes in total.
 	area := func(i int, micros int64) int64 { return saturating(micros/micro+1, r.Contenders[i].Units()) }
 	all := int64(0)
 	sum := make([]int64, n+1)
@@ -186,8 +187,8 @@ func submittedAt(w *contend.Workload) structs.LogTime {
 	return 0
 }
 
-// best gives the set of rivals that is worth most and asks for no more than left units. rest is by worth per unit, and so
-// of one width by worth: of each width only as many as there is room for can be in it.
+// best returns the set of contenders that is worth most and needs no more than left units. rest is ordered by worth per
+// unit, so contenders of one width are ordered by worth: only as many of them as fit can be in the set.
 func best(r *contend.Competition, rest []int, worth []int64, left int64) []int {
 	if left <= 0 {
 		return nil
@@ -225,8 +226,8 @@ func best(r *contend.Competition, rest []int, worth []int64, left int64) []int {
 	return out
 }
 
-// seated gives those of the set whom there is room for on the nodes, the widest first, and then of the others whoever
-// fits beside them.
+// seated returns the contenders of the set that fit on the nodes, the widest first, and then the others that fit in
+// what is left.
 func (x Index) seated(r *contend.Competition, order []int, in []bool) []int {
 	room := slices.Clone(r.Room)
 	var set, out []int

@@ -7,29 +7,29 @@ import (
 	"github.com/muster-sched/muster/scheduler/contend"
 )
 
-// Lifetimes is how long work lasted, by width: what an order learns from where nobody knows run times. Run times fall into
-// bins that double. It is a plain value: whoever keeps it tells it of every end.
+// Lifetimes counts how long work ran, by width: an order learns from it when run times are unknown. Run times fall into
+// bins that double. It is a plain value; its owner reports every end to it.
 //
-// Of work that has run for some time it tells how soon the like of it ended: the Gittins index, the most completions per
-// second that running it for some time longer can be expected to give. It is the optimal order of one machine for known
-// distributions (Gittins 1979; Aalto, Ayesta and Righter 2009). A bin's chance of an end is counted from those that
-// reached it, with those that run still, so that long work counts before it has ended (Kaplan and Meier 1958).
+// For work that has run for some time it gives the Gittins index: the most completions per second that running it for
+// some time longer can be expected to give. That is the optimal order of one machine for known distributions (Gittins
+// 1979; Aalto, Ayesta and Righter 2009). A bin's chance of an end is estimated from the work that reached it, including
+// work that still runs, so that long work counts before it has ended (Kaplan and Meier 1958).
 //
-// A rule of thumb stands in for what has not been seen: of work that has run for t, half ends before 2t (Laplace's rule
-// starts at one half, and bins double). A width's own history is weighed against that of all widths.
+// A rule of thumb replaces missing data: of work that has run for t, half ends before 2t (Laplace's rule starts at one
+// half, and bins double). A width's own history is weighted against that of all widths.
 type Lifetimes struct {
 	all    life
 	widths [widthBins]life
 }
 
 const (
-	binFirst  = 10 * time.Minute // end of the first bin: ten times what a restart is taken to cost, so that taking turns costs a tenth at most
+	binFirst  = 10 * time.Minute // end of the first bin: ten times the assumed cost of a restart, so that taking turns costs a tenth at most
 	bins      = 23               // the last one begins after 80 years
 	widthBins = 24               // by powers of two
-	priorOwn  = 4                // the history of all widths counts like so many ends of one's own width
+	priorOwn  = 4                // the history of all widths counts like this many ends of the own width
 )
 
-// life counts, for each bin, the work that got through it or ended in it, and that which ended.
+// life counts, for each bin, the work that reached its end or ended in it, and the work that ended.
 type life struct{ reached, ended [bins]int64 }
 
 func widthOf(units int64) int { return min(bits.Len64(uint64(max(units, 1)))-1, widthBins-1) }
@@ -42,10 +42,10 @@ func binOf(ran time.Duration) int {
 	return n
 }
 
-// binEnd is when a bin ends, in seconds.
+// binEnd returns when a bin ends, in seconds.
 func binEnd(n int) int64 { return int64(binFirst/time.Second) << n }
 
-// Ended tells of work of so many units that has ended after so long a run.
+// Ended adds work of so many units that has ended after it ran for so long.
 func (l *Lifetimes) Ended(units int64, ran time.Duration) {
 	n := binOf(ran)
 	for _, x := range []*life{&l.all, &l.widths[widthOf(units)]} {
@@ -55,7 +55,7 @@ func (l *Lifetimes) Ended(units int64, ran time.Duration) {
 	}
 }
 
-// pass counts work that got to bin n.
+// pass counts work that reached bin n.
 func (x *life) pass(n int) {
 	for k := range n {
 		x.reached[k]++
@@ -65,7 +65,7 @@ func (x *life) pass(n int) {
 // indices are the Gittins indices of work of each width in each bin, in completions per 1e12 seconds.
 type indices [widthBins][bins]int64
 
-// with gives the indices, counting the work that has not ended, too.
+// with returns the indices, including the work that has not ended.
 func (l *Lifetimes) with(rivals []contend.Contender) *indices {
 	var now Lifetimes
 	if l != nil {

@@ -10,20 +10,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Line is the order of a pass over the tree of queues. At each node the heads of its child queues and of its own
-// workloads compete:
+// Line orders the workloads of a pass over the tree of queues. At each node the heads of its child queues and of its
+// own workloads compete:
 //
 //	root ── org ─┬─ team a ── workloads (of one lane, or of one lane a submitter)
 //	             └─ team b ── ...
 //
-// A node whose order is a Sharer lets child queues and submitters take turns by their shares, which move while the pass
-// places. Any other order compares the heads by its key, so a child queue then counts for no more than its workloads
-// do. Before both come two classes: what stays within its queue's guarantee is before the rest, and what is beyond a
-// soft limit is after it. And under an order by key, what waits for longer than its queue's MaxWait is first, the
-// longest wait in front: no order may starve. The adaptive order sees to that by itself; it has the bound as well when a
-// queue is configured with one.
+// A node whose order is a Sharer lets child queues and submitters take turns by their shares, which change while the
+// pass places. Any other order compares the heads by its key, so a child queue then counts for no more than its
+// workloads do. Two rules come before both: work within its queue's guarantee goes before the rest, and work beyond a
+// soft limit after it. Under an order by key, work that has waited longer than its queue's MaxWait goes first, the
+// longest wait in front, so that no order starves work. The adaptive order ensures that by itself; it has the bound as
+// well when a queue is configured with one.
 //
-// Naive: sort everything by shares once. Then one pass gives all that is free to whoever had the least when it began.
+// Naive: sort everything by shares once. Then one pass gives all free capacity to the submitter with the least share
+// when it began.
 type Line struct {
 	table   *contend.QueueTable
 	pending []contend.Workload
@@ -31,7 +32,7 @@ type Line struct {
 	root    *node
 	of      []*lane // of each pending workload
 	lanes   []*lane // by their first workload in pending
-	given   *lane   // whose first was given last: it has left, and who follows is not known yet; nil: none
+	given   *lane   // the lane whose first workload was returned last: it has left, and its next one is not known yet; nil: none
 }
 
 // node is one queue of the tree with something pending below it.
@@ -40,14 +41,14 @@ type node struct {
 	parent *node
 	order  Order
 	share  Sharer        // order, when it is one
-	first  firster       // order, when others come before the shares of it; nil else
-	odd    structs.Order // its order, if this build does not know it; "" otherwise
+	first  firster       // order, when other orders come before its shares; else nil
+	odd    structs.Order // its order if this build does not know it; else ""
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
-	bound  time.Duration // of waiting, after which a workload is first; 0: none
+	bound  time.Duration // on waiting, after which a workload goes first; 0: none
 	scene  Scene
-	queue  *structs.Queue // as configured; nil: by inheritance only
-	held   structs.Amount // with what the pass has placed
-	turns  contest        // of child queues and lanes with something left
+	queue  *structs.Queue // as configured; nil: all settings are inherited
+	held   structs.Amount // including what the pass has placed
+	turns  contest        // child queues and lanes with something left
 	in     *entrant       // in the contest of the parent; nil for the root
 }
 
@@ -70,7 +71,7 @@ type rank struct {
 	key   Key
 }
 
-// firster is a Sharer that has orders in front of it.
+// firster is a Sharer with orders before the shares.
 type firster interface {
 	First(w *contend.Workload, at *Scene) Key
 }
@@ -81,36 +82,35 @@ const (
 	overSoftLimit
 )
 
-// lane is workloads of one queue in order: of one submitter under a Sharer, else all.
+// lane is the workloads of one queue in order: of one submitter under a Sharer, else all.
 type lane struct {
 	node   *node
 	in     *entrant
-	work   []item // the first is in front; a heap once a second one has been asked for
-	all    []item // work, as it was
+	work   []item // the first is in front; a heap once a second one was needed
+	all    []item // the original content of work
 	heaped bool
 	byTime bool // one was blocked: the rest is tried by run time
 }
 
 type item struct {
 	load int
-	late int64 // since when, of what waits beyond the bound; notLate else
+	late int64 // when waiting beyond the bound began; notLate: it has not
 	key  Key
 }
 
 const notLate = 1<<63 - 1
 
-// NewLine puts pending work in line, by the queues as they are configured and as their usage is now. What a pass is told
-// to be in queues that do not exist is ordered by the settings that such a queue would inherit. total is what the
-// cluster has, for shares.
+// NewLine orders pending work by the configured queues and their present usage. Work in queues that do not exist is
+// ordered by the settings that such a queue would inherit.
 func NewLine(table *contend.QueueTable, cfg structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime, seed uint64) *Line {
 	l := &Line{}
 	l.Begin(table, cfg, pending, now, seed)
 	return l
 }
 
-// Begin is NewLine in the memory of a line that nobody uses any more.
+// Begin is NewLine in the memory of a line that is no longer used.
 func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime, seed uint64) {
-	var room []item // of the largest lane before
+	var room []item // of the previously largest lane
 	for _, ln := range l.lanes {
 		if cap(ln.all) > cap(room) {
 			room = ln.all[:0]
@@ -143,7 +143,7 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 					ln.in.Usage, ln.in.Held = u, u.Held
 				}
 			}
-			if len(order) == 0 { // most often there is one lane
+			if len(order) == 0 { // mostly there is one lane
 				if ln.work = room; cap(room) < len(pending) {
 					ln.work = make([]item, 0, len(pending)+len(pending)/4)
 				}
@@ -174,7 +174,7 @@ type laneKey struct {
 	user string
 }
 
-// node is the node of a path, made with its ancestors when it is new.
+// node returns the node of a path. It creates the node and its ancestors if they are new.
 func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now structs.LogTime, seed uint64) *node {
 	if n := l.nodes[path]; n != nil {
 		return n
@@ -192,7 +192,7 @@ func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now st
 	n.share, _ = n.order.(Sharer)
 	n.first, _ = n.order.(firster)
 	n.bound = n.scene.Queue.MaxWait
-	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if somebody says so
+	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if one is configured
 		n.bound = l.table.Configured(path).MaxWait
 	}
 	n.turns.less = l.before
@@ -209,15 +209,14 @@ func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now st
 	return n
 }
 
-// enter lets an entrant, whose head is known to exist, take part in the contest of a node, and the node in that of its
-// parent.
+// enter adds an entrant, which must have a head, to the contest of a node, and the node to that of its parent.
 func (l *Line) enter(n *node, e *entrant) {
 	l.rate(n, e)
 	heap.Push(&n.turns, e)
 	l.lift(n)
 }
 
-// lift makes the ancestors of a node take notice of its head.
+// lift updates the ancestors of a node for its new head.
 func (l *Line) lift(n *node) {
 	for ; n.parent != nil; n = n.parent {
 		p, e := n.parent, n.in
@@ -248,7 +247,7 @@ func (l *Line) rate(n *node, e *entrant) {
 	}
 	switch {
 	case n.share != nil:
-		e.rank.late = notLate // turns are taken by share; within a lane the late go first
+		e.rank.late = notLate // turns are taken by share; within a lane late workloads go first
 		e.rank.share, e.rank.key = n.share.Share(&e.Entity, &n.scene), Key{}
 		if n.first != nil {
 			e.rank.first = n.first.First(&l.pending[e.head], &n.scene)
@@ -258,14 +257,14 @@ func (l *Line) rate(n *node, e *entrant) {
 	}
 }
 
-// class tells where the head of a queue stands as to the queue's guarantee and soft limit.
+// class returns the class of a queue's head by the queue's guarantee and soft limit.
 func (l *Line) class(n *node, head int) int {
 	if n.queue == nil || n.queue.Guarantee == nil && n.queue.SoftLimit == nil {
 		return normal
 	}
 	after := n.held.Add(l.pending[head].Asks())
 	if g := n.queue.Guarantee; g != nil {
-		bound := *g // what nothing is guaranteed of does not count
+		bound := *g // resources without a guarantee do not count
 		for _, c := range []*int64{&bound.GPUMilli, &bound.GPUMemoryMiB, &bound.CPU, &bound.MemoryMiB} {
 			if *c == 0 {
 				*c = structs.AmountNoLimit
@@ -323,7 +322,7 @@ func submitted(w *contend.Workload) structs.Index {
 	return 0
 }
 
-// Next gives the workload whose turn it is.
+// Next returns the workload whose turn it is.
 func (l *Line) Next() int {
 	l.refit()
 	if l.root == nil || len(l.root.turns.in) == 0 {
@@ -341,8 +340,8 @@ func (l *Line) Next() int {
 	return e.lane.work[0].load
 }
 
-// refit takes out of its lane who was given last. It waits until somebody wants to know who is next: often most of the
-// lane is pruned before.
+// refit removes the workload that was returned last from its lane. It waits until the next workload is needed, because
+// often most of the lane is pruned before.
 func (l *Line) refit() {
 	ln := l.given
 	if ln == nil {
@@ -360,7 +359,7 @@ func (l *Line) refit() {
 	l.reseat(ln)
 }
 
-// reseat lets a lane with another head, or with none, find its place in the contests.
+// reseat moves a lane with another head, or with none, to its place in the contests.
 func (l *Line) reseat(ln *lane) {
 	n := ln.node
 	if len(ln.work) == 0 {
@@ -372,7 +371,7 @@ func (l *Line) reseat(ln *lane) {
 	l.lift(n)
 }
 
-// Placed moves the shares of the workload's submitter, of its queue and of those above.
+// Placed updates the shares of the workload's submitter, of its queue and of those above.
 func (l *Line) Placed(i int, use structs.Amount) {
 	if use == (structs.Amount{}) {
 		return
@@ -391,8 +390,9 @@ func (l *Line) Placed(i int, use structs.Amount) {
 	l.lift(n)
 }
 
-// Taken is Placed of all that the workload asks for: how people are told the order before it is known who finds a
-// place. With nothing placed, one submitter's whole list would come before the first of another who has as much.
+// Taken is Placed with all that the workload asks for. It gives the order that users see before it is known what finds
+// a place. With nothing placed, one submitter's whole list would come before the first workload of another with an
+// equal share.
 func (l *Line) Taken(i int) {
 	w := &l.pending[i]
 	use := w.Asks()
@@ -404,9 +404,9 @@ func (l *Line) Taken(i int) {
 	l.Placed(i, use)
 }
 
-// Blocked is told that something of a workload found no place. Where the queue backfills by run time, those of its lane
-// that follow are tried in that order from now on: what is not known to end is last. Deadlines keep their order: what has
-// the least time left is tried first also when it backfills.
+// Blocked records that something of a workload found no place. If the queue backfills by run time, the rest of the lane
+// is tried by run time from now on; work without a known end is last. Orders by deadline keep their order: work with
+// the least time left is tried first even when it backfills.
 func (l *Line) Blocked(i int) {
 	ln := l.of[i]
 	n := ln.node
@@ -430,7 +430,7 @@ func (l *Line) Blocked(i int) {
 	l.reseat(ln)
 }
 
-// Prune takes those still to come for which vain is true out of the line.
+// Prune removes the workloads still to come for which vain is true.
 func (l *Line) Prune(vain func(i int) bool) {
 	for _, ln := range l.lanes {
 		if len(ln.work) == 0 {
@@ -449,7 +449,7 @@ func (l *Line) Prune(vain func(i int) bool) {
 			continue
 		}
 		ln.work = kept
-		if l.given == ln { // who follows is found when it is taken out
+		if l.given == ln { // its next workload is found when the given one is removed
 			ln.heaped = false
 			continue
 		}
@@ -514,8 +514,7 @@ func (l *Line) less(a, b *item) bool {
 	return l.earlier(a.load, b.load)
 }
 
-// front brings the first workload of a lane to the front. The rest stays as it is: of many passes nobody wants to know
-// more.
+// front brings the first workload of a lane to the front. The rest is not sorted: many passes need no more.
 func (l *Line) front(ln *lane) {
 	w, at := ln.work, 0
 	for i := 1; i < len(w); i++ {

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/contend"
 )
 
-// Load reads an input that scheduler.Dump wrote, complete: with the line, and with what chose between running and waiting
-// work. Deciding it gives the plan that was made.
+// Load reads a complete input that scheduler.Dump wrote, including the line and the chooser. Deciding it gives the plan
+// that was made.
 func Load(b []byte) (in scheduler.Input, policy string, err error) {
 	in, policy, err = scheduler.LoadWith(b, func(state []byte) (contend.Chooser, error) {
 		lives, err := lifetimesOf(state)
@@ -21,7 +21,7 @@ func Load(b []byte) (in scheduler.Input, policy string, err error) {
 	return in, policy, err
 }
 
-// State is what is known of how long work lasts.
+// State returns how long work ran, as bytes.
 func (c Choosers) State() []byte {
 	if c.Lives == nil {
 		return nil

@@ -9,23 +9,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Lottery draws (Waldspurger and Weihl, OSDI'94): queues by weight, then the workloads of a submitter by priority, from
-// the pass's seed. Every pass draws anew, so nobody starves for long.
+// Lottery draws by lot (Waldspurger and Weihl, OSDI'94): queues by weight, then the workloads of a submitter by
+// priority, from the pass's seed. Every pass draws again, so nothing starves for long.
 //
-// A draw is a race of waiting times that are exponentially distributed with the number of tickets as the rate: the
-// least one wins with just the right odds, and each comes to run its own race, whatever the others do. So a drawing of
-// thousands is one sort.
+// A draw compares exponentially distributed waiting times whose rate is the number of tickets: the smallest one wins
+// with exactly the right odds, and each is drawn independently of the others. So a draw among thousands is one sort.
 type Lottery struct{}
 
 // Name is "lottery".
 func (Lottery) Name() structs.Order { return structs.OrderLottery }
 
-// Key is the workload's time in the race.
+// Key is the workload's waiting time in the draw.
 func (Lottery) Key(w *contend.Workload, at *Scene) Key {
 	return Key{drawTime(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
 }
 
-// Share is the time of the entity's next turn: that of its last one, and what it drew since.
+// Share is the time of the entity's next turn: that of its last one plus a new draw.
 func (Lottery) Share(e *Entity, at *Scene) int64 {
 	return e.Last + drawTime(at.Seed, string(at.Queue.Path), e.Name, e.Turns, e.Weight)
 }

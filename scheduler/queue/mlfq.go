@@ -8,18 +8,19 @@ import (
 )
 
 // levels are the GPU-seconds after which work sinks to the next level of two-dimensional attained service. They are
-// those of the published evaluations of 2D-LAS (Tiresias, NSDI'19; Muri, SIGCOMM'22): about an hour of one GPU, and two.
+// those of the published evaluations of 2D-LAS (Tiresias, NSDI'19; Muri, SIGCOMM'22): about an hour of one GPU, and
+// two.
 var levels = [...]int64{3250, 7200}
 
-// MLFQ is two-dimensional least attained service in discrete levels: who has had fewer GPU-seconds is in a higher level,
-// and within a level who came first is first, running work before what waits. It needs to know no run time, and in few
-// levels nobody takes turns with his like for long.
+// MLFQ is two-dimensional least attained service in discrete levels: work with fewer GPU-seconds is in a higher level,
+// and within a level work that came first goes first, running work before waiting work. It needs no run times, and with
+// few levels, equal work does not take turns for long.
 type MLFQ struct{}
 
 // Name is "mlfq".
 func (MLFQ) Name() structs.Order { return structs.OrderMLFQ }
 
-// Key is the level, and whether it waits.
+// Key is the level, and within it running work before waiting work.
 func (MLFQ) Key(w *contend.Workload, at *Scene) Key {
 	waits := int64(0)
 	if at.Waited(w) > 0 || !holds(w) {
@@ -34,7 +35,7 @@ func (m MLFQ) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 		{Name: "attained_gpu_seconds", Micro: saturating(w.Served(at.Now).Microseconds(), w.Units())}, waitTerm(w, at)}
 }
 
-// Wake is when a rival that runs sinks to the next level; 0 for never.
+// Wake returns when a running contender sinks to the next level; 0 for never.
 func (MLFQ) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime {
 	return sinks(levelOf(v.Ran, v.Units()), v, now)
 }
@@ -57,12 +58,12 @@ func levelOf(ran time.Duration, units int64) int {
 	return len(levels)
 }
 
-// passes is the run time after which work of so many units has attained so many GPU-seconds.
+// passes returns the run time after which work of so many units has attained so many GPU-seconds.
 func passes(limit, units int64) time.Duration {
 	return time.Duration((limit*int64(time.Second) + max(units, 1) - 1) / max(units, 1))
 }
 
-// sinks is when a rival leaves a level, on a whole second of its run time; 0 for never.
+// sinks returns when a contender leaves a level, on a whole second of its run time; 0 for never.
 func sinks(level int, v *contend.Contender, now structs.LogTime) structs.LogTime {
 	if level >= len(levels) {
 		return 0
@@ -74,19 +75,19 @@ func sinks(level int, v *contend.Contender, now structs.LogTime) structs.LogTime
 	return now.Add(max(at-v.Ran, 0))
 }
 
-// LAS2D is discretised 2D-LAS as the evaluations that published figures for it have it: each level is a list. Whoever
-// arrives, or sinks from the level above, goes to the end of a list; at every event each list is taken in order as far as
-// there are GPUs, counted over all nodes, and then those who got some are moved before those who did not. The order
-// thus depends on its history, which MLFQ's does not; this one is for comparisons with published figures.
+// LAS2D is discretised 2D-LAS as in the evaluations that published figures for it: each level is a list. Work that
+// arrives, or sinks from the level above, goes to the end of a list. At every event each list is taken in order as far
+// as there are GPUs, counted over all nodes, and then work that got some is moved before work that did not. The order
+// thus depends on its history, unlike MLFQ; it is for comparisons with published figures.
 type LAS2D struct {
 	lists [len(levels) + 1][]structs.JobKey
 	level map[structs.JobKey]int
 }
 
-// Always tells that the lists have to know of everybody from the beginning.
+// Always makes Choose run in every pass, because the lists must contain all work from the beginning.
 func (l *LAS2D) Always() {}
 
-// Choose moves the lists on to the present and takes from them.
+// Choose updates the lists and takes from them.
 func (l *LAS2D) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	if l.level == nil {
 		l.level = map[structs.JobKey]int{}

@@ -10,12 +10,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Order is the rule by which the workloads of a queue are ordered, and the heads of its child queues. Implementations
-// are pure: a key depends on nothing but the arguments, and neither is kept or changed.
+// Order is the rule that orders the workloads of a queue and the heads of its child queues. Implementations are pure: a
+// key depends only on the arguments, and neither is kept or changed.
 type Order interface {
-	// Name as written in configuration.
+	// Name returns the name in configuration.
 	Name() structs.Order
-	// Key rates a workload: the smallest is first. Equal keys go by submit index, then job.
+	// Key rates a workload: the smallest goes first. Ties go by submit index, then job.
 	Key(w *contend.Workload, at *Scene) Key
 	// Terms are the parts of the key by name, as `job why` shows them: in millionths of what their names say.
 	Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm
@@ -25,7 +25,7 @@ type Order interface {
 // the workloads of one submitter.
 type Sharer interface {
 	Order
-	// Share rates whoever takes turns: the smallest is first. Equal ones go by name.
+	// Share rates an entity that takes turns: the smallest goes first. Ties go by name.
 	Share(e *Entity, at *Scene) int64
 }
 
@@ -42,28 +42,28 @@ func (k Key) Less(o Key) bool {
 	return false
 }
 
-// Entity is who takes turns at one node of the tree: a child queue, or a submitter.
+// Entity is a child queue or a submitter that takes turns at one node of the tree.
 type Entity struct {
 	Name   string // of the child queue (its path), or of the submitter
 	Weight int64
-	Held   structs.Amount      // now, with what this pass has placed
+	Held   structs.Amount      // now, including what this pass has placed
 	Usage  *structs.QueueUsage // as it was at the beginning of the pass, or nil for nothing
-	Turns  int64               // that it had in this pass
-	Last   int64               // its Share when it had its last turn; 0 before
+	Turns  int64               // turns in this pass
+	Last   int64               // its Share at its last turn; 0 before
 }
 
-// Scene is what a key may depend on beside the workload.
+// Scene is what a key may depend on in addition to the workload.
 type Scene struct {
 	Now   structs.LogTime
 	Seed  uint64
-	Queue structs.Queue  // whose order it is, with every setting filled in
+	Queue structs.Queue  // the queue with this order, with every setting filled in
 	Total structs.Amount // what the cluster has; Billed by the weights of Queue
-	// Turnover is the mean time until what is held now is given back; 0: not known.
+	// Turnover is the mean time until what is held now becomes free; 0: unknown.
 	Turnover time.Duration
 }
 
-// Expect is how long an allocation of the workload is expected to run: as predicted, as its submitter says, or its
-// limit; 0 for nothing known.
+// Expect returns how long an allocation of the workload is expected to run: as predicted, as its submitter estimates,
+// or its limit; 0 if nothing is known.
 func (at *Scene) Expect(w *contend.Workload) time.Duration {
 	if w.Expect > 0 || w.Job == nil {
 		return w.Expect
@@ -82,7 +82,7 @@ func (at *Scene) Expect(w *contend.Workload) time.Duration {
 	return longest
 }
 
-// Waited is how long the workload has waited.
+// Waited returns how long the workload has waited.
 func (at *Scene) Waited(w *contend.Workload) time.Duration {
 	since := w.WaitingSince()
 	if since == 0 || since > at.Now {
@@ -91,8 +91,8 @@ func (at *Scene) Waited(w *contend.Workload) time.Duration {
 	return at.Now.Sub(since)
 }
 
-// Dominant is the largest share that an amount is of what the cluster has, in units of 1e-9 (DRF, Ghodsi et al.,
-// NSDI'11), and the resource that it is of. What the cluster has nothing of does not count.
+// Dominant returns the largest share that an amount has of the cluster's resources, in units of 1e-9 (DRF, Ghodsi et
+// al., NSDI'11), and the name of that resource. Resources that the cluster does not have are ignored.
 func (at *Scene) Dominant(a structs.Amount) (share int64, resource string) {
 	for _, c := range [...]struct {
 		name    string
@@ -105,8 +105,8 @@ func (at *Scene) Dominant(a structs.Amount) (share int64, resource string) {
 	return share, resource
 }
 
-// Share is what an amount is of the cluster, in units of 1e-9: its dominant share, or where the queue has weights of
-// billing, its billing units.
+// Share returns the share of an amount in the cluster, in units of 1e-9: its dominant share, or that of its billing
+// units if the queue has billing weights.
 func (at *Scene) Share(a structs.Amount) int64 {
 	if at.Queue.Billing != nil {
 		return ratio(a.Billed, max(at.Total.Billed, 1), nano)
@@ -120,7 +120,7 @@ const (
 	micro = 1_000_000
 )
 
-// ratio is a * unit / b without overflow; 0 when b is 0.
+// ratio returns a * unit / b without overflow; 0 when b is 0.
 func ratio(a, b, unit int64) int64 {
 	if a <= 0 || b <= 0 {
 		return 0
@@ -133,7 +133,7 @@ func ratio(a, b, unit int64) int64 {
 	return int64(min(q, 1<<63-1))
 }
 
-// Builtin are all ordering policies, by the name used in configuration.
+// Builtin are all orders, by the name used in configuration.
 var Builtin = map[structs.Order]Order{
 	structs.OrderFCFS:     FCFS{},
 	structs.OrderEDF:      EDF{},
@@ -148,11 +148,11 @@ var Builtin = map[structs.Order]Order{
 	structs.OrderMLFQ:     MLFQ{},
 }
 
-// Default is the ordering policy of a cluster that names none.
+// Default is the order of a cluster without a configured one.
 const Default = structs.OrderAdaptive
 
 // Named returns the rule of an order: that of its name, or of several names (Several). Every order that a queue may be
-// configured with is known here (a test compares them); a name from a newer build than this one gives Default.
+// configured with is known here (a test compares them); an unknown name, from a newer build, gives Default.
 func Named(name structs.Order) Order {
 	if o := Builtin[name]; o != nil {
 		return o
@@ -165,7 +165,7 @@ func Named(name structs.Order) Order {
 	return Builtin[Default]
 }
 
-// Known reports whether this build has the ordering policy of a name, or all of a list.
+// Known reports whether this build has an order of that name, or all orders of a list.
 func Known(name structs.Order) bool { return Builtin[name] != nil || lists(name) }
 
 // Names returns the names of all ordering policies, sorted.
@@ -178,8 +178,8 @@ func Names() []structs.Order {
 	return out
 }
 
-// Compare is the order in which jobs were submitted within a priority: the one that depends on nothing but the queue
-// entry, and the last tie-break of every other. It gives 0 only for one and the same job.
+// Compare orders by submission within a priority. It depends only on the queue entries, and is the last tie-break of
+// every other order. It returns 0 only for the same job.
 func Compare(a, b *structs.Workload) int {
 	return cmp.Or(
 		cmp.Compare(b.Priority, a.Priority),

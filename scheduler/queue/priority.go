@@ -5,15 +5,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Priority is the job's priority, raised by waiting: by one for each Queue.Aging. So whatever is submitted from some
-// time on, a workload that waits is passed only by what has more priority than its own has grown to.
-// Queue.AgingMax is the most that waiting adds.
+// Priority orders by the job's priority, raised by waiting: by one for each Queue.Aging. So from some time on, newly
+// submitted work passes a waiting workload only if its priority is higher than the raised one. Queue.AgingMax is the
+// most that waiting adds.
 type Priority struct{}
 
 // Name is "priority".
 func (Priority) Name() structs.Order { return structs.OrderPriority }
 
-// aged is the raised priority in thousandths.
+// aged returns the raised priority in thousandths.
 func (Priority) aged(w *contend.Workload, at *Scene) int64 {
 	raised := ratio(int64(at.Waited(w)), int64(at.Queue.Aging), 1000)
 	if top := at.Queue.AgingMax; top > 0 {

@@ -7,24 +7,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Several orders one after another: what the first does not tell apart, the second does, and so on ("priority,fair"). A
-// priority that is not the last counts whole points, or waiting would leave nothing equal.
+// Several combines orders: ties of the first are ordered by the second, and so on ("priority,fair"). A priority that is
+// not the last counts whole points, or waiting would leave no ties.
 //
-// Numbers of keys are put behind each other, so that comparing costs what it costs with one order.
+// The numbers of the keys are concatenated, so that comparing costs what it costs with one order.
 type Several struct {
 	name  structs.Order
 	parts []Order
 }
 
-// SeveralShares are Several of which one lets queues and submitters take turns: among what the orders before it hold
-// equal. Those behind it order the work of one submitter.
+// SeveralShares are Several with a Sharer: queues and submitters that are equal in the orders before it take turns. The
+// orders after it order the work of one submitter.
 type SeveralShares struct {
 	Several
 	share Sharer
 	at    int // its place
 }
 
-// named makes the order of a list of names; nil when one is unknown.
+// named returns the order of a list of names; nil when one is unknown.
 func named(list structs.Order) Order {
 	names := list.Names()
 	s := Several{name: list}
@@ -48,7 +48,7 @@ func named(list structs.Order) Order {
 // Name is the list, with commas.
 func (s Several) Name() structs.Order { return s.name }
 
-// Key is the keys of the parts behind each other.
+// Key concatenates the keys of the parts.
 func (s Several) Key(w *contend.Workload, at *Scene) Key { return s.key(w, at, len(s.parts)) }
 
 func (s Several) key(w *contend.Workload, at *Scene, parts int) (out Key) {
@@ -56,7 +56,7 @@ func (s Several) key(w *contend.Workload, at *Scene, parts int) (out Key) {
 	for i, o := range s.parts[:parts] {
 		_, turns := o.(Sharer)
 		if turns && i+1 < len(s.parts) {
-			continue // those behind it say how the work of one submitter is ordered
+			continue // the parts after it order the work of one submitter
 		}
 		k := o.Key(w, at)
 		if o.Name() == structs.OrderPriority && i+1 < len(s.parts) {
@@ -81,7 +81,7 @@ func (s Several) Terms(w *contend.Workload, at *Scene) (out []structs.ScoreTerm)
 	return out
 }
 
-// Wake is the earliest time at which a part wants another look; 0 for never.
+// Wake returns the earliest time at which the key of a part changes; 0 for never.
 func (s Several) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime {
 	least := structs.LogTime(math.MaxInt64)
 	for _, o := range s.parts {
@@ -99,10 +99,10 @@ func (s Several) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime
 	return least
 }
 
-// Share is that of the part that lets others take turns.
+// Share is that of the Sharer.
 func (s SeveralShares) Share(e *Entity, at *Scene) int64 { return s.share.Share(e, at) }
 
-// First is what comes before shares: the key of the parts in front.
+// First is the key of the parts before the Sharer.
 func (s SeveralShares) First(w *contend.Workload, at *Scene) Key { return s.key(w, at, s.at) }
 
 // lists reports whether an order is a list of names that are all known.

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// SJF is shortest job first: by how long the work is expected to run in all, so that what was stopped on the way keeps
-// its place. What nobody can tell of comes last.
+// SJF is shortest job first: by the expected total run time, so that work that was stopped on the way keeps its place.
+// Work with an unknown run time comes last.
 type SJF struct{}
 
 // Name is "sjf".
@@ -32,8 +32,7 @@ func (SJF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return out
 }
 
-// SRTF is shortest remaining time first: by how much longer the work is expected to run. What nobody can tell of comes
-// last.
+// SRTF is shortest remaining time first: by the expected remaining run time. Work with an unknown run time comes last.
 type SRTF struct{}
 
 // Name is "srtf".
@@ -47,8 +46,8 @@ func (SRTF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "remaining_seconds", Micro: at.Left(w).Microseconds()}, waitTerm(w, at)}
 }
 
-// SRSF is shortest remaining service first: remaining time by GPUs (Tiresias, NSDI'19, with known durations). It keeps
-// the mean completion time low where widths differ: whoever goes first delays the others by his area.
+// SRSF is shortest remaining service first: remaining time times GPUs (Tiresias, NSDI'19, with known durations). It
+// keeps the mean completion time low where widths differ: work that goes first delays the others by its area.
 type SRSF struct{}
 
 // Name is "srsf".
@@ -62,11 +61,11 @@ func (SRSF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "remaining_gpu_seconds", Micro: at.area(w)}, waitTerm(w, at)}
 }
 
-// unknown is a time or an area of which nothing can be told.
+// unknown is an unknown time or area.
 const unknown = math.MaxInt64
 
-// Left is how much longer the workload is expected to run; the longest time there is when nobody can tell, or when it
-// runs for longer than was expected already.
+// Left returns how much longer the workload is expected to run; unknown when there is no estimate, or when it has
+// already run for longer than expected.
 func (at *Scene) Left(w *contend.Workload) time.Duration {
 	e := at.Expect(w)
 	if e <= 0 {
@@ -86,7 +85,7 @@ func (at *Scene) area(w *contend.Workload) int64 {
 	return saturating(left.Microseconds(), w.Units())
 }
 
-// saturating is a * b, or the largest number.
+// saturating returns a * b, or the largest number.
 func saturating(a, b int64) int64 {
 	if a > 0 && b > unknown/a {
 		return unknown

@@ -7,16 +7,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Weighted is weighted fair queueing: each one has a virtual time that advances with the service he gets, divided by
-// his weight, and the turn is of who is furthest behind. Service is the dominant share held, or the share of billing units
-// where the queue has weights of billing, times time.
+// Weighted is weighted fair queueing: each entity has a virtual time that advances with the service it gets, divided by
+// its weight, and the entity with the least goes first. Service is the dominant share held, or the share of billing
+// units if the queue has billing weights, times time.
 //
-// Who asks for nothing does not save up: when he comes back, his virtual time is lifted to the least one of those who
-// hold something (QueueUsage.Credit). Work in hand counts as if it went on for a quantum, because otherwise one pass,
-// in which no time passes, would give everything to one.
+// An idle entity does not save up credit: when it returns, its virtual time is raised to the least one of those that
+// hold something (QueueUsage.Credit). Held work counts as if it ran for a quantum longer, because otherwise one pass,
+// in which no time passes, would give everything to one entity.
 type Weighted struct{}
 
-// quantum is how long work in hand is taken to go on.
+// quantum is how much longer held work is assumed to run.
 const quantum = 10 * time.Minute
 
 // Name is "weighted-fair".
@@ -25,7 +25,7 @@ func (Weighted) Name() structs.Order { return structs.OrderWeighted }
 // Key orders the workloads of one submitter: by priority.
 func (Weighted) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
 
-// Share is the virtual time in units of 1e-6 cluster-seconds.
+// Share returns the virtual time in units of 1e-6 cluster-seconds.
 func (Weighted) Share(e *Entity, at *Scene) int64 {
 	service := e.Held.Times(int64(quantum / time.Second))
 	if e.Usage != nil {
@@ -39,7 +39,7 @@ func (Weighted) Share(e *Entity, at *Scene) int64 {
 		ratio(service.CPU, t.CPU, micro), ratio(service.MemoryMiB, t.MemoryMiB, micro)) / max(e.Weight, 1)
 }
 
-// Terms are the priority among the submitter's own, and the wait.
+// Terms are the priority within the submitter's work, and the wait.
 func (Weighted) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return FCFS{}.Terms(w, at)
 }

@@ -8,10 +8,10 @@ import (
 )
 
 // Arrays (D22). Naive: want a place for each of 100,000 indices in every pass. Instead a pass looks at the indices that
-// are allocations, steps over the runs of those that have ended and were collected, and wants places for the next few:
-// as many as the cap leaves, at most arrayBatch. When all of those found one, an evaluation goes on with the next.
+// are allocations, skips the runs of those that have ended and were collected, and wants places for the next few: as
+// many as the cap allows, at most arrayBatch. When all of those are placed, an evaluation continues with the next.
 
-// arrayBatch is how many indices of an array one decision begins at most.
+// arrayBatch is the highest number of array indices that one decision starts.
 const arrayBatch = 2_000
 
 // array reconciles the one group of an array.
@@ -61,7 +61,7 @@ func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
 		room = min(room, spec.Concurrency-begun)
 		g.Capped = spec.Concurrency-begun <= arrayBatch
 	}
-	// Walk over what has ended and what is there: both ascend.
+	// Walk over what has ended and what exists: both ascend.
 	next, at := 0, 0
 	fill := func(to int) { // indices next..to-1, less those taken
 		for ; at < len(taken) && taken[at] < next; at++ {
@@ -100,8 +100,8 @@ func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
 	slices.SortStableFunc(g.Wants, func(a, b Want) int { return cmp.Compare(a.Index, b.Index) })
 }
 
-// Settled reports whether nothing is going to be done about an allocation of an array any more, so that only how it ended
-// needs to be kept.
+// Settled reports whether an allocation of an array needs no further action, so that only how it ended needs to be
+// kept.
 func Settled(j *structs.Job, a *structs.Allocation) bool {
 	if !a.ClientTerminal() || a.Transition.ForceReschedule {
 		return false

@@ -9,9 +9,9 @@ import (
 )
 
 // Destructive reports whether a group changed between two versions of a job in a way that running allocations cannot
-// take over: its tasks must be started anew. Everything is destructive except what is listed in plainGroup and
-// plainTask (and, of the job, everything but its meta): those fields concern how the servers treat allocations, or are
-// picked up by the agent while tasks run. Constraints are not destructive either, but the node must still satisfy them.
+// adopt: its tasks must be started again. Everything is destructive except what plainGroup and plainTask list (and, of
+// the job, everything but its meta): those fields only affect the servers, or the agent applies them while tasks run.
+// Constraints are not destructive either, but the node must still satisfy them.
 func Destructive(before, after *structs.Job, group string) bool {
 	a, b := before.Group(group), after.Group(group)
 	if a == nil || b == nil {
@@ -27,7 +27,7 @@ func Destructive(before, after *structs.Job, group string) bool {
 	return !sameDeep(reflect.ValueOf(plainGroup(a)), reflect.ValueOf(plainGroup(b)))
 }
 
-// plainGroup is a group without what may change in place.
+// plainGroup returns a group without what may change in place.
 func plainGroup(g *structs.Group) structs.Group {
 	p := *g
 	p.Count = 0
@@ -39,7 +39,7 @@ func plainGroup(g *structs.Group) structs.Group {
 	p.Disconnect = nil
 	p.Scaling = nil
 	if g.Gang != nil {
-		p.Gang = &structs.Gang{} // to be one or not changes what tasks are told; the rest is for the servers
+		p.Gang = &structs.Gang{} // whether it is a gang changes what tasks are given; the rest is for the servers
 	}
 	p.Elastic = nil
 	p.Topology = nil
@@ -52,10 +52,10 @@ func plainGroup(g *structs.Group) structs.Group {
 	p.PreventLostResch = false
 	p.Elastic = nil
 	p.Meta = plainMeta(g.Meta)
-	if p.Gang != nil { // being one or not is another start; how many and how long is the scheduler's business
+	if p.Gang != nil { // whether it is a gang needs a restart; sizes and times only matter to the scheduler
 		p.Gang = &structs.Gang{}
 	}
-	if c := p.Checkpoint; c != nil { // the agent reads it when it gives notice; tasks know only the place
+	if c := p.Checkpoint; c != nil { // the agent reads it when it gives notice; tasks only know the place
 		p.Checkpoint = &structs.Checkpoint{Dir: c.Dir}
 	}
 	p.Tasks = make([]*structs.Task, len(g.Tasks))
@@ -66,7 +66,7 @@ func plainGroup(g *structs.Group) structs.Group {
 	return p
 }
 
-// plainTask is a task without what may change in place.
+// plainTask returns a task without what may change in place.
 func plainTask(t *structs.Task) structs.Task {
 	q := *t
 	q.Meta = plainMeta(t.Meta)
@@ -80,7 +80,7 @@ func plainTask(t *structs.Task) structs.Task {
 	return q
 }
 
-// plainMeta is a meta without the spellings of our extensions (the job has them as fields, which are compared).
+// plainMeta returns a meta without the keys of our extensions (the job has them as fields, which are compared).
 func plainMeta(m map[string]string) map[string]string {
 	out := make(map[string]string, len(m))
 	for k, v := range m { // the result does not depend on the order
@@ -93,8 +93,8 @@ func plainMeta(m map[string]string) map[string]string {
 
 func sameMeta(a, b map[string]string) bool { return maps.Equal(plainMeta(a), plainMeta(b)) }
 
-// sameArray reports whether the allocations of one array may go on as another's: each keeps its parameters. The count
-// and the cap may differ.
+// sameArray reports whether the allocations of one array may continue as another's: each keeps its parameters. The
+// count and the cap may differ.
 func sameArray(a, b *structs.Array) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -105,7 +105,7 @@ func sameArray(a, b *structs.Array) bool {
 	})
 }
 
-// sameDeep is reflect.DeepEqual with an empty slice or map equal to none.
+// sameDeep is reflect.DeepEqual, except that an empty slice or map equals nil.
 func sameDeep(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Pointer:
@@ -127,7 +127,7 @@ func sameDeep(a, b reflect.Value) bool {
 		if a.Len() != b.Len() {
 			return false
 		}
-		for _, k := range a.MapKeys() { // the answer does not depend on the order
+		for _, k := range a.MapKeys() { // the result does not depend on the order
 			y := b.MapIndex(k)
 			if !y.IsValid() || !sameDeep(a.MapIndex(k), y) {
 				return false

@@ -1,4 +1,4 @@
-// Package reconcile compares what a job wants with what it has: which allocations to stop, to update in place, to replace or to
-// move, and which names are free. It returns work and finds no places: it knows the model, what a node can give a group, and no
-// search.
+// Package reconcile compares what a job wants with what it has: which allocations to stop, to update in place, to
+// replace or to move, and which names are free. It returns work and finds no places: it uses packages model and match,
+// but not search.
 package reconcile

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// roster gives the roster of a group, or nil.
+// roster returns the roster of a group, or nil.
 func (r *reconciler) roster(group string) *structs.Roster {
 	for _, ro := range r.rosters {
 		if ro.Group == group {
@@ -32,7 +32,7 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 		m.look(a)
 	}
 	if m.lost {
-		return // Apply settles the gang when the loss is written, and asks for another decision
+		return // Apply settles the gang when the loss is written, and triggers another decision
 	}
 	m.surplus()
 	missing := max(0, tg.Least()-len(m.live)-m.done)
@@ -67,7 +67,7 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 		}
 	}
 	fill(&g.Wants, missing)
-	if m.spent { // nobody joins it any more, and who is still there goes at the same time
+	if m.spent { // no member may join any more, and those that still run stop at the same time
 		if g.Standby = m.standbys; len(m.live) == 0 {
 			m.giveBack()
 		}
@@ -88,7 +88,7 @@ type gangState struct {
 	g            *GroupPlan
 	roster       *structs.Roster
 	batch        bool
-	taken        map[int]bool // name indexes that are filled
+	taken        map[int]bool // name indices that are filled
 	latest       map[int]*structs.Allocation
 	live         []*structs.Allocation // by name index
 	done         int
@@ -99,14 +99,14 @@ type gangState struct {
 	delay        time.Duration         // before by is replaced
 	moves        bool
 	lost         bool
-	spent        bool                  // its time has run out for a member, and with it for all: nobody starts any more
-	again        *restartOf            // what the next start goes on with; nil: there was none before
-	standbys     []*structs.Allocation // that it may count on
-	standbyIndex []int                 // name indexes of those that hold
-	forgive      bool                  // failures are no attempts: the gang lost a node, or made room
+	spent        bool                  // a member has used up its run time, and with it the gang: no member starts any more
+	again        *restartOf            // what the next start continues; nil: it has not run before
+	standbys     []*structs.Allocation // that it may use
+	standbyIndex []int                 // name indices of the standbys that hold a place
+	forgive      bool                  // failures do not count as attempts: the gang lost a node, or was preempted
 }
 
-// look sorts one allocation in.
+// look classifies one allocation.
 func (m *gangState) look(a *structs.Allocation) {
 	r, g := m.r, m.g
 	place := r.where(a)
@@ -117,7 +117,7 @@ func (m *gangState) look(a *structs.Allocation) {
 		case a.ClientTerminal():
 		case place == nodeLost:
 			g.Stops = append(g.Stops, lostOf(a))
-			if m.roster != nil && !member { // Apply says the same, in the entry of this decision
+			if m.roster != nil && !member { // Apply does the same, in the entry of this decision
 				m.roster = m.roster.Blame(a.NodeID)
 				g.Roster = m.roster
 			}
@@ -176,7 +176,7 @@ func (m *gangState) look(a *structs.Allocation) {
 	}
 }
 
-// add takes an allocation as a live member; of two with one name the older one.
+// add adds an allocation to the live members; of two with the same name it keeps the older one.
 func (m *gangState) add(a *structs.Allocation) {
 	if m.taken[a.NameIndex] {
 		m.g.Stops = append(m.g.Stops, StopOf(a, descDuplicate))
@@ -187,7 +187,7 @@ func (m *gangState) add(a *structs.Allocation) {
 	m.live = append(m.live, a)
 }
 
-// surplus stops the highest indexes beyond what the gang may have.
+// surplus stops the highest indices beyond the maximum of the gang.
 func (m *gangState) surplus() {
 	for len(m.live) > 0 && len(m.live)+m.done > m.g.Tg.Most() {
 		a := m.live[len(m.live)-1]
@@ -197,13 +197,13 @@ func (m *gangState) surplus() {
 	}
 }
 
-// mayStart reports whether missing members may be looked for now: those of the last start have ended, and the policy for
-// failures allows another attempt. If it allows one later, an evaluation is asked for.
+// mayStart reports whether the decision may look for missing members now: those of the last start have ended, and the
+// policy for failures allows another attempt. If the policy allows one later, mayStart schedules an evaluation.
 func (m *gangState) mayStart(missing int) bool {
 	r, g := m.r, m.g
 	if missing > 0 && m.spent {
 		g.Counts.Ignore++
-		return false // Apply does not count who has run out of time, so that the others would never be a gang
+		return false // Apply does not count members whose time is over, so the others would never be a gang
 	}
 	g.Restart = missing > 0 && m.restarts()
 	if missing > 0 && m.ending > 0 && !g.Restart {
@@ -254,13 +254,13 @@ func (m *gangState) mayStart(missing int) bool {
 	return missing == 0 || len(m.delayed) == 0
 }
 
-// EndingRefusal tells that members of the last start have yet to end.
+// EndingRefusal is the refusal of a gang while members of its last start are still ending.
 func EndingRefusal(n int64) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: structs.DimensionEndingMembers}, Short: n, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 }
 
-// returns finds out why a gang that has to start again ended, and reports whether it may return. The worst that happened
-// to a member counts for all: a member that failed as its peers' node went was lost with it.
+// returns determines why a gang that has to start again ended, and reports whether it may return. The worst that
+// happened to a member counts for all: a member that failed while its peer's node was lost was lost with it.
 func (m *gangState) returns() bool {
 	rank := func(reason string) int {
 		switch reason {
@@ -289,7 +289,7 @@ func (m *gangState) returns() bool {
 		next.restarts, next.requeues = max(next.restarts, a.Restarts+1), max(next.requeues, a.Requeues)
 	}
 	if worst == nil {
-		return true // the first start, or a new version of the job, which counts afresh
+		return true // the first start, or a new version of the job, for which the count begins again
 	}
 	if reason != "" {
 		next.reason = reason
@@ -309,7 +309,7 @@ func (m *gangState) returns() bool {
 	return true
 }
 
-// stale lists the live members of an older version that cannot take over the new one; the others are updated in place.
+// stale lists the live members of an older version that cannot adopt the new one; the others are updated in place.
 func (m *gangState) stale() (out []*structs.Allocation) {
 	for _, a := range m.live {
 		switch {
@@ -325,11 +325,11 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 	return out
 }
 
-// replaceAll replaces every live member in one part, each where it is if there is no better place: a gang has one
-// version, and a member that moves takes the others along. Under GangContinue a move concerns only who moves.
+// replaceAll replaces every live member in one part, each on its node if there is no better place: a gang has one
+// version, and a member that moves takes the others along. Under GangContinue only members that have to move do.
 func (m *gangState) replaceAll(stale []*structs.Allocation) {
 	r, g := m.r, m.g
-	cause := "" // of a drain: everybody's state is saved, not only that of those on the node
+	cause := "" // drain: the state of all members is saved, not only of those on the node
 	if slices.ContainsFunc(m.live, func(a *structs.Allocation) bool { return a.Transition.Migrate }) {
 		cause = structs.CauseDrain
 	}
@@ -343,7 +343,7 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		st := StopOf(a, descGangReplace)
 		st.Cause = cause
 		index := a.NameIndex
-		if g.Tg.IsStandby(index) { // the gang is smaller than it was: under its old index it would be a standby
+		if g.Tg.IsStandby(index) { // the gang has become smaller: under its old index it would be a standby
 			for index = 0; m.taken[index]; index++ {
 			}
 			if m.taken[index] = true; g.Tg.IsStandby(index) {
@@ -376,7 +376,7 @@ func (m *gangState) avoid() []structs.NodeID {
 	return slices.Clone(m.roster.AvoidNodes)
 }
 
-// want asks for a member under a name index.
+// want returns the want of a member under a name index.
 func (m *gangState) want(index int) Want {
 	w := Want{Index: index, Avoid: m.avoid(), gang: m.again}
 	if prev := m.latest[index]; prev != nil {
@@ -389,7 +389,7 @@ func (m *gangState) want(index int) Want {
 	if m.by != nil {
 		avoid := w.Avoid
 		m.r.track(&w, m.g.Tg, m.by, m.delay)
-		if m.roster != nil { // it knows which nodes are to blame; where tasks failed need not be one of them
+		if m.roster != nil { // the roster knows which nodes are to blame; tasks may also have failed on others
 			w.Avoid = avoid
 		}
 		m.g.Counts.Reschedule++

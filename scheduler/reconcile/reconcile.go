@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What the server says to people about allocations it stops or marks. Nomad's clients show these texts.
+// Descriptions of allocations that the server stops or marks. Nomad's clients show these texts.
 const (
 	descNotNeeded    = "alloc not needed due to job update"
 	descStopped      = "alloc is stopped because its job was stopped"
@@ -28,7 +28,7 @@ const (
 // Limits and windows of rescheduling.
 const (
 	FollowupWindow     = 5 * time.Second  // delayed reschedules this close together share an evaluation
-	reschedulesKept    = 20               // events an allocation carries at most
+	reschedulesKept    = 20               // most events that an allocation carries
 	systemRetryDelay   = 30 * time.Second // before a failed system allocation is started again, without a policy
 	rollingWaitDefault = 30 * time.Second // between batches of a rolling update that names no stagger
 )
@@ -43,11 +43,11 @@ type reconciler struct {
 	rosters []*structs.Roster
 	force   bool
 	ended   *structs.ArrayState
-	changed map[*structs.Job]map[string]bool // memo of destructive
+	changed map[*structs.Job]map[string]bool // results of Destructive, by old job and group
 	ask     func(*structs.Group) *match.Ask
 }
 
-// Run compares what a job wants with what it has, and gives what should change.
+// Run compares what a job wants with what it has, and returns what should change.
 func Run(in Input, allocs []*structs.Allocation) *Work {
 	r := &reconciler{view: in.View, now: in.Now, job: in.Job, evals: in.Evals, rosters: in.Rosters, ended: in.Ended, ask: in.Ask}
 	for _, e := range in.Evals {
@@ -58,8 +58,7 @@ func Run(in Input, allocs []*structs.Allocation) *Work {
 	return &r.Work
 }
 
-// run reconciles every group of the job and every group that only allocations know any more: first the job's in their
-// order, then the others by name.
+// run reconciles every group of the job in their order, then every group that only allocations still have, by name.
 func (r *reconciler) run(allocs []*structs.Allocation) {
 	var byGroup map[string][]*structs.Allocation
 	if len(allocs) > 0 {
@@ -108,13 +107,13 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	}
 }
 
-// where tells what has become of an allocation's node.
+// where is the state of an allocation's node.
 type where uint8
 
 const (
 	nodeFine where = iota
 	nodeLost
-	nodeAway // out of touch, may come back
+	nodeAway // disconnected, may come back
 )
 
 func (r *reconciler) where(a *structs.Allocation) where {
@@ -128,7 +127,7 @@ func (r *reconciler) where(a *structs.Allocation) where {
 	return nodeFine
 }
 
-// StopOf stops an allocation, and says why.
+// StopOf returns the stop of an allocation with a description.
 func StopOf(a *structs.Allocation, desc string) structs.PlanStop {
 	return structs.PlanStop{ID: a.ID, Desc: desc, Desired: structs.DesiredStop}
 }
@@ -164,7 +163,7 @@ type slotKind uint8
 const (
 	slotLive    slotKind = iota // runs, or is about to
 	slotDone                    // ended for good and counts (batch success, failed for the last time)
-	slotWaiting                 // failed, will be replaced later; or out of touch and not replaced
+	slotWaiting                 // failed, will be replaced later; or disconnected and not replaced
 	slotReplace                 // to be replaced now
 )
 
@@ -176,7 +175,7 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 	}
 	slots := r.slots(g, as)
 	slots = r.dedupe(g, slots)
-	// Scale down: the lowest indexes are kept.
+	// Scale down: keep the lowest indices.
 	for len(slots) > max(g.Tg.Most(), 0) {
 		s := slots[len(slots)-1]
 		slots = slots[:len(slots)-1]
@@ -237,7 +236,7 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 
 func (s *slot) index() int { return s.a.NameIndex }
 
-// slots decides, for every allocation, whether it fills its index, and how.
+// slots decides for every allocation whether it fills its index, and how.
 func (r *reconciler) slots(g *GroupPlan, as []*structs.Allocation) []slot {
 	var out []slot
 	for _, a := range as {
@@ -302,7 +301,7 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	case place == nodeAway:
 		return r.away(g, a)
 
-	case a.Client == structs.ClientUnknown: // its node is back, the agent has yet to say how the allocation fares
+	case a.Client == structs.ClientUnknown: // its node is back; the agent has not reported on the allocation yet
 		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
 
 	case r.overtime(g, a):
@@ -316,11 +315,11 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	case a.Transition.Migrate:
 		g.Counts.Migrate++
 		n := r.view.Node(a.NodeID)
-		// A drain with time left keeps the old one until there is a place for the new one.
+		// A drain with time left keeps the old allocation until there is a place for the new one.
 		patient := !a.Transition.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
 		s, ok := replace(descMigrating, StopOf(a, ""), !patient)
 		s.want.Avoid = []structs.NodeID{a.NodeID}
-		s.want.MayWait = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
+		s.want.MayWait = n.Ready() // its stop was requested: the new one may take over its place
 		return s, ok
 
 	case a.Transition.Reschedule || a.Transition.ForceReschedule:
@@ -332,7 +331,7 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	return slot{a: a, kind: slotLive}, true
 }
 
-// sticky is the node whose disk a replacement would like to find again.
+// sticky returns the node whose disk a replacement prefers; zero for none.
 func (r *reconciler) sticky(tg *structs.Group, a *structs.Allocation) structs.NodeID {
 	if tg.Disk.Sticky {
 		return a.NodeID
@@ -340,11 +339,11 @@ func (r *reconciler) sticky(tg *structs.Group, a *structs.Allocation) structs.No
 	return structs.NodeID{}
 }
 
-// lost declares an allocation lost and replaces it.
+// lost marks an allocation as lost and replaces it.
 func (r *reconciler) lost(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	st := lostOf(a)
 	if a.ClientTerminal() {
-		st.Client = "" // declared already
+		st.Client = "" // it is marked already
 	}
 	if r.older(a) && r.job.Type == structs.JobBatch && a.ClientTerminal() {
 		return slot{}, false
@@ -368,7 +367,7 @@ func (r *reconciler) lost(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	return slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a, Stop: &st, StopAnyway: true, Prefer: r.sticky(g.Tg, a)}}, true
 }
 
-// away handles an allocation whose node is out of touch.
+// away handles an allocation whose node is disconnected.
 func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	after := lostAfter(g.Tg)
 	if after <= 0 || a.Client == structs.ClientPending {
@@ -385,7 +384,8 @@ func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 			return r.lost(g, a)
 		}
 		if a.DisconnectedAt != 0 && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
-			// The evaluation was set for lost_after from the decision; the time counts from when that was committed.
+			// The evaluation was scheduled for lost_after from the decision; the time counts from when that was
+			// committed.
 			r.Later = append(r.Later, Later{At: a.DisconnectedAt.Add(after), Trigger: structs.TriggerReconnect, Desc: "a disconnected allocation may be lost", Group: g.Name,
 				Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
@@ -410,7 +410,8 @@ func lostAfter(tg *structs.Group) time.Duration {
 	return 0
 }
 
-// overtime tells whether an allocation has run for longer than its group may, and asks for a look when it will have.
+// overtime reports whether an allocation has run for longer than its group may. If not, it schedules an evaluation for
+// when it will have.
 func (r *reconciler) overtime(g *GroupPlan, a *structs.Allocation) bool {
 	limit := r.job.RunLimit(g.Tg)
 	if limit <= 0 || a.StartedAt == 0 {
@@ -427,7 +428,7 @@ func (r *reconciler) overtime(g *GroupPlan, a *structs.Allocation) bool {
 	return false
 }
 
-// failed handles an allocation whose tasks failed: replaced now, later or never.
+// failed handles an allocation whose tasks failed: it is replaced now, later or never.
 func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	if !a.Next.IsZero() {
 		return slot{}, false
@@ -441,9 +442,9 @@ func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	}
 	if r.older(a) && !r.sameArray(a) {
 		if r.job.Type == structs.JobBatch {
-			return slot{}, false // the new version starts afresh
+			return slot{}, false // the new version starts without past attempts
 		}
-		return now(0) // the job was changed: perhaps that was the cure
+		return now(0) // the job was changed, which may have fixed the failure
 	}
 	if r.force || a.Transition.ForceReschedule {
 		return now(0)
@@ -467,12 +468,12 @@ func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	return slot{a: a, kind: slotWaiting}, true
 }
 
-// answering reports whether an evaluation is one of those being answered.
+// answering reports whether the decision answers this evaluation.
 func (r *reconciler) answering(id structs.EvalID) bool {
 	return slices.ContainsFunc(r.evals, func(e *structs.Evaluation) bool { return e.ID == id })
 }
 
-// track makes a want carry the history of attempts, and avoid the nodes where they failed.
+// track gives a want the history of attempts, and makes it avoid the nodes where they failed.
 func (r *reconciler) track(w *Want, tg *structs.Group, a *structs.Allocation, delay time.Duration) {
 	w.Resched = append(slices.Clone(a.Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
 	if n := len(w.Resched); n > reschedulesKept {
@@ -488,8 +489,8 @@ func (r *reconciler) track(w *Want, tg *structs.Group, a *structs.Allocation, de
 	}
 }
 
-// NextReschedule tells when a failed allocation may be replaced under a policy, and after which delay. may is false when
-// the policy allows no more attempts.
+// NextReschedule returns when a failed allocation may be replaced under a policy, and the delay. may is false when the
+// policy allows no more attempts.
 func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.LogTime, delay time.Duration, may bool) {
 	end := a.FinishedAt
 	if end == 0 {
@@ -513,8 +514,8 @@ func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.
 	return end.Add(delay), delay, true
 }
 
-// nextDelay grows from attempt to attempt by the policy's function up to the limit. Work that ran for longer than the
-// limit before it failed starts again from the first delay.
+// nextDelay returns a delay that grows from attempt to attempt by the policy's function up to the limit. Work that ran
+// for longer than the limit before it failed starts again from the first delay.
 func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end structs.LogTime) time.Duration {
 	n := len(past)
 	if n == 0 || p.DelayFunction == "" || p.DelayFunction == structs.DelayConstant {
@@ -545,7 +546,7 @@ func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end struct
 	return max(d, 0)
 }
 
-// dedupe leaves one slot per index: after a disconnection both the original and its replacement may be there.
+// dedupe leaves one slot per index: after a disconnection both the original and its replacement may run.
 func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 	var out []slot
 	for i := 0; i < len(slots); {
@@ -576,8 +577,8 @@ func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 	return out
 }
 
-// keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
-// reconcile strategy, else whatever is closest to running.
+// keep chooses which of several allocations of one name stays: one that is done, else one that runs, by the group's
+// reconcile strategy, else the one that is closest to running.
 func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 	if len(same) == 1 {
 		return 0
@@ -624,17 +625,17 @@ func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 	return best
 }
 
-// older reports whether an allocation is of another version (or life) of the job.
+// older reports whether an allocation is of another version (or an earlier registration) of the job.
 func (r *reconciler) older(a *structs.Allocation) bool {
 	return a.JobVersion != r.job.Version || a.Job != nil && a.Job.CreateIndex != r.job.CreateIndex
 }
 
-// sameArray reports whether an allocation is of an earlier version of this very array, whose ends still count.
+// sameArray reports whether an allocation is of an earlier version of the same array, whose ends still count.
 func (r *reconciler) sameArray(a *structs.Allocation) bool {
 	return r.job.Array != nil && (a.Job == nil || a.Job.CreateIndex == r.job.CreateIndex)
 }
 
-// inPlace tells whether an allocation can become one of the new version without a restart, where it is.
+// inPlace reports whether an allocation can adopt the new version without a restart, where it is.
 func (r *reconciler) inPlace(g *GroupPlan, a *structs.Allocation) bool {
 	if a.Job == nil || a.Job.CreateIndex != r.job.CreateIndex {
 		return false
@@ -670,7 +671,7 @@ func (r *reconciler) update(tg *structs.Group) *structs.Update {
 	return u
 }
 
-// unsettled reports whether an allocation of the new version has yet to prove itself.
+// unsettled reports whether an allocation of the new version has not run healthily for long enough yet.
 func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 	if u == nil {
 		return false
@@ -682,8 +683,8 @@ func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 	return a.Client == structs.ClientPending || since == 0 || r.now < since.Add(u.MinHealthyTime)
 }
 
-// replace replaces allocations of an old version, at most max_parallel at a time, and asks for an evaluation for the
-// rest. The old one is stopped in the same part as the new one is placed.
+// replace replaces allocations of an old version, at most max_parallel at a time, and schedules an evaluation for the
+// rest. The old one is stopped in the same part that places the new one.
 func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
 	limit := len(stale)
 	if u != nil {
@@ -704,7 +705,7 @@ func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettle
 	}
 }
 
-// pin is the node that an allocation of a system job must stay on.
+// pin returns the node that an allocation of a system job must stay on; zero for other jobs.
 func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
 	if r.job.Type == structs.JobSystem || r.job.Type == structs.JobSysBatch {
 		return a.NodeID

@@ -9,8 +9,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Returning to the queue. A batch job says after which ends its work returns (Job.Requeue), and a person may ask for it.
-// Work that still runs is stopped first and takes its turn when it has ended: two of one index never run at once.
+// Returning to the queue. A batch job names the ends after which its work returns (Job.Requeue), and a user may requeue
+// it. Work that still runs is stopped first and is decided when it has ended: two allocations of one index never run at
+// once.
 
 const (
 	descRequeued    = "alloc was requeued"
@@ -25,8 +26,8 @@ const (
 	restartStop   = "stop"
 )
 
-// requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when that is nobody's
-// business but the reschedule policy's.
+// requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when only the
+// reschedule policy applies.
 func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (s slot, fills, ok bool) {
 	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
 		return slot{}, false, false
@@ -90,13 +91,13 @@ func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (
 	return slot{}, false, false
 }
 
-// mayRequeue reports whether an end is one after which the job's work returns, and has not returned too often.
+// mayRequeue reports whether the job's work returns after this end, and has not returned too often.
 func (r *reconciler) mayRequeue(a *structs.Allocation, reason string) bool {
 	return listed(r.job.Requeue, a, reason) && a.Requeues < int64(r.job.Requeue.Max)
 }
 
-// giveUp reports whether work has returned to the queue as often as its job lets it and would have to return once more: it
-// has failed for good then, and the queue entry says why.
+// giveUp reports whether work would have to return to the queue but has done so as often as its job allows. It has then
+// failed for good, and the queue entry says why.
 func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
 	q := r.job.Requeue
 	if r.job.Type != structs.JobBatch || !listed(q, a, reason) || a.Requeues < int64(q.Max) || r.force || a.Transition.ForceReschedule {
@@ -124,7 +125,7 @@ func (r *reconciler) nextTry(tg *structs.Group, a *structs.Allocation, reason st
 	return NextReschedule(&p, a)
 }
 
-// listed reports whether a requeue block names an end. A failure may be named by its kind, its exit code, or as any.
+// listed reports whether a requeue block names an end. It may name a failure by its kind, by its exit code, or as any.
 func listed(q *structs.Requeue, a *structs.Allocation, reason string) bool {
 	if q == nil || reason == "" {
 		return false
@@ -136,8 +137,8 @@ func listed(q *structs.Requeue, a *structs.Allocation, reason string) bool {
 	return failed && (slices.Contains(q.On, structs.RequeueFailure) || slices.Contains(q.On, fmt.Sprint(structs.RequeueExit, exitCode(a))))
 }
 
-// endOf says why an allocation ended, or is meant to, in the words of Requeue.On or of the restart constants; "" for one
-// that runs or ended well.
+// endOf returns why an allocation ended, or is meant to, in the words of Requeue.On or of the restart constants; "" for
+// one that runs or ended well.
 func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 	limit := time.Duration(0)
 	if j := a.Job; j != nil {
@@ -153,7 +154,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 	case a.Client == structs.ClientLost || place == nodeLost && !a.ClientTerminal():
 		return structs.RequeueNodeLost
 	case a.DesiredDesc == descMaxRun, a.Client == structs.ClientFailed && limit > 0 && a.StartedAt != 0 && a.Ran() >= limit:
-		return structs.RequeueLimit // by the server, or by the agent, which looks at the clock, too
+		return structs.RequeueLimit // by the server, or by the agent, which also checks the time
 	case a.Transition.Migrate:
 		return restartDrain
 	case a.Client == structs.ClientFailed && gpuError(a):
@@ -169,7 +170,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 	return ""
 }
 
-// exitCode is that of the task that failed the allocation; 0 when none tells.
+// exitCode returns the exit code of the task that failed the allocation; 0 when unknown.
 func exitCode(a *structs.Allocation) int64 {
 	for _, name := range model.SortedKeys(a.TaskStates) {
 		s := a.TaskStates[name]
@@ -185,9 +186,9 @@ func exitCode(a *structs.Allocation) int64 {
 	return 0
 }
 
-// gpuError reports whether a task failed because of its GPU: its agent said so since the task started last.
+// gpuError reports whether a task failed because of its GPU: its agent has reported so since the task started last.
 func gpuError(a *structs.Allocation) bool {
-	for _, s := range a.TaskStates { // any will do
+	for _, s := range a.TaskStates { // any task will do
 		for i := range s.Events {
 			if e := &s.Events[i]; e.Type == structs.TaskEventGPUError && e.Time >= s.StartedAt {
 				return true
@@ -197,7 +198,7 @@ func gpuError(a *structs.Allocation) bool {
 	return false
 }
 
-// restart fills in what a placement knows of the work that it goes on with.
+// restart fills in what a placement has to know of the work that it continues.
 func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
 	prev := w.Prev
 	if r.job == nil {
@@ -211,7 +212,7 @@ func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
 		return
 	}
 	if r.older(prev) && !prev.ClientTerminal() && !prev.Transition.Requeue {
-		p.Reason = restartUpdate // counts afresh
+		p.Reason = restartUpdate // the count begins again
 		return
 	}
 	p.Reason = r.endOf(prev, r.where(prev))

@@ -37,7 +37,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	}
 }
 
-// giveBack stops the standbys of a gang that does not run and is not about to.
+// giveBack stops the standbys of a gang that neither runs nor is about to.
 func (m *gangState) giveBack() {
 	m.g.Standby = m.standbys
 	m.g.GiveBack()
@@ -53,7 +53,7 @@ func (g *GroupPlan) GiveBack() {
 	g.Standby, g.RefillStandby, g.Restart = nil, nil, false
 }
 
-// fails reports whether a failure ended the gang, of a member or of its node: that is what standbys are for.
+// fails reports whether a failure of a member or its node ended the gang: that is what standbys are for.
 func (m *gangState) fails() bool {
 	if m.again == nil {
 		return false
@@ -70,7 +70,8 @@ func (m *gangState) restarts() bool {
 	return len(m.standbys) > 0 && m.returns() && m.fails()
 }
 
-// wantStandbys asks for the standbys that the gang is short of: with its minimum when it starts, at the end of a pass otherwise.
+// wantStandbys adds wants for the missing standbys: with the gang's minimum when it starts, at the end of a pass
+// otherwise.
 func (m *gangState) wantStandbys(missing int) {
 	g := m.g
 	if g.Tg.Gang.Standby <= 0 {
@@ -98,7 +99,7 @@ func (m *gangState) wantStandbys(missing int) {
 	g.RefillStandby = list
 }
 
-// keepPlaces lets members of a gang that is started again have the places that they had.
+// keepPlaces gives members of a gang that starts again the places that they had.
 func (m *gangState) keepPlaces(ws []Want) {
 	for i := range ws {
 		w := &ws[i]
@@ -108,15 +109,15 @@ func (m *gangState) keepPlaces(ws []Want) {
 	}
 }
 
-// A standby of a gang (structs.Gang.Standby, ADR 0010) is an allocation of its group that holds what a member holds and
-// starts nothing: it is on no roster, so its agent prepares everything but the tasks. Standbys are placed in one part with
-// the minimum, all or none. When a member is lost, the next decision restarts the gang in one part, without a wait:
-// each member in the place that it had, to begin when what is ending there has ended, and the members whose place is gone
-// in the places of standbys. Without standbys the members would queue for room again once the last of them has ended.
+// A standby of a gang (Gang.Standby, ADR 0010) is an allocation of its group that holds what a member holds and starts
+// nothing: it is on no roster, so its agent prepares everything but the tasks. Standbys are placed in one part with the
+// minimum, all or none. When a member is lost, the next decision restarts the gang in one part, without a wait: each
+// member in the place that it had, as soon as the work ending there has ended, and the members whose place is gone in
+// the places of standbys. Without standbys the members would queue for places again once the last of them has ended.
 //
 //	gang starts          members and standbys in one part, all or none
-//	member lost          Apply stops the others (structs.Roster.Settle); members take their own places and those of standbys
-//	standby lost, used   it is replaced at the end of a pass, from what is free: it never delays the gang
+//	member lost          Apply stops the others (Roster.Settle); members take their own places and those of standbys
+//	standby lost, used   it is replaced at the end of a pass, from free capacity: it never delays the gang
 //	gang waits, ends     its standbys are given back at once
 const (
 	descStandbyBack = "the standby is given back: its gang does not run"

@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// system reconciles a group of a system or sysbatch job: one allocation on every node that may have it. Name indexes
-// are unique within the group, like those of other jobs; they say nothing about the node.
+// system reconciles a group of a system or sysbatch job: one allocation on every feasible node. Name indices are unique
+// within the group, as in other jobs; they do not depend on the node.
 func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 	if g.Tg.Count == 0 {
 		r.stopAll(g, as, descNotNeeded)
@@ -79,7 +79,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 			stale = append(stale, a)
 		}
 	}
-	// A node that takes nothing new keeps what it has; it is not asked to replace it.
+	// A node that accepts nothing new keeps what it has: nothing on it is replaced.
 	stale = slices.DeleteFunc(stale, func(a *structs.Allocation) bool { return !r.view.Node(a.NodeID).Ready() })
 	r.replace(g, stale, unsettled, update)
 	next := 0
@@ -118,8 +118,8 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 	g.Nowhere = len(g.Wants)+len(filled) == 0
 }
 
-// systemEnded tells what follows when a system allocation ended by itself: wait means that nothing is placed on its node
-// for now; else a want is what it is replaced by, or nil for a fresh start.
+// systemEnded decides what follows when a system allocation ended by itself. wait means that nothing is placed on its
+// node for now; else w is its replacement, or nil for a fresh start.
 func (r *reconciler) systemEnded(g *GroupPlan, a *structs.Allocation) (w *Want, wait bool) {
 	sysbatch := r.job.Type == structs.JobSysBatch
 	if r.older(a) || !a.Next.IsZero() {

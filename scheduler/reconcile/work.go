@@ -12,26 +12,26 @@ import (
 type Want struct {
 	Index      int
 	Prev       *structs.Allocation // what it replaces, or nil
-	Stop       *structs.PlanStop   // of prev; part of the same part
-	StopAnyway bool                // the stop stands even when no place is found
-	MayWait    bool                // may wait for prev on its own node
-	MustWait   bool                // only its place leaves the queue within its limit
-	Stays      bool                // prev is one of GroupPlan.staying, until it is replaced
-	Avoid      []structs.NodeID    // where this very work failed
+	Stop       *structs.PlanStop   // of Prev; in the same part
+	StopAnyway bool                // the stop happens even when no place is found
+	MayWait    bool                // may wait for Prev on its own node
+	MustWait   bool                // only the place of Prev keeps the queue within its limit
+	Stays      bool                // Prev is one of GroupPlan.Staying until it is replaced
+	Avoid      []structs.NodeID    // where this work failed
 	Prefer     structs.NodeID      // sticky disk, or zero
 	Pinned     structs.NodeID      // the only node in question (system jobs), or zero
 	Resched    []structs.RescheduleEvent
-	Over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
+	Over       *structs.Allocation // of a gang that starts again: the allocation in the place that this one had; or nil
 	Standby    bool                // holds a place for a member that may be lost
-	gang       *restartOf          // of a gang that starts again: what all of its members go on with; or nil
+	gang       *restartOf          // of a gang that starts again: what all of its members continue; or nil
 }
 
-// wantLists has memory of wants of gangs that found no place, for other gangs: a pass sees the same ones again and again.
+// wantLists reuses the memory of wants of gangs that found no place: a pass meets the same gangs again and again.
 var wantLists = sync.Pool{New: func() any { return new(wantList) }}
 
 type wantList struct{ wants []Want }
 
-// takeWants gives room for n wants.
+// takeWants returns an empty list with room for n wants.
 func takeWants(n int) []Want {
 	if l := wantLists.Get().(*wantList); cap(l.wants) >= n {
 		return l.wants[:0]
@@ -39,7 +39,7 @@ func takeWants(n int) []Want {
 	return make([]Want, 0, n)
 }
 
-// KeepWants leaves the memory of wants that nobody refers to any more to other gangs.
+// KeepWants takes back the memory of wants that are no longer used.
 func KeepWants(ws []Want) {
 	if cap(ws) > 0 {
 		clear(ws)
@@ -47,13 +47,13 @@ func KeepWants(ws []Want) {
 	}
 }
 
-// restartOf is what work goes on with.
+// restartOf is what restarted work continues: why it ended and how often it did.
 type restartOf struct {
 	reason             string
 	restarts, requeues int64
 }
 
-// GroupPlan is what a reconciliation wants done about one group.
+// GroupPlan is what a reconciliation wants to do about one group.
 type GroupPlan struct {
 	Name    string
 	Tg      *structs.Group // nil: not in the job any more
@@ -61,35 +61,35 @@ type GroupPlan struct {
 	Wants   []Want
 	Stops   []structs.PlanStop
 	Updates []structs.PlanUpdate
-	Staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
+	Staying []*structs.Allocation // live ones that are unchanged, or that wants replace: they count for spread and distinctness
 	Counts  DesiredUpdates
-	More    int64                       // of an array: indices behind those that are wanted now
+	More    int64                       // of an array: indices after those that are wanted now
 	Missed  int64                       // of those: counted as missed
-	Capped  bool                        // of an array: only its concurrency keeps further indices back
-	Nowhere bool                        // a system group that no node may have
-	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
+	Capped  bool                        // of an array: only its concurrency cap holds further indices back
+	Nowhere bool                        // a system group with no feasible node
+	former  map[int]*structs.Allocation // by name index: allocations that were preempted or lost, have ended, and return
 
 	// Of gangs and elastic groups: see gang.go.
 	Gang      bool
 	Roster    *structs.Roster // or nil
-	Expansion []Want          // what it may grow to, once nobody's minimum waits
+	Expansion []Want          // what it may grow to once no group waits for its minimum
 
 	// Standbys of a gang: see standby.go.
 	Restart       bool                  // the gang restarts in the places that it had and in those of standbys
 	Standby       []*structs.Allocation // that it holds
-	RefillStandby []Want                // room for those that it is short of
-	Ending        int64                 // members of the last start that have yet to end
+	RefillStandby []Want                // wants for the missing standbys
+	Ending        int64                 // members of the last start that are still ending
 
-	Refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
+	Refused *structs.Refusal // nothing of it may be placed, whichever node offers it; nil: nodes decide
 }
 
-// Later is a wish for an evaluation at a time.
+// Later is a request for an evaluation at a time.
 type Later struct {
 	At      structs.LogTime
 	Trigger structs.Trigger
 	Desc    string
 	Group   string
-	Stops   []structs.PlanStop // that shall name it as their follow-up
+	Stops   []structs.PlanStop // that name it as their follow-up
 }
 
 // Input is what a reconciliation depends on.
@@ -112,7 +112,7 @@ type Work struct {
 	from *reconciler
 }
 
-// Restart tells on a place what the work that is placed there goes on with.
+// Restart fills in on a place what the work that is placed there continues.
 func (w *Work) Restart(p *structs.PlanPlace, by *Want) { w.from.restart(p, by) }
 
 // DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.

@@ -10,7 +10,7 @@ import (
 
 // knob is an amount of a task that a job could ask less of.
 type knob struct {
-	name string // of what is asked: "GPU memory"
+	name string // of the amount, for users: "GPU memory"
 	unit structs.Unit
 	dims []structs.Dimension // dimensions of refusals that it may cure; nil: those with its unit
 	get  func(t *structs.Task) int64
@@ -102,7 +102,7 @@ func (a *adviser) less(tg *structs.Group, k *knob, r *structs.GroupReport) {
 	a.search(most, hint(r, k.dims, unit, most), name, unit, tg.Name, func(j *structs.Job, v int64) { k.set(j.Group(tg.Name).Tasks[at], v) })
 }
 
-// hint is the amount that the refusals would have one try first; 0 for none.
+// hint returns the amount to try first, by the refusals; 0 for none.
 func hint(r *structs.GroupReport, dims []structs.Dimension, unit structs.Unit, most int64) int64 {
 	for i := range r.Refusals {
 		x := &r.Refusals[i]
@@ -126,9 +126,9 @@ func hint(r *structs.GroupReport, dims []structs.Dimension, unit structs.Unit, m
 	return 0
 }
 
-// search finds the most of an amount with which the job would start: the hint, or by halving. That less is never harder
-// to place makes halving exact; where rules like islands break that, what it finds is still checked, but may not be the
-// most. A cluster that has room for none of it costs one try.
+// search finds the largest amount with which the job would start: the hint, or by bisection. Bisection is exact because
+// less is never harder to place. Where rules like islands break that, the result is still checked, but may not be the
+// largest. If the cluster has no room for any of it, that costs one try.
 func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, group string, set func(*structs.Job, int64)) {
 	try := func(v int64) (*structs.Job, bool) {
 		return a.job(func(j *structs.Job) { set(j, v) })
@@ -161,7 +161,7 @@ func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, grou
 			}
 		}
 		if best*20 < asked {
-			return // as good as nothing: it is something else that is in the way
+			return // next to nothing: something else prevents the start
 		}
 	}
 	text := fmt.Sprintf("%s of %s instead of %s", amountText(best, unit), what, amountText(asked, unit))
@@ -178,7 +178,7 @@ func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, grou
 	a.found(Change{Kind: kind, Text: text, Cost: 1000 * (asked - best) / asked, Job: job})
 }
 
-// fewer tries fewer allocations, and of a gang a smaller minimum.
+// fewer tries fewer allocations, and for a gang a smaller minimum.
 func (a *adviser) fewer(tg *structs.Group, r *structs.GroupReport) {
 	set := func(j *structs.Job, v int64) {
 		g := j.Group(tg.Name)
@@ -200,7 +200,7 @@ func (a *adviser) fewer(tg *structs.Group, r *structs.GroupReport) {
 	}
 }
 
-// conditions tries without each condition.
+// conditions tries to leave out each condition.
 func (a *adviser) conditions(tg *structs.Group) {
 	drop := func(cost int64, text string, edit func(*structs.Job)) {
 		if j, ok := a.job(edit); ok {
@@ -272,11 +272,11 @@ func (a *adviser) conditions(tg *structs.Group) {
 	}
 }
 
-// tainted reports whether a node has a taint.
+// tainted reports whether any node has a taint.
 func (a *adviser) tainted() bool {
 	yes := false
 	a.in.View.EachNode(func(n *structs.Node) bool {
-		for k := range n.Meta { // whether there is one does not depend on the order
+		for k := range n.Meta { // the result does not depend on the order
 			yes = yes || len(k) > len("taint.") && k[:len("taint.")] == "taint."
 		}
 		return !yes

@@ -70,7 +70,7 @@ func sameHealth(a, b *structs.Node) bool {
 			return false
 		}
 	}
-	for name, d := range a.Drivers { // a conjunction: the order does not matter
+	for name, d := range a.Drivers { // the result does not depend on the order
 		if d.Healthy != b.Drivers[name].Healthy {
 			return false
 		}
@@ -78,7 +78,7 @@ func sameHealth(a, b *structs.Node) bool {
 	return true
 }
 
-// with tries the view with nodes that are new or otherwise.
+// with tries the view with new or changed nodes.
 func (a *adviser) with(nodes []*structs.Node) bool {
 	if a.spent() {
 		return false
@@ -97,7 +97,7 @@ func withNodes(v *model.View, nodes []*structs.Node) *model.View {
 	return v.Advance(d)
 }
 
-// joins tries more nodes of the kinds there are, the ones with the most GPUs and memory first.
+// joins tries more nodes of the existing kinds, those with the most GPUs and memory first.
 func (a *adviser) joins(rep scheduler.WorkloadReport, kinds []*structs.Node) {
 	slices.SortStableFunc(kinds, func(x, y *structs.Node) int {
 		if gx, gy := search.CountGPUs(x), search.CountGPUs(y); gx != gy {
@@ -117,7 +117,7 @@ func (a *adviser) joins(rep scheduler.WorkloadReport, kinds []*structs.Node) {
 		if most < 1 || a.spent() || !a.with(a.copies(like, most)) {
 			continue
 		}
-		lo, hi := int64(0), most // lo is too few
+		lo, hi := int64(0), most // lo nodes are too few
 		for hi-lo > 1 && !a.spent() {
 			if mid := lo + (hi-lo)/2; a.with(a.copies(like, mid)) {
 				hi = mid
@@ -134,7 +134,7 @@ func (a *adviser) joins(rep scheduler.WorkloadReport, kinds []*structs.Node) {
 	}
 }
 
-// copies are new nodes like one that there is, ready and in good health.
+// copies returns new nodes like an existing one, ready and healthy.
 func (a *adviser) copies(like *structs.Node, n int64) []*structs.Node {
 	var out []*structs.Node
 	for i := range n {

@@ -1,5 +1,5 @@
-// Package suggest finds what would have to change for a workload to start now. It decides with one change after the other
-// on the input of a pass (package scheduler), and knows nothing else of how decisions are made.
+// Package suggest finds what would have to change for a workload to start now. It makes decisions (package scheduler)
+// with one change after the other to the input of a pass, and does not depend on how decisions are made.
 package suggest
 
 import (
@@ -15,20 +15,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Advice tells what would have to change for one workload to start now.
+// Advice lists what would have to change for one workload to start now.
 type Advice struct {
-	Starts  bool     // the next pass starts it as it is
-	Never   string   // why not even an empty cluster of healthy nodes has room for it; "" when it has
+	Starts  bool     // the next pass starts it without a change
+	Never   string   // why it would not even fit on an empty cluster of healthy nodes; "" if it would
 	Changes []Change // each of them alone would start it, the smallest first; at most 3
-	Tries   int      // decisions that were made to find out
+	Tries   int      // number of decisions made
 }
 
-// Change is one change that would start a workload, checked by deciding with it.
+// Change is one change that would start a workload, checked by a decision.
 type Change struct {
 	Kind  string          // a Change... constant
-	Text  string          // for people: "40 GiB of GPU memory instead of 80 GiB"
-	Cost  int64           // how large it is, in thousandths of what is asked: for the order of changes
-	Job   *structs.Job    // the job as it would have to be; nil: as it is
+	Text  string          // for users: "40 GiB of GPU memory instead of 80 GiB"
+	Cost  int64           // how large it is, in thousandths of what is asked for; orders the changes
+	Job   *structs.Job    // the job as it would have to be; nil: unchanged
 	Nodes []*structs.Node // nodes that would have to join, or to change
 	Lifts bool            // a limit, hold or condition of the queue would have to be lifted
 }
@@ -43,7 +43,7 @@ const (
 	ChangeTime       = "time"       // the job has a shorter run time limit
 )
 
-// Bounds of the search for changes.
+// Limits of the search for changes.
 const (
 	changesKept   = 3
 	suggestTries  = 64
@@ -52,7 +52,7 @@ const (
 	nodesAddedMax = 64
 )
 
-// adviser looks for changes. Every candidate is decided by Schedule on the input, with the change and nothing else.
+// adviser looks for changes. It checks each candidate with Schedule on the input, with that change and nothing else.
 type adviser struct {
 	in    scheduler.Input
 	p     search.Policy
@@ -63,12 +63,12 @@ type adviser struct {
 	out   []Change
 }
 
-// Find tells what would start a workload now: it decides about it alone on the input (Pending and Line are not looked
-// at), then with one change after the other, within the bounds above. There may be changes that it does not find.
+// Find returns what would start a workload now: it decides about the workload alone on the input (Pending and Line are
+// ignored), then with one change after the other, within the limits above. There may be changes that it does not find.
 //
-// Naive: take the change from the refusals ("short by 40 GiB: ask for 40 GiB less"). Why not: the node with the most free
-// memory may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only says
-// what to try first.
+// Naive: take the change from the refusals ("short by 40 GiB: ask for 40 GiB less"). But the node with the most free
+// memory may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only
+// determines what to try first.
 func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 	a := &adviser{in: in, p: p, load: load}
 	a.in.Line, a.in.Running, a.in.Steps = nil, nil, 0
@@ -123,7 +123,7 @@ func (a *adviser) job(edit func(*structs.Job)) (*structs.Job, bool) {
 	j := copyJob(a.load.Job)
 	edit(j)
 	if len(a.load.Allocs) > 0 {
-		j.Version++ // what runs is updated, or replaced
+		j.Version++ // running allocations are updated or replaced
 	}
 	load := a.load
 	load.Job = j
@@ -195,7 +195,7 @@ func (a *adviser) never() string {
 		}
 		for i := range g.Refusals {
 			text += "; " + refusalText(&g.Refusals[i])
-			if g.Refusals[i].Unit != structs.UnitMembers { // else it tells how many found no place, and the next one what they lack
+			if g.Refusals[i].Unit != structs.UnitMembers { // else it says how many found no place, and the next one what they lack
 				break
 			}
 		}
@@ -204,7 +204,7 @@ func (a *adviser) never() string {
 	return rep.Refused
 }
 
-// refusalText is a refusal in a few words.
+// refusalText returns a refusal in a few words.
 func refusalText(r *structs.Refusal) string {
 	switch {
 	case r.Unit == structs.UnitMembers:
@@ -219,7 +219,7 @@ func refusalText(r *structs.Refusal) string {
 	return r.Text()
 }
 
-// restored is a node as it would be ready and in good health.
+// restored returns a node as it would be if it were ready and healthy.
 func restored(n *structs.Node) *structs.Node {
 	c := *n
 	c.Status, c.Eligibility, c.Drain = structs.NodeReady, structs.NodeEligible, nil
@@ -282,7 +282,7 @@ func (a *adviser) lift(rep scheduler.WorkloadReport) {
 		load.Gate = nil
 	}
 	if _, ok := a.decide(&in, load); !ok {
-		a.in, a.load, a.too = in, load, text // what else is missing shows only behind it
+		a.in, a.load, a.too = in, load, text // what else is missing only shows without it
 		return
 	}
 	if why.Code == structs.ReasonReservation {
@@ -291,7 +291,7 @@ func (a *adviser) lift(rep scheduler.WorkloadReport) {
 	a.found(Change{Kind: ChangeLimit, Text: text, Cost: cost, Lifts: true})
 }
 
-// raise raises the limits that bind, each by what is missing for everything that the workload wants, and says by how
+// raise raises the limits that bind, each by what is missing for everything that the workload wants, and returns by how
 // much. More than one may bind: that of a queue, of its parent, and of the namespace.
 func (a *adviser) raise(rep scheduler.WorkloadReport, why *structs.Refusal) (*contend.QueueTable, string) {
 	in, text := a.in, ""
@@ -319,10 +319,10 @@ func (a *adviser) raise(rep scheduler.WorkloadReport, why *structs.Refusal) (*co
 	return in.Queues, text
 }
 
-// raisedMax is how many limits are raised for one workload.
+// raisedMax is the highest number of limits that are raised for one workload.
 const raisedMax = 8
 
-// each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
+// each returns what one allocation of the workload uses of the amount that a limit names, in the unit of the refusal.
 func (a *adviser) each(r *structs.Refusal) int64 {
 	sizes := contend.GPUSizesOf(a.in.View)
 	most := int64(0)
@@ -339,7 +339,7 @@ func (a *adviser) each(r *structs.Refusal) int64 {
 	return most
 }
 
-// raised is the table with the limit that a refusal names raised by what is missing.
+// raised returns the table with the limit that a refusal names raised by what is missing.
 func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 	by := r.Short
 	if r.Unit == structs.UnitGPUs {
@@ -378,7 +378,7 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 	})
 }
 
-// changed is the table with every queue and tenant edited; either edit may be nil.
+// changed returns the table with every queue and tenant edited; either edit may be nil.
 func changed(t *contend.QueueTable, edit func(*structs.Queue), tenant func(*contend.Tenant)) *contend.QueueTable {
 	if t == nil {
 		return nil
@@ -399,7 +399,7 @@ func changed(t *contend.QueueTable, edit func(*structs.Queue), tenant func(*cont
 	return &c
 }
 
-// liftText says what would have to be lifted, for people.
+// liftText returns what would have to be lifted, for users.
 func liftText(r *structs.Refusal, k structs.JobKey) string {
 	switch r.Code {
 	case structs.ReasonQuota:
@@ -443,12 +443,12 @@ func (a *adviser) shorter() {
 	slices.Reverse(ends)
 	for _, at := range ends[:min(len(ends), suggestNodes)] {
 		limit := at.Sub(a.in.Now)
-		limit = (limit - limit/10).Truncate(time.Second) // whoever follows the advice does so later
+		limit = (limit - limit/10).Truncate(time.Second) // the user will apply the advice some time later
 		if limit <= 0 {
 			continue
 		}
 		expect := a.load.Expect
-		a.load.Expect = min(expect, limit) // what was predicted with the old limit
+		a.load.Expect = min(expect, limit) // the prediction was made for the old limit
 		j, ok := a.job(func(j *structs.Job) {
 			j.Runtime.Limit, j.Runtime.Expected = limit, min(j.Runtime.Expected, limit)
 			for _, g := range j.Groups {
@@ -463,7 +463,7 @@ func (a *adviser) shorter() {
 	}
 }
 
-// amountText is an amount with its unit, for people.
+// amountText returns an amount with its unit, for users.
 func amountText(n int64, unit structs.Unit) string {
 	switch unit {
 	case structs.UnitMiB:

@@ -1,6 +1,6 @@
-// Package unblock is the rule for what wakes a blocked job (D4): which events may change a decision that failed. The
-// broker goes by it, and the property of package scheduler proves it: a pass that leaves out the jobs for which nothing
-// happened decides as one that does not.
+// Package unblock decides which events unblock a job (D4): those that may change a decision that failed. The broker
+// uses it, and a property test of package scheduler proves it: a pass without the jobs for which nothing happened makes
+// the same decisions as a pass with them.
 package unblock
 
 import "github.com/muster-sched/muster/structs"
@@ -19,12 +19,12 @@ const (
 	ConfigChanged
 	Time
 	QueueUsage
-	// JobEnded concerns only the jobs that depend on the one that ended, never a whole domain.
+	// JobEnded only concerns the jobs that depend on the one that ended, never a whole domain.
 	JobEnded
-	// ReservationGone concerns only jobs that wait for any event: a reservation of others held them back.
+	// ReservationGone only concerns jobs that wait for any event: a reservation for another job held them back.
 	ReservationGone
-	// AllocPlaced concerns only jobs with rules about where allocations of other jobs are. Any leaves it out: it happens
-	// all the time and frees nothing.
+	// AllocPlaced only concerns jobs with rules about where allocations of other jobs are. Any leaves it out: it
+	// happens all the time and frees nothing.
 	AllocPlaced
 )
 
@@ -34,8 +34,8 @@ const Kinds = 12
 // Any is every event but AllocPlaced.
 const Any = AllocPlaced - 1
 
-// Of is the set of the given events. EventNone and unknown ones stand for any event, for leaving a job out must be
-// provable.
+// Of returns the set of the given events. EventNone and unknown events stand for any event, because leaving out a job
+// needs proof.
 func Of(events ...structs.EventKind) (set EventSet) {
 	for _, e := range events {
 		set |= of(e)
@@ -71,8 +71,8 @@ func of(e structs.EventKind) EventSet {
 	return Any
 }
 
-// UnblockingEvents are the events that may change a decision that failed with these reports. Without a reason that is
-// any event.
+// UnblockingEvents returns the events that may change a decision that failed with these reports. Without a reason that
+// is any event.
 func UnblockingEvents(groups []*structs.GroupReport) (set EventSet) {
 	for _, g := range groups {
 		if g.Placed >= g.Wanted {
@@ -87,13 +87,13 @@ func UnblockingEvents(groups []*structs.GroupReport) (set EventSet) {
 			}
 			set |= of(r.CuredBy)
 			if r.Unit == structs.UnitDevices || r.CuredBy == structs.EventDeviceHealthy {
-				set |= AllocStopped | DeviceHealthy // a device may be given back, or get well
+				set |= AllocStopped | DeviceHealthy // a device may be released, or become healthy
 			}
 			if r.CuredBy == structs.EventAllocPlaced {
 				set |= AllocStopped // the others may end as well as start
 			}
 		}
-		set |= NodeJoined | NodeEligible | JobChanged | ConfigChanged // more nodes help against everything that nodes refuse
+		set |= NodeJoined | NodeEligible | JobChanged | ConfigChanged // new nodes help against everything that nodes refuse
 	}
 	if set == 0 {
 		return Any
