@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// clusterReading is what the metrics of the cluster are read from. Every server has the same, from its newest state, but for
-// the predictions, which only the leader knows.
+// clusterReading is the source of the cluster's metrics. Every server reads them from its newest state; only the leader
+// knows the predictions.
 type clusterReading struct {
 	nodes, jobs, allocs, running, evals      int64
 	queued, queuedAllocs, oldestWait         int64
@@ -44,7 +44,7 @@ var clusterTable = telemetry.Table[*clusterReading]{
 	telemetry.Gauge("muster_server_run_times_mean_error_seconds", "Mean of what predictions were off by.", func(c *clusterReading) float64 { return c.predicted.MeanAbsolute().Seconds() }),
 }
 
-// clusterMetrics counts in the newest state; nil before there is one.
+// clusterMetrics counts objects in the newest state; nil before there is one.
 func (s *Server) clusterMetrics() *clusterReading {
 	p := s.Published()
 	if p == nil || p.Snapshot == nil {

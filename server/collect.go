@@ -6,14 +6,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// collector is the door to the duty of collection.
+// collector forces runs of the collection duty.
 type collector struct {
 	force chan chan error // taken by the duty's runner
 }
 
 func newCollector() collector { return collector{force: make(chan chan error)} }
 
-// collectNow runs a collection without ages, awaited.
+// collectNow runs a collection that ignores ages, and waits for it.
 func (s *Server) collectNow(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {

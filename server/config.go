@@ -22,51 +22,51 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Config is everything a server is told. The zero value of a field means its default.
+// Config configures a server. The zero value of a field means its default.
 type Config struct {
 	Name       string // unique in the region; required
-	ID         string // raft server id, a UUID; "" is read from (or made and kept in) DataDir
-	Region     string // "global"
-	Datacenter string // "dc1"
-	Version    string // of the program, told to other servers
-	Build      string // commit, told to other servers
-	DataDir    string // raft log and snapshots; required unless InMemory
-	InMemory   bool   // keep everything in memory: -dev and tests in virtual time
-	Dev        bool   // open: no ACL, no gossip key, one server bootstraps itself at once
+	ID         string // raft server ID, a UUID; "": read from DataDir, where the first start stores a new one
+	Region     string // default "global"
+	Datacenter string // default "dc1"
+	Version    string // of the program; sent to other servers
+	Build      string // commit; sent to other servers
+	DataDir    string // parent of the raft log and snapshots; required unless InMemory
+	InMemory   bool   // keep everything in memory: for -dev, and tests in virtual time
+	Dev        bool   // no ACL and no gossip key; one server bootstraps itself at once
 
-	// BootstrapExpect is how many servers found a new cluster together; 0: join an existing one. With 1 (or Dev) the
-	// server founds a cluster alone.
+	// BootstrapExpect is the number of servers that bootstrap a new cluster together; 0: join an existing one. With 1
+	// (or Dev) the server bootstraps a cluster alone.
 	BootstrapExpect int
 
-	Listeners []net.Listener // the RPC and raft port, already listening; at least one. Closed by the server
-	Advertise string         // "host:port" at which others reach it; "" is the first listener's address
-	Dial      rpc.Dialer     // how to connect to other servers, below TLS; nil is TCP
+	Listeners []net.Listener // the RPC and raft port, already listening; at least one. The server closes them
+	Advertise string         // "host:port" at which others reach this server; "": the first listener's address
+	Dial      rpc.Dialer     // connects to other servers, below TLS; nil: TCP
 
-	TLSServer *tls.Config        // for the listeners; nil is plaintext
+	TLSServer *tls.Config        // for the listeners; nil: plaintext
 	TLSClient func() *tls.Config // for connections to other servers; required with TLSServer
 
 	Gossip member.GossipConfig
 	Raft   replica.RaftConfig
 
-	ACL           bool // enforce access control; else every caller is management
-	MaxStreams    int  // calls in progress per session; 0 is rpc.DefaultMaxStreams
+	ACL           bool // enforce access control; if false, every caller has management rights
+	MaxStreams    int  // calls in progress per session; 0: rpc.DefaultMaxStreams
 	MaxConnsPerIP int  // see rpc.ServerConfig
 
 	// Filter compiles a filter expression over the wire shape of a kind of object ("job", "alloc", "eval", "node",
-	// "pool", "namespace", "token", "policy", "role"). nil refuses filters.
+	// "pool", "namespace", "token", "policy", "role"). nil: filters are refused.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)
 
-	// Monitor serves this process's own log to the calls Agent.Monitor, or is nil.
+	// Monitor serves this process's log to Agent.Monitor calls, or is nil.
 	Monitor func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error
 
 	Logger hclog.Logger     // or nil
-	Exit   func(why string) // ends the process when state can no longer be trusted; nil: os.Exit(1) after a log line
-	Now    func() time.Time // wall clock; nil is time.Now
+	Exit   func(why string) // ends the process when the state cannot be trusted; nil: log a line and os.Exit(1)
+	Now    func() time.Time // wall clock; nil: time.Now
 
 	Testing TestingKnobs
 }
 
-// TestingKnobs are the places where tests interfere with a server. The zero value is production's.
+// TestingKnobs let tests interfere with a server. The zero value is for production.
 type TestingKnobs struct {
 	Replica replica.TestingKnobs
 	Decide  decide.TestingKnobs
@@ -118,7 +118,7 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// serverID is the ID in the data directory. The first start makes one.
+// serverID returns the ID stored in the data directory. The first start makes one.
 func serverID(cfg *Config) (string, error) {
 	if cfg.ID != "" {
 		return cfg.ID, nil

@@ -12,24 +12,24 @@ import (
 
 const (
 	dutyBacklog = 1024        // applied batches that may wait for a duty; beyond it the duty loads the newest state
-	dutyRetry   = time.Second // before a duty whose command could not be written starts again from the state
-	dutyIdle    = time.Hour   // the longest wait; the state may not change for that long
+	dutyRetry   = time.Second // pause before a duty whose command could not be written loads the state again
+	dutyIdle    = time.Hour   // longest wait without a due time
 )
 
-// dutyMetrics count what the duties of the leader wrote, over all duties.
+// dutyMetrics count the commands of all duties of the leader.
 type dutyMetrics struct {
 	written atomic.Int64
-	refused atomic.Int64 // by Apply: the state had moved on
-	retried atomic.Int64 // times that a command could not be written
+	refused atomic.Int64 // by Apply, because the state had changed
+	retried atomic.Int64 // times a command could not be written
 }
 
-// dutyService makes a leader service of a duty. force asks for a duty.Forced to run at once, and hears how it ended; nil for
-// others.
+// dutyService makes a leader service of a duty. force requests runs of a duty.Forced and receives their results; it is
+// nil for other duties.
 func (s *Server) dutyService(name string, d duty.Duty, force <-chan chan error) Service {
 	return Service{name, func(ctx context.Context, _ uint64) error { return s.runDuty(ctx, name, d, force) }}
 }
 
-// runDuty drives one duty: it feeds the applied batches, waits for the next due time and writes the commands.
+// runDuty runs one duty: it feeds applied batches, waits for the next due time and writes the commands.
 func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-chan chan error) error {
 	forced, _ := d.(duty.Forced)
 	sub := s.Subscribe(name, dutyBacklog)
@@ -38,7 +38,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 	timer := time.NewTimer(dutyIdle)
 	defer timer.Stop()
 	var kept []duty.Command
-	var asked chan error // who asked for the forced run in progress
+	var asked chan error // receives the result of the forced run in progress
 	defer func() {
 		if asked != nil {
 			asked <- structs.ErrNoLeader
@@ -65,7 +65,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 		timer.Reset(wait)
 		others := force
 		if asked != nil {
-			others = nil // one after the other
+			others = nil // one at a time
 		}
 		select {
 		case <-ctx.Done():
@@ -85,9 +85,9 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 	}
 }
 
-// writeDue writes commands one after the other and waits for each, so that the duty sees in the next state what they did.
-// A command that Apply refuses is done with: the state has moved on. At one that cannot be written it stops, and returns
-// those of the rest that have to be written nevertheless.
+// writeDue writes commands one after the other and waits for each, so that the duty sees their effects in the next
+// state. A command that Apply refuses is done, because the state has changed. If a command cannot be written, writeDue
+// stops and returns the remaining commands that have Keep set.
 func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command) (kept []duty.Command, err error) {
 	for i, c := range cmds {
 		res, err := s.ApplyLane(ctx, replica.LanePriority, c.Command)

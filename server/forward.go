@@ -12,22 +12,23 @@ import (
 
 // Limits of forwarding.
 const (
-	leaderPatience = 5 * time.Second       // wait for a leader before a call fails with CodeNoLeader
-	leaderLook     = 10 * time.Millisecond // between two looks for one
-	vouchTimeout   = time.Second           // of the question whether the leader knows a caller
-	vouchesMax     = 32                    // such questions at a time; beyond it a call fails with CodeBusy
+	leaderPatience = 5 * time.Second       // how long a call waits for a leader before it fails with CodeNoLeader
+	leaderLook     = 10 * time.Millisecond // time between checks for a leader
+	vouchTimeout   = time.Second           // for asking the leader about a caller
+	vouchesMax     = 32                    // concurrent questions to the leader; beyond it calls fail with CodeBusy
 )
 
-// mayBeStale reports whether a caller may only be unknown because this server's state lags: it does not know the token
-// or the node, and another server leads. Then the leader is asked. Methods that nodes and agents answer are not passed
-// to the leader, so callers of those are refused.
+// mayBeStale reports whether a caller may be unknown only because this server's state lags: the token or node is not in
+// it, and another server leads. The leader is then asked. Methods that nodes and agents answer are not forwarded to the
+// leader, so their unknown callers are refused.
 func (s *Server) mayBeStale(row *methods.Row, err error) bool {
 	unknown := auth.TokenUnknown(err) || row.Need.NodeSecret && structs.CodeOf(err) == structs.CodeNotFound
 	return unknown && row.Side == methods.SideServer && !s.IsLeader()
 }
 
-// vouch asks the leader whether it knows the caller of a call, in a message of a few bytes: the call itself is only
-// forwarded if it does. The number of questions in flight is bounded, so that callers who invent tokens cost little.
+// vouch asks the leader whether it knows the caller of a call. The message has a few bytes; the call itself is only
+// forwarded if the leader does. The number of questions in flight is bounded, so that callers with invented tokens cost
+// little.
 func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leader string) error {
 	defer s.metrics.vouching.Add(-1)
 	if s.metrics.vouching.Add(1) > vouchesMax {
@@ -39,7 +40,7 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 		if err != nil {
 			return err
 		}
-		ask.Node = *auth.NodeAuth(req) // authenticateNode has found one
+		ask.Node = *auth.NodeAuth(req) // authenticateNode found it
 	}
 	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()
@@ -50,8 +51,8 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 	return err
 }
 
-// toLeader sends a call to the leader and waits up to leaderPatience for one. If this server becomes the leader
-// meanwhile, it answers. A caller that this server could not authenticate must be known to the leader (vouch).
+// toLeader forwards a call to the leader and waits up to leaderPatience for one. If this server becomes the leader
+// meanwhile, it answers. If this server could not authenticate the caller, the leader must know the caller (vouch).
 func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, proven bool) (*rpc.Reply, error) {
 	if c.Hops >= rpc.MaxHops {
 		return nil, structs.ErrNoLeader
@@ -96,16 +97,15 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 	}
 }
 
-// forward sends a call on to another server, unread.
+// forward sends a call to another server without decoding it.
 func (s *Server) forward(ctx context.Context, c *rpc.Call, addr string) (*rpc.Reply, error) {
 	s.metrics.forwarded.Add(1)
 	return c.Forward(ctx, s.pool.To(addr))
 }
 
-// toRegion sends a call to any server of another region. Tokens belong to one region, so a token that is unknown here is
-// for that server to check, which does it before anything else. Whoever can be refused here is: a caller without a
-// token where this region has no anonymous policy, a malformed or an expired token, and nodes and servers, which are
-// members of one region only.
+// toRegion forwards a call to any server of another region. Tokens belong to one region, so a token that is unknown
+// here is left for that server to check first. Callers that can be refused here are: those without a token if this
+// region has no anonymous policy, malformed and expired tokens, and nodes and servers, which belong to one region only.
 func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*rpc.Reply, error) {
 	_, err := s.auth.Authenticate(row, c)
 	if row.Need.NodeSecret || row.Need.ServerCert {

@@ -10,10 +10,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuGroup adds up some GPUs.
+// gpuGroup sums over some GPUs.
 type gpuGroup struct {
 	model.GPUFigures
-	freeMiB, sharedMiB int64 // free memory; of it, on GPUs in shared use
+	freeMiB, sharedMiB int64 // free memory; its part on GPUs in shared use
 }
 
 func (g *gpuGroup) add(x *model.GPUFree) {
@@ -32,7 +32,7 @@ func (g *gpuGroup) add(x *model.GPUFree) {
 	}
 }
 
-// gpuTable declares the metrics of a group of GPUs. Nodes that are not ready and GPUs that are not healthy are left out.
+// gpuTable declares the metrics of a group of GPUs. They cover only ready nodes and healthy GPUs.
 func gpuTable(prefix, of string, labels ...string) telemetry.Table[*gpuGroup] {
 	return telemetry.Table[*gpuGroup]{
 		telemetry.Gauge(prefix+"gpus", "Healthy GPUs of "+of+".", func(g *gpuGroup) int64 { return g.GPUs }),
@@ -56,8 +56,8 @@ var (
 
 func micro(n int64) float64 { return float64(n) / model.Micro }
 
-// gpuMetrics gives how GPUs are used, by node, by node pool and model, and over all. It is computed from the newest state on
-// request; followers give the same as the leader.
+// gpuMetrics appends how GPUs are used: by node, by node pool and model, and in total. It reads the newest state on
+// demand, so followers report the same as the leader.
 func (s *Server) gpuMetrics(out *telemetry.Samples) {
 	p := s.Published()
 	if p == nil || p.View == nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Service is one duty of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
-// acknowledged is applied; it must return when ctx ends, and everything it proposes goes through Apply or Propose, which
-// fail once the term is over. A Run that returns early with an error is started again after a pause that grows to 5 s.
+// Service is a service of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
+// acknowledged has been applied. It must return when ctx ends. What it proposes goes through Apply or Propose, which
+// fail once the term is over. If Run returns an error early, it is started again after a pause that grows to 5 s.
 type Service struct {
 	Name string
 	Run  func(ctx context.Context, term uint64) error
 }
 
-// leadership is what this server knows about its own leading.
+// leadership is the state of this server's leadership.
 type leadership struct {
-	term  atomic.Uint64 // of the leadership in force, 0: not leading
-	ready atomic.Uint64 // term whose barrier has passed, 0: none
-	since atomic.Int64  // Unix nanoseconds of the last gain
+	term  atomic.Uint64 // current term while leading; 0: not leading
+	ready atomic.Uint64 // term whose barrier has passed; 0: none
+	since atomic.Int64  // when leadership was last gained, in Unix nanoseconds
 	gains atomic.Int64
 }
 
@@ -31,7 +31,7 @@ func (s *Server) IsLeader() bool {
 	return s.lead.ready.Load() != 0 && s.replica.IsRaftLeader()
 }
 
-// runLeadership follows raft's leadership: one context and one ordered list of services that start and stop together.
+// runLeadership follows raft's leadership. The services of a term share one context and start and stop together.
 func (s *Server) runLeadership(ctx context.Context) {
 	var stop func()
 	defer func() {
@@ -45,8 +45,8 @@ func (s *Server) runLeadership(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case lead := <-ch:
-			// The channel keeps the newest value only. A second "leader" without a "not leader" between means that
-			// leadership was lost and won again: the services of the old term end first.
+			// The channel keeps only the newest value. A second true without a false in between means that leadership
+			// was lost and won again, so the services of the old term must end first.
 			if stop != nil {
 				stop()
 				stop = nil
@@ -58,7 +58,7 @@ func (s *Server) runLeadership(ctx context.Context) {
 	}
 }
 
-// startLeading runs barrier, establishment and services, and gives the function that ends them and waits.
+// startLeading runs the barrier and starts the services. It returns a function that ends them and waits for them.
 func (s *Server) startLeading(parent context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	term := s.replica.Term()
@@ -106,7 +106,7 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	}
 }
 
-// establish waits until every entry before this term is applied, then founds what a cluster must have.
+// establish waits until every entry before this term has been applied, then creates what a cluster must have.
 func (s *Server) establish(ctx context.Context, term uint64) bool {
 	for ctx.Err() == nil {
 		err := s.replica.Barrier()
@@ -114,7 +114,7 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 			break
 		}
 		if errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrRaftShutdown) {
-			return false // the leadership channel says the rest
+			return false // runLeadership will end the term
 		}
 		s.log.Warn("barrier after election failed; trying again", "term", term, "error", err)
 		if !pause(ctx, 100*time.Millisecond) {
@@ -149,7 +149,7 @@ func (s *Server) runService(ctx context.Context, term uint64, svc Service) {
 			return
 		}
 		if err == nil {
-			return // it had nothing more to do in this term
+			return // nothing more to do in this term
 		}
 		if time.Since(began) > time.Minute {
 			backoff = 50 * time.Millisecond
@@ -162,7 +162,7 @@ func (s *Server) runService(ctx context.Context, term uint64, svc Service) {
 	}
 }
 
-// guard turns a panic of a service into an error, so that one bad evaluation does not take the server down.
+// guard returns a panic of a service as an error, so that it does not end the server.
 func (s *Server) guard(svc Service, ctx context.Context, term uint64) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -172,7 +172,7 @@ func (s *Server) guard(svc Service, ctx context.Context, term uint64) (err error
 	return svc.Run(ctx, term)
 }
 
-// pause waits and reports whether ctx still lives.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// metrics are the counters and histograms of a server, and the set of all its metrics.
+// metrics has the counters and histograms of a server, and the set of all its metrics.
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
 	vouching                                  atomic.Int64 // questions to the leader in flight
@@ -26,7 +26,7 @@ type metrics struct {
 	planDepth, planPlans *telemetry.Histogram // of a log entry that is sent
 }
 
-// declare makes the set. The tables are below and in cluster_metrics.go and gpu_metrics.go.
+// declare declares all metrics. The tables are below and in cluster_metrics.go and gpu_metrics.go.
 func (m *metrics) declare(s *Server) {
 	m.rpc = m.set.Histogram("muster_rpc_request_seconds", "Time to answer remote procedure calls, blocking queries included.", telemetry.Latency, "method", "code")
 	m.apply = m.set.Histogram("muster_server_apply_seconds", "Time to apply a batch of log entries and to publish the state.", telemetry.Latency)
@@ -45,7 +45,7 @@ func (m *metrics) declare(s *Server) {
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
 }
 
-// observers are the histograms of the deciding service.
+// observers returns the histograms for the deciding service.
 func (m *metrics) observers() decide.Observers {
 	return decide.Observers{
 		Pass:      func(v float64) { m.pass.Observe(v) },
@@ -65,7 +65,7 @@ func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, too
 		m.failed.Add(1)
 	}
 	if methods.Find(method) == nil {
-		method = "unknown" // callers endpoint.Choose names, and each name is a time series
+		method = "unknown" // callers choose the names, and each name is a time series
 	}
 	m.rpc.Observe(took.Seconds(), method, string(code))
 }
@@ -73,7 +73,7 @@ func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, too
 // Refused implements rpc.Metrics.
 func (m *metrics) Refused(reason string) { m.refused.Add(1) }
 
-// serverReading is what the metrics of a server's own work are read from.
+// serverReading is the source of the metrics of a server's own work.
 type serverReading struct {
 	s     *Server
 	rep   replica.Stats
@@ -95,7 +95,7 @@ func gauge(name, help string, read func(r reading) float64) telemetry.Row[readin
 	return telemetry.Gauge(name, help, read)
 }
 
-// raftGauge declares a number among raft's statistics.
+// raftGauge declares a gauge of one of raft's statistics.
 func raftGauge(name, help, key string) telemetry.Row[reading] {
 	return gauge(name, help, func(r reading) float64 {
 		v, err := strconv.ParseFloat(r.raft[key], 64)
@@ -103,8 +103,8 @@ func raftGauge(name, help, key string) telemetry.Row[reading] {
 	})
 }
 
-// serverMetrics are the metrics of a server's own work. Counters begin with the process and go on over terms of leadership;
-// what only a leader does does not grow on other servers.
+// serverMetrics are the metrics of a server's own work. Counters begin with the process and continue over terms.
+// Counters of a leader's work stay the same on other servers.
 var serverMetrics = table{
 	gauge("muster_server_leader", "Whether this server leads: 1 or 0.", func(r reading) float64 { return telemetry.Bool(r.s.IsLeader()) }),
 	gauge("muster_server_healthy", "Whether the leader's autopilot finds all servers healthy: 1 or 0.", func(r reading) float64 { return telemetry.Bool(!r.s.members.Unhealthy.Load()) }),
@@ -182,7 +182,7 @@ var serverMetrics = table{
 	counter("muster_server_duty_retries_total", "Times a duty's command could not be written.", func(r reading) int64 { return r.s.duties.retried.Load() }),
 }
 
-// Stats describe this server by name, for agent-info: its metrics without labels, and what is no number.
+// Stats returns values for agent-info: the metrics without labels, and values that are not numbers.
 func (s *Server) Stats() map[string]string {
 	out := s.metrics.set.Stats()
 	addr, id := s.Leader()
@@ -200,5 +200,5 @@ func (s *Server) Stats() map[string]string {
 	return out
 }
 
-// RaftStats returns raft's own statistics, and the backend of its log.
+// RaftStats returns raft's own statistics and the backend of its log.
 func (s *Server) RaftStats() map[string]string { return s.replica.RaftStats() }

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// registerRelays makes the registry know the methods that nodes and agents answer. The wrapper passes them on before a
-// handler would run.
+// registerRelays registers the methods that nodes and agents answer. The wrapper forwards their calls before a handler
+// runs.
 func (s *Server) registerRelays() {
 	forwardToNode(s, methods.ClientFSList)
 	forwardToNode(s, methods.ClientFSStat)
@@ -48,7 +48,7 @@ func forwardStreamToNode[Req any](s *Server, m rpc.StreamMethod[Req]) {
 	})
 }
 
-// nodeTarget is the allocation or node that a call to a node is about.
+// nodeTarget returns the allocation or node, and the task, that a call to a node names.
 func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 	switch r := req.(type) {
 	case *methods.AllocNodeRequest:
@@ -75,7 +75,7 @@ func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 	return structs.AllocID{}, structs.NodeID{}, ""
 }
 
-// passToNode authorises a call in the allocation's own namespace and passes it on to the node.
+// passToNode authorises a call in the allocation's namespace and forwards it to the node.
 func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, id *auth.Identity) (*rpc.Reply, error) {
 	req, err := c.Request()
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 		if err != nil {
 			if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
 				if addr, _ := s.Leader(); addr != "" {
-					return s.forward(ctx, c, addr) // too new for this server
+					return s.forward(ctx, c, addr) // the allocation may be too new for this server
 				}
 			}
 			return nil, err
@@ -110,7 +110,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 	return s.toNode(ctx, c, node)
 }
 
-// unisolated says whether a task sees the whole machine.
+// unisolated reports whether a task can see the whole machine.
 func unisolated(a *structs.Allocation, task string) bool {
 	if a.Job == nil {
 		return true
@@ -123,7 +123,7 @@ func unisolated(a *structs.Allocation, task string) bool {
 	return t == nil || t.Driver == "raw_exec"
 }
 
-// agentMonitor follows the log of a server, by name; "" is this one and "leader" the leader.
+// agentMonitor streams the log of a server, selected by name; "" is this one and "leader" the leader.
 func (s *Server) agentMonitor(ctx context.Context, c *rpc.Call, req *methods.MonitorRequest, st *rpc.Stream) error {
 	name := req.ServerName
 	if name == "" || name == s.cfg.Name || name == s.cfg.Name+"."+s.cfg.Region || name == s.cfg.ID || name == "leader" && s.IsLeader() {
@@ -148,11 +148,10 @@ func (s *Server) agentMonitor(ctx context.Context, c *rpc.Call, req *methods.Mon
 	return err
 }
 
-// probeTimeout bounds the question to another server whether a node is connected to it.
+// probeTimeout bounds the question to other servers whether a node is connected to them.
 const probeTimeout = 2 * time.Second
 
-// toNode passes a call on to the node it is about: over its session to this server, else through the server that has
-// one.
+// toNode forwards a call to its node over the node's session to this server, or through the server that has one.
 func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (*rpc.Reply, error) {
 	if to := s.nodes.Sessions.Find(node); to != nil {
 		s.metrics.forwarded.Add(1)
@@ -164,7 +163,7 @@ func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (
 	}
 	type hit struct{ addr string }
 	others := s.members.OtherServers()
-	// Gossip may not have told of everybody yet; raft knows its members.
+	// Gossip may not know all servers yet; raft does.
 	servers, _, _ := s.replica.Configuration()
 	for _, p := range servers {
 		if a := string(p.Address); string(p.ID) != s.cfg.ID && !slices.Contains(others, a) {

@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// peers lets the replica ask the other servers for the hashes of their states.
+// peers lets the replica ask the other servers for their state hashes.
 type peers struct{ s *Server }
 
 func (p peers) Others() []string { return p.s.members.OtherServers() }

@@ -25,7 +25,7 @@ import (
 	"github.com/muster-sched/muster/server/watch"
 )
 
-// Server is one server. Make it with New, run it with Run, end it with Close.
+// Server is one server. New makes it, Run runs it, Close ends it.
 type Server struct {
 	cfg Config
 	log hclog.Logger
@@ -52,18 +52,18 @@ type Server struct {
 	lifetime
 }
 
-// lifetime ends with Close.
+// lifetime is about the end of a server.
 type lifetime struct {
 	started time.Time
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
-	closing atomic.Bool   // somebody has begun to close
-	closed  chan struct{} // it is done. Not a sync.Once: waiting for one stops the clock of a test in virtual time
+	closing atomic.Bool   // Close has been called
+	closed  chan struct{} // closed when Close is done. Not a sync.Once, because waiting for one stops the clock of a test in virtual time
 }
 
-// New makes a server and starts raft, which replays the log. Nothing is served before Run. On an error everything is
-// closed again, the listeners included.
+// New makes a server and starts raft, which replays the log. It serves nothing before Run. On an error it closes
+// everything, including the listeners.
 func New(cfg Config) (s *Server, err error) {
 	defer func() {
 		if err != nil {
@@ -142,7 +142,7 @@ func New(cfg Config) (s *Server, err error) {
 	return s, nil
 }
 
-// environment is what endpoints need of this server.
+// environment returns what endpoints need from this server.
 func (s *Server) environment() endpoint.Environment {
 	c := &s.cfg
 	dir := c.DataDir
@@ -157,7 +157,7 @@ func (s *Server) environment() endpoint.Environment {
 	}
 }
 
-// memberEnvironment is what membership needs of this server.
+// memberEnvironment returns what membership needs from this server.
 func (s *Server) memberEnvironment() member.Environment {
 	c := s.cfg.Gossip
 	c.AllowPlain = c.AllowPlain || s.cfg.Dev
@@ -169,10 +169,10 @@ func (s *Server) memberEnvironment() member.Environment {
 	}
 }
 
-// Members returns all servers and agents that gossip knows, nil without gossip.
+// Members returns all servers and agents that gossip knows, or nil without gossip.
 func (s *Server) Members() []gossip.Member { return s.members.All() }
 
-// Gossip returns this server's gossip, or nil: for joining, leaving and the keyring.
+// Gossip returns this server's gossip, or nil.
 func (s *Server) Gossip() *gossip.Gossip { return s.members.Gossip() }
 
 // Join contacts other servers by gossip and returns how many answered.
@@ -183,7 +183,7 @@ func (s *Server) Keyring(ctx context.Context, op string, key []byte) (has, write
 	return s.members.Keyring(ctx, op, key)
 }
 
-// Run serves until ctx ends or Close is called, then closes. Its error says why it could not go on.
+// Run serves until ctx ends or Close is called, then closes the server. The error says why it could not continue.
 func (s *Server) Run(ctx context.Context) error {
 	run := func(f func()) {
 		s.wg.Add(1)
@@ -216,7 +216,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// Close ends the server without leaving the cluster: the others see it fail, and it may come back. It waits for
+// Close ends the server without leaving the cluster: other servers see it fail, and it may come back. It waits for
 // everything it started.
 func (s *Server) Close() error {
 	if !s.closing.CompareAndSwap(false, true) {
@@ -239,7 +239,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// exit ends the process because going on would be wrong.
+// exit ends the process, because it would be wrong to continue.
 func (s *Server) exit(why string) {
 	s.log.Error("ending the process", "why", why)
 	if s.cfg.Exit != nil {
@@ -249,8 +249,8 @@ func (s *Server) exit(why string) {
 	os.Exit(1)
 }
 
-// Leave takes the server out of the cluster for good: it hands leadership over, has itself removed from raft, and tells
-// the gossip.
+// Leave removes the server from the cluster for good: it hands leadership over, and announces to gossip that it leaves,
+// so that the leader removes it from raft.
 func (s *Server) Leave(ctx context.Context) error {
 	if s.replica.IsRaftLeader() {
 		if servers, _, _ := s.replica.Configuration(); len(servers) > 1 {
@@ -262,25 +262,26 @@ func (s *Server) Leave(ctx context.Context) error {
 	return s.members.Leave(ctx)
 }
 
-// Caller reaches this server's methods from within the process. Requests and responses are shared, not copied: the
-// caller must own its request and only read the response.
+// Caller returns a caller of this server's methods in this process. Requests and responses are shared, not copied: the
+// user must own its request and only read the response.
 func (s *Server) Caller(peer rpc.Peer) rpc.Caller { return s.reg.LocalShared(peer, nil) }
 
-// CallerFor is Caller for an agent in the same process: copied, and back reaches the methods that the agent serves.
+// CallerFor is Caller for an agent in the same process. Messages are copied, and back calls the methods that the agent
+// serves.
 func (s *Server) CallerFor(peer rpc.Peer, back rpc.Caller) rpc.Caller { return s.reg.Local(peer, back) }
 
-// ID is the raft server id.
+// ID returns the raft server ID.
 func (s *Server) ID() string { return s.cfg.ID }
 
-// Addr is the advertised RPC address.
+// Addr returns the advertised RPC address.
 func (s *Server) Addr() string { return s.cfg.Advertise }
 
-// Leader is the RPC address and id of the leader, "" when none is known.
+// Leader returns the RPC address and ID of the leader, or "" if none is known.
 func (s *Server) Leader() (addr, id string) {
 	return s.replica.Leader()
 }
 
-// resolveAdvertise makes raft's address of a text; names stay names.
+// resolveAdvertise returns an address for raft. Host names are not resolved.
 func resolveAdvertise(addr string) (net.Addr, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, fmt.Errorf("server: advertised address %q: %w", addr, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// leaderServices is everything that runs while this server leads, in starting order. All share one context.
+// leaderServices returns the services that run while this server leads, in starting order.
 func (s *Server) leaderServices() []Service {
 	return []Service{
 		{"clock", s.members.RunClock},

@@ -10,10 +10,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// wrap is the only way into a method. In this order it authenticates the caller, forwards the call to the leader or to
-// another region, authorises it against the table (deny by default), lets the handler answer, and confirms that a
-// linearizable read was one. Nothing is forwarded or stored for a caller that was not authenticated. Admission is
-// Propose's, which bounds what waits for the log; measuring is the registry's, through metrics.Call.
+// wrap is the only way to a method. It authenticates the caller, forwards the call to the leader or another region,
+// authorises it against the table (deny by default), calls the handler, and confirms linearizable reads, in this order.
+// Nothing is forwarded or stored for a caller that was not authenticated. Propose bounds the commands that wait for the
+// log; metrics.Call measures calls.
 func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, c *rpc.Call) (*rpc.Reply, error) {
 		row := methods.Find(c.Method)
@@ -44,7 +44,8 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		}
 		reply, err := s.toLeader(ctx, row, c, next, unproven == nil)
 		if err == nil && row.Need.NodeSecret && c.Hops == 0 {
-			// The leader has authenticated the node, but the node's session is here. This server may not know the node yet.
+			// The leader has authenticated the node, but the node's session is here. The state of this server may not
+			// have the node yet.
 			if a := auth.NodeAuth(req); a != nil {
 				s.nodes.Sessions.Heard(a.NodeID, c)
 			}
@@ -71,7 +72,7 @@ func (s *Server) needsLeader(row *methods.Row, req any) bool {
 	return false
 }
 
-// answer handles a call of an authenticated caller here.
+// answer handles a call of an authenticated caller.
 func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *auth.Identity) (*rpc.Reply, error) {
 	if err := s.auth.Authorise(row, c, id); err != nil {
 		if err == error(structs.ErrPermissionDenied) {
@@ -96,7 +97,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	}
 	if verify {
 		if err := s.replica.VerifyRead(ctx); err != nil {
-			// The read may have been answered by a deposed leader: ask the new one.
+			// A deposed leader may have answered the read: ask the new one.
 			return s.toLeader(ctx, row, c, next, true)
 		}
 	}
@@ -108,8 +109,8 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	return reply, nil
 }
 
-// fillMeta completes the metadata of an answer. The index of a read stays 0 until something of its kind was written, as
-// in Nomad.
+// fillMeta completes the metadata of a response. As in Nomad, the index of a read stays 0 until something of its kind
+// has been written.
 func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
 	if m.Index == 0 && row.Kind != methods.KindRead {
 		m.Index = max(s.Published().Index, 1)
@@ -122,7 +123,7 @@ func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
 	}
 }
 
-// lastContact is how long ago this server heard from a leader.
+// lastContact returns the time since this server heard from a leader, or since its start if it never has.
 func (s *Server) lastContact() time.Duration {
 	ago, ever := s.replica.LastContact()
 	if !ever {

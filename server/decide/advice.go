@@ -11,11 +11,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// advisingsMax is how many searches for advice run at a time; answers beyond that come without advice.
+// advisingsMax bounds the concurrent searches for advice. Beyond it, answers come without advice.
 const advisingsMax = 2
 
-// Advise looks for what would start a job that waits, on the newest state, with what the newest pass of its domain knew of
-// the rest; nil when the job does not wait, or when too many searches run.
+// Advise searches for changes that would start a waiting job, on the newest state and with what the newest pass of its
+// domain knew. It returns nil if the job does not wait, or if too many searches run.
 func (s *Service) Advise(k structs.JobKey) *suggest.Advice {
 	if !s.advisings.tryEnter() {
 		return nil
@@ -50,8 +50,8 @@ func (s *Service) Advise(k structs.JobKey) *suggest.Advice {
 	return &advice
 }
 
-// passedOver is what the newest reports of a workload say of the jobs that must be served before it: that cannot be seen by
-// deciding about the workload alone.
+// passedOver returns the refusal in a workload's newest reports that names the jobs to be served before it. A decision
+// about the workload alone cannot find that out.
 func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
 	if w.Reason != structs.ReasonPriority {
 		return nil
@@ -66,7 +66,8 @@ func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Re
 	return nil
 }
 
-// WaitingAsk is what the waiting allocations of a job ask for together; of a job of several groups what all of them ask.
+// WaitingAsk returns what the waiting allocations of a job ask for in total. For a job of several groups it is what all
+// of its allocations ask for.
 func WaitingAsk(j *structs.Job, w *structs.Workload) structs.Amount {
 	var sum structs.Amount
 	if j == nil {

@@ -10,24 +10,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// contenders are the running jobs that waiting work may preempt (structs.PreemptOrder), by node pool, with the resources
-// that they hold. Each pass needs all of them.
+// contenders indexes, by node pool, the running jobs that waiting work may preempt (structs.PreemptOrder), with the
+// resources that they hold. Each pass needs all of them.
 //
-// Naive: look through all allocations in each pass; with 100,000 of them that takes longer than the pass. Here the
-// list follows what the log changes, job by job.
+// Naive: look through all allocations in each pass. With 100,000 of them that takes longer than the pass. Here the
+// index follows the changes of the log, job by job.
 type contenders struct {
 	domains map[structs.PoolName]*contenderPool
-	of      map[structs.JobKey]structs.PoolName // domain of each job in the index
-	lives   queue.Lifetimes                     // how long work lasted that has ended
+	of      map[structs.JobKey]structs.PoolName // domain of each indexed job
+	lives   queue.Lifetimes                     // how long ended work ran
 }
 
 // contenderPool is the jobs of one node pool that may be preempted.
 type contenderPool struct {
-	jobs    int                // whether they hold anything or not
-	holders []contend.Workload // those that hold something, by key
+	jobs    int                // including jobs that hold nothing
+	holders []contend.Workload // jobs that hold something, by key
 }
 
-// contendersLearned bounds the ended jobs that a new leader learns from. It takes the newest ones.
+// contendersLearned bounds the ended jobs, newest first, that a new leader learns from.
 const contendersLearned = 20_000
 
 func loadContenders(snap *state.Snapshot) *contenders {
@@ -47,7 +47,7 @@ func loadContenders(snap *state.Snapshot) *contenders {
 	return r
 }
 
-// ended learns how long a job's work lasted. Sums do not depend on the order.
+// ended learns from the run time of an ended job. The sums do not depend on the order.
 func (r *contenders) ended(rec *structs.AcctRecord) {
 	if rec.Start == 0 || rec.Type != structs.JobBatch && rec.Type != structs.JobSysBatch {
 		return
@@ -57,7 +57,7 @@ func (r *contenders) ended(rec *structs.AcctRecord) {
 	}
 }
 
-// feed takes over a batch of the log; snap is the state after it.
+// feed applies a batch of the log; snap is the state after it.
 func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 	var last structs.JobKey
 	touch := func(k structs.JobKey, may bool) {
@@ -88,7 +88,7 @@ func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 	}
 }
 
-// set brings what is known of a job up to date.
+// set updates the index for one job.
 func (r *contenders) set(snap *state.Snapshot, k structs.JobKey) {
 	byKey := func(w contend.Workload, k structs.JobKey) int { return compareKeys(w.Key, k) }
 	if was, in := r.of[k]; in {
@@ -117,7 +117,7 @@ func (r *contenders) set(snap *state.Snapshot, k structs.JobKey) {
 	for _, a := range snap.AllocsByJob(k) {
 		if structs.Holds(a) {
 			w.Allocs = append(w.Allocs, a)
-			w.Expect = max(w.Expect, a.Expect) // what was expected when it was placed
+			w.Expect = max(w.Expect, a.Expect) // as predicted when it was placed
 		}
 	}
 	if len(w.Allocs) > 0 {
@@ -136,10 +136,11 @@ func compareKeys(a, b structs.JobKey) int {
 	return 0
 }
 
-// has reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
+// has reports whether jobs of a domain may be preempted, so that they compete with the jobs that wait there.
 func (r *contenders) has(domain structs.PoolName) bool { return r.domains[domain] != nil }
 
-// fill gives a pass of a domain the jobs that hold something, and what chooses between them and the waiting ones.
+// fill adds to a pass's input the jobs of a domain that hold something, and what chooses between them and the waiting
+// ones.
 func (r *contenders) fill(in *scheduler.Input, domain structs.PoolName) {
 	var names []structs.PoolName
 	if domain != structs.NodePoolAll {
@@ -156,7 +157,7 @@ func (r *contenders) fill(in *scheduler.Input, domain structs.PoolName) {
 		in.Running = append(in.Running, r.domains[name].holders...)
 	}
 	if len(names) > 0 {
-		lives := r.lives // the pass computes on its own
+		lives := r.lives // a copy, because the pass runs concurrently
 		in.Chooser = queue.Choosers{Lives: &lives}
 	}
 }

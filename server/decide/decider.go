@@ -14,58 +14,58 @@ import (
 
 // Limits of the decision path.
 const (
-	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it it reloads from state
-	passSteps       = 8_000_000              // nodes that one pass may look at; what it does not reach is decided by the next
-	lostPause       = 100 * time.Millisecond // mostly the term ends meanwhile; else decisions start over in it
-	countEvery      = time.Second            // of Metrics.Holding, which looks at every entry of the broker
+	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it the owner reloads from the state
+	passSteps       = 8_000_000              // nodes that one pass may look at; the next pass decides the rest
+	lostPause       = 100 * time.Millisecond // wait after plans were lost: mostly the term ends meanwhile, otherwise decisions start over in it
+	countEvery      = time.Second            // for Metrics.Holding, which counts all entries of the broker
 )
 
-// decider is the scheduling service of one term. Its owner, the goroutine of run, has the broker and the planner and waits
-// for nothing but the next message. Each pass computes in its own goroutine, and each command in flight has one that
+// decider is the scheduling service of one term. Its owner, the goroutine of run, uses broker and planner and never
+// blocks except for its next message. Each pass runs in its own goroutine, and each command in flight has one that
 // waits for its outcome.
 //
 //	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --outcome--> owner
 //
-// The owner keeps the published state that the broker has been fed up to, and a pass decides on exactly that one: a pass
-// on a newer state could block a job on capacity whose appearance the broker has not seen.
+// The owner keeps the published state up to which the broker has been fed, and a pass decides on exactly that state. A
+// pass on a newer one could block a job on capacity that appeared before the broker saw the event.
 //
-// Only the owner uses the fields, except for the channels of inbox.
+// Only the owner uses the fields, except the channels of inbox.
 type decider struct {
 	s       *Service
 	term    uint64
 	broker  *broker.Broker
 	planner *planner.Planner
-	pub     *replica.Published // what the broker has been fed up to
+	pub     *replica.Published // state up to which the broker has been fed
 
 	contenders *contenders
-	cursors    map[structs.PoolName]structs.NodeID // by node pool: where the last pass of it stopped looking
-	strict     bool                                // in some queue no job passes a blocked one: those that wait must be in the pass
-	passes     uint64                              // that have begun; part of the seed of each
+	cursors    map[structs.PoolName]structs.NodeID // by node pool: node at which its last pass stopped looking
+	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
+	passes     uint64                              // begun; part of the seed of each pass
 
 	flight inFlight
 	inbox  inbox
-	lost   bool // leadership is gone: nothing new is begun
+	lost   bool // leadership is lost: start nothing new
 
 	metrics Metrics
-	stale   bool      // metrics.Holding is to be filled in again
+	stale   bool      // metrics.Holding must be updated
 	counted time.Time // when metrics.Holding was last filled in
 }
 
-// inFlight is what a decider has begun and has no answer to yet.
+// inFlight tracks what a decider has started and not finished.
 type inFlight struct {
 	passes   int // pass goroutines
 	writes   int // goroutines that wait for the outcome of a command
 	decided  chan decided
 	outcomes chan outcome
-	jobs     map[uint64]*answering   // by plan
-	failing  map[structs.JobKey]bool // jobs that are being stopped because they can never start
+	jobs     map[uint64]*answering   // by plan ID
+	failing  map[structs.JobKey]bool // jobs being stopped because they can never start
 }
 
-// inbox is what other goroutines send to a decider.
+// inbox receives messages from other goroutines.
 type inbox struct {
 	speculations chan speculation
 	questions    chan question
-	closed       chan struct{} // no more questions are answered
+	closed       chan struct{} // no more questions will be answered
 }
 
 func newDecider(s *Service, term uint64) *decider {
@@ -83,7 +83,7 @@ func newDecider(s *Service, term uint64) *decider {
 
 var errOutcomeUnknown = errors.New("leadership was lost while plans were in flight")
 
-// run is the owner. When it returns, everything that it began has ended.
+// run is the owner. When it returns, all goroutines that it started have ended.
 func (d *decider) run(ctx context.Context, sub *replica.Subscription) error {
 	d.load(d.s.env.Replica.Published())
 	err := d.loop(ctx, sub)
@@ -95,7 +95,7 @@ func (d *decider) run(ctx context.Context, sub *replica.Subscription) error {
 		case <-time.After(lostPause):
 		}
 	}
-	for d.flight.passes+d.flight.writes > 0 { // what was begun ends by itself; its answers no longer matter
+	for d.flight.passes+d.flight.writes > 0 { // wait for the goroutines; their answers no longer matter
 		select {
 		case <-d.flight.decided:
 			d.flight.passes--
@@ -147,10 +147,10 @@ func (d *decider) loop(ctx context.Context, sub *replica.Subscription) error {
 	}
 }
 
-// now is the log time of this moment.
+// now returns the current log time.
 func (d *decider) now() structs.LogTime { return d.s.env.Replica.Now() }
 
-// load builds the queue, and what is learned from the log, from a state.
+// load builds the broker, and what is learned from the log, from a state.
 func (d *decider) load(pub *replica.Published) {
 	d.pub = pub
 	d.metrics.Reloads++
@@ -181,7 +181,7 @@ func (d *decider) load(pub *replica.Published) {
 	d.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
-// feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
+// feed applies waiting batches. It returns false if plans in flight can no longer be matched with the state.
 func (d *decider) feed(sub *replica.Subscription) bool {
 	for {
 		a, ok := sub.TryNext()
@@ -193,7 +193,7 @@ func (d *decider) feed(sub *replica.Subscription) bool {
 				d.load(a.Published)
 				continue
 			}
-			return false // what is in flight refers to the old queue: start over
+			return false // what is in flight refers to the old broker: start over
 		}
 		if a.Index > d.pub.Index {
 			d.advance(&a)
@@ -201,7 +201,7 @@ func (d *decider) feed(sub *replica.Subscription) bool {
 	}
 }
 
-// advance takes over one applied batch.
+// advance applies one batch.
 func (d *decider) advance(a *replica.Applied) {
 	d.pub = a.Published
 	d.planner.Advance(a.Index)
@@ -246,7 +246,7 @@ func (d *decider) begin(now structs.LogTime) {
 	}
 }
 
-// choose picks n of more ready workloads than a pass can take.
+// choose picks n of the ready workloads if a pass cannot take all.
 func (d *decider) choose(ready []*structs.Workload, n int, now structs.LogTime) []int {
 	order := d.s.Order(d.pub.Snapshot, ready, now)
 	return order[:min(n, len(order))]
@@ -255,13 +255,13 @@ func (d *decider) choose(ready []*structs.Workload, n int, now structs.LogTime) 
 // question asks the owner what a pass of a domain would see.
 type question struct {
 	domain structs.PoolName
-	reply  chan<- reply // 1 deep
+	reply  chan<- reply // buffered: 1
 }
 
 // reply answers a question.
 type reply struct {
 	known   passContext
-	waiting []*structs.Workload // ready, in flight or blocked, in the order of the queue
+	waiting []*structs.Workload // ready, in flight or blocked, in queue order
 }
 
 func (d *decider) reply(domain structs.PoolName) reply {
@@ -276,7 +276,7 @@ func (d *decider) reply(domain structs.PoolName) reply {
 	return r
 }
 
-// publish makes the metrics visible to other goroutines.
+// publish copies the metrics for other goroutines.
 func (d *decider) publish() {
 	if d.stale = time.Since(d.counted) < countEvery; !d.stale {
 		d.counted, d.metrics.Holding = time.Now(), d.broker.Len()
@@ -288,10 +288,10 @@ func (d *decider) publish() {
 	d.s.metrics.Store(&m)
 }
 
-// links shows the newest state that the broker was fed to the broker.
+// links implements broker.Links on the state up to which the broker has been fed.
 type links struct{ d *decider }
 
-// DependsOn lists the jobs that a job waits for.
+// DependsOn implements broker.Links.
 func (l links) DependsOn(k structs.JobKey) []structs.JobKey {
 	j := l.d.pub.Snapshot.JobByKey(k)
 	if j == nil {
@@ -304,7 +304,7 @@ func (l links) DependsOn(k structs.JobKey) []structs.JobKey {
 	return out
 }
 
-// ChangedAt is when a job changed last; 0 when there is no such job.
+// ChangedAt implements broker.Links.
 func (l links) ChangedAt(k structs.JobKey) structs.Index {
 	if j := l.d.pub.Snapshot.JobByKey(k); j != nil {
 		return j.ModifyIndex
@@ -312,7 +312,7 @@ func (l links) ChangedAt(k structs.JobKey) structs.Index {
 	return 0
 }
 
-// Pending lists the jobs that wait, in no order.
+// Pending returns the waiting jobs, in no particular order.
 func Pending(snap *state.Snapshot) (all []*structs.Workload) {
 	for w := range snap.Workloads() {
 		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
@@ -322,8 +322,8 @@ func Pending(snap *state.Snapshot) (all []*structs.Workload) {
 	return all
 }
 
-// anyStrictQueue reports whether there is a queue whose blocked jobs hold back those behind them (structs.BackfillNone). They
-// can do so only in a pass that decides about them as well.
+// anyStrictQueue reports whether blocked jobs of some queue hold back those behind them (structs.BackfillNone). They
+// can do so only in a pass that includes them.
 func anyStrictQueue(snap *state.Snapshot) bool {
 	if snap.SchedulerConfig().Backfill == structs.BackfillNone {
 		return true

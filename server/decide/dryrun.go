@@ -16,13 +16,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// dryRunsMax is how many dry runs compute at a time; further ones wait their turn.
+// dryRunsMax bounds the concurrent dry runs; others wait.
 const dryRunsMax = 2
 
-// dryRunWaiting is how many waiting jobs a dry run looks at, as many as a pass takes.
+// dryRunWaiting bounds the waiting jobs that a dry run looks at; a pass takes as many.
 const dryRunWaiting = 10_000
 
-// turnstile lets a few in at a time.
+// turnstile bounds the number of concurrent holders by its capacity.
 type turnstile chan struct{}
 
 func (t turnstile) enter(ctx context.Context) error {
@@ -45,19 +45,19 @@ func (t turnstile) tryEnter() bool {
 
 func (t turnstile) leave() { <-t }
 
-// DryRun is a pass about a job as if it were registered. Its plan is thrown away.
+// DryRun is a pass about a job as if it were registered. Its plan is not written.
 type DryRun struct {
 	s *Service
 
-	// Filled in by Decide.
-	Input  *scheduler.Input // made as the input of passes is, with all that waits in the job's node pool
-	At     int              // place of the job in Input.Pending
+	// Set by Decide.
+	Input  *scheduler.Input // like the input of a pass, with all jobs that wait in the job's node pool
+	At     int              // index of the job in Input.Pending
 	Plan   scheduler.Plan
-	Report *scheduler.WorkloadReport // of the job; nil when there is nothing to report
+	Report *scheduler.WorkloadReport // of the job; nil if there is nothing to report
 	pol    search.Policy
 }
 
-// NewDryRun waits until a dry run may begin. Close ends it.
+// NewDryRun waits until a dry run may begin. Call Close at its end.
 func (s *Service) NewDryRun(ctx context.Context) (*DryRun, error) {
 	if err := s.dryRuns.enter(ctx); err != nil {
 		return nil, err
@@ -65,10 +65,10 @@ func (s *Service) NewDryRun(ctx context.Context) (*DryRun, error) {
 	return &DryRun{s: s}, nil
 }
 
-// Close lets the next dry run begin.
+// Close ends the dry run.
 func (r *DryRun) Close() { r.s.dryRuns.leave() }
 
-// Decide decides about a job at the given state. eval is the evaluation that its registration would make.
+// Decide decides about a job on a state. eval is the evaluation that its registration would make.
 func (r *DryRun) Decide(p *replica.Published, j *structs.Job, eval *structs.Evaluation) {
 	r.Input, r.At = r.s.dryInput(p, j, eval)
 	r.pol = policy.For(p.View.Pool(j.NodePool), r.Input.Config)
@@ -80,7 +80,7 @@ func (r *DryRun) Decide(p *replica.Published, j *structs.Job, eval *structs.Eval
 		}
 	}
 	plan, rep := scheduler.Schedule(*r.Input, r.pol)
-	if find(&rep); r.Report == nil { // the budget ended before its turn: decide about it alone
+	if find(&rep); r.Report == nil { // the budget ended before the job's turn: decide about it alone
 		alone := *r.Input
 		alone.Pending, alone.Line, alone.Steps = r.Input.Pending[r.At:r.At+1], nil, 0
 		plan, rep = scheduler.Schedule(alone, r.pol)
@@ -89,7 +89,8 @@ func (r *DryRun) Decide(p *replica.Published, j *structs.Job, eval *structs.Eval
 	r.Plan = plan
 }
 
-// Advise looks for what would start the job; nil when too many searches run. w is its queue entry after the run.
+// Advise searches for changes that would start the job. It returns nil if too many searches run. w is the job's queue
+// entry after the run.
 func (r *DryRun) Advise(w *structs.Workload) *suggest.Advice {
 	if !r.s.advisings.tryEnter() {
 		return nil
@@ -103,7 +104,8 @@ func (r *DryRun) Advise(w *structs.Workload) *suggest.Advice {
 	return &advice
 }
 
-// ask asks the decider what a pass of a domain would see. A server that does not decide answers from the state.
+// ask asks the decider what a pass of a domain would see. Without a decider, or if it is too busy, the answer comes
+// from the state.
 func (s *Service) ask(domain structs.PoolName) reply {
 	if d := s.decider.Load(); d != nil {
 		answer := make(chan reply, 1)
@@ -114,7 +116,7 @@ func (s *Service) ask(domain structs.PoolName) reply {
 				return r
 			case <-d.inbox.closed:
 			}
-		default: // the owner is far behind
+		default: // the owner has a backlog
 		}
 	}
 	p := s.env.Replica.Published()
@@ -128,8 +130,8 @@ func (s *Service) ask(domain structs.PoolName) reply {
 	return r
 }
 
-// dryInput is the input of the pass that would decide about a job, were it submitted at the given state, and the place of
-// the job in it.
+// dryInput returns the input of the pass that would decide about a job if it were submitted on a state, and the job's
+// index in Pending.
 func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.Evaluation) (in *scheduler.Input, at int) {
 	r := s.ask(j.NodePool)
 	r.known.pub = p
@@ -168,7 +170,7 @@ func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.E
 	at = len(ws)
 	add(own)
 	if r.known.flight.HasJob(key) {
-		r.known.flight = model.Overlay{} // a job with a plan in flight is not decided; the newest state will have to do
+		r.known.flight = model.Overlay{} // a job with a plan in flight would not be decided
 	}
 	in = s.input(&r.known, ws, now, uint64(p.Index)<<16)
 	in.Tell, in.Steps = key, passSteps
@@ -178,7 +180,8 @@ func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.E
 	return in, at
 }
 
-// dryEntry is the queue entry that a job would have: its current one, or one at the end of the line.
+// dryEntry returns the queue entry that a job would have: its current one with changes, or a new one at the end of the
+// line.
 func dryEntry(have *structs.Workload, old, j *structs.Job, p *replica.Published, now structs.LogTime) *structs.Workload {
 	w := structs.Workload{Namespace: j.Namespace, JobID: j.ID, SubmitIndex: p.Index + 1, SubmitTime: now, Held: j.Hold}
 	if have != nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Gates: what keeps a job from being placed whatever the nodes offer (a hold, its begin time, the jobs that it waits for)
+// A gate keeps a job from being placed whichever nodes are free: a hold, its begin time, or jobs that it depends on. It
 // is computed from the state that the pass decides on.
 
-// otherJobs shows a state to scheduler.GateOf.
+// otherJobs gives scheduler.GateOf access to a state.
 type otherJobs struct{ *state.Snapshot }
 
-// recordsMax bounds the accounting records that are looked through for a job that is not registered any more. A job that
-// waits for it is decided again when it ends, long before that many others have.
+// recordsMax bounds the search for the accounting record of a job that is no longer registered. A dependent job is
+// decided again when that job ends, long before so many others have ended.
 const recordsMax = 2_000
 
-// LastRecord is what was kept of a job's newest end.
+// LastRecord returns the accounting record of a job's newest end, or nil.
 func (o otherJobs) LastRecord(k structs.JobKey) *structs.AcctRecord {
 	left := recordsMax
 	for r := range o.AcctBack() {
@@ -31,8 +31,7 @@ func (o otherJobs) LastRecord(k structs.JobKey) *structs.AcctRecord {
 	return nil
 }
 
-// fillGate fills in the gate of a workload, and what has ended of an array. It returns why the gate can never open; "" if
-// it can.
+// fillGate sets a workload's gate, and what has ended of an array. It returns why the gate can never open, or "".
 func fillGate(w *contend.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
 	if w.Job == nil || !w.Job.Placeable() {
 		return ""

@@ -8,22 +8,22 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Metrics count what the service did since the process began, over all terms in which this server led.
+// Metrics count since the process began, over all terms in which this server led.
 type Metrics struct {
-	Term         uint64 // the newest one
-	InFlight     int    // passes that compute, and plans and log entries that wait for an answer
+	Term         uint64 // newest term
+	InFlight     int    // passes in progress, and plans and log entries without an answer
 	Broker       broker.Counters
 	Planner      planner.Counters
 	Holding      broker.Len // at most a second old; zero while this server does not lead
 	Panics       int64      // decisions that panicked
-	Reloads      int64      // times the queue was rebuilt from state
-	Backfilled   int64      // jobs that were placed while capacity was reserved for others
-	Preempted    int64      // jobs that were preempted
-	GangRestarts int64      // gangs that were started again
+	Reloads      int64      // times the broker was rebuilt from the state
+	Backfilled   int64      // jobs placed while capacity was reserved for others
+	Preempted    int64      // jobs preempted
+	GangRestarts int64      // gangs restarted
 	Reservations ReservationMetrics
 }
 
-// feed counts what a batch of the log changed of preemptions and gangs.
+// feed counts preemptions and gang restarts in a batch of the log.
 func (m *Metrics) feed(d *structs.Delta) {
 	for _, c := range d.Preempted {
 		if c.After != nil {
@@ -40,17 +40,17 @@ func (m *Metrics) feed(d *structs.Delta) {
 	}
 }
 
-// ReservationMetrics count what became of the reservations of jobs that wait (D20), while this server led.
+// ReservationMetrics count the outcomes of waiting jobs' reservations (D20) while this server led.
 type ReservationMetrics struct {
 	Made    int64
 	Earlier int64 // moved to an earlier time
 	Later   int64 // moved to a later time
 	Kept    int64 // the job was placed by the reserved time
-	Late    int64 // it was placed later
-	Dropped int64 // the job ended, or needs no reservation any more
+	Late    int64 // the job was placed later
+	Dropped int64 // the job ended, or no longer needs a reservation
 }
 
-// feed counts what a batch of the log changed; waits reports whether a job still waits after it.
+// feed counts the changes in a batch of the log. waits reports whether a job still waits after it.
 func (m *ReservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) bool) {
 	for i := range d.Reserved {
 		a, b := d.Reserved[i].Before, d.Reserved[i].After
@@ -73,7 +73,7 @@ func (m *ReservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) b
 	}
 }
 
-// placedIn reports whether a batch placed something of the job that a reservation is for.
+// placedIn reports whether a batch placed an allocation of a reservation's job.
 func placedIn(d *structs.Delta, r *structs.Reservation) bool {
 	return slices.ContainsFunc(d.Allocs, func(c structs.Changed[structs.Allocation]) bool {
 		return c.Before == nil && c.After != nil && c.After.Namespace == r.Namespace && c.After.JobID == r.JobID

@@ -12,28 +12,28 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// historyKept is how many ended allocations of a node are learned from, the newest ones. An end counts for an eighth, so that
-// older ones would say nothing more.
+// historyKept bounds the ended allocations of a node to learn from, newest first. Each new end weighs an eighth, so
+// older ones would change nothing.
 const historyKept = 64
 
-// nodeHistory records how work ended on each node (search.Past), for policies that learn from it. It follows from the state
-// alone, from the allocations that ended there and have not been collected: a new leader says the same as the old one. What
-// was computed is kept until something changes on the node.
+// nodeHistory records how work ended on each node (search.Past), for policies that learn from it. It follows from the
+// state alone, from the allocations that ended on the node and have not been collected, so a new leader has the same
+// history. Results are cached until the node's ended allocations change.
 type nodeHistory struct {
 	mu    sync.Mutex
 	of    map[structs.NodeID]search.Past
-	known map[structs.NodeID]bool // of is right for it
+	known map[structs.NodeID]bool // of has the current value, or none because nothing ended
 	out   map[structs.NodeID]search.Past
 }
 
-// load forgets everything.
+// load clears the cache.
 func (p *nodeHistory) load() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of, p.known, p.out = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}, nil
 }
 
-// feed forgets the nodes on which work ended or was collected.
+// feed invalidates nodes on which work ended or was collected.
 func (p *nodeHistory) feed(d *structs.Delta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *nodeHistory) forget(n structs.NodeID) {
 	}
 }
 
-// at is the past of all nodes of a state. The caller must not change it.
+// at returns the history of all nodes of a state that have one. The caller must not change it.
 func (p *nodeHistory) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +79,8 @@ func (p *nodeHistory) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	return p.out
 }
 
-// pastOf is what the allocations of a node teach, in the order of their ends: those that ended by themselves or were lost with
-// the node. What servers stopped says nothing about it.
+// pastOf learns from the allocations of a node, in the order of their ends. Only those count that ended by themselves
+// or were lost with the node; stops by servers say nothing about the node.
 func pastOf(as []*structs.Allocation) (x search.Past) {
 	var ended []*structs.Allocation
 	for _, a := range as {
@@ -98,7 +98,7 @@ func pastOf(as []*structs.Allocation) (x search.Past) {
 	return x
 }
 
-// learns reports whether the policy of some pending job looks at the past of nodes.
+// learns reports whether the policy of some pending job uses the history of nodes.
 func learns(pol search.Policy, pending []contend.Workload) bool {
 	for i := range pending {
 		c := pol.Capabilities()

@@ -10,40 +10,40 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What follows a decision: its plans go to the planner, from there into the log, and the broker is answered for each job
-// when it is known what became of them.
+// After a decision, its plans go to the planner and from there into the log. The broker is answered for each job once
+// the outcome of all its plans is known.
 
 // Limits of the follow-ups of failed evaluations.
 const (
-	failedChainMax = 6               // failed evaluations in a row of one job, each following up on the last; without a bound they would go on for ever
-	failedWaitMin  = 5 * time.Second // wait of the first follow-up, doubling
+	failedChainMax = 6               // failed evaluations of one job in a row; beyond it no other follows
+	failedWaitMin  = 5 * time.Second // delay of the first follow-up; doubles
 	failedWaitMax  = 5 * time.Minute
 )
 
-// answering gathers what became of the plans of one job.
+// answering collects the outcomes of one job's plans.
 type answering struct {
 	key     structs.JobKey
-	waits   int // plans that have no answer yet
+	waits   int // plans without an answer
 	refused bool
 	at      structs.Index
 }
 
-// purpose is what a command in flight is for. One field is set.
+// purpose is the reason for a command in flight. One field is set.
 type purpose struct {
-	batch uint64          // writes a batch of plans of the planner
-	fail  *structs.JobKey // ends the evaluations of a job whose decision panicked
+	batch uint64          // end the evaluations of a job whose decision panicked
+	fail  *structs.JobKey // stop a job that can never start
 	never *structs.JobKey // stops a job that can never start
 }
 
-// outcome is what became of a command.
+// outcome is the result of a command.
 type outcome struct {
 	purpose
 	began time.Time
 	res   structs.Result
-	err   error // the command was not written, or it is not known whether it was
+	err   error // the command was not written, or its outcome is unknown
 }
 
-// finish takes over what a pass decided.
+// finish handles the result of a pass.
 func (d *decider) finish(x *decided) {
 	now := d.now()
 	d.endPass(x, now)
@@ -59,7 +59,7 @@ func (d *decider) finish(x *decided) {
 		switch {
 		case failed:
 			d.fail(it, why)
-		case a.waits > 0: // answered when its plans are
+		case a.waits > 0: // answered once its plans are
 		case a.refused:
 			d.broker.Nack(it.Key, a.at, now)
 		case deferred[it.Key]:
@@ -84,7 +84,7 @@ func (d *decider) endPass(x *decided, now structs.LogTime) {
 	}
 }
 
-// propose hands the plans of a pass to the planner. It returns what is known of each job of the pass after it.
+// propose gives the plans of a pass to the planner. It returns the state of each job of the pass.
 func (d *decider) propose(x *decided, now structs.LogTime) map[structs.JobKey]*answering {
 	items := make(map[structs.JobKey]*broker.Item, len(x.pass.Items))
 	jobs := make(map[structs.JobKey]*answering, len(x.pass.Items))
@@ -93,7 +93,7 @@ func (d *decider) propose(x *decided, now structs.LogTime) map[structs.JobKey]*a
 		items[it.Key], jobs[it.Key] = it, &answering{key: it.Key}
 	}
 	var newest *replica.Published
-	var bound []*structs.Reservation // in newest
+	var bound []*structs.Reservation // reservations in newest
 	for _, e := range x.plan.Entries {
 		key := structs.JobKey{Namespace: e.Namespace, ID: e.JobID}
 		it, a := items[key], jobs[key]
@@ -124,7 +124,7 @@ func (d *decider) logRefusal(a *planner.Answer) {
 	d.s.log.Debug("plan refused; its job is decided again", "job", a.Job, "why", a.Why, "index", a.Index)
 }
 
-// send puts waiting plans into the log.
+// send puts queued plans into the log.
 func (d *decider) send() {
 	for !d.lost {
 		b, ok := d.planner.Next()
@@ -138,7 +138,7 @@ func (d *decider) send() {
 	}
 }
 
-// write proposes a command and has its outcome sent to the owner.
+// write proposes a command. Its outcome is sent to the owner.
 func (d *decider) write(p purpose, body structs.CommandBody) {
 	o := outcome{purpose: p, began: time.Now()}
 	prop := d.s.env.Replica.Propose(replica.LanePriority, structs.Command{By: structs.Submitter{Name: "scheduler"}, Body: body})
@@ -150,7 +150,7 @@ func (d *decider) write(p purpose, body structs.CommandBody) {
 	}()
 }
 
-// answer takes over the outcome of a write.
+// answer handles the outcome of a command.
 func (d *decider) answer(o *outcome) {
 	switch {
 	case o.never != nil:
@@ -195,13 +195,13 @@ func (d *decider) answerBatch(o *outcome) {
 	}
 }
 
-// planned passes the outcome of a batch to the planner, which says what became of each plan.
+// planned reports the outcome of a batch to the planner, and returns the answer for each plan.
 func (d *decider) planned(o *outcome) []planner.Answer {
 	switch code := structs.CodeOf(o.err); {
 	case o.err == nil && o.res.Err == nil:
 		return d.planner.Landed(o.batch, o.res.Index, o.res.Plans, d.pub.Index)
 	case o.err == nil, code == structs.CodeBusy, code == structs.CodeTooLarge, code == structs.CodeInvalid:
-		// Nothing of it was written.
+		// Nothing was written.
 		err := o.err
 		if err == nil {
 			err = o.res.Err
@@ -213,13 +213,13 @@ func (d *decider) planned(o *outcome) []planner.Answer {
 	return d.planner.Lost(o.batch)
 }
 
-// fail ends the evaluation of a job whose decision panicked, and asks for another one later, a bounded number of times
-// in a row.
+// fail ends the evaluation of a job whose decision panicked, and adds another one for later, up to failedChainMax in a
+// row.
 func (d *decider) fail(it *broker.Item, why string) {
 	d.metrics.Panics++
 	e := it.Deciding()
 	d.s.log.Error("deciding about a job panicked; its evaluation fails", "job", it.Key, "eval", e.ID, "panic", why)
-	if it.Spec != nil { // the committed path meets it again
+	if it.Spec != nil { // it is decided again after its commit
 		d.broker.Nack(it.Key, 0, d.now())
 		return
 	}
@@ -247,7 +247,7 @@ func (d *decider) fail(it *broker.Item, why string) {
 	d.write(purpose{fail: &it.Key}, &structs.EvalUpsertCommand{Evals: evals})
 }
 
-// followUp is the evaluation that follows a failed one, the chain-th in a row.
+// followUp returns the evaluation that follows a failed one, the chain-th in a row.
 func (d *decider) followUp(it *broker.Item, e *structs.Evaluation, chain int) *structs.Evaluation {
 	wait := min(failedWaitMin<<chain, failedWaitMax)
 	return &structs.Evaluation{
@@ -268,8 +268,8 @@ func (d *decider) answerFail(o *outcome) {
 	}
 }
 
-// failJob stops a job that can never do what it was submitted for. Until that is in the state, passes meet the job again;
-// only one command is under way at a time.
+// failJob stops a job that can never start. Passes see the job until that is in the state, but only one command at a
+// time is in flight.
 func (d *decider) failJob(k structs.JobKey, why string) {
 	if d.flight.failing[k] {
 		return

@@ -18,17 +18,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// passContext is what the decisions about a node pool depend on beside the work that is decided.
+// passContext is what decisions about a node pool depend on, apart from the pending work.
 type passContext struct {
 	pub          *replica.Published
 	flight       model.Overlay
 	cursor       structs.NodeID
 	reservations []*structs.Reservation
-	starved      bool            // a job waits for capacity there
-	contenders   scheduler.Input // Running and Chooser of it
+	starved      bool            // a job waits for capacity in the pool
+	contenders   scheduler.Input // only Running and Chooser are set
 }
 
-// context gathers what the owner knows of a node pool.
+// context collects what the owner knows about a node pool.
 func (d *decider) context(domain structs.PoolName, now structs.LogTime) passContext {
 	c := passContext{pub: d.pub, flight: d.planner.Overlay(), cursor: d.cursors[domain], reservations: d.reservationsOf(d.pub.Snapshot, domain, now),
 		starved: d.broker.Starved(domain)}
@@ -36,7 +36,7 @@ func (d *decider) context(domain structs.PoolName, now structs.LogTime) passCont
 	return c
 }
 
-// input gathers everything that a pass may depend on.
+// input collects everything that a pass may depend on.
 func (d *decider) input(pass *broker.Pass, now structs.LogTime) *scheduler.Input {
 	snap := d.pub.Snapshot
 	d.passes++
@@ -63,7 +63,7 @@ func (d *decider) input(pass *broker.Pass, now structs.LogTime) *scheduler.Input
 	return in
 }
 
-// input is the input of a pass, whether its plan is written or thrown away.
+// input returns the input of a pass or a dry run.
 func (s *Service) input(c *passContext, pending []contend.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
 	snap := c.pub.Snapshot
 	in := &scheduler.Input{
@@ -75,7 +75,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	return in
 }
 
-// hasPowerBudget reports whether some node pool has one.
+// hasPowerBudget reports whether some node pool has a power budget.
 func hasPowerBudget(snap *state.Snapshot) bool {
 	for p := range snap.Pools() {
 		if p.PowerBudgetW > 0 {
@@ -94,18 +94,18 @@ func anyGrowing(ws []contend.Workload) bool {
 	})
 }
 
-// decided is the answer of a pass goroutine.
+// decided is the result of a pass.
 type decided struct {
 	pass   broker.Pass
 	input  *scheduler.Input
 	plan   scheduler.Plan
 	report scheduler.Report
-	failed map[structs.JobKey]string // jobs whose decision panicked, and how
+	failed map[structs.JobKey]string // reasons for jobs whose decision panicked
 	took   time.Duration
 }
 
-// compute runs on a pass's goroutine. A panic fails the evaluation that caused it and nothing else: the pass is then
-// decided job by job, each seeing the plans before it.
+// compute decides a pass, on the pass's goroutine. After a panic, the pass is decided job by job, each seeing the plans
+// before it, so that only the evaluation that caused the panic fails.
 func (s *Service) compute(pass broker.Pass, in *scheduler.Input) decided {
 	x := decided{pass: pass, input: in}
 	pol := policy.For(in.View.Pool(pass.Domain), in.Config)
@@ -115,7 +115,7 @@ func (s *Service) compute(pass broker.Pass, in *scheduler.Input) decided {
 	}
 	x.plan, x.report, x.failed = scheduler.Plan{Cursor: in.Cursor}, scheduler.Report{}, map[structs.JobKey]string{}
 	alone := *in
-	alone.Line = nil // Pending is cut into jobs, in the order of submission
+	alone.Line = nil // jobs are decided one by one, in order of submission
 	for i := range in.Pending {
 		alone.Pending = in.Pending[i : i+1]
 		plan, report, why := s.schedule(alone, pol)
@@ -135,7 +135,7 @@ func (s *Service) compute(pass broker.Pass, in *scheduler.Input) decided {
 	return x
 }
 
-// schedule is scheduler.Schedule with a panic turned into its text.
+// schedule is scheduler.Schedule that returns a panic as text.
 func (s *Service) schedule(in scheduler.Input, pol search.Policy) (plan scheduler.Plan, report scheduler.Report, why string) {
 	defer func() {
 		if r := recover(); r != nil {

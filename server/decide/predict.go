@@ -15,46 +15,46 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// predictor predicts how long batch work will run, from work that ended: jobs by their accounting records, so that the parts
-// of a preempted run count as one, and the indices of arrays each by itself. It is a function of replicated state alone, so
-// that a new leader predicts what the one before it would have.
+// predictor predicts the run time of batch work from ended work: jobs by their accounting records, so that the parts of
+// a preempted run count as one, and array indices individually. It follows from replicated state alone, so a new leader
+// makes the same predictions as the one before.
 //
-// Naive: the leader learns from each end while it leads, a new one from the last so many records. The means of the old
-// leader then go back further than what the new one sees, and records that were collected since are still in them. Instead
-// there is one window, which follows from state: it begins with the one before the newest of the records whose hash is a
-// multiple of predictorChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in
-// some thousand ends. Only then, or when something in it is deleted or changes its meaning, is everything learned again;
-// all other ends are added one by one.
+// Naive: the leader learns from each end while it leads, and a new one starts with a fixed number of the newest
+// records. Then the old leader's means include older work than the new one's, and records that have been collected.
+// Instead there is one window, which follows from the state. It starts at the second-newest record whose hash is a
+// multiple of predictorChunk, and holds everything kept since, in log order. So it moves once in some thousand ends.
+// Only then, or if something in it is deleted or changes its meaning, is everything learned again; other ends are added
+// one by one.
 type predictor struct {
 	mu      sync.Mutex
 	by      *predict.Similar
 	errors  predict.Errors
 	chunk   uint64                 // 0: predictorChunk
-	from    structs.Index          // the window begins with what ended in this entry of the log
+	from    structs.Index          // log index at which the window begins
 	records map[structs.JobKey]int // accounting records in the window
 }
 
-// predictorChunk is the mean number of ended jobs after which the window moves. The window holds one to two chunks.
+// predictorChunk is the mean number of ended jobs between moves of the window, which holds one to two chunks.
 const predictorChunk = 8192
 
-// endedWork is one piece of work that came to its own end.
+// endedWork is a piece of work that ended by itself.
 type endedWork struct {
 	work        predict.Work
 	ran, expect time.Duration
-	at          structs.Index // of the log entry that says so
-	name        string        // of the record or allocation, the last tie-break
+	at          structs.Index // log index of the end
+	name        string        // of the record or allocation; last tie-break
 }
 
 func byEnd(a, b endedWork) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) }
 
-// marks reports whether a window may begin with a record.
+// marks reports whether a window may begin at a record.
 func (f *predictor) marks(r *structs.AcctRecord) bool {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%d", r.Namespace, r.JobID, r.CreateIndex)
 	return h.Sum64()%cmp.Or(f.chunk, predictorChunk) == 0
 }
 
-// load learns from state.
+// load learns from a state.
 func (f *predictor) load(snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *predictor) feed(d *structs.Delta, snap *state.Snapshot) {
 			ended = append(ended, e)
 		}
 	}
-	for i := range d.Jobs { // what a record teaches depends on whether its job, while it is known, is an array
+	for i := range d.Jobs { // a record's use depends on whether its job, while registered, is an array
 		c := &d.Jobs[i]
 		before, after := c.Before != nil && c.Before.Array != nil, c.After != nil && c.After.Array != nil
 		if before != after {
@@ -139,7 +139,7 @@ func (f *predictor) feed(d *structs.Delta, snap *state.Snapshot) {
 	f.ended(ended)
 }
 
-// ranOf is how long a job's work ran in all its runs, one after the other.
+// ranOf returns how long a job's work ran, summed over its runs.
 func ranOf(r *structs.AcctRecord) time.Duration {
 	ran := r.Longest
 	switch {
@@ -152,7 +152,7 @@ func ranOf(r *structs.AcctRecord) time.Duration {
 	return ran
 }
 
-// recordEnded is what an accounting record teaches: of a batch job that is no array and came to its own end.
+// recordEnded returns the work of an accounting record, if the job is a batch job without an array and ended by itself.
 func recordEnded(r *structs.AcctRecord, snap *state.Snapshot) (endedWork, bool) {
 	if r.Start == 0 || r.Type != structs.JobBatch && r.Type != structs.JobSysBatch || r.Exit != structs.ExitSuccess && r.Exit != structs.ExitFailed {
 		return endedWork{}, false
@@ -164,7 +164,7 @@ func recordEnded(r *structs.AcctRecord, snap *state.Snapshot) (endedWork, bool) 
 	return endedWork{w, ranOf(r), r.Predicted, r.CreateIndex, r.Namespace + "/" + r.JobID}, true
 }
 
-// indexEnded is what an ended allocation of an array teaches, if it is in the window; a may be nil.
+// indexEnded returns the work of an ended allocation of an array, if it is in the window. a may be nil.
 func (f *predictor) indexEnded(a *structs.Allocation) (endedWork, bool) {
 	if a == nil || a.Job == nil || a.Job.Array == nil || a.StartedAt == 0 || a.FinishedAt < a.StartedAt || a.ClientIndex < f.from {
 		return endedWork{}, false
@@ -175,7 +175,7 @@ func (f *predictor) indexEnded(a *structs.Allocation) (endedWork, bool) {
 	return endedWork{workOf(a.Job), a.Ran(), a.Expect, a.ClientIndex, a.ID.String()}, true
 }
 
-// ended learns from ended work, in the order of the log.
+// ended learns from ended work, in log order.
 func (f *predictor) ended(all []endedWork) {
 	slices.SortFunc(all, byEnd)
 	for i := range all {
@@ -189,7 +189,7 @@ func (f *predictor) ended(all []endedWork) {
 	}
 }
 
-// kindOf is the name without digits: train-17 and train-18 are of one kind.
+// kindOf returns a name without digits, so that train-17 and train-18 are of one kind.
 func kindOf(name string) string {
 	return strings.Map(func(c rune) rune {
 		if c >= '0' && c <= '9' {
@@ -199,7 +199,7 @@ func kindOf(name string) string {
 	}, name)
 }
 
-// sizeOf is how large work is: its GPUs, or its CPU where it asks for none.
+// sizeOf returns the size of work: its GPUs, or its CPU if it asks for none.
 func sizeOf(a structs.Amount) int64 {
 	if a.GPUMilli == 0 {
 		return max(a.CPU, 1)
@@ -207,7 +207,7 @@ func sizeOf(a structs.Amount) int64 {
 	return a.GPUMilli
 }
 
-// workOf is what is known of a job before it runs.
+// workOf returns what is known about a job before it runs.
 func workOf(j *structs.Job) predict.Work {
 	w := predict.Work{User: j.Submitter.Name, Queue: string(j.QueueName()), Expected: j.Runtime.Expected, Name: kindOf(cmp.Or(j.Name, j.ID))}
 	var sum structs.Amount
@@ -219,7 +219,7 @@ func workOf(j *structs.Job) predict.Work {
 	return w
 }
 
-// predict fills in how long a workload is expected to run, what it is expected to hold, and the least that it can do with.
+// predict sets a workload's expected run time and cost, and the least it can run with.
 func (f *predictor) predict(w *contend.Workload) {
 	if w.Job == nil {
 		return
@@ -238,7 +238,7 @@ func (f *predictor) predict(w *contend.Workload) {
 	w.Expect, w.Cost = e.Expect, e.Cost
 }
 
-// turnover is the mean time until what is held now is given back; 0 before anything ended.
+// turnover returns the mean time until held resources are released; 0 before anything has ended.
 func (f *predictor) turnover() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +248,7 @@ func (f *predictor) turnover() time.Duration {
 	return f.by.Turnover()
 }
 
-// right is how right the predictions were.
+// right returns the errors of past predictions.
 func (f *predictor) right() predict.Errors {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// totals keeps what the cluster has, which only nodes change.
+// totals caches the resources of the cluster until a node changes.
 type totals struct {
 	mu  sync.Mutex
 	at  structs.Index
@@ -20,8 +20,7 @@ type totals struct {
 	has bool
 }
 
-// of is what the ready nodes of a state have, and its GPUs by model. Reserved cores count with their clock, overcommit by its
-// ratio.
+// of returns the resources of all ready nodes, and their GPUs by model.
 func (t *totals) of(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
 	at := snap.TableIndex(state.Nodes)
 	t.mu.Lock()
@@ -55,13 +54,13 @@ func (t *totals) of(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
 	return t.sum, t.gpu
 }
 
-// Total is what the ready nodes of a state have.
+// Total returns the resources of all ready nodes.
 func (s *Service) Total(snap *state.Snapshot) structs.Amount {
 	sum, _ := s.totals.of(snap)
 	return sum
 }
 
-// QueueTable is the queues as a decision sees them.
+// QueueTable returns the queues, their usage and their limits for a decision.
 func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 	total, models := s.totals.of(snap)
 	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.predictor.turnover()}
@@ -84,7 +83,7 @@ func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 	return t
 }
 
-// Order puts workloads in the order in which a pass would serve them, without placing anything. It returns their indices.
+// Order returns the indices of workloads in the order in which a pass would serve them. It places nothing.
 func (s *Service) Order(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int) {
 	line := s.Line(snap, ws, now)
 	for i := line.Next(); i >= 0; i = line.Next() {
@@ -94,7 +93,7 @@ func (s *Service) Order(snap *state.Snapshot, ws []*structs.Workload, now struct
 	return order
 }
 
-// Line is the line of workloads before any is taken out of it.
+// Line returns the line of workloads, with all of them waiting.
 func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
 	pending := make([]contend.Workload, len(ws))
 	for i, w := range ws {

@@ -11,12 +11,12 @@ import (
 // reportsMax bounds the jobs whose reports are kept.
 const reportsMax = 10_000
 
-// reportStore keeps the newest reports of waiting jobs, in memory of the leader only (D23). When it is full, the one kept
-// longest goes.
+// reportStore keeps the newest reports of waiting jobs, in the leader's memory only (D23). When it is full, the job
+// that was added first is dropped.
 type reportStore struct {
 	mu   sync.Mutex
 	jobs map[structs.JobKey][]*structs.GroupReport
-	age  []structs.JobKey // oldest first; may name jobs that are gone from the map
+	age  []structs.JobKey // oldest first; may hold jobs that are no longer in the map
 }
 
 func (r *reportStore) keep(rep *scheduler.Report) {
@@ -45,7 +45,7 @@ func (r *reportStore) keep(rep *scheduler.Report) {
 	}
 }
 
-// prune forgets jobs that stopped waiting otherwise: purged, or their queue entry ended.
+// prune drops jobs whose queue entry is gone.
 func (r *reportStore) prune(d *structs.Delta) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,8 +63,8 @@ func (r *reportStore) of(key structs.JobKey) []*structs.GroupReport {
 	return r.jobs[key]
 }
 
-// inputStore keeps the input of the newest pass of each domain, so that an operator can fetch and replay it. The columns
-// in it are shared with the published views, so it costs little more than a pointer.
+// inputStore keeps the input of each domain's newest pass, so that an operator can fetch and replay it. Its columns are
+// shared with the published views, so it needs little memory.
 type inputStore struct {
 	mu     sync.Mutex
 	newest map[structs.PoolName]*scheduler.Input

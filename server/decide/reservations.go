@@ -10,7 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// reservationsOf lists the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
+// reservationsOf returns the reservations that a pass of a domain must respect: those of its node pool and of all
+// pools, by ID.
 func reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	var out []*structs.Reservation
 	for r := range snap.Reservations() {
@@ -24,8 +25,8 @@ func reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.L
 	return out
 }
 
-// reservationsOf lists the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead
-// of the commit of the one before it must not give away what that one reserved.
+// reservationsOf also includes what plans in flight make or drop. A pass that runs ahead of an earlier one's commit
+// must not give away what that one reserved.
 func (d *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, now structs.LogTime) []*structs.Reservation {
 	out := reservationsOf(snap, domain, now)
 	for _, r := range d.planner.Reservations() {
@@ -42,8 +43,8 @@ func (d *decider) reservationsOf(snap *state.Snapshot, domain structs.PoolName, 
 	return out
 }
 
-// binding lists the reservations that bind all plans of a pass: those of operators, and those of jobs that it did not decide
-// about. The reservations of its own jobs were made again by it, in the order of the line.
+// binding returns the reservations that bind the plans of a pass: those of operators, and of jobs that the pass did not
+// decide. The pass has renewed the reservations of its own jobs in the order of the line.
 func (d *decider) binding(snap *state.Snapshot, pass *broker.Pass, now structs.LogTime) []*structs.Reservation {
 	all := d.reservationsOf(snap, pass.Domain, now)
 	if len(all) == 0 {
@@ -56,7 +57,7 @@ func (d *decider) binding(snap *state.Snapshot, pass *broker.Pass, now structs.L
 	return slices.DeleteFunc(all, func(r *structs.Reservation) bool { return r.JobID != "" && own[r.ID] })
 }
 
-// reservedJobs lists the jobs of a domain that have a reservation, by id.
+// reservedJobs returns the jobs of a domain that have a reservation, by ID.
 func (d *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) {
 	for r := range d.pub.Snapshot.Reservations() {
 		if r.JobID != "" && cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
@@ -66,8 +67,8 @@ func (d *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) 
 	return keys
 }
 
-// wakeAt is when a domain has to be looked at again even if nothing happens: when its newest pass says, and when a reservation
-// begins or an operator's ends.
+// wakeAt returns when a domain must be looked at even without an event: when its newest pass says so, or when a
+// reservation begins or an operator's one ends.
 func wakeAt(x *decided, now structs.LogTime) structs.LogTime {
 	wake := x.report.Wake
 	for _, r := range x.input.Reserved {

@@ -8,19 +8,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Speculative placement (D25). Registering a job and placing it are two log entries. Waiting for the first before the
-// second is decided costs two commits one after the other; instead the leader decides about the job while its
-// registration is still being written, and the plan follows it in the log. Nothing is risked: the plan names a version
-// and an evaluation that only this very registration makes, and Apply refuses it where they are absent. When anything is
-// unusual (the job exists, the queue is not empty) the committed path decides, as it does after a refusal.
+// Speculative placement (D25). Registering a job and placing it are two log entries. Naive: decide after the first is
+// committed; that costs two commits in a row. Instead the leader decides about the job while its registration is being
+// written, and the plan follows it in the log. That is safe: the plan names a version and an evaluation that only this
+// registration makes, and Apply refuses it if they are absent. In any unusual case (the job exists, the queue is not
+// empty), and after a refusal, the job is decided after its commit.
 
-// speculation is a registration on its way.
+// speculation is a proposed registration.
 type speculation struct {
 	job  *structs.Job
 	eval *structs.Evaluation
 }
 
-// ProposeJob is Replica.Propose, except that the decision about a new job begins at once.
+// ProposeJob is Replica.Propose that also starts the decision about a new job at once.
 func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
 	if cmd.Seed == (structs.Seed{}) {
 		rand.Read(cmd.Seed[:])
@@ -31,12 +31,12 @@ func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Pr
 		s.env.Replica.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
 		return s.env.Replica.Propose(lane, cmd)
 	}
-	// The plan goes through the priority lane, and so must what it follows. Only a server with nothing to do comes here,
-	// so no waiting write is overtaken.
+	// The plan uses the priority lane, so the registration must, too. It overtakes no waiting write, because an idle
+	// server has none.
 	prop := s.env.Replica.Propose(replica.LanePriority, cmd)
 	select {
 	case d.inbox.speculations <- speculationOf(&cmd, c):
-	default: // the owner is busy: then nothing is gained by hurrying
+	default: // the owner is busy, so there is nothing to gain
 	}
 	return prop
 }
@@ -47,7 +47,7 @@ func (s *Service) idle(term uint64) bool {
 	return m != nil && m.Term == term && m.InFlight == 0
 }
 
-// speculationOf is the job and the evaluation that a registration will make.
+// speculationOf returns the job and the evaluation that a registration will make.
 func speculationOf(cmd *structs.Command, c *structs.JobRegisterCommand) speculation {
 	j := *c.Job
 	if j.Namespace == "" {
@@ -70,7 +70,7 @@ func speculationOf(cmd *structs.Command, c *structs.JobRegisterCommand) speculat
 	return speculation{&j, e}
 }
 
-// speculate makes the job ready when it is new and nothing is ahead of it.
+// speculate makes a job ready if it is new and nothing is ahead of it.
 func (d *decider) speculate(x speculation) {
 	key := x.job.Key()
 	snap := d.pub.Snapshot

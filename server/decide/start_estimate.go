@@ -12,12 +12,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// When work may start that waits for something other than room on nodes: passes estimate the start of what only lacks room,
-// and never look at nodes for the rest. What is estimated here is when the thing in its way may be over: for work that runs,
-// when it is expected to end, else when its limit ends it.
+// This file estimates the start of work that waits for something other than capacity on nodes; passes estimate the
+// rest. The estimate is when the obstacle may be gone: when running work is expected to end, or else when its limit
+// ends it.
 
-// Of estimates the start of a workload of which groups are the newest reports: a time, 0 where none is known, and words; ""
-// when the reports say more.
+// Of estimates the start of a workload whose newest reports are groups. It returns a time, or 0 if it is unknown, and a
+// description, which is "" if the reports say more.
 func (l *StartEstimates) Of(j *structs.Job, w *structs.Workload, groups []*structs.GroupReport) (structs.LogTime, string) {
 	g := scheduler.GateOf(j, w, l.now, otherJobs{l.snap})
 	if g.Why != nil {
@@ -42,8 +42,8 @@ func (l *StartEstimates) Of(j *structs.Job, w *structs.Workload, groups []*struc
 	return 0, ""
 }
 
-// afterOthers is when the jobs that a job depends on will have got so far; 0 where one of them, or which of several
-// alternatives, is not known.
+// afterOthers returns when the jobs that a job depends on should meet its conditions; 0 if that is unknown for one of
+// them.
 func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at structs.LogTime, text string) {
 	var names []string
 	known := true
@@ -80,7 +80,8 @@ func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at 
 	return at, "after " + strings.Join(names, ", ")
 }
 
-// endOfJob is when the last of what runs of a job ends; 0 when that is not known, or some of it has yet to start.
+// endOfJob returns when the last running allocation of a job ends; 0 if that is unknown or part of the job has not
+// started.
 func endOfJob(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) (last structs.LogTime) {
 	if w := snap.Workload(k); w != nil && w.Waiting > 0 {
 		return 0
@@ -98,7 +99,7 @@ func endOfJob(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) (last
 	return last
 }
 
-// endOfAlloc is when an allocation is expected to end; 0 when that is not known.
+// endOfAlloc returns when an allocation is expected to end; 0 if that is unknown.
 func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 	if a.Job == nil || a.Job.Type != structs.JobBatch && a.Job.Type != structs.JobSysBatch {
 		return 0
@@ -113,7 +114,7 @@ func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 	return 0
 }
 
-// amountIn is the part of an amount that a limit counts.
+// amountIn returns the part of an amount in a limit's dimension.
 func amountIn(a structs.Amount, what structs.Dimension) int64 {
 	for _, p := range a.Parts() {
 		if p.Dimension == what {
@@ -123,19 +124,19 @@ func amountIn(a structs.Amount, what structs.Dimension) int64 {
 	return 0
 }
 
-// StartEstimates estimates when waiting work may start, on one state. For work that a limit holds back (a hard limit of a
-// queue or quota, or a cap on running jobs) Of must be called in the order of the line. It serves each limit in that order:
-// what runs under it gives back when it is expected to end, and so does what is served. Room on nodes is not looked at, and no
-// job passes another; so a start may come earlier or later than estimated.
+// StartEstimates estimates when waiting work may start, on one state. For work that a limit holds back (a hard limit of
+// a queue or quota, or a cap on running jobs), Of must be called in the order of the line. It serves each limit in that
+// order: running work releases its part when it is expected to end, and so does work that was served before. It ignores
+// free capacity on nodes and lets no job pass another, so a start may come earlier or later than estimated.
 type StartEstimates struct {
 	snap   *state.Snapshot
 	region string
 	now    structs.LogTime
-	expect func(*structs.Job, *structs.Workload) time.Duration // of waiting work; 0: not known
+	expect func(*structs.Job, *structs.Workload) time.Duration // of waiting work; 0: unknown
 	by     map[structs.Obstacle]*limitRoom
 }
 
-// limitRoom is what is free under one limit, and what becomes free when.
+// limitRoom is what is free under one limit, and when more becomes free.
 type limitRoom struct {
 	room  int64
 	freed []freedAt // by time
@@ -148,10 +149,10 @@ type freedAt struct {
 	amount int64
 }
 
-// limitLineMax is how many workloads behind one limit get an estimate.
+// limitLineMax bounds the workloads behind one limit that get an estimate.
 const limitLineMax = 1000
 
-// StartEstimates begins estimates on a state.
+// StartEstimates returns estimates on a state.
 func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *StartEstimates {
 	return &StartEstimates{snap: snap, region: s.env.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
 		load := contend.Workload{Key: j.Key(), Job: j, Queue: w}
@@ -163,7 +164,7 @@ func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *Sta
 	}}
 }
 
-// next is the start of the next in line, held back by what a report of one of its groups says; 0 when it is not known.
+// next returns the start of the next workload in line that refusal r holds back; 0 if it is unknown.
 func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
 	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
@@ -194,7 +195,7 @@ func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group string,
 	return at, text
 }
 
-// serve is the first time, not before from, at which so much is free; 0 when that is not known.
+// serve returns the first time from which need is free, not before from; 0 if that is unknown.
 func (r *limitRoom) serve(from structs.LogTime, need int64) structs.LogTime {
 	free := r.room
 	for _, f := range r.freed {
@@ -210,7 +211,7 @@ func (r *limitRoom) serve(from structs.LogTime, need int64) structs.LogTime {
 	return 0
 }
 
-// take gives an amount away from a time on, for as long as its holder is expected to run; 0: for good.
+// take takes an amount from a time on, for as long as its holder is expected to run; 0: for good.
 func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration) {
 	r.room -= amount
 	r.last = at
@@ -221,7 +222,8 @@ func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration)
 	}
 }
 
-// roomOf is what is left of a limit, and when the work that holds of it is expected to end. but, which asks, is not counted.
+// roomOf returns what is left under a limit, and when the work that uses it should end. It does not count but, the job
+// that asks.
 func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
 	isQueue, name := limit.Holder.Kind == structs.HolderQueue, limit.Holder.Name
 	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.Subject
