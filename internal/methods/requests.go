@@ -14,7 +14,7 @@ type Query struct {
 	Stale     bool          // any server may answer, and reports its lag
 	Prefix    string        // of IDs or names
 	Filter    string        // go-bexpr over the wire shape
-	PerPage   int           // 0: no paging
+	PerPage   int           // 0: the largest page that the server returns
 	NextToken string
 	Reverse   bool
 }

@@ -33,7 +33,7 @@ type Need struct {
 	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
 	Node       string // "read" or "write" on nodes
 	NodePool   string // "read", "write" or "delete" on the named pool
-	Variable   string // on the variable that the request names: "read", "write" or "destroy"
+	Variable   string // "read", "write" or "destroy" on the variable that the request names
 	Agent      string // "read" or "write" on agents
 	Operator   string // "read" or "write" on the operator API
 	Management bool   // a management token

@@ -225,7 +225,7 @@ func (d *decider) advance(a *replica.Applied) {
 
 // begin starts every pass that may run.
 func (d *decider) begin(now structs.LogTime) {
-	// An operator who paused decisions counts on it as soon as the write is answered, before it has come here.
+	// Once an operator's pause is acknowledged, no decision may start, even if the batch has not arrived here yet.
 	if d.s.env.Replica.Published().Snapshot.SchedulerConfig().PauseBroker {
 		return
 	}

@@ -30,9 +30,9 @@ type answering struct {
 
 // purpose is the reason for a command in flight. One field is set.
 type purpose struct {
-	batch uint64          // end the evaluations of a job whose decision panicked
-	fail  *structs.JobKey // stop a job that can never start
-	never *structs.JobKey // stops a job that can never start
+	batch uint64          // sequence number of the planner's batch
+	fail  *structs.JobKey // end the evaluations of a job whose decision panicked
+	never *structs.JobKey // stop a job that can never start
 }
 
 // outcome is the result of a command.

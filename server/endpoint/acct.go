@@ -22,12 +22,12 @@ func (s *Set) registerAcct() {
 	handle(s, methods.DecisionList, s.decisionList)
 }
 
-// inQueue reports whether a queue is the asked one or lies below it.
+// inQueue reports whether a queue is the requested one or below it. "" requests all.
 func inQueue(queue, asked structs.QueuePath) bool {
 	return asked == "" || asked.Contains(queue)
 }
 
-// pageSize is how many objects a page has.
+// pageSize returns the number of objects in a page.
 func pageSize(q *methods.Query) (int, error) {
 	switch {
 	case q.PerPage < 0:
@@ -38,8 +38,8 @@ func pageSize(q *methods.Query) (int, error) {
 	return min(q.PerPage, pageMax), nil
 }
 
-// acctList answers pages of the accounting. Its token is the place of the next record: the index of its end, then the
-// job.
+// acctList lists accounting records in pages. The token is the position of the next record: the index of its end, then
+// the job.
 func (s *Set) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctRequest) (*methods.AcctResponse, error) {
 	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.AcctResponse{}
@@ -75,7 +75,7 @@ func (s *Set) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctReques
 	})
 }
 
-// decisionList answers pages of the decision log. Its token is the number of the next row.
+// decisionList lists rows of the decision log in pages. The token is the number of the next row.
 func (s *Set) decisionList(ctx context.Context, c *rpc.Call, req *methods.DecisionsRequest) (*methods.DecisionsResponse, error) {
 	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.DecisionsResponse{}

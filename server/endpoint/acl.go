@@ -18,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Lives of tokens.
+// Lifetimes of tokens.
 const (
 	oneTimeTTL   = 10 * time.Minute
 	peerTokenTTL = 1 * time.Hour
@@ -26,8 +26,8 @@ const (
 	tokenTTLMax  = 24 * 365 * time.Hour
 )
 
-// policyLogin is what users who log in at an agent's unix socket may do; "login-group-<name>" adds to it for the members
-// of a group.
+// policyLogin names the policy of users who log in at an agent's unix socket. "login-group-<name>" adds the rights of a
+// group's members.
 const (
 	policyLogin      = "login"
 	policyLoginGroup = "login-group-"
@@ -56,7 +56,7 @@ func (s *Set) registerACL() {
 
 var errACLDisabled = structs.Errorf(structs.CodeInvalid, "ACL support disabled")
 
-// NewID mints a random id outside the log.
+// NewID returns a random ID. It must not be used inside the log.
 func NewID[T ~[16]byte]() T {
 	var id T
 	rand.Read(id[:])
@@ -158,7 +158,7 @@ func (s *Set) tokenDelete(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 	return s.write(ctx, &structs.TokenDeleteCommand{Accessors: req.Accessors})
 }
 
-// tokenGet shows a token, its secret only to management and to itself.
+// tokenGet returns a token, to management and to the token's holder only.
 func (s *Set) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLTokenGetRequest) (*methods.ACLTokenResponse, error) {
 	if !s.env.ACL {
 		return nil, errACLDisabled
@@ -250,7 +250,7 @@ func (s *Set) policyDelete(ctx context.Context, c *rpc.Call, req *methods.NameRe
 	return s.write(ctx, &structs.PolicyDeleteCommand{Names: []string{req.Name}})
 }
 
-// mine says which policies a caller may read: management all, others those of their token.
+// mine returns which policies a caller may read: management all, others those of their token.
 func mine(ctx context.Context, snap *state.Snapshot) func(name string) bool {
 	id := auth.Who(ctx)
 	if id.ACL.IsManagement() {
@@ -296,7 +296,7 @@ func (s *Set) policyList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 			keep: func(x *structs.ACLPolicy) bool { return strings.HasPrefix(x.Name, req.Prefix) && may(x.Name) },
 		}, p.Snapshot.Policies())
 		resp.Policies, resp.NextToken = ps, next
-		return max(1, p.Snapshot.TableIndex(state.Policies)), err // ACL lists start at 1
+		return max(1, p.Snapshot.TableIndex(state.Policies)), err // like Nomad, ACL lists start at index 1
 	})
 }
 
@@ -362,7 +362,7 @@ func (s *Set) roleDelete(ctx context.Context, c *rpc.Call, req *methods.ACLRoleG
 	return s.write(ctx, &structs.RoleDeleteCommand{IDs: []structs.RoleID{r.ID}})
 }
 
-// holds says which roles a caller may see: management all, others those of their token.
+// holds returns which roles a caller may see: management all, others those of their token.
 func holds(ctx context.Context) func(id structs.RoleID) bool {
 	who := auth.Who(ctx)
 	return func(id structs.RoleID) bool {
@@ -435,7 +435,8 @@ func (s *Set) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Empty
 	return &methods.ACLOneTimeResponse{Index: res.Index, Token: t}, nil
 }
 
-// oneTimeUse exchanges a one-time token for the token it stands for. Deleting it is the exchange: Apply deletes it once.
+// oneTimeUse exchanges a one-time token for the token it stands for. The exchange deletes it, and Apply can do that
+// only once.
 func (s *Set) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOneTimeRequest) (*methods.ACLTokenResponse, error) {
 	if !s.env.ACL {
 		return nil, errACLDisabled
@@ -456,8 +457,8 @@ func (s *Set) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOneTi
 	return &methods.ACLTokenResponse{Index: res.Index, Token: t}, nil
 }
 
-// peerLogin makes a short token for a user whom an agent saw at its unix socket. It carries the policies "login" and
-// "login-group-<group>" as far as they exist; with none of them there is no login.
+// peerLogin makes a short-lived token for a user whom an agent identified at its unix socket. It has the policies
+// "login" and "login-group-<group>", those that exist. If none exists, the login is denied.
 func (s *Set) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPeerLoginRequest) (*methods.ACLPeerLoginResponse, error) {
 	if !s.env.ACL {
 		return &methods.ACLPeerLoginResponse{}, nil

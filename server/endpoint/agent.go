@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// registerNodes serves nodes as their agents speak.
+// registerNodes registers the methods that agents call.
 func (s *Set) registerNodes() {
 	handle(s, methods.NodeRegister, s.nodeRegister)
 	handle(s, methods.NodeHeartbeat, s.nodeHeartbeat)
@@ -30,7 +30,7 @@ func (s *Set) beat(id structs.NodeID) time.Duration {
 	return s.env.Nodes.Beats.Beat(id, s.env.Now())
 }
 
-// nodeRegister writes what a node reports of itself and makes it ready.
+// nodeRegister writes what a node reports about itself, and makes the node ready.
 func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRegisterRequest) (*methods.NodeRegisterResponse, error) {
 	n := req.Node
 	if err := s.validateNode(n); err != nil {
@@ -66,7 +66,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	return resp, nil
 }
 
-// readyEvent is what a node's history says when it comes (back).
+// readyEvent returns the event for a node that becomes ready again; nil for a new node.
 func readyEvent(n *structs.Node) *structs.NodeEvent {
 	if n.Status == structs.NodeInit {
 		return nil
@@ -74,7 +74,7 @@ func readyEvent(n *structs.Node) *structs.NodeEvent {
 	return &structs.NodeEvent{Subsystem: "Cluster", Message: "Node reregistered by heartbeat"}
 }
 
-// nodeHeartbeat notes a sign of life. Only a change of the node's status is written.
+// nodeHeartbeat records a heartbeat. It writes only if the node's status changes.
 func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.published()
 	n := p.Snapshot.NodeByID(req.NodeID)
@@ -111,11 +111,12 @@ func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeH
 	return resp, nil
 }
 
-// nodePollMax bounds what one answer carries in full; the rest comes with the next poll, since the index then is that of
-// the last one sent.
+// nodePollMax bounds the allocations that one answer carries in full. The rest follows with the next poll, because the
+// answer's index is that of the last one sent.
 const nodePollMax = 512
 
-// nodePoll waits for the allocations of a node to change. Any server answers, and none older than what the agent saw.
+// nodePoll waits until the allocations of a node change. Any server answers, unless its state is older than what the
+// agent has seen.
 func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
 	resp := &methods.NodePollResponse{}
 	var stale error
@@ -140,8 +141,8 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 		}
 		allocs := snap.AllocsByNode(req.NodeID)
 		var top structs.Index = 1
-		old := uint64(0)                // over what belonged here at min and still does
-		gangs := snap.RosterCount() > 0 // most polls need not look at the job of each allocation
+		old := uint64(0)                // Known over what belonged here at min and still does
+		gangs := snap.RosterCount() > 0 // without gangs, the jobs of allocations need not be looked at
 		for _, a := range allocs {
 			top = max(top, a.AllocIndex)
 			if a.AllocIndex > min {
@@ -163,7 +164,7 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 		resp.Partial = min != 0 && req.Known != 0 && old == req.Known
 		if resp.Partial && len(resp.Changed) == 0 && len(resp.Rosters) == 0 {
 			resp.Known = old
-			return top, nil // nothing to tell: the wait goes on
+			return top, nil // nothing to report: keep waiting
 		}
 		resp.Changed, top = clipChanged(resp.Changed, top)
 		resp.Known = 0
@@ -188,7 +189,7 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 			}
 		}
 		if resp.RestoreEpoch > req.RestoreEpoch && top <= req.MinIndex {
-			return req.MinIndex + 1, nil // answer at once: the agent is on an older history
+			return req.MinIndex + 1, nil // answer at once, because the agent is on an older history
 		}
 		return top, nil
 	})
@@ -207,7 +208,7 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 	return resp, nil
 }
 
-// rosterOf is the roster that an allocation which shall run is on, or nil.
+// rosterOf returns the roster of an allocation that should run, or nil.
 func rosterOf(snap *state.Snapshot, a *structs.Allocation) *structs.Roster {
 	if a.Job == nil || a.Terminal() {
 		return nil
@@ -222,8 +223,8 @@ func rosterOf(snap *state.Snapshot, a *structs.Allocation) *structs.Roster {
 	return r
 }
 
-// knownAs is an allocation's share of NodePollResponse.Known. An id is a digest; its creation tells apart one that was
-// collected and made again.
+// knownAs returns an allocation's share of NodePollResponse.Known. The creation index distinguishes an allocation that
+// was collected and created again under the same ID.
 func knownAs(a *structs.Allocation) uint64 {
 	return binary.BigEndian.Uint64(a.ID[:8])*0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(a.ID[8:]) + uint64(a.CreateIndex)
 }
@@ -233,7 +234,7 @@ type jobVersionKey struct {
 	version uint64
 }
 
-// nodeObserve takes what an agent saw of its allocations.
+// nodeObserve records what an agent has observed about its allocations.
 func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
 	snap := s.published().Snapshot
 	for i := range req.Updates {
@@ -284,14 +285,15 @@ func (s *Set) nodeServers(ctx context.Context, c *rpc.Call, req *methods.NodeSer
 	return &methods.NodeServersResponse{Servers: s.env.Members.Servers()}, nil
 }
 
-// clipChanged bounds an answer to the oldest changes, and gives the index that the agent has then seen.
+// clipChanged limits an answer to the oldest changes. It returns them and the index up to which the agent has then seen
+// all.
 func clipChanged(changed []*structs.Allocation, top structs.Index) ([]*structs.Allocation, structs.Index) {
 	if len(changed) <= nodePollMax {
 		return changed, top
 	}
 	sortAllocsByIndex(changed)
 	cut := nodePollMax
-	// Changes of one index go together, or the next poll would miss the rest of them.
+	// Changes with the same index stay together, or the next poll would miss the rest of them.
 	for cut < len(changed) && changed[cut].AllocIndex == changed[cut-1].AllocIndex {
 		cut++
 	}

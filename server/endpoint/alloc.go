@@ -27,7 +27,7 @@ func (s *Set) registerAllocs() {
 	handle(s, methods.EvalDelete, s.evalDelete)
 }
 
-// reportOf finds the report of the evaluation that placed an allocation.
+// reportOf returns an evaluation's report about a group, or nil.
 func reportOf(e *structs.Evaluation, group string) *structs.GroupReport {
 	if e == nil {
 		return nil
@@ -83,7 +83,7 @@ func (s *Set) allocList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 	})
 }
 
-// AllocFor finds an allocation that the caller may do something with.
+// AllocFor returns an allocation if the caller has the capability in its namespace.
 func (s *Set) AllocFor(ctx context.Context, id structs.AllocID, capability string) (*structs.Allocation, error) {
 	a := s.published().Snapshot.AllocByID(id)
 	if a == nil {
@@ -221,10 +221,10 @@ func (s *Set) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 	})
 }
 
-// evalDeleteMax bounds one log entry of a deletion.
+// evalDeleteMax bounds the evaluations that one log entry deletes.
 const evalDeleteMax = 7281
 
-// evalDelete deletes evaluations that are over, by id or filter, in entries of bounded size.
+// evalDelete deletes evaluations by ID or filter, in entries of bounded size. A filter selects only terminal ones.
 func (s *Set) evalDelete(ctx context.Context, c *rpc.Call, req *methods.EvalDeleteRequest) (*methods.CountResponse, error) {
 	snap := s.published().Snapshot
 	if (len(req.IDs) == 0) == (req.Filter == "") {

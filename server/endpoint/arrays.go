@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// arraySummary counts the indices of an array, each once.
+// arraySummary counts each index of an array once.
 func arraySummary(snap *state.Snapshot, j *structs.Job, sum *methods.Summary) *methods.Summary {
 	ended := snap.ArrayByKey(j.Key())
 	var g methods.GroupSummary
@@ -18,7 +18,7 @@ func arraySummary(snap *state.Snapshot, j *structs.Job, sum *methods.Summary) *m
 		}
 		switch {
 		case a.Client == structs.ClientComplete && a.ServerTerminal(), a.Client == structs.ClientLost:
-			continue // to be done again
+			continue // will run again
 		case a.Client == structs.ClientPending:
 			g.Starting++
 		case a.Client == structs.ClientRunning:

@@ -12,14 +12,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Telling a job to save its state: how many nodes are told at the same time, and how long one may take to answer.
+// checkpointsAtOnce bounds the nodes asked at the same time, and checkpointNotice the time for one to answer.
 const (
 	checkpointsAtOnce = 64
 	checkpointNotice  = 15 * time.Second
 )
 
-// jobCheckpoint tells the running allocations of a job to save their state now: each by a call of its own to its node, in
-// the name of whoever asks. Some may fail; only a job that cannot be told at all is an error.
+// jobCheckpoint asks the running allocations of a job to save their state now. Each is asked by a separate call to its
+// node, with the caller's token. Some may fail; it is an error only if none can be asked.
 func (s *Set) jobCheckpoint(ctx context.Context, c *rpc.Call, req *methods.JobCheckpointRequest) (*methods.JobCheckpointResponse, error) {
 	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Set) jobCheckpoint(ctx context.Context, c *rpc.Call, req *methods.JobCh
 	return resp, nil
 }
 
-// tellable says what is wrong when no work of a job, or of one of its groups, could be told to save its state.
+// tellable returns an error if no work of a job, or of one of its groups, can be asked to save its state.
 func tellable(j *structs.Job, group string) error {
 	if group != "" && j.Group(group) == nil {
 		return structs.Errorf(structs.CodeNotFound, "job %q has no group %q", j.ID, group)
@@ -79,13 +79,13 @@ func tellable(j *structs.Job, group string) error {
 	return structs.Errorf(structs.CodeUnprocessable, "%s has no checkpoint block, which says how its tasks are told to save their state: add one to the group, for example checkpoint { signal = \"SIGUSR1\" }", what)
 }
 
-// running lists the allocations of a job that run and declare how they are told to save their state, in the order of
-// groups, ranks and names. rank, where it is not nil, chooses the one that it runs in.
+// running returns the running allocations of a job that can be asked to save their state, in the order of groups, ranks
+// and names. If rank is not nil, it returns only the allocation that runs this rank.
 func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.AllocCheckpoint, error) {
 	snap := s.published().Snapshot
 	ranks := map[structs.AllocID]int{}    // node ranks
-	holds := map[structs.AllocID][2]int{} // first rank, and how many
-	world := map[string]int{}             // ranks of a group
+	holds := map[structs.AllocID][2]int{} // first rank, and number of ranks
+	world := map[string]int{}             // ranks of each group
 	for _, ro := range snap.RostersByJob(k) {
 		for i, m := range ro.Members {
 			a := snap.AllocByID(m.Alloc)

@@ -15,10 +15,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// lineAge is how long a line is used although the state has changed since: being behind is safe.
+// lineAge bounds how long a line is used after the state has changed. An old line is safe.
 const lineAge = 200 * time.Millisecond
 
-// checkpointLines keeps the newest line, because every agent with work in it asks.
+// checkpointLines caches the newest line, because every agent with work in it asks for turns.
 type checkpointLines struct {
 	mu   sync.Mutex
 	snap *state.Snapshot
@@ -26,7 +26,7 @@ type checkpointLines struct {
 	line *checkpoint.Line
 }
 
-// newest returns the line and the state that it is of.
+// newest returns the line and its state.
 func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSave
 	if a != nil && a.NodeID != req.NodeID {
 		return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not of node %s", req.AllocID.Short(), req.NodeID)
 	}
-	if a == nil || !a.ServerTerminal() { // this server is behind
+	if a == nil || !a.ServerTerminal() { // this server lags
 		return &methods.SaveTurn{Again: 2 * lineAge}, nil
 	}
 	u, again := line.Turn(snap, a, s.env.Replica.Now())
@@ -52,7 +52,8 @@ func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSave
 	return &methods.SaveTurn{Before: u.Before, Limit: u.By.Most, Where: u.By.Where, Again: again}, nil
 }
 
-// CheckpointsFor counts the allocations in line of a job, and of those that its allocations wait for; nil when none waits.
+// CheckpointsFor counts the allocations in line of a job, and of work that its allocations wait for. It returns nil if
+// none waits.
 func (s *Set) CheckpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Saving {
 	if !checkpoint.Limited(snap) {
 		return nil

@@ -1,5 +1,5 @@
-// Package endpoint answers the methods of the table internal/methods, once the caller has been authenticated, the call
-// forwarded to where it belongs, and authorised. It has a file for each noun.
+// Package endpoint answers the methods of the table internal/methods, after the wrapper has authenticated the caller,
+// forwarded the call if necessary, and authorised it. It has a file for each noun.
 package endpoint
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Settings is what endpoints know of a server's configuration.
+// Settings is the part of a server's configuration that endpoints need.
 type Settings struct {
 	Name, ID, Region, Version string
 	Advertise                 string // RPC address
-	DataDir                   string // "" keeps everything in memory
+	DataDir                   string // "": everything is in memory
 	ACL                       bool   // access control is on
 	Now                       func() time.Time
-	// Filter compiles a filter expression for a kind of object. nil refuses filters.
+	// Filter compiles a filter expression for a kind of object. nil: filters are refused.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)
 }
 
-// Environment is everything that endpoints work with.
+// Environment is everything that endpoints need from their server.
 type Environment struct {
 	Settings
 	Log      hclog.Logger
@@ -50,10 +50,10 @@ type Environment struct {
 	Nodes nodes.Nodes
 
 	IsLeader    func() bool
-	LastContact func() time.Duration            // since this server heard of a leader
+	LastContact func() time.Duration            // time since this server heard from a leader
 	Collect     func(ctx context.Context) error // collects garbage now
 	Denied      func()                          // counts a refused call
-	Closing     <-chan struct{}                 // closed when the server ends
+	Closing     <-chan struct{}                 // closed when the server stops
 }
 
 // Set is the endpoints of one server.
@@ -63,16 +63,16 @@ type Set struct {
 	streams atomic.Int64 // open event streams
 }
 
-// New makes the endpoints of a server. Register serves them.
+// New returns the endpoints of a server. Register registers them.
 func New(env Environment) *Set { return &Set{env: env} }
 
 // Streams returns the number of open event streams.
 func (s *Set) Streams() int64 { return s.streams.Load() }
 
-// handler is the shape of an endpoint: the wrapper has authenticated, forwarded and authorised before.
+// handler is an endpoint. The wrapper has authenticated the caller, forwarded the call if necessary, and authorised it.
 type handler[Req, Resp any] func(ctx context.Context, c *rpc.Call, req *Req) (*Resp, error)
 
-// Register serves every row of the table that servers answer themselves.
+// Register registers every method that servers answer themselves.
 func (s *Set) Register() {
 	s.registerNodes()
 	s.registerServers()
@@ -96,7 +96,7 @@ func handle[Req, Resp any](s *Set, m rpc.Method[Req, Resp], h handler[Req, Resp]
 // published returns the newest state that this server has applied.
 func (s *Set) published() *replica.Published { return s.env.Replica.Published() }
 
-// apply writes a command of a user and waits for its result.
+// apply writes a user's command and waits for its result.
 func (s *Set) apply(ctx context.Context, cmd structs.Command) (structs.Result, error) {
 	return s.env.Apply(ctx, replica.LaneUser, cmd)
 }

@@ -15,10 +15,10 @@ import (
 
 // Timings and limits of an event stream.
 const (
-	EventHeartbeat  = 10 * time.Second // an empty batch, so that both sides notice a dead peer
-	EventReauth     = time.Second      // between checks that the reader may still read
-	eventFrameTop   = 64               // events of one frame
-	eventStreamsMax = 1000             // readers of one server; further ones are CodeBusy
+	EventHeartbeat  = 10 * time.Second // an empty batch is sent this often, so that both sides notice a dead peer
+	EventReauth     = time.Second      // time between checks that the reader may still read
+	eventFrameTop   = 64               // events in one frame
+	eventStreamsMax = 1000             // streams of one server; beyond it CodeBusy
 	eventTopicsMax  = 64
 )
 
@@ -29,8 +29,8 @@ func (s *Set) registerEvents() {
 var eventTopics = []string{"*", "Job", "Evaluation", "Allocation", "Deployment", "Node", "NodePool", "Namespace", "Service", "HostVolume", "CSIVolume", "CSIPlugin",
 	"ACLToken", "ACLPolicy", "ACLRole", "ACLAuthMethod", "ACLBindingRule", "Operator"}
 
-// eventStream sends events as they are applied, filtered by topic, key, namespace and what the caller may see. A reader
-// who is too slow for the ring gets a batch that says Gap and must list again.
+// eventStream sends events as they are applied, filtered by topic, key, namespace and the caller's rights. A reader
+// that is too slow for the ring gets a batch with Gap and must list again.
 func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventStreamRequest, st *rpc.Stream) error {
 	topics := req.Topics
 	if len(topics) == 0 {
@@ -54,8 +54,8 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 		return structs.Errorf(structs.CodeBusy, "%d event streams are open here already", eventStreamsMax)
 	}
 	defer s.streams.Add(-1)
-	// A peer that hangs up ends the stream's context; what it sends is ignored.
-	// Index 0 asks for all that is still there. The empty batch tells that the stream is open.
+	// When the peer hangs up, the stream's context ends; frames from the peer are ignored. Index 0 asks for all events
+	// still kept. The empty batch tells the peer that the stream is open.
 	after := max(req.Index, s.env.Events.Oldest())
 	if req.Index != 0 {
 		after = req.Index
@@ -82,7 +82,7 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 					out = append(out, *ev)
 				}
 			}
-			// A frame tells of one index, so that a reader can resume after any of them.
+			// A frame has events of one index, so that a reader can resume after any frame.
 			slices.SortStableFunc(out, func(a, b methods.Event) int { return cmp.Compare(a.Index, b.Index) })
 			for len(out) > 0 {
 				n := 1
@@ -125,7 +125,7 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 	}
 }
 
-// sendEvents sends events in frames that fit; a single event too large for one is dropped with a gap.
+// sendEvents sends events in frames that fit. A single event that is too large is replaced by a gap.
 func sendEvents(st *rpc.Stream, index structs.Index, evs []methods.Event) error {
 	b, err := rpc.Encode(&methods.EventBatch{Index: index, Events: evs})
 	if err != nil {
@@ -164,7 +164,7 @@ func matches(ev *methods.Event, topics map[string][]string, ns string) bool {
 	return false
 }
 
-// mayFollow refuses a stream of which the caller could never see anything.
+// mayFollow refuses a stream in which the caller could never see anything.
 func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
 	for t := range topics {
 		ok := false

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gangStates tells how each gang of a job is doing: in the order of the job's groups, then gangs of groups that the job has
-// no more. reports are why groups were placed as they were, or not.
+// gangStates returns the state of each gang of a job: in the order of the job's groups, then gangs of groups that the
+// job no longer has. reports say why groups were placed or not.
 func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupReport) []methods.GangState {
 	rosters := map[string]*structs.Roster{}
 	var names []string
@@ -62,7 +62,7 @@ func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Ros
 	complete := 0
 	for i, m := range r.Members {
 		a := snap.AllocByID(m.Alloc)
-		if a == nil { // collected: it had ended well
+		if a == nil { // collected, so it ended successfully
 			g.Status = append(g.Status, methods.GangMember{Client: structs.ClientComplete})
 			complete++
 			continue
@@ -116,7 +116,7 @@ func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Ros
 	return g
 }
 
-// waitsOn says for whom an allocation waits that has its place and may not start, because others are still in it; "" for nobody.
+// waitsOn says which work still occupies the place of an allocation, so that it cannot start; "" if none does.
 func waitsOn(snap *state.Snapshot, a *structs.Allocation) string {
 	n := 0
 	var first *structs.Allocation
@@ -136,7 +136,7 @@ func waitsOn(snap *state.Snapshot, a *structs.Allocation) string {
 	return fmt.Sprintf("%d allocations, one of job %s, have yet to leave its place", n, first.JobID)
 }
 
-// lastWords is the newest event of an allocation's tasks, in words; "" for none.
+// lastWords returns the text of the newest event of an allocation's tasks; "" for none.
 func lastWords(a *structs.Allocation) string {
 	var last *structs.TaskEvent
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {

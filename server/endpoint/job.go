@@ -46,7 +46,7 @@ func (s *Set) registerJobs() {
 	s.registerAcct()
 }
 
-// jobOf finds the job that a call names, or says that it is not there.
+// jobOf returns the job that a call names, or an error if it does not exist.
 func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error) {
 	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
 	if id == "" {
@@ -59,7 +59,8 @@ func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error
 	return k, j, nil
 }
 
-// prepareJob fills in defaults, checks the job and what the caller may do with it. It returns a copy.
+// prepareJob applies defaults to a copy of a job, checks it and what the caller may do with it. It returns the copy, or
+// what is wrong with the job.
 func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capability string) (*structs.Job, []string, error) {
 	if in == nil {
 		return nil, nil, structs.Errorf(structs.CodeInvalid, "missing job")
@@ -149,7 +150,7 @@ func (s *Set) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 	return resp, nil
 }
 
-// jobDeregister stops a job. One that does not exist is stopped already: nothing is written and no evaluation made.
+// jobDeregister stops a job. If it does not exist, nothing is written.
 func (s *Set) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.JobDeregisterRequest) (*methods.JobRegisterResponse, error) {
 	k, _, err := s.jobOf(c, req.JobID)
 	if structs.CodeOf(err) == structs.CodeNotFound {
@@ -167,7 +168,7 @@ func (s *Set) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.JobDe
 	return registered(res, nil), nil
 }
 
-// jobEvaluate asks for a new decision about a job.
+// jobEvaluate requests a new decision about a job.
 func (s *Set) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobEvaluateRequest) (*methods.JobRegisterResponse, error) {
 	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -211,7 +212,7 @@ func NewEvalOf(j *structs.Job, trigger structs.Trigger) *structs.Evaluation {
 		JobSpecIndex: j.SpecIndex, Status: structs.EvalPending}
 }
 
-// jobRevert registers an earlier version anew.
+// jobRevert registers an earlier version again.
 func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevertRequest) (*methods.JobRegisterResponse, error) {
 	k, cur, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -266,7 +267,7 @@ func (s *Set) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagReques
 	return s.write(ctx, cmd)
 }
 
-// write applies a command of the user lane and answers with its index.
+// write applies a user's command and returns its index.
 func (s *Set) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: body})
 	if err != nil {
@@ -343,7 +344,7 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 	return resp, nil
 }
 
-// checkDispatch holds a dispatch against what the job asks for.
+// checkDispatch checks a dispatch against the requirements of its job.
 func checkDispatch(p *structs.Parameterized, req *methods.JobDispatchRequest) error {
 	switch {
 	case len(req.Payload) == 0 && p.Payload == "required":
@@ -390,7 +391,7 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 	return registered(res, nil), nil
 }
 
-// jobScale changes a group's count or records that somebody could not.
+// jobScale changes a group's count, or records a scaling event without a change.
 func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRequest) (*methods.JobRegisterResponse, error) {
 	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -420,7 +421,7 @@ func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRe
 	return registered(res, nil), nil
 }
 
-// DefaultJob fills in what every job has.
+// DefaultJob sets defaults that every job has.
 func DefaultJob(j *structs.Job, region string) {
 	if j.Region == "" || j.Region == structs.RegionDefault {
 		j.Region = region
@@ -443,12 +444,12 @@ func DefaultJob(j *structs.Job, region string) {
 	j.ConsulToken, j.VaultToken = "", ""
 }
 
-// byCreation orders newest last.
+// byCreation orders evaluations by creation, oldest first.
 func byCreation(a, b *structs.Evaluation) int {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
 }
 
-// ForcePeriodic launches a periodic job for this very second.
+// ForcePeriodic launches a periodic job for the current second.
 func (s *Set) ForcePeriodic(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error) {
 	job := s.published().Snapshot.JobByKey(key)
 	switch {

@@ -35,7 +35,7 @@ func keyOf(c *rpc.Call, id string) structs.JobKey {
 	return structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
 }
 
-// jobIndex is what a reader of one job waits for.
+// jobIndex returns the index for a query about one job.
 func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
 	if j == nil {
 		return snap.TableIndex(state.Jobs)
@@ -108,7 +108,7 @@ func (s *Set) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetR
 			against := base
 			if base == nil {
 				if i+1 >= len(all) {
-					break // the oldest has nothing to be compared with
+					break // the oldest version has no predecessor
 				}
 				against = all[i+1]
 			}
@@ -155,11 +155,11 @@ func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 	for _, g := range j.Groups {
 		sum.Groups[g.Name] = methods.GroupSummary{}
 	}
-	var g methods.GroupSummary // of the group of that name, until another is met
+	var g methods.GroupSummary // of group name
 	name := ""
 	for _, a := range snap.AllocsByJob(j.Key()) {
 		if a.CreateIndex < j.CreateIndex {
-			continue // of an earlier job of this name
+			continue // of an earlier job with this ID
 		}
 		if a.Group != name {
 			if name != "" {
@@ -189,7 +189,7 @@ func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 	if j.Array != nil && len(j.Groups) == 1 {
 		return arraySummary(snap, j, sum)
 	}
-	// What waits is said by the newest evaluation that was decided.
+	// The newest evaluation that was decided has the number of queued allocations.
 	var newest *structs.Evaluation
 	for _, e := range snap.EvalsByJob(j.Key()) {
 		sum.ModifyIndex = max(sum.ModifyIndex, e.ModifyIndex)
@@ -222,7 +222,8 @@ func (s *Set) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRe
 	})
 }
 
-// allocsMax bounds the lists of one job's or one node's allocations, which have no pages in Nomad's API: the newest.
+// allocsMax bounds lists of allocations of one job or node, which have no pages in Nomad's API. They contain the newest
+// ones.
 const allocsMax = 10_000
 
 func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
@@ -235,7 +236,7 @@ func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
 	return as
 }
 
-// jobsOf are the versions that allocations refer to, once each.
+// jobsOf returns each job version that allocations refer to, once.
 func jobsOf(as []*structs.Allocation) []*structs.Job {
 	seen := map[jobVersionKey]bool{}
 	var out []*structs.Job
@@ -352,7 +353,7 @@ func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
 	return out
 }
 
-// jobGangs tells who is in the gangs of a job.
+// jobGangs returns the members and states of a job's gangs.
 func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
 	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: req.JobID}
 	resp := &methods.JobGangsResponse{}
@@ -364,7 +365,7 @@ func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 		resp.Job, resp.Rosters = j, p.Snapshot.RostersByJob(k)
 		eval, idx := LastDecision(p.Snapshot, k)
 		var reports []*structs.GroupReport
-		if auth.Who(ctx).Task == nil { // tasks see who is in their gang, not what others hold
+		if auth.Who(ctx).Task == nil { // a task may see the members of its gang, but not what others hold
 			reports = s.ReportsOf(k, eval)
 		}
 		resp.States = gangStates(p.Snapshot, j, reports)
@@ -381,7 +382,8 @@ func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 	})
 }
 
-// LastDecision is the newest evaluation of a job that decided something, or nil, and the index of the newest of all.
+// LastDecision returns the newest evaluation of a job that decided something, or nil, and the newest index of all its
+// evaluations.
 func LastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluation, idx structs.Index) {
 	for _, e := range snap.EvalsByJob(k) {
 		idx = max(idx, e.ModifyIndex)
@@ -392,7 +394,7 @@ func LastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluat
 	return last, idx
 }
 
-// ReportsOf are the newest reports of a job: those that the leader has, else those of its last decision.
+// ReportsOf returns the newest reports of a job: those in the leader's memory, or those of its last decision.
 func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
 	if r := s.env.Decide.Reports(k); r != nil {
 		return r
@@ -403,7 +405,7 @@ func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.G
 	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
 }
 
-// jobWhy answers why a job waits, in words and numbers (D23).
+// jobWhy explains why a job waits, in words and numbers (D23).
 func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobWhyResponse, error) {
 	k := keyOf(c, req.JobID)
 	may := visible(ctx, "*", acl.CapListJobs)
@@ -462,8 +464,8 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 	return resp, err
 }
 
-// startsAt estimates the start of a waiting workload, unless a pass has, and tells it if it is the one that is asked about.
-// Whoever is ahead of that one under the same limit is served before it.
+// startsAt estimates the start of a waiting workload, unless a pass has done so. It is also called for workloads ahead
+// of the requested one under the same limit, because those are served first; with tell, it records the result.
 func (s *Set) startsAt(snap *state.Snapshot, resp *methods.JobWhyResponse, tell bool, starts *decide.StartEstimates, w *structs.Workload, k structs.JobKey) {
 	j := snap.JobByKey(k)
 	if j == nil || w.Waiting == 0 || w.StartEst != 0 {
@@ -502,7 +504,7 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 				switch {
 				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
 					it.StartEst, it.Starts = starts.Of(it.Job, w, nil)
-				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
+				case w.Reason == structs.ReasonQuota: // also for jobs that are not shown, because they are served first
 					eval, _ := LastDecision(snap, k)
 					it.StartEst, it.Starts = starts.Of(it.Job, w, s.ReportsOf(k, eval))
 				}
@@ -516,7 +518,7 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 			}
 			resp.Items = append(resp.Items, it)
 			if w.Reason == structs.ReasonPreemptionPending {
-				resp.Items[len(resp.Items)-1].Position = 0 // it has its turn behind it
+				resp.Items[len(resp.Items)-1].Position = 0 // it is no longer in the queue
 			}
 		}
 		return max(snap.TableIndex(state.Workloads), snap.TableIndex(state.Jobs)), nil

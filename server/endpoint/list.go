@@ -10,17 +10,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pageMax is how many objects a list answers at once, whatever was asked for; NextToken then leads on.
+// pageMax bounds the objects in one page of a list. NextToken continues the list.
 const pageMax = 5000
 
-// lister says how one kind of list is made.
+// lister describes a list of one kind of object.
 type lister[T any] struct {
 	kind string // for Config.Filter
 	key  func(*T) string
-	keep func(*T) bool // what the caller may see and asked for; nil: all
+	keep func(*T) bool // whether the caller may see the object and asked for it; nil: all
 }
 
-// list makes one page: filtered, from NextToken on, in the order of seq or the other way round.
+// list returns one page: filtered, from NextToken on, in the order of seq or reversed.
 func list[T any](s *Set, q *methods.Query, l lister[T], seq iter.Seq[*T]) (page []*T, next string, err error) {
 	match, err := s.filter(l.kind, q.Filter)
 	if err != nil {
@@ -64,7 +64,7 @@ func list[T any](s *Set, q *methods.Query, l lister[T], seq iter.Seq[*T]) (page 
 	return page, "", nil
 }
 
-// filter compiles an expression; nil matches all.
+// filter compiles a filter expression. nil matches all.
 func (s *Set) filter(kind, expr string) (func(any) (bool, error), error) {
 	if expr == "" {
 		return nil, nil
@@ -91,7 +91,7 @@ func (s *Set) filter(kind, expr string) (func(any) (bool, error), error) {
 	}, nil
 }
 
-// visible says which objects of a namespace the caller may see, for a call in namespace ns ("*": all).
+// visible returns which objects the caller may see, for a call in namespace ns ("*": all namespaces).
 func visible(ctx context.Context, ns, capability string) func(objectNamespace string) bool {
 	id := auth.Who(ctx)
 	return func(object string) bool {

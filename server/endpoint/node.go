@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// registerNodeUsers serves nodes, pools and namespaces as people see them.
+// registerNodeUsers registers methods for users about nodes, pools and namespaces.
 func (s *Set) registerNodeUsers() {
 	handle(s, methods.NodeGet, s.nodeGet)
 	handle(s, methods.NodeList, s.nodeList)
@@ -186,7 +186,7 @@ func (s *Set) nodeTaint(ctx context.Context, c *rpc.Call, req *methods.NodeTaint
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Taints changed: " + strings.Join(done, ", ")}})
 }
 
-// nodeEvaluate asks for a new decision about every job with something on a node.
+// nodeEvaluate requests a new decision about every job with an allocation on a node, and about system jobs.
 func (s *Set) nodeEvaluate(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequest) (*methods.NodeWriteResponse, error) {
 	n, err := s.nodeNamed(req.NodeID)
 	if err != nil {
@@ -257,7 +257,8 @@ func (s *Set) poolList(ctx context.Context, c *rpc.Call, req *methods.ListReques
 	})
 }
 
-// poolNodes lists a pool's nodes; "all" is every node. Seeing nodes takes node read beside the pool.
+// poolNodes lists a pool's nodes; "all" lists every node. The caller needs node read in addition to the pool's
+// permission.
 func (s *Set) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedListRequest) (*methods.NodeListResponse, error) {
 	if !auth.Who(ctx).ACL.AllowNode("read") {
 		return nil, structs.ErrPermissionDenied

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// normalize applies cluster limits to a submitted job and returns a warning for each change.
+// normalize applies cluster limits to a submitted job. It returns a warning for each change.
 func (s *Set) normalize(j *structs.Job) (warnings []string) {
 	return append(s.DropMemoryMax(j), s.withinGrace(j)...)
 }

@@ -42,7 +42,7 @@ func (s *Set) registerOperator() {
 	rpc.HandleStream(s.env.Registry, methods.SnapshotRestore, s.snapshotRestore)
 	handle(s, methods.SystemGC, s.systemGC)
 	handle(s, methods.SystemReconcile, func(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.WriteResponse, error) {
-		// Summaries are computed when they are read; there is nothing that could need repair.
+		// Summaries are computed when they are read, so there is nothing to repair.
 		return &methods.WriteResponse{Index: s.published().Index}, nil
 	})
 	handle(s, methods.StatusLeader, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusLeaderResponse, error) {
@@ -100,7 +100,7 @@ func (s *Set) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.E
 	return resp, nil
 }
 
-// peer finds a raft server by id or address.
+// peer finds a raft server by ID or address.
 func (s *Set) peer(req *methods.RaftPeerRequest) (raft.Server, error) {
 	servers, err := s.env.Members.RaftServers()
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Set) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPe
 	return &methods.WriteResponse{Index: s.published().Index}, nil
 }
 
-// SchedulerConfig is the configuration in force.
+// SchedulerConfig returns the scheduler configuration, or the default.
 func SchedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
 	if c := snap.SchedulerConfig(); c != nil {
 		return c
@@ -243,9 +243,9 @@ func (s *Set) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRe
 	})
 }
 
-// aclAuthorize lets an agent ask about what it answers itself.
+// aclAuthorize lets an agent check permissions for requests that it answers itself.
 func (s *Set) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAuthorizeRequest) (*methods.WriteResponse, error) {
-	id, err := s.env.Guard.Resolve(c.Token) // the wrapper forgives a bad token where all is open
+	id, err := s.env.Guard.Resolve(c.Token) // the wrapper ignores a bad token, because the method is open to all
 	if err != nil {
 		return nil, err
 	}
@@ -268,8 +268,8 @@ func (s *Set) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAut
 	return &methods.WriteResponse{Index: s.published().Index}, nil
 }
 
-// bootstrapResetFile, in the data directory, holds the reset index that an operator who lost every management token was
-// told; with it ACL bootstrap works once more.
+// bootstrapResetFile is a file in the data directory with a reset index. An operator who has lost every management
+// token writes it to make ACL bootstrap possible once more; the failed bootstrap names the index.
 const bootstrapResetFile = "acl-bootstrap-reset"
 
 func (s *Set) bootstrapReset() structs.Index {

@@ -21,7 +21,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// jobPlan runs the very pass that registering the job would cause, on the newest state, and throws the plan away.
+// jobPlan runs the pass that registering the job would cause, on the newest state. It does not write the plan.
 func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequest) (resp *methods.JobPlanResponse, err error) {
 	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapPlanJob)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		if old.Type != j.Type {
 			return nil, structs.Errorf(structs.CodeInvalid, "cannot update job %q from type %q to %q; stop and purge it first", j.ID, old.Type, j.Type)
 		}
-		if fsm.SameSpec(j, old) { // registering it would change nothing
+		if fsm.SameSpec(j, old) { // registering the job would change nothing
 			j = old
 		}
 	}
@@ -119,7 +119,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	resp.Why.Advice = resp.Advice
 	for _, e := range run.Plan.Entries {
 		if e.Namespace != k.Namespace || e.JobID != k.ID {
-			continue // what would become of others
+			continue // changes to other jobs
 		}
 		for _, part := range e.Parts {
 			for _, st := range part.Stops {
@@ -139,7 +139,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	return resp, nil
 }
 
-// mayQueue refuses a job that its registration would refuse for what its queue does not allow.
+// mayQueue returns the error with which registration would refuse the job because of its queue.
 func (s *Set) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) error {
 	seen := fsm.Submissions{Queue: snap.QueueByPath, Submitted: func(r structs.UseRow) (n int64) {
 		for o := range snap.Jobs("", "") {
@@ -155,7 +155,7 @@ func (s *Set) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) err
 	return nil
 }
 
-// whyOf is what `job why` would say of the job after a dry run.
+// whyOf returns what `job why` would report about the job after a dry run.
 func (s *Set) whyOf(run *decide.DryRun, snap *state.Snapshot, may func(string) bool) *methods.JobWhyResponse {
 	in, rep := run.Input, run.Report
 	load := &in.Pending[run.At]
@@ -201,7 +201,7 @@ func (s *Set) whyOf(run *decide.DryRun, snap *state.Snapshot, may func(string) b
 	return why
 }
 
-// nodeNames are the names of the nodes that have scores in some reports.
+// nodeNames returns the names of the nodes that have scores in reports.
 func nodeNames(snap *state.Snapshot, reports []*structs.GroupReport) map[string]string {
 	names := map[string]string{}
 	for _, r := range reports {
@@ -214,7 +214,7 @@ func nodeNames(snap *state.Snapshot, reports []*structs.GroupReport) map[string]
 	return names
 }
 
-// adviceOf is advice as the API has it, or nil.
+// adviceOf converts advice for the API; nil stays nil.
 func adviceOf(a *suggest.Advice) *methods.Advice {
 	if a == nil {
 		return nil

@@ -32,7 +32,7 @@ func (s *Set) registerQueues() {
 	handle(s, methods.ReservationDelete, s.reservationDelete)
 }
 
-// queueStates describes queues by path: those that exist, the root and the default one, and those that hold something.
+// queueStates describes queues, sorted by path: configured ones, the root, the default queue, and those in use.
 func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, users bool) []methods.QueueState {
 	now := max(snap.Time(), s.env.Replica.Now())
 	cfg := snap.SchedulerConfig()

@@ -11,9 +11,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// missingQueue says that a job names a queue which does not exist, which ones come near, and how it is made; "" when the
-// job names none or its queue is there. Apply refuses such a job, too, where any queue exists: this is the earlier and
-// longer answer, and the one about a cluster without queues.
+// missingQueue returns a message if a job names a queue that does not exist, with similar names and how to create it;
+// otherwise "". Apply refuses such a job, too, if the cluster has queues. This check comes earlier, says more, and also
+// covers a cluster without queues.
 func missingQueue(snap *state.Snapshot, j *structs.Job) string {
 	path := j.Queue
 	switch {
@@ -43,11 +43,11 @@ func missingQueue(snap *state.Snapshot, j *structs.Job) string {
 	return fmt.Sprintf("Job %q is in nonexistent queue %q (%s). Name another one or none, or have an operator make it with `muster queue apply`", j.ID, path, known)
 }
 
-// queuesNamed is how many queues an error names.
+// queuesNamed bounds the queues that an error names.
 const queuesNamed = 5
 
-// nearQueues lists queues that somebody may have meant by a path: the one spelled most like it, those with the same last
-// part, and the nearest ancestor that exists.
+// nearQueues returns queues that a user may have meant by a path: the one with the most similar spelling, those with
+// the same last part, and the nearest existing ancestor.
 func nearQueues(path structs.QueuePath, all []string) (near []string) {
 	add := func(p string) {
 		if p != "" && len(near) < queuesNamed && !slices.Contains(near, p) {
@@ -69,7 +69,7 @@ func nearQueues(path structs.QueuePath, all []string) (near []string) {
 	return near
 }
 
-// waitingByQueue counts the jobs that wait by queue, ancestors included.
+// waitingByQueue counts waiting jobs by queue, including ancestors.
 func waitingByQueue(ws []*structs.Workload) map[structs.QueuePath]int64 {
 	out := map[structs.QueuePath]int64{}
 	for _, w := range ws {
@@ -80,7 +80,8 @@ func waitingByQueue(ws []*structs.Workload) map[structs.QueuePath]int64 {
 	return out
 }
 
-// guaranteeWarnings says where the guarantees of children exceed what their parent, or the cluster, can give.
+// guaranteeWarnings returns a warning for each queue whose children's guarantees exceed what it, or the cluster, can
+// give.
 func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
 	sums := map[structs.QueuePath]structs.Amount{}
 	for _, q := range qs {

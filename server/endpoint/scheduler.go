@@ -11,13 +11,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// registerScheduler serves what operators ask the deciding service.
+// registerScheduler registers methods for operators about the deciding service.
 func (s *Set) registerScheduler() {
 	handle(s, methods.SchedulerInput, s.schedulerInput)
 	handle(s, methods.PredictionsGet, s.predictions)
 }
 
-// Predictions say how right predicted run times were, as the leader knows it; empty on other servers.
+// Predictions returns the errors of predicted run times. Only the leader knows them; other servers return none.
 func (s *Set) Predictions() predict.Errors {
 	if !s.env.IsLeader() {
 		return predict.Errors{}
@@ -31,8 +31,8 @@ func (s *Set) predictions(context.Context, *rpc.Call, *methods.EmptyRequest) (*m
 		MeanAbsolute: e.MeanAbsolute(), Relative: e.Relative()}, nil
 }
 
-// schedulerInput gives the input of the newest pass of a node pool, to be read back by scheduler.Load and decided again
-// anywhere.
+// schedulerInput returns the input of the newest pass of a node pool. scheduler.Load reads it, so that the pass can be
+// decided again anywhere.
 func (s *Set) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.NameRequest) (*methods.SchedulerInputResponse, error) {
 	name := structs.PoolName(req.Name)
 	if name == "" {

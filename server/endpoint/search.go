@@ -20,7 +20,7 @@ import (
 const (
 	searchMax     = 20
 	fuzzyTextMin  = 2
-	fuzzyLooksMax = 200_000 // objects looked at by one fuzzy search; beyond it the answer says that it is cut
+	fuzzyLooksMax = 200_000 // objects that one fuzzy search looks at; beyond it the answer is marked as truncated
 )
 
 func (s *Set) registerSearch() {
@@ -35,7 +35,7 @@ func wanted(context string) ([]string, error) {
 	case "", "all":
 		return searchContexts, nil
 	case "deployment", "plugins", "volumes", "scaling_policy", "vars", "quotas", "host_volumes":
-		return nil, nil // kinds that there are none of
+		return nil, nil // this cluster has no such objects
 	}
 	for _, c := range searchContexts {
 		if c == context {
@@ -45,7 +45,7 @@ func wanted(context string) ([]string, error) {
 	return nil, structs.Errorf(structs.CodeInvalid, "context must be one of %s or all; got %q", strings.Join(searchContexts, ", "), context)
 }
 
-// search finds ids by prefix, among what the caller may see.
+// search finds IDs by prefix among objects that the caller may see.
 func (s *Set) search(ctx context.Context, c *rpc.Call, req *methods.SearchRequest) (*methods.SearchResponse, error) {
 	contexts, err := wanted(req.Context)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Set) search(ctx context.Context, c *rpc.Call, req *methods.SearchReques
 	})
 }
 
-// gather takes the first ids, and says whether there are more.
+// gather returns the first IDs, and whether there are more.
 func gather[T any](seq iter.Seq[*T], keep func(*T) bool, id func(*T) string) (ids []string, cut bool) {
 	ids = []string{}
 	if seq == nil {
@@ -117,7 +117,8 @@ func (s *Set) searchKind(ctx context.Context, snap *state.Snapshot, kind, ns, pr
 	return nil, false
 }
 
-// searchFuzzy finds names that contain the text: jobs, their groups and tasks, nodes, namespaces, pools, allocations.
+// searchFuzzy finds names that contain the text: of jobs, their groups and tasks, nodes, namespaces, pools and
+// allocations.
 func (s *Set) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.SearchRequest) (*methods.SearchFuzzyResponse, error) {
 	text := strings.ToLower(req.Text)
 	if len(text) < fuzzyTextMin {
@@ -225,7 +226,7 @@ func (s *Set) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.SearchR
 	})
 }
 
-// runs is the image or the command that a task's driver is told to run, if its settings have one.
+// runs returns the image or the command in a task's driver settings, if they have one.
 func runs(t *structs.Task) (image, command string) {
 	var conf struct{ Image, Command any }
 	_ = json.Unmarshal(t.Config, &conf) // settings of another shape have neither

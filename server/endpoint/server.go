@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// registerServers serves what servers ask each other.
+// registerServers registers the methods that servers call on each other.
 func (s *Set) registerServers() {
 	handle(s, methods.ServerInfo, s.serverInfoHere)
 	handle(s, methods.ServerKeyring, func(_ context.Context, _ *rpc.Call, req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
@@ -24,7 +24,7 @@ func (s *Set) registerServers() {
 	handle(s, methods.ServerJoin, s.serverJoin)
 }
 
-// serverAuthenticate tells another server whether the leader knows a token or a node.
+// serverAuthenticate reports to another server whether the leader knows a token or a node.
 func (s *Set) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods.ServerAuthenticateRequest) (*methods.ServerAuthenticateResponse, error) {
 	if !s.env.IsLeader() {
 		return nil, structs.ErrNoLeader
@@ -54,7 +54,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 	return resp, nil
 }
 
-// serverJoin lets a server without gossip ask the leader to be added.
+// serverJoin adds a server without gossip to raft.
 func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJoinRequest) (*methods.WriteResponse, error) {
 	if req.ID == "" || !member.HostPort(req.Address) {
 		return nil, structs.Errorf(structs.CodeInvalid, "joining takes an id and an address host:port, got %q and %q", req.ID, req.Address)
@@ -65,7 +65,7 @@ func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJo
 	return &methods.WriteResponse{Index: s.published().Index}, nil
 }
 
-// serverHashes answers with the hashes of this server's state.
+// serverHashes returns the hashes of this server's state.
 func (s *Set) serverHashes(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
 	mine := s.env.Replica.Hashes()
 	resp := &methods.ServerHashesResponse{Server: s.env.ID, StateVersion: mine.StateVersion}

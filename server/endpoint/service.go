@@ -25,13 +25,13 @@ func (s *Set) registerServices() {
 	handle(s, methods.ServiceJob, s.serviceJob)
 }
 
-// servicesIndex is the index of answers about services. One that is gone leaves no trace of its own, so it is the table's.
+// servicesIndex returns the index of answers about services. It is the table's, because a removed service has no index.
 func servicesIndex(p *replica.Published) structs.Index {
 	return max(1, p.Snapshot.TableIndex(state.Services))
 }
 
-// maySeeServices says which registrations of a namespace the caller may see. A task sees those of its own, which the wrapper
-// has checked.
+// maySeeServices returns which registrations the caller may see. A task sees those of its own namespace; the wrapper
+// has checked that it asks for those.
 func maySeeServices(ctx context.Context, ns string) func(*structs.ServiceRegistration) bool {
 	if id := auth.Who(ctx); id.Task != nil {
 		return func(r *structs.ServiceRegistration) bool { return r.Namespace == id.Task.Namespace }
@@ -102,8 +102,8 @@ func (s *Set) serviceGet(ctx context.Context, c *rpc.Call, req *methods.ServiceG
 	})
 }
 
-// Choose gives the n registrations that suit a key best; all, for n = 0. Each has a weight that depends on the key and on
-// itself only, so that one that comes or goes moves few keys (rendezvous hashing).
+// Choose returns the n registrations that match a key best, or all if n is 0. The weight of a registration depends on
+// the key and itself only, so that adding or removing one moves few keys (rendezvous hashing).
 func Choose(list []*structs.ServiceRegistration, n int, key string) []*structs.ServiceRegistration {
 	if n == 0 {
 		return list

@@ -17,12 +17,12 @@ import (
 
 // Limits of saving and restoring snapshots.
 const (
-	archiveFrame     = 256 << 10 // bytes of one frame on the wire
+	archiveFrame     = 256 << 10 // bytes in one frame
 	restoreTimeout   = 10 * time.Minute
 	restoreEpochsMax = 10_000
 )
 
-// StreamWriter sends what is written as frames.
+// StreamWriter writes to a stream as frames.
 type StreamWriter struct{ Stream *rpc.Stream }
 
 func (w StreamWriter) Write(b []byte) (int, error) {
@@ -37,7 +37,7 @@ func (w StreamWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// StreamReader reads frames as bytes.
+// StreamReader reads the frames of a stream as bytes.
 type StreamReader struct {
 	Stream *rpc.Stream
 	left   []byte
@@ -70,8 +70,8 @@ func (s *Set) snapshotSave(ctx context.Context, c *rpc.Call, req *methods.EmptyR
 	return w.Flush()
 }
 
-// snapshotRestore replaces the state of the cluster by that of an archive. The archive is spooled and checked whole
-// before anything is touched; then the history is marked as another one (D14), so that agents obey nothing older.
+// snapshotRestore replaces the state of the cluster with that of an archive. It spools and checks the whole archive
+// before it changes anything. Then it marks the history as a new one (D14), so that agents obey nothing older.
 func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest, st *rpc.Stream) error {
 	dir := s.env.DataDir
 	tmp, err := os.CreateTemp(dir, "restore-*.snap")
@@ -95,7 +95,7 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	// A state that this version cannot read is refused before raft takes it.
+	// A state that this version cannot read must be refused before raft accepts it.
 	if err := replica.CheckState(tmp); err != nil {
 		return structs.Errorf(structs.CodeInvalid, "the state in the archive cannot be read by this version: %v", err)
 	}
@@ -116,7 +116,7 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 	if err := s.env.Members.InitCluster(actx); err != nil {
 		return err
 	}
-	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.
+	// The restored epoch is an older one. Raise it beyond every history that agents have seen.
 	for range restoreEpochsMax {
 		if _, err := s.env.Apply(actx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.RestoredCommand{}}); err != nil {
 			return err

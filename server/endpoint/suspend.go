@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// jobSuspend makes all that runs of a job stand still in its place, or go on.
+// jobSuspend freezes all running allocations of a job, or resumes them.
 func (s *Set) jobSuspend(ctx context.Context, c *rpc.Call, req *methods.JobSuspendRequest) (*methods.SuspendResponse, error) {
 	k, _, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Set) jobSuspend(ctx context.Context, c *rpc.Call, req *methods.JobSuspe
 	return s.suspend(ctx, &structs.SuspendCommand{Namespace: k.Namespace, JobID: k.ID, Resume: req.Resume, Reason: req.Reason}, k, "")
 }
 
-// allocSuspend does it to one allocation; to a whole gang, when it is of one.
+// allocSuspend suspends or resumes one allocation, or its whole gang.
 func (s *Set) allocSuspend(ctx context.Context, c *rpc.Call, req *methods.AllocSuspendRequest) (*methods.SuspendResponse, error) {
 	a, err := s.AllocFor(ctx, req.AllocID, acl.CapAllocLifecycle)
 	if err != nil {
@@ -36,8 +36,8 @@ func (s *Set) allocSuspend(ctx context.Context, c *rpc.Call, req *methods.AllocS
 	return s.suspend(ctx, &structs.SuspendCommand{Alloc: a.ID, Resume: req.Resume, Reason: req.Reason}, a.JobKey(), group)
 }
 
-// suspend sends the command, unless a driver could not carry it out. Of the allocations of a job it is about the one named,
-// those of the gang named, or all.
+// suspend applies the command, unless a driver could not carry it out. For a job it affects the named allocation, the
+// named gang, or all allocations.
 func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k structs.JobKey, gang string) (*methods.SuspendResponse, error) {
 	if err := checkReason(cmd); err != nil {
 		return nil, err
@@ -80,7 +80,8 @@ func checkReason(cmd *structs.SuspendCommand) error {
 	return nil
 }
 
-// mayFreeze says why an allocation could not stand still on its node, which tells what its drivers can do; n may be nil.
+// mayFreeze returns an error if an allocation cannot be frozen on its node, whose attributes say what its drivers
+// support. n may be nil.
 func mayFreeze(a *structs.Allocation, n *structs.Node) error {
 	if a.Job == nil || n == nil || a.IsStandby() {
 		return nil
@@ -97,7 +98,7 @@ func mayFreeze(a *structs.Allocation, n *structs.Node) error {
 	return nil
 }
 
-// SuspendedOf counts what of a job stands still; nil when nothing of it is to.
+// SuspendedOf counts the suspended allocations of a job; nil if there are none.
 func SuspendedOf(snap *state.Snapshot, k structs.JobKey) *methods.Suspended {
 	out := methods.Suspended{}
 	if w := snap.Workload(k); w != nil {
@@ -109,7 +110,7 @@ func SuspendedOf(snap *state.Snapshot, k structs.JobKey) *methods.Suspended {
 			continue
 		}
 		s := a.Suspension
-		if a.Terminal() { // it has ended since, and still says who suspended the job and why
+		if a.Terminal() { // ended since, but still says who suspended the job and why
 			if s.Since >= last {
 				last, out.By, out.Reason = s.Since, s.By, s.Reason
 			}

@@ -16,7 +16,7 @@ const (
 	nodeDevicesMax    = 1024
 )
 
-// validateNode checks what a node reports of itself.
+// validateNode checks what a node reports about itself.
 func (s *Set) validateNode(n *structs.Node) error {
 	bad := func(format string, args ...any) error {
 		return structs.Errorf(structs.CodeInvalid, "node registration: "+format, args...)
@@ -74,7 +74,7 @@ func (s *Set) validateNode(n *structs.Node) error {
 	return nil
 }
 
-// sameReport says whether a node reports what the store holds already, so that registering again writes nothing.
+// sameReport reports whether a node reports what the state already has, so that registering it again writes nothing.
 func sameReport(old, n *structs.Node) bool {
 	a, b := *old, *n
 	for _, x := range []*structs.Node{&a, &b} {

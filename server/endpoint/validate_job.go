@@ -14,20 +14,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits on texts of a job.
+// Limits on texts in a job.
 const (
 	jobIDMax       = 512
 	jobNameMax     = 512
 	jobTextMax     = 16 << 10 // one value of env or meta
 	jobMapMax      = 1000     // entries of one env or meta
-	jobRulesMax    = 200      // constraints, affinities or spreads at one place
+	jobRulesMax    = 200      // constraints, affinities or spreads in one block
 	jobPortsMax    = 1000     // ports of a group
 	jobErrorsShown = 100
 	datacentersMax = 100
 	deviceCountMax = 128
 )
 
-// problems gathers what is wrong with a job.
+// problems collects what is wrong with a job, at most jobErrorsShown messages.
 type problems struct {
 	list []string
 }
@@ -38,8 +38,8 @@ func (p *problems) addf(format string, args ...any) {
 	}
 }
 
-// CheckJob lists everything that is wrong with a job after defaults. It holds whatever the surface that made the job
-// checked, because servers trust no caller.
+// CheckJob returns everything that is wrong with a job after defaults. It repeats checks of the HTTP API, because
+// servers trust no caller.
 func (s *Set) CheckJob(j *structs.Job) []string {
 	p := &problems{}
 	switch {
@@ -126,7 +126,7 @@ func (s *Set) CheckJob(j *structs.Job) []string {
 	return p.list
 }
 
-// templates checks what makes a job one: periodic or parameterized.
+// templates checks a periodic or parameterized job.
 func (p *problems) templates(j *structs.Job) {
 	system := j.Type == structs.JobSystem || j.Type == structs.JobService
 	if j.Periodic != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits on what a job says of its work.
+// Limits on the settings of a job's work.
 const (
 	jobDependsMax = 100
 	jobParamsMax  = 100
 )
 
-// checkWork checks what Nomad's jobs do not have: when, how often and after whom work runs, arrays, and gangs. What the
-// surface has checked in more detail (spelling, ranges of single values) is not told twice.
+// checkWork checks what Nomad's jobs do not have: deadlines, requeueing, dependencies, arrays and gangs. It does not
+// repeat checks that the HTTP API does in more detail, such as spelling and ranges of single values.
 func (s *Set) checkWork(p *problems, j *structs.Job) {
 	now := structs.LogTimeOf(s.env.Now())
 	old := s.published().Snapshot.JobByKey(j.Key())
@@ -73,8 +73,8 @@ func (s *Set) checkWork(p *problems, j *structs.Job) {
 	}
 }
 
-// checkLevel refuses a required level of the topology of which no node of the pool says where it lies. A pool without
-// nodes may get some that do.
+// checkLevel refuses a required topology level that no node of the pool has. It accepts any level for a pool without
+// nodes, which may get some.
 func (s *Set) checkLevel(p *problems, j *structs.Job, g *structs.Group, level string) {
 	names := map[string]bool{"node": true, "datacenter": true}
 	nodes := 0
@@ -96,8 +96,8 @@ func (s *Set) checkLevel(p *problems, j *structs.Job, g *structs.Group, level st
 	}
 }
 
-// checkDepends checks the jobs that a job waits for; a circle is named. Apply checks that again, because two jobs may be
-// registered at once.
+// checkDepends checks the jobs that a job depends on, and names a circle. Apply checks for circles again, because two
+// jobs may be registered at the same time.
 func (s *Set) checkDepends(p *problems, j *structs.Job) {
 	if len(j.Depends) > jobDependsMax {
 		p.addf("depends_on: %d dependencies; the limit is %d", len(j.Depends), jobDependsMax)

@@ -30,7 +30,7 @@ func variableMeta(v *structs.Variable) methods.VariableMeta {
 	return methods.VariableMeta{Namespace: v.Namespace, Path: v.Path, CreateTime: v.CreateTime, ModifyTime: v.ModifyTime, CreateIndex: v.CreateIndex, ModifyIndex: v.ModifyIndex}
 }
 
-// opened is a variable with its items.
+// opened returns a variable with its items.
 func (s *Set) opened(ctx context.Context, v *structs.Variable) (*methods.Variable, error) {
 	key, _, err := s.env.Keys.Fetch(ctx, v.KeyID)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Set) variableGet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 	return resp, err
 }
 
-// variableList lists what the caller may list, without items. A task sees what it may read.
+// variableList lists the variables that the caller may list, without items. A task sees those that it may read.
 func (s *Set) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.VariableListResponse, error) {
 	ns, id := auth.NamespaceOf(c), auth.Who(ctx)
 	resp := &methods.VariableListResponse{}
@@ -67,7 +67,7 @@ func (s *Set) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 		vs, next, err := list(s, &req.Query, lister[structs.Variable]{kind: "variable",
 			key: func(v *structs.Variable) string {
 				if ns == "*" {
-					return v.Namespace + "!" + v.Path // in the order of the list: no name has a smaller letter
+					return v.Namespace + "!" + v.Path // sorts like the list, because '!' is smaller than any character of a name
 				}
 				return v.Path
 			},
@@ -86,7 +86,7 @@ func (s *Set) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 	})
 }
 
-// checkItems says what is wrong with the items of a variable.
+// checkItems returns an error if the items of a variable are invalid.
 func checkItems(items map[string]string) error {
 	if len(items) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "variable missing required Items object")
@@ -136,7 +136,7 @@ func (s *Set) variableSet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 		}
 		if code := structs.CodeOf(err); try == 2 || code != structs.CodeConflict && code != structs.CodeInvalid || s.published().Snapshot.ActiveSealKey() == id {
 			return nil, err
-		} // the key was rotated away between the sealing and the log
+		} // the key was rotated between sealing and the log
 	}
 	resp := &methods.VariableWriteResponse{Index: res.Index, Updated: res.Swapped}
 	if !res.Swapped {
@@ -144,7 +144,7 @@ func (s *Set) variableSet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 		resp.Variable, err = s.conflict(ctx, ns, req.Path)
 		return resp, err
 	}
-	// What was written, as of this write: a later one may have replaced it already.
+	// Return what this write stored; a later one may have replaced it already.
 	resp.Variable = &methods.Variable{VariableMeta: methods.VariableMeta{Namespace: ns, Path: req.Path}, Items: req.Items}
 	if v := s.published().Snapshot.Variable(ns, req.Path); v != nil {
 		resp.Variable.VariableMeta = variableMeta(v)
@@ -153,7 +153,7 @@ func (s *Set) variableSet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 	return resp, nil
 }
 
-// conflict is what a check-and-set met, as far as the caller may see it.
+// conflict returns the current variable for a failed check-and-set, as far as the caller may see it.
 func (s *Set) conflict(ctx context.Context, ns, path string) (*methods.Variable, error) {
 	v := s.published().Snapshot.Variable(ns, path)
 	if v == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// jobWorkload holds, releases or requeues a job.
+// jobWorkload holds, releases, requeues or retries a job.
 func (s *Set) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobWorkloadRequest) (*methods.JobRegisterResponse, error) {
 	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Set) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobWork
 	return registered(res, nil), nil
 }
 
-// jobPriority changes the priority of a job that waits or runs.
+// jobPriority changes the priority of a waiting or running job.
 func (s *Set) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobPriorityRequest) (*methods.JobRegisterResponse, error) {
 	k, _, err := s.jobOf(c, req.JobID)
 	if err != nil {

@@ -59,7 +59,7 @@ type Hub struct {
 	published func() *replica.Published
 	closing   <-chan struct{} // closed when the server stops
 	Reads     atomic.Int64    // queries since the server started
-	Watches   atomic.Int64    // in progress
+	Watches   atomic.Int64    // blocking queries in progress
 
 	mu      sync.Mutex
 	waiting map[Key]map[*waiter]struct{}
