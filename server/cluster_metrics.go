@@ -41,7 +41,7 @@ var clusterTable = telemetry.Table[*clusterReading]{
 	telemetry.Gauge("muster_server_run_times_predicted", "Of those, the ones whose run time had been predicted when they were placed.", func(c *clusterReading) int64 { return c.predicted.N }),
 	telemetry.Gauge("muster_server_run_times_underestimated", "Of the predicted ones, those that ran longer.", func(c *clusterReading) int64 { return c.predicted.Under }),
 	telemetry.Gauge("muster_server_run_times_median_factor_ratio", "Factor by which the median prediction was off: 1.4 is 1.4 times too long or too short.", func(c *clusterReading) float64 { return float64(c.predicted.MedianFactor()) / 1000 }),
-	telemetry.Gauge("muster_server_run_times_mean_error_seconds", "Mean of what predictions were off by.", func(c *clusterReading) float64 { return c.predicted.MeanAbsolute().Seconds() }),
+	telemetry.Gauge("muster_server_run_times_mean_error_seconds", "Mean error of predictions.", func(c *clusterReading) float64 { return c.predicted.MeanAbsolute().Seconds() }),
 }
 
 // clusterMetrics counts objects in the newest state; nil before there is one.

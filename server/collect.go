@@ -25,6 +25,6 @@ func (s *Server) collectNow(ctx context.Context) error {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return structs.Errorf(structs.CodeTimeout, "the collection has not ended yet; it goes on")
+		return structs.Errorf(structs.CodeTimeout, "the collection is still in progress")
 	}
 }

@@ -36,12 +36,12 @@ func (g *gpuGroup) add(x *model.GPUFree) {
 func gpuTable(prefix, of string, labels ...string) telemetry.Table[*gpuGroup] {
 	return telemetry.Table[*gpuGroup]{
 		telemetry.Gauge(prefix+"gpus", "Healthy GPUs of "+of+".", func(g *gpuGroup) int64 { return g.GPUs }),
-		telemetry.Gauge(prefix+"idle", "GPUs of "+of+" of which nobody has any part.", func(g *gpuGroup) int64 { return g.Idle }),
+		telemetry.Gauge(prefix+"idle", "GPUs of "+of+" that are entirely free.", func(g *gpuGroup) int64 { return g.Idle }),
 		telemetry.Gauge(prefix+"allocated_ratio", "Part of the GPUs of "+of+" that is given out; of a shared GPU the scarcer one of memory and compute counts.",
 			func(g *gpuGroup) float64 { return micro(g.Allocated()) }),
 		telemetry.Gauge(prefix+"shared_free_ratio", "Part of the free GPU memory of "+of+" that lies on shared GPUs, where no whole GPU can be had: FRAGMENTED of muster gpu list.",
 			func(g *gpuGroup) float64 { return float64(g.sharedMiB) / float64(max(g.freeMiB, 1)) }),
-		telemetry.Gauge(prefix+"fragmentation_ratio", "Part of what is free of "+of+" that requests like those that run could not use: too little on each GPU, too few GPUs together, another model, or no CPU beside them.",
+		telemetry.Gauge(prefix+"fragmentation_ratio", "Part of what is free of "+of+" that requests like those that run could not use: too little on each GPU, too few GPUs together, another model, or no CPU to go with them.",
 			func(g *gpuGroup) float64 { return micro(g.Fragmentation()) }),
 		telemetry.Gauge(prefix+"pressure_ratio", "Part of the GPUs of "+of+" that is given out, or free and of no use to requests like those that run; at 1 nothing more fits.",
 			func(g *gpuGroup) float64 { return micro(g.Pressure()) }),

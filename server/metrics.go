@@ -131,7 +131,7 @@ var serverMetrics = table{
 	counter("muster_server_rpc_denied_total", "Remote procedure calls denied to their caller.", func(r reading) int64 { return r.s.metrics.denied.Load() }),
 	counter("muster_server_rpc_failed_total", "Remote procedure calls that failed, denied ones left out.", func(r reading) int64 { return r.s.metrics.failed.Load() }),
 	counter("muster_server_rpc_forwarded_total", "Remote procedure calls forwarded to another server or a node.", func(r reading) int64 { return r.s.metrics.forwarded.Load() }),
-	counter("muster_server_rpc_refused_total", "Connections and streams turned away.", func(r reading) int64 { return r.s.metrics.refused.Load() }),
+	counter("muster_server_rpc_refused_total", "Connections and streams refused.", func(r reading) int64 { return r.s.metrics.refused.Load() }),
 	gauge("muster_server_rpc_sessions", "Sessions of agents to this server.", func(r reading) float64 { return float64(r.s.rpc.Sessions()) }),
 	gauge("muster_server_node_sessions", "Sessions through which this server reaches a node.", func(r reading) float64 { return float64(r.s.nodes.Sessions.Count()) }),
 	counter("muster_server_reads_total", "Queries of the state.", func(r reading) int64 { return r.s.hub.Reads.Load() }),

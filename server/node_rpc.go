@@ -38,13 +38,13 @@ func (s *Server) registerRelays() {
 
 func forwardToNode[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
 	rpc.Handle(s.reg, m, func(context.Context, *rpc.Call, *Req) (*Resp, error) {
-		return nil, structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
+		return nil, structs.Errorf(structs.CodeInternal, "%s was not forwarded to a node", m.Name)
 	})
 }
 
 func forwardStreamToNode[Req any](s *Server, m rpc.StreamMethod[Req]) {
 	rpc.HandleStream(s.reg, m, func(context.Context, *rpc.Call, *Req, *rpc.Stream) error {
-		return structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
+		return structs.Errorf(structs.CodeInternal, "%s was not forwarded to a node", m.Name)
 	})
 }
 

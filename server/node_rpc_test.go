@@ -358,12 +358,12 @@ func TestJobCheckpoint(t *testing.T) {
 			}
 		}
 		for want, req := range map[string]*methods.JobCheckpointRequest{
-			`job "plain" has no checkpoint block`:           {JobID: "plain"},
-			`block of group "g" does not say how its tasks`: {JobID: "quiet"},
-			`nothing of job "waits" runs now`:               {JobID: "waits"},
-			`job "gang" has no group "h"`:                   {JobID: "gang", Group: "h"},
-			"the ranks are 0 to 3":                          {JobID: "gang", Group: "g", Rank: rank(4)},
-			`job "nobody" not found`:                        {JobID: "nobody"},
+			`job "plain" has no checkpoint block`:                  {JobID: "plain"},
+			`block of group "g" does not say how to ask its tasks`: {JobID: "quiet"},
+			`job "waits" has no running allocations`:               {JobID: "waits"},
+			`job "gang" has no group "h"`:                          {JobID: "gang", Group: "h"},
+			"the ranks are 0 to 3":                                 {JobID: "gang", Group: "g", Rank: rank(4)},
+			`job "nobody" not found`:                               {JobID: "nobody"},
 		} {
 			if _, err := ask(lead, req); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%+v gives %v, want %q", req, err, want)

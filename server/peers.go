@@ -24,7 +24,7 @@ func (p peers) Hashes(ctx context.Context, addr string) (replica.Hashes, error) 
 	for _, m := range resp.Marks {
 		hash, err := hex.DecodeString(m.Hash)
 		if err != nil || len(hash) != len(replica.Mark{}.Hash) {
-			return replica.Hashes{}, structs.Errorf(structs.CodeInvalid, "server %s answered with a hash that is none: %q", resp.Server, m.Hash)
+			return replica.Hashes{}, structs.Errorf(structs.CodeInvalid, "server %s answered with an invalid hash: %q", resp.Server, m.Hash)
 		}
 		out.Marks = append(out.Marks, replica.Mark{Index: m.Index, Hash: [32]byte(hash)})
 	}

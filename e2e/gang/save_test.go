@@ -68,8 +68,8 @@ func TestSaveByHand(t *testing.T) {
 		t.Errorf("notices: %v", sizes)
 	}
 	for want, args := range map[string][]string{
-		`has no checkpoint block, which says how its tasks are told to save their state: add one to the group`: {"plain"},
-		"there is no rank 8: the ranks are 0 to 7":                                                             {"-rank", "8", "train"},
+		`has no checkpoint block, which says how to ask its tasks to save their state: add one to the group`: {"plain"},
+		"there is no rank 8: the ranks are 0 to 7":                                                           {"-rank", "8", "train"},
 	} {
 		if out, err := c.muster(append([]string{"job", "checkpoint"}, args...)...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("checkpoint %v: %v, want %q in\n%s", args, err, want, out)

@@ -246,13 +246,13 @@ func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObs
 		switch u.Client {
 		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientLost:
 		default:
-			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is no client status an agent reports", u.ID, u.Client)
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is not a client status that an agent reports", u.ID, u.Client)
 		}
 		if err := structs.CheckServices(u.ID, u.Services); err != nil {
 			return nil, err
 		}
 		if u.GangPort < 0 || u.GangPort > 65535 {
-			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is no port", u.ID, u.GangPort)
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is not a port", u.ID, u.GangPort)
 		}
 	}
 	idx, err := s.env.Nodes.Reports.Add(ctx, req.Updates)

@@ -74,9 +74,9 @@ func tellable(j *structs.Job, group string) error {
 		what = "group \"" + group + "\" of " + what
 	}
 	if declared != "" {
-		return structs.Errorf(structs.CodeUnprocessable, "the checkpoint block of group %q does not say how its tasks are told to save their state: add signal (for example \"SIGUSR1\"), command or url", declared)
+		return structs.Errorf(structs.CodeUnprocessable, "the checkpoint block of group %q does not say how to ask its tasks to save their state: add signal (for example \"SIGUSR1\"), command or url", declared)
 	}
-	return structs.Errorf(structs.CodeUnprocessable, "%s has no checkpoint block, which says how its tasks are told to save their state: add one to the group, for example checkpoint { signal = \"SIGUSR1\" }", what)
+	return structs.Errorf(structs.CodeUnprocessable, "%s has no checkpoint block, which says how to ask its tasks to save their state: add one to the group, for example checkpoint { signal = \"SIGUSR1\" }", what)
 }
 
 // running returns the running allocations of a job that can be asked to save their state, in the order of groups, ranks
@@ -123,9 +123,9 @@ func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.Allo
 	}
 	switch {
 	case !some && group != "":
-		return nil, structs.Errorf(structs.CodeUnprocessable, "nothing of group %q of job %q runs now", group, k.ID)
+		return nil, structs.Errorf(structs.CodeUnprocessable, "group %q of job %q has no running allocations", group, k.ID)
 	case !some:
-		return nil, structs.Errorf(structs.CodeUnprocessable, "nothing of job %q runs now", k.ID)
+		return nil, structs.Errorf(structs.CodeUnprocessable, "job %q has no running allocations", k.ID)
 	case rank != nil && len(groups) > 1:
 		return nil, structs.Errorf(structs.CodeInvalid, "job %q has several groups with a checkpoint block: name the group whose rank %d is meant", k.ID, *rank)
 	case rank != nil && len(out) == 0:
@@ -136,7 +136,7 @@ func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.Allo
 		}
 		return nil, structs.Errorf(structs.CodeInvalid, "there is no rank %d: only gangs have ranks", *rank)
 	case len(out) == 0:
-		return nil, structs.Errorf(structs.CodeUnprocessable, "what runs of job %q is of an older version, or of a group, without a way to be told to save its state", k.ID)
+		return nil, structs.Errorf(structs.CodeUnprocessable, "no running allocation of job %q can be asked to save its state: they are of an older version, or of a group, that does not say how", k.ID)
 	}
 	slices.SortFunc(out, func(a, b methods.AllocCheckpoint) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.NodeRank, b.NodeRank), cmp.Compare(a.Name, b.Name), slices.Compare(a.AllocID[:], b.AllocID[:]))

@@ -40,7 +40,7 @@ func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSave
 	snap, line := s.lines.newest(s.published().Snapshot, time.Now())
 	a := snap.AllocByID(req.AllocID)
 	if a != nil && a.NodeID != req.NodeID {
-		return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not of node %s", req.AllocID.Short(), req.NodeID)
+		return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", req.AllocID.Short(), req.NodeID)
 	}
 	if a == nil || !a.ServerTerminal() { // this server lags
 		return &methods.SaveTurn{Again: 2 * lineAge}, nil

@@ -131,9 +131,9 @@ func waitsOn(snap *state.Snapshot, a *structs.Allocation) string {
 	case n == 0:
 		return ""
 	case n == 1:
-		return "job " + first.JobID + " has yet to leave its place"
+		return "job " + first.JobID + " has not left its place yet"
 	}
-	return fmt.Sprintf("%d allocations, one of job %s, have yet to leave its place", n, first.JobID)
+	return fmt.Sprintf("%d allocations, one of job %s, have not left its place yet", n, first.JobID)
 }
 
 // lastWords returns the text of the newest event of an allocation's tasks; "" for none.

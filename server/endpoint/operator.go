@@ -189,7 +189,7 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 		return nil, err
 	}
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
-		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to Choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
+		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a rule for choosing a GPU; want one of %s", f, strings.Join(structs.GPUFits, ", "))
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {

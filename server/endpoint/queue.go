@@ -112,7 +112,7 @@ func (s *Set) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.QueueUp
 	}
 	for _, q := range req.Queues {
 		if q == nil {
-			return nil, structs.Errorf(structs.CodeInvalid, "the request carries a queue that is nothing")
+			return nil, structs.Errorf(structs.CodeInvalid, "a queue in the request is null")
 		}
 		if err := q.Check(); err != nil {
 			return nil, err
@@ -194,7 +194,7 @@ func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUp
 	seen := map[string]bool{}
 	for _, l := range q.Limits {
 		if l.Region == "" || seen[l.Region] {
-			return nil, structs.Errorf(structs.CodeInvalid, "quota %q: every limit needs a region of its own", q.Name)
+			return nil, structs.Errorf(structs.CodeInvalid, "quota %q: every limit needs a different region", q.Name)
 		}
 		seen[l.Region] = true
 	}

@@ -92,7 +92,7 @@ func mayFreeze(a *structs.Allocation, n *structs.Node) error {
 	}
 	for _, t := range g.Tasks {
 		if n.Attributes[structs.SuspendAttribute(t.Driver)] == "" {
-			return structs.Errorf(structs.CodeConflict, "allocation %s cannot be suspended: on node %s the driver %q of its task %q cannot make tasks stand still", a.ID.Short(), n.Name, t.Driver, t.Name)
+			return structs.Errorf(structs.CodeConflict, "allocation %s cannot be suspended: on node %s the driver %q of its task %q cannot freeze tasks", a.ID.Short(), n.Name, t.Driver, t.Name)
 		}
 	}
 	return nil

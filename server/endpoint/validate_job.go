@@ -355,7 +355,7 @@ func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 	r := t.Resources
 	if r.CPU < 0 || r.Cores < 0 || r.MemoryMiB < 0 || r.MemoryMaxMiB < -1 || r.DiskMiB < 0 ||
 		r.CPU > 1<<40 || r.Cores > 1<<20 || r.MemoryMiB > 1<<40 || r.MemoryMaxMiB > 1<<40 || r.DiskMiB > 1<<40 {
-		p.addf("%s: resources must not be negative or beyond all measure", where)
+		p.addf("%s: resources are negative or too large", where)
 	}
 	if r.MemoryMaxMiB > 0 && r.MemoryMaxMiB < r.MemoryMiB {
 		p.addf("%s: memory_max %d is less than memory %d", where, r.MemoryMaxMiB, r.MemoryMiB)

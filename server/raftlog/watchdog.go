@@ -38,7 +38,7 @@ func (w *watchdog) StoreLogs(ls []*raft.Log) error {
 	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
 	switch {
 	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
-		w.exit("the raft log cannot go on to its next file; is its disk full?")
+		w.exit("the raft log cannot create its next file; is its disk full?")
 	case errors.Is(err, ErrDamaged):
 		w.exit(fmt.Sprintf("the raft log cannot be written: %v%s", err, advice(err)))
 	}
