@@ -16,8 +16,8 @@ func array(name string, count, concurrency int) *structs.Job {
 	return j
 }
 
-// arrayCluster is an array of 100,000 in the middle of its life: 90,000 have ended, of which 1,000 are allocations still,
-// 1,000 run, and there is room for a few more on 1,000 nodes.
+// arrayCluster is an array of 100,000 in the middle of its life: 90,000 have ended, of which 1,000 still are
+// allocations, 1,000 run, and there is room for a few more on 1,000 nodes.
 func arrayCluster(nodes int) scheduler.Input {
 	j := array("sweep", 100_000, 0)
 	var ns []*structs.Node
@@ -43,7 +43,7 @@ func arrayCluster(nodes int) scheduler.Input {
 }
 
 func TestArrayPass(t *testing.T) {
-	// A new array on an empty cluster: a batch is placed, and a further evaluation goes on.
+	// A new array on an empty cluster: a batch is placed, and a further evaluation continues.
 	j := array("a", 100_000, 0)
 	var ns []*structs.Node
 	for i := range 1_000 {
@@ -69,7 +69,7 @@ func TestArrayPass(t *testing.T) {
 	if n, idx, again := count(plan); n != 2_000 || !idx[0] || !idx[1_999] || !again || rep.Workloads[0].Failed {
 		t.Errorf("first batch: %d placed, goes on: %v", n, again)
 	}
-	// A cap keeps the rest back without anything being blocked.
+	// A cap holds the rest back, and nothing is blocked.
 	j.Array.Concurrency = 10
 	plan, rep = scheduler.Schedule(in, binpack)
 	if n, _, again := count(plan); n != 10 || again || rep.Workloads[0].Failed {
@@ -78,8 +78,8 @@ func TestArrayPass(t *testing.T) {
 	if q := plan.Entries[0].Evals[0].Queued["g"]; q != 0 {
 		t.Errorf("capped: %d queued for want of room", q)
 	}
-	// In the middle of its life: the indices that have ended, as runs or allocations, are not begun again, and what found
-	// no room is counted whole.
+	// In the middle of its life: indices that have ended, as runs or allocations, are not started again, and all
+	// indices without room are counted.
 	in = arrayCluster(130) // 130 x 8 fit by CPU; 1,000 run
 	plan, rep = scheduler.Schedule(in, binpack)
 	n, idx, again := count(plan)

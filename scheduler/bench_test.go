@@ -16,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// benchNodes are n nodes over 3 datacenters and 20 racks, in different use.
+// benchView is a view of n nodes over 3 datacenters and 20 racks, in different use.
 func benchView(n int) *model.View {
 	nodes := make([]*structs.Node, n)
 	var allocs []*structs.Allocation
@@ -61,8 +61,8 @@ func benchDecide(b *testing.B, nodes, count int, change func(*structs.Job)) {
 	reportTimes(b, took, cpu)
 }
 
-// reportTimes tells quantiles of what was measured by the clock, and of the time of the processor: the latter does not
-// depend on what else the machine does.
+// reportTimes reports quantiles of wall-clock time and of processor time, which does not depend on other load of the
+// machine.
 func reportTimes(b *testing.B, took, cpu []time.Duration) {
 	for _, x := range []struct {
 		unit string
@@ -77,13 +77,13 @@ func reportTimes(b *testing.B, took, cpu []time.Duration) {
 	}
 }
 
-// onThread keeps the caller on one thread, so that threadTime tells its own time.
+// onThread keeps the caller on one thread, so that threadTime measures only the caller.
 func onThread() func() {
 	runtime.LockOSThread()
 	return runtime.UnlockOSThread
 }
 
-// threadTime is the time of the processor that the calling thread has had.
+// threadTime returns the processor time that the calling thread has used.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
@@ -103,7 +103,7 @@ func BenchmarkDecide600of5000Spread(b *testing.B) {
 	})
 }
 
-// Goal: 15 ms too; every node is a value of its own.
+// Goal: 15 ms too; every node is a separate value.
 func BenchmarkDecide600of5000SpreadHosts(b *testing.B) {
 	benchDecide(b, 5000, 600, func(j *structs.Job) {
 		j.Spreads = []structs.Spread{{Attribute: "${attr.unique.hostname}", Weight: 50}}
@@ -205,7 +205,7 @@ func BenchmarkDecideShares200of2000(b *testing.B) {
 }
 
 // One share at a time by the default policy on 10,000 nodes of 8 GPUs, each decision on the view that the one before it
-// made: only nodes that changed are valued. Goal: p99 1 ms.
+// made: only nodes that changed are rated. Goal: p99 1 ms.
 func BenchmarkDecideShareOne10000(b *testing.B) {
 	nodes := make([]*structs.Node, 10_000)
 	var allocs []*structs.Allocation
@@ -234,7 +234,7 @@ func BenchmarkDecideShareOne10000(b *testing.B) {
 		j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 10, MemoryMiB: 10, GPU: []structs.GPURequest{{Count: 1, MemoryMiB: int64(20000 * (1 + n%3))}}}
 		start, spent := time.Now(), threadTime()
 		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, n)}}, policy.Builtin[policy.Default])
-		if n++; n > 3 { // each kind of ask is met once before
+		if n++; n > 3 { // each kind of ask was met once before
 			took, cpu = append(took, time.Since(start)), append(cpu, threadTime()-spent)
 		}
 		e := plan.Entries[0]

@@ -58,7 +58,7 @@ func rules(backfill string) structs.SchedulerConfig {
 	return structs.SchedulerConfig{Order: structs.OrderFCFS, Backfill: backfill}
 }
 
-// placed tells which jobs of a plan have placements, and its reservations.
+// placed returns which jobs of a plan have placements, and its reservations.
 func placed(p scheduler.Plan) (string, []*structs.Reservation) {
 	var b bytes.Buffer
 	var rs []*structs.Reservation
@@ -77,14 +77,15 @@ func placed(p scheduler.Plan) (string, []*structs.Reservation) {
 	return b.String(), rs
 }
 
-// A blocked job is promised the first room; short work passes it, and so does work that leaves the room free.
+// A blocked job gets a reservation for the first room; short work passes it, and so does work that leaves the room
+// free.
 func TestEASYByHand(t *testing.T) {
 	n := node(1) // 4000 MHz
 	run := timed("run", 1, 3000, 0, 2*time.Hour)
 	held := holds(n, run, 1, time.Hour, nil)
 	wide := timed("wide", 1, 3500, 0, time.Hour)      // needs the end of run, in an hour; leaves 500 free
 	long := timed("long", 1, 600, 0, 2*time.Hour)     // would still hold 600 then
-	narrow := timed("narrow", 1, 500, 0, 9*time.Hour) // fits beside wide
+	narrow := timed("narrow", 1, 500, 0, 9*time.Hour) // fits in what wide leaves
 	short := timed("short", 1, 500, 0, time.Hour)     // has ended by then
 	for i, j := range []*structs.Job{wide, long, narrow, short} {
 		j.CreateIndex = structs.Index(10 + i)
@@ -119,14 +120,14 @@ func TestEASYByHand(t *testing.T) {
 				t.Errorf("conservative: reservations %+v", rs)
 			}
 		}
-		// The same again with the promise in force: nothing to write about it.
+		// The same again with the reservation in force: nothing to write about it.
 		if c.backfill == structs.BackfillEASY {
 			in.Reserved = rs
 			in.Line = nil
 			if _, again := placed(must(scheduler.Schedule(in, binpack))); len(again) != 0 {
 				t.Errorf("the promise is written again: %+v", again[0])
 			}
-			in.Pending = in.Pending[1:] // wide is not looked at, and still has its promise
+			in.Pending = in.Pending[1:] // wide is not decided, and keeps its reservation
 			if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "narrow:1 short:1 " {
 				t.Errorf("without the blocked job in the pass: %q", got)
 			}
@@ -134,8 +135,8 @@ func TestEASYByHand(t *testing.T) {
 	}
 }
 
-// Promises are made only so far ahead as the queue says: with a shorter window, what could start only later has none yet,
-// and the next one has a claim.
+// Reservations are only made within the queue's window: with a shorter window, a job that could only start later has
+// none yet, and the next one gets it.
 func TestBackfillWindow(t *testing.T) {
 	n := node(1) // 4000 MHz
 	held := holds(n, timed("run", 1, 3000, 0, 2*time.Hour), 1, time.Hour, nil)
@@ -164,8 +165,8 @@ func TestBackfillWindow(t *testing.T) {
 	}
 }
 
-// Under earliest deadline first those who pass a blocked job are tried by deadline, whatever the kind of backfilling: of two
-// that would fit, only one of them at a time, the one with less time left is taken.
+// Under earliest deadline first, work that passes a blocked job is tried by deadline, with every kind of backfilling:
+// of two jobs that fit only one at a time, the one with less time left is placed.
 func TestBackfillByDeadline(t *testing.T) {
 	n := node(1) // 4000 MHz
 	held := holds(n, timed("run", 1, 3000, 0, 2*time.Hour), 1, time.Hour, nil)
@@ -191,7 +192,7 @@ func TestBackfillByDeadline(t *testing.T) {
 
 func must(p scheduler.Plan, _ scheduler.Report) scheduler.Plan { return p }
 
-// Operators' reservations keep others off their nodes when they would be in the way.
+// Operators' reservations keep work off their nodes that would still run in the window.
 func TestOperatorReservation(t *testing.T) {
 	a, b := node(1), node(2)
 	mine := timed("mine", 1, 3000, 0, 3*time.Hour)
@@ -215,7 +216,7 @@ func TestOperatorReservation(t *testing.T) {
 	}
 }
 
-// bookWorld is a random cluster that is held in part, and jobs that wait.
+// bookWorld is a random cluster that is partly held, and jobs that wait.
 func bookWorld(rng *rand.Rand) scheduler.Input {
 	var nodes []*structs.Node
 	var allocs []*structs.Allocation
@@ -234,7 +235,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 				dev++
 			}
 			if rng.IntN(8) == 0 {
-				j.Runtime.Limit = 0 // nobody knows
+				j.Runtime.Limit = 0 // unknown
 			}
 			a := holds(x, j, len(allocs), time.Duration(rng.Int64N(int64(j.Runtime.Limit)+1)), devs)
 			if rng.IntN(3) == 0 && j.Runtime.Limit > 0 {
@@ -256,7 +257,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 		if rng.IntN(3) > 0 && j.Runtime.Limit > 0 {
 			w.Expect = j.Runtime.Limit / time.Duration(1+rng.IntN(5))
 		}
-		if rng.IntN(4) > 0 { // answered before
+		if rng.IntN(4) > 0 { // decided before
 			w.Blocked, w.Evals = w.Evals[0], nil
 			w.Blocked.Status = structs.EvalBlocked
 		}
@@ -270,7 +271,7 @@ func line(in *scheduler.Input) contend.Line {
 	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 }
 
-// A pass that refuses from the memo what has no room places and promises the same as one that looks at everything.
+// A pass that uses the no-fit cache makes the same placements and reservations as one without it.
 func TestQuickRefusalChangesNothing(t *testing.T) {
 	refused, promised := 0, 0
 	for seed := range uint64(3000) {
@@ -308,8 +309,8 @@ func TestQuickRefusalChangesNothing(t *testing.T) {
 	t.Logf("%d workloads refused from the memo, %d promises", refused, promised)
 }
 
-// No backfill delays a promise, relative to the ends it was based on: when it begins, everything promised fits beside
-// all that is then still held. Counted here from the plan alone, not by the scheduler's own books.
+// No backfill delays a reservation, relative to the ends it was based on: when it begins, everything reserved fits next
+// to all that is then still held. The test counts from the plan alone, not from the scheduler's data.
 func TestBackfillDelaysNoPromise(t *testing.T) {
 	checks, passed, guessed := 0, 0, 0
 	for seed := range uint64(3000) {
@@ -359,7 +360,7 @@ func TestBackfillDelaysNoPromise(t *testing.T) {
 			if e.Reservation == nil {
 				continue
 			}
-			if e.Reservation.Basis == structs.ReserveGuessed { // it counts on ends that nobody gave, and is moved when they do not come
+			if e.Reservation.Basis == structs.ReserveGuessed { // it counts on guessed ends, and moves when they do not come
 				guessed++
 			} else {
 				rs = append(rs, e.Reservation)
@@ -413,7 +414,8 @@ func TestBackfillDelaysNoPromise(t *testing.T) {
 	t.Logf("%d checks, %d placements past a promise, %d promises by guessed ends", checks, passed, guessed)
 }
 
-// TestBackfillMaxJobs: behind the first job that finds no room only so many are tried in a pass, and the others are told so.
+// TestBackfillMaxJobs: only so many jobs are tried in a pass behind the first one that finds no room, and the others
+// report so.
 func TestBackfillMaxJobs(t *testing.T) {
 	n := node(1)
 	big := job("big", 1)
@@ -435,7 +437,7 @@ func TestBackfillMaxJobs(t *testing.T) {
 			}
 		}
 		for _, e := range plan.Entries {
-			for _, ev := range e.Evals { // on a quiet cluster nothing else would wake them
+			for _, ev := range e.Evals { // on a quiet cluster nothing else would unblock them
 				if again := ev.WaitUntil == bookNow.Add(30*time.Second); ev.Status == structs.EvalBlocked && again == (e.JobID == "big") {
 					t.Errorf("at most %d: %s is looked at again at %v", c.most, e.JobID, ev.WaitUntil)
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Builders make a legal object in one line; a test mentions only what it is about.
+// Builders make a valid object in one line; a test mentions only what it is about.
 
 func id(kind string, n int) structs.Seed {
 	return structs.Seed(structs.DeriveID[structs.NodeID](structs.Seed{}, kind, "", uint64(n)))

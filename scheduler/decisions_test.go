@@ -22,8 +22,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// decisionLog hashes decisions as typed values: where work is placed, who is stopped, what is reserved, in which order, and
-// the reason codes of what waits. Sentences are left out, so that they can be rewritten while decisions stay.
+// decisionLog hashes decisions as typed values: where work is placed, which work is stopped, what is reserved, in which
+// order, and the reason codes of what waits. Sentences are left out, so that they can be rewritten while decisions do
+// not change.
 type decisionLog struct {
 	sum                                      hash.Hash
 	places, stops, reservations, refusals, n int
@@ -98,7 +99,7 @@ func (d *decisionLog) digest() string {
 	return fmt.Sprintf("%s passes=%d places=%d stops=%d reservations=%d refusals=%d", hex.EncodeToString(d.sum.Sum(nil)[:8]), d.n, d.places, d.stops, d.reservations, d.refusals)
 }
 
-// decisionsOfWorlds are random clusters under a policy: updates, gangs, shares, drains and nodes that fail.
+// decisionsOfWorlds covers random clusters under a policy: updates, gangs, shares, drains and nodes that fail.
 func decisionsOfWorlds(t *testing.T, name string, k int) string {
 	d := newDecisionLog()
 	for seed := uint64(7000 + 10*k); seed < uint64(7000+10*k+10); seed++ {
@@ -125,7 +126,7 @@ func decisionsOfWorlds(t *testing.T, name string, k int) string {
 	return d.digest()
 }
 
-// decisionsOfPreemption are clusters whose queues preempt by priority, by what is guaranteed to them, or by order.
+// decisionsOfPreemption covers clusters whose queues preempt by priority, by guarantee, or by order.
 func decisionsOfPreemption(t *testing.T, order structs.Order) string {
 	d := newDecisionLog()
 	for seed := uint64(8000); seed < 8014; seed++ {
@@ -196,7 +197,7 @@ func (w *world) entryOf(l *contend.Workload) {
 	}
 }
 
-// decisionsOfReservations are passes over full clusters: backfilling of every kind beside reservations.
+// decisionsOfReservations covers passes over full clusters: backfilling of every kind with reservations.
 func decisionsOfReservations(first uint64, policyName string) string {
 	d := newDecisionLog()
 	for seed := first; seed < first+200; seed++ {
@@ -209,7 +210,7 @@ func decisionsOfReservations(first uint64, policyName string) string {
 		in.Line = line(&in)
 		plan, rep := scheduler.Schedule(in, policy.Builtin[policyName])
 		d.add(plan, rep)
-		for _, e := range plan.Entries { // once more, with what was reserved in force
+		for _, e := range plan.Entries { // once more, with the reservations in force
 			in.Reserved = booked(in.Reserved, e.Reservation)
 		}
 		in.Line = line(&in)
@@ -218,9 +219,8 @@ func decisionsOfReservations(first uint64, policyName string) string {
 	return d.digest()
 }
 
-// TestDecisions compares the decisions about some hundred random clusters with those that were recorded. A change that only
-// rearranges code must leave all digests as they are; one that changes decisions rewrites them with -rewrite and
-// says why.
+// TestDecisions compares the decisions about some hundred random clusters with recorded ones. A change that only
+// rearranges code must not change the digests; one that changes decisions rewrites them with -rewrite and explains why.
 func TestDecisions(t *testing.T) {
 	file := filepath.Join("testdata", "decisions")
 	var got strings.Builder

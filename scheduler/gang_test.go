@@ -29,7 +29,7 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 			return a == nil || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
 		if old != nil && len(there) < w.jobs[in.Key().Job].Group(in.Group).Least() {
-			for _, m := range old.Members { // too few are left: Settle ends them
+			for _, m := range old.Members { // fewer than the minimum: Settle ends them
 				if a := w.allocs[m.Alloc]; a != nil && !slices.ContainsFunc(there, func(x structs.RosterMember) bool { return x.Alloc == m.Alloc }) {
 					there = append(there, m)
 				}
@@ -64,7 +64,7 @@ func (w *world) tookStandbys(part *structs.PlanPart) {
 	}
 }
 
-// settleGangs brings rosters in line with allocations, as Apply does at every index.
+// settleGangs updates rosters to the allocations, as Apply does at every index.
 func (w *world) settleGangs() {
 	var keys []structs.RosterKey
 	for k := range w.gangs {
@@ -178,7 +178,7 @@ func (w *world) grows() bool {
 	return false
 }
 
-// partial takes one member out of a gang's minimum: Verify must refuse the part.
+// partial removes one member from a gang's minimum: Verify must refuse the part.
 func (w *world) partial(e *structs.PlanEntry) {
 	for i := range e.Parts {
 		p := e.Parts[i]
@@ -195,7 +195,7 @@ func (w *world) partial(e *structs.PlanEntry) {
 				members++
 			}
 		}
-		if members != tg.Least() || members == 1 && len(p.Places) > 1 { // standbys only: Apply's to check
+		if members != tg.Least() || members == 1 && len(p.Places) > 1 { // standbys only: Apply checks those
 			continue
 		}
 		cut := *e
@@ -209,8 +209,8 @@ func (w *world) partial(e *structs.PlanEntry) {
 	}
 }
 
-// cutShort says that a part would leave a gang below its minimum, because members have ended since the decision. Verify
-// takes the members of a roster to be there; Apply looks, as here.
+// cutShort reports that a part would leave a gang below its minimum, because members have ended since the decision.
+// Verify assumes that the members of a roster run; Apply checks, as here.
 func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
 	j := w.jobs[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
 	for _, p := range part.Places {
@@ -241,7 +241,7 @@ func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
 	return false
 }
 
-// auditGangs checks that no gang is there in part, that no two members of one share a GPU, and that rosters are true.
+// auditGangs checks that no gang runs partly, that no two members of one share a GPU, and that rosters are true.
 func (w *world) auditGangs() {
 	type place struct {
 		key  structs.RosterKey
@@ -284,7 +284,7 @@ func (w *world) auditGangs() {
 	for k, n := range standbys {
 		w.counts["standbys held"]++
 		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Standby, "gang %v holds %d standbys and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Standby)
-		if live[k] == 0 && ending[k] == 0 { // it waits: somebody is about to give them back
+		if live[k] == 0 && ending[k] == 0 { // the gang waits: its standbys are about to be given back
 			due := false
 			for _, e := range w.evals {
 				due = due || e.JobKey() == k.Job && e.Status == structs.EvalPending && e.WaitUntil <= w.now
@@ -302,7 +302,7 @@ func (w *world) auditGangs() {
 	}
 }
 
-// leastOf is how many members a gang has had since an epoch: a new version may ask for more than there are.
+// leastOf is how many members a gang has had since an epoch: a new version may ask for more than it has.
 type leastOf struct {
 	epoch uint64
 	least int
@@ -336,8 +336,8 @@ func (w *world) queueTable() *contend.QueueTable {
 	return t
 }
 
-// TestSmallerGangKeepsMembers: a member whose index lies beyond a smaller gang is replaced under one of a member, not of a
-// standby, and no index is given twice.
+// TestSmallerGangKeepsMembers: a member whose index is beyond a smaller gang is replaced under the index of a member,
+// not of a standby, and no index is given twice.
 func TestSmallerGangKeepsMembers(t *testing.T) {
 	old := job("train", 2)
 	old.Groups[0].Gang = &structs.Gang{Min: 1, Standby: 1}
@@ -364,7 +364,7 @@ func TestSmallerGangKeepsMembers(t *testing.T) {
 	}
 }
 
-// TestSpentGangDoesNotGrow: when the time of a batch gang has run out, nobody joins it in the place of its members.
+// TestSpentGangDoesNotGrow: when a batch gang has used up its run time, no member joins in the place of another.
 func TestSpentGangDoesNotGrow(t *testing.T) {
 	j := job("train", 4)
 	j.Type = structs.JobBatch

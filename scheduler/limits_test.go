@@ -127,8 +127,8 @@ func TestLimitCountsWhatThePassPlaced(t *testing.T) {
 	}
 }
 
-// TestUpdateAtTheLimit: a destructive update of a job that fills its queue goes through, because the new allocation
-// waits for the place of the old one.
+// TestUpdateAtTheLimit: a destructive update of a job that fills its queue succeeds, because the new allocation waits
+// for the place of the old one.
 func TestUpdateAtTheLimit(t *testing.T) {
 	j := limitJob("a", "r", 1, 4)
 	n := limitNode(1, 8)

@@ -13,9 +13,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestNUMAProperties fills machines of random NUMA layouts with tasks that own cores and GPUs, and takes some away again.
-// No core is given twice; tasks that require one NUMA node get it, with the devices that they name, whenever a search over
-// all NUMA nodes finds one; those that prefer it or say nothing get it when it can be had; and Verify agrees.
+// TestNUMAProperties fills machines of random NUMA layouts with tasks that own cores and GPUs, and removes some again.
+// No core is given twice; tasks that require one NUMA node get it, with the devices that they name, whenever a search
+// over all NUMA nodes finds one; tasks that prefer it or set nothing get it when possible; and Verify agrees.
 func TestNUMAProperties(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(300) {
@@ -77,7 +77,7 @@ func TestNUMAProperties(t *testing.T) {
 					devs++
 				}
 			}
-			one, both := false, false // is there a NUMA node for the cores, and for the devices, too
+			one, both := false, false // is there a NUMA node for the cores, and for the devices too
 			for i := range nodes {
 				fits := freeCores[i] >= int(r.Cores)
 				one, both = one || fits, both || fits && freeGPUs[i] >= want
@@ -133,7 +133,7 @@ func TestNUMAProperties(t *testing.T) {
 					counts["devices beside cores"]++
 				}
 			}
-			if affinity == structs.NUMARequire && nodes > 1 { // Verify knows, too
+			if affinity == structs.NUMARequire && nodes > 1 { // Verify checks it too
 				e := *plan.Entries[0]
 				e.Parts = slices.Clone(e.Parts)
 				e.Parts[0].Places = slices.Clone(e.Parts[0].Places)

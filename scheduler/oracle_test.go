@@ -27,7 +27,7 @@ func (i oracleItem) milli() int64 {
 	return i.gpus * 1000
 }
 
-// best tries every way to place the items, each on any node or nowhere, and gives the most GPU thousandths that fit.
+// best tries every way to place the items, each on any node or nowhere, and returns the most GPU thousandths that fit.
 func best(items []oracleItem, cpu []int64, free [][]int64, rest int64) int64 {
 	if len(items) == 0 || rest == 0 {
 		return 0
@@ -76,7 +76,7 @@ func best(items []oracleItem, cpu []int64, free [][]int64, rest int64) int64 {
 }
 
 // On small random instances the pass is compared with exhaustive search. What policies lose is printed; no policy may
-// place more than is possible, and search not less than the default that it starts from.
+// place more than is possible, and search may not place less than the default that it starts from.
 func TestOracle(t *testing.T) {
 	rounds := 150
 	if s := os.Getenv("MUSTER_ORACLE_ROUNDS"); s != "" {
@@ -85,7 +85,7 @@ func TestOracle(t *testing.T) {
 	names := []string{"binpack", "fgd", policy.Default, "search"}
 	lost, optimal, better := map[string]int64{}, map[string]int{}, 0
 	all := int64(0)
-	feasible, served := 0, map[string]int{} // of instances in which everything can be placed: tasks, and those that were
+	feasible, served := 0, map[string]int{} // of instances in which everything can be placed: tasks, and those that were placed
 	for seed := range rounds {
 		r := rand.New(rand.NewPCG(uint64(seed), 1))
 		var nodes []*structs.Node

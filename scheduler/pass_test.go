@@ -40,7 +40,7 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	if next.ChunksCopied() != 2 {
 		t.Errorf("three placements on two chunks copied %d", next.ChunksCopied())
 	}
-	// A heartbeat-like change of an allocation that holds the same copies nothing.
+	// An update of an allocation that holds the same resources, like a heartbeat, copies nothing.
 	running := *next.Node(ns[0].ID)
 	_ = running
 	a := alloc(0, 1).After
@@ -64,7 +64,7 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	}
 }
 
-// A job that needs more than one log entry gets several; all of them hold.
+// A job that needs more than one log entry gets several; all of them are accepted.
 func TestLargeJobIsSplit(t *testing.T) {
 	var ns []*structs.Node
 	for i := range 300 {
@@ -121,8 +121,8 @@ func TestBudgetAndFlight(t *testing.T) {
 	}
 }
 
-// TestReplayInOtherProcess decides dumped inputs again in processes of their own, where maps are iterated in another
-// order, and compares the plans byte for byte.
+// TestReplayInOtherProcess decides dumped inputs again in other processes, where maps are iterated in another order,
+// and compares the plans byte for byte.
 func TestReplayInOtherProcess(t *testing.T) {
 	if dir := os.Getenv("MUSTER_REPLAY_DIR"); dir != "" {
 		replayAll(t, dir)

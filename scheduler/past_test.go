@@ -29,7 +29,8 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// learned goes where work went well; a job's own choice of policy comes before the pool's; replaying needs the past.
+// learned prefers nodes where work went well; a job's own choice of policy comes before the pool's; replaying needs the
+// history.
 func TestLearned(t *testing.T) {
 	nodes := []*structs.Node{node(1), node(2), node(3)}
 	j := job("l", 1)

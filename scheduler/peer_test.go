@@ -13,9 +13,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestPeers compares placements with the rules read off one by one, over random clusters: nothing is placed where a required
-// rule is broken, by itself or by somebody who keeps away from it; nothing waits on a cluster with room unless every node
-// breaks one. What was decided on an older picture is refused where it would break one now, and accepted on its own.
+// TestPeers compares placements with the rules checked one by one, over random clusters: nothing is placed where a
+// required rule is broken, of the job or of work that keeps away from it; nothing waits on a cluster with room unless
+// every node breaks a rule. A decision on an older view is refused where it would break a rule now, and accepted on its
+// own view.
 func TestPeers(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(400) {
@@ -44,7 +45,7 @@ func TestPeers(t *testing.T) {
 		for _, n := range nodes {
 			byID[n.ID] = n
 		}
-		// broken tells which required rule a node breaks for a job, given what is held.
+		// broken returns the required rule that a node breaks for a job, given what is held.
 		broken := func(j *structs.Job, n *structs.Node, held []*structs.Allocation) string {
 			for away, ps := range [][]structs.Peer{append(slices.Clone(j.Near), j.Groups[0].Near...), append(slices.Clone(j.Away), j.Groups[0].Away...)} {
 				for _, p := range ps {
@@ -177,7 +178,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// randomPeers lets some jobs look at where others are, at data and at cost.
+// randomPeers gives some jobs rules about other jobs, data and cost.
 func (w *world) randomPeers(j *structs.Job, g *structs.Group) {
 	if w.pick(6) == 0 {
 		j.Meta = map[string]string{"tier": "cache"}
@@ -198,8 +199,8 @@ func (w *world) randomPeers(j *structs.Job, g *structs.Group) {
 	}
 }
 
-// TestGrowthNearGrowth: of two gangs that may grow, the first one's growth must not lie beside what the plan places only
-// after it.
+// TestGrowthNearGrowth: of two gangs that may grow, the first one's growth must not be placed near what the plan places
+// only after it.
 func TestGrowthNearGrowth(t *testing.T) {
 	small := node(1)
 	small.Resources.CPU = 1000

@@ -27,7 +27,7 @@ func powerJob(name string, count int, watts int64) *structs.Job {
 	return j
 }
 
-// TestPowerLimitNotOffered names the range of the GPUs that are there.
+// TestPowerLimitNotOffered names the range of the existing GPUs.
 func TestPowerLimitNotOffered(t *testing.T) {
 	dark := powerNode(2, 2, 0)
 	dark.Resources.Devices[0].Attributes = nil
@@ -50,8 +50,8 @@ func TestPowerLimitNotOffered(t *testing.T) {
 	}
 }
 
-// TestPowerBudgetOfLimits counts what tasks hold their GPUs to: 1000 W are two GPUs of 400 W, five held to 200 W, and two
-// that are set to 500 W; and the plan is accepted by whoever verifies it, and no other.
+// TestPowerBudgetOfLimits counts the power limits that tasks set: 1000 W are enough for two GPUs of 400 W, five limited
+// to 200 W, or two set to 500 W. Verify accepts the plan, and no larger one.
 func TestPowerBudgetOfLimits(t *testing.T) {
 	v := model.NewView(7, []*structs.Node{powerNode(1, 4, 1000), powerNode(2, 4, 1000)}, nil, nil)
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestPowerBudgetOfLimits(t *testing.T) {
 		if placed != c.want {
 			t.Errorf("%d W: %d placed, want %d", c.watts, placed, c.want)
 		}
-		// Beside them, the rest of the budget.
+		// In addition, the rest of the budget.
 		rest := (1000 - int64(placed)*max(c.watts, 400*boolTo(c.watts == 0))) / 400
 		plan, _ = scheduler.Schedule(scheduler.Input{View: v, Flight: flight, Power: true, Pending: []contend.Workload{load(powerJob("b", 8, 0), 2)}}, binpack)
 		more := int64(0)

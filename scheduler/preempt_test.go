@@ -62,7 +62,7 @@ func (w *world) preemptJob() {
 	w.addEval(j.Key(), structs.TriggerJobRegister)
 }
 
-// decide makes one pass in queue order and lands it; it counts what it evicted.
+// decide makes one pass in queue order and lands it; it counts what the pass evicted.
 func (w *world) decide() (evicted int) {
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Queues: w.queueTable(), Evicted: w.taken}
 	slices.SortStableFunc(in.Pending, func(a, b contend.Workload) int {
@@ -81,7 +81,7 @@ func (w *world) decide() (evicted int) {
 		w.decided(plan, rep)
 	}
 	perQueue := map[structs.QueuePath]map[structs.JobKey]bool{}
-	told := map[structs.JobKey]structs.QueuePath{} // whose preemption counts for which queue: the first one that takes a place of it
+	told := map[structs.JobKey]structs.QueuePath{} // the queue for which an eviction counts: of the first preemptor that takes a place of the job
 	for _, e := range plan.Entries {
 		v := verify.Verify(w.view, w.flight, e)
 		w.check(v.All(), "Verify refuses: %+v", v.Refused)
@@ -98,7 +98,7 @@ func (w *world) decide() (evicted int) {
 				case structs.DesiredEvict:
 					w.check(a.Job.MayPreempt(), "%s does not say that it may be preempted", a.JobID)
 					w.check(w.now.Sub(a.CreateTime) >= 30*time.Second, "%s was preempted %v after it was placed", a.JobID, w.now.Sub(a.CreateTime))
-					lost, gained := 0, 0 // lost is 0 for who was told by this pass already
+					lost, gained := 0, 0 // lost is 0 for work that this pass has already stopped
 					_, why, _ := strings.Cut(s.Desc, ": ")
 					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
 						_, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained)
@@ -151,7 +151,7 @@ func (w *world) decide() (evicted int) {
 	return w.counts["evicted"] - before
 }
 
-// agents makes what was told to end end, and what waits for nobody any more run.
+// agents ends what was asked to stop, and runs what no longer waits for others.
 func (w *world) agents() {
 	for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
 		if a = w.allocs[a.ID]; a.ClientTerminal() {
@@ -175,10 +175,10 @@ func (w *world) agents() {
 	w.commit()
 }
 
-// TestPreemptionProperties runs random clusters whose queues preempt. GPU memory is never over-committed and no gang is
-// there in part (both checked whenever a plan lands), the rules and the rate hold for every victim, and at a fixed time
-// and usage preemption comes to an end: passes and agents alone, without arrivals and ends of work, evict nobody any more
-// after a few rounds, and whoever preempted runs.
+// TestPreemptionProperties runs random clusters whose queues preempt. GPU memory is never over-committed and no gang
+// runs partly (both checked whenever a plan lands), the rules and the rate hold for every victim, and at a fixed time
+// and usage preemption comes to an end: with passes and agents alone, without arrivals and ends of work, evictions stop
+// after a few rounds, and the preemptors run.
 func TestPreemptionProperties(t *testing.T) {
 	goal := propertyChecks(t) / 2
 	counts := map[string]int{}
@@ -206,14 +206,14 @@ func TestPreemptionProperties(t *testing.T) {
 				w.commit()
 			}
 		}
-		// The clock stands still.
+		// Time does not advance.
 		quiet := 0
 		for round := 0; quiet < 3; round++ {
 			w.check(round < 40, "seed %d: after 40 rounds at one time work is still evicted", seed)
 			n := w.decide()
 			w.agents()
 			for _, k := range sortedJobs(w.jobs) {
-				w.addEval(k, structs.TriggerNodeUpdate) // nobody sleeps through a chance
+				w.addEval(k, structs.TriggerNodeUpdate) // every job is decided
 			}
 			if quiet++; n > 0 {
 				quiet = 0

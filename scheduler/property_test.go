@@ -27,9 +27,9 @@ func (w *world) pass(p search.Policy) {
 	}
 	again, _ := scheduler.Schedule(in, p)
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
-	// A pass that skips what cannot be cured decides as this one, which did not.
+	// A pass without the jobs that no event could unblock decides as this one, which includes them.
 	skip := w.skippable(in)
-	grows := w.grows() // growth looks at the whole pass: who else waits
+	grows := w.grows() // growth depends on the whole pass: what else waits
 	if grows {
 		skip = nil
 	}
@@ -93,7 +93,7 @@ func (w *world) pass(p search.Policy) {
 			w.counts["disconnect"] += int(u.Disconnect)
 		}
 	}
-	// From here on what the plan places, or moves to another version, is seen by who looks at where others are.
+	// From here on, rules about other jobs see what the plan places or moves to another version.
 	if slices.ContainsFunc(plan.Entries, func(e *structs.PlanEntry) bool {
 		return slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places)+len(p.Updates) > 0 })
 	}) {
@@ -129,8 +129,8 @@ func (w *world) replay(in scheduler.Input, p search.Policy, plan scheduler.Plan)
 	}
 }
 
-// oneByOne decides the workloads of a pass in passes of their own, each over the plans before it: nothing that a pass
-// remembers from one workload to the next may change a decision.
+// oneByOne decides each workload of a pass in a separate pass, over the plans before it: nothing that a pass caches
+// from one workload to the next may change a decision.
 func (w *world) oneByOne(in scheduler.Input, p search.Policy, plan scheduler.Plan) {
 	got := scheduler.Plan{Cursor: in.Cursor}
 	alone := in
@@ -148,7 +148,7 @@ func (w *world) oneByOne(in scheduler.Input, p search.Policy, plan scheduler.Pla
 	w.counts["passes split"]++
 }
 
-// booked is the reservations after one changed.
+// booked returns the reservations after one changed.
 func booked(rs []*structs.Reservation, r *structs.Reservation) []*structs.Reservation {
 	if r == nil {
 		return rs
@@ -287,7 +287,7 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 	}
 }
 
-// over tells by how much each node is over its capacity: amounts, and things given twice.
+// over returns by how much each node is over its capacity: amounts, and things given twice.
 func (w *world) over() map[structs.NodeID]int64 {
 	byNode := map[structs.NodeID][]*structs.Allocation{}
 	for _, a := range w.allocs {
@@ -340,9 +340,9 @@ func (w *world) over() map[structs.NodeID]int64 {
 	return out
 }
 
-// overGPUs counts, GPU by GPU and without the scheduler's help, what is given beyond memory and compute, and GPUs given
-// whole and in shares at the same time. Whoever waits for others is on the GPU only once they are gone: both states are
-// looked at.
+// overGPUs counts, GPU by GPU and without the scheduler's code, what is given beyond memory and compute, and GPUs given
+// whole and in shares at the same time. An allocation that waits for others is on the GPU only once they are gone: both
+// states are checked.
 func (w *world) overGPUs(n *structs.Node, as []*structs.Allocation) int64 {
 	var over int64
 	reserve := n.GPUReserveMiB()
@@ -423,8 +423,8 @@ func propertyChecks(t *testing.T) int {
 	return n
 }
 
-// TestProperties runs random clusters. MUSTER_PROPERTY_CHECKS sets how many checks are made at least,
-// MUSTER_PROPERTY_SEED repeats one world.
+// TestProperties runs random clusters. MUSTER_PROPERTY_CHECKS sets the least number of checks, MUSTER_PROPERTY_SEED
+// repeats one world.
 func TestProperties(t *testing.T) {
 	goal := propertyChecks(t)
 	counts := map[string]int{}

@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkQuickReject is a pass over 1,000 blocked workloads for which no node has room, with and without the refusal
-// that needs no decision. Half of them ask alike and half do not, so that search.NoFit answers for one half.
+// that needs no decision. Half of them ask for the same, so that search.NoFit answers for that half.
 func BenchmarkQuickReject(b *testing.B) {
 	for _, on := range []bool{true, false} {
 		b.Run(fmt.Sprint(on), func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkQuickReject(b *testing.B) {
 				in.Pending = append(in.Pending, load(j, i))
 			}
 			plan, _ := scheduler.Schedule(in, binpack)
-			for i, e := range plan.Entries { // they were answered once
+			for i, e := range plan.Entries { // they were decided once
 				l := &in.Pending[i]
 				l.Evals, l.Queue = nil, e.Workload
 				for _, ev := range e.Evals {
@@ -51,8 +51,8 @@ func BenchmarkQuickReject(b *testing.B) {
 	}
 }
 
-// BenchmarkNoFit is a pass over 200 blocked workloads for which no node has room, and which no quick refusal answers:
-// search.NoFit answers if they ask alike, and cannot if each asks for another amount.
+// BenchmarkNoFit is a pass over 200 blocked workloads for which no node has room and QuickReject does not apply:
+// search.NoFit answers if they ask for the same, and cannot if each asks for another amount.
 func BenchmarkNoFit(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		b.Run(fmt.Sprint(alike), func(b *testing.B) {
@@ -67,7 +67,7 @@ func BenchmarkNoFit(b *testing.B) {
 				j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: cpu, MemoryMiB: 10}
 				in.Pending = append(in.Pending, load(j, i))
 			}
-			scheduler.Schedule(in, binpack) // what is remembered from pass to pass is remembered for both
+			scheduler.Schedule(in, binpack) // the caches that last from pass to pass are filled for both
 			var cpu time.Duration
 			n := 0
 			defer onThread()()

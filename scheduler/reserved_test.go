@@ -13,9 +13,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestPromisedGPUsAreNamed: a gang is promised both nodes from the time at which one of them is free. Who could run on the
-// free one, and would not have ended by then, waits for the promise and not for GPUs: there are enough. A shorter limit
-// is what starts it. The gang's own promise stands in nobody's way.
+// TestPromisedGPUsAreNamed: a gang has a reservation of both nodes from the time at which one of them becomes free. A
+// job that could run on the free one, and would not have ended by then, waits for the reservation and not for GPUs:
+// there are enough. A shorter limit starts it. The gang's own reservation does not block it.
 func TestPromisedGPUsAreNamed(t *testing.T) {
 	a, b := gpuNode(1, 4), gpuNode(2, 4)
 	run := timed("run", 1, 10, 4, 2*time.Hour)

@@ -123,7 +123,7 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			if code := c.Int(t, "exit", 0); code != 0 {
 				b.TaskStates = map[string]*structs.TaskState{"t": {State: "dead", Failed: true, Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: int64(code)}}}}
 			}
-			if c.Has("gpu_error") { // told of its GPU, then it ended: in this run, or in the one before
+			if c.Has("gpu_error") { // its GPU was reported, then it ended: in this run, or in the one before
 				s := &structs.TaskState{State: "dead", Failed: true, StartedAt: b.StartedAt, Events: []structs.TaskEvent{{Type: structs.TaskEventGPUError, Time: w.now}, {Type: "Terminated", Time: w.now, ExitCode: 1}}}
 				if c.String("gpu_error", "") == "before" {
 					s.StartedAt = w.now.Add(time.Second)
@@ -251,7 +251,7 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 				g.Instances = append(g.Instances, structs.DeviceInstance{ID: strconv.Itoa(int(i)), Healthy: true})
 			}
 			n.Resources.Devices = []structs.DeviceGroup{g}
-		case k == "mig": // all of its GPUs are instances of a profile; they could be of 3g.40gb, too
+		case k == "mig": // all of its GPUs are instances of a profile; they could also be of 3g.40gb
 			n.Resources.Devices[0].Name += " MIG " + v
 			n.Resources.Devices[0].Attributes["mig_profile"] = structs.Attribute{Kind: "string", Str: v}
 			n.Resources.MIG = []structs.MIGGeometry{{GPU: "GPU-0", Profiles: []structs.MIGProfile{{Name: v, Slots: 1, Max: 7}, {Name: "3g.40gb", Slots: 4, Max: 2, Starts: []int64{0, 4}}}}}
@@ -427,7 +427,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "gpus": // each line is one alternative
 			r := structs.GPURequest{Count: atoi(f[1]), MemoryMiB: atoi(opt("mem", "0")), Share: atoi(opt("share", "0")), Compute: atoi(opt("compute", "0")), Model: opt("model", ""), MIG: opt("mig", "")}
 			task.Resources.GPU = append(task.Resources.GPU, r)
-		case "numa": // AFFINITY, then devices that should lie there, too
+		case "numa": // AFFINITY, then devices that should also be there
 			task.Resources.NUMA = &structs.NUMA{Affinity: f[1], Devices: f[2:]}
 		case "static":
 			l, p, _ := strings.Cut(f[1], "=")
@@ -492,7 +492,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	return "ok"
 }
 
-// rosters prints who is in the gangs.
+// rosters prints the members of the gangs.
 func rosters(w *world) string {
 	var b strings.Builder
 	for _, j := range sortedJobs(w.jobs) {
@@ -646,7 +646,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	return b.String()
 }
 
-// groupText is the reports of a decision in words, one line per reason, for people.
+// groupText returns the reports of a decision in words, one line per reason, for people.
 func groupText(groups []*structs.GroupReport) string {
 	var b strings.Builder
 	for _, g := range groups {
@@ -669,10 +669,10 @@ func groupText(groups []*structs.GroupReport) string {
 	return b.String()
 }
 
-// lineMax is how long a line of a script may be, so that a person can review it.
+// lineMax is the longest line of a script, so that a person can review it.
 const lineMax = 160
 
-// joinShort puts what belongs together on one line, or on one line each when that would be too long.
+// joinShort puts parts on one line, or on one line each when that would be too long.
 func joinShort(words []string) string {
 	if line := strings.Join(words, "; "); len(line) <= lineMax {
 		return line

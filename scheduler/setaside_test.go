@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Verify treats as bookings in time what a plan did not know: an operator's window on the node, and room promised to a
+// Verify checks reservations that a plan did not know of: an operator's window on the node, and room reserved for a
 // workload that was not decided with it.
 func TestVerifyBookings(t *testing.T) {
 	n := node(1) // 4000 MHz
@@ -60,7 +60,7 @@ func TestVerifyBookings(t *testing.T) {
 	}
 }
 
-// A gang that its queue's limit holds back says nothing about a gang of another queue that asks alike.
+// A gang that is held back by its queue's limit must not affect an equal gang of another queue.
 func TestLimitOfOneQueueIsNotAnothers(t *testing.T) {
 	n := node(1)
 	gang := func(id, queue string) *structs.Job {

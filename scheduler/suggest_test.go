@@ -19,7 +19,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// suggest prints what would start a job. Every change is made, and the job must start, with a plan that Verify accepts.
+// suggestion prints what would start a job. It makes every change, after which the job must start, with a plan that
+// Verify accepts.
 func suggestion(t *testing.T, w *world, c *script.Case) string {
 	key := structs.JobKey{Namespace: "default", ID: c.Args[0].Key}
 	var load *contend.Workload
@@ -220,7 +221,7 @@ func randomMisfit(r *rand.Rand) (scheduler.Input, contend.Workload) {
 	return scheduler.Input{View: model.NewView(9, nodes, allocs, nil), Now: 1_700_000_000_000_000_000}, load
 }
 
-// gateOf reads "queue PATH: gpu"; anything else stands for itself.
+// gateOf reads "queue PATH: gpu"; anything else is used as it is.
 func gateOf(of string) structs.Obstacle {
 	if path, ok := strings.CutPrefix(strings.TrimSuffix(of, ": gpu"), "queue "); ok {
 		return structs.Obstacle{Dimension: structs.DimensionGPU, Holder: structs.Holder{Kind: structs.HolderQueue, Name: path}}
@@ -228,7 +229,7 @@ func gateOf(of string) structs.Obstacle {
 	return structs.Obstacle{Dimension: structs.DimensionConstraint, Subject: of}
 }
 
-// TestTellsOnceAMinute holds how often the amount that is missing is written while the reason stays.
+// TestTellsOnceAMinute: while the reason stays, the missing amount is written at most once a minute.
 func TestTellsOnceAMinute(t *testing.T) {
 	n := &structs.Node{ID: structs.NodeID{1}, Name: "n", Datacenter: "dc1", Pool: structs.NodePoolDefault, Resources: structs.NodeResources{CPU: 4000, MemoryMiB: 1024, DiskMiB: 1000},
 		Status: structs.NodeReady, Eligibility: structs.NodeEligible, Drivers: map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true}}}

@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What the scripts of job state need beside those of placement: gates, and the commands that hold and requeue.
+// What the scripts of job state need in addition to those of placement: gates, and the commands that hold and requeue.
 
 // neighbours shows the world to scheduler.GateOf.
 type neighbours struct{ w *world }

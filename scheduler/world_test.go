@@ -43,15 +43,15 @@ type world struct {
 	wait   []inFlight
 	last   map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
 	events map[structs.JobKey]map[structs.EventKind]bool // since the last decision
-	// Reservations are kept by TestProperties alone: the digests of TestDecisions were made without them.
+	// Only TestProperties keeps reservations: the digests of TestDecisions were made without them.
 	reserves bool
 	reserved []*structs.Reservation
-	freed    map[structs.JobKey]bool // who waited when a reservation went, since the last decision
+	freed    map[structs.JobKey]bool // jobs that waited when a reservation went, since the last decision
 
 	nextID  int
 	counts  map[string]int
 	checks  int
-	dumps   func(input, plan []byte)               // told of every replay, or nil
+	dumps   func(input, plan []byte)               // called with every replay, or nil
 	decided func(scheduler.Plan, scheduler.Report) // called after every pass, or nil
 }
 
@@ -126,7 +126,7 @@ func (w *world) commit() {
 	w.counts["views compared"]++
 }
 
-// happened notes events for everybody who waits.
+// happened records an event for every waiting job.
 func (w *world) happened(kinds ...structs.EventKind) {
 	for key := range w.last {
 		if w.events[key] == nil {
@@ -138,8 +138,8 @@ func (w *world) happened(kinds ...structs.EventKind) {
 	}
 }
 
-// reserve records what a plan reserves, as the state would. Jobs that wait are woken when a reservation goes, as the broker
-// does; a reservation that a pass moves wakes no job.
+// reserve records what a plan reserves, as the state would. Waiting jobs are unblocked when a reservation goes, as the
+// broker does; a reservation that a pass moves unblocks no job.
 func (w *world) reserve(r *structs.Reservation) {
 	if !w.reserves || r == nil {
 		return
@@ -153,7 +153,7 @@ func (w *world) reserve(r *structs.Reservation) {
 	}
 }
 
-// endReservations drops the reservations of jobs that are stopped or gone, and wakes jobs when a reservation begins.
+// endReservations drops the reservations of jobs that are stopped or gone, and unblocks jobs when a reservation begins.
 func (w *world) endReservations(from structs.LogTime) {
 	for _, r := range slices.Clone(w.reserved) {
 		if j := w.jobs[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]; j == nil || j.Stop {
@@ -182,7 +182,7 @@ func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 			happened |= unblock.ReservationGone
 		}
 		events := unblock.UnblockingEvents(groups)
-		// Without reservations it is not known who holds one, and so joins every pass.
+		// Without reservations it is not known which job holds one and so joins every pass.
 		out[l.Key] = events&happened == 0 && (w.reserves || events != unblock.Any)
 	}
 	return out

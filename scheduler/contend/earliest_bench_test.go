@@ -14,8 +14,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// BenchmarkEarliestFree asks when 2 GPUs become free on 2,000 busy nodes, of which one has changed since, with the times
-// that are remembered by node and without them.
+// BenchmarkEarliestFree computes when 2 GPUs become free on 2,000 busy nodes, of which one has changed since, with and
+// without the cached times of nodes.
 func BenchmarkEarliestFree(b *testing.B) {
 	for _, on := range []bool{true, false} {
 		b.Run(fmt.Sprint(on), func(b *testing.B) {

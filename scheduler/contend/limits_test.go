@@ -27,7 +27,7 @@ func gpuWork(id string, queue structs.QueuePath, count int, req ...structs.GPURe
 	return &Workload{Key: j.Key(), Job: j}
 }
 
-// heldList is contend.Placed.
+// heldList implements contend.Placed.
 type heldList []*model.Held
 
 func (l *heldList) Len() int               { return len(*l) }
@@ -42,7 +42,7 @@ func onGPUs(w *Workload, id byte, gpus int64, mib int64) *model.Held {
 	return h
 }
 
-// TestEstimateIsNeverTooLow: of what a GPU request may be charged, the estimate is the most.
+// TestEstimateIsNeverTooLow: the estimate is the most that a GPU request can be charged.
 func TestEstimateIsNeverTooLow(t *testing.T) {
 	v := model.NewView(1, []*structs.Node{gpuNode(1, 2, 40_000), gpuNode(2, 2, 80_000)}, nil, nil)
 	for _, c := range []struct {
@@ -64,8 +64,8 @@ func TestEstimateIsNeverTooLow(t *testing.T) {
 	}
 }
 
-// TestLimitsCountWhatThePassPlaced: what a decision has placed counts for itself at once, and for others when it is
-// settled, once.
+// TestLimitsCountWhatThePassPlaced: what a decision has placed counts for the decision at once, and for others when it
+// is settled, once.
 func TestLimitsCountWhatThePassPlaced(t *testing.T) {
 	v := model.NewView(1, []*structs.Node{gpuNode(1, 8, 80_000)}, nil, nil)
 	limit := structs.Unlimited
@@ -90,7 +90,7 @@ func TestLimitsCountWhatThePassPlaced(t *testing.T) {
 	if why := l.OverGroup(other, nil, group, nil); why != nil {
 		t.Errorf("another job, before it is settled: %s", why.Text())
 	}
-	for range 2 { // what grows later is settled twice
+	for range 2 { // settling twice counts only what is new
 		l.Settle(one, &charges, &placed)
 	}
 	if held, jobs := l.Held(structs.UseRow{Path: "r"}); held.GPUMilli != 4000 || jobs != 1 {
@@ -99,7 +99,7 @@ func TestLimitsCountWhatThePassPlaced(t *testing.T) {
 	if why := l.OverGroup(other, nil, group, nil); why == nil {
 		t.Error("another job fits, and nothing is left")
 	}
-	placed = placed[:1] // the others were taken back
+	placed = placed[:1] // the others were undone
 	l.Settle(one, &charges, &placed)
 	if held, _ := l.Held(structs.UseRow{Path: "r"}); held.GPUMilli != 2000 {
 		t.Errorf("queue r holds %d GPU thousandths after two were taken back, want 2000", held.GPUMilli)

@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestBeyondCountsJobsOnce: a job that is decided about again, because it may take the places of others, is one job.
+// TestBeyondCountsJobsOnce: a job that is decided twice, because it may take the places of others, counts as one job.
 func TestBeyondCountsJobsOnce(t *testing.T) {
 	b := &Reservations{rules: &Rules{Queues: &QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: 2}}}, Config: &structs.SchedulerConfig{}}}
 	load := func(id string) *Workload {

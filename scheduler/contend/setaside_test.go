@@ -41,7 +41,7 @@ func TestSetAsideLeavesTheRest(t *testing.T) {
 		t.Errorf("work that ends before the window: %s", why.Text())
 	}
 
-	for range 2 { // what grows later is settled twice
+	for range 2 { // settling twice counts only what is new
 		a.Settle(other, &amount, &placed)
 	}
 	if why := a.Refuses(gpuWork("p", "rest", 1), model.Never, structs.Amount{GPUMilli: 1000}); why == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// flat is a policy to which all nodes are alike.
+// flat is a policy that rates all nodes alike.
 type flat struct{}
 
 func (flat) Name() string                      { return "flat" }
@@ -22,7 +22,7 @@ func (flat) Capabilities() search.Capabilities { return search.Capabilities{} }
 
 const testNow = structs.LogTime(1000 * time.Hour)
 
-// running is an allocation of a preemptible job that holds GPUs of a node since some time before testNow.
+// running is an allocation of a preemptible job that has held GPUs of a node since some time before testNow.
 func running(job *structs.Job, id byte, index int, n *structs.Node, first, gpus int, since time.Duration) *structs.Allocation {
 	a := &structs.Allocation{ID: structs.AllocID{id}, Namespace: job.Namespace, JobID: job.ID, Job: job, Group: "g", NameIndex: index, NodeID: n.ID,
 		Desired: structs.DesiredRun, Client: structs.ClientRunning, Resources: structs.Vector{CPU: 100, MemoryMiB: 64},
@@ -33,14 +33,14 @@ func running(job *structs.Job, id byte, index int, n *structs.Node, first, gpus 
 	return a
 }
 
-// lowJob is a job of low priority that may be preempted.
+// lowJob is a preemptible job of low priority.
 func lowJob(id string, count int, gpus int64) *structs.Job {
 	j := gpuWork(id, "low", count, structs.GPURequest{Count: gpus}).Job
 	j.Preemptible, j.Priority = true, 20
 	return j
 }
 
-// cheapest asks for victims on a cluster for a job of high priority that needs GPUs.
+// cheapest looks for victims for a job of high priority that needs GPUs.
 func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation, gpus int64, queues *QueueTable) (node string, stops []string, e *Eviction) {
 	t.Helper()
 	w := search.NewPass(model.NewView(1, nodes, allocs, nil), model.Overlay{})
@@ -57,7 +57,7 @@ func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation,
 	e = p.Evict()
 	_, list := e.Tell(vs, structs.AllocID{255})
 	for _, st := range list {
-		if id := string('0' + rune(st.ID[0])); !slices.Contains(stops, id) { // a plan has each once
+		if id := string('0' + rune(st.ID[0])); !slices.Contains(stops, id) { // a plan names each once
 			stops = append(stops, id)
 		}
 	}
@@ -66,7 +66,7 @@ func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation,
 
 var byPriority = &QueueTable{Queues: []*structs.Queue{{Path: "high", Preempt: structs.PreemptPriority}}}
 
-// TestVictimsLoseLeast: the node is chosen where the least work is lost, and on it nobody stops who need not.
+// TestVictimsLoseLeast: the node is chosen where the least work is lost, and no more work than necessary stops there.
 func TestVictimsLoseLeast(t *testing.T) {
 	nodes := []*structs.Node{gpuNode(1, 4, 80_000), gpuNode(2, 4, 80_000)}
 	old, young, small := lowJob("old", 1, 4), lowJob("young", 1, 3), lowJob("small", 1, 1)
@@ -105,7 +105,7 @@ func TestVictimsLoseLeast(t *testing.T) {
 	}
 }
 
-// TestNoVictims: what does not say that it may be preempted, and what has a higher priority, makes no room.
+// TestNoVictims: work that is not preemptible, or has a higher priority, makes no room.
 func TestNoVictims(t *testing.T) {
 	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
 	firm, equal := lowJob("firm", 1, 4), lowJob("equal", 1, 4)
@@ -122,7 +122,7 @@ func TestNoVictims(t *testing.T) {
 	}
 }
 
-// TestEvictionIsWeighed: an eviction that costs more than it brings is refused, and one that is undone leaves no trace.
+// TestEvictionIsWeighed: an eviction that costs more than it gains is refused, and undoing one leaves no trace.
 func TestEvictionIsWeighed(t *testing.T) {
 	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
 	j := lowJob("j", 1, 4)

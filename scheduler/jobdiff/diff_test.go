@@ -142,7 +142,7 @@ func TestAddedAndDeleted(t *testing.T) {
 	}
 }
 
-// Every field of a job, changed alone, must show in the difference.
+// Every field of a job, changed alone, must appear in the difference.
 func TestEveryFieldShows(t *testing.T) {
 	checked := 0
 	var walk func(t *testing.T, path string, v reflect.Value, root func() (*structs.Job, reflect.Value))
@@ -178,7 +178,7 @@ func TestEveryFieldShows(t *testing.T) {
 	}
 }
 
-// bump sets a value to another one.
+// bump changes a value to another one.
 func bump(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.String:

@@ -54,7 +54,7 @@ func full() *structs.Job {
 	return j
 }
 
-// A job with everything in it differs from an empty one, and not from its equal.
+// A job with every field set differs from an empty one, and not from its equal.
 func TestFullJobs(t *testing.T) {
 	d, err := Diff(full(), full(), false)
 	if err != nil {
@@ -74,7 +74,7 @@ func TestFullJobs(t *testing.T) {
 	}
 }
 
-// What a request for a GPU says shows, field by field.
+// The fields of a GPU request appear one by one.
 func TestEveryFieldOfGPUsShows(t *testing.T) {
 	for _, at := range []func(*structs.Job) reflect.Value{
 		func(j *structs.Job) reflect.Value { return reflect.ValueOf(&j.Groups[0].Tasks[0].Resources).Elem() },

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What a service got is shown as the job said it, and not what follows from it.
+// A difference shows the fields of a service as the job sets them, not those derived from them.
 func TestDiffOfServices(t *testing.T) {
 	job := func(raw string, checked bool) *structs.Job {
 		return &structs.Job{ID: "j", Name: "j", Groups: []*structs.Group{{Name: "g", Services: []structs.Service{{Name: "api", PortLabel: "http", Raw: structs.RawConfig(raw), Checked: checked}}}}}

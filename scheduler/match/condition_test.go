@@ -55,7 +55,7 @@ func TestConditions(t *testing.T) {
 		{"${attr.os.version}", "version", "~> 22.0", true},
 		{"${attr.os.version}", "version", "> 22.04", false},
 		{"${attr.v}", "version", ">= 1.6", false}, // a prerelease does not satisfy a range
-		{"${attr.v}", "semver", ">= 1.6.0", true}, // by semver's order it does
+		{"${attr.v}", "semver", ">= 1.6.0", true}, // in semver order it does
 		{"${attr.v}", "semver", ">= 1.7.0", false},
 		{"${attr.v}", "semver", "~> 1.6", false},
 		{"${attr.kernel.name}", "version", ">= 1", false},

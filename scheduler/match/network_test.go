@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestLacksNetwork keeps groups that want a network of their own off nodes that have none, and says why.
+// TestLacksNetwork keeps groups that want a separate network off nodes that cannot provide one, and says why.
 func TestLacksNetwork(t *testing.T) {
 	for _, c := range []struct {
 		mode, driver string
@@ -20,7 +20,7 @@ func TestLacksNetwork(t *testing.T) {
 		{"bridge", "exec", map[string]string{"network.none": "1", "network.bridge.lacks": "the kernel has no bridges"}, "missing network of mode bridge; the kernel has no bridges"},
 		{"none", "exec", map[string]string{"network.none": "1"}, ""},
 		{"none", "exec", map[string]string{"network.none.lacks": "not root"}, "missing network of mode none; not root"},
-		{"none", "docker", nil, ""}, // its engine knows how
+		{"none", "docker", nil, ""}, // its engine provides it
 	} {
 		g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
 		n := &structs.Node{Attributes: c.attributes, Drivers: map[string]*structs.DriverInfo{c.driver: {Detected: true, Healthy: true}}}

@@ -7,8 +7,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What decides where a group may run is in its key, or there is no key: else a job that no node can run would pass its refusal on to
-// one that asks for less. A field that is new has to be listed here or to be in the key.
+// Everything that decides where a group may run must be in its key, or the group must have no key: otherwise the
+// refusal of a job that no node can run would also apply to one that asks for less. A new field has to be listed here
+// or be in the key.
 func TestPlainKeyTellsAsksApart(t *testing.T) {
 	elsewhere := map[string]string{ // fields that are not in the key
 		"Resources.CPU": "need", "Resources.MemoryMiB": "need", "Resources.DiskMiB": "need",

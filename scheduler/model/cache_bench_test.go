@@ -21,8 +21,8 @@ func cpuOf(f func()) time.Duration {
 	return time.Duration(to.Nano() - from.Nano())
 }
 
-// BenchmarkCaches asks all 2,000 nodes of a view, of which one has changed since it was asked before, with each cache of
-// the model and without it.
+// BenchmarkCaches computes a figure of all 2,000 nodes of a view, of which one has changed since the last time, with
+// each cache of the model and without it.
 func BenchmarkCaches(b *testing.B) {
 	const rows, now = 2000, structs.LogTime(1000 * time.Hour)
 	each := func(v *View, f func(row int, c *Chunk, i int)) {

@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What is counted by difference is what counting afresh gives, of allocations with ports, cores, shares of devices and claims on what others
-// hold, that come one by one or together, change in size, job or devices, and go.
+// Incremental counting gives the same result as counting from scratch, for allocations with ports, cores, shares of
+// devices and claims on what others hold, which come one by one or together, change in size, job or devices, and go.
 func TestOccupancyByDifferenceIsThatCountedAfresh(t *testing.T) {
 	n := &structs.Node{}
 	g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100"}

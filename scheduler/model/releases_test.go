@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The tail of a node that is made from its last one is the one that is made afresh: with work that comes, goes, outruns its
-// prediction, has no end, or is told to stop.
+// Release times derived from the last ones of a node equal those computed from scratch, for work that comes, goes,
+// outruns its prediction, has no end, or is asked to stop.
 func TestTailOnward(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	made := 0

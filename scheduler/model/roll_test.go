@@ -16,7 +16,7 @@ func heldNamed(x uint64) *Held {
 	return &Held{ID: id, Need: structs.Vector{CPU: 1, MemoryMiB: 10}}
 }
 
-// Whatever is done to a roll, it holds what a sorted slice would, and older rolls hold what they held.
+// After any sequence of changes a roll holds what a sorted slice would, and older rolls hold what they held.
 func TestRollIsASortedList(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	type past struct {
@@ -100,7 +100,7 @@ func firstID(hs []*Held) (id structs.AllocID) {
 	return id
 }
 
-// differ gives up when there is too much.
+// DifferRolls gives up when there is too much.
 func TestRollDifferHasALimit(t *testing.T) {
 	var a, b roll
 	for i := range uint64(500) {

@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/search"
 )
 
-// TestLeastLoadedFailures: of two nodes with as much work the one where less of it failed is better, and failures weigh as
-// much as one allocation for each GPU at most.
+// TestLeastLoadedFailures: of two nodes with equal work the one where less of it failed is better, and failures weigh
+// at most as much as one allocation for each GPU.
 func TestLeastLoadedFailures(t *testing.T) {
 	fit := func(allocs, success int64) int64 {
 		u := &search.Use{GPUs: 4, Allocs: allocs}

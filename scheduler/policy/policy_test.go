@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Every policy is total: the score is in [0,1] whatever the node looks like.
+// Every policy is total: the score is in [0,1] for every node.
 func TestPoliciesStayInRange(t *testing.T) {
 	if _, err := ByName("nonsense"); err == nil || !strings.Contains(err.Error(), "binpack") {
 		t.Errorf("an unknown policy: %v", err)
@@ -36,7 +36,7 @@ func TestPoliciesStayInRange(t *testing.T) {
 	}
 }
 
-// What each policy prefers of an idle, a half used and an almost full node.
+// The preference of each policy among an idle, a half used and an almost full node.
 func TestPreferences(t *testing.T) {
 	use := func(used int64) *search.Use {
 		total := structs.Vector{CPU: 1000, MemoryMiB: 1000}
@@ -48,7 +48,7 @@ func TestPreferences(t *testing.T) {
 			t.Errorf("%s rates 10, 50 and 90 %% in use with %d, %d, %d", name, idle, half, full)
 		}
 	}
-	// GPUs count for those who ask for some: the node with fewer left is the better fit.
+	// GPUs count for groups that ask for some: the node with fewer left is the better fit.
 	few, many := use(500), use(500)
 	few.Devices, few.DevicesInUse, many.Devices, many.DevicesInUse = 8, 7, 8, 2
 	if Builtin["binpack"].Fit(few) <= Builtin["binpack"].Fit(many) {
@@ -146,11 +146,11 @@ func TestStrandedPrices(t *testing.T) {
 	all, onlyA := []bool{true, true, true}, []bool{true, false, true}
 	m := search.Market{Mix: mix, Free: 100_000, Classes: []search.MarketClass{{Suits: all, Free: 25_000}, {Suits: onlyA, Free: 75_000}}, Wide: []int{2}, Blocks: []int64{12}}
 	p := s.Prices(&m)
-	// 2 of 16 GPUs are asked for as A: 12,500 of 100,000; 25,000 of A are free.
+	// 2 of 16 GPUs are requested as A: 12,500 of 100,000; 25,000 of A are free.
 	if len(p.Rent) != 2 || p.Rent[0] != 500_000 || p.Rent[1] != 0 {
 		t.Errorf("rents %v", p.Rent)
 	}
-	// Half of the demand is for 8: 6.25 blocks until all is full, 2.7 the deviation, and there are 12.
+	// Half of the demand is for 8: 6.25 blocks until all is full, with a deviation of 2.7, and there are 12.
 	if p.Wide[0] < 50 || p.Wide[0] > 200 {
 		t.Errorf("a block costs %d", p.Wide[0])
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
-// TestStandingIsAllThatCounts: what is remembered for a node is what packing the streams onto it gives, in any order of its
-// GPUs, and with any surplus of processor.
+// TestStandingIsAllThatCounts: the cached value of a node equals the result of packing the streams onto it, in any
+// order of its GPUs, and with any surplus of CPU.
 func TestStandingIsAllThatCounts(t *testing.T) {
 	const seed = 20261122
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -68,7 +68,7 @@ func TestSimilar(t *testing.T) {
 	if e := p.Predict(work("u", 8, 2*time.Hour)); e.Expect != 90*time.Minute {
 		t.Errorf("of the other work it says %v", e)
 	}
-	// A user without past: half of what others run shorter than asked for.
+	// A user without history: half of others' runs are shorter than requested.
 	if e := p.Predict(work("new", 4, 10*time.Hour)); e.Expect <= 0 || e.Expect >= 10*time.Hour {
 		t.Errorf("of a new user's work it says %v", e)
 	}
@@ -86,7 +86,7 @@ func TestSimilar(t *testing.T) {
 	}
 }
 
-// Whatever it is taught, an estimate is positive, within the limit, and the same for the same past.
+// For every history, an estimate is positive, within the limit, and the same for the same history.
 func TestSimilarAlwaysSane(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -122,7 +122,7 @@ func TestTurnover(t *testing.T) {
 	}
 }
 
-// One who was not heard of for long is forgotten; one who came back in time is not.
+// A user who was inactive for long is forgotten; one who came back in time is not.
 func TestForgetting(t *testing.T) {
 	var u users[int]
 	*u.at("old") = 1

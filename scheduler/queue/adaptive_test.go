@@ -35,7 +35,7 @@ func TestAdaptive(t *testing.T) {
 	urgent := of(3*time.Hour, 8*time.Hour, 1000)
 	urgent.Queue.Priority = 51
 	before("priority is before all", urgent, of(0, time.Minute, 1), true)
-	// Nothing starves: the dearest work there can be is before the cheapest that is submitted late enough.
+	// Nothing starves: the dearest possible work goes before the cheapest that is submitted late enough.
 	dear, cheap := of(0, 100*24*time.Hour, 1<<40), of(100*time.Hour, time.Second, 1)
 	before("nothing starves", dear, cheap, true)
 	// Nothing is known of the cluster yet: first come, first served.
@@ -43,7 +43,7 @@ func TestAdaptive(t *testing.T) {
 	before("without turnover", long, of(time.Second, time.Second, 1), true)
 }
 
-// An order that knows run times bounds waiting by itself; of others, those that wait for too long are first.
+// An order that knows run times limits waiting by itself; in others, work that waits too long goes first.
 func TestLateGoesFirst(t *testing.T) {
 	now := structs.LogTime(1_700_000_000_000_000_000)
 	w := func(name string, waited time.Duration, limit time.Duration, i structs.Index) contend.Workload {
@@ -59,7 +59,7 @@ func TestLateGoesFirst(t *testing.T) {
 	}
 }
 
-// Behind a blocked workload, easy-sjf tries the shortest first; a pruned line leaves the others in their order.
+// Behind a blocked workload, easy-sjf tries the shortest first; pruning a line keeps the order of the others.
 func TestBlockedAndPruned(t *testing.T) {
 	now := structs.LogTime(1_700_000_000_000_000_000)
 	var pending []contend.Workload

@@ -78,7 +78,7 @@ func TestBestIsExact(t *testing.T) {
 			worth = append(worth, int64(1+rng.IntN(50)))
 			order = append(order, i)
 		}
-		slices.SortFunc(order, func(a, b int) int { // as Choose has them
+		slices.SortFunc(order, func(a, b int) int { // in the order of Choose
 			x, y := worth[a]*r.Contenders[b].Units(), worth[b]*r.Contenders[a].Units()
 			return int(y - x)
 		})
@@ -108,7 +108,7 @@ func TestBestIsExact(t *testing.T) {
 	}
 }
 
-// What has been seen of a width decides what its work is worth.
+// The history of a width decides what its work is worth.
 func TestLifetimes(t *testing.T) {
 	var l Lifetimes
 	worth := func(units int64, ran time.Duration) int64 {
@@ -132,7 +132,7 @@ func TestLifetimes(t *testing.T) {
 	}
 }
 
-// Each published order, in the words of its name.
+// Each published order, by its definition.
 func TestGreedy(t *testing.T) {
 	h := time.Hour
 	set := func(order structs.Order) string {
@@ -151,7 +151,7 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
-// A list of 2D-LAS: who sinks goes behind those who wait there, and who does not get a GPU behind those who do.
+// A list of 2D-LAS: work that sinks goes behind work that waits there, and work without a GPU behind work with one.
 func TestLAS2D(t *testing.T) {
 	var l LAS2D
 	a, b := rival("a", 8, 400*time.Second, 0, 2*time.Hour, true), rival("b", 8, 0, 0, time.Hour, false)
@@ -167,7 +167,7 @@ func TestLAS2D(t *testing.T) {
 	a.Ran = 407 * time.Second
 	step()
 	a.Holds, b.Holds, b.Ran = false, true, 407*time.Second
-	step() // both have sunk: a is before b, who came later
+	step() // both have sunk: a is before b, which came later
 	if want := "[[0] 7s [1] 6m47s [0] 8m13s]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -30,7 +30,7 @@ type floorJob struct {
 	job     *structs.Job
 	entry   *structs.Workload
 	blocked *structs.Evaluation
-	allocs  []*structs.Allocation // that hold
+	allocs  []*structs.Allocation // that hold resources
 	ran     time.Duration
 	expect  time.Duration
 	asked   bool
@@ -78,7 +78,7 @@ func (j *floorJob) workload(f *floor) contend.Workload {
 	return w
 }
 
-// pass decides once and carries the plan out: victims end at once. It gives how many were told to stop, and were placed.
+// pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
 	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &contend.QueueTable{}}
@@ -151,7 +151,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	return stopped, placed
 }
 
-// wait lets time go by; who runs makes progress, and some end.
+// wait lets time pass; running work makes progress, and some ends.
 func (f *floor) wait(d time.Duration, ends func(*floorJob) bool) {
 	f.now = f.now.Add(d)
 	kept := f.jobs[:0:0]
@@ -175,8 +175,8 @@ func (f *floor) wait(d time.Duration, ends func(*floorJob) bool) {
 	f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: changes})
 }
 
-// At one moment preemption comes to an end: passes over their own outcome stop nobody any more. Verify accepts what was
-// decided, no gang runs in part, and nobody is stopped who may not be.
+// At one moment preemption comes to an end: passes over their own outcome stop nothing more. Verify accepts what was
+// decided, no gang runs partly, and no protected work is stopped.
 func TestNoPreemptionLoop(t *testing.T) {
 	stopped, placed, moments, waits := 0, 0, 0, 0
 	for seed := range uint64(60) {

@@ -8,17 +8,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// demand is what one user asks for under divide: as many tasks of one shape as he can get, up to Most.
+// demand is what one user asks for under divide: as many tasks of one shape as possible, up to Most.
 type demand struct {
 	Task   structs.Amount // of one task; nothing negative
 	Weight int64          // 0 means 1
-	Most   int64          // tasks; 0: no end
+	Most   int64          // tasks; 0: unlimited
 }
 
-// divide shares an amount out by dominant resource fairness (Ghodsi et al., NSDI'11, algorithm 1): again and again the
-// user with the least weighted dominant share gets one more task, until nobody's next task fits. It is what Fair
-// does with what can be divided finely, by the same Scene.Dominant. The answer is tasks by user; ties go
-// to the user listed first.
+// divide divides an amount by dominant resource fairness (Ghodsi et al., NSDI'11, algorithm 1): again and again the
+// user with the least weighted dominant share gets one more task, until no user's next task fits. It is what Fair does
+// on finely divisible resources, with the same Scene.Dominant. The result is tasks by user; ties go to the user listed
+// first.
 func divide(total structs.Amount, users []demand) []int64 {
 	at := Scene{Total: total}
 	got := make([]int64, len(users))
@@ -57,8 +57,8 @@ func TestDivideAsInThePaper(t *testing.T) {
 	}
 }
 
-// grain is how many smallest tasks a resource holds in the properties below: the finer, the nearer to the divisible case
-// for which they are proved.
+// grain is how many smallest tasks a resource holds in the properties below: the finer, the nearer to the divisible
+// case for which they are proved.
 const grain = 4000
 
 func randomDemands(rng *rand.Rand, n int) (structs.Amount, []demand) {
@@ -81,8 +81,8 @@ func useful(bundle, task structs.Amount) int64 {
 	return most
 }
 
-// TestPropertiesOfDivide: what makes DRF fair, on random users; slack is what is lost because tasks are not infinitely
-// small.
+// TestPropertiesOfDivide: the fairness properties of DRF, for random users; slack is what is lost because tasks are not
+// infinitely small.
 func TestPropertiesOfDivide(t *testing.T) {
 	checks, lied := 0, 0
 	for seed := range uint64(1000) {
@@ -95,7 +95,7 @@ func TestPropertiesOfDivide(t *testing.T) {
 		for i := range users {
 			used = used.Add(users[i].Task.Times(got[i]))
 		}
-		// Pareto efficiency: nobody can have one more task without taking from others.
+		// Pareto efficiency: no user can have one more task without taking from others.
 		for i := range users {
 			if _, over := used.Add(users[i].Task).Exceeds(total); over == 0 {
 				t.Fatalf("seed %d: user %d could have one more: %v of %+v", seed, i, got, users)
@@ -109,14 +109,14 @@ func TestPropertiesOfDivide(t *testing.T) {
 				t.Fatalf("seed %d: user %d has %d tasks, an equal part would give %d: %+v", seed, i, got[i], alone, users)
 			}
 			checks++
-			// Envy-freeness: nobody could do more with what another one has.
+			// Envy-freeness: no user could run more tasks with another user's allocation.
 			for k := range users {
 				if with := useful(users[k].Task.Times(got[k]), users[i].Task); with > got[i]+slack {
 					t.Fatalf("seed %d: user %d has %d tasks and could run %d with what user %d has: %+v", seed, i, got[i], with, k, users)
 				}
 				checks++
 			}
-			// Strategy-proofness: who lies about his task does not get to run more of the true ones.
+			// Strategy-proofness: a user who lies about the task does not get to run more of the true ones.
 			lie := make([]demand, n)
 			copy(lie, users)
 			parts := []*int64{&lie[i].Task.GPUMilli, &lie[i].Task.GPUMemoryMiB, &lie[i].Task.CPU, &lie[i].Task.MemoryMiB}
@@ -140,8 +140,8 @@ func TestPropertiesOfDivide(t *testing.T) {
 	t.Logf("%d checks, %d lies", checks, lied)
 }
 
-// TestDivideAgainstSearch compares with exhaustive search on small cases: the division whose least dominant share is as
-// large as any division can make it, to within one task.
+// TestDivideAgainstSearch compares with exhaustive search on small cases: the least dominant share is as large as any
+// division can make it, to within one task.
 func TestDivideAgainstSearch(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 4))

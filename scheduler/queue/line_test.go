@@ -25,7 +25,7 @@ func load(id, queue, user string, submit, priority int, gpus int64) contend.Work
 		SubmitIndex: structs.Index(submit), SubmitTime: testNow.Add(-time.Hour).Add(time.Duration(submit))}}
 }
 
-// drain takes everything from a line; each placement gets what it asks for while total lasts.
+// drain takes everything from a line; each workload gets what it asks for while total lasts.
 func drain(l *Line, ws []contend.Workload, free structs.Amount) (order, placed []string) {
 	for i := l.Next(); i >= 0; i = l.Next() {
 		order = append(order, ws[i].Key.ID)
@@ -173,7 +173,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestOrdersOfQueues: what a queue may be configured with is what there is, and each says its own name.
+// TestOrdersOfQueues: the configurable orders are the implemented ones, and each has its own name.
 func TestOrdersOfQueues(t *testing.T) {
 	if got := Names(); !slices.Equal(got, structs.QueueOrders) {
 		t.Errorf("policies %v, a queue may name %v", got, structs.QueueOrders)
@@ -185,7 +185,7 @@ func TestOrdersOfQueues(t *testing.T) {
 	}
 }
 
-// TestListsOfOrders: what a list may name, and what is told of the place in line.
+// TestListsOfOrders: what a list may name, and the terms of a place in line.
 func TestListsOfOrders(t *testing.T) {
 	for list, want := range map[structs.Order]string{
 		"priority,fair": "", "fair,priority": "", "edf,priority,fair": "", "edf,mlfq": "", "priority,lottery": "",
@@ -212,7 +212,7 @@ func TestListsOfOrders(t *testing.T) {
 	}
 }
 
-// TestUnknownOrder: an order of a newer version is not replaced by the default without a word.
+// TestUnknownOrder: an order of a newer version is reported, not silently replaced by the default.
 func TestUnknownOrder(t *testing.T) {
 	ws := []contend.Workload{load("a", "", "", 1, 50, 1)}
 	l := NewLine(&contend.QueueTable{Total: total}, structs.SchedulerConfig{Order: "newer"}, ws, testNow, 1)
@@ -222,7 +222,7 @@ func TestUnknownOrder(t *testing.T) {
 	}
 }
 
-// TestTaken: turns are told before anything is placed, as if everybody got what he asks for.
+// TestTaken: turns are computed before anything is placed, as if each workload got what it asks for.
 func TestTaken(t *testing.T) {
 	ws := []contend.Workload{load("e1", "", "eve", 1, 50, 1), load("e2", "", "eve", 2, 50, 1), load("e3", "", "eve", 3, 50, 1), load("m1", "", "mallory", 4, 50, 1), load("m2", "", "mallory", 5, 50, 1)}
 	for _, order := range []structs.Order{structs.OrderFair, structs.OrderWeighted} {
@@ -238,8 +238,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestLineGivesEachOnce: random trees, orders and answers; whatever happens, each workload comes once, and the same
-// again for the same input.
+// TestLineGivesEachOnce: with random trees, orders and results, each workload comes once, and in the same order for the
+// same input.
 func TestLineGivesEachOnce(t *testing.T) {
 	paths := []string{"default", "a", "a/x", "a/x/p", "a/y", "b", "b/z", "nowhere/at/all"}
 	names := Names()

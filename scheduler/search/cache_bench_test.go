@@ -35,8 +35,8 @@ func busyNodes(n int) *model.View {
 	return model.NewView(1, nodes, allocs, nil)
 }
 
-// BenchmarkRemembered is one search on 2,000 nodes of which most are full, after one node has changed: with what earlier
-// passes remembered, and without a part of it.
+// BenchmarkRemembered is one search on 2,000 nodes of which most are full, after one node has changed: with the caches
+// of earlier passes, and without a part of them.
 func BenchmarkRemembered(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -79,8 +79,8 @@ func cpuOf(f func()) time.Duration {
 	return time.Duration(to.Nano() - from.Nano())
 }
 
-// BenchmarkProfiles asks for the profiles of 2,000 rows on each of which something is reserved, as every search of a pass
-// does, with what was computed before and without it.
+// BenchmarkProfiles computes the profiles of 2,000 rows with reservations, as every search of a pass does, with and
+// without the cached ones.
 func BenchmarkProfiles(b *testing.B) {
 	for _, on := range []bool{true, false} {
 		b.Run(fmt.Sprint(on), func(b *testing.B) {

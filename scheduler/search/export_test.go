@@ -2,12 +2,12 @@ package search
 
 import "github.com/muster-sched/muster/scheduler/model"
 
-// ForgetShortfalls and ForgetLedgers drop what passes have remembered on the views of a lineage: the benchmarks of what
-// that memory is worth switch it off with them.
+// ForgetShortfalls and ForgetLedgers drop what passes have cached on the views of a lineage, so that benchmarks can
+// measure what the caches are worth.
 func ForgetShortfalls(v *model.View) { remembered.Of(v).shortfalls = nil }
 
-// ForgetLedgers drops the values of nodes.
+// ForgetLedgers drops the cached values of nodes.
 func ForgetLedgers(v *model.View) { remembered.Of(v).ledgers = nil }
 
-// ForgetProfiles drops what was computed about reserved rows.
+// ForgetProfiles drops the cached profiles of rows with reservations.
 func (b *Reservations) ForgetProfiles() { clear(b.seen) }

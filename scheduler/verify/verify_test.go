@@ -185,7 +185,7 @@ func TestGangIsPlacedWhole(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		places int // in the part
-		roster int // members that the roster lists besides
+		roster int // further members that the roster lists
 		ok     bool
 	}{
 		{"all of its minimum", 3, 0, true},
@@ -217,8 +217,8 @@ func TestGangIsPlacedWhole(t *testing.T) {
 	}
 }
 
-// TestNeverOvercommits gives random entries to Verify and counts again, in the plainest way, what the accepted parts put on
-// each node together with what it held. An entry that nothing is wrong with is accepted.
+// TestNeverOvercommits gives random entries to Verify and counts again, in the plainest way, what the accepted parts
+// put on each node together with what it held. A valid entry is accepted.
 func TestNeverOvercommits(t *testing.T) {
 	accepted, refused := 0, 0
 	for seed := range uint64(400) {
