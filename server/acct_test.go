@@ -94,8 +94,8 @@ func TestAcctAndDecisionsArePaged(t *testing.T) {
 	})
 }
 
-// TestAdviceStartsTheJob takes the first change that job why suggests, for each reason that a plain cluster can give, and
-// the job must run.
+// TestAdviceStartsTheJob applies the first change that job why suggests, for each reason that a plain cluster can give.
+// Then the job must run.
 func TestAdviceStartsTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

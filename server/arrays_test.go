@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// An array of many short tasks through a whole server: never more than the cap at once, every index once, ended
-// allocations collected while it runs, failed indices done again on request.
+// An array of many short tasks on a whole server: never more at once than its concurrency, every index runs once, ended
+// allocations are collected while it runs, and failed indices run again on request.
 func TestArray(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

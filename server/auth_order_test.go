@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// forwards counts the calls that the servers of a cluster have passed on.
+// forwards counts the calls that the servers of a cluster have forwarded.
 func (c *cluster) forwards() (n int64) {
 	for _, s := range c.servers {
 		n += s.metrics.forwarded.Load()
@@ -21,14 +21,14 @@ func (c *cluster) forwards() (n int64) {
 	return n
 }
 
-// bootstrapACL makes the first management token.
+// bootstrapACL creates the first management token.
 func (c *cluster) bootstrapACL(i int) structs.SecretID {
 	c.t.Helper()
 	return call(c.t, c.servers[i], methods.ACLBootstrap, rpc.Header{}, &methods.ACLBootstrapRequest{}).Token.Secret
 }
 
-// TestUnauthenticatedCallsAreNotForwarded calls every method of the table, through a follower and through the leader, as
-// callers who cannot prove who they are.
+// TestUnauthenticatedCallsAreNotForwarded calls every method of the table, through a follower and through the leader,
+// as callers that cannot prove their identity.
 func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := tlsSources(t, "server", "cli")
@@ -59,7 +59,7 @@ func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 				}
 			}
 		}
-		// The counter counts: the same calls of a caller with a token are forwarded.
+		// Check the counter: the same calls with a token are forwarded.
 		before, rows := c.forwards(), int64(0)
 		for _, row := range methods.Table {
 			if row.Kind == methods.AtLeader && row.Need.Operator == "read" {
@@ -73,8 +73,8 @@ func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 	})
 }
 
-// TestFreshCallersOnLaggingFollower: a follower whose state lags serves a token and a node that it does not know yet, and
-// still forwards nothing for strangers.
+// TestFreshCallersOnLaggingFollower: a follower whose state lags serves a token and a node that it does not know yet,
+// and still forwards nothing for strangers.
 func TestFreshCallersOnLaggingFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var held [3]atomic.Bool
@@ -121,7 +121,7 @@ func TestFreshCallersOnLaggingFollower(t *testing.T) {
 		if n := c.forwards() - before; n != 0 {
 			t.Errorf("%d calls of strangers were forwarded", n)
 		}
-		// Questions to the leader are bounded.
+		// The number of questions to the leader is bounded.
 		s.metrics.vouching.Add(vouchesMax)
 		_, err = rpc.Invoke(context.Background(), s.Caller(rpc.Peer{}), methods.JobRegister, stranger, &methods.JobRegisterRequest{Job: apiJob("b", 1)})
 		s.metrics.vouching.Add(-vouchesMax)

@@ -28,7 +28,7 @@ func limitSaving(t *testing.T, s *Server, all int64, storage map[string]int64) {
 	mustApply(t, s, &structs.SchedulerConfigCommand{Config: &cfg})
 }
 
-// saving counts what saves its state now: it had its turn and has not ended.
+// saving counts the work that saves its state now: it has had its turn and has not ended.
 func (f *fleet) saving(s *Server, storage string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,8 +40,8 @@ func (f *fleet) saving(s *Server, storage string) (n int) {
 	return n
 }
 
-// TestDrainSavesInTurns drains two full nodes at once: never do more than the limit save their state at a time, nobody is told
-// to leave earlier than that takes, and all are off by the deadline.
+// TestDrainSavesInTurns drains two full nodes at once. Never does more work than the limit save its state at a time,
+// none is asked to leave earlier than necessary, and all has left by the deadline.
 func TestDrainSavesInTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -94,7 +94,7 @@ func TestDrainSavesInTurns(t *testing.T) {
 	})
 }
 
-// TestForcedDrainWaitsForNobody: what is forced off a node does not wait for a turn.
+// TestForcedDrainWaitsForNobody: work that is forced off a node does not wait for a turn.
 func TestForcedDrainWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -108,8 +108,8 @@ func TestForcedDrainWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestSaveLine gives random work its turns: no limit is passed but by one unit alone, members of a gang go together, a turn
-// is never taken back, and everybody gets one.
+// TestSaveLine gives random work its turns. Only a single unit may exceed a limit, members of a gang go together, a
+// turn is never taken back, and every unit gets one.
 func TestSaveLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -149,7 +149,7 @@ func TestSaveLine(t *testing.T) {
 			}
 			return n == total
 		})
-		f.set(func() { f.kill = 24 * time.Hour }) // this test ends the work
+		f.set(func() { f.kill = 24 * time.Hour }) // the test ends the work itself
 		var ids []structs.AllocID
 		for _, a := range jobs() {
 			ids = append(ids, a.ID)
@@ -210,7 +210,7 @@ func TestSaveLine(t *testing.T) {
 	})
 }
 
-// TestSaveLimitsAreChecked refuses numbers and names that say nothing.
+// TestSaveLimitsAreChecked: invalid numbers and names are refused.
 func TestSaveLimitsAreChecked(t *testing.T) {
 	for text, c := range map[string]structs.SchedulerConfig{
 		"MaxCheckpoints is -1": {MaxCheckpoints: -1},
@@ -226,7 +226,7 @@ func TestSaveLimitsAreChecked(t *testing.T) {
 	}
 }
 
-// TestTurnsAreOfTheirNode: a node learns nothing about the work of others.
+// TestTurnsAreOfTheirNode: a node learns nothing about work on other nodes.
 func TestTurnsAreOfTheirNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -23,7 +23,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// cluster is servers on an in-memory network, with raft, gossip and rpc as in production.
+// cluster is several servers on an in-memory network, with raft, gossip and rpc as in production.
 type cluster struct {
 	t       *testing.T
 	net     *memnet.Network
@@ -38,7 +38,7 @@ func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, net: memnet.New(), servers: make([]*Server, n), stops: make([]func(), n), cfgs: make([]Config, n)}
 	for i := range n {
-		c.net.Host(hostName(i)) // so that addresses are in order
+		c.net.Host(hostName(i)) // so that addresses are sorted
 	}
 	for i := range n {
 		cfg := Config{Name: hostName(i), ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i))}
@@ -60,7 +60,7 @@ func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 				stop()
 			}
 		}
-		time.Sleep(time.Minute) // lets memberlist's last timers end inside the bubble
+		time.Sleep(time.Minute) // memberlist's last timers must end inside the bubble
 	})
 	return c
 }
@@ -126,7 +126,7 @@ func (c *cluster) has(i int, id string) bool {
 	return c.servers[i].Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) != nil
 }
 
-// converge waits until all live servers have applied the same and their states are equal.
+// converge waits until all live servers have applied the same entries, and checks that their states are equal.
 func (c *cluster) converge(skip ...int) {
 	c.t.Helper()
 	end := time.Now().Add(30 * time.Second)
@@ -166,7 +166,7 @@ func TestClusterFoundsAndForwards(t *testing.T) {
 			}
 		}
 		c.converge()
-		// A follower answers linearizable reads through the leader, and stale ones itself with its lag.
+		// A follower forwards linearizable reads to the leader, and answers stale ones itself, with its lag.
 		follower := (lead + 1) % 3
 		err := c.call(follower, func(ctx context.Context, to rpc.Caller) error {
 			resp, err := rpc.Invoke(ctx, to, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "job-0"})
@@ -225,7 +225,7 @@ func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.converge()
-		// Proposals that are in flight when the leader is cut off end as unknown, not as success or failure.
+		// Proposals that are in flight when the leader is cut off end as unknown, neither successful nor failed.
 		c.net.Isolate(hostName(lead))
 		p := c.servers[lead].Propose(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
 		next := c.leader(lead)
@@ -336,7 +336,7 @@ func TestClusterWithTLSAndACL(t *testing.T) {
 		if j == nil || j.Submitter.Name != "Bootstrap Token" || j.Submitter.Accessor.IsZero() {
 			t.Fatalf("the job's submitter: %+v", j)
 		}
-		// A client certificate opens no raft connection and asks no server's questions.
+		// A client certificate permits neither raft connections nor methods for servers.
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		pool := rpc.NewPool(rpc.PoolConfig{Dial: rpc.TLSDialer(c.net.Host("evil").Dial, src["client"].Client)})
@@ -369,7 +369,7 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 		if err := c.register(lead, "while-away"); err != nil {
 			t.Fatal(err)
 		}
-		// It comes back with nothing, proves itself, and is added again.
+		// It comes back without data, proves its identity, and is added again.
 		c.net.Revive(hostName(gone))
 		c.cfgs[gone].BootstrapExpect = 0
 		c.start(gone)
@@ -392,7 +392,8 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 	})
 }
 
-// A gossip key reaches every server, and none is used that a server lacks: the servers would no longer hear each other.
+// A gossip key reaches every server, and no key is used that a server lacks, because the servers could no longer
+// gossip.
 func TestGossipKeysReachEveryServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
@@ -418,7 +419,7 @@ func TestGossipKeysReachEveryServer(t *testing.T) {
 				t.Fatalf("%s: %v, %v, %d servers, %v", step.op, has, writes, n, err)
 			}
 		}
-		time.Sleep(time.Minute) // gossip goes on with the new key
+		time.Sleep(time.Minute) // gossip continues with the new key
 		for i, s := range c.servers {
 			for _, m := range s.Members() {
 				if m.Status != gossip.Alive {

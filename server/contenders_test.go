@@ -23,7 +23,7 @@ type traceJob struct {
 	id       string
 	at, run  time.Duration
 	gpus     int64
-	expected bool // the run time is told
+	expected bool // the run time is declared
 }
 
 func (j *traceJob) job() *structs.Job {
@@ -57,7 +57,7 @@ func traceNodes(t *testing.T, spec string) []*structs.Node {
 	return sim.BuildNodes(kinds)
 }
 
-// outcome is what became of a job: when it ended, and how often it had to give way.
+// outcome is when a job ended, and how often it was preempted.
 type outcome struct {
 	end       time.Duration
 	preempted int64
@@ -116,7 +116,7 @@ func lived(t *testing.T, trace []traceJob, spec string, each func(s *Server)) ma
 }
 
 // TestOvertakesAsTheSimulator: short preemptible work takes the place of long work on a real server when, and as often
-// as, the simulator says. The real path takes a moment: agents here look every 100 ms.
+// as, the simulator says. The real path takes a moment longer, because agents look every 100 ms.
 func TestOvertakesAsTheSimulator(t *testing.T) {
 	traces := map[string][]traceJob{"by hand": {
 		{id: "long", run: 3 * time.Hour, gpus: 4, expected: true},
@@ -156,7 +156,7 @@ func TestOvertakesAsTheSimulator(t *testing.T) {
 	}
 }
 
-// replaysEqually decides the input of the newest pass again, from its dump: the plan is the same.
+// replaysEqually decides the dumped input of the newest pass again, and compares the plans.
 func replaysEqually(t *testing.T, s *Server) {
 	t.Helper()
 	in := s.decide.Input(structs.NodePoolDefault)

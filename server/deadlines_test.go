@@ -13,8 +13,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A missed deadline is told once: when it passes, or with the end of a job that nobody noticed before. A job that ends in
-// time, is stopped in time or gets another deadline has not missed it. Accounting says the same.
+// A missed deadline is reported once: when it passes, or with the end of a job whose miss was not recorded before. A
+// job that ends or is stopped in time, or gets a later deadline, has not missed it. Accounting agrees.
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -78,7 +78,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A job whose end is in the log before the miss is told with its end.
+// If a job's end is in the log before its miss, the miss is reported with the end.
 func TestMissedWithTheEnd(t *testing.T) {
 	w := &structs.Workload{Namespace: "default", JobID: "j"}
 	told := *w

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// onNode lists what holds on a node.
+// holdsOn returns the allocations that hold resources on a node.
 func holdsOn(s *Server, id structs.NodeID) (as []*structs.Allocation) {
 	for _, a := range s.Published().Snapshot.AllocsByNode(id) {
 		if structs.Holds(a) {
@@ -23,8 +23,8 @@ func startDrain(t *testing.T, s *Server, id structs.NodeID, d *structs.DrainStra
 	mustApply(t, s, &structs.NodeDrainCommand{ID: id, Strategy: d})
 }
 
-// TestDrainMovesServiceGently: max_parallel holds at every moment, system jobs go last, and the drain is done only when
-// everything there is client-terminal (I7).
+// TestDrainMovesServiceGently: max_parallel holds at every moment, system jobs go last, and the drain completes only
+// when everything on the node is client-terminal (I7).
 func TestDrainMovesServiceGently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -71,15 +71,15 @@ func TestDrainMovesServiceGently(t *testing.T) {
 	})
 }
 
-// TestDrainWaitsForHealth: replacements count from when they have been well for min_healthy_time, by checks or by their tasks,
-// and from healthy_deadline on in any case.
+// TestDrainWaitsForHealth: replacements count once they have been healthy for min_healthy_time, by checks or by their
+// tasks, and after healthy_deadline in any case.
 func TestDrainWaitsForHealth(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		migrate     structs.Migrate
 		checked     bool
-		wellAfter   time.Duration // from the start; 0: checks never pass
-		least, most time.Duration // that the drain may take
+		wellAfter   time.Duration // time from the start; 0: checks never pass
+		least, most time.Duration // time that the drain may take
 	}{
 		{"task_states", structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 40 * time.Second, HealthyDeadline: 5 * time.Minute}, false, 0, 120 * time.Second, 150 * time.Second},
 		{"checks", structs.Migrate{MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute}, true, 50 * time.Second, 180 * time.Second, 210 * time.Second},
@@ -102,7 +102,7 @@ func TestDrainWaitsForHealth(t *testing.T) {
 				healthy := func(a *structs.Allocation, since structs.LogTime) structs.AllocObserved {
 					return structs.AllocObserved{ID: a.ID, Client: a.Client, StartedAt: a.StartedAt, HealthySince: since}
 				}
-				for _, a := range holdsOn(s, first) { // what is there has been well for long
+				for _, a := range holdsOn(s, first) { // existing work has been healthy for long
 					mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, a.StartedAt)}})
 				}
 				time.Sleep(10 * time.Minute)
@@ -128,7 +128,7 @@ func TestDrainWaitsForHealth(t *testing.T) {
 	}
 }
 
-// TestDrainDeadline: batch work is left to finish until the deadline, then goes; with force at once.
+// TestDrainDeadline: batch work may finish until the deadline, then it is stopped; with force, at once.
 func TestDrainDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -158,7 +158,7 @@ func TestDrainDeadline(t *testing.T) {
 	})
 }
 
-// TestDrainIgnoresSystemJobs leaves them running.
+// TestDrainIgnoresSystemJobs: system jobs keep running.
 func TestDrainIgnoresSystemJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -195,8 +195,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestPeriodicLaunches: every minute one child, none beside a live one under prohibit_overlap, and after a pause of the
-// service what was missed is launched once.
+// TestPeriodicLaunches: one child every minute, none while another is live under prohibit_overlap, and after a pause of
+// the service one launch for all that were missed.
 func TestPeriodicLaunches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -232,7 +232,7 @@ func TestPeriodicLaunches(t *testing.T) {
 	})
 }
 
-// TestCollect: ages count, except when forced; what lives stays.
+// TestCollect: ages count unless forced, and live objects stay.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

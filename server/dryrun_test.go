@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestPlanIsThePass: what a dry run says of a job is what the real pass says of it afterwards: the reason, the queue, the
-// place in line, what is missing and by how much, and what it displaces.
+// TestPlanIsThePass: a dry run reports what the real pass reports afterwards: the reason, the queue, the position, what
+// is missing and by how much, and the victims.
 func TestPlanIsThePass(t *testing.T) {
 	big := func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 3000 }
 	batch := func(j *structs.Job) {
@@ -97,7 +97,7 @@ func TestPlanIsThePass(t *testing.T) {
 				}
 				code := real.Workload.Reason
 				if c.evicts > 0 {
-					code = real.Reports[0].Code // it has its places and waits for those in them
+					code = real.Reports[0].Code // it has its places and waits for the work in them
 					if len(plan.Preempted) != c.evicts || len(plan.Failed) != 0 {
 						t.Errorf("the plan displaces %d and fails %d groups, want %d and none", len(plan.Preempted), len(plan.Failed), c.evicts)
 					}
@@ -124,7 +124,7 @@ func TestPlanIsThePass(t *testing.T) {
 	}
 }
 
-// TestPlanOfTooMany: a plan is refused as the registration would be.
+// TestPlanOfTooMany: a plan is refused like the registration.
 func TestPlanOfTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -142,7 +142,8 @@ func TestPlanOfTooMany(t *testing.T) {
 	})
 }
 
-// TestStartWhen: a plan of a job that waits for something other than room says what for, and when that may be over.
+// TestStartWhen: the plan of a job that waits for something other than capacity says for what, and when that may be
+// over.
 func TestStartWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -157,7 +158,7 @@ func TestStartWhen(t *testing.T) {
 		for name, c := range map[string]struct {
 			change func(*structs.Job)
 			text   string
-			from   structs.LogTime // and at most a minute later; 0: not known
+			from   structs.LogTime // and at most a minute later; 0: unknown
 		}{
 			"held":    {func(j *structs.Job) { j.Hold = true }, "when it is released (muster job release later)", 0},
 			"begin":   {func(j *structs.Job) { j.Begin = now.Add(time.Hour) }, "not before its time", now.Add(time.Hour)},

@@ -28,7 +28,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// diskServer runs a server with a data directory, and gives the function that ends it.
+// diskServer runs a server with a data directory. It returns the server and the function that ends it.
 func diskServer(t *testing.T, dir string, edit func(*Config)) (*Server, func()) {
 	t.Helper()
 	h := memnet.New().Host("one")
@@ -71,7 +71,7 @@ func eachBackend(t *testing.T, f func(t *testing.T, edit func(*Config))) {
 	}
 }
 
-// TestRaftLogSettings: each setting of the log changes what a server does.
+// TestRaftLogSettings: each setting of the log changes the behaviour of a server.
 func TestRaftLogSettings(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := diskServer(t, dir, nil)
@@ -129,7 +129,7 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 			t.Errorf("job %s is lost", j)
 		}
 	}
-	// A second process on the same directory says so instead of hanging or damaging it.
+	// A second process on the same directory gets an error, instead of hanging or damaging it.
 	h := memnet.New().Host("two")
 	l, _ := h.Listen(4647)
 	if _, err := New(Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: member.GossipConfig{Disabled: true}}); err == nil || !strings.Contains(err.Error(), "another process") {
@@ -153,7 +153,7 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	dir := t.TempDir()
 	s, stop := diskServer(t, dir, edit)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
-	// Two dead servers make the majority unreachable.
+	// Two dead servers make a majority unreachable.
 	if err := s.members.Autopilot.AddServer(&autopilot.Server{ID: "dead", Address: "dead:1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,8 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	}
 }
 
-// A server whose disk is full refuses writes and answers; with room it goes on, and all that it acknowledged is there.
+// A server whose disk is full refuses writes and keeps answering. Once there is room it accepts them again, and
+// everything that it acknowledged is there.
 func TestServerOutlivesAFullDisk(t *testing.T) { eachBackend(t, testServerOutlivesAFullDisk) }
 
 func testServerOutlivesAFullDisk(t *testing.T, edit func(*Config)) {
@@ -276,13 +277,13 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 		if snap.JobByKey(structs.JobKey{Namespace: "default", ID: "kept"}) == nil || snap.JobByKey(structs.JobKey{Namespace: "default", ID: "later"}) != nil {
 			t.Fatalf("restore %d: the state is not the archive's", round)
 		}
-		// Each restore is a history of its own, even of the same archive (D14).
+		// Each restore starts a new history, even from the same archive (D14).
 		if snap.ClusterMeta().RestoreEpoch != round {
 			t.Fatalf("restore epoch is %d after restore %d", snap.ClusterMeta().RestoreEpoch, round)
 		}
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
 	}
-	// Damage of any kind is refused and changes nothing.
+	// Any damage is refused and changes nothing.
 	index := s.Published().Index
 	for name, bad := range map[string][]byte{
 		"empty": nil, "text": []byte("not an archive"), "truncated": archive[:len(archive)/2], "half a gzip header": archive[:5],
@@ -304,7 +305,7 @@ func flip(b []byte, at int) []byte {
 	return c
 }
 
-// rewrite packs the archive again with other sums, or none.
+// rewrite packs the archive again with other checksums, or none.
 func rewrite(t *testing.T, archive []byte, sums string) []byte {
 	t.Helper()
 	gz, err := gzip.NewReader(bytes.NewReader(archive))

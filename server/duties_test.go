@@ -13,11 +13,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// scriptedDuty gives commands that a test has prepared, and notes what its runner does.
+// scriptedDuty returns commands that a test has prepared, and records the calls of its runner.
 type scriptedDuty struct {
 	loads, feeds atomic.Int64
 	panics       atomic.Int64     // calls of Due that panic
-	due          [][]duty.Command // of the next calls of Due
+	due          [][]duty.Command // for the next calls of Due
 }
 
 func (d *scriptedDuty) Load(*state.Snapshot, structs.LogTime)                 { d.loads.Add(1) }
@@ -36,7 +36,7 @@ func (d *scriptedDuty) Due(_ *state.Snapshot, now structs.LogTime) ([]duty.Comma
 	return cmds, now.Add(time.Minute)
 }
 
-// lead runs a duty beside those that the server runs as the leader, until the test ends.
+// lead runs a duty in addition to those of the leading server, until the test ends.
 func lead(t *testing.T, s *Server, d duty.Duty) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -50,13 +50,13 @@ func lead(t *testing.T, s *Server, d duty.Duty) {
 	})
 }
 
-// drainOf is a command that drains a node; of a node that does not exist it is refused.
+// drainOf returns a command that drains a node. It is refused if the node does not exist.
 func drainOf(id structs.NodeID) duty.Command {
 	return duty.Command{Subject: "node", Command: structs.Command{Body: &structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{}}}}
 }
 
-// TestDutyWritesAgain: after a refused command the rest is written. At one that cannot be written the duty starts again from
-// the state a second later; of the rest only what is to be kept is written.
+// TestDutyWritesAgain: after a refused command the rest is written. If one cannot be written, the duty loads the state
+// again a second later, and of the rest only commands with Keep are written.
 func TestDutyWritesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -94,7 +94,7 @@ func TestDutyWritesAgain(t *testing.T) {
 	})
 }
 
-// TestDutyThatPanics: it is started again, later each time, and the other duties go on meanwhile.
+// TestDutyThatPanics: the duty is restarted after growing pauses, while the other duties keep running.
 func TestDutyThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -100,7 +100,7 @@ func TestJobLife(t *testing.T) {
 			t.Fatalf("the same token dispatched %s and %s", d.DispatchedJobID, again.DispatchedJobID)
 		}
 
-		// A job that cannot be placed says why.
+		// A job that cannot be placed has a reason.
 		big := apiJob("big", 1)
 		big.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: big})
@@ -145,7 +145,7 @@ func TestBlockingReadWakesForItsObjectOnly(t *testing.T) {
 		if r == nil || r.Meta.Index <= idx || r.Job.Groups[0].Count != 2 {
 			t.Fatalf("blocking read answered %+v", r)
 		}
-		// MaxWait ends it with the unchanged answer.
+		// After MaxWait the answer is unchanged.
 		waitQuiet(s)
 		idx = call(t, s, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "a"}).Meta.Index
 		began := time.Now()
@@ -156,7 +156,7 @@ func TestBlockingReadWakesForItsObjectOnly(t *testing.T) {
 	})
 }
 
-// waitQuiet lets decisions that are under way end, in virtual time.
+// waitQuiet waits, in virtual time, until decisions in progress have ended.
 func waitQuiet(s *Server) {
 	for i := s.Published().Index; ; {
 		time.Sleep(time.Second)

@@ -21,8 +21,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// queueText is everything about queues at one state, as text: the order of those that wait, with what was learned of run
-// times, what queues hold and have used, reservations and the decision log.
+// queueText returns everything about queues in one state, as text: the order of waiting jobs with predicted run times,
+// what queues hold and have used, reservations, and the decision log.
 func queueText(by *decide.Service, snap *state.Snapshot) (order, usage, reserved, decisions string) {
 	var ws []*structs.Workload
 	for w := range snap.Workloads() {
@@ -52,7 +52,7 @@ func queueText(by *decide.Service, snap *state.Snapshot) (order, usage, reserved
 	return order, usage, reserved, b.String()
 }
 
-// doublyPlaced names a place of a job that two live allocations fill, or a GPU that two hold whole.
+// doublyPlaced names a place of a job that two live allocations fill, or a GPU that two allocations hold whole.
 func doublyPlaced(snap *state.Snapshot) string {
 	places, gpus := map[string]structs.AllocID{}, map[string]structs.AllocID{}
 	for a := range snap.Allocs() {
@@ -68,7 +68,7 @@ func doublyPlaced(snap *state.Snapshot) string {
 		}
 		for i := range a.Grants {
 			g := &a.Grants[i]
-			if !g.IsGPU() || len(a.WaitsOn) > 0 { // whose place it waits for is not its own yet
+			if !g.IsGPU() || len(a.WaitsOn) > 0 { // it does not have the place yet that it waits for
 				continue
 			}
 			if o, twice := gpus[g.Instance]; twice {
@@ -80,10 +80,10 @@ func doublyPlaced(snap *state.Snapshot) string {
 	return ""
 }
 
-// TestLeaderDiesInAPass: leaders die at random instants while queues with limits, fair shares, promises and preemption are
-// decided. What the next leader sees is what the dead one had written: the order of the queue, usage, reservations and
-// the decision log are the same at every index on every server, the log only grows, nothing is placed twice, and in the
-// end everything has run. MUSTER_SEED repeats one run, MUSTER_ROUNDS asks for more.
+// TestLeaderDiesInAPass: leaders die at random instants while queues with limits, fair shares, reservations and
+// preemption are decided. The next leader sees what the dead one had written: the order of the queue, usage,
+// reservations and the decision log are the same at every index on every server, the log only grows, nothing is placed
+// twice, and in the end everything has run. MUSTER_SEED repeats one run, MUSTER_ROUNDS sets the number of rounds.
 func TestLeaderDiesInAPass(t *testing.T) {
 	rounds, first := 2, uint64(time.Now().UnixNano())
 	if v, err := strconv.Atoi(os.Getenv("MUSTER_ROUNDS")); err == nil {
@@ -141,7 +141,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 						j := (&traceJob{id: fmt.Sprint("j", n), run: time.Duration(20+r.IntN(240)) * time.Second, gpus: 1 << r.IntN(3), expected: true}).job()
 						j.Queue, j.Preemptible, j.Priority = []structs.QueuePath{"a", "b", "c"}[r.IntN(3)], r.IntN(2) == 0, 40+r.IntN(20)
 						f.set(func() { f.runs[j.ID] = j.Runtime.Expected })
-						for { // a client tries again until somebody answers
+						for { // a client tries again until a server answers
 							l := c.lead(&cut)()
 							if l != nil {
 								if _, err := callErr(l, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j}); err == nil {
@@ -181,11 +181,12 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					sums.kills++
 					next := c.leader(old)
 					l := c.servers[next]
-					// What the dead one had applied of the common history, the next one has, too.
+					// The next leader has everything of the common history that the dead one had applied.
 					before := c.servers[old].Published().Snapshot
 					fresh := newLeader(l, before)
 					is, _, _, _ := queueText(fresh, before)
-					// The dead one has learned up to what its passes were fed; only then the two can be compared.
+					// The dead leader has learned up to what its passes were fed. Only at that state can the two be
+					// compared.
 					was := is
 					if fresh.PredictionErrors().N == c.servers[old].decide.PredictionErrors().N {
 						was, _, _, _ = queueText(c.servers[old].decide, before)
@@ -208,7 +209,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					mu.Lock()
 					cut = -1
 					mu.Unlock()
-					if _, err := p.Wait(t.Context()); err != nil { // its outcome was unknown or refused: the client asks again
+					if _, err := p.Wait(t.Context()); err != nil { // the outcome was unknown or a refusal: the client asks again
 						for l := c.lead(&cut)(); ; l = c.lead(&cut)() {
 							if l != nil {
 								if _, err := callErr(l, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: last}); err == nil {
@@ -263,8 +264,8 @@ func TestLeaderDiesInAPass(t *testing.T) {
 	}
 }
 
-// checkHistory holds what the living servers have of the past against what was seen of it: rows of the decision log never
-// change or go.
+// checkHistory compares the history on live servers with what was seen of it before: rows of the decision log never
+// change or disappear.
 func checkHistory(t *testing.T, c *cluster, kept map[structs.Index]string, dead *state.Snapshot) {
 	t.Helper()
 	for i, s := range c.servers {
@@ -300,14 +301,14 @@ func checkHistory(t *testing.T, c *cluster, kept map[structs.Index]string, dead 
 	}
 }
 
-// newLeader is the deciding service of a server that comes to lead at a state.
+// newLeader returns the deciding service of a server that becomes the leader at a state.
 func newLeader(s *Server, snap *state.Snapshot) *decide.Service {
 	d := decide.New(decide.Environment{Region: s.cfg.Region, Replica: s.replica, Logger: s.log})
 	d.Learn(snap)
 	return d
 }
 
-// sameQueues compares what all servers say of the queues.
+// sameQueues compares the queues on all servers.
 func sameQueues(t *testing.T, c *cluster, when string) {
 	t.Helper()
 	var first []string

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestGangStates: a gang waits for room and says what for, assembles with the member that is late named, runs, and is
+// TestGangStates: a gang waits for capacity and says what it lacks, assembles and names the late member, runs, and is
 // complete, as its members report.
 func TestGangStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

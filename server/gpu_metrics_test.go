@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The use of GPUs follows from what is given out.
+// The use of GPUs follows from the grants.
 func TestGPUMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -26,7 +26,7 @@ func TestGPUMetrics(t *testing.T) {
 	})
 }
 
-// A group adds up what its GPUs are.
+// A group sums over its GPUs.
 func TestGPUGroup(t *testing.T) {
 	var g gpuGroup
 	for _, x := range []gpuFreeCase{{1000, 100, 80000, false, true}, {250, 250, 20000, false, true}, {0, 0, 0, true, true}, {1000, 0, 80000, false, false}} {

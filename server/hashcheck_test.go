@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// writeMany makes at least n log entries.
+// writeMany writes at least n log entries.
 func writeMany(t *testing.T, s *Server, n int) {
 	t.Helper()
 	var last *replica.Proposal
@@ -56,7 +56,7 @@ func TestServersCompareStates(t *testing.T) {
 				t.Fatal("a server distrusts itself although all agree")
 			}
 		}
-		// The leader's state goes wrong: it hands leadership over, answers nobody, and ends.
+		// The leader's state diverges: it hands leadership over, answers no calls, and ends.
 		wrong[lead].Store(true)
 		writeMany(t, c.servers[lead], 1000)
 		time.Sleep(4 * replica.HashCheckInterval)

@@ -12,7 +12,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestMissedHeartbeat: a silent node is down within 20 s and its work is elsewhere; when it beats again it is ready.
+// TestMissedHeartbeat: a silent node is down within 20 s and its work runs elsewhere. When it sends heartbeats again it
+// is ready.
 func TestMissedHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -44,7 +45,7 @@ func TestMissedHeartbeat(t *testing.T) {
 	})
 }
 
-// TestClockJumps (I8): the wall clock of the leader jumps, and no healthy node goes down; a dead one still does.
+// TestClockJumps (I8): when the wall clock of the leader jumps, no healthy node goes down, and a dead one still does.
 func TestClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var jump atomic.Int64
@@ -68,7 +69,7 @@ func TestClockJumps(t *testing.T) {
 	})
 }
 
-// lead is the ready leader of a cluster among those that may be reached.
+// lead returns the ready leader among the servers that the test can reach.
 func (c *cluster) lead(except *int) func() *Server {
 	return func() *Server {
 		for i, s := range c.servers {
@@ -80,8 +81,8 @@ func (c *cluster) lead(except *int) func() *Server {
 	}
 }
 
-// TestNodeDiesWithTheLeader (I8): the node is noticed within 30 s, no other node is called down, and everything that was
-// acknowledged runs.
+// TestNodeDiesWithTheLeader (I8): the dead node is detected within 30 s, no other node goes down, and everything that
+// was acknowledged runs.
 func TestNodeDiesWithTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
@@ -131,7 +132,7 @@ func TestNodeDiesWithTheLeader(t *testing.T) {
 	})
 }
 
-// TestLeadershipFlapsUnderLoad hands leadership over again and again while jobs are registered and decided. Afterwards
+// TestLeadershipFlapsUnderLoad transfers leadership again and again while jobs are registered and decided. Afterwards
 // every acknowledged job runs exactly as often as it should.
 func TestLeadershipFlapsUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestLateJobGetsRoom: narrow work comes all the time and passes whatever it can, so that the node is never free for
-// a job that needs all of it. When that has waited for its queue's bound, no more of it is let in, and it runs.
+// TestLateJobGetsRoom: narrow work arrives all the time and backfills, so that the node is never free for a job that
+// needs all of it. When that job has waited for its queue's bound, no more narrow work is placed, and the job runs.
 func TestLateJobGetsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -23,7 +23,7 @@ func TestLateJobGetsRoom(t *testing.T) {
 			}))
 		}
 		ran := time.Duration(0)
-		for i := range 90 { // for an hour and a half, one every minute, each for 90 s
+		for i := range 90 { // one every minute for an hour and a half, each running 90 s
 			id := fmt.Sprintf("narrow-%02d", i)
 			f.set(func() { f.runs[id] = 90 * time.Second })
 			batch(id, all/3)

@@ -48,19 +48,19 @@ func tlsSources(t *testing.T, roles ...tlsutil.Role) map[tlsutil.Role]*tlsutil.S
 	return out
 }
 
-// caller is one identity of the matrix: a certificate, and a token or a node's secret.
+// caller is one identity of the matrix: a certificate, with a token or a node's secret.
 type caller struct {
 	name  string
 	role  tlsutil.Role
 	token structs.SecretID
-	node  bool // sends the proof of a registered node
-	wrong bool // with a wrong secret
-	// may says whether a need is fulfilled.
+	node  bool // sends a registered node's ID and secret
+	wrong bool // sends a wrong secret
+	// may reports whether the caller meets a need.
 	may func(n methods.Need) bool
 }
 
-// TestAuthorisationMatrix calls every method of the table over TLS as every identity. Denied means CodeDenied; whatever
-// else a call ends with (not found, invalid, a result), it was let through.
+// TestAuthorisationMatrix calls every method of the table over TLS as every identity. Denied means CodeDenied. Any
+// other result (not found, invalid, success) means that the call was permitted.
 func TestAuthorisationMatrix(t *testing.T) {
 	src := tlsSources(t, "server", "client", "cli")
 	n := memnet.New()
@@ -123,7 +123,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 		{name: "unknown token", role: "cli", token: endpoint.NewID[structs.SecretID](), may: nothing},
 		{name: "management", role: "cli", token: token("management", "", 0), may: func(n methods.Need) bool { return !n.NodeSecret && !n.ServerCert }},
 	}
-	// Methods whose handler refuses by itself what the empty request of this test asks for.
+	// Methods whose handler refuses the empty request of this test.
 	byHandler := map[string]bool{
 		methods.ACLTokenGet.Name: true, methods.ACLTokenSelf.Name: true, methods.ACLOneTimeCreate.Name: true, methods.ACLPolicyGet.Name: true, methods.ACLRoleGet.Name: true, methods.ACLOneTimeUse.Name: true,
 		methods.NamespaceGet.Name: true, methods.EventStream.Name: true, methods.ACLAuthorize.Name: true, methods.PoolNodes.Name: true,
@@ -145,7 +145,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 				continue
 			}
 			if row.Name == methods.ACLOneTimeUse.Name || row.Name == methods.EventStream.Name && c.name == "management" {
-				continue // refused by its content; follows for ever
+				continue // refused because of its content, or never ends
 			}
 			body := map[string]any{"Name": "default", "AllocID": alloc.ID, "EvalID": alloc.EvalID, "Task": "t"}
 			if c.node {
@@ -171,7 +171,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 	for _, c := range callers {
 		run(c, false)
 	}
-	// With a policy for everybody, callers without a token may do what it says, and nobody else may do more.
+	// With an anonymous policy, callers without a token may do what it grants, and no other caller may do more.
 	apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "anonymous", Rules: `namespace "default" { policy = "read" }`}}})
 	for _, c := range callers {
 		if c.name == "none" || c.name == "client certificate alone" || c.name == "expired" || c.name == "wrong namespace" {
@@ -207,7 +207,8 @@ func call1(to rpc.Caller, row methods.Row, token structs.SecretID, body any) err
 	return err
 }
 
-// TestSecretsStayInside plants secrets and looks for them in whatever a reader of everything but tokens gets.
+// TestSecretsStayInside plants secrets and looks for them in every answer to a reader who may read everything except
+// tokens.
 func TestSecretsStayInside(t *testing.T) {
 	s := testServer(t, nil)
 	node := testNode(7)

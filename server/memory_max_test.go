@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// memory_max counts only where the scheduler configuration allows oversubscription, and the caller's job stays as it was.
+// memory_max counts only if the scheduler configuration allows oversubscription. The caller's job is not changed.
 func TestMemoryMaxNeedsOversubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCluster(t, 1, nil).servers[0]

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestCountersSurviveElections hands leadership around: no counter of a server ever decreases, and what it counted in one term
-// is still there after the next. What only a leader holds is gone from the others.
+// TestCountersSurviveElections transfers leadership: no counter of a server ever decreases, and a count survives the
+// following terms. Gauges that only a leader has are gone on other servers.
 func TestCountersSurviveElections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
@@ -84,7 +84,7 @@ func TestCountersSurviveElections(t *testing.T) {
 	})
 }
 
-// The RPC histogram is fed by every call, by method and error code; callers cannot make up methods.
+// Every call is counted in the RPC histogram, by method and error code. Callers cannot invent methods.
 func TestCallsAreObserved(t *testing.T) {
 	s := &Server{}
 	s.metrics.declare(s)

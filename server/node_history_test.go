@@ -12,8 +12,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What a leader knows of nodes while it follows the log is what another one knows from the state, and jobs that are placed
-// by it go where work succeeded and ran fast.
+// What a leader learns about nodes from the log equals what another one learns from the state, and jobs placed by it go
+// to nodes where work succeeded and ran fast.
 func TestHistoryFollowsFromState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -30,7 +30,7 @@ func TestHistoryFollowsFromState(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(20 * time.Minute)
-		// A last pass that looks at what the leader knows, and a dry run at the same state, which computes it from the state.
+		// One pass that uses what the leader knows, and a dry run on the same state, which computes it from the state.
 		job := func(id string) *structs.Job { return passJob(id, 1, func(j *structs.Job) { j.Placement = "learned" }) }
 		register(t, s, job("last"))
 		waitFor(t, time.Minute, "the last job", func() bool { return running(s, "last") == 1 })

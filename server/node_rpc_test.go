@@ -16,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// nodeSide is a node as servers see it: one session, over which it also answers.
+// nodeSide connects as a node: one session, over which it also answers calls.
 func nodeSide(c *cluster, to int, n *structs.Node) (*rpc.Pool, rpc.Caller) {
 	reg := rpc.NewRegistry(nil, nil)
 	rpc.Handle(reg, methods.ClientStats, func(_ context.Context, call *rpc.Call, req *methods.AllocNodeRequest) (*methods.AllocStatsResponse, error) {
@@ -55,7 +55,7 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 		if err := c.register(lead, "a"); err != nil {
 			t.Fatal(err)
 		}
-		// The node learns of its allocation by a long poll at a follower.
+		// The node learns about its allocation by a long poll of a follower.
 		poll, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth, Query: methods.Query{MinIndex: 1, MaxWait: 20 * time.Second}})
 		if err != nil || len(poll.Changed) != 1 || len(poll.Jobs) != 1 || len(poll.Refs) != 1 || poll.Cluster.IsZero() {
 			t.Fatalf("poll: %+v, %v", poll, err)
@@ -65,7 +65,7 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 		if err != nil || len(again.Changed) != 0 || len(again.Refs) != 1 {
 			t.Fatalf("second poll: %+v, %v", again, err)
 		}
-		// What it observes ends up in the state, and only about its own allocations.
+		// Its observations are stored, if they are about its own allocations.
 		obs := &methods.NodeObserveRequest{NodeAuth: auth, Updates: []structs.AllocObserved{{ID: alloc.ID, Client: structs.ClientRunning}}}
 		if _, err := rpc.Invoke(ctx, to, methods.NodeObserve, rpc.Header{}, obs); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 		if _, err := rpc.Invoke(ctx, to2, methods.NodeObserve, rpc.Header{}, obs); structs.CodeOf(err) != structs.CodeDenied {
 			t.Fatalf("a node reported about another node's allocation: %v", err)
 		}
-		// Calls about it are passed on from every server.
+		// Calls about the allocation are forwarded from every server.
 		for i := range c.servers {
 			from := c.servers[i].Caller(rpc.Peer{})
 			st, err := rpc.Invoke(ctx, from, methods.ClientStats, rpc.Header{}, &methods.AllocNodeRequest{AllocID: alloc.ID})
@@ -117,7 +117,7 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 	})
 }
 
-// A node that says what it knows is told of changes only, and of everything as soon as something was removed.
+// A node that sends what it knows receives only changes, and everything after something was removed.
 func TestPollTellsWhatChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
@@ -197,7 +197,7 @@ func TestEventStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var opened methods.EventBatch // says that the stream is open
+			var opened methods.EventBatch // reports that the stream is open
 			if err := st.RecvMsg(&opened); err != nil || len(opened.Events) != 0 || opened.Gap {
 				t.Fatalf("opening batch: %+v, %v", opened, err)
 			}
@@ -212,7 +212,7 @@ func TestEventStream(t *testing.T) {
 		if err := jobs.RecvMsg(&b); err != nil || len(b.Events) != 1 || b.Events[0].Key != "a" || b.Events[0].Type != "JobRegistered" || b.Events[0].Job == nil {
 			t.Fatalf("first batch: %+v, %v", b, err)
 		}
-		// From an index inside the window nothing is missed, in order.
+		// From an index that is still kept, all events arrive in order.
 		all := open(&methods.EventStreamRequest{Index: 1})
 		var last structs.Index
 		seen := map[string]bool{}
@@ -229,7 +229,7 @@ func TestEventStream(t *testing.T) {
 				seen[e.Topic+"/"+e.Key] = true
 			}
 		}
-		// A heartbeat comes when nothing happens.
+		// A heartbeat is sent when nothing happens.
 		waitQuiet(s)
 		began := time.Now()
 		beat := open(&methods.EventStreamRequest{Topics: map[string][]string{"Node": {"*"}}})
@@ -237,7 +237,7 @@ func TestEventStream(t *testing.T) {
 		if err := beat.RecvMsg(&hb); err != nil || len(hb.Events) != 0 || time.Since(began) > 2*endpoint.EventHeartbeat {
 			t.Fatalf("heartbeat: %+v, %v after %s", hb, err, time.Since(began))
 		}
-		// What fell out of the ring is told as a gap.
+		// Events that fell out of the ring are reported as a gap.
 		s.ring.Feed(replica.Applied{Published: &replica.Published{Index: last}, Lost: true})
 		gap := open(&methods.EventStreamRequest{Index: 1})
 		var g methods.EventBatch
@@ -254,7 +254,7 @@ func TestEventStream(t *testing.T) {
 	})
 }
 
-// A token that is deleted loses its stream within a second or so.
+// The stream of a deleted token ends within about a second.
 func TestRevokedTokenLosesItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, func(c *Config) { c.ACL, c.Dev, c.BootstrapExpect = true, false, 1 })
@@ -284,8 +284,8 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 	})
 }
 
-// TestJobCheckpoint: whichever server is asked, what runs of a job is told to save its state; a job, a group or a rank that
-// cannot be told gives one error that says why, and an allocation that cannot be reached an answer of its own.
+// TestJobCheckpoint: every server can ask the running work of a job to save its state. A job, group or rank that cannot
+// be asked gives one error that says why; an allocation that cannot be reached has its own error in the answer.
 func TestJobCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What a job claims for saving its state is cut to what its queue, or one above it, gives; the answer says so, and the same
-// is said by validation and plan. Without a limit everything is as asked.
+// A job's checkpoint grace is shortened to what its queue, or one above it, allows, with a warning. Validation and plan
+// give the same warning. Without a limit nothing changes.
 func TestGraceIsCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -52,7 +52,7 @@ func TestGraceIsCapped(t *testing.T) {
 			if j.Groups[0].Checkpoint.Grace != c.grace {
 				t.Errorf("%s: the job that was given has changed", c.id)
 			}
-			// Submitted again it is the same job.
+			// Submitting it again changes nothing.
 			if again := call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: job(c.id, c.queue, c.grace)}); again.JobModifyIndex != r.JobModifyIndex {
 				t.Errorf("%s: submitting the same again made a new version", c.id)
 			}

@@ -16,7 +16,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// benchCluster is three servers in this process with logs on disk, and simulated nodes that only exist in the state.
+// benchCluster returns three servers in this process with logs on disk, and simulated nodes that exist only in the
+// state.
 func benchCluster(b *testing.B, nodes int) *Server {
 	c := startBench(b, 3)
 	var s *Server
@@ -56,7 +57,8 @@ func benchCluster(b *testing.B, nodes int) *Server {
 	return s
 }
 
-// BenchmarkSubmitToPlaced is one job of one allocation on an idle cluster: from the call to the allocation in the state.
+// BenchmarkSubmitToPlaced registers one job of one allocation on an idle cluster, from the call to the allocation in
+// the state.
 func BenchmarkSubmitToPlaced(b *testing.B) {
 	s := benchCluster(b, 50)
 	var took, acked []time.Duration
@@ -88,7 +90,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	b.ReportMetric(float64(s.PassMetrics().Broker.Speculated)/float64(len(took)), "speculated")
 }
 
-// BenchmarkPlacements registers jobs from many callers at once; an operation is one job.
+// BenchmarkPlacements registers jobs from many concurrent callers. An operation is one job.
 func BenchmarkPlacements(b *testing.B) {
 	for _, count := range []int{1, 30} {
 		b.Run(fmt.Sprintf("%d-a-job", count), func(b *testing.B) {

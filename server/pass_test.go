@@ -16,21 +16,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// fleet stands for the agents of some nodes: it beats, starts what is placed, ends what is to stop.
+// fleet acts as the agents of some nodes: it sends heartbeats, starts what is placed, and ends what must stop.
 type fleet struct {
 	t    *testing.T
 	s    func() *Server // the leader, or nil
-	kill time.Duration  // how long a task takes to stop
+	kill time.Duration  // time that a task takes to stop
 
 	mu    sync.Mutex
 	nodes []*structs.Node
 	dead  map[structs.NodeID]bool
 	stops map[structs.AllocID]time.Time
-	runs  map[string]time.Duration // by job: its tasks end by themselves after this
+	runs  map[string]time.Duration // by job: its tasks end by themselves after this time
 	fails map[string]bool          // by job: its tasks fail as soon as they start
 	odd   map[string]int           // by job: the task of every n-th index fails
-	keeps bool                     // what was preempted goes on where it was
-	asks  bool                     // for a turn, before work is told to save its state
+	keeps bool                     // preempted work continues where it was
+	asks  bool                     // asks for a turn before work saves its state
 }
 
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
@@ -100,7 +100,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	}
 }
 
-// before is how long an allocation's job had run before it, as far as that counts.
+// before returns how long an allocation's job had run before it, as far as that counts.
 func (f *fleet) before(snap *state.Snapshot, a *structs.Allocation) time.Duration {
 	if !f.keeps {
 		return 0
@@ -134,7 +134,7 @@ func mustApply(t *testing.T, s *Server, body structs.CommandBody) structs.Result
 	return res
 }
 
-// passJob is a service of n allocations with the driver that testNode has.
+// passJob returns a service of n allocations for the driver that testNode has.
 func passJob(id string, n int, edit func(*structs.Job)) *structs.Job {
 	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobService, Priority: 50, Region: structs.RegionDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
@@ -152,7 +152,7 @@ func register(t *testing.T, s *Server, j *structs.Job) structs.Result {
 	return mustApply(t, s, &structs.JobRegisterCommand{Job: j, Eval: true})
 }
 
-// live lists the allocations of a job that are meant to run and have not ended.
+// live returns the allocations of a job that should run and have not ended.
 func live(s *Server, job string) (as []*structs.Allocation) {
 	for _, a := range s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: structs.NamespaceDefault, ID: job}) {
 		if !a.Terminal() {
@@ -171,7 +171,7 @@ func running(s *Server, job string) (n int) {
 	return n
 }
 
-// openEvals counts evaluations that are not answered; blocked ones are.
+// openEvals counts evaluations without an answer. Blocked ones have been answered.
 func openEvals(s *Server) (n int) {
 	for e := range s.Published().Snapshot.Evals() {
 		if e.Status == structs.EvalPending && e.WaitUntil <= s.replica.Now() {
@@ -218,7 +218,7 @@ func TestFiftyJobsArePlaced(t *testing.T) {
 	})
 }
 
-// TestBurstSharesEntries registers many jobs at once: their plans share log entries and the pipeline is deep.
+// TestBurstSharesEntries registers many jobs at once: their plans share log entries, and the pipeline is deep.
 func TestBurstSharesEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -245,7 +245,7 @@ func TestBurstSharesEntries(t *testing.T) {
 	})
 }
 
-// TestBlockedJobRunsWhenCapacityAppears (I3): within 2 s.
+// TestBlockedJobRunsWhenCapacityAppears (I3): a blocked job runs within 2 s.
 func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -315,7 +315,7 @@ func TestEvaluationsCoalesce(t *testing.T) {
 				}
 			}
 		}
-		// Two when the decision about the registration itself had begun before the others were known.
+		// Two if the decision about the registration had begun before the others were known.
 		if complete < 1 || complete > 2 || complete+canceled != 31 {
 			t.Errorf("%d complete and %d canceled, want 31 answered by one or two decisions", complete, canceled)
 		}
@@ -341,7 +341,7 @@ func TestDelayedReschedule(t *testing.T) {
 	})
 }
 
-// holding is what the broker holds now. It is counted once a second at most.
+// holding returns what the broker holds now. It is counted at most once a second.
 func holding(t *testing.T, s *Server) broker.Len {
 	t.Helper()
 	time.Sleep(2 * time.Second)
@@ -357,8 +357,8 @@ func failed(s *Server, job string) (n int) {
 	return n
 }
 
-// TestPanicFailsOneEvaluation: the others of the pass are placed, the bad one fails, is tried again later, and not for
-// ever.
+// TestPanicFailsOneEvaluation: the other jobs of the pass are placed. The bad evaluation fails and is tried again
+// later, a bounded number of times.
 func TestPanicFailsOneEvaluation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plant := func(in scheduler.Input) {
@@ -390,7 +390,7 @@ func TestPanicFailsOneEvaluation(t *testing.T) {
 }
 
 // TestSpeculativePlacement: a new job on an idle cluster is placed by a plan that was proposed before the registration
-// was committed; one whose registration is refused leaves nothing behind.
+// was committed. A refused registration leaves nothing behind.
 func TestSpeculativePlacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -406,7 +406,7 @@ func TestSpeculativePlacement(t *testing.T) {
 			}
 		}
 		f := s.PassMetrics()
-		// Whether a pass sees a registration before or after its commit depends on who runs first; most are ahead of it.
+		// Whether a pass sees a registration before its commit depends on timing; most do.
 		if f.Broker.Speculated < 10 || f.Planner.PartsStale != 0 {
 			t.Errorf("%d speculations and %d stale parts, want 10 of 20 at least, and 0", f.Broker.Speculated, f.Planner.PartsStale)
 		}
@@ -424,7 +424,7 @@ func TestSpeculativePlacement(t *testing.T) {
 		if n := holding(t, s); n.Ready+n.Blocked+n.Flight != 1 {
 			t.Errorf("the broker holds %+v, want the one job that is too large", n)
 		}
-		// Two registrations of one job at once: whichever is first, what runs is what the state says.
+		// Two registrations of one job at once: whichever is first, what runs matches the state.
 		for i := range 20 {
 			id := fmt.Sprint("twice-", i)
 			a, b := passJob(id, 1, nil), passJob(id, 3, nil)

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestPowerBudget: the GPUs in use of a node pool never draw more than its budget by their limits, `job why` says by how much
-// one more would, and what waits starts when the budget is raised and when work ends.
+// TestPowerBudget: the power limits of the GPUs in use of a node pool never exceed its budget, `job why` reports by how
+// much one more would, and waiting work starts when the budget is raised or work ends.
 func TestPowerBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A new leader predicts from state what the old one had learned from the log: from jobs, by their records, and from the
-// indices of arrays. What was stopped teaches nothing, and the parts of a run that was interrupted are one run.
+// A new leader predicts from the state what the old one had learned from the log: from jobs by their records, and from
+// array indices. Stopped work teaches nothing, and the parts of an interrupted run count as one.
 func TestPredictionsFollowFromState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -57,7 +57,7 @@ func TestPredictionsFollowFromState(t *testing.T) {
 		}
 
 		next := newLeader(s, s.Published().Snapshot)
-		// would is what a pass would know of a job.
+		// would returns what a pass would know about a job.
 		would := func(by *decide.Service, j *structs.Job) (contend.Workload, *contend.QueueTable) {
 			run, err := by.NewDryRun(t.Context())
 			if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestJobOfMissingQueue: a job that names a queue which does not exist is refused with one sentence that helps; one that
-// names none is not; and a queue with live work is not deleted.
+// TestJobOfMissingQueue: a job that names a queue that does not exist is refused with one helpful sentence. A job
+// without a queue is accepted, and a queue with live work cannot be deleted.
 func TestJobOfMissingQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -32,7 +32,8 @@ func rotate(t *testing.T, s *Server, full bool) string {
 	return r.Key.ID
 }
 
-// A rotation on one server: who is sealed with what, what may be removed, and what a restart and an older snapshot find.
+// A rotation on one server: which variables are sealed with which key, which keys may be removed, and what a restart
+// and an older snapshot find.
 func TestRotateKey(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := diskServer(t, dir, nil)
@@ -85,7 +86,7 @@ func TestRotateKey(t *testing.T) {
 		t.Errorf("after a restart: %+v", got)
 	}
 	want("after a restart", "first inactive 0", " active 2")
-	// A snapshot from before the rotation has the first key as its active one.
+	// In a snapshot from before the rotation, the first key is active.
 	if err := restoreArchive(t, s, archive); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestRotateKey(t *testing.T) {
 		t.Errorf("after a restore: %+v", got)
 	}
 	setVariable(t, s, "", "c", map[string]string{"k": "three"})
-	// A key that is on no server: its variables wait, and go on when its file is back.
+	// A key that no server has: its variables wait, and are resealed once its file is back.
 	file := filepath.Join(dir, "keystore", first+".key")
 	if err := os.Rename(file, file+".away"); err != nil {
 		t.Fatal(err)
@@ -118,13 +119,13 @@ func TestRotateKey(t *testing.T) {
 	})
 }
 
-// A full rotation goes on under another leader and over a restart of all servers, is refused while a server lacks the key,
-// and what is written meanwhile is sealed with the new key.
+// A full rotation continues under another leader and over a restart of all servers. It is refused while a server lacks
+// the key, and what is written meanwhile is sealed with the new key.
 func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.InMemory, cfg.DataDir = false, t.TempDir() })
 		const n = 60
-		big := strings.Repeat("x", structs.VariableSizeMax-100) // so that a batch is a few of them
+		big := strings.Repeat("x", structs.VariableSizeMax-100) // so that a few of them fill a batch
 		set := func(i int, path, value string) {
 			t.Helper()
 			if err := c.call(i, func(ctx context.Context, to rpc.Caller) error {
@@ -163,7 +164,7 @@ func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 		time.Sleep(time.Minute)
 		c.converge()
 		lead = c.leader()
-		c.net.SetDelay(5 * time.Millisecond) // every batch takes its time, so that the end of the leader falls between two
+		c.net.SetDelay(5 * time.Millisecond) // every batch takes time, so that the leader ends between two
 		if err := rotate(lead); err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func TestSingleServerRegistersNode(t *testing.T) {
 		if s.Published().View.Len() != 1 {
 			t.Fatalf("view has %d nodes, want 1", s.Published().View.Len())
 		}
-		// Registering the same again writes nothing.
+		// Registering the same node again writes nothing.
 		again := call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n})
 		if s.Published().Index != resp.Index {
 			t.Fatalf("registering twice moved the index from %d to %d (answered %d)", resp.Index, s.Published().Index, again.Index)

@@ -43,7 +43,7 @@ func (x *serving) apply(body structs.CommandBody) {
 	}
 }
 
-// report is what the node's agent says of one allocation.
+// report reports an allocation as the node's agent does.
 func (x *serving) report(a *structs.Allocation, status structs.ClientStatus, services ...structs.ServiceRegistration) error {
 	req := &methods.NodeObserveRequest{NodeAuth: methods.NodeAuth{NodeID: x.node.ID, Secret: x.node.SecretID},
 		Updates: []structs.AllocObserved{{ID: a.ID, Client: status, Services: services}}}
@@ -113,7 +113,7 @@ func TestServices(t *testing.T) {
 	waitFor(t, 10*time.Second, "no registration", func() bool { return len(x.get(&methods.ServiceGetRequest{}).Services) == 0 })
 }
 
-// Every key keeps its registrations when others come and go.
+// Every key keeps its registrations when others are added or removed.
 func TestChoose(t *testing.T) {
 	var all []*structs.ServiceRegistration
 	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
@@ -142,7 +142,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Who waits for a service is woken by what happens to it, its end included.
+// A query that waits for a service is woken by its changes, including its end.
 func TestServicesBlock(t *testing.T) {
 	s := testServer(t, nil)
 	x := newServing(t, s, 1)
@@ -172,7 +172,7 @@ func TestServicesBlock(t *testing.T) {
 	}
 }
 
-// A task looks up the services of its own namespace, and no others.
+// A task may look up services of its own namespace only.
 func TestTasksFindServices(t *testing.T) {
 	s := testServer(t, func(c *Config) { c.ACL = true })
 	x := newServing(t, s, 1)

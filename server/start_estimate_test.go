@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestLimitStarts: what a limit or cap holds back is told when it may start, alike by the list, job why and the plan of a
-// job before it is submitted; and where work runs for as long as it says, it starts then.
+// TestLimitStarts: the list, job why and the plan before submission agree on when work behind a limit or cap may start.
+// If work runs for its declared time, it starts then.
 func TestLimitStarts(t *testing.T) {
 	free := structs.AmountNoLimit
 	for name, q := range map[string]*structs.Queue{
@@ -24,7 +24,8 @@ func TestLimitStarts(t *testing.T) {
 				s := testServer(t, nil)
 				f := newFleet(t, one(s), 4)
 				mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
-				// Two run at a time: a until 10, b until 14, c from 10 to 15, d from 14 to 34, e from 15 to 21, f from 21 on.
+				// Two run at a time: a until 10, b until 14, c from 10 to 15, d from 14 to 34, e from 15 to 21, f from
+				// 21 on.
 				minutes := []int{10, 14, 5, 20, 6, 3}
 				starts := []int{0, 0, 10, 14, 15, 21}
 				work := func(i int) *structs.Job {

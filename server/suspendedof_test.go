@@ -11,7 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestSuspendedWithoutAllocations: who suspended a job, and why, is told also when all that stood still of it has ended.
+// TestSuspendedWithoutAllocations: who suspended a job, and why, is reported even after all frozen allocations have
+// ended.
 func TestSuspendedWithoutAllocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

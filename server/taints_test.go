@@ -8,8 +8,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestTaintsMove: what does not tolerate a taint of effect no-execute leaves at once, also when nothing else has room for it,
-// what tolerates it for a while leaves then, what tolerates it stays; other effects move nothing. Taken off, work comes back.
+// TestTaintsMove: work that does not tolerate a no-execute taint leaves at once, even if no other node has room. Work
+// that tolerates it for a time leaves after that time, and work that tolerates it stays. Other effects move nothing.
+// When the taint is removed, work comes back.
 func TestTaintsMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What only a server can say of a job: by its clock, its policies, its nodes and the jobs that it knows.
+// Checks of a job that only a server can do: by its clock, its policies, its nodes and registered jobs.
 func TestCheckWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

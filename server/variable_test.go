@@ -85,7 +85,7 @@ func TestVariables(t *testing.T) {
 	if _, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.VariableSet, rpc.Header{Namespace: "nope"}, &methods.VariableSetRequest{Path: "a", Items: map[string]string{"k": "v"}}); structs.CodeOf(err) != structs.CodeInvalid {
 		t.Errorf("written in a namespace that does not exist: %v", err)
 	}
-	// A namespace with variables stays.
+	// A namespace with variables cannot be deleted.
 	call(t, s, methods.NamespaceUpsert, rpc.Header{}, &methods.NamespaceUpsertRequest{Namespace: &structs.Namespace{Name: "other"}})
 	setVariable(t, s, "other", "a", map[string]string{"k": "v"})
 	if _, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.NamespaceDelete, rpc.Header{}, &methods.NameRequest{Name: "other"}); structs.CodeOf(err) != structs.CodeConflict {
@@ -97,7 +97,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// Readers that wait are woken by a change of their variable, also by its first one and its end.
+// Waiting readers are woken by a change of their variable, including its creation and its end.
 func TestVariablesBlock(t *testing.T) {
 	s := testServer(t, nil)
 	wait := func(min structs.Index) <-chan *methods.VariableGetResponse {
@@ -129,7 +129,7 @@ func TestVariablesBlock(t *testing.T) {
 	}
 }
 
-// Who may do what: policies on paths, and what tasks may read without one.
+// Permissions: policies on paths, and what tasks may read without a policy.
 func TestVariableRights(t *testing.T) {
 	s := testServer(t, func(c *Config) { c.ACL = true })
 	apply := func(body structs.CommandBody) {
@@ -213,14 +213,14 @@ func TestVariableRights(t *testing.T) {
 	if got := listed(task); !slices.Equal(got, []string{"nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/" + g, "nomad/jobs/web/" + g + "/" + name}) {
 		t.Errorf("the task lists %v", got)
 	}
-	// Who may write and not read learns of a conflict, and not of the items.
+	// A caller that may write and not read learns of a conflict, but not the items.
 	r := call(t, s, methods.VariableSet, rpc.Header{Token: user.Secret.String(), Namespace: "default"}, &methods.VariableSetRequest{Path: "app/sealed", Items: map[string]string{"k": "v"}, CAS: true, CASIndex: 1})
 	if r.Updated || r.Variable.ModifyIndex == 0 || r.Variable.Items != nil {
 		t.Errorf("conflict: %+v", r.Variable)
 	}
 }
 
-// What a server keeps on disk does not have the items in the open, and after a restart they are read again.
+// A server's files on disk do not contain items in plain text, and after a restart the items can be read again.
 func TestVariablesAreSealedOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	const secret = "PLANTED-SECRET-VALUE"
@@ -268,7 +268,7 @@ func TestVariablesAreSealedOnDisk(t *testing.T) {
 			t.Errorf("%s after a restart: %+v", p, v)
 		}
 	}
-	// Without the key nothing is read, and what is written then has a new one.
+	// Without the key nothing can be read, and later writes use a new key.
 	s.Close()
 	old, _ := filepath.Glob(filepath.Join(dir, "keystore", "*"))
 	away := filepath.Join(t.TempDir(), filepath.Base(old[0]))
@@ -289,7 +289,7 @@ func TestVariablesAreSealedOnDisk(t *testing.T) {
 	}
 }
 
-// Variables outlive the leader that made their key: every server gets the key, also one that was away when it was made.
+// Variables outlive the leader that made their key: every server gets the key, even one that was away when it was made.
 func TestVariablesOutliveTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

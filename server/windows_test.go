@@ -10,8 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestMaintenanceWindow: work that would reach into a maintenance is kept off its nodes, other work is not; when it begins
-// the nodes drain, and what does not go is stopped; when it ends they are as before, and the reservation is gone.
+// TestMaintenanceWindow: work that would reach into a maintenance is kept off its nodes; other work is not. When it
+// begins the nodes drain, and what does not leave is stopped. When it ends the nodes are as before, and the reservation
+// is gone.
 func TestMaintenanceWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -73,7 +74,7 @@ func TestMaintenanceWindow(t *testing.T) {
 		if running(s, "across") != 1 || running(s, "web") != 1 {
 			t.Errorf("after the window %d of across and %d of web run", running(s, "across"), running(s, "web"))
 		}
-		// A window that is deleted while it lasts gives the nodes back.
+		// Deleting a window while it lasts gives the nodes back.
 		now := structs.LogTimeOf(time.Now())
 		mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{
 			{ID: "again", Domain: "default", Nodes: []structs.NodeID{node.ID}, Start: now.Add(time.Minute), End: now.Add(time.Hour), Maintenance: true}}})
@@ -89,8 +90,8 @@ func TestMaintenanceWindow(t *testing.T) {
 	})
 }
 
-// TestReservedAmount: of what is set aside as an amount others take nothing that reaches into the window, those it is for
-// do, and at its end it is anybody's.
+// TestReservedAmount: of an amount set aside, other work gets nothing that reaches into the window, work that it is for
+// does, and after its end any work does.
 func TestReservedAmount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -104,7 +105,7 @@ func TestReservedAmount(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		cpu("a", "", 2000)
-		cpu("b", "", 2000) // 3000 are left to others
+		cpu("b", "", 2000) // 3000 are left for others
 		cpu("c", "", 1000)
 		cpu("mine", "demo", 1000)
 		time.Sleep(5 * time.Second)
@@ -117,7 +118,7 @@ func TestReservedAmount(t *testing.T) {
 			t.Errorf("b waits for %+v", w)
 		}
 		if r := s.decide.Reports(structs.JobKey{Namespace: "default", ID: "b"}); len(r) != 1 || r[0].Refusals[0].Text() != "reservation show: cpu" ||
-			r[0].Refusals[0].Short != 1000 && r[0].Refusals[0].Short != 2000 { // it was asked before c began, or after
+			r[0].Refusals[0].Short != 1000 && r[0].Refusals[0].Short != 2000 { // asked before or after c began
 
 			t.Errorf("b's report: %+v", r[0])
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Begin times, holds and dependencies through a whole server: each job starts when its gate opens and not before, woken
-// by the clock, by a command, or by what became of another job.
+// Begin times, holds and dependencies on a whole server: each job starts when its gate opens and not before, woken by
+// the clock, by a command, or by the result of another job.
 func TestGatesOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -88,7 +88,7 @@ func TestGatesOpen(t *testing.T) {
 		if j := job("impatient"); !j.Stop || !strings.Contains(j.StatusDesc, "it was waited for until") {
 			t.Errorf("impatient: %+v", j.StatusDesc)
 		}
-		// What was met stays met when the job that was waited for is gone.
+		// A met condition stays met when the job that was waited for is gone.
 		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "prep", Purge: true})
 		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "well", Action: structs.ActionRequeue})
 		time.Sleep(20 * time.Second)
@@ -99,8 +99,8 @@ func TestGatesOpen(t *testing.T) {
 	})
 }
 
-// TestPriorityOfWhatRuns: what runs gives its place to whoever waits as soon as its priority is low enough, and not before;
-// and of two that wait the one that was raised goes first.
+// TestPriorityOfWhatRuns: running work gives its place to waiting work as soon as its priority is low enough, and not
+// before. Of two waiting jobs, the one that was raised goes first.
 func TestPriorityOfWhatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -124,7 +124,7 @@ func TestPriorityOfWhatRuns(t *testing.T) {
 		if len(live(s, "runs")) != 1 || len(live(s, "early"))+len(live(s, "late")) != 0 {
 			t.Fatal("work of equal priority took the place")
 		}
-		set("late", 45) // both lowered: late is first now
+		set("late", 45) // both lowered: now late is first
 		set("early", 44)
 		time.Sleep(time.Minute)
 		if len(live(s, "runs")) != 1 {

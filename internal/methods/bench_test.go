@@ -71,7 +71,7 @@ func sampleNode(i int) *structs.Node {
 	return n
 }
 
-// list is n samples.
+// list returns n samples.
 func list[T any](n int, sample func(int) T) (out []T) {
 	for i := range n {
 		out = append(out, sample(i))
@@ -79,7 +79,7 @@ func list[T any](n int, sample func(int) T) (out []T) {
 	return out
 }
 
-// samples are messages as agents and users cause them, rows of the large tables of a snapshot, and an agent's records.
+// samples are messages as agents and users send them, rows of the large tables of a snapshot, and an agent's records.
 var samples = []struct {
 	name  string
 	value any // a pointer
@@ -121,7 +121,7 @@ var samples = []struct {
 	}{1, []byte(`{"id":"54638be3-2a4c-435f-884c-c5da16e93ef1","pid":1234}`), sampleTask(), 2, "54638be3-2a4c-435f-884c-c5da16e93ef1"}},
 }
 
-// processorTime is what this process has used, in all its threads.
+// processorTime returns the processor time that this process has used, in all its threads.
 func processorTime() time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -130,12 +130,12 @@ func processorTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkCodecs compares package pack with go-msgpack, in turns, by the processor time of encoding and decoding: medians
-// of the turns. Run it with -benchtime 20x.
+// BenchmarkCodecs compares package pack with go-msgpack by the processor time of encoding and decoding. They run in
+// turns, and the results are medians. Run it with -benchtime 20x.
 func BenchmarkCodecs(b *testing.B) {
 	for _, s := range samples {
 		b.Run(s.name, func(b *testing.B) {
-			// A struct around the message hides its mark, so that package rpc uses go-msgpack.
+			// Inside another struct the message is not rpc.Packed, so package rpc uses go-msgpack.
 			v := reflect.New(wrapped(reflect.TypeOf(s.value)))
 			v.Elem().Field(0).Set(reflect.ValueOf(s.value))
 			raw, _ := pack.Wire.Append(nil, v.Interface())

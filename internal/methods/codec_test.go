@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// fill makes a value without zero fields, a few levels deep.
+// fill sets fields a few levels deep to values that are not zero.
 func fill(v reflect.Value, n *int, depth int) {
 	*n++
 	switch v.Kind() {
@@ -59,7 +59,7 @@ func fill(v reflect.Value, n *int, depth int) {
 	}
 }
 
-// Lists and maps may be empty and not nil: part of a job's meaning, which both codecs keep.
+// Lists and maps may be empty instead of nil. That is part of a job's meaning, and both codecs keep it.
 func TestEmptyIsNotNil(t *testing.T) {
 	in := &struct{ V *JobRegisterRequest }{&JobRegisterRequest{Job: &structs.Job{Datacenters: []string{}, Meta: map[string]string{}, Groups: []*structs.Group{{Tasks: []*structs.Task{}}}}}}
 	b, err := rpc.Encode(in)
@@ -72,7 +72,7 @@ func TestEmptyIsNotNil(t *testing.T) {
 	}
 }
 
-// What a body must not be is one error that names the type, from either codec; fields that the type lacks are passed over.
+// An invalid body gives one error that names the type, from either codec. Unknown fields are skipped.
 func TestStrangeBodies(t *testing.T) {
 	encode := func(v any) []byte {
 		b, err := rpc.Encode(v)
@@ -85,7 +85,7 @@ func TestStrangeBodies(t *testing.T) {
 		name string
 		body []byte
 		into any
-		want string // part of the error; "" for none
+		want string // part of the error; "": none
 	}{
 		{"a string for a job", encode(map[string]string{"Job": "x"}), &JobRegisterRequest{}, "decode *methods.JobRegisterRequest: "},
 		{"a map for a number", encode(map[string]map[string]string{"EvalPriority": {"a": "b"}}), &JobRegisterRequest{}, "decode *methods.JobRegisterRequest: "},
@@ -108,8 +108,8 @@ func TestStrangeBodies(t *testing.T) {
 	}
 }
 
-// FuzzBodies gives bytes to the body of any method. Nothing crashes, memory stays in proportion to the bytes, and what
-// was accepted can be sent on.
+// FuzzBodies feeds bytes to the body of any method. Nothing crashes, memory stays in proportion to the bytes, and an
+// accepted body can be sent again.
 func FuzzBodies(f *testing.F) {
 	for i := range 8 {
 		v := reflect.New(bodies[i*7%len(bodies)])
@@ -151,12 +151,12 @@ func FuzzBodies(f *testing.F) {
 	})
 }
 
-// wrapped is a struct with a field of type t. It is never rpc.Packed, so that package rpc gives it to go-msgpack.
+// wrapped returns a struct type with a field of type t. It is never rpc.Packed, so package rpc uses go-msgpack for it.
 func wrapped(t reflect.Type) reflect.Type {
 	return reflect.StructOf([]reflect.StructField{{Name: "V", Type: t}})
 }
 
-// Either codec writes the same bytes for every body of every method, full and empty, and reads them as the same value.
+// Both codecs write the same bytes for every body of every method, full and empty, and read them as the same value.
 func TestBothCodecsAgree(t *testing.T) {
 	for _, typ := range bodies {
 		for depth := range 7 {
@@ -180,7 +180,7 @@ func TestBothCodecsAgree(t *testing.T) {
 			for name, decode := range map[string]func([]byte, any) error{"go-msgpack": rpc.Decode, "pack": unpack} {
 				out := reflect.New(in.Type().Elem())
 				n = 1000
-				fill(out.Elem(), &n, 3) // what stands there already does not show through
+				fill(out.Elem(), &n, 3) // old content must not show through
 				if err := decode(b, out.Interface()); err != nil {
 					t.Errorf("%v: %s cannot read it: %v", typ, name, err)
 				} else if !reflect.DeepEqual(in.Interface(), out.Interface()) {
@@ -196,7 +196,7 @@ func unpack(b []byte, v any) error {
 	return err
 }
 
-// unhide empties fields of embedded structs that a field of the struct around them hides: they do not travel.
+// unhide clears fields of embedded structs that a field of the outer struct hides, because they are not sent.
 func unhide(v reflect.Value) {
 	if v.Kind() != reflect.Struct {
 		return

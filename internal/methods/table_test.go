@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The codec decodes the struct values of a map into one place, one after the other: what they refer to (maps, lists,
-// pointers) ends up shared between the entries. Such values must be pointers.
+// The codec decodes the struct values of a map one after the other into the same place, so maps, lists and pointers in
+// them would be shared between the entries. Such values must be pointers.
 func TestNoStructValuesThatShare(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var look func(typ reflect.Type, path string)

@@ -62,7 +62,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestOtherReader reads our bytes with the msgpack library that the log store uses.
+// TestOtherReader reads bytes of package pack with the msgpack library that the log store uses.
 func TestOtherReader(t *testing.T) {
 	h := &codec.MsgpackHandle{WriteExt: true}
 	h.RawToString = true

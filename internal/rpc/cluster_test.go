@@ -31,7 +31,8 @@ type member struct {
 	tr   *raft.NetworkTransport
 }
 
-// start runs three servers, each with raft and calls on one port of an in-memory network, with production timings.
+// startCluster runs three servers, each with raft and calls on one port of an in-memory network, with production
+// timings.
 func startCluster(t *testing.T, n *memnet.Network) []*member {
 	var ms []*member
 	var conf raft.Configuration
@@ -99,7 +100,7 @@ func leader(t *testing.T, ms []*member) *member {
 	return nil
 }
 
-// The same bubble twice: state that leaks from one to the next is fatal in synctest, as with yamux's timers.
+// The same bubble twice: state that leaks from one to the next is fatal in synctest, as yamux's timers were.
 func TestClusterInVirtualTime(t *testing.T) {
 	for round := range 2 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -162,7 +163,7 @@ func TestClusterInVirtualTime(t *testing.T) {
 	}
 }
 
-// A peer that lost power is noticed by silence, and the calls to it end.
+// A peer that lost power is detected by its silence, and calls to it end.
 func TestSilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -177,7 +178,7 @@ func TestSilentPeer(t *testing.T) {
 		if _, err := Invoke(t.Context(), p.To("b:4647"), mEcho, Header{}, &echoReq{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Minute) // idle sessions live
+		time.Sleep(10 * time.Minute) // idle sessions stay open
 		s, err := p.Session(t.Context(), "b:4647")
 		if err != nil || s.Err() != nil {
 			t.Fatal(err, s.Err())
@@ -206,7 +207,7 @@ func TestSilentPeer(t *testing.T) {
 	})
 }
 
-// A connection that does not say what it is is closed after the handshake's time, not before and not never.
+// A connection that does not send its kind is closed after the handshake's time limit, not earlier.
 func TestHandshakeDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()

@@ -11,8 +11,9 @@ type inner struct {
 	Ptr  *inner
 }
 
-// What stands in one entry of a map or list must not show up in the next. The codec decodes struct values of a map into
-// one place, so that maps and lists in them would be shared; the table of methods refuses such types (package methods).
+// The content of one entry of a map or list must not show up in the next one. The codec decodes the struct values of a
+// map into the same place, so maps and lists in them would be shared; the table of methods refuses such types (package
+// methods).
 func TestEntriesDoNotShare(t *testing.T) {
 	type outer struct {
 		Pointers map[string]*inner
@@ -31,7 +32,7 @@ func TestEntriesDoNotShare(t *testing.T) {
 		Slice:    []inner{one, two, three, {}},
 		Slices:   [][]string{one.List, two.List, {}, nil},
 	}
-	for range 20 { // maps are encoded in any order
+	for range 20 { // maps are encoded in random order
 		b, err := Encode(&in)
 		if err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ var (
 	mEmit    = StreamMethod[echoReq]{"Test.Emit"}
 )
 
-// counts is what the handlers saw.
+// counts records what the handlers saw.
 type counts struct {
 	calls, cancelled atomic.Int64
 	mu               sync.Mutex
@@ -166,7 +166,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 	t.Fatalf("not within 10 s: %s", what)
 }
 
-// callers are the ways to reach a registry; every one must behave the same.
+// callers returns the ways to reach a registry. All must behave the same.
 func callers(t *testing.T) map[string]func() (Caller, *counts) {
 	return map[string]func() (Caller, *counts){
 		"socket": func() (Caller, *counts) {
@@ -300,12 +300,12 @@ func TestCancelAndDeadline(t *testing.T) {
 			t.Errorf("deadline: %v", err)
 		}
 		eventually(t, "the handler's deadline", func() bool { return n.cancelled.Load() == 2 })
-		<-ctx.Done() // the handler's clock may be a little ahead of ours
+		<-ctx.Done() // the handler's clock may be slightly ahead of ours
 		if _, err := Invoke(ctx, c, mEcho, Header{}, &echoReq{}); structs.CodeOf(err) != structs.CodeTimeout {
 			t.Errorf("deadline passed before: %v", err)
 		}
 
-		// A stream whose caller leaves, the handler neither reading nor writing, and the caller having sent all it may.
+		// The caller of a stream leaves after it has sent all it may, while the handler neither reads nor writes.
 		ctx, cancel = context.WithCancel(t.Context())
 		s, err := OpenStream(ctx, c, mHang, Header{}, &echoReq{})
 		if err != nil {
@@ -398,7 +398,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// A reader that stops reading stops the sender, and the rest of the session goes on.
+// A reader that stops reading stops the sender, while the rest of the session continues.
 func TestSlowReader(t *testing.T) {
 	each(t, func(t *testing.T, c Caller, n *counts) {
 		const frames = 200
@@ -407,7 +407,7 @@ func TestSlowReader(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the sender starts", func() bool { return n.calls.Load() > 2 })
-		for range 100 { // other calls pass, and meanwhile the sender gets nowhere
+		for range 100 { // other calls succeed while the sender is stopped
 			if _, err := Invoke(t.Context(), c, mEcho, Header{}, &echoReq{Data: make([]byte, 10<<10)}); err != nil {
 				t.Fatal(err)
 			}
@@ -457,7 +457,7 @@ func TestReverse(t *testing.T) {
 			t.Errorf("%v, %v", r, err)
 		}
 	})
-	// A side that serves nothing says so.
+	// A side that serves no methods says so.
 	r, _ := testRegistry()
 	_, addr := serveTCP(t, ServerConfig{Registry: r})
 	_, err := Invoke(t.Context(), newPool(t, PoolConfig{}).To(addr), mReverse, Header{}, &echoReq{})
@@ -551,7 +551,7 @@ func TestSessionLoss(t *testing.T) {
 		t.Errorf("the next call dials again: %v", err)
 	}
 	s.Close()
-	// The first call may still go into the dying connection; then its outcome is unknown, rightly.
+	// The first call may still be sent into the dying connection. Then its outcome is unknown.
 	eventually(t, "calls are refused as unsent", func() bool {
 		_, err := Invoke(t.Context(), c, mEcho, Header{}, &echoReq{})
 		if code := structs.CodeOf(err); code != structs.CodeUnavailable && code != structs.CodeUnknown {

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// logLines collects what a server logs.
+// logLines collects a server's log.
 type logLines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -42,7 +42,7 @@ func (l *logLines) logger() hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Output: l, Level: hclog.Debug})
 }
 
-// closedByPeer reads until the connection is closed, at most 10 s.
+// closedByPeer reads until the connection is closed, for at most 10 s.
 func closedByPeer(t *testing.T, c net.Conn) {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -58,7 +58,7 @@ func frameBytes(kind, flags byte, id uint64, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// hostile is what a peer that breaks the rules may send after connecting. The server must live on.
+// hostile returns bytes that a peer may send after connecting to break the rules. The server must survive them.
 func hostile() map[string][]byte {
 	head, _ := Encode(&Header{Method: "Test.Echo"})
 	rpc := func(frames ...[]byte) []byte { return append([]byte{byteRPC}, bytes.Join(frames, nil)...) }
@@ -133,7 +133,7 @@ func TestHostileBytes(t *testing.T) {
 // FuzzSession feeds bytes to a session as its reader would get them.
 func FuzzSession(f *testing.F) {
 	for _, b := range hostile() {
-		if len(b) > 1 && len(b) < 4096 && b[0] == byteRPC { // the long ones are in TestHostileBytes
+		if len(b) > 1 && len(b) < 4096 && b[0] == byteRPC { // TestHostileBytes has the long ones
 			f.Add(b[1:])
 		}
 	}
@@ -161,7 +161,7 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// FuzzDecode checks that nothing crashes the decoder, and that the shape check lets every encoded value pass.
+// FuzzDecode checks that nothing crashes the decoder, and that the shape check accepts every encoded value.
 func FuzzDecode(f *testing.F) {
 	for _, v := range []any{&echoReq{Text: "x", Data: []byte{1}, At: time.Unix(1, 2), N: -5, Tags: map[string]string{"a": "b"}}, &Header{Method: "m", TimeoutNs: 1 << 40}} {
 		b, err := Encode(v)
@@ -214,7 +214,7 @@ func TestConnsPerIP(t *testing.T) {
 	})
 }
 
-// certs makes a CA and one agent's files per role.
+// certs makes a CA and the files of one agent for each role.
 func certs(t *testing.T, dir, region string, roles ...tlsutil.Role) map[tlsutil.Role]*tlsutil.Source {
 	t.Helper()
 	ca, err := tlsutil.NewCA(tlsutil.CAOptions{})
@@ -255,7 +255,7 @@ func TestTLSRoles(t *testing.T) {
 	s, addr := serveTCP(t, ServerConfig{Registry: r, TLS: ours[tlsutil.RoleServer].RPCServer(), MaxConnsPerIP: 5, Log: log.logger()})
 
 	for _, role := range []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} {
-		// Verified peers, six of them, do not count against the limit of 5 per address.
+		// Six verified peers do not count against the limit of 5 per address.
 		for range 2 {
 			p := newPool(t, PoolConfig{Dial: TLSDialer(NetDialer(), ours[role].Client)})
 			got, err := Invoke(t.Context(), p.To(addr), whoami, Header{}, &echoReq{})
@@ -287,10 +287,10 @@ func TestTLSRoles(t *testing.T) {
 	}
 	eventually(t, "plaintext is logged", func() bool { return log.has("plaintext connection (first byte 0x02)") })
 
-	// Raft takes a server certificate.
+	// Raft requires a server certificate.
 	for role, ok := range map[tlsutil.Role]bool{tlsutil.RoleServer: true, tlsutil.RoleClient: false, tlsutil.RoleCLI: false} {
 		var c net.Conn
-		// Until its certificate is known a connection counts against the limit, as those refused above do until they are closed.
+		// A connection counts against the limit until its certificate is known, and a refused one until it is closed.
 		eventually(t, "a connection as "+string(role), func() bool {
 			var err error
 			c, err = TLSDialer(NetDialer(), ours[role].Client)(t.Context(), addr)
@@ -309,7 +309,7 @@ func TestTLSRoles(t *testing.T) {
 		}
 		c.Close()
 	}
-	// A server that listens with a client's certificate is not believed to be one.
+	// A server that listens with a client certificate is not accepted as a server.
 	r2, _ := testRegistry()
 	_, impostor := serveTCP(t, ServerConfig{Registry: r2, TLS: ours[tlsutil.RoleClient].RPCServer()})
 	p := newPool(t, PoolConfig{Dial: TLSDialer(NetDialer(), ours[tlsutil.RoleClient].Client)})

@@ -24,7 +24,7 @@ import (
 
 type reading struct{ calls, depth float64 }
 
-// testSet is one metric of each kind, with and without labels.
+// testSet returns one metric of each kind, with and without labels.
 func testSet(read func() reading) (*Set, *Histogram) {
 	table := Table[reading]{
 		Counter("muster_server_calls_total", "Calls answered.", func(r reading) float64 { return r.calls }),
@@ -65,7 +65,7 @@ func lint(t *testing.T, page []byte) {
 	}
 }
 
-// What libraries report and what we declare reach one scrape, with the right types, and promtool finds nothing in it.
+// Metrics of libraries and our own are in one scrape, with the right types, and promtool accepts it.
 func TestOneScrapeHasEverything(t *testing.T) {
 	set, calls := testSet(func() reading { return reading{7, 3} })
 	tel := newTelemetry(t, Sinks{}, set)
@@ -96,7 +96,7 @@ func TestOneScrapeHasEverything(t *testing.T) {
 	lint(t, page)
 }
 
-// Each declared metric of a library has a name, a unit and a help that promtool accepts.
+// Each declared metric of a library has a name, unit and help that promtool accepts.
 func TestLibraryMetrics(t *testing.T) {
 	tel := newTelemetry(t, Sinks{}, &Set{})
 	for i := range libraryMetrics {
@@ -123,8 +123,8 @@ func TestLibraryMetrics(t *testing.T) {
 	lint(t, page)
 }
 
-// TestLibraryMetricsAreComplete reads the sources of the libraries: a key that they report and that is not declared, or is of
-// another kind, would be missing in a scrape.
+// TestLibraryMetricsAreComplete reads the sources of the libraries. A reported key that is not declared, or has another
+// kind, would be missing in a scrape.
 func TestLibraryMetricsAreComplete(t *testing.T) {
 	declared := map[string]Kind{}
 	for i := range libraryMetrics {
@@ -139,7 +139,8 @@ func TestLibraryMetricsAreComplete(t *testing.T) {
 		}
 		files, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
 		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(module, "v2") && filepath.Base(name) == "metrics.go" { // RunMetrics, which is not called
+			// RunMetrics, which is not used
+			if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(module, "v2") && filepath.Base(name) == "metrics.go" {
 				continue
 			}
 			src, err := os.ReadFile(name)
@@ -171,7 +172,7 @@ func TestLibraryMetricsAreComplete(t *testing.T) {
 	}
 }
 
-// keyOf is a key that is spelled out, or "".
+// keyOf returns a key that is spelled out, or "".
 func keyOf(e ast.Expr) string {
 	list, ok := e.(*ast.CompositeLit)
 	if !ok {
@@ -189,7 +190,7 @@ func keyOf(e ast.Expr) string {
 	return strings.Join(parts, ".")
 }
 
-// Nomad's JSON has our gauges, counters and samples with those of libraries.
+// Nomad's JSON has our gauges, counters and samples together with those of libraries.
 func TestJSON(t *testing.T) {
 	var n atomic.Int64
 	set, calls := testSet(func() reading { return reading{float64(n.Load()), 3} })
@@ -222,7 +223,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// listen gives the address of a UDP port, and what has arrived there.
+// listen returns the address of a UDP port, and a function that returns what has arrived there.
 func listen(t *testing.T) (addr string, arrived func() string) {
 	t.Helper()
 	l, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -245,12 +246,12 @@ func listen(t *testing.T) (addr string, arrived func() string) {
 	}
 }
 
-// The operator's sinks get the same metrics: gauges as they are, counters as what they grew by, times in milliseconds.
+// The operator's sinks get the same metrics: gauges as values, counters as growth, times in milliseconds.
 func TestSinks(t *testing.T) {
 	statsd, plain := listen(t)
 	dog, tagged := listen(t)
 	var n atomic.Int64
-	n.Store(100) // from before the first look
+	n.Store(100) // before the first reading
 	set, calls := testSet(func() reading { return reading{float64(n.Load()), 3} })
 	tel := newTelemetry(t, Sinks{
 		Statsd: statsd, DogStatsd: dog, Tags: []string{"team:ml"}, Host: "host1", Interval: 20 * time.Millisecond,
@@ -292,7 +293,7 @@ func TestSinks(t *testing.T) {
 	}
 }
 
-// A counter that begins again counts from zero; the first look is where counting begins.
+// A counter that was reset counts from zero. Counting starts at the first reading.
 func TestGrowth(t *testing.T) {
 	d := deltas{}
 	desc := &Desc{Name: "x_total"}
@@ -319,7 +320,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// The statistics of an agent are the values without labels, by name.
+// Stats are the values without labels, by name.
 func TestStats(t *testing.T) {
 	set, _ := testSet(func() reading { return reading{7, 3} })
 	h := set.Histogram("muster_server_pass_seconds", "Time of a pass.", Latency)

@@ -39,7 +39,7 @@ func TestNamespaces(t *testing.T) {
 		{[]string{`namespace "default" { capabilities = ["submit-job"] }`}, "default", CapReadJob, false},
 		{[]string{`namespace "default" { policy = "deny" }`, `namespace "default" { policy = "write" }`}, "default", CapReadJob, false},
 		{[]string{`namespace "default" { policy = "write" }`, `namespace "default" { capabilities = ["deny"] }`}, "default", CapReadJob, false},
-		// The longest match counts, and only that one.
+		// Only the longest match counts.
 		{[]string{`namespace "*" { policy = "write" }`}, "anything", CapSubmitJob, true},
 		{[]string{`namespace "*" { policy = "write" }`, `namespace "prod-*" { policy = "read" }`}, "prod-api", CapSubmitJob, false},
 		{[]string{`namespace "*" { policy = "deny" }`, `namespace "prod-*" { policy = "read" }`}, "prod-api", CapReadJob, true},

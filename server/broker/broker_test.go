@@ -48,7 +48,7 @@ func keys(p Pass) (s []string) {
 
 var node1 = &structs.Node{ID: structs.NodeID{1}, Pool: "default", Status: structs.NodeReady, Eligibility: structs.NodeEligible}
 
-// TestCapacityThatAppearedDuringThePass is the unblock that Nomad missed twice: the pass has seen a full cluster, then
+// TestCapacityThatAppearedDuringThePass covers an unblock that Nomad missed twice: a pass has seen a full cluster, then
 // an allocation stops, then the blocked evaluation is written.
 func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 	b := New(Limits{}, Env{})
@@ -59,7 +59,7 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 		t.Fatalf("took %v", keys(p))
 	}
 	b.EndPass(p.ID)
-	b.Feed(freed(12, node1.ID), 1) // nobody waits for it yet
+	b.Feed(freed(12, node1.ID), 1) // no job waits for it yet
 	done := eval(1, "a", func(e *structs.Evaluation) { e.Status = structs.EvalComplete })
 	b.Done(p.Items[0].Key, 13, 1)
 	b.Feed(made(13, done, eval(2, "a", blockedOn(structs.EventAllocStopped, 11))), 1)
@@ -67,7 +67,7 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 		t.Fatal("the blocked evaluation sleeps although capacity appeared after its decision")
 	}
 	b.EndPass(p.ID)
-	b.Done(p.Items[0].Key, 0, 1) // still no room: nothing to commit
+	b.Done(p.Items[0].Key, 0, 1) // still no capacity: nothing to commit
 	if _, ok = b.Take(1); ok {
 		t.Fatal("an evaluation that nothing cured runs again")
 	}
@@ -81,7 +81,7 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 	}
 }
 
-// TestUncurableSleeps shows that an event of another kind wakes nobody, and a node that joins wakes everybody.
+// TestUncurableSleeps: an event of another kind wakes no job, and a node that joins wakes all of them.
 func TestUncurableSleeps(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
@@ -101,7 +101,7 @@ func TestUncurableSleeps(t *testing.T) {
 	}
 }
 
-// TestPurgeWakes: a node that goes with what it held no longer draws power, keeps others away or has them near.
+// TestPurgeWakes: after a node was purged, what it held no longer draws power, and no longer matters to affinities.
 func TestPurgeWakes(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
@@ -114,7 +114,7 @@ func TestPurgeWakes(t *testing.T) {
 	}
 }
 
-// TestPriorityWakesOthers: what a job of another priority held back or was promised may be somebody else's turn.
+// TestPriorityWakesOthers: when a job's priority changes, its reservation and places may go to other jobs.
 func TestPriorityWakesOthers(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
@@ -136,7 +136,7 @@ func TestPriorityWakesOthers(t *testing.T) {
 	}
 }
 
-// TestElectionWakesTheBlocked: a new leader does not know what happened since they were decided.
+// TestElectionWakesTheBlocked: a new leader does not know what happened since blocked jobs were decided.
 func TestElectionWakesTheBlocked(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}, Evals: []*structs.Evaluation{
@@ -151,8 +151,8 @@ func TestElectionWakesTheBlocked(t *testing.T) {
 	}
 }
 
-// TestTimeThatCameDuringCommit: a blocked evaluation whose time comes between its decision and the delta that brings it is
-// decided again. No timer would wake it any more.
+// TestTimeThatCameDuringCommit: a blocked evaluation whose time comes between its decision and its delta is decided
+// again, because no timer would wake it.
 func TestTimeThatCameDuringCommit(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
@@ -164,7 +164,7 @@ func TestTimeThatCameDuringCommit(t *testing.T) {
 	if p, _ := b.Take(101); fmt.Sprint(keys(p)) != "[a]" {
 		t.Fatalf("took %v, want what was committed after its time: [a]", keys(p))
 	}
-	// The answer to a woken job is the same evaluation with a later content, and it may be late again.
+	// A woken job is answered by the same evaluation with new content, which may arrive late again.
 	b = New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", until)), 50)
@@ -181,7 +181,7 @@ func TestTimeThatCameDuringCommit(t *testing.T) {
 	}
 }
 
-// TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
+// TestSpanningJobHoldsAllDomains: a job for all pools waits until the running passes end, and no new one starts.
 func TestSpanningJobHoldsAllDomains(t *testing.T) {
 	pools := map[string]structs.PoolName{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
 	b := New(Limits{}, Env{Lookup: func(k structs.JobKey) *structs.Workload {
@@ -210,7 +210,7 @@ func TestSpanningJobHoldsAllDomains(t *testing.T) {
 	}
 }
 
-// TestUnansweredIsNotAHotLoop: a pass that says done without answering is retried ever more slowly.
+// TestUnansweredIsNotAHotLoop: a job whose pass is done without answering its evaluation is retried ever more slowly.
 func TestUnansweredIsNotAHotLoop(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 1}, 1)
@@ -235,7 +235,7 @@ func TestUnansweredIsNotAHotLoop(t *testing.T) {
 	}
 }
 
-// TestPausedRemembers: a paused broker gives nothing, and everything afterwards.
+// TestPausedRemembers: a paused broker gives no passes. Afterwards it has lost nothing.
 func TestPausedRemembers(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.SetPaused(true)
@@ -256,7 +256,7 @@ func BenchmarkFeedAndTake(b *testing.B) {
 	br := New(Limits{}, Env{})
 	br.Load(Image{Nodes: []*structs.Node{node1}}, 1)
 	at := structs.Index(1)
-	for i := range 100_000 { // blocked ones that the events below do not cure
+	for i := range 100_000 { // blocked jobs that the events below do not cure
 		at++
 		e := eval(0, fmt.Sprint("blocked-", i), blockedOn(structs.EventDriverHealthy, at))
 		e.ID = structs.DeriveID[structs.EvalID](structs.Seed{}, "b", "", uint64(i))
@@ -279,8 +279,8 @@ func BenchmarkFeedAndTake(b *testing.B) {
 	}
 }
 
-// TestPromisesGone: who is held back by what was promised to others is decided anew when the promise is gone or an
-// operator's reservation changes, and not when a promise of a job moves.
+// TestPromisesGone: a job that others' reservations hold back is decided again when a reservation is gone or an
+// operator's reservation changes, but not when the reservation of a job moves.
 func TestPromisesGone(t *testing.T) {
 	own := &structs.Reservation{ID: "job/default/x", JobID: "x", Domain: "default"}
 	operators := &structs.Reservation{ID: "demo", Domain: "default"}

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestContendersComeTogether: where running work competes, a pass takes everything that waits for room, and nothing that waits
-// for something else; and what was told to be looked at again is, at its time, once.
+// TestContendersComeTogether: where running work competes, a pass takes every job that waits for capacity, and none
+// that waits for something else. WakeAt wakes them once, at its time.
 func TestContendersComeTogether(t *testing.T) {
 	compete := false
 	b := New(Limits{}, Env{Competition: func(domain structs.PoolName) bool { return compete && domain == "default" }})
@@ -51,7 +51,7 @@ func TestContendersComeTogether(t *testing.T) {
 	b.Feed(made(150, eval(n, "new", nil)), 1)
 	check(1, "new")
 	compete = true
-	check(1) // nothing is ready: they compete with nobody
+	check(1) // nothing is ready, so there is no competition
 	n++
 	b.Feed(made(151, eval(n, "newer", nil)), 1)
 	check(1, "newer", "quota", "room")

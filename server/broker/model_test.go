@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ops is how many operations the model test runs: MUSTER_CHECKS, or a million.
+// ops returns the number of operations of the model test: MUSTER_CHECKS, or a million.
 func ops(t *testing.T) int {
 	if s := os.Getenv("MUSTER_CHECKS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -29,20 +29,20 @@ func ops(t *testing.T) int {
 	return 1_000_000
 }
 
-// oracle is the queue written naively: it keeps every fact and every event, and answers by looking at all of them.
+// oracle is a naive broker: it keeps every fact and every event, and looks at all of them.
 type oracle struct {
 	limits   Limits
 	index    structs.Index
 	evals    map[structs.EvalID]*structs.Evaluation
-	works    map[structs.JobKey]*structs.Workload // as the broker should see them
+	works    map[structs.JobKey]*structs.Workload // as the broker should have them
 	state    map[structs.JobKey]*structs.Workload // replicated
 	flights  map[structs.JobKey]*oflight
 	seen     map[structs.JobKey]structs.Index
-	forced   map[structs.JobKey]bool // retry whatever happened
+	forced   map[structs.JobKey]bool // retry even without an event
 	tries    map[structs.JobKey]int
 	notUntil map[structs.JobKey]structs.LogTime
 	specs    map[structs.JobKey]bool
-	due      map[structs.EvalID]bool // its time has come once
+	due      map[structs.EvalID]bool // its time has come
 	events   []oevent
 	busy     map[structs.PoolName]uint64
 }
@@ -117,7 +117,7 @@ func (o *oracle) ready(k structs.JobKey, now structs.LogTime) bool {
 	return false
 }
 
-// mayHelp states the rule of package unblock once more, for reports of one refusal as this model makes them.
+// mayHelp repeats the rule of package unblock, for reports with one refusal, as this model makes them.
 func mayHelp(groups []*structs.GroupReport, what unblock.EventSet) bool {
 	if len(groups) == 0 || groups[0].Refusals[0].CuredBy == structs.EventNone {
 		return what&^unblock.AllocPlaced != 0
@@ -131,7 +131,7 @@ func mayHelp(groups []*structs.GroupReport, what unblock.EventSet) bool {
 	return what&(helps[groups[0].Refusals[0].CuredBy]|always) != 0
 }
 
-// want is what a pass of a domain must be.
+// want returns what a pass of a domain must contain.
 func (o *oracle) want(domain structs.PoolName, now structs.LogTime) []structs.JobKey {
 	var ws []*structs.Workload
 	span := false
@@ -179,7 +179,7 @@ func (o *oracle) refused(k structs.JobKey, now structs.LogTime) {
 	}
 }
 
-// tidy forgets what the broker forgets with the last open thing of a job.
+// tidy forgets a job as the broker does, when nothing about it is open.
 func (o *oracle) tidy(k structs.JobKey) {
 	if !o.open(k) {
 		delete(o.works, k)
@@ -199,7 +199,7 @@ func TestBrokerAgainstOracle(t *testing.T) {
 	total := ops(t)
 	sum := Counters{}
 	for round := 0; total > 0; round++ {
-		n := min(total, 2_000) // a fresh broker now and then: its beginning is where the corners are
+		n := min(total, 2_000) // use a fresh broker now and then, because its beginning has the corner cases
 		c := modelRound(t, rand.New(rand.NewSource(seed+int64(round))), n)
 		if t.Failed() {
 			t.Fatalf("round %d of seed %d", round, seed)
@@ -296,7 +296,7 @@ func (m *model) step() {
 	}
 }
 
-// expire mirrors that a time which has come stays come, although no pass was taken.
+// expire records that a time which has come stays come, even if no pass was taken.
 func (m *model) expire() {
 	m.b.expire(m.now)
 	for id, e := range m.o.evals {
@@ -316,7 +316,8 @@ func (m *model) expire() {
 
 func (m *model) job() structs.JobKey { return m.jobs[m.r.Intn(len(m.jobs))] }
 
-// feed makes one batch of the log: evaluations made and answered, nodes and allocations changed, queue entries moved.
+// feed makes one batch of the log: evaluations created and answered, nodes and allocations changed, queue entries
+// moved.
 func (m *model) feed() {
 	m.expire()
 	m.o.index++
@@ -371,7 +372,7 @@ func (m *model) answerEval(d *structs.Delta, key structs.JobKey) {
 	es := m.o.pending(key, m.now)
 	old := m.o.blocked(key)
 	if slices.ContainsFunc(d.Evals, func(c structs.Changed[structs.Evaluation]) bool { return c.After != nil && c.After.JobKey() == key }) {
-		return // one change an evaluation and batch, as a log entry would have it
+		return // at most one change of an evaluation in a batch, as in a log entry
 	}
 	for _, e := range es {
 		c := *e
@@ -395,7 +396,7 @@ func (m *model) answerEval(d *structs.Delta, key structs.JobKey) {
 	}
 }
 
-// mirror tells the oracle what a batch says, in the order in which Feed looks at it.
+// mirror gives a batch to the oracle, in the order in which Feed handles it.
 func (m *model) mirror(d *structs.Delta) {
 	for _, c := range d.Workloads {
 		w := c.After
@@ -503,7 +504,7 @@ func (m *model) endPass() {
 	m.passes = slices.Delete(m.passes, i, i+1)
 }
 
-// answer answers one job in flight in one of the possible ways.
+// answer answers one job in flight in a random way.
 func (m *model) answer() {
 	m.expire()
 	var keys []structs.JobKey

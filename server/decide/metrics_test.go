@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// What became of reservations is counted from the log.
+// Outcomes of reservations are counted from the log.
 func TestReservationsAreCounted(t *testing.T) {
 	at := func(start structs.LogTime) *structs.Reservation {
 		return &structs.Reservation{ID: "job/default/j", Namespace: "default", JobID: "j", Start: start}

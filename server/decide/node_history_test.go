@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Failures and losses count against a node, what servers stop does not; only the newest ends count.
+// Failures and losses count against a node, stops by servers do not. Only the newest ends count.
 func TestPastOf(t *testing.T) {
 	ended := func(n int, client structs.ClientStatus, desired structs.DesiredStatus) *structs.Allocation {
 		return &structs.Allocation{ID: structs.AllocID{byte(n >> 8), byte(n)}, Client: client, Desired: desired, StartedAt: 1,

@@ -11,8 +11,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestPredictionsFollowFromState: at any time, what a leader has learned piece by piece from the log is what a new one learns
-// from state: after windows moved, and after jobs, arrays among them, were purged, submitted again and collected.
+// TestPredictionsFollowFromState: what a leader has learned step by step from the log always equals what a new one
+// learns from the state, also after windows moved, and after jobs and arrays were purged, submitted again and
+// collected.
 func TestPredictionsFollowFromState(t *testing.T) {
 	compared, moved, kept := 0, 0, 0
 	for seed := range uint64(4) {
@@ -80,7 +81,7 @@ func TestPredictionsFollowFromState(t *testing.T) {
 	}
 }
 
-// Parts of a run that was preempted are one run.
+// The parts of a preempted run count as one run.
 func TestRanOf(t *testing.T) {
 	for _, c := range []struct {
 		r    structs.AcctRecord

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestSkippingDecidesAsNotSkipping runs one random history twice: once blocked jobs are skipped until something happens
-// that may cure them, once everything that happens wakes all of them. What runs where must be equal after every event.
+// TestSkippingDecidesAsNotSkipping runs a random history twice: blocked jobs are skipped until an event may cure them,
+// or every event wakes all of them. Placements must be equal after every event.
 func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 	events := 6_000
 	if s := os.Getenv("MUSTER_CHECKS"); s != "" {
@@ -77,8 +77,8 @@ func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 				}
 				body = &structs.NodeEligibilityCommand{ID: testNode(r.Intn(4)).ID, Eligibility: el}
 			}
-			// A report that changed is an entry more in one history: without this the ids derived from indexes, and what is
-			// chosen by them, would differ for no reason that matters.
+			// A changed report is one more entry in one of the histories. Without this, IDs derived from indexes, and
+			// choices by them, would differ for no reason that matters.
 			lazy.index = max(lazy.index, eager.index)
 			eager.index = lazy.index
 			for _, m := range []*steps{lazy, eager} {

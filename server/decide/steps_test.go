@@ -19,8 +19,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// steps is the path of a decision without goroutines: state machine, view, broker, planner and scheduler, one step after
-// the other, so that a seed gives one history.
+// steps is the path of a decision without goroutines: state machine, view, broker, planner and scheduler, one step
+// after the other, so that a seed gives one history.
 type steps struct {
 	fsm     *fsm.FSM
 	view    *model.View
@@ -28,12 +28,12 @@ type steps struct {
 	planner *planner.Planner
 	index   structs.Index
 	now     structs.LogTime
-	eager   bool // every event may unblock every job: no blocked job is ever skipped
-	learns  bool // passes know the predictions, as on a server
+	eager   bool // every event may unblock every job, so no blocked job is skipped
+	learns  bool // passes have predictions, as on a server
 	learned predictor
 	seeds   uint64
 	taken   int
-	empty   int // jobs that a pass took and had nothing to say about
+	empty   int // jobs that a pass took without a result
 }
 
 func newSteps(eager bool) *steps {
@@ -48,7 +48,7 @@ func newSteps(eager bool) *steps {
 func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	m.index++
 	if _, decided := body.(*structs.PlansCommand); !decided {
-		m.seeds++ // decisions make no ids of it, so both histories draw the same
+		m.seeds++ // decisions derive no IDs from it, so both histories draw the same seeds
 	}
 	cmd := structs.Command{Time: m.now, Body: body}
 	cmd.Seed[0], cmd.Seed[1], cmd.Seed[2], cmd.Seed[3] = byte(m.seeds), byte(m.seeds>>8), byte(m.seeds>>16), 7
@@ -69,8 +69,7 @@ func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	return res[0]
 }
 
-// settle decides until nothing is ready. Writes of decisions wake nobody by themselves in the eager run, else it would
-// never end.
+// settle decides until nothing is ready. Writes of decisions wake no jobs in the eager run, or it would never end.
 func (m *steps) settle(t *testing.T) {
 	eager := m.eager
 	m.eager = false
@@ -127,8 +126,8 @@ func (m *steps) settle(t *testing.T) {
 	}
 }
 
-// work lets time pass in steps of a minute: what is placed starts, and ends when it has run for as long as its job says, or
-// when it is to stop.
+// work advances the time in steps of a minute. Placed work starts, and ends when it has run for its job's time or must
+// stop.
 func (m *steps) work(t *testing.T, d time.Duration, runs map[string]time.Duration) {
 	for ; d > 0; d -= time.Minute {
 		m.now = m.now.Add(time.Minute)
@@ -149,7 +148,7 @@ func (m *steps) work(t *testing.T, d time.Duration, runs map[string]time.Duratio
 	}
 }
 
-// collect collects garbage as the leader's duty does when an operator asks for it.
+// collect collects garbage as the leader's duty does when an operator requests it.
 func (m *steps) collect(t *testing.T) {
 	c := duty.NewCollect(duty.DefaultCollectLimits)
 	c.Load(m.fsm.Snapshot(), m.now)
@@ -163,14 +162,14 @@ func (m *steps) collect(t *testing.T) {
 	}
 }
 
-// placements is what runs where, as text.
+// placements returns what runs where, as text.
 func placements(s *state.Snapshot) (out []string) {
 	for a := range s.Allocs() {
 		if !a.Terminal() {
 			out = append(out, fmt.Sprintf("%s %s", a.Name(), a.NodeID.Short()))
 		}
 	}
-	slices.Sort(out) // ids, and with them the table's order, follow the log index, which a report that changed moves
+	slices.Sort(out) // the table's order follows the IDs, and those the log index, which a changed report moves
 	return out
 }
 
@@ -192,7 +191,7 @@ func testNode(i int) *structs.Node {
 	return n
 }
 
-// testJob is a service of n allocations with the driver that testNode has.
+// testJob returns a service of n allocations for the driver that testNode has.
 func testJob(id string, n int, edit func(*structs.Job)) *structs.Job {
 	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobService, Priority: 50, Region: structs.RegionDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,

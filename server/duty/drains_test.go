@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestProven looks at the moments in the life of a replacement.
+// TestProven checks moments in the life of a replacement.
 func TestProven(t *testing.T) {
 	at := func(s int64) structs.LogTime { return structs.LogTime(0).Add(time.Duration(s) * time.Second) }
 	m := &structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 10 * time.Second, HealthyDeadline: 300 * time.Second}

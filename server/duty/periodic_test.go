@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestCatchUpIsOnce: of the launches that were missed the newest is due, and only once.
+// TestCatchUpIsOnce: of several missed launches only the newest is due, once.
 func TestCatchUpIsOnce(t *testing.T) {
 	d := duty.NewPeriodic(func(k structs.JobKey, err error) { t.Errorf("%s: %v", k, err) })
 	w := newWorld(t, d)
@@ -37,7 +37,7 @@ func TestCatchUpIsOnce(t *testing.T) {
 	}
 }
 
-// TestInvalidSchedule: a job whose expression cannot be read here is reported, and the others launch.
+// TestInvalidSchedule: a job whose cron expression cannot be read is reported, and other jobs launch.
 func TestInvalidSchedule(t *testing.T) {
 	var bad []string
 	d := duty.NewPeriodic(func(k structs.JobKey, err error) { bad = append(bad, k.ID) })

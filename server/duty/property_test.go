@@ -16,8 +16,8 @@ import (
 
 var seed = flag.Uint64("duty.seed", 0, "run the property with this seed only")
 
-// TestLoadedIsFed: a duty that is rebuilt from the state gives the same commands as one that was fed every batch, so a
-// change of leaders loses nothing. Collect is left out: it takes nothing from batches.
+// TestLoadedIsFed: a duty that was loaded from the state gives the same commands as one that was fed every batch, so a
+// change of leaders loses nothing. Collect is left out, because it does not use batches.
 func TestLoadedIsFed(t *testing.T) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
@@ -46,18 +46,18 @@ func TestLoadedIsFed(t *testing.T) {
 	}
 }
 
-// history is a random life of a cluster.
+// history is a random history of a cluster.
 type history struct {
 	*world
 	r    *rand.Rand
 	name string
 	seed uint64
 
-	compared int // commands
+	compared int // number of commands
 }
 
-// run lets things happen. What the fed duty gives is compared whenever it gives something, and after each step, when it has
-// had time to look.
+// run runs random steps. It compares whenever the fed duty returns commands, and after each step, once it has had time
+// to look.
 func (h *history) run(steps int) {
 	h.check = func(cmds []duty.Command) {
 		if len(cmds) > 0 {
@@ -86,7 +86,7 @@ func (h *history) run(steps int) {
 	}
 }
 
-// end does what the scheduler and the agents do with allocations that are to go.
+// end ends allocations as the scheduler and the agents do.
 func (h *history) end(ids []structs.AllocID) {
 	for _, id := range ids {
 		if a := h.snap().AllocByID(id); a != nil && !a.Terminal() {
@@ -96,13 +96,13 @@ func (h *history) end(ids []structs.AllocID) {
 	}
 }
 
-// compare gives the same moment to a duty that is loaded from the state.
+// compare compares the commands with those of a duty loaded from the same state.
 func (h *history) compare(want []duty.Command) {
 	loaded := builtin[h.name]()
 	loaded.Load(h.snap(), h.now)
 	got, _ := loaded.Due(h.snap(), h.now)
 	a, b := h.derived(want), h.derived(got)
-	if h.name == "arrays" { // the fed one looks after some have ended
+	if h.name == "arrays" { // the fed duty looks only after some have ended
 		b = slices.DeleteFunc(b, func(x string) bool { return !slices.Contains(a, x) })
 	}
 	if !slices.Equal(a, b) {
@@ -111,7 +111,7 @@ func (h *history) compare(want []duty.Command) {
 	h.compared += len(a)
 }
 
-// derived lists commands in words, except what does not follow from the state: those to be kept, and reminders.
+// derived returns commands as text, except those that do not follow from the state: with Keep, or repeated requests.
 func (h *history) derived(cmds []duty.Command) (out []string) {
 	for _, c := range cmds {
 		if c.Keep {
@@ -196,7 +196,7 @@ func (h *history) happen() {
 	}
 }
 
-// job makes a random version of a job; its name says what kind it is.
+// job returns a random version of a job, whose kind follows from its name.
 func (h *history) job(id string) *structs.Job {
 	j := newJob(id, structs.JobBatch, 1+h.r.IntN(3))
 	g := j.Groups[0]

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// builtin makes each duty by its name.
+// builtin constructs each duty by name.
 var builtin = map[string]func() duty.Duty{
 	"gangs":          func() duty.Duty { return duty.NewGangs() },
 	"runtime_limits": func() duty.Duty { return duty.NewRuntimeLimits() },
@@ -26,20 +26,20 @@ var builtin = map[string]func() duty.Duty{
 	"collect":        func() duty.Duty { return duty.NewCollect(duty.DefaultCollectLimits) },
 }
 
-// began is the time at which every world begins: a full hour.
+// began is the time at which every world begins, a full hour.
 const began = structs.LogTime(1_700_000_400_000_000_000 / 3_600_000_000_000 * 3_600_000_000_000)
 
-// world is a state machine with one duty beside it, driven as a leader drives it.
+// world is a state machine with one duty, driven like a leader drives it.
 type world struct {
 	tb    testing.TB
 	fsm   *fsm.FSM
 	index structs.Index
 	now   structs.LogTime
 	duty  duty.Duty
-	down  structs.LogTime // until then nothing can be written
+	down  structs.LogTime // no command can be written before this time
 	kept  []duty.Command
 	told  func(c duty.Command, res structs.Result) // called for each command of the duty
-	check func(cmds []duty.Command)                // called with what the duty gave, before it is written
+	check func(cmds []duty.Command)                // called with the duty's commands before they are written
 	loose bool                                     // commands from outside may be refused
 }
 
@@ -104,7 +104,7 @@ func (w *world) settle() (next structs.LogTime) {
 	return 0
 }
 
-// runUntil lets time pass as a leader's runner does.
+// runUntil advances the time as a leader's runner does.
 func (w *world) runUntil(until structs.LogTime) (next structs.LogTime) {
 	w.tb.Helper()
 	for next = w.settle(); next != 0 && next <= until; next = w.settle() {
@@ -133,7 +133,7 @@ func (w *world) nodeStatus(name string, s structs.NodeStatus) {
 	w.apply(structs.Command{Body: &structs.NodeStatusCommand{ID: nodeID(name), Status: s}})
 }
 
-// newJob is a job of one group "g" with one task.
+// newJob returns a job with one group "g" of one task.
 func newJob(id string, typ structs.JobType, count int) *structs.Job {
 	return &structs.Job{Namespace: "default", ID: id, Name: id, Type: typ, Priority: 50, Datacenters: []string{"*"}, NodePool: "default",
 		Groups: []*structs.Group{{Name: "g", Count: count, Tasks: []*structs.Task{{Name: "t", Driver: "fake", Resources: structs.Resources{CPU: 1, MemoryMiB: 1}}}}}}
@@ -144,7 +144,7 @@ func (w *world) register(j *structs.Job) {
 	w.apply(structs.Command{By: structs.Submitter{Name: "ann"}, Body: &structs.JobRegisterCommand{Job: j, Eval: j.Placeable()}})
 }
 
-// decide ends the open evaluations of a job, as the scheduler does when nothing is left to do.
+// decide completes the open evaluations of a job, as the scheduler does when there is nothing left to do.
 func (w *world) decide(id string) {
 	w.tb.Helper()
 	var done []*structs.Evaluation
@@ -160,7 +160,7 @@ func (w *world) decide(id string) {
 	}
 }
 
-// place places the next count allocations of a job, in turns on nodes; those of a gang together.
+// place places the next count allocations of a job on nodes in turn; those of a gang in one plan.
 func (w *world) place(id string, nodes []string, count int) structs.Result {
 	w.tb.Helper()
 	w.decide(id)
@@ -191,7 +191,7 @@ func (w *world) place(id string, nodes []string, count int) structs.Result {
 	return w.apply(structs.Command{Body: p})
 }
 
-// stop ends allocations of a job as the scheduler does, on one node or ("") everywhere.
+// stop stops allocations of a job as the scheduler does, on one node or ("") all nodes.
 func (w *world) stop(id, node string) {
 	w.tb.Helper()
 	part := structs.PlanPart{}
@@ -201,7 +201,7 @@ func (w *world) stop(id, node string) {
 	w.apply(structs.Command{Body: &structs.PlanEntry{Namespace: "default", JobID: id, SnapshotIndex: w.index, Parts: []structs.PlanPart{part}}})
 }
 
-// live lists what has not ended of a job, on one node or ("") everywhere, in order of index.
+// live returns a job's allocations that have not ended, on one node or ("") all nodes, by index.
 func (w *world) live(id, node string) (as []*structs.Allocation) {
 	for _, a := range w.snap().AllocsByJob(key(id)) {
 		if !a.ClientTerminal() && (node == "" || a.NodeID == nodeID(node)) {
@@ -229,7 +229,7 @@ func (w *world) observe(as []*structs.Allocation, status structs.ClientStatus) {
 	w.apply(structs.Command{Body: c})
 }
 
-// text says what a command of a duty does, as a script expects it.
+// text returns what a command of a duty does, in the form that scripts expect.
 func (w *world) text(c duty.Command) string {
 	by := c.By.Name + ": "
 	switch b := c.Body.(type) {

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A sealed value holds only for its own name.
+// A sealed value is valid only for its own name.
 func TestSealBindsTheName(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, keyBytes)
 	b, err := Seal(key, "default", "a", map[string]string{"k": "v"})

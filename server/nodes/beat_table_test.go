@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestBeatTableAgainstOracle: the heap gives what a scan gives, in the same order.
+// TestBeatTableAgainstOracle: the heap returns what a scan returns, in the same order.
 func TestBeatTableAgainstOracle(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
@@ -70,7 +70,7 @@ func TestBeatTableAgainstOracle(t *testing.T) {
 	}
 }
 
-// TestBeatRateIsBounded: a large fleet beats less often, spread over time.
+// TestBeatRateIsBounded: nodes of a large fleet send heartbeats less often, spread over time.
 func TestBeatRateIsBounded(t *testing.T) {
 	tab := &beatTable{nodes: map[structs.NodeID]*beat{}}
 	now := time.Unix(1000, 0)

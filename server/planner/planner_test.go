@@ -13,14 +13,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// world is a state that applies plans as the state machine does, and the view of it that is published late.
+// world is a state that applies plans as the state machine does, with a view of it that is published late.
 type world struct {
 	index  structs.Index
 	nodes  map[structs.NodeID]*structs.Node
 	allocs map[structs.AllocID]*structs.Allocation
 	job    *structs.Job
 	view   *model.View
-	deltas []structs.Delta // applied and not yet published
+	deltas []structs.Delta // applied, not published yet
 	ever   map[structs.AllocID]bool
 }
 
@@ -40,7 +40,7 @@ func newWorld(nodes int) *world {
 	return w
 }
 
-// plan is a plan for one allocation per given node.
+// plan returns a plan with one allocation on each given node.
 func (w *world) plan(eval byte, n uint64, on ...byte) *structs.PlanEntry {
 	e := &structs.PlanEntry{Namespace: "default", JobID: "j", JobCreate: 5, SnapshotIndex: w.view.Index(),
 		EvalID: structs.DeriveID[structs.EvalID](structs.Seed{eval}, "e", "", n), Groups: []string{"g"}, Asks: []structs.Vector{ask}}
@@ -118,7 +118,7 @@ func (w *world) used(id structs.NodeID) (v structs.Vector) {
 }
 
 // TestPipelineNeverOvercommits drives random plans, decided on views of any age, through a pipeline that commits late,
-// loses batches and meets nodes that change.
+// loses batches, and meets changed nodes.
 func TestPipelineNeverOvercommits(t *testing.T) {
 	checks := 100_000
 	if s := os.Getenv("MUSTER_CHECKS"); s != "" {
@@ -175,7 +175,7 @@ func TestPipelineNeverOvercommits(t *testing.T) {
 				}
 				e := w.plan(byte(round), uint64(checks), on...)
 				room := map[structs.NodeID]bool{}
-				held := map[structs.NodeID]int64{} // in flight and not in the view
+				held := map[structs.NodeID]int64{} // in flight, not in the view
 				for _, o := range open {
 					for _, part := range o.Parts {
 						for _, pl := range part.Places {
@@ -226,7 +226,7 @@ func TestPipelineNeverOvercommits(t *testing.T) {
 					break
 				}
 			case k == 20 && len(log) > 0 && r.Intn(4) == 0:
-				at := r.Intn(len(log)) // what is behind it in the log is dropped too
+				at := r.Intn(len(log)) // everything after it in the log is dropped, too
 				answered(p.Lost(log[at].Seq))
 				log = log[:at]
 			}
@@ -262,7 +262,7 @@ func TestPipelineNeverOvercommits(t *testing.T) {
 	}
 }
 
-// TestOneBadNodeOf600 refuses one placement and commits the others, with the evaluation left open.
+// TestOneBadNodeOf600: one placement is refused, the others are committed, and the evaluation stays open.
 func TestOneBadNodeOf600(t *testing.T) {
 	w := newWorld(60)
 	var on []byte
@@ -293,7 +293,8 @@ func TestOneBadNodeOf600(t *testing.T) {
 	}
 }
 
-// TestEntriesAreSharedAndBounded: waiting plans share an entry, up to its size; a part that fits nowhere is refused.
+// TestEntriesAreSharedAndBounded: queued plans share an entry, up to its size. A part that is too large for any entry
+// is refused.
 func TestEntriesAreSharedAndBounded(t *testing.T) {
 	w := newWorld(60)
 	p := New(Limits{EntryBytes: 8 << 10, Depth: 2})
@@ -334,7 +335,7 @@ func TestEntriesAreSharedAndBounded(t *testing.T) {
 	}
 }
 
-// TestJobMovedOn: a plan for an old version keeps its stops only, and a speculative one is left to Apply.
+// TestJobMovedOn: a plan for an old version keeps only its stops. A speculative one is left to Apply.
 func TestJobMovedOn(t *testing.T) {
 	w := newWorld(2)
 	w.job.Version = 3
@@ -370,7 +371,8 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// TestPromises: what plans that are not in the view yet promise is told, the newest of each job, until the view has it.
+// TestPromises: Reservations returns the newest reservation of each job in plans that are not in the view, until the
+// view includes it.
 func TestPromises(t *testing.T) {
 	p := New(Limits{})
 	v := model.NewView(1, nil, nil, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The batch of the benchmarks: what a busy server stores at a time.
+// The batch of the benchmarks: what a busy server stores at once.
 const (
 	benchBatch = 6
 	benchEntry = 600 // bytes
@@ -28,7 +28,7 @@ func processorTime() (us float64) {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3
 }
 
-// writtenBytes is what this process has sent to disks.
+// writtenBytes returns how many bytes this process has sent to disks.
 func writtenBytes() (n float64) {
 	b, _ := os.ReadFile("/proc/self/io")
 	for _, line := range strings.Split(string(b), "\n") {
@@ -44,7 +44,7 @@ func benchOptions(b *testing.B, f func(b *testing.B, o Options)) {
 	}
 }
 
-// BenchmarkAppend stores batches with a sync each, and removes the head as behind a snapshot.
+// BenchmarkAppend stores batches with a sync each, and removes the head as after a snapshot.
 func BenchmarkAppend(b *testing.B) {
 	benchOptions(b, func(b *testing.B, o Options) {
 		l, err := Open(b.TempDir(), o, hclog.NewNullLogger())
@@ -78,7 +78,7 @@ func BenchmarkAppend(b *testing.B) {
 	})
 }
 
-// BenchmarkOpen opens a log of 100,000 entries, reading all of it, as a server does when it starts.
+// BenchmarkOpen opens a log of 100,000 entries and reads all of it, as a server does at its start.
 func BenchmarkOpen(b *testing.B) {
 	benchOptions(b, func(b *testing.B, o Options) {
 		dir := b.TempDir()

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/smalldisk"
 )
 
-// newestFile is the file that the log writes to.
+// newestFile returns the file that the log writes to.
 func newestFile(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal"))
@@ -45,7 +45,7 @@ func patch(t *testing.T, path string, at int64, b []byte) (was []byte) {
 	return was
 }
 
-// filled makes a log of so many writes, and returns where each ends in the newest file of the wal backend.
+// filled makes a log of some writes. It returns where each ends in the newest file of the wal backend.
 func filled(t *testing.T, dir string, o Options, size int, writes, each uint64) (ends []int64) {
 	t.Helper()
 	l := mustOpen(t, dir, o)
@@ -62,8 +62,8 @@ func filled(t *testing.T, dir string, o Options, size int, writes, each uint64) 
 	return ends
 }
 
-// TestDamage: a bit that flips on the disk is found, or does no harm. No acknowledged entry is forgotten silently, except in
-// the last write, which looks the same whether a crash tore it or it was damaged later.
+// TestDamage: a bit that flips on the disk is detected, or does no harm. No acknowledged entry is lost silently, except
+// in the last write, because damage there looks like a write that a crash tore.
 func TestDamage(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		t.Run("1_write", func(t *testing.T) { damageEachByte(t, o, 1) })
@@ -135,7 +135,7 @@ func damageEachByte(t *testing.T, o Options, writes uint64) {
 	mustClose(t, l)
 }
 
-// TestDamagedRecord: damage to one copy of term and vote does no harm, damage to both is refused.
+// TestDamagedRecord: damage to one copy of term and vote does no harm; damage to both is refused.
 func TestDamagedRecord(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -164,7 +164,7 @@ func TestDamagedRecord(t *testing.T) {
 	})
 }
 
-// TestMissingFiles: a log that lost a file is never taken for an empty one.
+// TestMissingFiles: a log that lost a file is never mistaken for an empty one.
 func TestMissingFiles(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -176,7 +176,7 @@ func TestMissingFiles(t *testing.T) {
 		}
 		for _, path := range files {
 			os.Remove(path)
-			if !strings.HasSuffix(path, ".wal") { // a newest file that was removed looks like one that a crash prevented
+			if !strings.HasSuffix(path, ".wal") { // a removed newest file looks like one that a crash prevented
 				wantRefused(t, dir, o, "without "+filepath.Base(path))
 			}
 			restore()
@@ -191,7 +191,7 @@ func TestMissingFiles(t *testing.T) {
 	})
 }
 
-// TestDamagedFrames looks at a file of the wal backend alone, with every bit damaged.
+// TestDamagedFrames checks a file of the wal backend alone, with every bit damaged.
 func TestDamagedFrames(t *testing.T) {
 	const writes = 12
 	dir := memoryDir(t)
@@ -207,13 +207,13 @@ func TestDamagedFrames(t *testing.T) {
 			}
 		}
 	}
-	for _, bytes := range []int64{ends[writes-1] - 8, ends[4], ends[4] - 11} { // a file that lost its end
+	for _, bytes := range []int64{ends[writes-1] - 8, ends[4], ends[4] - 11} { // a file whose end is lost
 		if err := os.Truncate(path, bytes); err != nil {
 			t.Fatal(err)
 		}
 		wantRefused(t, dir, Options{Backend: WAL}, fmt.Sprintf("cut at %d", bytes))
 	}
-	if err := os.Truncate(path, 40); err != nil { // one that never had a whole write is what a crash leaves
+	if err := os.Truncate(path, 40); err != nil { // without a whole write: left by a crash
 		t.Fatal(err)
 	}
 	l := mustOpen(t, dir, Options{Backend: WAL})
@@ -221,7 +221,7 @@ func TestDamagedFrames(t *testing.T) {
 	mustClose(t, l)
 }
 
-// TestCutBoltFile: a B-tree file that lost its end is refused, or lost nothing.
+// TestCutBoltFile: a B-tree file whose end is lost is refused, or has lost nothing.
 func TestCutBoltFile(t *testing.T) {
 	dir, o := memoryDir(t), Options{Backend: BoltDB}
 	filled(t, dir, o, 400, 20, 3)
@@ -247,7 +247,7 @@ func TestCutBoltFile(t *testing.T) {
 	}
 }
 
-// TestTornWrite: a write that a power cut tore at any point is gone, or whole; the log goes on behind it.
+// TestTornWrite: a write torn at any point by a power cut is gone, or whole; the log continues after it.
 func TestTornWrite(t *testing.T) {
 	for cut := int64(0); cut < 160; cut += 24 {
 		for _, rest := range []byte{0, 0xa5} {
@@ -278,8 +278,8 @@ func TestTornWrite(t *testing.T) {
 	}
 }
 
-// TestTornCommit: a power cut leaves any part of the pages of a commit on the disk, and not its root. The commit is gone,
-// and the log goes on behind the one before.
+// TestTornCommit: a power cut leaves any part of a commit's pages on the disk, but not its root. The commit is gone,
+// and the log continues after the one before.
 func TestTornCommit(t *testing.T) {
 	for _, o := range []Options{{Backend: BoltDB}, {Backend: BoltDB, NoFreelistSync: true}} {
 		dir := memoryDir(t)
@@ -291,7 +291,7 @@ func TestTornCommit(t *testing.T) {
 		after := readFile(t, path)
 		mustClose(t, l)
 		const sector = 512
-		var changed []int // sectors behind the meta pages that the commit wrote
+		var changed []int // sectors after the meta pages that the commit wrote
 		for at := 2 * os.Getpagesize(); at < len(after); at += sector {
 			if at >= len(before) || !bytes.Equal(before[at:at+sector], after[at:at+sector]) {
 				changed = append(changed, at)
@@ -334,7 +334,8 @@ func TestTornCommit(t *testing.T) {
 	}
 }
 
-// TestCrashAtTheEndOfAFile: a server may die between the write that fills a file and the record of the next file, and that write may be torn.
+// TestCrashAtTheEndOfAFile: a server may die between the write that fills a file and the record of the next file, and
+// that write may be torn.
 func TestCrashAtTheEndOfAFile(t *testing.T) {
 	for _, torn := range []string{"", "commit", "index"} {
 		dir, o := memoryDir(t), Options{Backend: WAL}
@@ -349,7 +350,7 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 			if last == 1 {
 				path = newestFile(t, dir)
 			}
-			l.entries.DeleteRange(math.MaxUint64, math.MaxUint64) // waits for the next file, if one is being made
+			l.entries.DeleteRange(math.MaxUint64, math.MaxUint64) // waits for the next file, if one is being created
 		}
 		if err := l.SetUint64([]byte("CurrentTerm"), 9); err != nil {
 			t.Fatal(err)
@@ -386,7 +387,8 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 	}
 }
 
-// TestFullDisk: a log on a full disk refuses entries, keeps what it has, stores a vote, and goes on by itself when there is room.
+// TestFullDisk: a log on a full disk refuses entries, keeps what it has, stores a vote, and accepts entries again once
+// there is room.
 func TestFullDisk(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		o.SegmentBytes = 0
@@ -423,7 +425,7 @@ func TestFullDisk(t *testing.T) {
 			if err := wantEntries(l, size, last); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
-			if round == 1 { // started anew on the full disk
+			if round == 1 { // restarted on the full disk
 				l.Close()
 				l = mustOpen(t, dir, o)
 				if err := wantEntries(l, size, last); err != nil {

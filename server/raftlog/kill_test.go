@@ -53,7 +53,7 @@ func child(args []string) error {
 	if err != nil {
 		return err
 	}
-	for { // until killed; what is printed is acknowledged
+	for { // until killed; printed entries are acknowledged
 		var es []*raft.Log
 		for range 1 + last%5 {
 			last++
@@ -69,7 +69,7 @@ func child(args []string) error {
 			}
 		}
 		fmt.Println(last, term)
-		if last > 50 && last%11 == 0 { // the end is replaced, as on a follower of a new leader
+		if last > 50 && last%11 == 0 { // replace the end, as a follower of a new leader does
 			last--
 			fmt.Println(last, term)
 			if err := l.DeleteRange(last+1, last+1); err != nil {
@@ -100,11 +100,12 @@ func startChild(t *testing.T, job string, args ...any) (*exec.Cmd, io.Reader) {
 	return cmd, out
 }
 
-// TestKill: a process that is killed again and again while it writes loses no entry and no term that it had acknowledged.
+// TestKill: a process that is killed again and again while it writes loses no entry and no term that it had
+// acknowledged.
 func TestKill(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			dir := memoryDir(t) // a killed process leaves the same behind on any file system
+			dir := memoryDir(t) // a killed process leaves the same files on any file system
 			rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 			var last, term uint64
 			for round := range 12 {
@@ -144,7 +145,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKilledMigration: a migration that is killed at any instant is repeated until it ends, and loses nothing.
+// TestKilledMigration: a migration that is killed at any instant, and repeated until it succeeds, loses nothing.
 func TestKilledMigration(t *testing.T) {
 	eachDirection(t, func(t *testing.T, from, to Options) {
 		const entries, size = 4000, 1000

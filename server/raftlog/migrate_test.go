@@ -16,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/internal/smalldisk"
 )
 
-// directions are the migrations.
+// directions are the possible migrations.
 var directions = []struct{ from, to Backend }{{WAL, BoltDB}, {BoltDB, WAL}}
 
 func eachDirection(t *testing.T, f func(t *testing.T, from, to Options)) {
@@ -27,7 +27,7 @@ func eachDirection(t *testing.T, f func(t *testing.T, from, to Options)) {
 	}
 }
 
-// firstEntry is the index at which the logs of these tests begin, as behind a snapshot.
+// firstEntry is the index at which the logs of these tests begin, as after a snapshot.
 const firstEntry = 100
 
 // written makes the log of a stopped server and returns its data_dir.
@@ -106,7 +106,7 @@ func TestMigrate(t *testing.T) {
 				if _, err := Open(m.Dir, from, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "migrate-backend -to "+string(from.Backend)) {
 					t.Errorf("opened as the old backend: %v", err)
 				}
-				for range 2 { // back and forth, over the backups of before
+				for range 2 { // back and forth, over the previous backups
 					for _, o := range []Options{from, to} {
 						if _, err := Migrate(m.Dir, o, hclog.NewNullLogger(), nil); err != nil {
 							t.Fatal(err)
@@ -119,7 +119,8 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// TestMigrationInterrupted: whatever step a crash comes after, no start loses anything, and a repetition ends the migration.
+// TestMigrationInterrupted: after a crash at any step, no start loses anything, and another attempt completes the
+// migration.
 func TestMigrationInterrupted(t *testing.T) {
 	eachDirection(t, func(t *testing.T, from, to Options) {
 		data := written(t, from, 50, 24)
@@ -147,7 +148,7 @@ func TestMigrationInterrupted(t *testing.T) {
 				}
 			}
 		}
-		steps(path, path+".new") // the old log is aside, the copy has not its name yet
+		steps(path, path+".new") // the old log is renamed, the copy does not have its name yet
 		wantWritten(t, data, to, 50, 24)
 		steps(path, path+".new")
 		if _, err := Open(dir, from, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "migrate-backend") {
@@ -176,7 +177,7 @@ func TestMigrationInterrupted(t *testing.T) {
 		if _, err := Open(dir, to, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), m.Backup) {
 			t.Errorf("with nothing but a backup: %v, want a refusal that names it", err)
 		}
-		steps(m.Backup, old) // as the refusal says
+		steps(m.Backup, old) // as the error advises
 		wantWritten(t, data, from, 50, 24)
 	})
 }
@@ -215,7 +216,7 @@ func TestMigrateRefuses(t *testing.T) {
 	})
 }
 
-// TestMigrateOnAFullDisk: the log stays in use, and the next attempt, with room, succeeds.
+// TestMigrateOnAFullDisk: the log stays in use, and the next attempt succeeds once there is room.
 func TestMigrateOnAFullDisk(t *testing.T) {
 	eachDirection(t, func(t *testing.T, from, to Options) {
 		disk, fill, free := smalldisk.Mount(t, 64<<20)

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// variants are the ways to store a log; files of the wal backend are small, so that a log has several.
+// variants are the ways to store a log. Files of the wal backend are small, so that a log has several.
 var variants = []struct {
 	name string
 	o    Options
@@ -33,7 +33,7 @@ func each(t *testing.T, f func(t *testing.T, o Options)) {
 	}
 }
 
-// memoryDir is a directory in memory, for tests that open and write logs many times: syncs cost nothing there.
+// memoryDir returns a directory in memory, where syncs cost nothing, for tests that open and write logs many times.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "raftlog")
@@ -72,7 +72,7 @@ func wantRefused(t *testing.T, dir string, o Options, why string) {
 	}
 }
 
-// entryOf is the entry that belongs at an index.
+// entryOf returns the entry that belongs at an index.
 func entryOf(index uint64, size int) *raft.Log {
 	data := bytes.Repeat([]byte{byte(index), byte(index >> 8)}, size/2)
 	return &raft.Log{Index: index, Term: 3, Type: raft.LogCommand, Data: data}
@@ -106,7 +106,7 @@ func wantEntries(l *Log, size int, last uint64) error {
 	return nil
 }
 
-// saved reads all files below a directory, and returns the function that makes it so again.
+// saved reads all files below a directory, and returns a function that restores them.
 func saved(t *testing.T, dir string) (restore func()) {
 	t.Helper()
 	type file struct {
@@ -175,7 +175,7 @@ func TestLogOfAnotherProcess(t *testing.T) {
 	})
 }
 
-// TestLargeLog: the log goes on over many files or pages, and what was written is read back after it was opened again.
+// TestLargeLog: the log extends over many files or pages, and can be read back after it was opened again.
 func TestLargeLog(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -207,7 +207,7 @@ func TestLargeLog(t *testing.T) {
 		if err := l.StoreLogs([]*raft.Log{{Index: n + 2}}); err == nil {
 			t.Error("the log took an entry that leaves a gap")
 		}
-		if err := l.DeleteRange(1, n); err != nil { // as raft does before it goes on behind a snapshot
+		if err := l.DeleteRange(1, n); err != nil { // as raft does before it continues after a snapshot
 			t.Fatal(err)
 		}
 		store(t, l, 24, 1000, 1010)
@@ -217,7 +217,7 @@ func TestLargeLog(t *testing.T) {
 	})
 }
 
-// TestTermAndVote: values last, and one that was never stored is empty.
+// TestTermAndVote: values survive a restart, and one that was never stored is empty.
 func TestTermAndVote(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -243,7 +243,8 @@ func TestTermAndVote(t *testing.T) {
 	})
 }
 
-// TestEndOfLogIsReplaced: what raft removes from the end stays removed, and what is before it can be read after a start.
+// TestEndOfLogIsReplaced: what raft removes from the end stays removed, and what is before it can be read after a
+// restart.
 func TestEndOfLogIsReplaced(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -269,7 +270,7 @@ func TestEndOfLogIsReplaced(t *testing.T) {
 	})
 }
 
-// TestOtherBackend: a server never begins an empty log beside the log of the other backend.
+// TestOtherBackend: a server never creates an empty log next to the log of the other backend.
 func TestOtherBackend(t *testing.T) {
 	for _, c := range []struct{ have, want Backend }{{WAL, BoltDB}, {BoltDB, WAL}} {
 		t.Run(string(c.have), func(t *testing.T) {
@@ -300,7 +301,7 @@ func TestNoFreelistSync(t *testing.T) {
 		store(t, l, 24, last+1, last+10)
 		mustClose(t, l)
 		b := readFile(t, filepath.Join(dir, "boltdb", boltName))
-		newest := 0 // of the two meta pages, the one of the later transaction
+		newest := 0 // the meta page of the later transaction
 		if page := os.Getpagesize(); binary.LittleEndian.Uint64(b[page+64:]) > binary.LittleEndian.Uint64(b[64:]) {
 			newest = page
 		}

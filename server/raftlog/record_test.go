@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// tornDisk is a file in memory whose power fails: after `left` bytes were written nothing more arrives.
+// tornDisk is a file in memory whose power fails: after `left` bytes have been written nothing more arrives.
 type tornDisk struct {
 	b    []byte
 	left int
@@ -31,7 +31,7 @@ func (d *tornDisk) WriteAt(b []byte, off int64) (int, error) {
 func (d *tornDisk) Sync() error  { return nil }
 func (d *tornDisk) Close() error { return nil }
 
-// begin gives a record with vote 1 on a disk.
+// beginTorn returns a record with vote 1 on a disk.
 func beginTorn(t *testing.T) *tornDisk {
 	t.Helper()
 	d := &tornDisk{b: make([]byte, recordBytes), left: 1 << 30}
@@ -54,8 +54,8 @@ func voteOn(d *tornDisk) (*record, string, error) {
 	return m, string(v), err
 }
 
-// The power fails after each byte of a write, the process goes on or starts anew, and it fails again: there is always a
-// whole record, and a vote that was stored is never forgotten.
+// The power fails after each byte of a write, the process continues or restarts, and it fails again. There is always an
+// intact record, and a stored vote is never lost.
 func TestRaftRecordIsNeverTorn(t *testing.T) {
 	const long = 600 // more than two copies of the record
 	for cut := 0; cut < long; cut += 5 {
@@ -92,7 +92,7 @@ func TestRaftRecordIsNeverTorn(t *testing.T) {
 	}
 }
 
-// Damage to one copy is outlived; damage to both is refused.
+// Damage to one copy does no harm; damage to both is refused.
 func TestRaftRecordDamage(t *testing.T) {
 	for _, at := range []int{0, 9, 17, 21, copyHead, copyHead + 30, copyBytes + 3, copyBytes + 10, copyBytes + 18, copyBytes + copyHead + 5} {
 		d := beginTorn(t)

@@ -39,7 +39,7 @@ func TestHungDiskEndsTheProcess(t *testing.T) {
 	})
 }
 
-// sickStable fails some times.
+// sickStable fails some of its calls.
 type sickStable struct {
 	raft.StableStore
 	fails int

@@ -54,7 +54,7 @@ func TestClock(t *testing.T) {
 	if now := c.mint(last + 99); now != last+99 {
 		t.Errorf("mint after %d gave %d", last+99, now)
 	}
-	// The others agree with a step: log time follows.
+	// The others agree with the step: log time follows.
 	wall = wall.Add(time.Hour)
 	mint()
 	c.Consent(0)

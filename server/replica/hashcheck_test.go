@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Only what a majority of the voters says at one place in the log decides who is wrong.
+// The minority is decided only by an index of the log at which a majority of the voters agree.
 func TestCompareHashes(t *testing.T) {
 	marks := func(hs ...string) Hashes {
 		var out Hashes

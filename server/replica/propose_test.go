@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// alone is a replica that leads a cluster of one until the test ends.
+// alone returns a replica that leads a cluster of one until the test ends.
 func alone(t *testing.T) *Replica {
 	t.Helper()
 	h := memnet.New().Host("one")

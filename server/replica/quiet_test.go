@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// sentPipeline remembers when something was sent.
+// sentPipeline records what was sent.
 type sentPipeline struct {
 	raft.AppendPipeline
 	sent []raft.AppendEntriesRequest
@@ -34,11 +34,11 @@ func TestFollowersAreToldNewsOnly(t *testing.T) {
 		base := raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 7, PrevLogTerm: 2, LeaderCommitIndex: 6}
 		with := func(edit func(*raft.AppendEntriesRequest)) raft.AppendEntriesRequest { a := base; edit(&a); return a }
 		steps := []bool{
-			say(base), say(base), // news, and the same again
+			say(base), say(base), // news, then the same again
 			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7 })),
 			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7 })),
 			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7; a.Entries = []*raft.Log{{Index: 8}} })),
-			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7; a.Entries = []*raft.Log{{Index: 8}} })), // entries always
+			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7; a.Entries = []*raft.Log{{Index: 8}} })), // entries are always sent
 			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7; a.PrevLogEntry = 8 })),
 			say(with(func(a *raft.AppendEntriesRequest) { a.LeaderCommitIndex = 7; a.PrevLogEntry = 8; a.Term = 3 })),
 		}
@@ -47,7 +47,7 @@ func TestFollowersAreToldNewsOnly(t *testing.T) {
 		}
 		n := len(wire.sent)
 		say(base)
-		for range 1000 { // ten seconds of nothing new
+		for range 1000 { // ten seconds without news
 			time.Sleep(10 * time.Millisecond)
 			say(base)
 		}
