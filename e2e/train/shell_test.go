@@ -313,7 +313,7 @@ func TestShell(t *testing.T) {
 	say(tty, "until stty size | grep '4[0] 90'; do sleep 0.05; done; echo job $MUSTER_JOB_ID\r")
 	want("40 90")
 	want("job one")
-	say(tty, "echo asleep-$((1+1)); sleep 1000\r")
+	say(tty, "sh -c 'echo asleep-$((1+1)); exec sleep 1000'\r")
 	want("asleep-2")
 	say(tty, "\x03")
 	say(tty, "echo alive-$((1+1))\r")
