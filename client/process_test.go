@@ -201,9 +201,11 @@ func TestRealTask(t *testing.T) {
 			"main/secrets/token": structs.CodeDenied, "main/secrets": structs.CodeDenied, "../../../../etc/passwd": structs.CodeInvalid,
 			"nowhere": structs.CodeNotFound, "alloc/data": structs.CodeInvalid, "": structs.CodeInvalid,
 		} {
-			if _, err := readStream(ctx, back, methods.ClientFSStream, &methods.FSStreamRequest{AllocID: id, Path: path}); structs.CodeOf(err) != want || err == nil {
-				t.Errorf("reading %q: %v, want %s", path, err, want)
-			}
+			t.Run(fmt.Sprintf("%q", path), func(t *testing.T) {
+				if _, err := readStream(ctx, back, methods.ClientFSStream, &methods.FSStreamRequest{AllocID: id, Path: path}); structs.CodeOf(err) != want || err == nil {
+					t.Errorf("reading %q: %v, want %s", path, err, want)
+				}
+			})
 		}
 	})
 	t.Run("exec", func(t *testing.T) {

@@ -175,11 +175,13 @@ func TestPlanRefusals(t *testing.T) {
 		"job does not":    func(p *structs.PlanEntry) { p.JobID = "other" },
 		"is placed twice": func(p *structs.PlanEntry) { p.Parts[0].Places = append(p.Parts[0].Places, p.Parts[0].Places[0]) },
 	} {
-		p := plan(edit)
-		if p.Accepted[0] || !strings.Contains(p.Refused, name) {
-			t.Errorf("%s: %+v", name, p)
-		}
-		c.apply(&structs.BatchCommand{}) // nothing
+		t.Run(name, func(t *testing.T) {
+			p := plan(edit)
+			if p.Accepted[0] || !strings.Contains(p.Refused, name) {
+				t.Errorf("%s: %+v", name, p)
+			}
+			c.apply(&structs.BatchCommand{}) // nothing
+		})
 	}
 	for _, a := range c.f.Snapshot().AllocsByJob(key) { // the second parts, which were fine
 		if a.NameIndex != 1 {

@@ -244,11 +244,13 @@ func TestEncodeRefuses(t *testing.T) {
 		"nested batch": {Body: &structs.BatchCommand{Commands: []structs.Command{{Body: &structs.BatchCommand{}}}}},
 		"nil plan":     {Body: &structs.PlansCommand{Entries: []*structs.PlanEntry{nil}}},
 	} {
-		if _, err := Encode(c); err == nil {
-			t.Errorf("%s: accepted", name)
-		} else if name == "too large" && (structs.CodeOf(err) != structs.CodeTooLarge || !strings.Contains(err.Error(), "1048576")) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := Encode(c); err == nil {
+				t.Errorf("%s: accepted", name)
+			} else if name == "too large" && (structs.CodeOf(err) != structs.CodeTooLarge || !strings.Contains(err.Error(), "1048576")) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 

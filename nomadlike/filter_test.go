@@ -36,22 +36,24 @@ func TestFilter(t *testing.T) {
 		{"node", `Name == n1 and Attributes["kernel.name"] == linux`, node, true, ""},
 		{"node", `Drivers.exec.Healthy == true`, node, false, ""},
 	} {
-		f, err := Filter(c.kind, c.expr)
-		if c.err != "" {
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%s: %s: want an error with %q, have %v", c.kind, c.expr, c.err, err)
+		t.Run(c.expr, func(t *testing.T) {
+			f, err := Filter(c.kind, c.expr)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("%s: %s: want an error with %q, have %v", c.kind, c.expr, c.err, err)
+				}
+				return
 			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: %s: %v", c.kind, c.expr, err)
-			continue
-		}
-		if c.obj == nil {
-			continue
-		}
-		if ok, err := f(c.obj); err != nil || ok != c.want {
-			t.Errorf("%s: %s: have %v, %v; want %v", c.kind, c.expr, ok, err, c.want)
-		}
+			if err != nil {
+				t.Errorf("%s: %s: %v", c.kind, c.expr, err)
+				return
+			}
+			if c.obj == nil {
+				return
+			}
+			if ok, err := f(c.obj); err != nil || ok != c.want {
+				t.Errorf("%s: %s: have %v, %v; want %v", c.kind, c.expr, ok, err, c.want)
+			}
+		})
 	}
 }

@@ -122,14 +122,16 @@ func TestRouter(t *testing.T) {
 		{"GET", "", "", "", ""},
 		{"GET", strings.Repeat("/a", 4000), "", "", ""},
 	} {
-		r, params, allow := rt.find(c.method, c.path)
-		pattern := ""
-		if r != nil {
-			pattern = r.pattern
-		}
-		if pattern != c.pattern || (r != nil && fmt.Sprint(params) != c.params && (len(params) > 0 || c.params != "map[]")) || allow != c.allow {
-			t.Errorf("%s %.60s: route %q %v, allow %q; want %q %s, allow %q", c.method, c.path, pattern, params, allow, c.pattern, c.params, c.allow)
-		}
+		t.Run(fmt.Sprintf("method=%q path=%q", c.method, c.path), func(t *testing.T) {
+			r, params, allow := rt.find(c.method, c.path)
+			pattern := ""
+			if r != nil {
+				pattern = r.pattern
+			}
+			if pattern != c.pattern || (r != nil && fmt.Sprint(params) != c.params && (len(params) > 0 || c.params != "map[]")) || allow != c.allow {
+				t.Errorf("%s %.60s: route %q %v, allow %q; want %q %s, allow %q", c.method, c.path, pattern, params, allow, c.pattern, c.params, c.allow)
+			}
+		})
 	}
 	for _, r := range Routes() {
 		if !strings.HasPrefix(r.Pattern, "/v1/") && !strings.HasPrefix(r.Pattern, "/.well-known/") {
@@ -152,13 +154,15 @@ func TestRequestParsing(t *testing.T) {
 		"/v1/job/none": 404, "/v1/job/job-1": 200, "/v1/allocation/not-an-id": 404, "/v1/nope": 404, "/v1/job/a%00b": 404, "/v1/../v1/jobs": 404, "//v1/jobs": 404, "/v1//jobs": 404, "/v1/./jobs": 404,
 		"/v1/client/fs/logs/00000000-0000-4000-8000-000000000001?task=t&type=stdin": 400, "/v1/agent/monitor?log_level=loud": 400, "/v1/event/stream?topic=Job:": 400,
 	} {
-		r := do(s, "GET", target, "")
-		if r.StatusCode != want {
-			t.Errorf("GET %.80s: status %d, want %d: %.200s", target, r.StatusCode, want, text(t, r))
-		}
-		if r.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("GET %.80s: no nosniff", target)
-		}
+		t.Run(target, func(t *testing.T) {
+			r := do(s, "GET", target, "")
+			if r.StatusCode != want {
+				t.Errorf("GET %.80s: status %d, want %d: %.200s", target, r.StatusCode, want, text(t, r))
+			}
+			if r.Header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("GET %.80s: no nosniff", target)
+			}
+		})
 	}
 	do(s, "GET", "/v1/jobs?index=5&wait=100h&prefix=p&namespace=ns&region=r&per_page=3&next_token=tok&reverse=true&filter=f&stale=true", "", "Authorization", "Bearer  abc ")
 	q := m.query
@@ -254,15 +258,17 @@ func TestBodies(t *testing.T) {
 		{"scale without a group", "PUT", "/v1/job/job-x/scale", `{"Count": 1}`, 400, "Group"},
 		{"eligibility", "PUT", "/v1/node/00000000-0000-4000-8000-000000000001/eligibility", `{"Eligibility": "perhaps"}`, 400, "perhaps"},
 	} {
-		m.jobID = ""
-		r := do(s, c.method, c.path, c.body)
-		body := text(t, r)
-		if r.StatusCode != c.status || !strings.Contains(body, c.contains) {
-			t.Errorf("%s: status %d, want %d with %q: %.200s", c.what, r.StatusCode, c.status, c.contains, body)
-		}
-		if c.status != 200 && m.jobID != "" {
-			t.Errorf("%s reached the server", c.what)
-		}
+		t.Run(c.what, func(t *testing.T) {
+			m.jobID = ""
+			r := do(s, c.method, c.path, c.body)
+			body := text(t, r)
+			if r.StatusCode != c.status || !strings.Contains(body, c.contains) {
+				t.Errorf("%s: status %d, want %d with %q: %.200s", c.what, r.StatusCode, c.status, c.contains, body)
+			}
+			if c.status != 200 && m.jobID != "" {
+				t.Errorf("%s reached the server", c.what)
+			}
+		})
 	}
 	if r := do(s, "PUT", "/v1/jobs", "x", "Content-Encoding", "gzip"); r.StatusCode != 400 {
 		t.Errorf("an encoded body: status %d", r.StatusCode)
@@ -398,31 +404,33 @@ func TestHostileConnections(t *testing.T) {
 			{"an unknown version", "GET /v1/jobs HTTP/7.0\r\nHost: a\r\n\r\n", []int{505, 400}},
 			{"half a request and the end", "GET /v1/jobs HTT", []int{0, 400}},
 		} {
-			conn, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatalf("after %s: %v", c.what, err)
-			}
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-			_, _ = io.WriteString(conn, c.send) // the answer may come before all is sent
-			if strings.HasPrefix(c.what, "half") {
-				_ = conn.(*net.TCPConn).CloseWrite()
-			}
-			status := 0
-			if r, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
-				status = r.StatusCode
-				r.Body.Close()
-			} else if ne, is := err.(net.Error); is && ne.Timeout() {
-				t.Errorf("%s: no answer", c.what)
-			}
-			conn.Close()
-			found := false
-			for _, w := range c.want {
-				found = found || w == status
-			}
-			// A reset may overtake the answer to a sender who has not stopped.
-			if !found && !(status == 0 && len(c.send) > headerBytesMax) {
-				t.Errorf("%s: status %d, want one of %v", c.what, status, c.want)
-			}
+			t.Run(c.what, func(t *testing.T) {
+				conn, err := net.Dial("tcp", l.Addr().String())
+				if err != nil {
+					t.Fatalf("after %s: %v", c.what, err)
+				}
+				_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+				_, _ = io.WriteString(conn, c.send) // the answer may come before all is sent
+				if strings.HasPrefix(c.what, "half") {
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}
+				status := 0
+				if r, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+					status = r.StatusCode
+					r.Body.Close()
+				} else if ne, is := err.(net.Error); is && ne.Timeout() {
+					t.Errorf("%s: no answer", c.what)
+				}
+				conn.Close()
+				found := false
+				for _, w := range c.want {
+					found = found || w == status
+				}
+				// A reset may overtake the answer to a sender who has not stopped.
+				if !found && !(status == 0 && len(c.send) > headerBytesMax) {
+					t.Errorf("%s: status %d, want one of %v", c.what, status, c.want)
+				}
+			})
 		}
 	}
 	// Stalled connections do not delay others.

@@ -42,14 +42,16 @@ func TestMuriPublishedFigures(t *testing.T) {
 		{"trace1.csv", "srsf", 980141, 26065759},
 		{"trace1.csv", "2d-las", 3330371, 23556410},
 	} {
-		if c.trace == "trace1.csv" && os.Getenv("MUSTER_WHOLE_LOGS") == "" {
-			continue
-		}
-		jct, makespan := muriFigures(replayMuri(t, c.trace, c.policy, "", 0))
-		t.Logf("%s %-7s avg JCT %8.0f makespan %9.0f, published %8.0f %9.0f", c.trace, c.policy, jct, makespan, c.jct, c.makespan)
-		if jct != c.jct || makespan != c.makespan {
-			t.Errorf("%s %s: avg JCT %.0f, makespan %.0f; published %.0f, %.0f", c.trace, c.policy, jct, makespan, c.jct, c.makespan)
-		}
+		t.Run(c.trace+" "+c.policy, func(t *testing.T) {
+			if c.trace == "trace1.csv" && os.Getenv("MUSTER_WHOLE_LOGS") == "" {
+				return
+			}
+			jct, makespan := muriFigures(replayMuri(t, c.trace, c.policy, "", 0))
+			t.Logf("%s %-7s avg JCT %8.0f makespan %9.0f, published %8.0f %9.0f", c.trace, c.policy, jct, makespan, c.jct, c.makespan)
+			if jct != c.jct || makespan != c.makespan {
+				t.Errorf("%s %s: avg JCT %.0f, makespan %.0f; published %.0f, %.0f", c.trace, c.policy, jct, makespan, c.jct, c.makespan)
+			}
+		})
 	}
 }
 

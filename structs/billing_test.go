@@ -21,9 +21,11 @@ func TestBillingOf(t *testing.T) {
 		{"an instance of it", Allocation{Grants: []Grant{gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0, 0)}}, 500 + 800},
 		{"no GPU at all", Allocation{Grants: []Grant{{Device: "x/fpga/H100"}}}, 0},
 	} {
-		if got := b.Of(&c.a); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if got := b.Of(&c.a); got != c.want {
+				t.Errorf("%s: %d, want %d", c.name, got, c.want)
+			}
+		})
 	}
 	if got := (*Billing)(nil).Of(&Allocation{Resources: Vector{CPU: 1000}}); got != 0 {
 		t.Errorf("without weights: %d", got)

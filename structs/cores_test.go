@@ -1,6 +1,9 @@
 package structs
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestSameDevice(t *testing.T) {
 	for _, c := range []struct {
@@ -11,8 +14,10 @@ func TestSameDevice(t *testing.T) {
 		{"nvidia/gpu/H100", "nvidia/gpu/A100", false}, {"nvidia/gpu/H100", "gpu", true}, {"amd/gpu", "nvidia/gpu/H100", false}, {"fpga", "nvidia/gpu", false},
 		{"nvidia", "nvidia/gpu", false}, {"H100", "nvidia/gpu/H100", false}, {"nvidia/gp", "nvidia/gpu/H100", false}, {"gpu", "fpga", false},
 	} {
-		if got := SameDevice(c.a, c.b); got != c.want {
-			t.Errorf("%s and %s: %v", c.a, c.b, got)
-		}
+		t.Run(fmt.Sprintf("a=%q b=%q", c.a, c.b), func(t *testing.T) {
+			if got := SameDevice(c.a, c.b); got != c.want {
+				t.Errorf("%s and %s: %v", c.a, c.b, got)
+			}
+		})
 	}
 }

@@ -1,6 +1,9 @@
 package structs
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestIsModel(t *testing.T) {
 	for _, c := range []struct {
@@ -11,9 +14,11 @@ func TestIsModel(t *testing.T) {
 		{"NVIDIA H100 80GB HBM3", "H10", false}, {"NVIDIA A100-SXM4-40GB", "A100", true}, {"NVIDIA A100-SXM4-40GB", "A100-SXM4", true},
 		{"H100", "H200|H100", true}, {"A100", "H200|H100", false}, {"T4", "T40", false}, {"T4", "--", false},
 	} {
-		if got := IsModel(c.name, c.words); got != c.want {
-			t.Errorf("%q names %q: %v", c.words, c.name, got)
-		}
+		t.Run(fmt.Sprintf("name=%q words=%q", c.name, c.words), func(t *testing.T) {
+			if got := IsModel(c.name, c.words); got != c.want {
+				t.Errorf("%q names %q: %v", c.words, c.name, got)
+			}
+		})
 	}
 }
 

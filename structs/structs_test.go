@@ -99,9 +99,11 @@ func TestUsage(t *testing.T) {
 		"once the predecessor has ended it pays itself": {[]*Allocation{held(1, 100, ClientComplete), held(2, 80, ClientPending, AllocID{1})}, 80},
 		"waiting on one elsewhere frees nothing here":   {[]*Allocation{held(2, 80, ClientPending, AllocID{9})}, 80},
 	} {
-		if got := Usage(c.allocs); got.CPU != c.cpu {
-			t.Errorf("%s: %d MHz, want %d", name, got.CPU, c.cpu)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := Usage(c.allocs); got.CPU != c.cpu {
+				t.Errorf("%s: %d MHz, want %d", name, got.CPU, c.cpu)
+			}
+		})
 	}
 }
 

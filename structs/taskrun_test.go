@@ -21,14 +21,16 @@ func TestExpandPath(t *testing.T) {
 		"/x/%j-%t.out": "/x/v-%t.out", "%4n%%": "0003%%", "%03t": "%03t", "plain": "plain", "%3j": "v",
 		"%q": "ERR no placeholder", "50%": "ERR %%", "%99n": "ERR digits",
 	} {
-		got, err := ExpandPath(in, value)
-		if why, bad := strings.CutPrefix(want, "ERR "); bad {
-			if err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("%q: %q, %v; want an error with %q", in, got, err, why)
+		t.Run(in, func(t *testing.T) {
+			got, err := ExpandPath(in, value)
+			if why, bad := strings.CutPrefix(want, "ERR "); bad {
+				if err == nil || !strings.Contains(err.Error(), why) {
+					t.Errorf("%q: %q, %v; want an error with %q", in, got, err, why)
+				}
+			} else if err != nil || got != want {
+				t.Errorf("%q: %q, %v; want %q", in, got, err, want)
 			}
-		} else if err != nil || got != want {
-			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
-		}
+		})
 	}
 }
 
@@ -41,14 +43,16 @@ func TestParseUlimit(t *testing.T) {
 		{"memlock", "unlimited", NoLimit, NoLimit, ""}, {"nofile", "1024:4096", 1024, 4096, ""}, {"stack", "8:-1", 8, NoLimit, ""},
 		{"nice", "1", 0, 0, "no limit"}, {"core", "much", 0, 0, "want a number"}, {"core", "5:4", 0, 0, "above"},
 	} {
-		soft, hard, err := ParseUlimit(c.name, c.text)
-		if c.bad != "" {
-			if err == nil || !strings.Contains(err.Error(), c.bad) {
-				t.Errorf("%s = %s: %v, want %q", c.name, c.text, err, c.bad)
+		t.Run(c.text, func(t *testing.T) {
+			soft, hard, err := ParseUlimit(c.name, c.text)
+			if c.bad != "" {
+				if err == nil || !strings.Contains(err.Error(), c.bad) {
+					t.Errorf("%s = %s: %v, want %q", c.name, c.text, err, c.bad)
+				}
+			} else if err != nil || soft != c.soft || hard != c.hard {
+				t.Errorf("%s = %s: %d, %d, %v", c.name, c.text, soft, hard, err)
 			}
-		} else if err != nil || soft != c.soft || hard != c.hard {
-			t.Errorf("%s = %s: %d, %d, %v", c.name, c.text, soft, hard, err)
-		}
+		})
 	}
 	if m, err := ParseUmask("0027"); err != nil || m != 0o27 {
 		t.Errorf("umask %o, %v", m, err)

@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -12,9 +13,11 @@ func TestCheckVariablePath(t *testing.T) {
 		"nomad/jobs/a/b/c/d": false, "nomad/job-templates": false, "nomad/job-templates/a/b": false, "nomad/jobs/": false,
 		strings.Repeat("a", VariablePathMax): true, strings.Repeat("a", VariablePathMax+1): false,
 	} {
-		if err := CheckVariablePath(path); (err == nil) != ok {
-			t.Errorf("%q: %v, want it taken: %v", path, err, ok)
-		}
+		t.Run(fmt.Sprintf("%q", path), func(t *testing.T) {
+			if err := CheckVariablePath(path); (err == nil) != ok {
+				t.Errorf("%q: %v, want it taken: %v", path, err, ok)
+			}
+		})
 	}
 }
 
@@ -24,9 +27,11 @@ func TestTaskMayRead(t *testing.T) {
 		"nomad/jobs": {true, true}, "nomad/jobs/web": {true, true}, "nomad/jobs/web/api": {true, true}, "nomad/jobs/web/api/server": {true, false},
 		"nomad/jobs/web/api/other": {}, "nomad/jobs/web/other": {}, "nomad/jobs/webs": {}, "nomad/jobs/other": {}, "a": {}, "": {}, "nomad": {}, "nomad/jobs/web/api/": {},
 	} {
-		if got := [2]bool{TaskMayRead(a, "server", path), TaskMayRead(a, "", path)}; got != want {
-			t.Errorf("%q: %v, want %v", path, got, want)
-		}
+		t.Run(fmt.Sprintf("%q", path), func(t *testing.T) {
+			if got := [2]bool{TaskMayRead(a, "server", path), TaskMayRead(a, "", path)}; got != want {
+				t.Errorf("%q: %v, want %v", path, got, want)
+			}
+		})
 	}
 	child := &Allocation{JobID: "web/periodic-1", Group: "api", Job: &Job{ID: "web/periodic-1", ParentID: "web"}}
 	if !TaskMayRead(child, "server", "nomad/jobs/web/api/server") || TaskMayRead(child, "server", "nomad/jobs/web/periodic-1") {

@@ -45,10 +45,12 @@ func TestLayout(t *testing.T) {
 		"alloc": 0o755, "alloc/data": 0o777 | os.ModeSticky, "alloc/logs": 0o755, "alloc/tmp": 0o777 | os.ModeSticky,
 		"web": 0o755, "web/local": 0o755, "web/secrets": 0o700, "web/tmp": 0o777 | os.ModeSticky,
 	} {
-		info, err := os.Lstat(filepath.Join(d.Root, path))
-		if err != nil || !info.IsDir() || info.Mode()&(os.ModePerm|os.ModeSticky) != mode {
-			t.Errorf("%s: %v, mode %v, want %v", path, err, info.Mode(), mode)
-		}
+		t.Run(path, func(t *testing.T) {
+			info, err := os.Lstat(filepath.Join(d.Root, path))
+			if err != nil || !info.IsDir() || info.Mode()&(os.ModePerm|os.ModeSticky) != mode {
+				t.Errorf("%s: %v, mode %v, want %v", path, err, info.Mode(), mode)
+			}
+		})
 	}
 	for _, name := range []string{"alloc", "..", ".", "a/b"} {
 		if err := d.BuildTask(name, Owner{UID: -1}, false, 0); err == nil {
@@ -101,9 +103,11 @@ func TestNothingLeadsOut(t *testing.T) {
 		"abs": outside, "up": "../../../outside", "root": "/", "sec": "../secrets/token", "secdir": "../secrets", "passwd": "/etc/passwd",
 		"self": "/proc/self/environ", "loop": "loop", "good": "../../alloc/data/ok",
 	} {
-		if err := os.Symlink(target, filepath.Join(local, name)); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := os.Symlink(target, filepath.Join(local, name)); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 	if err := syscall.Mkfifo(filepath.Join(local, "pipe"), 0o644); err != nil {
 		t.Fatal(err)
@@ -115,15 +119,17 @@ func TestNothingLeadsOut(t *testing.T) {
 		"web/secrets/token": structs.CodeDenied, "web/local/../secrets/token": structs.CodeDenied, "web/local/sec": structs.CodeDenied, "web/local/secdir/token": structs.CodeDenied,
 		"web/secrets": structs.CodeDenied, "web/local/pipe": structs.CodeInvalid, "web/none": structs.CodeNotFound, "a\x00b": structs.CodeInvalid, strings.Repeat("x/", 4000): structs.CodeInvalid,
 	} {
-		if f, err := d.Open(path); err == nil || structs.CodeOf(err) != want {
-			t.Errorf("opening %.40q: %v, want %s", path, err, want)
-			if f != nil {
-				f.Close()
+		t.Run(path, func(t *testing.T) {
+			if f, err := d.Open(path); err == nil || structs.CodeOf(err) != want {
+				t.Errorf("opening %.40q: %v, want %s", path, err, want)
+				if f != nil {
+					f.Close()
+				}
 			}
-		}
-		if _, _, err := d.Readable(path); err == nil || structs.CodeOf(err) != want {
-			t.Errorf("reading %.40q: %v, want %s", path, err, want)
-		}
+			if _, _, err := d.Readable(path); err == nil || structs.CodeOf(err) != want {
+				t.Errorf("reading %.40q: %v, want %s", path, err, want)
+			}
+		})
 	}
 	for _, path := range []string{"web/local/root", "web/local/secdir", "web/secrets", "..", "web/local/pipe", "alloc/data/ok"} {
 		if list, err := d.List(path); err == nil {
@@ -212,22 +218,24 @@ func TestDestroyEmpty(t *testing.T) {
 		"a link for its files": replace("web/" + Local),
 		"a link for the logs":  replace("alloc/" + Logs),
 	} {
-		d := build(t, false)
-		if err := change(d); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Destroy(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := os.Lstat(d.Root); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: the directory is still there: %v", name, err)
-		}
-		if _, err := os.Lstat(filepath.Join(outside, Local)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := d.Destroy(); err != nil {
-			t.Errorf("%s: removed again: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			d := build(t, false)
+			if err := change(d); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Destroy(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := os.Lstat(d.Root); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: the directory is still there: %v", name, err)
+			}
+			if _, err := os.Lstat(filepath.Join(outside, Local)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err := d.Destroy(); err != nil {
+				t.Errorf("%s: removed again: %v", name, err)
+			}
+		})
 	}
 }
 

@@ -191,14 +191,16 @@ func TestFetch(t *testing.T) {
 		"file:///etc/passwd": "files of the node", "/etc/passwd": "files of the node", "git::file:///x": "files of the node", "git::ext::sh -c x": "not a URL|over https",
 		"s3::https://x/y": "s3 is not supported", "ftp://x/y": "ftp is not supported", "https:///x": "names no host", "git::https://h/r?ref=-x": "ref", "git::https://h/r?sshkey=x": "keys are not taken",
 	} {
-		err := Spec{Source: src}.Check()
-		ok := false
-		for _, w := range strings.Split(want, "|") {
-			ok = ok || err != nil && strings.Contains(err.Error(), w)
-		}
-		if !ok || !errors.Is(err, ErrRefused) {
-			t.Errorf("%s: %v, want %q", src, err, want)
-		}
+		t.Run(src, func(t *testing.T) {
+			err := Spec{Source: src}.Check()
+			ok := false
+			for _, w := range strings.Split(want, "|") {
+				ok = ok || err != nil && strings.Contains(err.Error(), w)
+			}
+			if !ok || !errors.Is(err, ErrRefused) {
+				t.Errorf("%s: %v, want %q", src, err, want)
+			}
+		})
 	}
 	if got := hide("https://user:pass@host/x?token=key@x"); got != "https://...@host/x?..." {
 		t.Error(got)

@@ -81,17 +81,21 @@ func TestVersion2Files(t *testing.T) {
 	for file, want := range map[string]string{
 		"cpu.weight": "39", "cpu.max": "150000 100000", "cpuset.cpus": "0,2", "memory.max": "67108864", "memory.low": "33554432", "memory.swap.max": "0", "pids.max": "10",
 	} {
-		if b, err := os.ReadFile(filepath.Join(g.Main, file)); err != nil || string(b) != want {
-			t.Errorf("%s is %q (%v), want %q", file, b, err, want)
-		}
+		t.Run(file, func(t *testing.T) {
+			if b, err := os.ReadFile(filepath.Join(g.Main, file)); err != nil || string(b) != want {
+				t.Errorf("%s is %q (%v), want %q", file, b, err, want)
+			}
+		})
 	}
 	for file, text := range map[string]string{
 		"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\n", "memory.current": "1000\n", "memory.peak": "2000\n", "memory.swap.current": "3\n",
 		"memory.stat": "anon 600\nfile 400\n", "cpu.stat": "usage_usec 30\nuser_usec 20\nsystem_usec 10\nthrottled_usec 5\n", "pids.current": "4\n", "cgroup.procs": "11\n12\n",
 	} {
-		if err := os.WriteFile(filepath.Join(g.Main, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		t.Run(file, func(t *testing.T) {
+			if err := os.WriteFile(filepath.Join(g.Main, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 	if n := g.OOMKills(); n != 1 {
 		t.Errorf("%d processes killed for want of memory", n)

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,9 +28,11 @@ func TestMemoryNodes(t *testing.T) {
 	for _, c := range []struct{ cores, want []int }{
 		{[]int{0, 9}, []int{0}}, {[]int{15, 4}, []int{1}}, {[]int{3, 4}, []int{0, 1}}, {[]int{99}, nil}, {nil, nil},
 	} {
-		if got := memoryNodes(sys, c.cores); !slices.Equal(got, c.want) {
-			t.Errorf("cores %v: %v, want %v", c.cores, got, c.want)
-		}
+		t.Run(fmt.Sprint(c.cores), func(t *testing.T) {
+			if got := memoryNodes(sys, c.cores); !slices.Equal(got, c.want) {
+				t.Errorf("cores %v: %v, want %v", c.cores, got, c.want)
+			}
+		})
 	}
 }
 

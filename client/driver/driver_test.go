@@ -43,12 +43,14 @@ func TestSchemaRefuses(t *testing.T) {
 		`element 0: want a block, got`:                             {"command": "x", "mount": []any{"y"}},
 		`want a bool, got the number 1`:                            {"command": "x", "hard": 1},
 	} {
-		_, err := schema.Decode("d", c)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q", c, err, want)
-		} else if !errors.Is(err, ErrPermanent) || !strings.HasPrefix(err.Error(), "d: ") {
-			t.Errorf("%v: %v should be permanent and name the driver", c, err)
-		}
+		t.Run(want, func(t *testing.T) {
+			_, err := schema.Decode("d", c)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, want %q", c, err, want)
+			} else if !errors.Is(err, ErrPermanent) || !strings.HasPrefix(err.Error(), "d: ") {
+				t.Errorf("%v: %v should be permanent and name the driver", c, err)
+			}
+		})
 	}
 }
 

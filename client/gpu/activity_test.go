@@ -38,12 +38,14 @@ func TestActivity(t *testing.T) {
 	for name, want := range map[string]float64{
 		"DCGM_FI_PROF_SM_ACTIVE": 0.437, "DCGM_FI_PROF_SM_OCCUPANCY": 0.25, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.12, "DCGM_FI_PROF_DRAM_ACTIVE": 0.08, "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1,
 	} {
-		if v, ok := figure(n, s.GPUs[0].UUID, name); !ok || math.Abs(v-want) > 1e-9 {
-			t.Errorf("%s is %v, %v; want %v", name, v, ok, want)
-		}
-		if v, ok := figure(n, s.GPUs[2].UUID, name); ok {
-			t.Errorf("an A100 says that %s is %v", name, v)
-		}
+		t.Run(name, func(t *testing.T) {
+			if v, ok := figure(n, s.GPUs[0].UUID, name); !ok || math.Abs(v-want) > 1e-9 {
+				t.Errorf("%s is %v, %v; want %v", name, v, ok, want)
+			}
+			if v, ok := figure(n, s.GPUs[2].UUID, name); ok {
+				t.Errorf("an A100 says that %s is %v", name, v)
+			}
+		})
 	}
 	parts := 0
 	for _, x := range samples(n) {

@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -60,9 +61,11 @@ func TestWays(t *testing.T) {
 		{4, "DCGM_FI_DEV_PCIE_TX_THROUGHPUT", 11}, {4, "muster_gpu_nvlinks_up", -1}, {4, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", -1},
 		{4, "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", -1}, {4, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", -1},
 	} {
-		if v, ok := figure(n, s.GPUs[c.gpu].UUID, c.name); ok != (c.want >= 0) || ok && v != c.want {
-			t.Errorf("GPU %d: %s is %v, %v; want %v", c.gpu, c.name, v, ok, c.want)
-		}
+		t.Run(fmt.Sprintf("gpu=%v name=%q", c.gpu, c.name), func(t *testing.T) {
+			if v, ok := figure(n, s.GPUs[c.gpu].UUID, c.name); ok != (c.want >= 0) || ok && v != c.want {
+				t.Errorf("GPU %d: %s is %v, %v; want %v", c.gpu, c.name, v, ok, c.want)
+			}
+		})
 	}
 	for _, d := range n.Stats() {
 		for _, m := range d.More {

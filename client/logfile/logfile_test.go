@@ -49,11 +49,13 @@ func TestOffsetsAcrossFiles(t *testing.T) {
 		{Start, 0, 0, "abcdefg"}, {Start, 2, 0, "cdefg"}, {Start, 3, 0, "defg"}, {Start, 5, 0, "fg"}, {Start, 99, 0, ""},
 		{End, 0, 0, ""}, {End, 2, 0, "fg"}, {End, 4, 0, "defg"}, {End, 5, 0, "cdefg"}, {End, 99, 0, "abcdefg"}, {"", 1, 4, "bcde"},
 	} {
-		var got bytes.Buffer
-		err := Log(t.Context(), r, "a.stdout", Options{Origin: c.origin, Offset: c.off, Limit: c.limit}, func(f Frame) error { got.Write(f.Data); return nil })
-		if err != nil || got.String() != c.want {
-			t.Errorf("%s %d limit %d: %q, %v; want %q", c.origin, c.off, c.limit, got.String(), err, c.want)
-		}
+		t.Run(fmt.Sprintf("origin=%q off=%v", c.origin, c.off), func(t *testing.T) {
+			var got bytes.Buffer
+			err := Log(t.Context(), r, "a.stdout", Options{Origin: c.origin, Offset: c.off, Limit: c.limit}, func(f Frame) error { got.Write(f.Data); return nil })
+			if err != nil || got.String() != c.want {
+				t.Errorf("%s %d limit %d: %q, %v; want %q", c.origin, c.off, c.limit, got.String(), err, c.want)
+			}
+		})
 	}
 	if err := Log(t.Context(), r, "none", Options{}, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing log: %v", err)

@@ -424,9 +424,11 @@ func TestCheck(t *testing.T) {
 		{"muster", "fd00::/64", "bridge_network_subnet"},
 		{"muster", "127.0.0.0/8", "bridge_network_subnet"},
 	} {
-		_, err := Check(c.bridge, c.subnet)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q %q: %v, want %q", c.bridge, c.subnet, err, c.want)
-		}
+		t.Run(fmt.Sprintf("bridge=%q subnet=%q", c.bridge, c.subnet), func(t *testing.T) {
+			_, err := Check(c.bridge, c.subnet)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%q %q: %v, want %q", c.bridge, c.subnet, err, c.want)
+			}
+		})
 	}
 }

@@ -244,10 +244,12 @@ func TestConfigIsChecked(t *testing.T) {
 		"many gpus":  {Config{Count: 1, Servers: []string{"x"}, GPUs: "65xH100"}, "more than 64"},
 		"empty gpus": {Config{Count: 1, Servers: []string{"x"}, GPUs: ","}, "such as 8xH100"},
 	} {
-		_, err := New(c.cfg)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := New(c.cfg)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+			}
+		})
 	}
 }
 

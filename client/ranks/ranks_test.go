@@ -115,18 +115,20 @@ func TestOwnGPUs(t *testing.T) {
 		{"a,b", 3, "a|a|b"},
 		{"a", 1, "a"},
 	} {
-		var got []string
-		env := []string{"MUSTER_GPUS_BY_RANK=1", "MUSTER_RANKS=" + strconv.Itoa(c.n), "CUDA_VISIBLE_DEVICES=" + c.gpus, "NVIDIA_VISIBLE_DEVICES=" + c.gpus}
-		for i := range c.n {
-			e := environ(env, i, i)
-			got = append(got, variable(e, "CUDA_VISIBLE_DEVICES"))
-			if n := strings.Count(got[i], ",") + 1; variable(e, "MUSTER_GPU_COUNT") != strconv.Itoa(n) || variable(e, "NVIDIA_VISIBLE_DEVICES") != c.gpus {
-				t.Errorf("rank %d of %d over %s: %v", i, c.n, c.gpus, e)
+		t.Run(fmt.Sprintf("gpus=%q n=%v", c.gpus, c.n), func(t *testing.T) {
+			var got []string
+			env := []string{"MUSTER_GPUS_BY_RANK=1", "MUSTER_RANKS=" + strconv.Itoa(c.n), "CUDA_VISIBLE_DEVICES=" + c.gpus, "NVIDIA_VISIBLE_DEVICES=" + c.gpus}
+			for i := range c.n {
+				e := environ(env, i, i)
+				got = append(got, variable(e, "CUDA_VISIBLE_DEVICES"))
+				if n := strings.Count(got[i], ",") + 1; variable(e, "MUSTER_GPU_COUNT") != strconv.Itoa(n) || variable(e, "NVIDIA_VISIBLE_DEVICES") != c.gpus {
+					t.Errorf("rank %d of %d over %s: %v", i, c.n, c.gpus, e)
+				}
 			}
-		}
-		if s := strings.Join(got, "|"); s != c.want {
-			t.Errorf("%d ranks over %s see %s, want %s", c.n, c.gpus, s, c.want)
-		}
+			if s := strings.Join(got, "|"); s != c.want {
+				t.Errorf("%d ranks over %s see %s, want %s", c.n, c.gpus, s, c.want)
+			}
+		})
 	}
 	if e := environ([]string{"MUSTER_RANKS=2", "CUDA_VISIBLE_DEVICES=a,b"}, 1, 1); variable(e, "CUDA_VISIBLE_DEVICES") != "a,b" {
 		t.Errorf("all GPUs for every rank: %v", e)

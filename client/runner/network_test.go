@@ -31,9 +31,11 @@ func TestResolver(t *testing.T) {
 		{"servers", resolver(&structs.DNS{Servers: []string{"192.0.2.1"}}, "search a\nnameserver 192.0.2.9\noptions x y\n"), "search a\nnameserver 192.0.2.1\noptions x y\n"},
 		{"searches and options", resolver(&structs.DNS{Searches: []string{"b", "c"}, Options: []string{"ndots:2"}}, "search a\nnameserver 192.0.2.9\n"), "search b c\nnameserver 192.0.2.9\noptions ndots:2\n"},
 	} {
-		if c.got != c.want {
-			t.Errorf("%s: %q, want %q", c.what, c.got, c.want)
-		}
+		t.Run(c.what, func(t *testing.T) {
+			if c.got != c.want {
+				t.Errorf("%s: %q, want %q", c.what, c.got, c.want)
+			}
+		})
 	}
 }
 

@@ -33,9 +33,11 @@ func TestRunAs(t *testing.T) {
 		{"a group", &RunAs{Allow: []string{"@root"}}, root, unknown, ""},
 		{"no such group", &RunAs{Allow: []string{"@no-such-group"}}, root, unknown, "allowed are @no-such-group"},
 	} {
-		err := c.may.may(c.u.Username, c.u, c.by)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			err := c.may.may(c.u.Username, c.u, c.by)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+		})
 	}
 }

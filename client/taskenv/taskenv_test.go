@@ -1,6 +1,7 @@
 package taskenv
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -74,12 +75,14 @@ func TestReplace(t *testing.T) {
 		"${nope}": "${nope}", "${attr.nope}": "${attr.nope}", "${": "${", "$": "$", "$${NOMAD_DC}": "$dc7", "${env[A}": "${env[A}", "plain": "plain", "": "",
 		"${NOMAD_DC": "${NOMAD_DC", "${A:-default}": "${A:-default}", "${}": "${}",
 	} {
-		if got := e.Replace(Verbatim(text)); got != text {
-			t.Errorf("as it is: %q becomes %q", text, got)
-		}
-		if got := e.Replace(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
+		t.Run(fmt.Sprintf("%q", text), func(t *testing.T) {
+			if got := e.Replace(Verbatim(text)); got != text {
+				t.Errorf("as it is: %q becomes %q", text, got)
+			}
+			if got := e.Replace(text); got != want {
+				t.Errorf("%q became %q, want %q", text, got, want)
+			}
+		})
 	}
 	if e.Get("NOMAD_ALLOC_ID") == "forged" || e.Get("NOMAD_SECRETS_DIR") == "forged" {
 		t.Error("a job took over the agent's own variables")
@@ -183,8 +186,10 @@ func TestCPUSet(t *testing.T) {
 
 func TestCleanName(t *testing.T) {
 	for in, want := range map[string]string{"a-b.c": "a_b_c", "ok_1": "ok_1", "1a": "_a", "x1-2": "x1_2", "ü": "__", "": ""} {
-		if got := cleanName(in); got != want {
-			t.Errorf("%q became %q, want %q", in, got, want)
-		}
+		t.Run(fmt.Sprintf("%q", in), func(t *testing.T) {
+			if got := cleanName(in); got != want {
+				t.Errorf("%q became %q, want %q", in, got, want)
+			}
+		})
 	}
 }

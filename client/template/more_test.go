@@ -32,8 +32,10 @@ func TestMoreFunctions(t *testing.T) {
 		big + strings.Repeat(`{{ $y := toUpper $x }}`, 100): "more than 67108864 bytes in all",
 		big + strings.Repeat(`{{ $y := split "" $x }}`, 10): "more than 67108864 bytes in all",
 	} {
-		if _, err := Render(input(source)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.60s: %v, want %q", source, err, want)
-		}
+		t.Run(source, func(t *testing.T) {
+			if _, err := Render(input(source)); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%.60s: %v, want %q", source, err, want)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -36,10 +37,12 @@ func TestRender(t *testing.T) {
 		`{{ range .nothing }}x{{ else }}empty{{ end }}`:                                        "empty",
 		"": "",
 	} {
-		got, err := Render(input(source))
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %q %v, want %q", source, got, err, want)
-		}
+		t.Run(fmt.Sprintf("%q", source), func(t *testing.T) {
+			got, err := Render(input(source))
+			if err != nil || string(got) != want {
+				t.Errorf("%s: %q %v, want %q", source, got, err, want)
+			}
+		})
 	}
 	in := input(`<< env "A" >>{{ no }}`)
 	in.Left, in.Right = "<<", ">>"
@@ -69,14 +72,16 @@ func TestRenderRefuses(t *testing.T) {
 		`{{ mustEnv "B" }}`:              "the variable B is not set",
 		strings.Repeat("x", SourceMax+1): "at most",
 	} {
-		begin := time.Now()
-		_, err := Render(input(source))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.80s: %v, want %q", source, err, want)
-		}
-		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("%.80s took %s", source, took)
-		}
+		t.Run(source, func(t *testing.T) {
+			begin := time.Now()
+			_, err := Render(input(source))
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%.80s: %v, want %q", source, err, want)
+			}
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("%.80s took %s", source, took)
+			}
+		})
 	}
 	if _, err := Render(input(`{{ nope }}`)); !errors.Is(err, ErrBad) {
 		t.Error(err)

@@ -126,13 +126,15 @@ func TestAgentRefuses(t *testing.T) {
 		{"extra", "extra"},
 		{"-dev -config=" + hooked, hooked + `:4:7: client.hooks.prolog.command: "/nowhere/prolog" cannot be run on this machine: no such file or directory`},
 	} {
-		e, _, _ := agentEnv()
-		root := newRoot(e)
-		root.SetArgs(normalize(root, append([]string{"agent"}, strings.Fields(c.args)...)))
-		err := root.ExecuteContext(t.Context())
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("agent %s: error %v does not say %q", c.args, err, c.want)
-		}
+		t.Run(fmt.Sprintf("%q", c.args), func(t *testing.T) {
+			e, _, _ := agentEnv()
+			root := newRoot(e)
+			root.SetArgs(normalize(root, append([]string{"agent"}, strings.Fields(c.args)...)))
+			err := root.ExecuteContext(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("agent %s: error %v does not say %q", c.args, err, c.want)
+			}
+		})
 	}
 }
 
@@ -144,27 +146,29 @@ func TestAgentJoinFlags(t *testing.T) {
 		{"-join=a -retry-join=b", "server.server_join."},
 		{"-join=a -retry-join=b", "client.server_join."},
 	} {
-		o := &agentOptions{}
-		e, _, _ := agentEnv()
-		cmd := newAgent(e)
-		var args []string
-		for _, a := range strings.Fields(c.args) {
-			args = append(args, "-"+a)
-		}
-		if err := cmd.ParseFlags(args); err != nil {
-			t.Fatal(err)
-		}
-		o.dev = cmd.Flags().Changed("dev")
-		if err := o.prepare(cmd); err != nil {
-			t.Fatal(err)
-		}
-		var keys []string
-		for _, f := range o.load.Flags {
-			keys = append(keys, f.Key)
-		}
-		if !slices.Contains(keys, c.key+"start_join") || !slices.Contains(keys, c.key+"retry_join") {
-			t.Errorf("%s: %v", c.args, keys)
-		}
+		t.Run(fmt.Sprintf("args=%q key=%q", c.args, c.key), func(t *testing.T) {
+			o := &agentOptions{}
+			e, _, _ := agentEnv()
+			cmd := newAgent(e)
+			var args []string
+			for _, a := range strings.Fields(c.args) {
+				args = append(args, "-"+a)
+			}
+			if err := cmd.ParseFlags(args); err != nil {
+				t.Fatal(err)
+			}
+			o.dev = cmd.Flags().Changed("dev")
+			if err := o.prepare(cmd); err != nil {
+				t.Fatal(err)
+			}
+			var keys []string
+			for _, f := range o.load.Flags {
+				keys = append(keys, f.Key)
+			}
+			if !slices.Contains(keys, c.key+"start_join") || !slices.Contains(keys, c.key+"retry_join") {
+				t.Errorf("%s: %v", c.args, keys)
+			}
+		})
 	}
 	// Every flag sets a key that exists.
 	known := agentconfig.Keys()
@@ -222,12 +226,14 @@ func TestNodesimRefuses(t *testing.T) {
 		{"-ca-file=x", "TLS needs"},
 		{"-log-level=LOUD", "want TRACE"},
 	} {
-		e, _, _ := agentEnv()
-		root := newRoot(e)
-		root.SetArgs(normalize(root, append([]string{"nodesim"}, strings.Fields(c.args)...)))
-		if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("nodesim %s: error %v does not say %q", c.args, err, c.want)
-		}
+		t.Run(c.args, func(t *testing.T) {
+			e, _, _ := agentEnv()
+			root := newRoot(e)
+			root.SetArgs(normalize(root, append([]string{"nodesim"}, strings.Fields(c.args)...)))
+			if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("nodesim %s: error %v does not say %q", c.args, err, c.want)
+			}
+		})
 	}
 }
 
@@ -253,22 +259,24 @@ func TestConfigValidate(t *testing.T) {
 		{"elsewhere.hcl", base + "bind_addr = \"127.0.0.1\"\nclient {\n  enabled = true\n  hooks {\n    prolog {\n      command = [\"/nowhere/prolog\"]\n    }\n  }\n}\n", 0, []string{"The configuration is valid."}},
 		{"open.hcl", base + "bind_addr = \"0.0.0.0\"\n", 1, []string{"open.hcl:6:", "insecure = true"}},
 	} {
-		e, out, errw := agentEnv()
-		root := newRoot(e)
-		root.SetArgs(normalize(root, []string{"config", "validate", file(c.name, c.text)}))
-		err := root.ExecuteContext(t.Context())
-		said := out.String() + errw.String()
-		if err != nil {
-			said += err.Error()
-		}
-		if (err != nil) != (c.code != 0) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		for _, s := range c.says {
-			if !strings.Contains(said, s) {
-				t.Errorf("%s: no %q in %q", c.name, s, said)
+		t.Run(c.name, func(t *testing.T) {
+			e, out, errw := agentEnv()
+			root := newRoot(e)
+			root.SetArgs(normalize(root, []string{"config", "validate", file(c.name, c.text)}))
+			err := root.ExecuteContext(t.Context())
+			said := out.String() + errw.String()
+			if err != nil {
+				said += err.Error()
 			}
-		}
+			if (err != nil) != (c.code != 0) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(said, s) {
+					t.Errorf("%s: no %q in %q", c.name, s, said)
+				}
+			}
+		})
 	}
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		t.Error("the data directory was made")

@@ -388,10 +388,12 @@ func TestNormalize(t *testing.T) {
 		{"job -help", "job --help"},
 		{"run -var a=-b f", "run --var a=-b f"},
 	} {
-		got := strings.Join(normalize(root, strings.Fields(c.in)), " ")
-		if got != c.want {
-			t.Errorf("normalize(%q) = %q, want %q", c.in, got, c.want)
-		}
+		t.Run(c.in, func(t *testing.T) {
+			got := strings.Join(normalize(root, strings.Fields(c.in)), " ")
+			if got != c.want {
+				t.Errorf("normalize(%q) = %q, want %q", c.in, got, c.want)
+			}
+		})
 	}
 }
 

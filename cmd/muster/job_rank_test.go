@@ -20,10 +20,12 @@ func TestNoSuchRank(t *testing.T) {
 		{"rank mode, the roster is gone", []ranked{{labelled: true}}, 1, ""},
 		{"several, the roster is gone", []ranked{{}, {}}, 1, "not known any more"},
 	} {
-		m, err := holding(c.ms, c.rank)
-		if c.want == "" && (err != nil || m == nil) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v, %v; want %q", c.name, m, err, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			m, err := holding(c.ms, c.rank)
+			if c.want == "" && (err != nil || m == nil) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s: %v, %v; want %q", c.name, m, err, c.want)
+			}
+		})
 	}
 	o := &allocLogsOptions{rank: -5}
 	if err := o.check(); err == nil || !strings.Contains(err.Error(), "count from 0") {

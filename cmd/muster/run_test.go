@@ -128,9 +128,11 @@ func TestExitOfSeveral(t *testing.T) {
 		{"one ended well, the other failed", []*wire.AllocationListStub{at("a", 0, 1), at("b", 5, 2)}, true, 5},
 		{"none yet", nil, false, 0},
 	} {
-		if done, code := ended(c.list, 2); done != c.done || code != c.code {
-			t.Errorf("%s: %v, %d; want %v, %d", c.what, done, code, c.done, c.code)
-		}
+		t.Run(c.what, func(t *testing.T) {
+			if done, code := ended(c.list, 2); done != c.done || code != c.code {
+				t.Errorf("%s: %v, %d; want %v, %d", c.what, done, code, c.done, c.code)
+			}
+		})
 	}
 }
 
@@ -183,8 +185,10 @@ func TestEndedBy(t *testing.T) {
 		{"stopped", stub("complete", "stop", "", "alloc not needed", 143, ""), 143, "it was stopped: alloc not needed"},
 		{"stopped, and ended well", stub("complete", "stop", "", "alloc not needed", 0, ""), 0, ""},
 	} {
-		if code, got := exitOf(c.s), endedBy(c.s); code != c.code || got != c.want {
-			t.Errorf("%s: %d, %q; want %d, %q", c.what, code, got, c.code, c.want)
-		}
+		t.Run(c.what, func(t *testing.T) {
+			if code, got := exitOf(c.s), endedBy(c.s); code != c.code || got != c.want {
+				t.Errorf("%s: %d, %q; want %d, %q", c.what, code, got, c.code, c.want)
+			}
+		})
 	}
 }

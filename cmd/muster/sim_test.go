@@ -80,28 +80,30 @@ func TestSimJSONContract(t *testing.T) {
 		{"-format openb -nodes testdata/sim/nodes.csv -trace testdata/sim/pods.csv -seeds 1", "fgd,bestfit,dotprod,packing,clustering,random,default", []string{"alloc_100", "alloc_130", "wall_s"}},
 		{"-trace testdata/sim/jobs.csv -nodes 2x8", "default,fair+easy+fgd", []string{"mean_wait", "avg_jct", "p95_bsld", "makespan", "utilisation", "fragmentation", "jain", "preemptions", "wall_s"}},
 	} {
-		r := newAgentFake(t).run(t, "", strings.Fields("sim "+c.args+" -json -policy "+c.policies)...)
-		lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
-		want := strings.Split(c.policies, ",")
-		if r.code != 0 || len(lines) != len(want) {
-			t.Errorf("%s: exit status %d, %d lines for %d policies\n%s", c.args, r.code, len(lines), len(want), r.errOut)
-			continue
-		}
-		for i, line := range lines {
-			var got map[string]any
-			if err := json.Unmarshal([]byte(line), &got); err != nil {
-				t.Errorf("%s: %v in %s", c.args, err, line)
-				continue
+		t.Run(c.args, func(t *testing.T) {
+			r := newAgentFake(t).run(t, "", strings.Fields("sim "+c.args+" -json -policy "+c.policies)...)
+			lines := strings.Split(strings.TrimSuffix(r.out, "\n"), "\n")
+			want := strings.Split(c.policies, ",")
+			if r.code != 0 || len(lines) != len(want) {
+				t.Errorf("%s: exit status %d, %d lines for %d policies\n%s", c.args, r.code, len(lines), len(want), r.errOut)
+				return
 			}
-			if got["policy"] != want[i] {
-				t.Errorf("%s: line %d is of policy %v, want %s", c.args, i+1, got["policy"], want[i])
-			}
-			for _, f := range c.figures {
-				if _, ok := got[f].(float64); !ok {
-					t.Errorf("%s: policy %s has no number %s: %v", c.args, want[i], f, got[f])
+			for i, line := range lines {
+				var got map[string]any
+				if err := json.Unmarshal([]byte(line), &got); err != nil {
+					t.Errorf("%s: %v in %s", c.args, err, line)
+					continue
+				}
+				if got["policy"] != want[i] {
+					t.Errorf("%s: line %d is of policy %v, want %s", c.args, i+1, got["policy"], want[i])
+				}
+				for _, f := range c.figures {
+					if _, ok := got[f].(float64); !ok {
+						t.Errorf("%s: policy %s has no number %s: %v", c.args, want[i], f, got[f])
+					}
 				}
 			}
-		}
+		})
 	}
 }
 
@@ -111,34 +113,36 @@ func TestSimFiles(t *testing.T) {
 		{"jobs.csv", "-nodes 2x8"}, {"log.csv", "-format swf -procs 10 -policy easy"}, {"log.swf", "-format swf -procs 10 -policy easy"},
 		{"muri.csv", "-format muri -nodes 2x8"}, {"pods.csv", "-format openb -nodes testdata/sim/nodes.csv -seeds 1"},
 	} {
-		text, err := os.ReadFile(filepath.Join("testdata/sim", c.file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		plain := bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
-		var packed bytes.Buffer
-		z := gzip.NewWriter(&packed)
-		if _, err := z.Write(plain); err != nil || z.Close() != nil {
-			t.Fatal(err)
-		}
-		first := ""
-		for _, v := range []struct {
-			name string
-			text []byte
-		}{{"plain", plain}, {"packed.gz", packed.Bytes()}, {"windows", bytes.ReplaceAll(plain, []byte("\n"), []byte("\r\n"))},
-			{"marked", append([]byte("\ufeff"), plain...)}, {"no-last-newline", bytes.TrimSuffix(plain, []byte("\n"))}, {"empty-lines", append([]byte("\n\n"), plain...)}} {
-			name := filepath.Join(t.TempDir(), v.name)
-			if err := os.WriteFile(name, v.text, 0o600); err != nil {
+		t.Run(c.file, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("testdata/sim", c.file))
+			if err != nil {
 				t.Fatal(err)
 			}
-			r := newAgentFake(t).run(t, "", strings.Fields("sim -json -trace "+name+" "+c.args)...)
-			got := simTimes.ReplaceAllString(r.out, "${1}0")
-			if first == "" {
-				first = got
+			plain := bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+			var packed bytes.Buffer
+			z := gzip.NewWriter(&packed)
+			if _, err := z.Write(plain); err != nil || z.Close() != nil {
+				t.Fatal(err)
 			}
-			if r.code != 0 || got != first || got == "" {
-				t.Errorf("%s, %s: exit status %d\n%s\nthe plain one:\n%s%s", c.file, v.name, r.code, got, first, r.errOut)
+			first := ""
+			for _, v := range []struct {
+				name string
+				text []byte
+			}{{"plain", plain}, {"packed.gz", packed.Bytes()}, {"windows", bytes.ReplaceAll(plain, []byte("\n"), []byte("\r\n"))},
+				{"marked", append([]byte("\ufeff"), plain...)}, {"no-last-newline", bytes.TrimSuffix(plain, []byte("\n"))}, {"empty-lines", append([]byte("\n\n"), plain...)}} {
+				name := filepath.Join(t.TempDir(), v.name)
+				if err := os.WriteFile(name, v.text, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				r := newAgentFake(t).run(t, "", strings.Fields("sim -json -trace "+name+" "+c.args)...)
+				got := simTimes.ReplaceAllString(r.out, "${1}0")
+				if first == "" {
+					first = got
+				}
+				if r.code != 0 || got != first || got == "" {
+					t.Errorf("%s, %s: exit status %d\n%s\nthe plain one:\n%s%s", c.file, v.name, r.code, got, first, r.errOut)
+				}
 			}
-		}
+		})
 	}
 }

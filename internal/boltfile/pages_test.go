@@ -224,20 +224,22 @@ func TestDamagedPages(t *testing.T) {
 		{"a few bytes", "neither meta page", func(x *tree) { x.b = x.b[:50] }},
 	}
 	for _, c := range cases {
-		x := look(t, good)
-		c.do(x)
-		err := Check(bytes.NewReader(x.b), int64(len(x.b)))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		path := filepath.Join(t.TempDir(), "db")
-		if err := os.WriteFile(path, x.b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := bolt.Open(path, 0o600, &bolt.Options{OpenFile: OpenFile}); err == nil {
-			t.Errorf("%s: bbolt opened it", c.name)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			x := look(t, good)
+			c.do(x)
+			err := Check(bytes.NewReader(x.b), int64(len(x.b)))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", c.name, err)
+				return
+			}
+			path := filepath.Join(t.TempDir(), "db")
+			if err := os.WriteFile(path, x.b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bolt.Open(path, 0o600, &bolt.Options{OpenFile: OpenFile}); err == nil {
+				t.Errorf("%s: bbolt opened it", c.name)
+			}
+		})
 	}
 }
 

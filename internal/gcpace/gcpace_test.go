@@ -1,6 +1,7 @@
 package gcpace
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -13,9 +14,11 @@ func TestPercent(t *testing.T) {
 		liveMiB uint64
 		want    int
 	}{{0, 2000}, {1, 2000}, {8, 1600}, {64, 200}, {128, 100}, {256, 100}, {512, 100}, {1024, 50}, {2048, 25}, {100_000, 25}} {
-		if got := r.percent(c.liveMiB << 20); got != c.want {
-			t.Errorf("%d MiB live: GOGC %d, want %d", c.liveMiB, got, c.want)
-		}
+		t.Run(fmt.Sprint(c.liveMiB), func(t *testing.T) {
+			if got := r.percent(c.liveMiB << 20); got != c.want {
+				t.Errorf("%d MiB live: GOGC %d, want %d", c.liveMiB, got, c.want)
+			}
+		})
 	}
 }
 

@@ -118,17 +118,21 @@ func TestFilterRefuses(t *testing.T) {
 		"empty part": compound(alive, nil), "short checksum": {msgCRC, 1, 2}, "checksum twice": append([]byte{msgCRC, 0, 0, 0, 0}, append([]byte{msgCRC, 0, 0, 0, 0}, alive...)...),
 		"too long": bytes.Repeat([]byte{msgUser}, packetMax+1),
 	} {
-		if err := f.checkPacket(b); err == nil {
-			t.Errorf("%s was let through", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := f.checkPacket(b); err == nil {
+				t.Errorf("%s was let through", name)
+			}
+		})
 	}
 	for name, b := range map[string][]byte{
 		"alive": alive, "ping": {msgPing, 0x80}, "compound": compound(alive, alive), "checksum": append([]byte{msgCRC, 0, 0, 0, 0}, alive...),
 		"checksum and compound": append([]byte{msgCRC, 0, 0, 0, 0}, compound(alive, alive)...),
 	} {
-		if err := f.checkPacket(b); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := f.checkPacket(b); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 	ring, err := memberlist.NewKeyring(nil, key)
 	if err != nil {

@@ -11,9 +11,11 @@ func TestCheck(t *testing.T) {
 		"operators": "a = 1" + strings.Repeat("+1", 30_000), "index": "a = x" + strings.Repeat("[0]", 30_000), "zero": "\x00",
 		"large": strings.Repeat("#\n", 1<<20), "json": strings.Repeat(`{"a":`, 200),
 	} {
-		if Check(name, []byte(src), 1<<20) == nil {
-			t.Errorf("%s passed", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			if Check(name, []byte(src), 1<<20) == nil {
+				t.Errorf("%s passed", name)
+			}
+		})
 	}
 	for name, src := range map[string]string{
 		"empty": "", "nested": "a = " + strings.Repeat("(", 90) + "1" + strings.Repeat(")", 90), "long list": "a = [" + strings.Repeat("-1, ", 5000) + "]",

@@ -280,10 +280,12 @@ func TestTLSRoles(t *testing.T) {
 			return c
 		}),
 	} {
-		p := newPool(t, PoolConfig{Dial: dial})
-		if _, err := Invoke(t.Context(), p.To(addr), mEcho, Header{}, &echoReq{}); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			p := newPool(t, PoolConfig{Dial: dial})
+			if _, err := Invoke(t.Context(), p.To(addr), mEcho, Header{}, &echoReq{}); err == nil {
+				t.Errorf("%s: accepted", name)
+			}
+		})
 	}
 	eventually(t, "plaintext is logged", func() bool { return log.has("plaintext connection (first byte 0x02)") })
 

@@ -1,14 +1,19 @@
 package suggest
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestNearest(t *testing.T) {
 	names := []string{"count", "constraint", "priority", "datacenters", "type"}
 	for word, want := range map[string]string{
 		"cuont": "count", "contraint": "constraint", "Priority": "priority", "datacenter": "datacenters", "zzzz": "", "": "",
 	} {
-		if got := Nearest(word, names); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
-		}
+		t.Run(fmt.Sprintf("%q", word), func(t *testing.T) {
+			if got := Nearest(word, names); got != want {
+				t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+			}
+		})
 	}
 }

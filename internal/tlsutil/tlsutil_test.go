@@ -86,9 +86,11 @@ func TestCreateRefuses(t *testing.T) {
 		"key of another":  {Pair{ca.Cert, server.Key}, CertOptions{Role: RoleClient}, "does not belong"},
 		"cert for key":    {Pair{ca.Cert, ca.Cert}, CertOptions{Role: RoleClient}, "not PRIVATE KEY"},
 	} {
-		if _, err := NewCert(x.ca, x.o); err == nil || !strings.Contains(err.Error(), x.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := NewCert(x.ca, x.o); err == nil || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }
 
@@ -273,8 +275,10 @@ func TestRefusals(t *testing.T) {
 		"http, no certificate":  {server.HTTPServer(false), bare, true},
 		"http, one is demanded": {server.HTTPServer(true), bare, false},
 	} {
-		if _, err := shake(t, x.server, x.client); (err == nil) != x.ok {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := shake(t, x.server, x.client); (err == nil) != x.ok {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 }

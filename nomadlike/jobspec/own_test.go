@@ -13,15 +13,17 @@ func TestPriorityNames(t *testing.T) {
 		text, says string
 		want       int
 	}{{`"critical"`, "", 90}, {`"high"`, "", 70}, {`"normal"`, "", 50}, {`"low"`, "", 30}, {`"scavenger"`, "", 10}, {`65`, "", 65}, {`"65"`, "", 65}, {`"urgent"`, `"urgent" is no priority`, 0}, {`true`, "Want a number", 0}} {
-		j, d := ParseHCL("a.hcl", []byte("job \"a\" {\n  priority = "+c.text+"\n}\n"), ParseOptions{})
-		switch {
-		case c.says != "":
-			if !d.HasErrors() || !strings.Contains(d[0].Detail, c.says) {
-				t.Errorf("%s: %v", c.text, d)
+		t.Run(c.text, func(t *testing.T) {
+			j, d := ParseHCL("a.hcl", []byte("job \"a\" {\n  priority = "+c.text+"\n}\n"), ParseOptions{})
+			switch {
+			case c.says != "":
+				if !d.HasErrors() || !strings.Contains(d[0].Detail, c.says) {
+					t.Errorf("%s: %v", c.text, d)
+				}
+			case d.HasErrors() || j.Priority == nil || *j.Priority != c.want:
+				t.Errorf("%s: %v, %v", c.text, j, d)
 			}
-		case d.HasErrors() || j.Priority == nil || *j.Priority != c.want:
-			t.Errorf("%s: %v, %v", c.text, j, d)
-		}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler/model"
@@ -68,15 +69,19 @@ func TestConditions(t *testing.T) {
 		{"", "distinct_hosts", "", true},
 		{"${attr.kernel.name}", "frobnicate", "linux", false},
 	} {
-		x := compileCondition(c.l, c.r, c.op)
-		if got := x.Holds(n); got != c.want {
-			t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
-		}
+		t.Run(fmt.Sprintf("l=%q op=%q r=%q", c.l, c.op, c.r), func(t *testing.T) {
+			x := compileCondition(c.l, c.r, c.op)
+			if got := x.Holds(n); got != c.want {
+				t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
+			}
+		})
 	}
 	for target, want := range map[string]bool{"${node.unique.id}": true, "${attr.unique.x}": true, "${meta.unique.x}": true, "${attr.x}": false, "unique.": false} {
-		if unique(target) != want {
-			t.Errorf("unique(%s) is %v", target, !want)
-		}
+		t.Run(target, func(t *testing.T) {
+			if unique(target) != want {
+				t.Errorf("unique(%s) is %v", target, !want)
+			}
+		})
 	}
 }
 
@@ -117,16 +122,20 @@ func TestDeviceConditions(t *testing.T) {
 		{"${device.attr.none}", "is_not_set", "", true},
 		{"${device.attr.none}", ">", "1", false},
 	} {
-		x := compileCondition(c.l, c.r, c.op)
-		if got := x.holdsOnDevice(g); got != c.want {
-			t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
-		}
+		t.Run(fmt.Sprintf("l=%q op=%q r=%q", c.l, c.op, c.r), func(t *testing.T) {
+			x := compileCondition(c.l, c.r, c.op)
+			if got := x.holdsOnDevice(g); got != c.want {
+				t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
+			}
+		})
 	}
 	for name, want := range map[string]bool{"gpu": true, "nvidia/gpu": true, "nvidia/gpu/H100": true, "nvidia/gpu/A100": false, "amd/gpu": false, "tpu": false} {
-		d := DeviceAlt{name: name}
-		if d.names(g) != want {
-			t.Errorf("%q names the group: %v", name, !want)
-		}
+		t.Run(name, func(t *testing.T) {
+			d := DeviceAlt{name: name}
+			if d.names(g) != want {
+				t.Errorf("%q names the group: %v", name, !want)
+			}
+		})
 	}
 }
 
@@ -162,17 +171,21 @@ func TestGlob(t *testing.T) {
 		want bool
 	}{{"*", "dc1", true}, {"dc?", "dc1", true}, {"dc?", "dc12", false}, {"east-*", "east-1", true}, {"east-*", "west-1", false}, {"*-1", "east-1", true},
 		{"a*b*c", "axxbxxc", true}, {"a*b*c", "axxbxx", false}, {"", "", true}, {"*", "", true}} {
-		if glob(c.p, c.s) != c.want {
-			t.Errorf("glob(%q, %q) is %v", c.p, c.s, !c.want)
-		}
+		t.Run(fmt.Sprintf("p=%q s=%q", c.p, c.s), func(t *testing.T) {
+			if glob(c.p, c.s) != c.want {
+				t.Errorf("glob(%q, %q) is %v", c.p, c.s, !c.want)
+			}
+		})
 	}
 }
 
 func TestPow10(t *testing.T) {
 	for _, c := range []struct{ num, den, want int64 }{{0, 5, 1_000_000}, {5, 5, 10_000_000}, {-1, 5, 1_000_000}, {9, 5, 10_000_000}, {1, 0, 1_000_000}, {1, 2, 3_162_278}, {1, 4, 1_778_279}} {
-		if got := model.Pow10(c.num, c.den); got < c.want-2 || got > c.want+2 {
-			t.Errorf("Pow10(%d/%d) = %d, want %d", c.num, c.den, got, c.want)
-		}
+		t.Run(fmt.Sprintf("num=%v den=%v", c.num, c.den), func(t *testing.T) {
+			if got := model.Pow10(c.num, c.den); got < c.want-2 || got > c.want+2 {
+				t.Errorf("Pow10(%d/%d) = %d, want %d", c.num, c.den, got, c.want)
+			}
+		})
 	}
 	last := int64(0)
 	for i := range int64(10_000) {

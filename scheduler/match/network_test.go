@@ -1,6 +1,7 @@
 package match
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/muster-sched/muster/structs"
@@ -22,11 +23,13 @@ func TestLacksNetwork(t *testing.T) {
 		{"none", "exec", map[string]string{"network.none.lacks": "not root"}, "missing network of mode none; not root"},
 		{"none", "docker", nil, ""}, // its engine provides it
 	} {
-		g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
-		n := &structs.Node{Attributes: c.attributes, Drivers: map[string]*structs.DriverInfo{c.driver: {Detected: true, Healthy: true}}}
-		r, refused := CompileAsk(&structs.Job{Groups: []*structs.Group{g}}, g, "").Refuses(n)
-		if refused != (c.want != "") || r.Text() != c.want {
-			t.Errorf("mode %q, driver %s, %v: %v %q, want %q", c.mode, c.driver, c.attributes, refused, r.Text(), c.want)
-		}
+		t.Run(fmt.Sprintf("mode=%q driver=%q want=%q", c.mode, c.driver, c.want), func(t *testing.T) {
+			g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
+			n := &structs.Node{Attributes: c.attributes, Drivers: map[string]*structs.DriverInfo{c.driver: {Detected: true, Healthy: true}}}
+			r, refused := CompileAsk(&structs.Job{Groups: []*structs.Group{g}}, g, "").Refuses(n)
+			if refused != (c.want != "") || r.Text() != c.want {
+				t.Errorf("mode %q, driver %s, %v: %v %q, want %q", c.mode, c.driver, c.attributes, refused, r.Text(), c.want)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -43,10 +44,12 @@ func TestPreferences(t *testing.T) {
 		return &search.Use{Total: total, Used: structs.Vector{CPU: used, MemoryMiB: used}}
 	}
 	for name, want := range map[string]int{"binpack": 1, "spread": -1, "worst-fit": -1, "first-fit": 0, "next-fit": 0} {
-		idle, half, full := Builtin[name].Fit(use(100)), Builtin[name].Fit(use(500)), Builtin[name].Fit(use(900))
-		if got := sign(full - half); got != want || sign(half-idle) != want {
-			t.Errorf("%s rates 10, 50 and 90 %% in use with %d, %d, %d", name, idle, half, full)
-		}
+		t.Run(name, func(t *testing.T) {
+			idle, half, full := Builtin[name].Fit(use(100)), Builtin[name].Fit(use(500)), Builtin[name].Fit(use(900))
+			if got := sign(full - half); got != want || sign(half-idle) != want {
+				t.Errorf("%s rates 10, 50 and 90 %% in use with %d, %d, %d", name, idle, half, full)
+			}
+		})
 	}
 	// GPUs count for groups that ask for some: the node with fewer left is the better fit.
 	few, many := use(500), use(500)
@@ -127,9 +130,11 @@ func TestStrandedValue(t *testing.T) {
 		{3, []int64{1000, 1000}, 2000}, // for none
 		{100, []int64{0, 0}, 0},
 	} {
-		if got := s.Value(&model.GPUState{FreeCPU: c.cpu, Free: c.free, Suits: []bool{true}}); got != c.want {
-			t.Errorf("with CPU %d and %v free %d is left, want %d", c.cpu, c.free, got, c.want)
-		}
+		t.Run(fmt.Sprintf("cpu=%v want=%v", c.cpu, c.want), func(t *testing.T) {
+			if got := s.Value(&model.GPUState{FreeCPU: c.cpu, Free: c.free, Suits: []bool{true}}); got != c.want {
+				t.Errorf("with CPU %d and %v free %d is left, want %d", c.cpu, c.free, got, c.want)
+			}
+		})
 	}
 	if got := s.Value(&model.GPUState{FreeCPU: 100, Free: []int64{1000}, Suits: []bool{false}}); got != 1000 {
 		t.Errorf("of another model %d is left", got)

@@ -53,13 +53,15 @@ func TestIndex(t *testing.T) {
 		{"pieces of nodes do not make a whole", []int64{4, 4}, []contend.Contender{func() contend.Contender { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},
 		{"what needs no GPU competes with nobody", []int64{8}, []contend.Contender{rival("cpu", 0, 0, 90*h, h, false), rival("a", 8, 0, h, h, false)}, "a cpu"},
 	} {
-		slices.SortStableFunc(c.rivals, func(a, b contend.Contender) int {
-			return int(a.Load.Queue.SubmitTime - b.Load.Queue.SubmitTime)
+		t.Run(c.name, func(t *testing.T) {
+			slices.SortStableFunc(c.rivals, func(a, b contend.Contender) int {
+				return int(a.Load.Queue.SubmitTime - b.Load.Queue.SubmitTime)
+			})
+			r := &contend.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Contenders: c.rivals, Room: c.room}
+			if got := chosen(t, Choosers{}, r); got != c.want {
+				t.Errorf("%s: chose %q, want %q", c.name, got, c.want)
+			}
 		})
-		r := &contend.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Contenders: c.rivals, Room: c.room}
-		if got := chosen(t, Choosers{}, r); got != c.want {
-			t.Errorf("%s: chose %q, want %q", c.name, got, c.want)
-		}
 	}
 }
 

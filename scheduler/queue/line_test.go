@@ -192,15 +192,17 @@ func TestListsOfOrders(t *testing.T) {
 		"priority,quick": `order "quick" is not known`, "fcfs,fcfs": "twice", "adaptive,fair": "stands alone", "lottery,fair": "only be the last",
 		"fair,weighted-fair": "different shares", "edf,mlfq,sjf": "too long", "fair,": `order "" is not known`,
 	} {
-		q := structs.Queue{Path: "q", Order: list}
-		switch err := q.Check(); {
-		case want == "" && err != nil:
-			t.Errorf("%s: %v", list, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v, want %s", list, err, want)
-		case want == "" && Named(list).Name() != list:
-			t.Errorf("%s is taken for %s", list, Named(list).Name())
-		}
+		t.Run(fmt.Sprint(list), func(t *testing.T) {
+			q := structs.Queue{Path: "q", Order: list}
+			switch err := q.Check(); {
+			case want == "" && err != nil:
+				t.Errorf("%s: %v", list, err)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s: %v, want %s", list, err, want)
+			case want == "" && Named(list).Name() != list:
+				t.Errorf("%s is taken for %s", list, Named(list).Name())
+			}
+		})
 	}
 	ws := []contend.Workload{load("a", "", "eve", 1, 50, 1)}
 	var names []string

@@ -28,15 +28,17 @@ func TestNextReschedule(t *testing.T) {
 		{"attempts long ago", structs.Reschedule{Attempts: 2, Interval: 90 * sec, Delay: sec}, []time.Duration{sec, sec}, sec, true},
 		{"no policy", structs.Reschedule{}, nil, 0, false},
 	} {
-		end := structs.LogTime(0).Add(time.Hour)
-		a := &structs.Allocation{FinishedAt: end}
-		for i, d := range c.past {
-			a.Reschedules = append(a.Reschedules, structs.RescheduleEvent{Time: end.Add(-time.Duration(len(c.past)-i) * time.Minute), Delay: d})
-		}
-		when, delay, may := NextReschedule(&c.policy, a)
-		if may != c.may || delay != c.want || may && when != end.Add(delay) {
-			t.Errorf("%s: delay %v, may %v; want %v, %v", c.name, delay, may, c.want, c.may)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			end := structs.LogTime(0).Add(time.Hour)
+			a := &structs.Allocation{FinishedAt: end}
+			for i, d := range c.past {
+				a.Reschedules = append(a.Reschedules, structs.RescheduleEvent{Time: end.Add(-time.Duration(len(c.past)-i) * time.Minute), Delay: d})
+			}
+			when, delay, may := NextReschedule(&c.policy, a)
+			if may != c.may || delay != c.want || may && when != end.Add(delay) {
+				t.Errorf("%s: delay %v, may %v; want %v, %v", c.name, delay, may, c.want, c.may)
+			}
+		})
 	}
 }
 
@@ -81,10 +83,12 @@ func TestDestructive(t *testing.T) {
 		"ulimits":    {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.Ulimits = map[string]string{"core": "0"} }, true},
 		"group gone": {func(j *structs.Job) { j.Groups[0].Name = "h" }, true},
 	} {
-		after := base()
-		c.change(after)
-		if got := Destructive(base(), after, "g"); got != c.want {
-			t.Errorf("%s: destructive %v, want %v", name, got, c.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			after := base()
+			c.change(after)
+			if got := Destructive(base(), after, "g"); got != c.want {
+				t.Errorf("%s: destructive %v, want %v", name, got, c.want)
+			}
+		})
 	}
 }

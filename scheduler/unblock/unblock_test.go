@@ -30,9 +30,11 @@ func TestUnblockingEvents(t *testing.T) {
 		{"the others were placed", near, []structs.EventKind{structs.EventAllocPlaced}, true},
 		{"the others ended", near, []structs.EventKind{structs.EventAllocStopped}, true},
 	} {
-		if got := UnblockingEvents(c.groups)&Of(c.happened...) != 0; got != c.wakes {
-			t.Errorf("%s: wakes %v, want %v", c.name, got, c.wakes)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if got := UnblockingEvents(c.groups)&Of(c.happened...) != 0; got != c.wakes {
+				t.Errorf("%s: wakes %v, want %v", c.name, got, c.wakes)
+			}
+		})
 	}
 	if AllocPlaced != 1<<(Kinds-1) {
 		t.Errorf("there are %d events, and the last one is %b", Kinds, AllocPlaced)

@@ -1,6 +1,7 @@
 package acl
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -62,17 +63,21 @@ func TestCoarseRules(t *testing.T) {
 		"node read": a.AllowNode("read"), "agent write": a.AllowAgent("write"), "agent read": a.AllowAgent("read"),
 		"plugin list": a.AllowPlugin("list"), "quota read": a.AllowQuota("read"),
 	} {
-		if !got {
-			t.Errorf("%s is refused", what)
-		}
+		t.Run(what, func(t *testing.T) {
+			if !got {
+				t.Errorf("%s is refused", what)
+			}
+		})
 	}
 	for what, got := range map[string]bool{
 		"node write": a.AllowNode("write"), "operator read": a.AllowOperator("read"), "plugin read": a.AllowPlugin("read"), "quota write": a.AllowQuota("write"),
 		"nothing": compile(t, `node { policy = "read" }`).AllowOperator("read"), "nil": (*ACL)(nil).AllowNode("read"), "unknown word": a.AllowNode("destroy"),
 	} {
-		if got {
-			t.Errorf("%s is allowed", what)
-		}
+		t.Run(what, func(t *testing.T) {
+			if got {
+				t.Errorf("%s is allowed", what)
+			}
+		})
 	}
 }
 
@@ -107,9 +112,11 @@ namespace "default" {
 		"management":      {Management.AllowVariable("x", "y", "destroy") && Management.AllowNamespaceOp("*", CapSubmitJob) && Management.AllowQueue("q", "write"), true},
 		"deny everything": {Deny.AllowNamespaceOp("*", CapListJobs) || Deny.AllowQueue("q", "write") || Deny.AllowNamespace("default"), false},
 	} {
-		if pair[0] != pair[1] {
-			t.Errorf("%s: %v, want %v", what, pair[0], pair[1])
-		}
+		t.Run(what, func(t *testing.T) {
+			if pair[0] != pair[1] {
+				t.Errorf("%s: %v, want %v", what, pair[0], pair[1])
+			}
+		})
 	}
 }
 
@@ -143,9 +150,11 @@ func TestBadPolicies(t *testing.T) {
 		"function":        `node { policy = upper("read") }`,
 		"variable":        `node { policy = x }`,
 	} {
-		if _, err := Parse("p", rules); structs.CodeOf(err) != structs.CodeInvalid {
-			t.Errorf("%s: error %v, want one of code invalid", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse("p", rules); structs.CodeOf(err) != structs.CodeInvalid {
+				t.Errorf("%s: error %v, want one of code invalid", name, err)
+			}
+		})
 	}
 }
 
@@ -157,9 +166,11 @@ func TestMatch(t *testing.T) {
 		{"*", "", true}, {"*", "x", true}, {"a*", "abc", true}, {"a*c", "abc", true}, {"a*c", "abd", false}, {"?b", "ab", true}, {"?", "", false},
 		{"*a*b*", "xxaxxbxx", true}, {"*a*b*", "xxbxxaxx", false}, {"abc", "abc", true}, {"abc", "ab", false}, {strings.Repeat("*a", 50), strings.Repeat("a", 2000) + "b", false},
 	} {
-		if got := Match(c.p, c.s); got != c.want {
-			t.Errorf("Match(%.20q, %.20q) = %v", c.p, c.s, got)
-		}
+		t.Run(fmt.Sprintf("p=%q s=%q", c.p, c.s), func(t *testing.T) {
+			if got := Match(c.p, c.s); got != c.want {
+				t.Errorf("Match(%.20q, %.20q) = %v", c.p, c.s, got)
+			}
+		})
 	}
 }
 

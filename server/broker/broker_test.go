@@ -297,13 +297,15 @@ func TestPromisesGone(t *testing.T) {
 		{"an operator deletes one", structs.Changed[structs.Reservation]{Before: operators}, "[a]"},
 		{"in another pool", structs.Changed[structs.Reservation]{Before: &structs.Reservation{ID: "far", Domain: "far"}}, "[]"},
 	} {
-		b := New(Limits{}, Env{})
-		b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
-		b.Feed(made(11, eval(1, "a", blockedOn(structs.EventNone, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
-		b.Feed(&structs.Delta{Index: 12, Reserved: []structs.Changed[structs.Reservation]{c.delta}}, 1)
-		p, _ := b.Take(1)
-		if got := fmt.Sprint(keys(p)); got != c.woken {
-			t.Errorf("%s: woke %s, want %s", c.name, got, c.woken)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			b := New(Limits{}, Env{})
+			b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+			b.Feed(made(11, eval(1, "a", blockedOn(structs.EventNone, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
+			b.Feed(&structs.Delta{Index: 12, Reserved: []structs.Changed[structs.Reservation]{c.delta}}, 1)
+			p, _ := b.Take(1)
+			if got := fmt.Sprint(keys(p)); got != c.woken {
+				t.Errorf("%s: woke %s, want %s", c.name, got, c.woken)
+			}
+		})
 	}
 }

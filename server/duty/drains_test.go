@@ -36,8 +36,10 @@ func TestProven(t *testing.T) {
 		{"pending for too long", &structs.Allocation{CreateTime: at(100), Client: structs.ClientPending}, 400, true, 0},
 		{"out of touch", &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientUnknown}, 9000, false, 0},
 	} {
-		if ok, next := proven(c.a, m, at(c.now)); ok != c.ok || next != c.next {
-			t.Errorf("%s: %v, %v; want %v, %v", c.name, ok, next, c.ok, c.next)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			if ok, next := proven(c.a, m, at(c.now)); ok != c.ok || next != c.next {
+				t.Errorf("%s: %v, %v; want %v, %v", c.name, ok, next, c.ok, c.next)
+			}
+		})
 	}
 }

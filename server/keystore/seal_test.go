@@ -23,9 +23,11 @@ func TestSealBindsTheName(t *testing.T) {
 		"another path": {Namespace: "default", Path: "b", Sealed: b}, "another namespace": {Namespace: "x", Path: "a", Sealed: b},
 		"another text": {Namespace: "default", Path: "a", Sealed: other}, "cut": {Namespace: "default", Path: "a", Sealed: b[:9]}, "nothing": {Namespace: "default", Path: "a"},
 	} {
-		if items, err := Unseal(key, v); err == nil {
-			t.Errorf("%s: opened as %v", what, items)
-		}
+		t.Run(what, func(t *testing.T) {
+			if items, err := Unseal(key, v); err == nil {
+				t.Errorf("%s: opened as %v", what, items)
+			}
+		})
 	}
 	if _, err := Unseal(bytes.Repeat([]byte{8}, keyBytes), &structs.Variable{Namespace: "default", Path: "a", Sealed: b}); err == nil {
 		t.Error("another key opens it")

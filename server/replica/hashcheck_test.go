@@ -31,9 +31,11 @@ func TestCompareHashes(t *testing.T) {
 		"alone":             {marks("a"), nil, 1, hashAgrees, 1000},
 		"all differ":        {marks("x"), []Hashes{marks("a"), marks("b")}, 3, hashUndecided, 0},
 	} {
-		got, at := compareHashes(c.mine, append([]Hashes{c.mine}, c.others...), c.voters)
-		if got != c.want || at != c.at {
-			t.Errorf("%s: verdict %d at %d, want %d at %d", name, got, at, c.want, c.at)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, at := compareHashes(c.mine, append([]Hashes{c.mine}, c.others...), c.voters)
+			if got != c.want || at != c.at {
+				t.Errorf("%s: verdict %d at %d, want %d at %d", name, got, at, c.want, c.at)
+			}
+		})
 	}
 }

@@ -122,30 +122,32 @@ func TestRequestShim(t *testing.T) {
 	for preload, want := range map[string]string{
 		"/alloc/gpu/t/libmuster-gpu.so:/own.so": "/alloc/gpu/t/libmuster-gpu.so", "/alloc/gpu/../libmuster-gpu.so": "", "/alloc/gpu/t/x.so": "", "/x:/alloc/gpu/t/libmuster-gpu.so": "", "": "",
 	} {
-		cfg := task(t, map[string]any{"command": "x"})
-		cfg.Env["LD_PRELOAD"] = preload
-		v, err := d.decode(cfg.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req, err := d.request(cfg, v, "sha256:1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := ""
-		for _, m := range req.HostConfig.Mounts {
-			if strings.HasSuffix(m.Target, ".so") {
-				if got = m.Target; !m.ReadOnly || !strings.HasPrefix(m.Source, d.opt.StateDir) {
-					t.Errorf("%q: %+v", preload, m)
-				}
-				if st, err := os.Stat(m.Source); err != nil || st.Size() == 0 {
-					t.Errorf("%q: %v", preload, err)
+		t.Run(fmt.Sprintf("%q", preload), func(t *testing.T) {
+			cfg := task(t, map[string]any{"command": "x"})
+			cfg.Env["LD_PRELOAD"] = preload
+			v, err := d.decode(cfg.Config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := d.request(cfg, v, "sha256:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, m := range req.HostConfig.Mounts {
+				if strings.HasSuffix(m.Target, ".so") {
+					if got = m.Target; !m.ReadOnly || !strings.HasPrefix(m.Source, d.opt.StateDir) {
+						t.Errorf("%q: %+v", preload, m)
+					}
+					if st, err := os.Stat(m.Source); err != nil || st.Size() == 0 {
+						t.Errorf("%q: %v", preload, err)
+					}
 				}
 			}
-		}
-		if got != want {
-			t.Errorf("%q: mounted at %q, want %q", preload, got, want)
-		}
+			if got != want {
+				t.Errorf("%q: mounted at %q, want %q", preload, got, want)
+			}
+		})
 	}
 }
 
@@ -178,18 +180,20 @@ func TestRequestRefuses(t *testing.T) {
 		"needs a node that allows":             {"security_opt": []any{"no-new-privileges:false"}},
 		"propagation":                          {"mount": []any{map[string]any{"type": "bind", "source": "local", "target": "/x", "bind_options": map[string]any{"propagation": "rshared"}}}},
 	} {
-		cfg := task(t, config)
-		cfg.Resources.MemoryMiB = 10
-		if err := os.Symlink("/etc", filepath.Join(cfg.Dirs.TaskDir, "local/out")); err != nil {
-			t.Fatal(err)
-		}
-		v, err := d.decode(cfg.Config)
-		if err == nil {
-			_, err = d.request(cfg, v, "")
-		}
-		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, driver.ErrPermanent) {
-			t.Errorf("%v: %v, want %q", config, err, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			cfg := task(t, config)
+			cfg.Resources.MemoryMiB = 10
+			if err := os.Symlink("/etc", filepath.Join(cfg.Dirs.TaskDir, "local/out")); err != nil {
+				t.Fatal(err)
+			}
+			v, err := d.decode(cfg.Config)
+			if err == nil {
+				_, err = d.request(cfg, v, "")
+			}
+			if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, driver.ErrPermanent) {
+				t.Errorf("%v: %v, want %q", config, err, want)
+			}
+		})
 	}
 }
 

@@ -100,12 +100,14 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 			{"/", "pwd", "/"},
 			{"/", "bin/pwd", "/"},
 		} {
-			cfg := config("")
-			cfg.WorkDir = c.dir
-			cfg.Config = map[string]any{"command": c.command}
-			if r := n.wait(n.run(n.exec, cfg)); r.ExitCode != 0 || strings.TrimSpace(stdout(cfg)) != c.want {
-				t.Errorf("%s in %s: %+v, %q%s, want %q", c.command, c.dir, r, stdout(cfg), stderr(cfg), c.want)
-			}
+			t.Run(c.command, func(t *testing.T) {
+				cfg := config("")
+				cfg.WorkDir = c.dir
+				cfg.Config = map[string]any{"command": c.command}
+				if r := n.wait(n.run(n.exec, cfg)); r.ExitCode != 0 || strings.TrimSpace(stdout(cfg)) != c.want {
+					t.Errorf("%s in %s: %+v, %q%s, want %q", c.command, c.dir, r, stdout(cfg), stderr(cfg), c.want)
+				}
+			})
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
@@ -121,11 +123,13 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 			"leads nowhere":     {func(c *driver.TaskConfig) { c.Config = map[string]any{"command": "../none"} }, "no such file"},
 			"too many files":    {func(c *driver.TaskConfig) { c.Ulimits = map[string]string{"nofile": "unlimited"} }, "this node allows"},
 		} {
-			cfg := config("true")
-			c.change(cfg)
-			if _, err := n.exec.Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, driver.ErrPermanent) {
-				t.Errorf("%s: %v, want %q, for good", what, err, c.want)
-			}
+			t.Run(what, func(t *testing.T) {
+				cfg := config("true")
+				c.change(cfg)
+				if _, err := n.exec.Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, driver.ErrPermanent) {
+					t.Errorf("%s: %v, want %q, for good", what, err, c.want)
+				}
+			})
 		}
 		cfg := config("echo ran")
 		cfg.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())

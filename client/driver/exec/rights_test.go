@@ -267,9 +267,11 @@ func TestRoots(t *testing.T) {
 	}
 
 	for name, root := range map[string]string{"another directory": "/etc", "the host's root": "/", "up": "../../..", "the images' neighbour": n.dir + "/images/../supervisor", "the allocation itself": ".."} {
-		if _, err := d.Start(t.Context(), make(root, false)); err == nil || !strings.Contains(err.Error(), "rootfs") {
-			t.Errorf("%s as root: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if _, err := d.Start(t.Context(), make(root, false)); err == nil || !strings.Contains(err.Error(), "rootfs") {
+				t.Errorf("%s as root: %v", name, err)
+			}
+		})
 	}
 	cfg = make("link", false)
 	if err := os.Symlink("/", filepath.Join(cfg.Dirs.TaskDir, "link")); err != nil {

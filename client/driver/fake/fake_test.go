@@ -79,8 +79,10 @@ func TestStartIsIdempotentAndRefuses(t *testing.T) {
 		`did you mean "run_for"`:   {"runfor": "1s"},
 		"want a duration such as ": {"run_for": "long"},
 	} {
-		if _, err := d.Start(t.Context(), &driver.TaskConfig{TaskID: want, Config: c}); err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "SIGNO", "NO")) {
-			t.Errorf("%v: %v", c, err)
-		}
+		t.Run(want, func(t *testing.T) {
+			if _, err := d.Start(t.Context(), &driver.TaskConfig{TaskID: want, Config: c}); err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "SIGNO", "NO")) {
+				t.Errorf("%v: %v", c, err)
+			}
+		})
 	}
 }

@@ -434,23 +434,25 @@ func TestGone(t *testing.T) {
 		"the directory is removed": func() error { return os.RemoveAll(b.share) },
 		"the file is overwritten":  func() error { return os.WriteFile(path, make([]byte, fileSize), 0o666) },
 	} {
-		if err := os.RemoveAll(b.share); err != nil {
-			t.Fatal(err)
-		}
-		if err := Place(b.share, map[string]int64{b.uuid: gib}); err != nil {
-			t.Fatal(err)
-		}
-		if err := break_(); err != nil {
-			t.Fatal(err)
-		}
-		f, err := Open(b.share, b.uuid)
-		if err == nil {
-			_, err = f.Read()
-			f.Close()
-		}
-		if !errors.Is(err, ErrGone) {
-			t.Errorf("%s: %v", what, err)
-		}
+		t.Run(what, func(t *testing.T) {
+			if err := os.RemoveAll(b.share); err != nil {
+				t.Fatal(err)
+			}
+			if err := Place(b.share, map[string]int64{b.uuid: gib}); err != nil {
+				t.Fatal(err)
+			}
+			if err := break_(); err != nil {
+				t.Fatal(err)
+			}
+			f, err := Open(b.share, b.uuid)
+			if err == nil {
+				_, err = f.Read()
+				f.Close()
+			}
+			if !errors.Is(err, ErrGone) {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
 	}
 	for i := 8; i < len(whole); i++ {
 		whole[i] = 0xff
