@@ -8,39 +8,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuSearch is the state of a search with a policy that looks into GPUs. Its findings are kept in the policy's ledger.
-type gpuSearch struct {
-	policy GPUPolicy
-	l      *ledger // nil until a node with GPUs is met
-	asked  *asked  // nil when the ask is not simple
-	prices Prices
-	pays   bool // some resource has a price now
-	wide   bool // blocks of idle GPUs have a price
-	state  struct{ before, after model.GPUState }
-}
-
-// gpuOrder returns the place of a device among the healthy GPUs of a node, or -1.
-func gpuOrder(n *structs.Node, want int) int {
-	pos, at := 0, 0
-	for i := range n.Resources.Devices {
-		g := &n.Resources.Devices[i]
-		for j := range g.Instances {
-			counts := model.IsGPU(g) && g.Instances[j].Healthy
-			if pos == want {
-				if !counts {
-					return -1
-				}
-				return at
-			}
-			if counts {
-				at++
-			}
-			pos++
-		}
-	}
-	return -1
-}
-
 // openGPUs takes the ledger of the ask and the current prices, if the policy has any.
 func (s *Search) openGPUs() {
 	x := &s.gpus
@@ -263,15 +230,6 @@ func (s *Search) rateState(c *model.Chunk, i int, v *Verdict, o *model.Occupancy
 	return x.l.rater.Score(was, is)
 }
 
-// choosing is the node on which a policy chooses among GPUs; s is nil if the ask's own rule chooses.
-type choosing struct {
-	s *Search
-	c *model.Chunk
-	i int
-	v *Verdict
-	o model.Occupancy
-}
-
 // choose sets what chooses the GPUs of shares on a node.
 func (s *Search) Choose(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
 	s.Picker.By = nil
@@ -290,4 +248,71 @@ func (by *choosing) Rate(p match.Pick) int64 {
 		by.s.openGPUs()
 	}
 	return by.s.rateState(by.c, by.i, by.v, &by.o, p)
+}
+
+// sync updates the market to a what-if.
+func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
+	v := w.View
+	for len(m.rows) > v.Rows {
+		m.count(&m.rows[len(m.rows)-1], -1)
+		m.rows = m.rows[:len(m.rows)-1]
+	}
+	for len(m.rows) < v.Rows {
+		m.rows = append(m.rows, marketRow{class: -1})
+	}
+	if len(m.seen) != len(v.Chunks) {
+		m.seen = make([]marketChunk, len(v.Chunks))
+	}
+	var g model.GPUState
+	for k, c := range v.Chunks {
+		now := marketChunk{c, v.Starts[k]}
+		if w.Touches(now.first, len(c.IDs)) {
+			now.chunk = nil
+		} else if m.seen[k] == now {
+			continue
+		}
+		m.seen[k] = now
+		rows := m.rows[v.Starts[k] : v.Starts[k]+len(c.IDs)]
+		for i := range rows {
+			r := &rows[i]
+			o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
+			if t := w.Touched[v.Starts[k]+i]; t != 0 {
+				o = w.States[t-1]
+			}
+			if r.node == c.Nodes[i] && r.hold == o.Hold {
+				continue
+			}
+			m.count(r, -1)
+			*r = marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
+			if !c.Ready[i] || !match.InPool(job, r.node) {
+				continue
+			}
+			model.GPUStateOf(c, i, &o, &g)
+			if len(g.Free) == 0 {
+				continue
+			}
+			h := c.Hash[i]
+			class, known := m.class[h]
+			if !known {
+				class = len(m.Classes)
+				m.class[h] = class
+				m.Classes = append(m.Classes, MarketClass{Suits: l.suit(h, r.node)})
+			}
+			r.class = int32(class)
+			idle := int64(0)
+			for _, free := range g.Free {
+				r.free += int32(free)
+				if free == 1000 {
+					idle++
+				}
+			}
+			cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
+			for k, at := range m.Wide {
+				if m.Classes[class].Suits[at] {
+					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].Blocks(idle, cpu)))
+				}
+			}
+			m.count(r, 1)
+		}
+	}
 }

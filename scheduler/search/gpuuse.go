@@ -107,3 +107,25 @@ func (s *Search) wishesOf(p Policy) {
 	s.learns = c.UsesHistory && len(s.w.Past) > 0
 	s.sees, s.lots, s.counts = c.SeesGPUs, c.DrawsLots, c.CountsAllocs
 }
+
+// gpuOrder returns the place of a device among the healthy GPUs of a node, or -1.
+func gpuOrder(n *structs.Node, want int) int {
+	pos, at := 0, 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			counts := model.IsGPU(g) && g.Instances[j].Healthy
+			if pos == want {
+				if !counts {
+					return -1
+				}
+				return at
+			}
+			if counts {
+				at++
+			}
+			pos++
+		}
+	}
+	return -1
+}

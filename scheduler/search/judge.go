@@ -10,30 +10,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Verdict is what an ask can expect of a class of equal nodes, and how many of its nodes were counted for what.
-type Verdict struct {
-	Outside bool  // in another pool: not even counted
-	Far     bool  // in another datacenter: counted as part of the pool only
-	Refused int   // 1 + place in the refusals; 0: feasible
-	wishes  int64 // weight of the wishes that the class fulfils
-	Choices [][]match.DeviceChoice
-	spread  []int32 // per spread: value number; -1: depends on the node
-	props   []int32 // per distinct property: value number; -1: depends on the node
-	cell    int32   // -1: depends on the node
-	suits   []bool  // see Search.suits
-	gpus    bool    // the class has GPUs
-	shunned bool    // it has a taint that the job prefers to avoid
-	hash    [16]byte
-	node    *structs.Node // one of the class
-	liked   int64         // how well the best device choices are liked, millionths, averaged
-	local   int64         // share of the job's data that is on the node, millionths
-	cheap   int64         // how much less than the dearest node it costs, millionths
-
-	class, dc           string
-	inPool, available   int64
-	filtered, exhausted int64
-}
-
 // judge checks an ask against a class, by one of its nodes.
 func (s *Search) judge(v *Verdict, n *structs.Node) {
 	a := s.Ask
@@ -166,4 +142,34 @@ func (s *Search) otherMIG(profile string) (profiles string, divisible int64) {
 	}
 	slices.Sort(have)
 	return strings.Join(have, ", "), divisible
+}
+
+// peersRefuse is refuses after a refresh.
+func (s *Search) peersRefuse(row int) (match.Refusal, bool) {
+	if s.peers == nil {
+		return match.Refusal{}, false
+	}
+	s.peers.refresh(s.Ask, s.w)
+	return s.peers.refuses(row)
+}
+
+func (s *Search) verdict(row int) *Verdict {
+	c, i := s.w.View.At(row)
+	return s.ClassVerdict(&c.Classes[c.Class[i]])
+}
+
+// ClassVerdict returns the verdict on a class of nodes.
+func (s *Search) ClassVerdict(nc *model.NodeClass) *Verdict {
+	v := s.verdicts[nc.Num]
+	if v == nil {
+		if len(s.slab) == 0 {
+			s.slab = make([]Verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
+		}
+		v, s.slab = &s.slab[0], s.slab[1:]
+		v.hash = nc.Hash
+		s.judge(v, nc.Node)
+		s.verdicts[nc.Num] = v
+		s.list = append(s.list, v)
+	}
+	return v
 }

@@ -1,7 +1,6 @@
 package search
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -65,34 +64,6 @@ type rated struct {
 	idle   uint8 // idle GPUs before
 	takes  uint8 // idle GPUs that [1] uses
 	why    int32 // 1 + place in whys if the ask does not fit
-}
-
-// takeLedger finds or makes the ledger of a policy for a mix. If another pass uses it, the caller gets a separate one
-// that is not kept.
-func (m *known) takeLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, l := range m.ledgers {
-		if l.policy != p.Name() || l.pool != pool || !l.mix.Same(mix) {
-			continue
-		}
-		if !l.busy.TryLock() {
-			return newLedger(p, pool, mix)
-		}
-		copy(m.ledgers[1:i+1], m.ledgers[:i])
-		m.ledgers[0] = l
-		return l
-	}
-	l := newLedger(p, pool, mix)
-	m.ledgers = slices.Insert(m.ledgers, 0, l)
-	same := 0
-	m.ledgers = slices.DeleteFunc(m.ledgers, func(o *ledger) bool {
-		if o.pool == pool {
-			same++
-		}
-		return o.pool == pool && same > ledgersMax
-	})
-	return l
 }
 
 // newLedger returns an empty ledger, locked by the caller.

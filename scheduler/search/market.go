@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -69,73 +68,6 @@ func (m *marketRows) begin(mix *model.Mix) {
 	})
 	m.Wide = m.Wide[:min(len(m.Wide), wideMax)]
 	m.Blocks = make([]int64, len(m.Wide))
-}
-
-// sync updates the market to a what-if.
-func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
-	v := w.View
-	for len(m.rows) > v.Rows {
-		m.count(&m.rows[len(m.rows)-1], -1)
-		m.rows = m.rows[:len(m.rows)-1]
-	}
-	for len(m.rows) < v.Rows {
-		m.rows = append(m.rows, marketRow{class: -1})
-	}
-	if len(m.seen) != len(v.Chunks) {
-		m.seen = make([]marketChunk, len(v.Chunks))
-	}
-	var g model.GPUState
-	for k, c := range v.Chunks {
-		now := marketChunk{c, v.Starts[k]}
-		if w.Touches(now.first, len(c.IDs)) {
-			now.chunk = nil
-		} else if m.seen[k] == now {
-			continue
-		}
-		m.seen[k] = now
-		rows := m.rows[v.Starts[k] : v.Starts[k]+len(c.IDs)]
-		for i := range rows {
-			r := &rows[i]
-			o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
-			if t := w.Touched[v.Starts[k]+i]; t != 0 {
-				o = w.States[t-1]
-			}
-			if r.node == c.Nodes[i] && r.hold == o.Hold {
-				continue
-			}
-			m.count(r, -1)
-			*r = marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
-			if !c.Ready[i] || !match.InPool(job, r.node) {
-				continue
-			}
-			model.GPUStateOf(c, i, &o, &g)
-			if len(g.Free) == 0 {
-				continue
-			}
-			h := c.Hash[i]
-			class, known := m.class[h]
-			if !known {
-				class = len(m.Classes)
-				m.class[h] = class
-				m.Classes = append(m.Classes, MarketClass{Suits: l.suit(h, r.node)})
-			}
-			r.class = int32(class)
-			idle := int64(0)
-			for _, free := range g.Free {
-				r.free += int32(free)
-				if free == 1000 {
-					idle++
-				}
-			}
-			cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-			for k, at := range m.Wide {
-				if m.Classes[class].Suits[at] {
-					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].Blocks(idle, cpu)))
-				}
-			}
-			m.count(r, 1)
-		}
-	}
 }
 
 // count adds or removes the contribution of a node.

@@ -1,6 +1,9 @@
 package search
 
 import (
+	"math/big"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -160,4 +163,73 @@ func (w *Pass) dearest() int64 {
 		}
 	}
 	return w.dear
+}
+
+// takeLedger finds or makes the ledger of a policy for a mix. If another pass uses it, the caller gets a separate one
+// that is not kept.
+func (m *known) takeLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, l := range m.ledgers {
+		if l.policy != p.Name() || l.pool != pool || !l.mix.Same(mix) {
+			continue
+		}
+		if !l.busy.TryLock() {
+			return newLedger(p, pool, mix)
+		}
+		copy(m.ledgers[1:i+1], m.ledgers[:i])
+		m.ledgers[0] = l
+		return l
+	}
+	l := newLedger(p, pool, mix)
+	m.ledgers = slices.Insert(m.ledgers, 0, l)
+	same := 0
+	m.ledgers = slices.DeleteFunc(m.ledgers, func(o *ledger) bool {
+		if o.pool == pool {
+			same++
+		}
+		return o.pool == pool && same > ledgersMax
+	})
+	return l
+}
+
+// takeShortfalls finds the cache of a pool and era; nil when another pass uses it.
+func (m *known) takeShortfalls(pool string) *shortfallCache {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, b := range m.shortfalls {
+		if b.pool != pool {
+			continue
+		}
+		if !b.busy.TryLock() {
+			return nil
+		}
+		copy(m.shortfalls[1:i+1], m.shortfalls[:i])
+		m.shortfalls[0] = b
+		return b
+	}
+	b := &shortfallCache{pool: pool, asks: make(map[string]*Shortfalls)}
+	b.busy.Lock()
+	m.shortfalls = slices.Insert(m.shortfalls, 0, b)
+	m.shortfalls = m.shortfalls[:min(len(m.shortfalls), shortfallCachesMax)]
+	return b
+}
+
+// costMax limits the cost of a node, in millionths, so that a million times it does not overflow.
+const costMax = 1_000_000 * model.Micro
+
+var bigMicro = big.NewInt(model.Micro)
+
+// costOf returns the cost of a node, in millionths of its unit; at most costMax.
+func costOf(n *structs.Node) int64 {
+	r, ok := match.ParseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
+	if !ok || r.Sign() <= 0 {
+		return 0
+	}
+	x := r.Num()
+	x.Mul(x, bigMicro).Quo(x, r.Denom())
+	if !x.IsInt64() {
+		return costMax
+	}
+	return min(x.Int64(), costMax)
 }

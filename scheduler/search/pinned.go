@@ -1,7 +1,6 @@
 package search
 
 import (
-	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -67,15 +66,4 @@ func (s *Search) Survey() {
 			}
 		}
 	}
-}
-
-func (s *Search) notReady(n *structs.Node) {
-	state, cure := string(n.Status), structs.EventNodeJoined
-	if n.Status == structs.NodeReady {
-		state, cure = "ineligible", structs.EventNodeEligible
-		if n.Drain != nil {
-			state = "draining"
-		}
-	}
-	s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: state}, cure))
 }

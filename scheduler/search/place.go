@@ -8,28 +8,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// PushRow puts a node among the candidates (again) if the group fits there.
-func (s *Search) PushRow(row int) {
-	if !s.built {
-		return
-	}
-	c, i := s.w.View.At(row)
-	v := s.ClassVerdict(&c.Classes[c.Class[i]])
-	if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(c.IDs[i]) {
-		return
-	}
-	o := s.w.Get(row)
-	base := s.rate(c, i, row, v, &o, false)
-	if base < 0 {
-		return
-	}
-	at := v.cell
-	if at < 0 {
-		at = s.cellOf(s.spreadValues(v, c.Nodes[i]))
-	}
-	s.push(at, candidate{base, int32(row)})
-}
-
 // Placement is a place that was found.
 type Placement struct {
 	Row  int
@@ -266,3 +244,32 @@ func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy
 
 // ExhaustedAll reports whether no candidate is left.
 func (s *Search) ExhaustedAll() bool { return s.built && len(s.turn) == 0 && len(s.parked) == 0 }
+
+// peersTook counts a placement of the search itself, which changes nothing about others.
+func (s *Search) peersTook(row int) {
+	if s.peers == nil {
+		return
+	}
+	s.peers.took(row, 1)
+	if s.peers.known {
+		s.peers.stamp = s.w.Stamp
+	}
+}
+
+// rerate rates all candidates again, because the last placement changed the scores of others.
+func (s *Search) rerate() {
+	s.peers.stale = false
+	for k := range s.cells {
+		x := &s.cells[k]
+		for i := range x.heap {
+			row := int(x.heap[i].row)
+			c, at := s.w.View.At(row)
+			o := s.w.Get(row)
+			if base := s.rate(c, at, row, s.ClassVerdict(&c.Classes[c.Class[at]]), &o, false); base >= 0 {
+				x.heap[i].base = base
+			}
+		}
+		s.heapify(x.heap)
+	}
+	s.rebonus()
+}

@@ -2,7 +2,6 @@ package search
 
 import (
 	"maps"
-	"slices"
 	"sync"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -100,28 +99,6 @@ func (m *Shortfalls) ready(v *model.View) {
 // shortfallCachesMax is the highest number of pools and eras with a cache.
 const shortfallCachesMax = 64
 
-// takeShortfalls finds the cache of a pool and era; nil when another pass uses it.
-func (m *known) takeShortfalls(pool string) *shortfallCache {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, b := range m.shortfalls {
-		if b.pool != pool {
-			continue
-		}
-		if !b.busy.TryLock() {
-			return nil
-		}
-		copy(m.shortfalls[1:i+1], m.shortfalls[:i])
-		m.shortfalls[0] = b
-		return b
-	}
-	b := &shortfallCache{pool: pool, asks: make(map[string]*Shortfalls)}
-	b.busy.Lock()
-	m.shortfalls = slices.Insert(m.shortfalls, 0, b)
-	m.shortfalls = m.shortfalls[:min(len(m.shortfalls), shortfallCachesMax)]
-	return b
-}
-
 func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	m.used++
 	a := m.asks[string(key)]
@@ -147,85 +124,6 @@ func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	}
 	a.used = m.used
 	return a
-}
-
-// plainKey is equal for asks that have the same shortage on the same nodes; nil for asks that are not cached.
-func (s *Search) plainKey() []byte {
-	a := s.Ask
-	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
-		return nil
-	}
-	if b := s.Reserved; b != nil && len(b.Windows) > 0 {
-		return nil
-	}
-	b := a.PlainKey(0)
-	if b != nil && s.gpus.policy != nil { // GPU policies have their own shortages
-		b = append(b, 1)
-	}
-	return b
-}
-
-// buildKnown looks at the rows of a chunk with the help of the cache.
-func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, first int) {
-	n := len(c.IDs)
-	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
-	touched := s.w.Touched[first : first+n]
-	promised := s.Reserved != nil && s.Reserved.Rows != nil
-	for i, h := range c.Hold {
-		if t := touched[i]; t != 0 {
-			h = s.w.States[t-1].Hold
-		}
-		row := first + i
-		plain := !promised || !s.Reserved.ReservedAny(row, 1)
-		if k := lack[i]; k > 0 && hold[i] == h && plain {
-			x := &m.sums[k-1]
-			x.nodes++
-			if short := m.short[row]; short > 0 && (x.short == 0 || short < x.short) {
-				x.short = short
-			}
-			continue
-		}
-		v := table[c.Class[i]]
-		if !s.counted(c, i, v) {
-			continue
-		}
-		o := model.Occupancy{Used: c.Used[i], Hold: h}
-		if t := touched[i]; t != 0 {
-			o = s.w.States[t-1]
-		}
-		base := s.candidateAt(c, i, row, v, &o)
-		switch {
-		case !plain || lack[i] == 0 && hold[i] == h:
-		case base == rateShort:
-			hold[i], lack[i], m.short[row] = h, m.kind(c.Classes[c.Class[i]].Num, &s.why), s.why.Short
-		case base >= 0:
-			hold[i], lack[i] = h, 0
-		}
-	}
-}
-
-// countKnown counts the nodes with a cached shortage.
-func (s *Search) countKnown(m *Shortfalls) {
-	for k := range m.sums {
-		sum := m.sums[k]
-		if sum.nodes == 0 {
-			continue
-		}
-		m.sums[k] = shortfallSum{}
-		v := s.verdicts[m.kinds[k].class]
-		if !s.countedAll(v, sum.nodes) {
-			continue
-		}
-		x := m.kinds[k].shortage
-		x.Short = sum.short
-		s.exhausted(v, x)
-		v.exhausted += sum.nodes - 1
-		if x.By == nil {
-			s.amounts[x.Dim].nodes += sum.nodes - 1
-		} else {
-			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1
-		}
-	}
 }
 
 // EarliestFree is when places for some allocations become free on a node without reservations. The first ones are in

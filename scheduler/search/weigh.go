@@ -1,11 +1,9 @@
 package search
 
 import (
-	"math/big"
 	"slices"
 	"strings"
 
-	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -61,23 +59,4 @@ func (s *Search) cheap(n *structs.Node) int64 {
 		return model.Micro
 	}
 	return model.Micro - costOf(n)*model.Micro/most
-}
-
-// costMax limits the cost of a node, in millionths, so that a million times it does not overflow.
-const costMax = 1_000_000 * model.Micro
-
-var bigMicro = big.NewInt(model.Micro)
-
-// costOf returns the cost of a node, in millionths of its unit; at most costMax.
-func costOf(n *structs.Node) int64 {
-	r, ok := match.ParseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
-	if !ok || r.Sign() <= 0 {
-		return 0
-	}
-	x := r.Num()
-	x.Mul(x, bigMicro).Quo(x, r.Denom())
-	if !x.IsInt64() {
-		return costMax
-	}
-	return min(x.Int64(), costMax)
 }
