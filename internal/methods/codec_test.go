@@ -49,6 +49,14 @@ func fill(v reflect.Value, n *int, depth int) {
 				fill(e, n, depth-1)
 				v.SetMapIndex(k, e)
 			}
+			// Zero values between them show whether an entry keeps fields of the one before.
+			for range 2 {
+				k := reflect.New(v.Type().Key()).Elem()
+				fill(k, n, depth-1)
+				if !v.MapIndex(k).IsValid() {
+					v.SetMapIndex(k, reflect.Zero(v.Type().Elem()))
+				}
+			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The codec decodes the struct values of a map one after the other into the same place, so maps, lists and pointers in
-// them would be shared between the entries. Such values must be pointers.
+// Struct values of a map that refer to others must be pointers. go-msgpack decodes the struct values of a map one after
+// the other into the same place. Package rpc keeps such maps away from it; this is the second guard, for the worst case.
 func TestNoStructValuesThatShare(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var look func(typ reflect.Type, path string)

@@ -95,8 +95,8 @@ func Decode(b []byte, v any) (err error) {
 	if err := checkShape(b); err != nil {
 		return fmt.Errorf("decode %T: %w", v, err)
 	}
-	if p, ok := v.(Packed); ok {
-		if err := decodePacked(b, p); err != nil {
+	if _, ok := v.(Packed); ok || holdsStructMap(reflect.TypeOf(v)) {
+		if err := decodePacked(b, v); err != nil {
 			return fmt.Errorf("decode %T: %w", v, err)
 		}
 		return nil
@@ -120,7 +120,7 @@ func Decode(b []byte, v any) (err error) {
 	return nil
 }
 
-func decodePacked(b []byte, v Packed) error {
+func decodePacked(b []byte, v any) error {
 	ok, err := pack.Wire.Decode(b, v)
 	if !ok {
 		return errors.New("package pack has no form for it")

@@ -11,11 +11,11 @@ type inner struct {
 	Ptr  *inner
 }
 
-// The content of one entry of a map or list must not show up in the next one. The codec decodes the struct values of a
-// map into the same place, so maps and lists in them would be shared; the table of methods refuses such types (package
-// methods).
+// The content of one entry of a map or list must not show up in the next one. The library decodes the struct values of a
+// map into the same place, so package pack decodes messages that hold such maps.
 func TestEntriesDoNotShare(t *testing.T) {
 	type outer struct {
+		Structs  map[string]inner
 		Pointers map[string]*inner
 		Maps     map[string]map[string]string
 		Lists    map[string][]string
@@ -26,6 +26,7 @@ func TestEntriesDoNotShare(t *testing.T) {
 	two := inner{Map: map[string]string{"y": "2"}, List: []string{"s"}, Ptr: &inner{Map: map[string]string{"other": "1"}}}
 	three := inner{Map: map[string]string{"z": "3"}}
 	in := outer{
+		Structs:  map[string]inner{"a": one, "b": two, "c": three, "d": {}},
 		Pointers: map[string]*inner{"a": &one, "b": &two, "c": &three, "d": {}, "e": nil},
 		Maps:     map[string]map[string]string{"a": one.Map, "b": two.Map, "c": {}, "d": nil},
 		Lists:    map[string][]string{"a": one.List, "b": two.List, "c": {}, "d": nil},
@@ -40,6 +41,10 @@ func TestEntriesDoNotShare(t *testing.T) {
 		var out outer
 		if err := Decode(b, &out); err != nil {
 			t.Fatal(err)
+		}
+		var scalars struct{ V map[string]struct{ A, B int } }
+		if err := Decode([]byte("\x81\xa1V\x82\xa1x\x82\xa1A\x01\xa1B\x02\xa1y\x81\xa1B\x03"), &scalars); err != nil || scalars.V["y"].A != 0 {
+			t.Fatalf("got %+v, %v; want no A in y", scalars, err)
 		}
 		for i := range reflect.TypeFor[outer]().NumField() {
 			if got, want := reflect.ValueOf(out).Field(i).Interface(), reflect.ValueOf(in).Field(i).Interface(); !reflect.DeepEqual(got, want) {

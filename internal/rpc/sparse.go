@@ -130,3 +130,38 @@ func (s *shape) entries(v reflect.Value) any {
 	}
 	return out.Interface()
 }
+
+var structMaps sync.Map // reflect.Type -> bool
+
+// holdsStructMap reports whether values of the type hold a map whose values are structs. Package pack decodes these
+// messages: the library decodes all values of such a map into the same place, where the zero fields that a body leaves
+// out keep what the entry before had.
+func holdsStructMap(t reflect.Type) bool {
+	if held, ok := structMaps.Load(t); ok {
+		return held.(bool)
+	}
+	held := findStructMap(t, map[reflect.Type]bool{})
+	structMaps.Store(t, held)
+	return held
+}
+
+func findStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if t == nil || seen[t] || t.Implements(binaryType) {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Map:
+		e := t.Elem()
+		return e.Kind() == reflect.Struct && !e.Implements(binaryType) || findStructMap(e, seen)
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return findStructMap(t.Elem(), seen)
+	case reflect.Struct:
+		for _, f := range pack.Wire.Fields(t) {
+			if findStructMap(f.Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
