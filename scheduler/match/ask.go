@@ -1,12 +1,10 @@
 package match
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -56,11 +54,6 @@ type Ask struct {
 	Weights structs.ScoreWeights // replace the policy's
 }
 
-type wish struct {
-	Cond   Condition
-	weight int64
-}
-
 type volumeAsk struct {
 	source   string
 	readOnly bool
@@ -69,31 +62,6 @@ type volumeAsk struct {
 type coreAsk struct {
 	task  string
 	count int64
-}
-
-// DeviceAsk is one device block, or the GPUs, of one task.
-type DeviceAsk struct {
-	task    string
-	Alts    []DeviceAlt // in order of preference; the first that a node can provide is taken
-	PerNode bool        // some condition looks at device IDs
-	tied    bool        // the task wants them on the NUMA node of its cores
-}
-
-// DeviceAlt is one way to serve a DeviceAsk.
-type DeviceAlt struct {
-	name       string // "type", "vendor/type" or "vendor/type/model"
-	model      string // a word of the model's name; "" for any
-	words      string // like model, for a device request with a condition on the model
-	mig        string // profile of MIG instances; "" for whole devices
-	Count      int64
-	mem, Share int64 // MiB, or percent of the memory, of each; both 0: whole devices
-	Compute    int64 // percent of each
-	enforce    string
-	watts      int64 // power limit to set on each; 0: none
-	checks     []Condition
-	wishes     []wish
-	WishTotal  int64
-	Obstacle   structs.Obstacle // the obstacle if too few of them are free
 }
 
 type SpreadAsk struct {
@@ -239,76 +207,6 @@ func (a *Ask) volume(v *structs.VolumeRequest) {
 	a.volumes = append(a.volumes, volumeAsk{raw.Source, raw.ReadOnly})
 }
 
-func compileDevice(task string, r *structs.DeviceRequest) DeviceAsk {
-	d := DeviceAsk{task: task}
-	d.add(DeviceAlt{name: r.Name, Count: max(r.Count, 1)}, r.Constraints, r.Affinities)
-	return d
-}
-
-// gpuName is the device name of a request for GPUs.
-const gpuName = "nvidia/gpu"
-
-func asksGPUs(r *structs.Resources) bool {
-	return len(r.GPU) > 0 || slices.ContainsFunc(r.Devices, func(d structs.DeviceRequest) bool {
-		return d.Name == "gpu" || d.Name == gpuName || strings.HasPrefix(d.Name, gpuName+"/")
-	})
-}
-
-func compileGPU(task string, rs []structs.GPURequest) DeviceAsk {
-	d := DeviceAsk{task: task}
-	for i := range rs {
-		r := &rs[i]
-		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
-	}
-	return d
-}
-
-// powerRange returns the conditions for GPUs whose power limit can be set to so many watts; none for 0.
-func powerRange(watts int64) []structs.Constraint {
-	if watts == 0 {
-		return nil
-	}
-	w := strconv.FormatInt(watts, 10) + " W"
-	return []structs.Constraint{
-		{LTarget: "${device.attr.power_min}", Operand: "<=", RTarget: w},
-		{LTarget: "${device.attr.power_max}", Operand: ">=", RTarget: w},
-	}
-}
-
-// add appends one alternative with its conditions.
-func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
-	for _, c := range constraints {
-		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
-		if c.LTarget == structs.ModelTarget && c.Operand == structs.OperandRegexp && alt.model == "" {
-			alt.words = structs.ModelWords(c.RTarget)
-		}
-		alt.checks = append(alt.checks, x)
-		d.PerNode = d.PerNode || x.unique()
-	}
-	for _, f := range affinities {
-		x := compileCondition(f.LTarget, f.RTarget, f.Operand)
-		alt.wishes = append(alt.wishes, wish{x, f.Weight})
-		alt.WishTotal += abs(f.Weight)
-		d.PerNode = d.PerNode || x.unique()
-	}
-	d.Alts = append(d.Alts, alt)
-}
-
-// narrow ranks the requests of a group: the one that fewer devices can serve is served first.
-func (d *DeviceAsk) narrow() int {
-	n := 4 * strings.Count(d.Alts[0].name, "/")
-	if d.Alts[0].model != "" {
-		n += 2
-	}
-	if !d.Alts[0].Shared() {
-		n++
-	}
-	return n
-}
-
-// plain reports whether the ask is for whole devices of one kind, as in a device block.
-func (d *DeviceAsk) plain() bool { return len(d.Alts) == 1 && !d.Alts[0].Shared() }
-
 // inGPUs records what the device requests have in common.
 func (a *Ask) inGPUs() {
 	a.PlainDevices = a.Inside == "" && len(a.Devices) == 1 && a.Devices[0].plain() && !a.Devices[0].PerNode
@@ -321,88 +219,6 @@ func (a *Ask) inGPUs() {
 		}
 	}
 	a.IsSimple = a.Simple()
-}
-
-func abs(n int64) int64 {
-	if n < 0 {
-		return -n
-	}
-	return n
-}
-
-// fulfilled returns the weight of a wish that is met on a node. A negative wish is met where its condition is false.
-func (w *wish) Fulfilled(holds bool) int64 {
-	if holds == (w.weight > 0) {
-		return abs(w.weight)
-	}
-	return 0
-}
-
-// names reports whether a device request's name ("type", "vendor/type" or "vendor/type/model") matches a device group.
-// MIG instances match only by profile or full name: a request for a GPU must not get a slice of one.
-func (d *DeviceAlt) names(g *structs.DeviceGroup) bool {
-	if d.model != "" && !structs.IsModel(g.Name, d.model) {
-		return false
-	}
-	first, rest, two := strings.Cut(d.name, "/")
-	second, third, three := strings.Cut(rest, "/")
-	if profile := g.MIGProfile(); profile != d.mig && (d.mig != "" || !three) {
-		return false
-	}
-	switch {
-	case !two:
-		return first == g.Type
-	case !three:
-		return first == g.Vendor && second == g.Type
-	}
-	return first == g.Vendor && second == g.Type && third == g.Name
-}
-
-// enforceable reports whether the node of a group has a backend that the request accepts. Whole devices need none.
-func (d *DeviceAlt) enforceable(g *structs.DeviceGroup) bool {
-	if !d.Shared() {
-		return true
-	}
-	_, ok := structs.GPUBackend(d.enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
-	return ok
-}
-
-// DeviceChoice is a device group of a node that can serve a request.
-type DeviceChoice struct {
-	alt   int // into DeviceAsk.Alts
-	Group int // into NodeResources.Devices
-	First int // position of its first instance
-	Count int // of its instances: equal in all nodes of a class
-	Micro int64
-}
-
-// Choices lists the device groups of a node that can serve a request: by alternative, then by preference, then in the
-// order of the node.
-func (d *DeviceAsk) Choices(n *structs.Node) []DeviceChoice {
-	var out []DeviceChoice
-	for at := range d.Alts {
-		alt := &d.Alts[at]
-		first := 0
-		for i := range n.Resources.Devices {
-			g := &n.Resources.Devices[i]
-			if alt.names(g) && alt.enforceable(g) && !slices.ContainsFunc(alt.checks, func(c Condition) bool { return !c.holdsOnDevice(g) }) {
-				var got int64
-				for k := range alt.wishes {
-					got += alt.wishes[k].Fulfilled(alt.wishes[k].Cond.holdsOnDevice(g))
-				}
-				c := DeviceChoice{alt: at, Group: i, First: first, Count: len(g.Instances)}
-				if alt.WishTotal > 0 {
-					c.Micro = got * model.Micro / alt.WishTotal
-				}
-				out = append(out, c)
-			}
-			first += len(g.Instances)
-		}
-	}
-	if len(out) > 1 {
-		slices.SortStableFunc(out, func(a, b DeviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.Micro-a.Micro)) })
-	}
-	return out
 }
 
 // Simple reports whether what the ask can get on a node depends only on the node and what is held there, with a single
@@ -491,4 +307,57 @@ func (a *Ask) meansSelf() bool {
 // CountsJob reports whether the ask depends on allocations of the job's other groups.
 func (a *Ask) CountsJob() bool {
 	return a.DistinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.Distinct, func(d distinctAsk) bool { return d.Job })
+}
+
+// coreRun is a set of cores that should come from one NUMA node: those of one task, or of several tasks that require it
+// and share cores because they run one after the other.
+type coreRun struct {
+	at   []int // places in the allocation's list of cores
+	must bool
+	wish bool  // preferred: nodes that can provide it score higher
+	tied []int // device requests, into Ask.Devices, that should get devices of the same NUMA node
+	near []int // device requests of the same tasks: the NUMA node of their devices is preferred
+}
+
+func (r *coreRun) hard() bool { return r.must || r.wish }
+
+// coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first. If another task
+// shares cores with them, the rest of its cores is a run too.
+func (a *Ask) coreRuns() {
+	owner := make([]int, a.Need.Cores) // 1 + the run
+	for _, must := range [...]bool{true, false} {
+		for _, t := range a.Tg.Tasks {
+			wants := t.Resources.NUMA.Wants()
+			if t.Resources.Cores == 0 || (wants == structs.NUMARequire) != must {
+				continue
+			}
+			r, num := coreRun{must: must, wish: wants == structs.NUMAPrefer}, len(a.runs)+1
+			for i := range a.Devices {
+				if d := &a.Devices[i]; d.task == t.Name {
+					r.near = append(r.near, i)
+					if d.tied {
+						r.tied = append(r.tied, i)
+					}
+				}
+			}
+			from, to := a.Tg.CoreSpan(t.Name)
+			for p := from; p < min(to, a.Need.Cores); p++ {
+				old := owner[p]
+				switch {
+				case old == 0:
+					owner[p], r.at = num, append(r.at, int(p))
+				case must && old != num:
+					o := &a.runs[old-1]
+					for _, q := range o.at {
+						owner[q] = num
+					}
+					r.at, r.tied, r.near = append(r.at, o.at...), append(r.tied, o.tied...), append(r.near, o.near...)
+					*o = coreRun{}
+				}
+			}
+			a.runs = append(a.runs, r)
+			a.NumaWish = a.NumaWish || r.wish
+		}
+	}
+	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })
 }

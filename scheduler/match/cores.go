@@ -8,59 +8,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// coreRun is a set of cores that should come from one NUMA node: those of one task, or of several tasks that require it
-// and share cores because they run one after the other.
-type coreRun struct {
-	at   []int // places in the allocation's list of cores
-	must bool
-	wish bool  // preferred: nodes that can provide it score higher
-	tied []int // device requests, into Ask.Devices, that should get devices of the same NUMA node
-	near []int // device requests of the same tasks: the NUMA node of their devices is preferred
-}
-
-func (r *coreRun) hard() bool { return r.must || r.wish }
-
-// coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first. If another task
-// shares cores with them, the rest of its cores is a run too.
-func (a *Ask) coreRuns() {
-	owner := make([]int, a.Need.Cores) // 1 + the run
-	for _, must := range [...]bool{true, false} {
-		for _, t := range a.Tg.Tasks {
-			wants := t.Resources.NUMA.Wants()
-			if t.Resources.Cores == 0 || (wants == structs.NUMARequire) != must {
-				continue
-			}
-			r, num := coreRun{must: must, wish: wants == structs.NUMAPrefer}, len(a.runs)+1
-			for i := range a.Devices {
-				if d := &a.Devices[i]; d.task == t.Name {
-					r.near = append(r.near, i)
-					if d.tied {
-						r.tied = append(r.tied, i)
-					}
-				}
-			}
-			from, to := a.Tg.CoreSpan(t.Name)
-			for p := from; p < min(to, a.Need.Cores); p++ {
-				old := owner[p]
-				switch {
-				case old == 0:
-					owner[p], r.at = num, append(r.at, int(p))
-				case must && old != num:
-					o := &a.runs[old-1]
-					for _, q := range o.at {
-						owner[q] = num
-					}
-					r.at, r.tied, r.near = append(r.at, o.at...), append(r.tied, o.tied...), append(r.near, o.near...)
-					*o = coreRun{}
-				}
-			}
-			a.runs = append(a.runs, r)
-			a.NumaWish = a.NumaWish || r.wish
-		}
-	}
-	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })
-}
-
 // coreSets is the search for a NUMA node for each run that needs one.
 type coreSets struct {
 	nodes     []model.NUMANode // with their free cores

@@ -1,25 +1,11 @@
 package match
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
-
-// Refusal counts nodes refused for one reason.
-type Refusal struct {
-	structs.Refusal
-	Free  int64 // GPU memory free on all GPUs that are too full for the ask, over all nodes counted
-	Asked int64 // GPU memory that one allocation asks for
-}
-
-// Refused returns the refusal of one node for a reason.
-func Refused(code structs.ReasonCode, by structs.Obstacle, cure structs.EventKind) Refusal {
-	return Refusal{Refusal: structs.Refusal{Code: code, Obstacle: by, CuredBy: cure}}
-}
 
 // InPool reports whether a node is in the pool of a job.
 func InPool(j *structs.Job, n *structs.Node) bool {
@@ -70,11 +56,6 @@ func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 		return Cannot(structs.DimensionMissingNetwork, a.network, why, structs.EventNodeJoined), true
 	}
 	return Refusal{}, false
-}
-
-// Cannot returns the refusal of nodes that do not meet a condition of the job.
-func Cannot(what structs.Dimension, subject, detail string, cure structs.EventKind) Refusal {
-	return Refused(structs.ReasonConstraint, structs.Obstacle{Dimension: what, Subject: subject, Detail: detail}, cure)
 }
 
 // missingNetwork reports whether a node cannot provide a network of that mode, and why, if the node says so.
@@ -193,37 +174,6 @@ func (a *Ask) Equip(n *structs.Node, o model.Occupancy, choices [][]DeviceChoice
 	return h, ShortageOf{}
 }
 
-// ShortageOf is a shortage and its obstacle. Every node that is rated returns one, so it is small: the obstacle is
-// behind a pointer.
-type ShortageOf struct {
-	model.Shortage
-	By        *structs.Obstacle // nil: the resource as a whole; shared by many nodes and never changed
-	Largest   int64             // of GPU memory or compute: the most that is free on one GPU
-	Free      int64             // GPU memory free on all GPUs that are too full, MiB
-	Asked     int64             // GPU memory asked for in all, MiB
-	Reserved  bool              // it is free, but reserved for another job
-	Unhealthy bool              // there would be enough if all devices were healthy
-	TooSmall  bool              // no device of the node is large enough, even unused
-	Apart     bool              // there are enough, but not close enough to each other
-}
-
-// SameBy reports whether two shortages name the same obstacle.
-func (x *ShortageOf) SameBy(y *ShortageOf) bool {
-	return x.By == y.By || x.By != nil && y.By != nil && *x.By == *y.By
-}
-
-// Same reports whether two shortages are equal, amounts included.
-func (x *ShortageOf) Same(y *ShortageOf) bool {
-	z := *y
-	z.By = x.By
-	return *x == z && x.SameBy(y)
-}
-
-// PortTakenBy returns the obstacle of a port that is not free.
-func PortTakenBy(port int) *structs.Obstacle {
-	return &structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
-}
-
 func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) ShortageOf {
 	var taken []uint32
 	busy := func(net, port int) bool {
@@ -275,105 +225,4 @@ func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) Sho
 		}
 	}
 	return ShortageOf{}
-}
-
-// pickIsland chooses count of the open instances of a group: from the smallest island that has enough, else from
-// several. most is the largest number from one island, at most count; an instance without island counts as an island.
-func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (out []int, most int64) {
-	bestSize, best := 0, ""
-	most = int64(min(1, count))
-	for _, k := range open {
-		island := islandOf(&g.Instances[k], inside)
-		if island == "" || island == best {
-			continue
-		}
-		size := 0
-		for _, o := range open {
-			if islandOf(&g.Instances[o], inside) == island {
-				size++
-			}
-		}
-		most = max(most, int64(min(size, count)))
-		if size >= count && (bestSize == 0 || size < bestSize) {
-			bestSize, best = size, island
-		}
-	}
-	for _, k := range open {
-		if len(out) < count && (bestSize == 0 || islandOf(&g.Instances[k], inside) == best) {
-			out = append(out, k)
-		}
-	}
-	return out, most
-}
-
-// fellows adds the devices of a node that other members of the ask's gang share.
-func (a *Ask) fellows(n *structs.Node, hold *model.Holding, to model.Bitset) model.Bitset {
-	for h := range hold.All() {
-		if h.Rare == nil || !h.Work.Of(a.Job, a.Tg.Name) {
-			continue
-		}
-		for i := range h.Rare.Grants {
-			if g := &h.Rare.Grants[i]; g.MemoryMiB > 0 {
-				if pos := model.InstancePos(n, g.Device, g.Instance); pos >= 0 {
-					to.Set(pos)
-				}
-			}
-		}
-	}
-	return to
-}
-
-// Add counts one more node.
-func (t *Refusal) Add(short, largest, free, asked int64) {
-	t.Nodes++
-	if short > 0 && (t.Short == 0 || short < t.Short) {
-		t.Short = short
-	}
-	t.Largest, t.Free, t.Asked = max(t.Largest, largest), t.Free+free, max(t.Asked, asked)
-}
-
-// Unlimitable returns the obstacle of a node that has the requested GPUs but none whose power limit can be set as
-// requested; the zero value otherwise.
-func (d *DeviceAsk) Unlimitable(n *structs.Node) structs.Obstacle {
-	for i := range d.Alts {
-		alt := &d.Alts[i]
-		if alt.watts == 0 {
-			continue
-		}
-		all := DeviceAsk{Alts: []DeviceAlt{*alt}}
-		all.Alts[0].checks = alt.checks[:len(alt.checks)-len(powerRange(alt.watts))]
-		have := all.Choices(n)
-		if len(have) == 0 {
-			continue
-		}
-		g := &n.Resources.Devices[have[0].Group]
-		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
-		if least <= 0 || most <= 0 {
-			return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: alt.label(), Count: alt.watts}
-		}
-		return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: g.ID(), Count: alt.watts, Detail: fmt.Sprintf("%d to %d", least, most)}
-	}
-	return structs.Obstacle{}
-}
-
-// islandOf names the island, or other part of a node at the given level, that a device belongs to; "" when unknown.
-func islandOf(in *structs.DeviceInstance, level string) string {
-	if level == model.InsideNUMA {
-		if in.NUMANode < 0 {
-			return ""
-		}
-		return "numa " + strconv.Itoa(int(in.NUMANode))
-	}
-	return in.Island
-}
-
-// ReservedFor changes the shortage to say that the resource is free but reserved for job k.
-func (x *ShortageOf) ReservedFor(k structs.JobKey) {
-	by := structs.Obstacle{Dimension: x.Dim}
-	if x.By != nil {
-		by = *x.By
-	}
-	by.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
-	x.By = &by
-	x.Reserved, x.Unhealthy, x.Apart, x.TooSmall = true, false, false, false
 }

@@ -1,8 +1,6 @@
 package match
 
 import (
-	"strings"
-
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -263,15 +261,6 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	return ShortageOf{}
 }
 
-// largestGPU returns how much memory an unused GPU of a group could give at most.
-func largestGPU(g *structs.DeviceGroup, reserve int64) int64 {
-	size := int64(0)
-	for j := range g.Instances {
-		size = max(size, g.Instances[j].MemoryMiB-reserve)
-	}
-	return size
-}
-
 func contains(ps []Pick, pos int) bool {
 	for i := range ps {
 		if ps[i].Pos == pos {
@@ -295,52 +284,4 @@ func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 		}
 	}
 	return out
-}
-
-// obstacle returns the obstacle if too few of what an alternative asks for are free.
-func (d *DeviceAlt) obstacle() structs.Obstacle {
-	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
-	if d.mig == "" && structs.IsGPUDevice(d.name) {
-		out.Dimension = structs.DimensionGPU
-	}
-	return out
-}
-
-// Missing returns the obstacle of nodes that have none of what an alternative asks for.
-func (d *DeviceAlt) Missing() structs.Obstacle {
-	if d.mig != "" {
-		return structs.Obstacle{Dimension: structs.DimensionMissingMIG, Subject: d.mig}
-	}
-	return structs.Obstacle{Dimension: structs.DimensionMissingDevice, Subject: d.label()}
-}
-
-// label names what an alternative asks for.
-func (d *DeviceAlt) label() string {
-	name := d.kind()
-	if d.Shared() && d.enforce != "" && d.enforce != "auto" && d.enforce != structs.BackendNone {
-		name += ", shares enforced: " + d.enforce
-	}
-	return name
-}
-
-func (d *DeviceAlt) kind() string {
-	if d.mig != "" {
-		return "MIG " + d.mig
-	}
-	if d.model != "" && !strings.HasSuffix(d.name, "/"+d.model) {
-		return d.name + " " + d.model
-	}
-	if d.words != "" {
-		return d.name + " " + d.words
-	}
-	return d.name
-}
-
-// Shared reports whether shares of devices are requested, not whole ones.
-func (d *DeviceAlt) Shared() bool { return d.mem > 0 || d.Share > 0 }
-
-// MemoryOn returns how much is requested of a GPU with so much memory, in MiB.
-func (d *DeviceAlt) MemoryOn(capacity int64) int64 {
-	r := structs.GPURequest{MemoryMiB: d.mem, Share: d.Share}
-	return r.MemoryOn(max(capacity, 0))
 }

@@ -1,9 +1,7 @@
 package reconcile
 
 import (
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -80,30 +78,6 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 		m.keepPlaces(g.Expansion)
 	}
 	m.wantStandbys(missing)
-}
-
-// gangState is what a reconciliation finds out about one gang.
-type gangState struct {
-	r            *reconciler
-	g            *GroupPlan
-	roster       *structs.Roster
-	batch        bool
-	taken        map[int]bool // name indices that are filled
-	latest       map[int]*structs.Allocation
-	live         []*structs.Allocation // by name index
-	done         int
-	ending       int64
-	failed       []*structs.Allocation
-	delayed      []*structs.Allocation // of failed: replaced later, or never
-	by           *structs.Allocation   // the failure that counts as the attempt of this start
-	delay        time.Duration         // before by is replaced
-	moves        bool
-	lost         bool
-	spent        bool                  // a member has used up its run time, and with it the gang: no member starts any more
-	again        *restartOf            // what the next start continues; nil: it has not run before
-	standbys     []*structs.Allocation // that it may use
-	standbyIndex []int                 // name indices of the standbys that hold a place
-	forgive      bool                  // failures do not count as attempts: the gang lost a node, or was preempted
 }
 
 // look classifies one allocation.
@@ -259,56 +233,6 @@ func EndingRefusal(n int64) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: structs.DimensionEndingMembers}, Short: n, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 }
 
-// returns determines why a gang that has to start again ended, and reports whether it may return. The worst that
-// happened to a member counts for all: a member that failed while its peer's node was lost was lost with it.
-func (m *gangState) returns() bool {
-	rank := func(reason string) int {
-		switch reason {
-		case "", restartStop:
-			return 0
-		case structs.RequeueNodeLost:
-			return 4
-		case structs.RequeuePreempt:
-			return 3
-		case restartByHand:
-			return 2
-		}
-		return 1
-	}
-	var worst *structs.Allocation
-	reason, next := "", restartOf{reason: restartStop}
-	for _, i := range slices.Sorted(maps.Keys(m.latest)) {
-		a := m.latest[i]
-		if m.r.older(a) {
-			continue
-		}
-		why := m.r.endOf(a, m.r.where(a))
-		if worst == nil || rank(why) > rank(reason) {
-			worst, reason = a, why
-		}
-		next.restarts, next.requeues = max(next.restarts, a.Restarts+1), max(next.requeues, a.Requeues)
-	}
-	if worst == nil {
-		return true // the first start, or a new version of the job, for which the count begins again
-	}
-	if reason != "" {
-		next.reason = reason
-	}
-	m.forgive = rank(reason) >= 2
-	if m.batch && listed(m.r.job.Requeue, worst, reason) {
-		most := *worst
-		most.Requeues = next.requeues
-		if m.r.giveUp(&most, reason) {
-			return false
-		}
-		next.requeues++
-	} else if reason == restartByHand {
-		next.requeues++
-	}
-	m.again = &next
-	return true
-}
-
 // stale lists the live members of an older version that cannot adopt the new one; the others are updated in place.
 func (m *gangState) stale() (out []*structs.Allocation) {
 	for _, a := range m.live {
@@ -366,14 +290,6 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		g.Staying = append(g.Staying, a)
 		g.Wants = append(g.Wants, w)
 	}
-}
-
-// avoid lists the nodes where members failed.
-func (m *gangState) avoid() []structs.NodeID {
-	if m.roster == nil {
-		return nil
-	}
-	return slices.Clone(m.roster.AvoidNodes)
 }
 
 // want returns the want of a member under a name index.

@@ -221,3 +221,6 @@ func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
 		p.Requeues++
 	}
 }
+
+// Restart fills in on a place what the work that is placed there continues.
+func (w *Work) Restart(p *structs.PlanPlace, by *Want) { w.from.restart(p, by) }

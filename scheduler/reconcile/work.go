@@ -112,9 +112,6 @@ type Work struct {
 	from *reconciler
 }
 
-// Restart fills in on a place what the work that is placed there continues.
-func (w *Work) Restart(p *structs.PlanPlace, by *Want) { w.from.restart(p, by) }
-
 // DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
 type DesiredUpdates struct {
 	Group       string
@@ -130,4 +127,18 @@ type DesiredUpdates struct {
 	Reconnect   int64
 	Reschedule  int64 // now
 	Delayed     int64 // will be rescheduled by a follow-up evaluation
+}
+
+// reconciler compares what a job wants with what it has.
+type reconciler struct {
+	Work
+	view    *model.View
+	now     structs.LogTime
+	job     *structs.Job // nil: purged
+	evals   []*structs.Evaluation
+	rosters []*structs.Roster
+	force   bool
+	ended   *structs.ArrayState
+	changed map[*structs.Job]map[string]bool // results of Destructive, by old job and group
+	ask     func(*structs.Group) *match.Ask
 }
