@@ -104,7 +104,7 @@ func (d *decision) done() {
 // places also depend on how long it will run.
 func (d *decision) noFitKey(g *groupWork) string {
 	if !g.noFitKeyed {
-		g.noFitKey, g.noFitKeyed = g.hopeKey(d.load.Job), true
+		g.noFitKey, g.noFitKeyed = g.feasibilityKey(d.load.Job), true
 	}
 	key := g.noFitKey
 	if key != "" && d.w.AnyShy() {
@@ -119,9 +119,9 @@ func (d *decision) noFitKey(g *groupWork) string {
 	return key + strconv.FormatInt(int64(d.load.EndOf(g.Tg, d.in.Now)), 36)
 }
 
-// hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
-// its job's allocations are.
-func (g *groupWork) hopeKey(job *structs.Job) string {
+// feasibilityKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on
+// where its job's allocations are.
+func (g *groupWork) feasibilityKey(job *structs.Job) string {
 	a := g.Ask
 	if a.DistinctHostsJob || a.DistinctHostsGroup || len(a.Distinct) > 0 || len(model.PeersOf(a.Job, a.Tg)) > 0 ||
 		slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.MayWait || !w.Pinned.IsZero() }) {
@@ -183,9 +183,9 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 	return w.Over(j.Weights)
 }
 
-// goOn schedules the next decision about arrays whose batch was placed. If a batch was not placed, it counts the
-// indices after it as waiting too.
-func (d *decision) goOn() {
+// continueArrays schedules the next decision about arrays whose batch was placed. If a batch was not placed, it counts
+// the indices after it as waiting too.
+func (d *decision) continueArrays() {
 	for _, g := range d.groups {
 		switch {
 		case g.More == 0:

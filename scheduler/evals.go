@@ -192,7 +192,7 @@ func (d *decision) reasonText() string {
 
 // queueEntry returns the workload's new queue entry, or nil when it does not change.
 func (d *decision) queueEntry() *structs.Workload {
-	q := told{structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}}
+	q := queueUpdate{structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}}
 	if d.load.Queue != nil {
 		q.Workload = *d.load.Queue
 	} else if j := d.load.Job; j != nil {
@@ -233,7 +233,7 @@ func (d *decision) queueEntry() *structs.Workload {
 		}
 	}
 	if old := d.load.Queue; old != nil {
-		q.tell(old, d.in.Now)
+		q.throttle(old, d.in.Now)
 		if q.Workload == *old {
 			return nil
 		}
@@ -243,20 +243,20 @@ func (d *decision) queueEntry() *structs.Workload {
 	return &q.Workload
 }
 
-// toldEvery is how often the missing amount and the estimated start of one workload are written (D23).
-const toldEvery = time.Minute
+// queueUpdateEvery is how often the missing amount and the estimated start of one workload are written (D23).
+const queueUpdateEvery = time.Minute
 
-// told is a queue entry under construction.
-type told struct{ structs.Workload }
+// queueUpdate is a queue entry under construction.
+type queueUpdate struct{ structs.Workload }
 
-// tell keeps the amount and start that were written last, unless the reason has changed or they were written a while
-// ago.
-func (q *told) tell(old *structs.Workload, now structs.LogTime) {
+// throttle keeps the amount and start that were written last, unless the reason has changed or they were written a
+// while ago.
+func (q *queueUpdate) throttle(old *structs.Workload, now structs.LogTime) {
 	switch {
 	case q.Reason == structs.ReasonNone:
 		q.Told = 0
 	case q.Amount == old.Amount && q.StartEst == old.StartEst:
-	case q.Reason == old.Reason && q.Waiting == old.Waiting && now.Sub(old.Told) < toldEvery:
+	case q.Reason == old.Reason && q.Waiting == old.Waiting && now.Sub(old.Told) < queueUpdateEvery:
 		q.Amount, q.StartEst = old.Amount, old.StartEst
 	default:
 		q.Told = now

@@ -143,7 +143,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 		if row < 0 {
 			return undo()
 		}
-		waits, stops := e.Tell(vs, id)
+		waits, stops := e.Add(vs, id)
 		sp, ok := s.PlaceOn(row, id, waits)
 		if !ok {
 			return undo()
@@ -156,7 +156,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 		g.note = why
 		return undo()
 	}
-	told, why := e.Keep()
+	stopped, why := e.Keep()
 	for i := placed; i < len(d.placed); i++ {
 		for k := range d.placed[i].Evict {
 			if s := &d.placed[i].Evict[k]; s.Desired == structs.DesiredEvict && !s.Preempt.IsZero() {
@@ -167,7 +167,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 	if d.misses[g.Name] -= int64(len(ws)); d.misses[g.Name] == 0 {
 		delete(d.misses, g.Name)
 	}
-	g.Counts.Preemptions += told
+	g.Counts.Preemptions += stopped
 	if g.Gang && g.search != nil {
 		g.search.Found = int64(len(g.Wants))
 	}

@@ -162,7 +162,8 @@ func TestNUMAProperties(t *testing.T) {
 	}
 }
 
-// TestNUMATasks: each task of an allocation gets cores of one NUMA node, and tasks that run one after the other the same.
+// TestNUMATasks: each task of an allocation gets cores of one NUMA node, and tasks that run one after the other the
+// same.
 func TestNUMATasks(t *testing.T) {
 	n := node(1)
 	n.Resources.Cores, n.Resources.CPU = 8, 8000

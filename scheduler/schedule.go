@@ -42,7 +42,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	}
 	// What contention depends on.
 	with := contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
-		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, Tell: in.Tell}
+		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, EstimateFor: in.EstimateFor}
 	shared := env{in: &in, w: w, noFit: &search.NoFit{}, reservations: contend.NewReservations(&with),
 		limits: contend.NewLimits(in.Queues, in.View, in.Flight, in.Now), setAside: contend.NewSetAside(in.Reserved, &w.WhatIf, in.Now)}
 	shared.pre = contend.NewPreemption(&with, shared.limits)
@@ -239,7 +239,8 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	if limit := d.load.Job.RunLimit(g.Tg); limit > 0 && d.misses[g.Name] < int64(len(g.Wants)) {
-		// No event says when the new allocations will have started; look again when the first may have run for too long.
+		// No event says when the new allocations will have started; look again when the first may have run for too
+		// long.
 		d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now.Add(limit), Trigger: structs.TriggerMaxRun, Desc: "an allocation may reach its wall-clock limit", Group: g.Name})
 	}
 }
@@ -299,7 +300,7 @@ func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID)
 // assemble makes the plan entries of the decision.
 func (d *decision) assemble() {
 	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}
-	d.goOn()
+	d.continueArrays()
 	evals := d.laterEvals()
 	// Stops alone, then updates in place, then one part per placement with what it replaces.
 	var stops []structs.PlanStop

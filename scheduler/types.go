@@ -10,25 +10,25 @@ import (
 
 // Input is everything a decision may depend on. Same Input, same Plan, byte for byte.
 type Input struct {
-	View     *model.View
-	Pending  []contend.Workload // in queue order
-	Flight   model.Overlay      // plans proposed, not yet committed
-	Config   structs.SchedulerConfig
-	Now      structs.LogTime
-	Seed     uint64                         // for policies that draw lots (random); every workload gets different lots
-	Cursor   structs.NodeID                 // where next-fit continues: Plan.Cursor of the previous pass, or zero
-	Mix      *model.Mix                     // what the cluster is asked for, for policies that look into GPUs; nil: what is held now
-	History  map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; other nodes have no history
-	Steps    int                            // limit on nodes looked at; 0: no limit. The first workload is always decided
-	Line     contend.Line                   // the order of decisions; nil: the order of Pending
-	Queues   *contend.QueueTable            // limits, rules and usage of queues; nil: one queue without limits
-	Running  []contend.Workload             // running work that competes with Pending, for queues that preempt by order; Allocs and Queue set
-	Reserved []*structs.Reservation         // in force: of blocked workloads and of operators, by ID
-	Evicted  []*structs.Preemptions         // on behalf of each queue, by queue
-	Power    bool                           // some node pool has a power budget
-	Waits    bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
-	Tell     structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it
-	Chooser  contend.Chooser                // decides which of Running and Pending should hold places, in queues that preempt by order; nil: no work competes
+	View        *model.View
+	Pending     []contend.Workload // in queue order
+	Flight      model.Overlay      // plans proposed, not yet committed
+	Config      structs.SchedulerConfig
+	Now         structs.LogTime
+	Seed        uint64                         // for policies that draw lots (random); every workload gets different lots
+	Cursor      structs.NodeID                 // where next-fit continues: Plan.Cursor of the previous pass, or zero
+	Mix         *model.Mix                     // what the cluster is asked for, for policies that look into GPUs; nil: what is held now
+	History     map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; other nodes have no history
+	Steps       int                            // limit on nodes looked at; 0: no limit. The first workload is always decided
+	Line        contend.Line                   // the order of decisions; nil: the order of Pending
+	Queues      *contend.QueueTable            // limits, rules and usage of queues; nil: one queue without limits
+	Running     []contend.Workload             // running work that competes with Pending, for queues that preempt by order; Allocs and Queue set
+	Reserved    []*structs.Reservation         // in force: of blocked workloads and of operators, by ID
+	Evicted     []*structs.Preemptions         // on behalf of each queue, by queue
+	Power       bool                           // some node pool has a power budget
+	Waits       bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
+	EstimateFor structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it
+	Chooser     contend.Chooser                // decides which of Running and Pending should hold places, in queues that preempt by order; nil: no work competes
 }
 
 // Plan is what a pass proposes.

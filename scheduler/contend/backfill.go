@@ -130,7 +130,7 @@ func (b *Reservations) setPatient(load *Workload) {
 
 // estimate returns when a workload without a reservation could start, if it is the one of a dry run; else 0.
 func (b *Reservations) estimate(u Unplaced) structs.LogTime {
-	if b.tell == u.Workload().Key {
+	if b.estimateFor == u.Workload().Key {
 		if start, places := b.Earliest(u); places != nil {
 			return start
 		}

@@ -121,10 +121,10 @@ func (b *Reservations) rowsFor(job *structs.Job, missing []Missing) []int {
 // fails.
 func (b *Reservations) placeAt(u Unplaced, rows []int, at structs.LogTime) []Place {
 	w := b.W.Future()
-	w.Touched, w.States = w.Column(), w.Scratch.Pictures(len(rows))
+	w.Touched, w.States = w.Column(), w.Scratch.FutureRows(len(rows))
 	defer func() {
 		w.Scratch.Keep(w.Touched)
-		w.Scratch.KeepPictures(w.States)
+		w.Scratch.KeepFutureRows(w.States)
 		w.Unlock()
 	}()
 	for _, row := range rows {
@@ -139,7 +139,7 @@ func (b *Reservations) placeAt(u Unplaced, rows []int, at structs.LogTime) []Pla
 		if !touched && over == 0 && len(b.ReservedOn(row)) == 0 {
 			continue // it will be as in the view
 		}
-		w.Begin(row, b.picture(row, c, i, o, t, over, at))
+		w.Begin(row, b.futureRow(row, c, i, o, t, over, at))
 	}
 	return u.PlaceOn(w)
 }

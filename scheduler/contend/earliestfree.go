@@ -40,19 +40,19 @@ func (b *Reservations) earliestFree(job *structs.Job, missing []Missing, rows []
 			continue
 		}
 		t := b.releaseTimes(row, o.Hold)
-		if t != nil && t.Told {
+		if t != nil && t.Stopping {
 			t = model.NewReleaseTimes(o.Hold, b.Now, func(e *model.Held) structs.LogTime {
 				if at := e.Work.Ends(b.Now); at != 0 {
 					return at
 				}
 				return b.predictedEnd(row, &e.Work)
 			})
-			q.told = true
+			q.stopping = true
 		}
 		switch ps := b.ReservedOn(row); {
 		case len(ps) > 0:
 			q.amongReserved(row, c, i, o, t, ps)
-		case plain && (t == nil || !t.Told):
+		case plain && (t == nil || !t.Stopping):
 			alone := q
 			alone.when = alone.room[:0]
 			alone.byEnds(c, i, o, t)
@@ -67,18 +67,18 @@ func (b *Reservations) earliestFree(job *structs.Job, missing []Missing, rows []
 	if int64(len(q.when)) < q.missing {
 		return model.Never, true
 	}
-	return q.when[q.missing-1], !q.told
+	return q.when[q.missing-1], !q.stopping
 }
 
 // earliestFree collects when places for an ask become free.
 type earliestFree struct {
-	b       *Reservations
-	ask     *match.Ask
-	missing int64
-	devices int64             // whole devices per allocation; 0: none, or their number is not all that matters
-	when    []structs.LogTime // the earliest places, ascending, at most as many as are missing
-	told    bool              // some work was asked to stop, and is assumed to end now
-	room    [soonMost]structs.LogTime
+	b        *Reservations
+	ask      *match.Ask
+	missing  int64
+	devices  int64             // whole devices per allocation; 0: none, or their number is not all that matters
+	when     []structs.LogTime // the earliest places, ascending, at most as many as are missing
+	stopping bool              // some work was asked to stop, and is assumed to end now
+	room     [soonMost]structs.LogTime
 }
 
 // soonMost is the largest number of allocations for which the times of a node are cached.
@@ -218,7 +218,7 @@ func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occ
 		if have >= q.missing || q.late(at) {
 			return
 		}
-		x := q.b.picture(row, c, i, o, t, t.Over(at), at)
+		x := q.b.futureRow(row, c, i, o, t, t.Over(at), at)
 		free := int64(0)
 		if q.devices > 0 {
 			free = deviceCount(c.Nodes[i]) - x.Hold.DevicesInUse()

@@ -8,14 +8,14 @@ import (
 
 // Env is what contention in a pass depends on.
 type Env struct {
-	W        *search.Pass // the cluster as the pass sees it
-	Now      structs.LogTime
-	Rules    *Rules
-	Flight   model.Overlay
-	Pending  []Workload
-	Running  []Workload
-	Reserved []*structs.Reservation
-	Evicted  Evictions
-	Chooser  Chooser        // nil: running work does not compete
-	Tell     structs.JobKey // the job of a dry run: its start is estimated even if its queue reserves nothing for it
+	W           *search.Pass // the cluster as the pass sees it
+	Now         structs.LogTime
+	Rules       *Rules
+	Flight      model.Overlay
+	Pending     []Workload
+	Running     []Workload
+	Reserved    []*structs.Reservation
+	Evicted     Evictions
+	Chooser     Chooser        // nil: running work does not compete
+	EstimateFor structs.JobKey // the job of a dry run: its start is estimated even if its queue reserves nothing for it
 }

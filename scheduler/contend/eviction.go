@@ -11,20 +11,20 @@ import (
 
 // Eviction is the victims of one preemption, until it is kept or undone.
 type Eviction struct {
-	p    *Preemptor
-	told []*model.Held
-	cost int64            // GPU seconds that the victims lose
-	jobs []structs.JobKey // that are evicted
-	top  int              // the highest priority of jobs
-	gain int64
+	p       *Preemptor
+	stopped []*model.Held
+	cost    int64            // GPU seconds that the victims lose
+	jobs    []structs.JobKey // that are evicted
+	top     int              // the highest priority of jobs
+	gain    int64
 }
 
 // Evict begins a preemption.
 func (p *Preemptor) Evict() *Eviction { return &Eviction{p: p} }
 
-// Tell adds victims that make room for a placement. It returns the allocations that the placement waits for, and the
+// Add adds victims that make room for a placement. It returns the allocations that the placement waits for, and the
 // stops of all that go.
-func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocID, stops []structs.PlanStop) {
+func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID, stops []structs.PlanStop) {
 	p := e.p
 	for _, v := range vs {
 		waits = append(waits, v.h.ID)
@@ -38,7 +38,7 @@ func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocI
 				continue
 			}
 			p.take(h)
-			e.told = append(e.told, h)
+			e.stopped = append(e.stopped, h)
 			if v.shrink {
 				continue
 			}
@@ -56,7 +56,7 @@ func (e *Eviction) Tell(vs []Victim, by structs.AllocID) (waits []structs.AllocI
 
 // Undo keeps all victims running.
 func (e *Eviction) Undo() {
-	for _, h := range e.told {
+	for _, h := range e.stopped {
 		delete(e.p.taken, h.ID)
 		e.p.credit(h, -1)
 	}
@@ -82,7 +82,7 @@ func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
 
 // Keep makes an eviction final. It returns the number of allocations that it stops, and the reason as their users see
 // it.
-func (e *Eviction) Keep() (told int64, why string) {
+func (e *Eviction) Keep() (stopped int64, why string) {
 	p := e.p
 	p.made[p.Rule.Queue] += int64(len(e.jobs))
 	switch p.Rule.Name {
@@ -93,7 +93,7 @@ func (e *Eviction) Keep() (told int64, why string) {
 	case structs.PreemptDeadline:
 		why = fmt.Sprintf(", which would miss its deadline: %d GPU seconds are lost, worth less than the %d gained", e.cost, e.gain)
 	}
-	return int64(len(e.told)), why
+	return int64(len(e.stopped)), why
 }
 
 // gain returns what a preemption gains, in GPU seconds: the work done sooner, times the difference of the priorities.

@@ -181,8 +181,8 @@ func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 	return limitRefusal(QueueHolder(q.Path), what, over)
 }
 
-// OverGroup returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation takes the
-// place of prev and is charged only for what it needs beyond it.
+// OverGroup returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation takes
+// the place of prev and is charged only for what it needs beyond it.
 func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amount, g *structs.Group, prev *structs.Allocation) *structs.Refusal {
 	est := l.Sizes.Estimate(g)
 	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), "") {

@@ -19,16 +19,16 @@ import (
 // blocked workloads get a reservation as the rule of the queue allows (backfill.go).
 type Reservations struct {
 	search.Reservations
-	rules     *Rules
-	tell      structs.JobKey
-	old       map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
-	reserved  map[structs.QueuePath]int64             // per queue: workloads that got a reservation in this pass
-	shut      map[structs.QueuePath]structs.JobKey    // queues in which no workload may pass, and the job that must not be passed
-	passBound map[structs.QueuePath]*passing          // queues in which only some may pass (Queue.BackfillMaxJobs)
-	barren    map[string]bool                         // asks without a known start
-	far       map[string]bool                         // asks, by queue, that could only start beyond its window (Queue.BackfillWindow)
-	patient   bool                                    // the reservation is for a workload that has waited too long: see predictedEnd
-	before    map[int]bool                            // rows on which that workload had a reservation before
+	rules       *Rules
+	estimateFor structs.JobKey
+	old         map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
+	reserved    map[structs.QueuePath]int64             // per queue: workloads that got a reservation in this pass
+	shut        map[structs.QueuePath]structs.JobKey    // queues in which no workload may pass, and the job that must not be passed
+	passBound   map[structs.QueuePath]*passing          // queues in which only some may pass (Queue.BackfillMaxJobs)
+	barren      map[string]bool                         // asks without a known start
+	far         map[string]bool                         // asks, by queue, that could only start beyond its window (Queue.BackfillWindow)
+	patient     bool                                    // the reservation is for a workload that has waited too long: see predictedEnd
+	before      map[int]bool                            // rows on which that workload had a reservation before
 
 	endless   bool // no end of held work was known at the stamp endlessAt
 	endlessAt int
@@ -43,7 +43,7 @@ type passing struct {
 
 // NewReservations begins with what is reserved in the state. Workloads that the pass decides get new reservations.
 func NewReservations(e *Env) *Reservations {
-	b := &Reservations{Reservations: search.Reservations{W: e.W, Now: e.Now}, rules: e.Rules, tell: e.Tell}
+	b := &Reservations{Reservations: search.Reservations{W: e.W, Now: e.Now}, rules: e.Rules, estimateFor: e.EstimateFor}
 	if len(e.Reserved) == 0 {
 		return b
 	}
@@ -132,10 +132,10 @@ func (b *Reservations) releaseTimes(row int, hold *model.Holding) *model.Release
 	return b.W.View.ReleaseTimes(row, hold, b.Now)
 }
 
-// picture returns a row as it will be at a time, when the first `over` of its ends have passed. Everything held ends
+// futureRow returns a row as it will be at a time, when the first `over` of its ends have passed. Everything held ends
 // when it is expected to, and nothing is placed but what is reserved. Later reservations of the row count as well,
 // because a reservation made now must not delay them.
-func (b *Reservations) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
+func (b *Reservations) futureRow(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
 	x := t.After(c.Nodes[i], o, over)
 	var keep []*model.Held
 	for _, p := range b.ReservedOn(row) {

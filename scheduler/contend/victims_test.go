@@ -55,7 +55,7 @@ func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation,
 		return "", nil, nil
 	}
 	e = p.Evict()
-	_, list := e.Tell(vs, structs.AllocID{255})
+	_, list := e.Add(vs, structs.AllocID{255})
 	for _, st := range list {
 		if id := string('0' + rune(st.ID[0])); !slices.Contains(stops, id) { // a plan names each once
 			stops = append(stops, id)

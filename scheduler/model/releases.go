@@ -16,12 +16,12 @@ import (
 // each time that is tried. On 1,000 nodes with a backlog that was 85 % of a replay. The occupancies of one holding are
 // also the same pointers each time, so that what a policy cached about them can be used again.
 type ReleaseTimes struct {
-	from    structs.LogTime // when it was made
-	Until   structs.LogTime // until when it is valid: the first end, because work that outruns its prediction is expected to end at its limit
-	Ends    []release       // ascending
-	Devices int64           // held whole
-	Told    bool            // some allocation was asked to stop: its end is then uncertain
-	left    []atomic.Pointer[Occupancy]
+	from     structs.LogTime // when it was made
+	Until    structs.LogTime // until when it is valid: the first end, because work that outruns its prediction is expected to end at its limit
+	Ends     []release       // ascending
+	Devices  int64           // held whole
+	Stopping bool            // some allocation was asked to stop: its end is then uncertain
+	left     []atomic.Pointer[Occupancy]
 }
 
 // release is when an allocation ends.
@@ -47,7 +47,7 @@ func compareEnds(a, b release) int {
 func NewReleaseTimes(hold *Holding, now structs.LogTime, when func(*Held) structs.LogTime) *ReleaseTimes {
 	t := &ReleaseTimes{from: now, Ends: make([]release, 0, hold.Size())}
 	for e := range hold.All() {
-		t.Told = t.Told || e.Work.Ending
+		t.Stopping = t.Stopping || e.Work.Ending
 		t.Devices += WholeDevices(e)
 		if at := when(e); at > 0 {
 			t.Ends = append(t.Ends, release{at, e})
@@ -71,7 +71,7 @@ func (t *ReleaseTimes) done() {
 // onward derives the release times of a node from t, which are those of the holding was. It returns nil if too much has
 // changed. Ends before now are computed again.
 func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func(*Held) structs.LogTime) *ReleaseTimes {
-	if t.Told || now < t.from {
+	if t.Stopping || now < t.from {
 		return nil
 	}
 	gone, fresh, ok := DifferRolls(&was.held, &hold.held, releasesFresh)
@@ -86,7 +86,7 @@ func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func
 		}
 	}
 	for _, e := range fresh {
-		next.Told = next.Told || e.Work.Ending
+		next.Stopping = next.Stopping || e.Work.Ending
 		next.Devices += WholeDevices(e)
 		add(e)
 	}

@@ -47,8 +47,8 @@ func TestTailOnward(t *testing.T) {
 			if last.times != nil && last.times.onward(last.hold, o.Hold, now, func(e *Held) structs.LogTime { return e.Work.Predicted(now) }) != nil {
 				made++
 			}
-			if !slices.Equal(got.Ends, want.Ends) || got.Told != want.Told || got.Devices != want.Devices || got.Until != want.Until {
-				t.Fatalf("made from the last one: %d ends, told %v, until %v\nmade afresh: %d, %v, %v", len(got.Ends), got.Told, got.Until, len(want.Ends), want.Told, want.Until)
+			if !slices.Equal(got.Ends, want.Ends) || got.Stopping != want.Stopping || got.Devices != want.Devices || got.Until != want.Until {
+				t.Fatalf("made from the last one: %d ends, told %v, until %v\nmade afresh: %d, %v, %v", len(got.Ends), got.Stopping, got.Until, len(want.Ends), want.Stopping, want.Until)
 			}
 			for _, k := range []int{0, len(got.Ends) / 2, len(got.Ends)} {
 				used := o.Used

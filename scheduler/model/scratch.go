@@ -36,8 +36,8 @@ func (x *scratch) Keep(column []int32) {
 	}
 }
 
-// Pictures returns an empty slice with room for the occupancy of so many rows.
-func (x *scratch) Pictures(rows int) []Occupancy {
+// FutureRows returns an empty slice with room for the occupancy of so many rows.
+func (x *scratch) FutureRows(rows int) []Occupancy {
 	if x == nil || cap(x.future) < rows {
 		return make([]Occupancy, 0, rows)
 	}
@@ -46,8 +46,8 @@ func (x *scratch) Pictures(rows int) []Occupancy {
 	return p
 }
 
-// KeepPictures takes back that slice for reuse.
-func (x *scratch) KeepPictures(p []Occupancy) {
+// KeepFutureRows takes back that slice for reuse.
+func (x *scratch) KeepFutureRows(p []Occupancy) {
 	if x != nil {
 		clear(p)
 		x.future = p[:0]

@@ -2,8 +2,8 @@ package policy
 
 import "github.com/muster-sched/muster/scheduler/search"
 
-// packing takes GPUs in use before idle ones, and idle ones of nodes in use before idle nodes (Weng et al., ATC'23, "GPU
-// Packing"). Work without GPUs goes to the first node. Shares go to the tightest GPU.
+// packing takes GPUs in use before idle ones, and idle ones of nodes in use before idle nodes (Weng et al., ATC'23,
+// "GPU Packing"). Work without GPUs goes to the first node. Shares go to the tightest GPU.
 type packing struct{ published }
 
 func (packing) Name() string { return "packing" }

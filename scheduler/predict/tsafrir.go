@@ -3,7 +3,8 @@ package predict
 import "time"
 
 // Tsafrir predicts the mean of the last two run times of the user's work, and the limit where there are not two yet
-// (Tsafrir, Etzion, Feitelson: Backfilling Using System-Generated Predictions Rather than User Runtime Estimates, 2007).
+// (Tsafrir, Etzion, Feitelson: Backfilling Using System-Generated Predictions Rather than User Runtime Estimates,
+// 2007).
 type Tsafrir struct {
 	last users[lastTwo]
 }

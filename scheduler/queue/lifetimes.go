@@ -66,14 +66,14 @@ func (x *life) pass(n int) {
 type indices [widthBins][bins]int64
 
 // with returns the indices, including the work that has not ended.
-func (l *Lifetimes) with(rivals []contend.Contender) *indices {
+func (l *Lifetimes) with(contenders []contend.Contender) *indices {
 	var now Lifetimes
 	if l != nil {
 		now = *l
 	}
 	var have [widthBins]bool
-	for i := range rivals {
-		v := &rivals[i]
+	for i := range contenders {
+		v := &contenders[i]
 		n, w := binOf(v.Ran), widthOf(v.Units())
 		now.all.pass(n)
 		now.widths[w].pass(n)

@@ -430,8 +430,8 @@ func (l *Line) Blocked(i int) {
 	l.reseat(ln)
 }
 
-// Prune removes the workloads still to come for which vain is true.
-func (l *Line) Prune(vain func(i int) bool) {
+// Prune removes the workloads still to come for which noFit is true.
+func (l *Line) Prune(noFit func(i int) bool) {
 	for _, ln := range l.lanes {
 		if len(ln.work) == 0 {
 			continue
@@ -441,7 +441,7 @@ func (l *Line) Prune(vain func(i int) bool) {
 			kept = ln.work[:1]
 		}
 		for _, it := range ln.work[len(kept):] {
-			if !vain(it.load) {
+			if !noFit(it.load) {
 				kept = append(kept, it)
 			}
 		}

@@ -250,13 +250,13 @@ func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, fir
 	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
 	touched := s.w.Touched[first : first+n]
-	promised := s.Reserved != nil && s.Reserved.Rows != nil
+	anyReserved := s.Reserved != nil && s.Reserved.Rows != nil
 	for i, h := range c.Hold {
 		if t := touched[i]; t != 0 {
 			h = s.w.States[t-1].Hold
 		}
 		row := first + i
-		plain := !promised || !s.Reserved.ReservedAny(row, 1)
+		plain := !anyReserved || !s.Reserved.ReservedAny(row, 1)
 		if k := lack[i]; k > 0 && hold[i] == h && plain {
 			x := &m.sums[k-1]
 			x.nodes++

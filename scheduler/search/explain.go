@@ -130,10 +130,10 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 
 // Report returns the result of the search for users.
 func (s *Search) Report(wanted, placed int64) *structs.GroupReport {
-	if !s.GaveUp || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
-		s.told = s.newReport(wanted, placed)
+	if !s.GaveUp || s.lastReport == nil || s.lastReport.Wanted != wanted || s.lastReport.Placed != placed {
+		s.lastReport = s.newReport(wanted, placed)
 	}
-	r := *s.told
+	r := *s.lastReport
 	r.Refusals = slices.Clip(r.Refusals)
 	return &r
 }

@@ -33,12 +33,12 @@ func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Oc
 		return
 	}
 	if _, _, x := s.devices(c, i, o, v); x.Dim == structs.DimensionNone {
-		s.why.ReservedFor(s.Reserved.promisee(row))
+		s.why.ReservedFor(s.Reserved.reservedFor(row))
 	}
 }
 
-// beside returns a row's occupancy with what is reserved there, as the group has to see it.
-func (s *Search) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
+// withReserved returns a row's occupancy with what is reserved there, as the group has to see it.
+func (s *Search) withReserved(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
 	if !s.Reserved.Keeps() {
 		return o, match.ShortageOf{}
 	}

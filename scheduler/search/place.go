@@ -196,7 +196,7 @@ func (s *Search) PlaceOn(row int, id structs.AllocID, yields []structs.AllocID) 
 	seen := o
 	if len(yields) == 0 { // an allocation that takes over another's place takes nothing that is reserved
 		var short match.ShortageOf
-		if seen, short = s.beside(c, i, row, o); short.Dim != structs.DimensionNone {
+		if seen, short = s.withReserved(c, i, row, o); short.Dim != structs.DimensionNone {
 			return Placement{}, false
 		}
 	}
@@ -222,7 +222,7 @@ func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy
 		return nil, o, s.why
 	}
 	n := c.Nodes[i]
-	seen, short := s.beside(c, i, row, o)
+	seen, short := s.withReserved(c, i, row, o)
 	if short.Dim != structs.DimensionNone {
 		return nil, o, short
 	}
@@ -232,7 +232,7 @@ func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy
 		if seen.Hold != o.Hold {
 			s.Choose(c, i, v, &o)
 			if _, alone := s.Ask.Equip(n, o, v.Choices, id, nil, &s.Picker); alone.Dim == structs.DimensionNone {
-				short.ReservedFor(s.Reserved.promisee(row))
+				short.ReservedFor(s.Reserved.reservedFor(row))
 			}
 		}
 		return nil, o, short

@@ -68,7 +68,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 		if net := match.NetworkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (model.PortTaken(seen.Hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
 			s.why = match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: match.PortTakenBy(p.Value)}
 			if !model.PortTaken(o.Hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
-				s.why.ReservedFor(s.Reserved.promisee(row))
+				s.why.ReservedFor(s.Reserved.reservedFor(row))
 			}
 			return rateShort
 		}

@@ -92,8 +92,8 @@ func (b *Reservations) Keeps() bool {
 	return b != nil && (b.Rows != nil || len(b.Windows) > 0)
 }
 
-// promisee returns the job with the first reservation of ports, cores or devices on a row.
-func (b *Reservations) promisee(row int) structs.JobKey {
+// reservedFor returns the job with the first reservation of ports, cores or devices on a row.
+func (b *Reservations) reservedFor(row int) structs.JobKey {
 	for _, p := range b.Rows[row] {
 		if p.Held.Rare != nil {
 			return p.Job

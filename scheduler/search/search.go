@@ -99,14 +99,14 @@ type Keeping struct {
 
 // Gang is what limits a search for the members of a gang, and what it found.
 type Gang struct {
-	Places  *model.Level         // with Within: only nodes of these places are looked at; nil: all
-	Within  []int32              // places of the level
-	Ban     []structs.NodeID     // nodes that must not be used
-	Found   int64                // members that found a place before one did not
-	Short   string               // the level at which no place has room for all, though the cluster has
-	ShortAt string               // its place with the most room
-	GaveUp  bool                 // the search is over: the report no longer changes
-	told    *structs.GroupReport // the last report
+	Places     *model.Level         // with Within: only nodes of these places are looked at; nil: all
+	Within     []int32              // places of the level
+	Ban        []structs.NodeID     // nodes that must not be used
+	Found      int64                // members that found a place before one did not
+	Short      string               // the level at which no place has room for all, though the cluster has
+	ShortAt    string               // its place with the most room
+	GaveUp     bool                 // the search is over: the report no longer changes
+	lastReport *structs.GroupReport // the last report
 }
 
 // propState counts allocations by the value of a distinct property.

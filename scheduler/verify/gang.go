@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gangs counts the members that each gang of an entry has, by row of the entry's groups; -1 for a group that is no gang.
-// It is nil when no group is a gang.
+// gangs counts the members that each gang of an entry has, by row of the entry's groups; -1 for a group that is no
+// gang. It is nil when no group is a gang.
 type gangs []int
 
 // gangsOf begins with the members that the roster lists and the entry does not place: they are taken to be running, and

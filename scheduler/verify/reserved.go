@@ -51,8 +51,8 @@ func reservationsOf(e *structs.PlanEntry, all []*structs.Reservation, now struct
 	return b
 }
 
-// refuses returns the reservation that a placement on row i of a chunk would break, or "". o is what the row holds without
-// the placement.
+// refuses returns the reservation that a placement on row i of a chunk would break, or "". o is what the row holds
+// without the placement.
 func (b *reservations) refuses(c *model.Chunk, i int, o *model.Occupancy, h *model.Held) string {
 	if b == nil {
 		return ""

@@ -9,20 +9,20 @@ import (
 )
 
 // Verify checks a plan entry against a view that may be newer than the one it was decided on, and against the plans in
-// flight. Each part is accepted or refused whole (D18); an accepted part uses capacity that the parts after it no longer
-// have.
+// flight. Each part is accepted or refused whole (D18); an accepted part uses capacity that the parts after it no
+// longer have.
 //
 // A node whose epoch has not moved has the pool, datacenter, attributes, drivers, capacity and eligibility that the
-// decision saw (D6). Therefore only free capacity is counted again, with the fit function of the decision itself, and the
-// required rules about other jobs nearby (peersOfEntry). Whether the job still has the version that was decided is checked
-// by Job, and finally by Apply.
+// decision saw (D6). Therefore only free capacity is counted again, with the fit function of the decision itself, and
+// the required rules about other jobs nearby (peersOfEntry). Whether the job still has the version that was decided is
+// checked by Job, and finally by Apply.
 func Verify(v *model.View, f model.Overlay, e *structs.PlanEntry) Verdict {
 	return VerifyReserved(v, f, e, nil, 0)
 }
 
-// VerifyReserved is Verify with reservations (D20): the windows of operators, and the reservations of other jobs that bind
-// this entry. The caller leaves out reservations of jobs that were decided in the same pass, since only the pass knows
-// which of them come after this job in the queue.
+// VerifyReserved is Verify with reservations (D20): the windows of operators, and the reservations of other jobs that
+// bind this entry. The caller leaves out reservations of jobs that were decided in the same pass, since only the pass
+// knows which of them come after this job in the queue.
 func VerifyReserved(v *model.View, f model.Overlay, e *structs.PlanEntry, reserved []*structs.Reservation, now structs.LogTime) Verdict {
 	t := trial{
 		view: v, flight: f, entry: e,
@@ -120,8 +120,8 @@ func (t *trial) part(p *structs.PlanPart) (structs.NodeID, string) {
 	return structs.NodeID{}, ""
 }
 
-// place takes the capacity of place k of a part, or returns the reason why it cannot be had. before receives what the node
-// held, unless an earlier place of the part is on it.
+// place takes the capacity of place k of a part, or returns the reason why it cannot be had. before receives what the
+// node held, unless an earlier place of the part is on it.
 func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]model.Occupancy) (structs.NodeID, string) {
 	e, pl := t.entry, &p.Places[k]
 	id, h, ok := model.HeldOfPlace(e, pl)

@@ -173,7 +173,7 @@ func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.E
 		r.known.flight = model.Overlay{} // a job with a plan in flight would not be decided
 	}
 	in = s.input(&r.known, ws, now, uint64(p.Index)<<16)
-	in.Tell, in.Steps = key, passSteps
+	in.EstimateFor, in.Steps = key, passSteps
 	if learns(policy.For(in.View.Pool(j.NodePool), in.Config), ws) {
 		in.History = new(nodeHistory).at(snap)
 	}
