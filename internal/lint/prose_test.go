@@ -13,11 +13,11 @@ var prose = []struct {
 	use    string
 	left   int
 }{
-	{`\b(?:tells?|told)\b`, "say, report, notify", 16},
+	{`\b(?:tells?|told)\b`, "say, report, notify", 13},
 	{`\bwhatever\b`, "name the cases", 2},
 	{`\b(?:nobody|somebody|whoever)\b`, "no one, a user, the caller", 7},
 	{`\banew\b`, "again", 0},
-	{`\bbeside\b`, "next to, in addition to, with", 1},
+	{`\bbeside\b`, "next to, in addition to, with", 0},
 	{`\bstands? still\b|\bstanding still\b`, "is frozen", 0},
 	{`\b(?:has|have) yet to\b`, "has not ... yet", 0},
 	{`\bgoes? on\b`, "continues", 0},
