@@ -19,7 +19,7 @@ func (s *Server) collectNow(ctx context.Context) error {
 	select {
 	case s.collect.force <- answer:
 	case <-ctx.Done():
-		return structs.Errorf(structs.CodeBusy, "a collection is under way; retry in a few seconds")
+		return structs.Errorf(structs.CodeBusy, "a collection is in progress; retry in a few seconds")
 	}
 	select {
 	case err := <-answer:

@@ -131,7 +131,7 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 		if err == nil {
 			return true
 		}
-		s.log.Warn("could not found the cluster; trying again", "error", err)
+		s.log.Warn("could not initialize the cluster; trying again", "error", err)
 		if !pause(ctx, 200*time.Millisecond) {
 			return false
 		}

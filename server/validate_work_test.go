@@ -27,7 +27,7 @@ func TestCheckWork(t *testing.T) {
 			"namespace": {func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "x", Namespace: "nope"}} }, `there is no namespace "nope"`},
 			"level": {func(j *structs.Job) {
 				j.Groups[0].Gang, j.Groups[0].Topology = &structs.Gang{}, &structs.Topology{Across: "leav", Mode: structs.TopologyRequired}
-			}, "no node of pool \"default\" says where it lies"},
+			}, "no node of pool \"default\" has that level"},
 			"array": {func(j *structs.Job) { j.Array = &structs.Array{Count: 2, Params: map[string][]string{"A": {"1"}}} }, "has 1 values for 2 indices"},
 		} {
 			j := passJob("a", 1, func(j *structs.Job) { j.Type = structs.JobBatch; j.Groups[0].Reschedule = structs.Reschedule{} })

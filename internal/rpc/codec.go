@@ -132,7 +132,7 @@ var (
 	errTruncated = errors.New("the body ends inside a value")
 	errDeep      = fmt.Errorf("the body nests deeper than %d", maxDepth)
 	errItems     = fmt.Errorf("the body has a list or map of more than %d items", maxItems)
-	errTrailing  = errors.New("the body goes on after its value")
+	errTrailing  = errors.New("the body has bytes after its value")
 	errByte      = errors.New("the body has a byte that msgpack reserves")
 )
 

@@ -223,7 +223,7 @@ func (m *mux) write() {
 			silent := time.Since(m.mu.heard)
 			m.mu.Unlock()
 			if silent > pingEvery+pingPatience {
-				m.close(fmt.Errorf("nothing heard for %s", silent.Round(time.Second)))
+				m.close(fmt.Errorf("nothing received for %s", silent.Round(time.Second)))
 				return
 			}
 			m.control(kindPing, 0, make([]byte, 8))

@@ -217,7 +217,7 @@ func tagged(reply *Reply) ([]byte, error) {
 		return nil, structs.Errorf(structs.CodeInternal, "the response does not encode")
 	}
 	if len(b) > MaxReply {
-		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or page", len(b), MaxReply)
+		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or use pages", len(b), MaxReply)
 	}
 	out := make([]byte, 1+len(b))
 	copy(out[1:], b)

@@ -138,7 +138,7 @@ func (s *Set) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 			t.ExpiresAt = now.Add(ttl)
 		}
 		if t.ExpiresAt != 0 && t.ExpiresAt <= now {
-			return nil, structs.Errorf(structs.CodeInvalid, "the expiration time lies in the past")
+			return nil, structs.Errorf(structs.CodeInvalid, "the expiration time is in the past")
 		}
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{&t}}})
@@ -153,7 +153,7 @@ func (s *Set) tokenDelete(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 		return nil, errACLDisabled
 	}
 	if len(req.Accessors) == 0 || len(req.Accessors) > 1024 {
-		return nil, structs.Errorf(structs.CodeInvalid, "deleting takes 1 to 1024 accessors, not %d", len(req.Accessors))
+		return nil, structs.Errorf(structs.CodeInvalid, "name 1 to 1024 accessors to delete, not %d", len(req.Accessors))
 	}
 	return s.write(ctx, &structs.TokenDeleteCommand{Accessors: req.Accessors})
 }
@@ -224,7 +224,7 @@ func (s *Set) policyUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLPol
 		return nil, errACLDisabled
 	}
 	if len(req.Policies) == 0 || len(req.Policies) > 64 {
-		return nil, structs.Errorf(structs.CodeInvalid, "writing takes 1 to 64 policies, not %d", len(req.Policies))
+		return nil, structs.Errorf(structs.CodeInvalid, "write 1 to 64 policies at a time, not %d", len(req.Policies))
 	}
 	for _, p := range req.Policies {
 		if p == nil {

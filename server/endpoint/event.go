@@ -51,7 +51,7 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 	}
 	if s.streams.Add(1) > eventStreamsMax {
 		s.streams.Add(-1)
-		return structs.Errorf(structs.CodeBusy, "%d event streams are open here already", eventStreamsMax)
+		return structs.Errorf(structs.CodeBusy, "%d event streams are open on this server", eventStreamsMax)
 	}
 	defer s.streams.Add(-1)
 	// When the peer hangs up, the stream's context ends; frames from the peer are ignored. Index 0 asks for all events

@@ -73,7 +73,7 @@ func (s *Set) filter(kind, expr string) (func(any) (bool, error), error) {
 		return nil, structs.Errorf(structs.CodeInvalid, "a filter of %d bytes is over the limit of %d", len(expr), 16<<10)
 	}
 	if s.env.Filter == nil {
-		return nil, structs.Errorf(structs.CodeUnsupported, "this server takes no filters")
+		return nil, structs.Errorf(structs.CodeUnsupported, "this server does not support filters")
 	}
 	match, err := s.env.Filter(kind, expr)
 	if err != nil {

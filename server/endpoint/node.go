@@ -170,7 +170,7 @@ func (s *Set) nodeTaint(ctx context.Context, c *rpc.Call, req *methods.NodeTaint
 		return nil, err
 	}
 	if len(req.Add)+len(req.Remove) == 0 {
-		return nil, structs.Errorf(structs.CodeInvalid, "the request names no taint to set or to take off")
+		return nil, structs.Errorf(structs.CodeInvalid, "the request has no taint to add or remove")
 	}
 	if _, err := n.Retaint(req.Add, req.Remove, 1); err != nil {
 		return nil, err

@@ -286,7 +286,7 @@ func (s *Set) bootstrapReset() structs.Index {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil {
-		s.env.Log.Warn("the bootstrap reset file holds no number", "file", path)
+		s.env.Log.Warn("the bootstrap reset file does not hold a number", "file", path)
 		return 0
 	}
 	return structs.Index(n)

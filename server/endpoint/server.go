@@ -57,7 +57,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 // serverJoin adds a server without gossip to raft.
 func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJoinRequest) (*methods.WriteResponse, error) {
 	if req.ID == "" || !member.HostPort(req.Address) {
-		return nil, structs.Errorf(structs.CodeInvalid, "joining takes an id and an address host:port, got %q and %q", req.ID, req.Address)
+		return nil, structs.Errorf(structs.CodeInvalid, "joining needs an ID and an address host:port, got %q and %q", req.ID, req.Address)
 	}
 	if err := s.env.Members.AddServer(ctx, member.Joining(req, s.env.Region)); err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k struct
 func checkReason(cmd *structs.SuspendCommand) error {
 	switch {
 	case cmd.Resume && cmd.Reason != "":
-		return structs.Errorf(structs.CodeInvalid, "resuming takes no reason")
+		return structs.Errorf(structs.CodeInvalid, "a resume has no reason")
 	case len(cmd.Reason) > structs.SuspendReasonMax:
 		return structs.Errorf(structs.CodeInvalid, "the reason has %d bytes; at most %d are kept", len(cmd.Reason), structs.SuspendReasonMax)
 	case strings.ContainsFunc(cmd.Reason, func(r rune) bool { return r < ' ' || r == 0x7f }):

@@ -177,7 +177,7 @@ func (p *problems) rules(where string, cs []structs.Constraint, as []structs.Aff
 	}
 	for i, x := range sp {
 		if x.Attribute == "" {
-			p.addf("%s: spread %d misses its attribute", where, i+1)
+			p.addf("%s: spread %d has no attribute", where, i+1)
 		}
 		if x.Weight < 0 || x.Weight > 100 {
 			p.addf("%s: spread %d has weight %d; want 0 to 100", where, i+1, x.Weight)
@@ -195,7 +195,7 @@ func (p *problems) rules(where string, cs []structs.Constraint, as []structs.Aff
 	}
 	for i, c := range cs {
 		if c.Operand == "" {
-			p.addf("%s: constraint %d misses its operand", where, i+1)
+			p.addf("%s: constraint %d has no operand", where, i+1)
 		}
 		if len(c.LTarget) > 1024 || len(c.RTarget) > 4096 {
 			p.addf("%s: constraint %d is longer than its limit", where, i+1)
@@ -210,7 +210,7 @@ func (p *problems) texts(where string, m map[string]string) {
 	}
 	for k, v := range m {
 		if k == "" || len(k) > 256 || len(v) > jobTextMax || strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
-			p.addf("%s: key %.40q must have 1 to 256 bytes, its value at most %d, and neither a NUL", where, k, jobTextMax)
+			p.addf("%s: key %.40q must have 1 to 256 bytes, its value at most %d, and neither may contain NUL", where, k, jobTextMax)
 		}
 	}
 }
@@ -372,13 +372,13 @@ func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 			p.addf("%s: gpu request %d: want a count of 0 to %d, memory in MiB, and share and compute from 0 to 100 percent", where, i+1, deviceCountMax)
 		}
 		if g.Compute > 0 && !g.Shared() || g.MemoryMiB > 0 && g.Share > 0 {
-			p.addf("%s: gpu request %d: a part of a GPU has memory in MiB or a share in percent, one of them", where, i+1)
+			p.addf("%s: gpu request %d: a part of a GPU is either memory in MiB or a share in percent", where, i+1)
 		}
 		if g.PowerLimitW < 0 || g.PowerLimitW > 1<<20 || g.PowerLimitW > 0 && (g.Shared() || g.MIG != "") {
-			p.addf("%s: gpu request %d: a power limit is of whole GPUs, in watts", where, i+1)
+			p.addf("%s: gpu request %d: a power limit is for whole GPUs, in watts", where, i+1)
 		}
 		if x := g.Pressure; x != nil && (!g.Shared() || len(x.At) > structs.GPUPressureMax) {
-			p.addf("%s: gpu request %d: thresholds of memory pressure are of a share, at most %d", where, i+1, structs.GPUPressureMax)
+			p.addf("%s: gpu request %d: memory pressure thresholds are only for shares, at most %d", where, i+1, structs.GPUPressureMax)
 		}
 		p.rules(where+" gpu", g.Constraints, g.Affinities, nil)
 	}

@@ -92,7 +92,7 @@ func (s *Set) checkLevel(p *problems, j *structs.Job, g *structs.Group, level st
 	}
 	if nodes > 0 {
 		known := slices.Sorted(maps.Keys(names))
-		p.addf("Task group %q: topology requires across = %.64q, but no node of pool %q says where it lies at that level; set it in the nodes' meta%s", g.Name, level, j.NodePool, suggest.DidYouMean(level, known))
+		p.addf("Task group %q: topology requires across = %.64q, but no node of pool %q has that level; set it in the nodes' meta%s", g.Name, level, j.NodePool, suggest.DidYouMean(level, known))
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *Set) variableSet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 		return nil, err
 	}
 	if strings.Contains(ns, "*") {
-		return nil, structs.Errorf(structs.CodeInvalid, "writing a variable takes one namespace, not %q", ns)
+		return nil, structs.Errorf(structs.CodeInvalid, "a variable is written in one namespace, not %q", ns)
 	}
 	if err := checkItems(req.Items); err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) 
 			k.env.Log.Warn("the file of an unused key for variables could not be deleted", "key", id, "error", err)
 		}
 		_, _, _, _ = k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
-		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, since these servers did not take the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
+		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, because these servers did not store the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
 	}
 	var body structs.CommandBody = &structs.SealKeyCommand{ID: id}
 	if full {

@@ -26,7 +26,7 @@ const keyringTimeout = 3 * time.Second
 // is an error, except in a list.
 func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
 	if m.g == nil {
-		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
+		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "gossip is disabled on this server")
 	}
 	var others []gossip.Member
 	for _, x := range m.g.Members() {
@@ -61,7 +61,7 @@ func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writ
 			}
 		}
 		if len(bad) > 0 {
-			return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "the key is not used, since these servers could no longer follow: %s; install it on all first", strings.Join(bad, "; "))
+			return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "the key was not activated, because these servers do not have it: %s; install it on all servers first", strings.Join(bad, "; "))
 		}
 	}
 	answers, bad := all(op)
@@ -85,7 +85,7 @@ func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writ
 func (m *Members) KeyringHere(req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
 	g := m.g
 	if g == nil {
-		return nil, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
+		return nil, structs.Errorf(structs.CodeUnprocessable, "gossip is disabled on this server")
 	}
 	var err error
 	switch req.Op {

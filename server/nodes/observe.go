@@ -51,7 +51,7 @@ func (o *Observations) Add(ctx context.Context, updates []structs.AllocObserved)
 	o.mu.Lock()
 	if o.count+len(updates) > observeQueueMax {
 		o.mu.Unlock()
-		return 0, structs.Errorf(structs.CodeBusy, "%d observations wait already; report again in a second", observeQueueMax)
+		return 0, structs.Errorf(structs.CodeBusy, "%d observations are waiting; report again in a second", observeQueueMax)
 	}
 	o.waiting = append(o.waiting, x)
 	o.count += len(updates)

@@ -87,7 +87,7 @@ func checkBolt(file string) error {
 		last := uint64(0)
 		return logs.ForEach(func(k, _ []byte) error {
 			if len(k) != 8 || binary.BigEndian.Uint64(k) == 0 || last > 0 && binary.BigEndian.Uint64(k) != last+1 {
-				return fmt.Errorf("%w: %s has key %x behind entry %d", ErrDamaged, file, k, last)
+				return fmt.Errorf("%w: %s has key %x after entry %d", ErrDamaged, file, k, last)
 			}
 			last = binary.BigEndian.Uint64(k)
 			return nil

@@ -98,7 +98,7 @@ func Open(dir string, o Options, log hclog.Logger) (_ *Log, err error) {
 	switch have {
 	case "":
 		if err := begin(dir, o, log); err != nil {
-			return nil, fmt.Errorf("begin a raft log in %s: %w", path, err)
+			return nil, fmt.Errorf("create a raft log in %s: %w", path, err)
 		}
 	case o.Backend:
 	default:

@@ -99,7 +99,7 @@ func (m *record) read(f recordFile) error {
 		newest = 1
 	}
 	if seqs[newest] == 0 {
-		return fmt.Errorf("%w: neither copy of the record is whole", ErrDamaged)
+		return fmt.Errorf("%w: neither copy of the record is intact", ErrDamaged)
 	}
 	m.file, m.rec, m.seq, m.torn = f, found[newest], seqs[newest], 1-newest
 	if seqs[0] == seqs[1] {

@@ -57,7 +57,7 @@ func settle(dir string) (have Backend, err error) {
 	}
 	for _, b := range []Backend{WAL, BoltDB} {
 		if path := filepath.Join(dir, string(b)); exists(path + ".backup") {
-			return "", fmt.Errorf("%s holds no raft log, but %s.backup, which a migration left; rename it to %s to go back to it, or remove it to begin an empty log", dir, path, path)
+			return "", fmt.Errorf("%s holds no raft log, but %s.backup from a migration; rename it to %s to use it again, or remove it to start with an empty log", dir, path, path)
 		}
 	}
 	return "", nil

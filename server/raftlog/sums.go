@@ -17,7 +17,7 @@ import (
 // bbolt nothing.
 const sumBytes = 4
 
-var errEntry = fmt.Errorf("%w: an entry does not fit its checksum", ErrDamaged)
+var errEntry = fmt.Errorf("%w: an entry does not match its checksum", ErrDamaged)
 
 // entrySum returns the checksum of an entry.
 func entrySum(l *raft.Log, extensions []byte) uint32 {

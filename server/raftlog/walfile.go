@@ -84,7 +84,7 @@ func checkTail(path string, size int64) error {
 	commits, _, stop := readFrames(b)
 	if int64(len(b)) < size {
 		if commits > 1 {
-			return fmt.Errorf("%w: %s has %d bytes and was made with %d", ErrDamaged, path, len(b), size)
+			return fmt.Errorf("%w: %s has %d bytes, but was created with %d", ErrDamaged, path, len(b), size)
 		}
 		return os.Truncate(path, size) // the crash came while the file was created
 	}

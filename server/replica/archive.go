@@ -130,7 +130,7 @@ func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 	for sc.Scan() {
 		f := strings.Fields(sc.Text())
 		if len(f) != 2 {
-			return bad("%s has a line that is not a sum and a name", archiveSums)
+			return bad("%s has a line that is not a checksum and a name", archiveSums)
 		}
 		want[f[1]] = f[0]
 	}

@@ -131,12 +131,12 @@ func (r *Replica) Propose(lane Lane, cmd structs.Command) *Proposal {
 		n := len(q.user)
 		q.mu.Unlock()
 		q.refused.Add(1)
-		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d writes wait already, the oldest for more than %s or the queue is full; retry in a second", n, queueAgeMax))
+		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d writes are waiting, the oldest for more than %s or the queue is full; retry in a second", n, queueAgeMax))
 		return p
 	case lane != LaneUser && len(q.priority) >= priorityQueueMax:
 		q.mu.Unlock()
 		q.refused.Add(1)
-		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d urgent writes wait already; retry in a second", priorityQueueMax))
+		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d urgent writes are waiting; retry in a second", priorityQueueMax))
 		return p
 	case lane == LaneUser:
 		q.user = append(q.user, p)

@@ -51,7 +51,7 @@ type unsent struct {
 	at   time.Time
 }
 
-var errUnsent = errors.New("not sent: the follower was just told the same")
+var errUnsent = errors.New("not sent: it repeats the last message")
 
 func (u unsent) Error() error                          { return errUnsent }
 func (u unsent) Start() time.Time                      { return u.at }

@@ -225,12 +225,12 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 	}
 	if h.Watches.Add(1) > watchesMax {
 		h.Watches.Add(-1)
-		return structs.Errorf(structs.CodeBusy, "%d blocking queries wait here already; retry later, or ask another server with stale", watchesMax)
+		return structs.Errorf(structs.CodeBusy, "%d blocking queries are waiting on this server; retry later, or ask another server with stale", watchesMax)
 	}
 	defer h.Watches.Add(-1)
 	if id := auth.Who(ctx); id.Token != nil && !id.ACL.IsManagement() {
 		if !h.enter(id.Token.Accessor) {
-			return structs.Errorf(structs.CodeBusy, "this token has %d blocking queries waiting here already; retry later", watchesToken)
+			return structs.Errorf(structs.CodeBusy, "this token has %d blocking queries waiting on this server; retry later", watchesToken)
 		}
 		defer h.leave(id.Token.Accessor)
 	}
