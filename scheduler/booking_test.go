@@ -97,41 +97,43 @@ func TestEASYByHand(t *testing.T) {
 		{structs.BackfillGreedy, "long:1 "},
 		{structs.BackfillNone, ""},
 	} {
-		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
-			Pending: []contend.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
-		in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
-		plan, rep := scheduler.Schedule(in, binpack)
-		got, rs := placed(plan)
-		if got != c.want {
-			t.Errorf("%s: placed %q, want %q", c.backfill, got, c.want)
-		}
-		switch c.backfill {
-		case structs.BackfillEASY, structs.BackfillSJF:
-			if len(rs) != 1 || rs[0].JobID != "wide" || rs[0].Start != bookNow.Add(time.Hour) || rs[0].Basis != structs.ReserveLimit {
-				t.Errorf("%s: reservations %+v", c.backfill, rs)
+		t.Run(c.backfill, func(t *testing.T) {
+			in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
+				Pending: []contend.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
+			in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
+			plan, rep := scheduler.Schedule(in, binpack)
+			got, rs := placed(plan)
+			if got != c.want {
+				t.Errorf("%s: placed %q, want %q", c.backfill, got, c.want)
 			}
-			for _, w := range rep.Workloads {
-				if c.backfill == structs.BackfillEASY && w.Key.ID == "long" && w.Groups[0].Code != structs.ReasonReservation {
-					t.Errorf("%s: long waits for %s", c.backfill, w.Groups[0].Code)
+			switch c.backfill {
+			case structs.BackfillEASY, structs.BackfillSJF:
+				if len(rs) != 1 || rs[0].JobID != "wide" || rs[0].Start != bookNow.Add(time.Hour) || rs[0].Basis != structs.ReserveLimit {
+					t.Errorf("%s: reservations %+v", c.backfill, rs)
+				}
+				for _, w := range rep.Workloads {
+					if c.backfill == structs.BackfillEASY && w.Key.ID == "long" && w.Groups[0].Code != structs.ReasonReservation {
+						t.Errorf("%s: long waits for %s", c.backfill, w.Groups[0].Code)
+					}
+				}
+			case structs.BackfillConservative:
+				if len(rs) != 2 || rs[1].JobID != "long" || rs[1].Start != bookNow.Add(2*time.Hour) {
+					t.Errorf("conservative: reservations %+v", rs)
 				}
 			}
-		case structs.BackfillConservative:
-			if len(rs) != 2 || rs[1].JobID != "long" || rs[1].Start != bookNow.Add(2*time.Hour) {
-				t.Errorf("conservative: reservations %+v", rs)
+			// The same again with the reservation in force: nothing to write about it.
+			if c.backfill == structs.BackfillEASY {
+				in.Reserved = rs
+				in.Line = nil
+				if _, again := placed(must(scheduler.Schedule(in, binpack))); len(again) != 0 {
+					t.Errorf("the promise is written again: %+v", again[0])
+				}
+				in.Pending = in.Pending[1:] // wide is not decided, and keeps its reservation
+				if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "narrow:1 short:1 " {
+					t.Errorf("without the blocked job in the pass: %q", got)
+				}
 			}
-		}
-		// The same again with the reservation in force: nothing to write about it.
-		if c.backfill == structs.BackfillEASY {
-			in.Reserved = rs
-			in.Line = nil
-			if _, again := placed(must(scheduler.Schedule(in, binpack))); len(again) != 0 {
-				t.Errorf("the promise is written again: %+v", again[0])
-			}
-			in.Pending = in.Pending[1:] // wide is not decided, and keeps its reservation
-			if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "narrow:1 short:1 " {
-				t.Errorf("without the blocked job in the pass: %q", got)
-			}
-		}
+		})
 	}
 }
 

@@ -93,8 +93,10 @@ func TestTaints(t *testing.T) {
 		{"tolerated for good", []structs.Toleration{{Key: "gone"}}, -1, nodes[3].ID},
 		{"tolerated to stay for a while", []structs.Toleration{{Key: "gone", For: time.Hour}}, -1, structs.NodeID{}},
 	} {
-		if got := on(c.tolerations, c.avail); got != c.want {
-			t.Errorf("%s: on %v, want %v", c.what, got, c.want)
-		}
+		t.Run(c.what, func(t *testing.T) {
+			if got := on(c.tolerations, c.avail); got != c.want {
+				t.Errorf("%s: on %v, want %v", c.what, got, c.want)
+			}
+		})
 	}
 }

@@ -50,13 +50,15 @@ func TestVerifyBookings(t *testing.T) {
 		{"room promised after its end", promise("late", 2*time.Hour, 4000), ""},
 		{"its own promise", promise("job", time.Hour, 4000), ""},
 	} {
-		v := verify.VerifyReserved(in.View, model.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
-		switch {
-		case c.want == "" && !v.All():
-			t.Errorf("%s: refused: %s", c.name, v.Refused[0].Why)
-		case c.want != "" && (v.All() || !strings.Contains(v.Refused[0].Why, c.want)):
-			t.Errorf("%s: %+v, want a refusal that says %q", c.name, v.Refused, c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			v := verify.VerifyReserved(in.View, model.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
+			switch {
+			case c.want == "" && !v.All():
+				t.Errorf("%s: refused: %s", c.name, v.Refused[0].Why)
+			case c.want != "" && (v.All() || !strings.Contains(v.Refused[0].Why, c.want)):
+				t.Errorf("%s: %+v, want a refusal that says %q", c.name, v.Refused, c.want)
+			}
+		})
 	}
 }
 

@@ -95,14 +95,16 @@ func TestMissedWithTheEnd(t *testing.T) {
 		{"written", w, &told, nil, 1}, {"written, then ended in one batch", w, nil, late, 1}, {"ended, told before", &told, nil, late, 0},
 		{"ended in time", w, nil, inTime, 0}, {"goes on", &told, &told, nil, 0}, {"new", nil, w, nil, 0},
 	} {
-		a := replica.Applied{Published: s.Published()}
-		a.Delta.Workloads = []structs.Changed[structs.Workload]{{Before: c.before, After: c.after}}
-		if c.rec != nil {
-			a.Delta.Acct = []structs.Changed[structs.AcctRecord]{{After: c.rec}}
-		}
-		got := events.Missed(a)
-		if len(got) != c.want || slices.ContainsFunc(got, func(e methods.Event) bool { return e.Topic != "Job" || !strings.Contains(e.Type, "Missed") }) {
-			t.Errorf("%s: %d events, want %d", c.name, len(got), c.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			a := replica.Applied{Published: s.Published()}
+			a.Delta.Workloads = []structs.Changed[structs.Workload]{{Before: c.before, After: c.after}}
+			if c.rec != nil {
+				a.Delta.Acct = []structs.Changed[structs.AcctRecord]{{After: c.rec}}
+			}
+			got := events.Missed(a)
+			if len(got) != c.want || slices.ContainsFunc(got, func(e methods.Event) bool { return e.Topic != "Job" || !strings.Contains(e.Type, "Missed") }) {
+				t.Errorf("%s: %d events, want %d", c.name, len(got), c.want)
+			}
+		})
 	}
 }

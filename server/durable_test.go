@@ -289,9 +289,11 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 		"empty": nil, "text": []byte("not an archive"), "truncated": archive[:len(archive)/2], "half a gzip header": archive[:5],
 		"flipped": flip(archive, len(archive)/2), "sums missing": rewrite(t, archive, ""), "wrong sums": rewrite(t, archive, "00  meta.json\n00  state.bin\n"),
 	} {
-		if err := restoreArchive(t, s, bad); structs.CodeOf(err) != structs.CodeInvalid {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if err := restoreArchive(t, s, bad); structs.CodeOf(err) != structs.CodeInvalid {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
 	}
 	waitFor(t, time.Second, "the old state", func() bool { return s.Published().Index >= index })
 	if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "later"}) == nil {

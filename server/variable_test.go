@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"github.com/muster-sched/muster/server/endpoint"
 	"io/fs"
 	"maps"
@@ -77,10 +78,12 @@ func TestVariables(t *testing.T) {
 		"variable requires a path":        {Items: map[string]string{"k": "v"}},
 		"the keys of a variable have 1 t": {Path: "a", Items: map[string]string{"": "v"}},
 	} {
-		_, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.VariableSet, rpc.Header{}, req)
-		if structs.CodeOf(err) != structs.CodeInvalid || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+		t.Run(want, func(t *testing.T) {
+			_, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.VariableSet, rpc.Header{}, req)
+			if structs.CodeOf(err) != structs.CodeInvalid || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		})
 	}
 	if _, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.VariableSet, rpc.Header{Namespace: "nope"}, &methods.VariableSetRequest{Path: "a", Items: map[string]string{"k": "v"}}); structs.CodeOf(err) != structs.CodeInvalid {
 		t.Errorf("written in a namespace that does not exist: %v", err)
@@ -203,9 +206,11 @@ func TestVariableRights(t *testing.T) {
 		{"allocation", whole, "read", "nomad/jobs/web", true}, {"allocation", whole, "read", "nomad/jobs/web/" + g + "/" + name, false},
 		{"stranger", stranger, "read", "nomad/jobs", false},
 	} {
-		if got := do(c.token, c.verb, c.path); got != c.want {
-			t.Errorf("%s: %s %s allowed: %v, want %v", c.who, c.verb, c.path, got, c.want)
-		}
+		t.Run(fmt.Sprintf("who=%q token=%q verb=%q path=%q", c.who, c.token, c.verb, c.path), func(t *testing.T) {
+			if got := do(c.token, c.verb, c.path); got != c.want {
+				t.Errorf("%s: %s %s allowed: %v, want %v", c.who, c.verb, c.path, got, c.want)
+			}
+		})
 	}
 	if got := listed(user.Secret.String()); !slices.Equal(got, []string{"app/sealed", "app/x"}) {
 		t.Errorf("the user lists %v", got)
