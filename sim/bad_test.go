@@ -44,24 +44,26 @@ func TestBadInput(t *testing.T) {
 		{"[{\"JobID\": 5}]", "1x1", "", []string{"JobID"}},
 		{"[]", "1x1", "", []string{"no record"}},
 	} {
-		name := filepath.Join(t.TempDir(), "trace")
-		if err := os.WriteFile(name, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		format := ""
-		if strings.HasPrefix(c.text, "1 ") || strings.HasPrefix(c.text, ";") {
-			format = "csv" // a plain log on a cluster of nodes
-		}
-		_, err := Run(context.Background(), &Options{Trace: name, Format: format, Nodes: c.nodes, Policies: []string{c.policy}})
-		if err == nil {
-			t.Errorf("%q on %q under %q is accepted", c.text, c.nodes, c.policy)
-			continue
-		}
-		for _, w := range c.want {
-			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%q: %v; want %q in it", c.text, err, w)
+		t.Run(strings.Join(c.want, " "), func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "trace")
+			if err := os.WriteFile(name, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
 			}
-		}
+			format := ""
+			if strings.HasPrefix(c.text, "1 ") || strings.HasPrefix(c.text, ";") {
+				format = "csv" // a plain log on a cluster of nodes
+			}
+			_, err := Run(context.Background(), &Options{Trace: name, Format: format, Nodes: c.nodes, Policies: []string{c.policy}})
+			if err == nil {
+				t.Errorf("%q on %q under %q is accepted", c.text, c.nodes, c.policy)
+				return
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q: %v; want %q in it", c.text, err, w)
+				}
+			}
+		})
 	}
 	if _, err := Run(context.Background(), &Options{Trace: filepath.Join(t.TempDir(), "none"), Nodes: "1x1"}); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a missing file: %v", err)

@@ -139,18 +139,20 @@ func TestFetch(t *testing.T) {
 		{Spec{Source: "/a.zip?archive=false"}, "a.zip=" + string(files["/a.zip"])},
 		{Spec{Source: "/secret?a=b", Headers: map[string]string{"X-Token": "t"}}, "secret=a=b"},
 	} {
-		dir := dirFor(t)
-		c.spec.Source = srv.URL + c.spec.Source
-		if err := Fetch(t.Context(), c.spec, dir); err != nil {
-			t.Errorf("%+v: %v", c.spec, err)
-			continue
-		}
-		if got := content(t, dir); got != c.want {
-			t.Errorf("%s: %q, want %q", c.spec.Source, got, c.want)
-		}
-		if st, err := os.Stat(filepath.Join(dir, "d/run.sh")); err == nil && (st.Mode()&os.ModeSetuid != 0 || st.Mode().Perm() != 0o755) {
-			t.Errorf("mode %s", st.Mode())
-		}
+		t.Run(c.spec.Source+" "+c.spec.Mode, func(t *testing.T) {
+			dir := dirFor(t)
+			c.spec.Source = srv.URL + c.spec.Source
+			if err := Fetch(t.Context(), c.spec, dir); err != nil {
+				t.Errorf("%+v: %v", c.spec, err)
+				return
+			}
+			if got := content(t, dir); got != c.want {
+				t.Errorf("%s: %q, want %q", c.spec.Source, got, c.want)
+			}
+			if st, err := os.Stat(filepath.Join(dir, "d/run.sh")); err == nil && (st.Mode()&os.ModeSetuid != 0 || st.Mode().Perm() != 0o755) {
+				t.Errorf("mode %s", st.Mode())
+			}
+		})
 	}
 	for _, c := range []struct {
 		spec    Spec
@@ -180,12 +182,14 @@ func TestFetch(t *testing.T) {
 		{Spec{Source: "/bomb.gz?archive=false", BytesMax: 1 << 10}, "at most", true},
 		{Spec{Source: "/many.tar.gz", FilesMax: 10}, "too many files", true},
 	} {
-		dir := dirFor(t)
-		c.spec.Source = srv.URL + c.spec.Source
-		err := Fetch(t.Context(), c.spec, dir)
-		if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrRefused) != c.refused {
-			t.Errorf("%s: %v (refused %t), want %q (%t)", c.spec.Source, err, errors.Is(err, ErrRefused), c.want, c.refused)
-		}
+		t.Run(c.spec.Source+" "+c.spec.Mode, func(t *testing.T) {
+			dir := dirFor(t)
+			c.spec.Source = srv.URL + c.spec.Source
+			err := Fetch(t.Context(), c.spec, dir)
+			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrRefused) != c.refused {
+				t.Errorf("%s: %v (refused %t), want %q (%t)", c.spec.Source, err, errors.Is(err, ErrRefused), c.want, c.refused)
+			}
+		})
 	}
 	for src, want := range map[string]string{
 		"file:///etc/passwd": "files of the node", "/etc/passwd": "files of the node", "git::file:///x": "files of the node", "git::ext::sh -c x": "not a URL|over https",

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,9 +64,11 @@ func TestSite(t *testing.T) {
 		{own, "9090", "alloc", "172.26.64.2", 9090},
 		{own, "", "alloc", "172.26.64.2", 0},
 	} {
-		host, port, err := site{a, node, c.own}.place(c.label, c.mode)
-		if err != nil || host != c.host || port != c.port {
-			t.Errorf("own %v, port %q, mode %q: %s %d %v, want %s %d", c.own, c.label, c.mode, host, port, err, c.host, c.port)
-		}
+		t.Run(fmt.Sprintf("own=%t label=%q mode=%q host=%q", c.own != nil, c.label, c.mode, c.host), func(t *testing.T) {
+			host, port, err := site{a, node, c.own}.place(c.label, c.mode)
+			if err != nil || host != c.host || port != c.port {
+				t.Errorf("own %v, port %q, mode %q: %s %d %v, want %s %d", c.own, c.label, c.mode, host, port, err, c.host, c.port)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -18,9 +19,11 @@ func TestMoreFunctions(t *testing.T) {
 		`{{ parseJSON "{\"a\": 1}" | toJSONPretty }}`:                                                                "{\n  \"a\": 1\n}",
 		`{{ in (split "," "a,b") "b" }} {{ in "text" "ex" }} {{ in (parseJSON "[\"x\"]") "x" }} {{ in "text" "y" }}`: "true true true false",
 	} {
-		if got, err := Render(input(source)); err != nil || string(got) != want {
-			t.Errorf("%s: %q %v, want %q", source, got, err, want)
-		}
+		t.Run(fmt.Sprintf("%.50s", source), func(t *testing.T) {
+			if got, err := Render(input(source)); err != nil || string(got) != want {
+				t.Errorf("%s: %q %v, want %q", source, got, err, want)
+			}
+		})
 	}
 	big := `{{ $x := "aaaaaaaaaaaaaaaa" }}` + strings.Repeat(`{{ $x = printf "%s%s" $x $x }}`, 16)
 	for source, want := range map[string]string{

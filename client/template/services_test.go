@@ -40,18 +40,20 @@ func TestServices(t *testing.T) {
 		`{{ range nomadServices }}{{ .Name }}={{ .Tags }}{{ end }}`:                                              "api=[gpu v1]",
 		`{{ range nomadService "nobody" }}x{{ else }}none{{ end }}`:                                              "none",
 	} {
-		in := input(source)
-		in.Services = all
-		got, err := Render(in)
-		if want == "" {
-			if !errors.Is(err, ErrBad) {
-				t.Errorf("%s: %q %v, want an error", source, got, err)
+		t.Run(fmt.Sprintf("%.50s", source), func(t *testing.T) {
+			in := input(source)
+			in.Services = all
+			got, err := Render(in)
+			if want == "" {
+				if !errors.Is(err, ErrBad) {
+					t.Errorf("%s: %q %v, want an error", source, got, err)
+				}
+				return
 			}
-			continue
-		}
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %q %v, want %q", source, got, err, want)
-		}
+			if err != nil || string(got) != want {
+				t.Errorf("%s: %q %v, want %q", source, got, err, want)
+			}
+		})
 	}
 	for _, args := range []string{`1`, `"a" "b"`, `0 "k" "api"`, `"1" "k" "api"`, `"api@other"`, ``} {
 		for _, services := range []Services{all, nil} {

@@ -2,6 +2,7 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -45,12 +46,14 @@ func TestVariables(t *testing.T) {
 		`{{ if nomadVarExists "app/db" }}yes{{ end }}{{ if nomadVarExists "app/no" }}{{ else }}no{{end}}`: "yesno",
 		`{{ (nomadVar "app/db").password.Metadata.Path }}`:                                                "app/db",
 	} {
-		in := input(source)
-		in.Vars = vars
-		got, err := Render(in)
-		if err != nil || string(got) != want {
-			t.Errorf("%s: %q %v, want %q", source, got, err, want)
-		}
+		t.Run(fmt.Sprintf("%.50s", source), func(t *testing.T) {
+			in := input(source)
+			in.Vars = vars
+			got, err := Render(in)
+			if err != nil || string(got) != want {
+				t.Errorf("%s: %q %v, want %q", source, got, err, want)
+			}
+		})
 	}
 	// All missing variables are reported at once, even if the template does nothing with them.
 	for source, want := range map[string]string{

@@ -678,9 +678,11 @@ func TestLastLines(t *testing.T) {
 		n    int64
 		want string
 	}{{"a\nb\nc\n", 2, "b\nc\n"}, {"a\nb\nc", 2, "b\nc"}, {"a\n", 5, "a\n"}, {"", 1, ""}, {"\n\n", 1, "\n"}} {
-		if got := string(lastLines([]byte(c.in), c.n)); got != c.want {
-			t.Errorf("lastLines(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
-		}
+		t.Run(fmt.Sprintf("%d of %q", c.n, c.in), func(t *testing.T) {
+			if got := string(lastLines([]byte(c.in), c.n)); got != c.want {
+				t.Errorf("lastLines(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
+			}
+		})
 	}
 }
 

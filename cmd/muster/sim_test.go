@@ -130,18 +130,20 @@ func TestSimFiles(t *testing.T) {
 				text []byte
 			}{{"plain", plain}, {"packed.gz", packed.Bytes()}, {"windows", bytes.ReplaceAll(plain, []byte("\n"), []byte("\r\n"))},
 				{"marked", append([]byte("\ufeff"), plain...)}, {"no-last-newline", bytes.TrimSuffix(plain, []byte("\n"))}, {"empty-lines", append([]byte("\n\n"), plain...)}} {
-				name := filepath.Join(t.TempDir(), v.name)
-				if err := os.WriteFile(name, v.text, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				r := newAgentFake(t).run(t, "", strings.Fields("sim -json -trace "+name+" "+c.args)...)
-				got := simTimes.ReplaceAllString(r.out, "${1}0")
-				if first == "" {
-					first = got
-				}
-				if r.code != 0 || got != first || got == "" {
-					t.Errorf("%s, %s: exit status %d\n%s\nthe plain one:\n%s%s", c.file, v.name, r.code, got, first, r.errOut)
-				}
+				t.Run(v.name, func(t *testing.T) {
+					name := filepath.Join(t.TempDir(), v.name)
+					if err := os.WriteFile(name, v.text, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					r := newAgentFake(t).run(t, "", strings.Fields("sim -json -trace "+name+" "+c.args)...)
+					got := simTimes.ReplaceAllString(r.out, "${1}0")
+					if first == "" {
+						first = got
+					}
+					if r.code != 0 || got != first || got == "" {
+						t.Errorf("%s, %s: exit status %d\n%s\nthe plain one:\n%s%s", c.file, v.name, r.code, got, first, r.errOut)
+					}
+				})
 			}
 		})
 	}

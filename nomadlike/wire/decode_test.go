@@ -61,11 +61,13 @@ func TestDecodeErrors(t *testing.T) {
 		{`{"Job": {"Reschedule": {"Delay": "soon"}}}`, `"soon" is not a duration`},
 		{`{"Job": {"Affinities": [{"Weight": 300}]}}`, "want a whole number from -128 to 127"},
 	} {
-		var r JobRegisterRequest
-		_, err := Decode([]byte(c.in), &r)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%.40s: got %v, want %s", c.in, err, c.want)
-		}
+		t.Run(c.want, func(t *testing.T) {
+			var r JobRegisterRequest
+			_, err := Decode([]byte(c.in), &r)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%.40s: got %v, want %s", c.in, err, c.want)
+			}
+		})
 	}
 }
 

@@ -51,9 +51,11 @@ func TestNamespaces(t *testing.T) {
 		{[]string{`namespace "a" { policy = "read" }`}, "*", CapSubmitJob, false},
 		{[]string{`namespace "a" { policy = "deny" }`}, "*", CapReadJob, false},
 	} {
-		if got := compile(t, c.rules...).AllowNamespaceOp(c.ns, c.cap); got != c.want {
-			t.Errorf("%v: %s in %q: %v, want %v", c.rules, c.cap, c.ns, got, c.want)
-		}
+		t.Run(fmt.Sprintf("%s in %s by %v", c.cap, c.ns, c.rules), func(t *testing.T) {
+			if got := compile(t, c.rules...).AllowNamespaceOp(c.ns, c.cap); got != c.want {
+				t.Errorf("%v: %s in %q: %v, want %v", c.rules, c.cap, c.ns, got, c.want)
+			}
+		})
 	}
 }
 
