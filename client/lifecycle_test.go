@@ -210,7 +210,7 @@ func TestStopInterruptsWaiting(t *testing.T) {
 	srv.WaitStatus(t, later, structs.ClientComplete)
 	al := srv.WaitStatus(t, waits, structs.ClientComplete)
 	if al.StartedAt != 0 {
-		t.Error("it started beside the one it waits for")
+		t.Errorf("it started beside the one it waits for: got %v, want 0", al.StartedAt)
 	}
 	if srv.Alloc(second).Client != structs.ClientPending {
 		t.Errorf("the second one is %s while the first runs", srv.Alloc(second).Client)
@@ -219,7 +219,7 @@ func TestStopInterruptsWaiting(t *testing.T) {
 	end := srv.WaitStatus(t, first, structs.ClientComplete)
 	al = srv.WaitStatus(t, second, structs.ClientRunning)
 	if al.StartedAt < end.FinishedAt {
-		t.Error("the second one started before the first had ended")
+		t.Errorf("the second one started before the first had ended: got %v, want at least %v", al.StartedAt, end.FinishedAt)
 	}
 }
 
@@ -367,8 +367,8 @@ func TestLeave(t *testing.T) {
 	if st := srv.Node(a.ID()).Status; st != structs.NodeDown {
 		t.Errorf("the node is %s after it left", st)
 	}
-	if len(a.Alloc(id).Running()) != 0 {
-		t.Error("a task runs on")
+	if got := len(a.Alloc(id).Running()); got != 0 {
+		t.Errorf("a task runs on: got %v, want 0", got)
 	}
 	if c := srv.Alloc(id).Client; c != structs.ClientRunning {
 		t.Errorf("the allocation was reported as %s: the servers would not replace it", c)

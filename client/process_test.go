@@ -252,7 +252,7 @@ func TestRealTask(t *testing.T) {
 		t.Errorf("mounts are left: %v", m)
 	}
 	if got := readLog(t, back, id, "stdout", func(s string) bool { return true }); got != out {
-		t.Error("the log changed after the task's end")
+		t.Errorf("the log changed after the task's end: got %v, want %v", got, out)
 	}
 }
 

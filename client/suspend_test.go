@@ -59,8 +59,8 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	}
 	cmd := agent()
 	node := onlyNode(t, srv)
-	if srv.Node(node).Attributes[structs.SuspendAttribute("raw_exec")] != "1" {
-		t.Fatal("the node does not say that its tasks can be suspended")
+	if got := srv.Node(node).Attributes[structs.SuspendAttribute("raw_exec")]; got != "1" {
+		t.Fatalf(`the node does not say that its tasks can be suspended: got %q, want "1"`, got)
 	}
 	main, side := filepath.Join(dir, "main"), filepath.Join(dir, "side")
 	count := func(file string) string {
@@ -96,7 +96,7 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 		"restart": invokeErr(ctx, srv, node, methods.ClientRestart, &methods.AllocRestartRequest{AllocID: id}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "is suspended (by op)") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf(`%s: %v; want an error, "is suspended (by op)" in it`, what, err)
 		}
 	}
 

@@ -419,7 +419,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 					n++
 				}
 				if n != s.AllocCount() || s.Hash() != s.Rehash() {
-					t.Error("a snapshot disagrees with itself")
+					t.Errorf("a snapshot disagrees with itself: got %v, %v; want %v, %v", n, s.Hash(), s.AllocCount(), s.Rehash())
 				}
 			}
 		})

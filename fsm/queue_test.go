@@ -132,7 +132,7 @@ func TestBilling(t *testing.T) {
 			}
 		}
 		if why := c.f.Snapshot().CheckUse(); why != "" {
-			t.Errorf("%s: %s", at, why)
+			t.Errorf(`%s: %s; want ""`, at, why)
 		}
 	}
 	billed(40, "inherited weights")
@@ -199,7 +199,7 @@ func TestReservations(t *testing.T) {
 		t.Fatalf("reservation %+v", first)
 	}
 	if again := promise(now + 5); again != first {
-		t.Error("the same promise was written again")
+		t.Errorf("the same promise was written again: got %v, want %v", again, first)
 	}
 	if moved := promise(now + 6); moved.Start != now+6 || moved.CreateIndex != first.CreateIndex {
 		t.Errorf("moved to %+v", moved)

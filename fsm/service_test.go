@@ -115,7 +115,7 @@ func TestServicesThatMakeNoSense(t *testing.T) {
 	} {
 		c.report(ok, bad)
 		if got := c.registered(2); got[0].Port != 8000 {
-			t.Errorf("%s: %+v", name, got[0])
+			t.Errorf("%s: %+v; want got[0].Port = 8000", name, got[0])
 		}
 	}
 	// An ID of another allocation's is not taken over.
@@ -124,6 +124,6 @@ func TestServicesThatMakeNoSense(t *testing.T) {
 	theft.ID = "x-" + as[0].ID.String()
 	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: as[1].ID, Client: structs.ClientRunning, Services: []structs.ServiceRegistration{theft}}}})
 	if got := c.registered(1); got[0].AllocID != as[0].ID {
-		t.Error("an allocation took over the registration of another")
+		t.Errorf("an allocation took over the registration of another: got %v, want %v", got[0].AllocID, as[0].ID)
 	}
 }

@@ -203,7 +203,7 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("%d jobs, %v", len(jobs), err)
 	}
 	if r := do(s, "GET", "/v1/acl/auth-methods", "", "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
-		t.Error("an answer of two bytes is compressed")
+		t.Errorf(`an answer of two bytes is compressed: got %q, want ""`, r.Header.Get("Content-Encoding"))
 	}
 	if body := text(t, do(s, "GET", "/v1/job/job-1?pretty", "")); !strings.Contains(body, "\n    \"ID\": \"job-1\"") {
 		t.Errorf("pretty: %.80s", body)

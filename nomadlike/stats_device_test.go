@@ -12,7 +12,7 @@ func TestDeviceStats(t *testing.T) {
 		{Group: "nvidia/gpu/T4", ID: "b", PowerMW: -1}, {Group: "nvidia/gpu/H100", ID: "c"},
 	})
 	if len(out) != 2 || out[0].Vendor != "nvidia" || out[0].Type != "gpu" || out[0].Name != "H100" || len(out[0].InstanceStats) != 2 || out[1].Name != "T4" {
-		t.Fatalf("%+v", out)
+		t.Fatalf(`%+v; want len(out) = 2, out[0].Vendor = "nvidia", out[0].Type = "gpu", out[0].Name = "H100", len(out[0].InstanceStats) = 2, out[1].Name = "T4"`, out)
 	}
 	a := out[0].InstanceStats["a"]
 	if *a.Summary.IntNumeratorVal != 3 || *a.Summary.IntDenominatorVal != 80<<10 || a.Summary.Unit != "MiB" || *a.Stats.Attributes["Power usage"].IntNumeratorVal != 300 {

@@ -132,7 +132,7 @@ func BenchmarkDecideGPU200of2000(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries[0].Parts) != 200 {
-			b.Fatal("not all placed")
+			b.Fatalf("not all placed: got %v, want 200", len(plan.Entries[0].Parts))
 		}
 	}
 }
@@ -164,7 +164,7 @@ func BenchmarkPass500JobsOf1(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries) != 500 {
-			b.Fatal("not all decided")
+			b.Fatalf("not all decided: got %v, want 500", len(plan.Entries))
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
@@ -197,7 +197,7 @@ func BenchmarkDecideShares200of2000(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if plan, _ := scheduler.Schedule(in, policy.Builtin[name]); len(plan.Entries[0].Parts) != 200 {
-					b.Fatal("not all placed")
+					b.Fatalf("not all placed: got %v, want 200", len(plan.Entries[0].Parts))
 				}
 			}
 		})

@@ -454,7 +454,7 @@ func TestBackfillMaxJobs(t *testing.T) {
 			}
 			want := fmt.Sprintf("not tried in this pass: beyond backfill_max_jobs = %d behind job big in queue default", c.most)
 			if x := r.Groups[0]; x.Code != structs.ReasonPriority || len(x.Refusals) != 1 || x.Refusals[0].Text() != want {
-				t.Errorf("%s: %+v", r.Key.ID, x)
+				t.Errorf("%s: %+v; want x.Code = %v, len(x.Refusals) = 1, x.Refusals[0].Text() = %v", r.Key.ID, x, structs.ReasonPriority, want)
 			}
 		}
 	}

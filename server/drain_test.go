@@ -140,8 +140,8 @@ func TestDrainDeadline(t *testing.T) {
 		began := time.Now()
 		startDrain(t, s, id, &structs.DrainStrategy{Deadline: time.Minute})
 		time.Sleep(50 * time.Second)
-		if running(s, "long") != 2 {
-			t.Fatal("batch work was moved before the deadline")
+		if got := running(s, "long"); got != 2 {
+			t.Fatalf("batch work was moved before the deadline: got %v, want 2", got)
 		}
 		waitFor(t, time.Minute, "end of the drain", func() bool { return s.Published().Snapshot.NodeByID(id).Drain == nil })
 		if d := time.Since(began); d > time.Minute+f.kill+2*time.Second || len(holdsOn(s, id)) > 0 {
@@ -168,8 +168,8 @@ func TestDrainIgnoresSystemJobs(t *testing.T) {
 		id := f.nodes[0].ID
 		startDrain(t, s, id, &structs.DrainStrategy{Deadline: -1, IgnoreSystemJobs: true})
 		waitFor(t, 10*time.Second, "end of the drain", func() bool { return s.Published().Snapshot.NodeByID(id).Drain == nil })
-		if running(s, "sys") != 1 {
-			t.Error("the system job was stopped")
+		if got := running(s, "sys"); got != 1 {
+			t.Errorf("the system job was stopped: got %v, want 1", got)
 		}
 	})
 }
@@ -269,8 +269,8 @@ func TestCollect(t *testing.T) {
 		if has("more") {
 			t.Error("a forced collection left a dead job")
 		}
-		if running(s, "web") != 2 {
-			t.Error("a forced collection took something alive")
+		if got := running(s, "web"); got != 2 {
+			t.Errorf("a forced collection took something alive: got %v, want 2", got)
 		}
 	})
 }

@@ -92,8 +92,8 @@ func TestPlanIsThePass(t *testing.T) {
 				if got == nil {
 					t.Fatal("the plan does not say why")
 				}
-				if s.Published().Snapshot.JobByKey(job().Key()).CreateIndex <= before {
-					t.Fatal("the plan registered the job")
+				if got := s.Published().Snapshot.JobByKey(job().Key()).CreateIndex; got <= before {
+					t.Fatalf("the plan registered the job: got %v, want more than %v", got, before)
 				}
 				code := real.Workload.Reason
 				if c.evicts > 0 {

@@ -122,7 +122,7 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	s, stop = diskServer(t, dir, edit)
 	defer stop()
 	if s.ID() != id || s.Published().Snapshot.ClusterMeta().ID != cluster {
-		t.Error("the server came back as another one")
+		t.Errorf("the server came back as another one: got %v, %v; want %v, %v", s.ID(), s.Published().Snapshot.ClusterMeta().ID, id, cluster)
 	}
 	for _, j := range []string{"a", "b", "c", "d"} {
 		if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: j}) == nil {
@@ -291,7 +291,7 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := restoreArchive(t, s, bad); structs.CodeOf(err) != structs.CodeInvalid {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v; want structs.CodeOf(err) = %v", name, err, structs.CodeInvalid)
 			}
 		})
 	}

@@ -37,7 +37,7 @@ func TestGangStates(t *testing.T) {
 			for range 50 {
 				resp, err := rpc.Invoke(ctx, self, methods.JobGangs, rpc.Header{}, &methods.JobGetRequest{JobID: id})
 				if err != nil || len(resp.States) != 1 {
-					t.Fatalf("%s: %+v, %v", id, resp, err)
+					t.Fatalf("%s: %+v, %v; want len(resp.States) = 1", id, resp, err)
 				}
 				g := resp.States[0]
 				if g.State == state && g.Running == running && len(g.Missing) == missing && (missing == 0 || g.Missing[0].Why != "nothing was decided about them yet") {

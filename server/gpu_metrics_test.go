@@ -69,8 +69,8 @@ func TestBackfilledIsCounted(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		register(t, s, job("small", 20, 10*time.Minute))
 		time.Sleep(10 * time.Second)
-		if running(s, "small") != 1 {
-			t.Fatal("the small job does not run")
+		if got := running(s, "small"); got != 1 {
+			t.Fatalf("the small job does not run: got %v, want 1", got)
 		}
 		p := s.PassMetrics()
 		if p.Backfilled == 0 || p.Reservations.Made == 0 {

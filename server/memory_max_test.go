@@ -30,7 +30,7 @@ func TestMemoryMaxNeedsOversubscription(t *testing.T) {
 			}
 		}
 		if task.Resources.MemoryMaxMiB != 64 {
-			t.Error("the job that was given has changed")
+			t.Errorf("the job that was given has changed: got %v, want 64", task.Resources.MemoryMaxMiB)
 		}
 	})
 }

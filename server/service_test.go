@@ -76,7 +76,7 @@ func TestServices(t *testing.T) {
 	x.offer("b", "a")
 	r := x.get(&methods.ServiceGetRequest{})
 	if len(r.Services) != 3 || r.Services[0].JobID != "web" || r.Services[0].NodeID != x.node.ID || r.Services[0].Address != "10.0.0.7" {
-		t.Fatalf("%+v", r.Services)
+		t.Fatalf(`%+v; want len(r.Services) = 3, r.Services[0].JobID = "web", r.Services[0].NodeID = %v, r.Services[0].Address = "10.0.0.7"`, r.Services, x.node.ID)
 	}
 	list := call(t, s, methods.ServiceList, rpc.Header{Namespace: "*"}, &methods.ListRequest{})
 	if len(list.Services) != 1 || list.Services[0].Service != "api" || !slices.Equal(list.Services[0].Tags, []string{"a", "b"}) {
@@ -182,11 +182,11 @@ func TestTasksFindServices(t *testing.T) {
 	token := tasktoken.New(x.node.SecretID, x.alloc[0].ID, "main", time.Now())
 	r, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.ServiceGet, rpc.Header{Token: token}, &methods.ServiceGetRequest{Service: "api"})
 	if err != nil || len(r.Services) != 1 {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf("%+v, %v; want len(r.Services) = 1", r, err)
 	}
 	l, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.ServiceList, rpc.Header{Token: token}, &methods.ListRequest{})
 	if err != nil || len(l.Services) != 1 {
-		t.Errorf("%+v, %v", l, err)
+		t.Errorf("%+v, %v; want len(l.Services) = 1", l, err)
 	}
 	for _, ns := range []string{"*", "other"} {
 		if _, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{}), methods.ServiceGet, rpc.Header{Token: token, Namespace: ns}, &methods.ServiceGetRequest{Service: "api"}); structs.CodeOf(err) != structs.CodeDenied {

@@ -258,7 +258,7 @@ func TestVariablesAreSealedOnDisk(t *testing.T) {
 		if filepath.Base(filepath.Dir(path)) == "keystore" {
 			keys++
 			if st, err := d.Info(); err != nil || st.Mode().Perm() != 0o600 {
-				t.Errorf("%s: %v %v", path, st.Mode(), err)
+				t.Errorf("%s: %v %v; want st.Mode().Perm() = 0o600", path, st.Mode(), err)
 			}
 		}
 		return nil
@@ -331,7 +331,7 @@ func TestVariablesOutliveTheLeader(t *testing.T) {
 		}
 		set(follower, "a", "one")
 		if ids := c.servers[away].keys.IDs(); len(ids) != 0 {
-			t.Error("a server that is cut off has the key")
+			t.Errorf("a server that is cut off has the key: got %v, want 0", len(ids))
 		}
 		c.net.Heal()
 		time.Sleep(time.Minute)

@@ -58,8 +58,8 @@ func TestGatesOpen(t *testing.T) {
 			}
 		}
 		time.Sleep(25 * time.Second)
-		if len(live(s, "late")) != 1 {
-			t.Error("its begin time is over, and it does not run")
+		if got := len(live(s, "late")); got != 1 {
+			t.Errorf("its begin time is over, and it does not run: got %v, want 1", got)
 		}
 		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "held", Action: structs.ActionRelease})
 		register(t, s, batch("prep", nil))
@@ -82,8 +82,8 @@ func TestGatesOpen(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if len(live(s, "patient")) != 1 {
-			t.Error("the timeout is over, and it does not go on without")
+		if got := len(live(s, "patient")); got != 1 {
+			t.Errorf("the timeout is over, and it does not go on without: got %v, want 1", got)
 		}
 		if j := job("impatient"); !j.Stop || !strings.Contains(j.StatusDesc, "it was waited for until") {
 			t.Errorf("impatient: %+v", j.StatusDesc)
@@ -122,13 +122,13 @@ func TestPriorityOfWhatRuns(t *testing.T) {
 		register(t, s, whole("late"))
 		time.Sleep(time.Minute)
 		if len(live(s, "runs")) != 1 || len(live(s, "early"))+len(live(s, "late")) != 0 {
-			t.Fatal("work of equal priority took the place")
+			t.Fatalf("work of equal priority took the place: got %v, %v; want 1, 0", len(live(s, "runs")), len(live(s, "early"))+len(live(s, "late")))
 		}
 		set("late", 45) // both lowered: now late is first
 		set("early", 44)
 		time.Sleep(time.Minute)
-		if len(live(s, "runs")) != 1 {
-			t.Fatal("work of lower priority took the place")
+		if got := len(live(s, "runs")); got != 1 {
+			t.Fatalf("work of lower priority took the place: got %v, want 1", got)
 		}
 		set("runs", 20)
 		time.Sleep(time.Minute)

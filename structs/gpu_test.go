@@ -32,17 +32,17 @@ func TestGPURequestMemory(t *testing.T) {
 		}
 	}
 	if r := (GPURequest{Share: 1}); r.MemoryOn(10) != 1 {
-		t.Error("a share of a tiny device is at least 1 MiB")
+		t.Errorf("a share of a tiny device is at least 1 MiB: got %v, want 1", r.MemoryOn(10))
 	}
 	n := &Node{Attributes: map[string]string{GPUReserveAttribute: "7"}, Meta: map[string]string{GPUReserveAttribute: "9"}}
-	if n.GPUReserveMiB() != 7 {
-		t.Error("the attribute goes before the meta")
+	if got := n.GPUReserveMiB(); got != 7 {
+		t.Errorf("the attribute goes before the meta: got %v, want 7", got)
 	}
 	if n.Attributes = nil; n.GPUReserveMiB() != 9 {
-		t.Error("the meta counts where there is no attribute")
+		t.Errorf("the meta counts where there is no attribute: got %v, want 9", n.GPUReserveMiB())
 	}
 	if n.Meta[GPUReserveAttribute] = "-1"; n.GPUReserveMiB() != 0 {
-		t.Error("nonsense counts as nothing")
+		t.Errorf("nonsense counts as nothing: got %v, want 0", n.GPUReserveMiB())
 	}
 }
 
@@ -71,7 +71,7 @@ func TestGPURequestOfTellsInstancesFromGPUs(t *testing.T) {
 			want = &c.of[c.want]
 		}
 		if got := GPURequestOf(c.of, []Grant{c.got}); got != want {
-			t.Errorf("%s: %+v", c.name, got)
+			t.Errorf("%s: %+v; want %v", c.name, got, want)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestDerivedIDsAreFixed(t *testing.T) {
 	}
 	a := DeriveAllocID(EvalID{1}, 10, "g", 0)
 	if a != DeriveAllocID(EvalID{1}, 10, "g", 0) {
-		t.Fatal("not deterministic")
+		t.Fatalf("not deterministic: got %v, want %v", a, DeriveAllocID(EvalID{1}, 10, "g", 0))
 	}
 	seen := map[AllocID]string{a: "a"}
 	for i, b := range []AllocID{DeriveAllocID(EvalID{2}, 10, "g", 0), DeriveAllocID(EvalID{1}, 11, "g", 0), DeriveAllocID(EvalID{1}, 10, "h", 0), DeriveAllocID(EvalID{1}, 10, "g", 1)} {
@@ -70,8 +70,8 @@ func TestErrors(t *testing.T) {
 	if CodeOf(err) != CodeConflict || !errors.Is(err, &Error{Code: CodeConflict}) || errors.Is(err, &Error{Code: CodeDenied}) {
 		t.Error("a wrapped error lost its code")
 	}
-	if CodeOf(errors.New("x")) != CodeInternal {
-		t.Error("a foreign error must be internal")
+	if got := CodeOf(errors.New("x")); got != CodeInternal {
+		t.Errorf("a foreign error must be internal: got %v, want %v", got, CodeInternal)
 	}
 	for _, c := range []ErrorCode{CodeInvalid, CodeDenied, CodeNotFound, CodeMethod, CodeConflict, CodeTooLarge, CodeUnprocessable, CodeBusy, CodeInternal, CodeUnsupported, CodeNoLeader, CodeUnavailable, CodeTimeout, CodeUnknown} {
 		if s := c.Status(); s < 400 || s > 599 {

@@ -210,7 +210,7 @@ func TestLogAndDatabase(t *testing.T) {
 func TestMalformedRecords(t *testing.T) {
 	good := (&op{kind: opPut, alloc: "a", key: []byte("k"), value: []byte("value")}).encode(nil)
 	if ops, err := decodeOps(good); err != nil || len(ops) != 1 || string(ops[0].value) != "value" {
-		t.Fatalf("%v, %v", ops, err)
+		t.Fatalf(`%v, %v; want len(ops) = 1, string(ops[0].value) = "value"`, ops, err)
 	}
 	for i := 1; i < len(good); i++ {
 		if _, err := decodeOps(good[:i]); err == nil {

@@ -176,7 +176,7 @@ func TestAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, _ := os.ReadFile(filepath.Join(next.SharedDir(), Data, "db")); string(b) != "rows" {
-		t.Error("the shared data was not taken over")
+		t.Errorf(`the shared data was not taken over: got %q, want "rows"`, string(b))
 	}
 	if _, err := os.Stat(filepath.Join(next.Task("web").Local, "own")); err != nil {
 		t.Error("the task's own files were replaced")

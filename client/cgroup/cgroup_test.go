@@ -119,6 +119,6 @@ func TestLayoutNamesItsVersion(t *testing.T) {
 		}
 	}
 	if got := unescape(`/a\040b`); got != "/a b" {
-		t.Errorf("%q", got)
+		t.Errorf(`%q; want "/a b"`, got)
 	}
 }

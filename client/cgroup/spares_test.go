@@ -62,7 +62,7 @@ func TestSpareMemoryGroups(t *testing.T) {
 	}
 	first := run("a", limit, nil)
 	if again := run("b", limit, nil); again != first {
-		t.Error("a task with the same limit got a new group")
+		t.Errorf("a task with the same limit got a new group: got %v, want %v", again, first)
 	}
 	if other := run("c", Limits{MemoryBytes: 64 << 20}, nil); other == first {
 		t.Error("a task with another limit got the group")
@@ -82,14 +82,14 @@ func TestSpareMemoryGroups(t *testing.T) {
 	// Pages of a file that are charged to the group stay with it.
 	used := run("e", limit, func(g Group) { fill(t, g, 4<<20) })
 	if used != first {
-		t.Error("the spare group was not used")
+		t.Errorf("the spare group was not used: got %v, want %v", used, first)
 	}
 	fresh := run("f", limit, nil)
 	if fresh == used {
 		t.Error("a task got a group with 4 MiB of another's pages")
 	}
 	if g, err := m.Create("g", limit); err != nil || g.Again != limit.MemoryBytes || inode(g) != fresh {
-		t.Errorf("%+v, %v", g, err)
+		t.Errorf("%+v, %v; want g.Again = %v, inode(g) = %v", g, err, limit.MemoryBytes, fresh)
 	} else if err := g.Remove(); err != nil {
 		t.Error(err)
 	}

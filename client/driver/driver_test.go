@@ -92,7 +92,7 @@ func TestSchemaIsTotal(t *testing.T) {
 func TestSignals(t *testing.T) {
 	for name, want := range map[string]syscall.Signal{"": syscall.SIGTERM, "SIGHUP": syscall.SIGHUP, "usr1": syscall.SIGUSR1, "INT": syscall.SIGINT} {
 		if got, err := ParseSignal(name); err != nil || got != want {
-			t.Errorf("%q: %v, %v", name, got, err)
+			t.Errorf("%q: %v, %v; want %v", name, got, err, want)
 		}
 	}
 	if _, err := ParseSignal("9"); !errors.Is(err, ErrPermanent) {

@@ -145,7 +145,7 @@ func TestDevices(t *testing.T) {
 	}
 	again, _ := ParseGPUs("8xH100,2xT4", structs.Seed{1})
 	if again[0].Instances[3].ID != a[0].Instances[3].ID {
-		t.Error("the same machine has other GPUs after a restart")
+		t.Errorf("the same machine has other GPUs after a restart: got %v, want %v", again[0].Instances[3].ID, a[0].Instances[3].ID)
 	}
 	o.Devices = append(o.Devices, broken{})
 	if err := o.devices(context.Background(), NewFacts()); err == nil || !strings.Contains(err.Error(), "broken: bus error") {

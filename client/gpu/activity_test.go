@@ -61,7 +61,7 @@ func TestActivity(t *testing.T) {
 	_ = f.Edit(func(s *fakegpu.State) { s.Faults = []fakegpu.Fault{{Kind: "fail", Symbol: "nvmlGpmSampleGet", Arg: 3}} })
 	saw(n, "what cannot be asked is not known", func() bool { _, ok := figure(n, s.GPUs[0].UUID, "DCGM_FI_PROF_SM_ACTIVE"); return !ok })
 	if v := n.Verdicts()[s.GPUs[0].UUID]; v.State != Healthy {
-		t.Errorf("%+v", v)
+		t.Errorf("%+v; want v.State = %v", v, Healthy)
 	}
 	_ = f.Heal("nvmlGpmSampleGet")
 	saw(n, "it is known again", func() bool { _, ok := figure(n, s.GPUs[0].UUID, "DCGM_FI_PROF_SM_ACTIVE"); return ok })

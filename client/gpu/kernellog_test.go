@@ -127,6 +127,6 @@ func TestWake(t *testing.T) {
 	t.Setenv(LibraryEnv, "/some/library") // of no driver here
 	wake()
 	if b, err := os.ReadFile(said); err != nil || string(b) != "-u -c=0\n" {
-		t.Errorf("%q, %v", b, err)
+		t.Errorf("%q, %v; want \"-u -c=0\\n\"", b, err)
 	}
 }

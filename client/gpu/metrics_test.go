@@ -44,7 +44,7 @@ func TestMetricNames(t *testing.T) {
 	}
 	for _, p := range problems {
 		if !strings.HasPrefix(p.Metric, "DCGM_") || p.Text != "label names should be written in 'snake_case' not 'camelCase'" {
-			t.Errorf("%s: %s", p.Metric, p.Text)
+			t.Errorf(`%s: %s; want p.Metric to begin with "DCGM_", p.Text = "label names should be written in 'snake_case' not 'camelCase'"`, p.Metric, p.Text)
 		}
 	}
 }

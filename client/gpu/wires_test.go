@@ -115,7 +115,7 @@ func TestWays(t *testing.T) {
 		return !tx && !band && ok && v == 5 && known && r == 3
 	})
 	if v := n.Verdicts()[s.GPUs[0].UUID]; v.State != Healthy {
-		t.Errorf("%+v", v)
+		t.Errorf("%+v; want v.State = %v", v, Healthy)
 	}
 	// A hang in one of them is reported with its name.
 	_ = f.Edit(func(s *fakegpu.State) {
@@ -140,7 +140,7 @@ func TestWaysOfAnOldDriver(t *testing.T) {
 		}
 	}
 	if v := n.Verdicts()[s.GPUs[0].UUID]; v.State != Healthy {
-		t.Errorf("%+v", v)
+		t.Errorf("%+v; want v.State = %v", v, Healthy)
 	}
 	for _, sym := range wired {
 		if !slices.Contains(n.Snapshot().Absent, sym) {

@@ -32,7 +32,7 @@ func TestNotifyBy(t *testing.T) {
 	err := notifyBy(ctx, endless, []string{"/bin/endless", "x"})
 	runtime.ReadMemStats(&after)
 	if err == nil || err.Error() != "command /bin/endless did not end in time: no end of it" {
-		t.Errorf("%v", err)
+		t.Errorf(`%v; want an error, err.Error() = "command /bin/endless did not end in time: no end of it"`, err)
 	}
 	if used := int64(after.HeapAlloc) - int64(before.HeapAlloc); used > 16<<20 {
 		t.Errorf("%d bytes are held", used)

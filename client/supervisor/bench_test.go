@@ -57,7 +57,7 @@ func BenchmarkShortTasks(b *testing.B) {
 							return
 						}
 						if e, err := s.Wait(b.Context(), spec.ID); err != nil || e.Code != 0 {
-							b.Errorf("%+v, %v", e, err)
+							b.Errorf("%+v, %v; want e.Code = 0", e, err)
 							return
 						}
 						if err := s.Destroy(b.Context(), spec.ID); err != nil {
@@ -94,7 +94,7 @@ func BenchmarkStart(b *testing.B) {
 		s.start(spec)
 		b.StopTimer()
 		if e := s.wait(spec.ID); e.Code != 0 {
-			b.Fatalf("%+v", e)
+			b.Fatalf("%+v; want e.Code = 0", e)
 		}
 		if err := s.Destroy(b.Context(), spec.ID); err != nil {
 			b.Fatal(err)

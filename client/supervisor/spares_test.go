@@ -41,7 +41,7 @@ func TestSpares(t *testing.T) {
 	f := os.NewFile(uintptr(fd), "new")
 	defer f.Close()
 	if len(files.free) != 0 {
-		t.Error("the spare was not used")
+		t.Errorf("the spare was not used: got %v, want 0", len(files.free))
 	}
 	if m, result, err := load(path("new")); err == nil || result != nil {
 		t.Errorf("a spare was taken for a state: %+v %+v", m, result)

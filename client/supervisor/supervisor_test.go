@@ -361,7 +361,7 @@ func TestWithoutControlGroups(t *testing.T) {
 	// The result is what another supervisor finds.
 	again, err := adopt(tk.path, newCorePool(nil))
 	if err != nil || again.exit.Signal != 9 {
-		t.Fatalf("%+v, %v", again, err)
+		t.Fatalf("%+v, %v; want again.exit.Signal = 9", again, err)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestRender(t *testing.T) {
 	in := input(`<< env "A" >>{{ no }}`)
 	in.Left, in.Right = "<<", ">>"
 	if got, err := Render(in); err != nil || string(got) != "x,y{{ no }}" {
-		t.Errorf("%q %v", got, err)
+		t.Errorf(`%q %v; want "x,y{{ no }}"`, got, err)
 	}
 }
 

@@ -50,10 +50,10 @@ func TestLookup(t *testing.T) {
 	for range 2 {
 		u, err := Lookup(me.Username)
 		if err != nil || u.Uid != me.Uid {
-			t.Errorf("%q: %+v, %v", me.Username, u, err)
+			t.Errorf("%q: %+v, %v; want u.Uid = %v", me.Username, u, err, me.Uid)
 		}
 		if u, err = LookupID(me.Uid); err != nil || u.Username != me.Username {
-			t.Errorf("%s: %+v, %v", me.Uid, u, err)
+			t.Errorf("%s: %+v, %v; want u.Username = %v", me.Uid, u, err, me.Username)
 		}
 		want, werr := me.GroupIds()
 		if got, err := Groups(me); !slices.Equal(got, want) || (err == nil) != (werr == nil) {

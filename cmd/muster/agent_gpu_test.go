@@ -44,7 +44,7 @@ func TestMadeUpGPUs(t *testing.T) {
 	path := strings.TrimPrefix(cfg.GPU.Env[0], fakegpu.Env+"=")
 	s, err := (&fakegpu.File{Path: path}).Read()
 	if err != nil || len(s.GPUs) != 8 || s.GPUs[7].Name != "H100" {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf(`%+v, %v; want len(s.GPUs) = 8, s.GPUs[7].Name = "H100"`, s, err)
 	}
 	forget()
 	if _, err := os.Stat(path); !os.IsNotExist(err) {

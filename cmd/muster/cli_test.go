@@ -608,7 +608,7 @@ func TestColour(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	f := newAgentFake(t)
 	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || !strings.HasPrefix(r.out, "example\n") {
-		t.Errorf("%d %q", r.code, r.out)
+		t.Errorf("%d %q; want r.code = 0, r.out to begin with \"example\\n\"", r.code, r.out)
 	}
 	f.Close()
 	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || strings.Contains(r.out, "rror") || !strings.HasPrefix(r.out, ":") {
@@ -645,7 +645,7 @@ func TestExamplesAreJobs(t *testing.T) {
 		for _, short := range []string{"-short=false", "-short=true"} {
 			file := name + short + ".hcl"
 			if r := f.run(t, "", "job", "init", short, "-template", name, file); r.code != 0 {
-				t.Fatalf("%s: %s", name, r.errOut)
+				t.Fatalf("%s: %s; want r.code = 0", name, r.errOut)
 			}
 			src, err := os.ReadFile(file)
 			if err != nil {

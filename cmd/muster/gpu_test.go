@@ -51,7 +51,7 @@ func TestWhyFragmentation(t *testing.T) {
 func TestCureOfHeld(t *testing.T) {
 	for dimension, want := range map[structs.Dimension]string{structs.DimensionHold: "muster job release", structs.DimensionSuspended: "muster job resume"} {
 		if c := cure(structs.Refusal{Code: structs.ReasonHeld, Obstacle: structs.Obstacle{Dimension: dimension}}); !strings.Contains(c, want) {
-			t.Errorf("%s: %q", dimension, c)
+			t.Errorf("%s: %q; want %q in it", dimension, c, want)
 		}
 	}
 }

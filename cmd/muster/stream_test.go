@@ -37,16 +37,16 @@ func TestSnapshot(t *testing.T) {
 	f.answers["GET /v1/operator/snapshot"] = string(good)
 	f.answers["PUT /v1/operator/snapshot"] = nil
 	if r := f.run(t, "", "operator", "snapshot", "save", "a.snap"); r.code != 0 || !strings.Contains(r.out, "index 52") {
-		t.Fatalf("%d %s%s", r.code, r.out, r.errOut)
+		t.Fatalf(`%d %s%s; want r.code = 0, "index 52" in r.out`, r.code, r.out, r.errOut)
 	}
 	if r := f.run(t, "", "operator", "snapshot", "save", "a.snap"); r.code != 1 || !strings.Contains(r.errOut, "exists already") {
 		t.Errorf("overwritten: %d %s", r.code, r.errOut)
 	}
 	if r := f.run(t, "", "operator", "snapshot", "inspect", "a.snap"); r.code != 0 || !strings.Contains(r.out, "Index   = 52") {
-		t.Errorf("%d %s%s", r.code, r.out, r.errOut)
+		t.Errorf(`%d %s%s; want r.code = 0, "Index   = 52" in r.out`, r.code, r.out, r.errOut)
 	}
 	if r := f.run(t, "", "operator", "snapshot", "restore", "a.snap"); r.code != 0 || !strings.Contains(f.log(), "PUT /v1/operator/snapshot") {
-		t.Errorf("%d %s%s", r.code, r.out, r.errOut)
+		t.Errorf(`%d %s%s; want r.code = 0, "PUT /v1/operator/snapshot" in f.log()`, r.code, r.out, r.errOut)
 	}
 	// A part of an archive is neither kept nor sent.
 	f.answers["GET /v1/operator/snapshot"] = string(good[:len(good)/2])
@@ -110,7 +110,7 @@ func TestExec(t *testing.T) {
 		ws.Close(websocket.StatusInternalError, "task is not running")
 	}
 	if r := f.run(t, "", "alloc", "exec", "8ba85cef", "true"); r.code != 1 || !strings.Contains(r.errOut, "task is not running") {
-		t.Errorf("%d %s", r.code, r.errOut)
+		t.Errorf(`%d %s; want r.code = 1, "task is not running" in r.errOut`, r.code, r.errOut)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestTLS(t *testing.T) {
 	}
 	for _, args := range []string{"tls ca create", "tls cert create -server", "tls cert create -server -region eu -additional-ipaddress 10.0.0.1", "tls cert create -client", "tls cert create -cli -days 3", "tls cert create -cli"} {
 		if r := f.run(t, "", strings.Fields(args)...); r.code != 0 {
-			t.Errorf("%s: %d %s", args, r.code, r.errOut)
+			t.Errorf("%s: %d %s; want 0", args, r.code, r.errOut)
 		}
 	}
 	got, err := filepath.Glob("*.pem")
@@ -142,7 +142,7 @@ func TestDenied(t *testing.T) {
 	f := newAgentFake(t)
 	f.answers["GET /v1/jobs"] = failure{http.StatusForbidden, "Permission denied"}
 	if r := f.run(t, "", "job", "status"); r.code != 1 || !strings.Contains(r.errOut, "No token was sent") {
-		t.Errorf("%d %s", r.code, r.errOut)
+		t.Errorf(`%d %s; want r.code = 1, "No token was sent" in r.errOut`, r.code, r.errOut)
 	}
 	if r := f.run(t, "", "job", "status", "-token", "x"); r.code != 1 || !strings.Contains(r.errOut, "muster acl token self") || strings.Contains(r.errOut, "No token") {
 		t.Errorf("%d %s", r.code, r.errOut)

@@ -123,8 +123,8 @@ func TestRestoreIsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Snapshot().Hash() != b.Snapshot().Hash() {
-		t.Fatal("hashes differ")
+	if got := a.Snapshot().Hash(); got != b.Snapshot().Hash() {
+		t.Fatalf("hashes differ: got %v, want %v", got, b.Snapshot().Hash())
 	}
 	rows := 0
 	for _, table := range tables {

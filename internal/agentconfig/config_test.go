@@ -385,7 +385,7 @@ func TestExample(t *testing.T) {
 		}
 	}
 	if c.Client.DrainOnShutdown.Deadline != time.Minute || c.GossipKey() == nil {
-		t.Errorf("%+v", c.Client)
+		t.Errorf("%+v; want c.Client.DrainOnShutdown.Deadline = %v", c.Client, time.Minute)
 	}
 }
 
@@ -418,7 +418,7 @@ func TestTables(t *testing.T) {
 func TestRanges(t *testing.T) {
 	for in, want := range map[string][]int{"": nil, "22": {22}, "3-5,4, 1": {1, 3, 4, 5}} {
 		if got, err := ParseRanges(in, 0, 100); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%q: %v %v", in, got, err)
+			t.Errorf("%q: %v %v; want %v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"x", "1-", "-1", "5-3", "101", "1,,2"} {
@@ -455,7 +455,7 @@ func TestPressureConfig(t *testing.T) {
 	c := good(t, "a.hcl", base+pressureOf("share = []\n device = [80, 95]\n clear = 3\n webhook \"w\" {\n url = \"https://h/p\"\n secret_file = \"/k\"\n timeout = \"2s\"\n attempts = 3\n headers {\n X-Token = \"t\"\n }\n }"))
 	p := c.Client.GPUPressure
 	if p.Share == nil || len(p.Share) != 0 || !slices.Equal(p.Device, []int{80, 95}) || p.Clear != 3 || p.Webhooks["w"].URL != "https://h/p" || p.Webhooks["w"].Headers["X-Token"] != "t" || p.Webhooks["w"].Attempts != 3 {
-		t.Errorf("%+v", p)
+		t.Errorf(`%+v; want len(p.Share) = 0, p.Device = %v, p.Clear = 3, p.Webhooks["w"].URL = "https://h/p", p.Webhooks["w"].Headers["X-Token"] = "t", p.Webhooks["w"].Attempts = 3`, p, []int{80, 95})
 	}
 	if c := good(t, "a.hcl", base); c.Client.GPUPressure.Share != nil {
 		t.Errorf("%+v", c.Client.GPUPressure)

@@ -229,7 +229,7 @@ func TestDamagedPages(t *testing.T) {
 			c.do(x)
 			err := Check(bytes.NewReader(x.b), int64(len(x.b)))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v", c.name, err)
+				t.Errorf("%s: %v; want an error, %q in it", c.name, err, c.want)
 				return
 			}
 			path := filepath.Join(t.TempDir(), "db")

@@ -32,7 +32,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for _, bad := range []string{"gpu nothing=1", "gpu memory=x", "mig 1", "what is this", "xid 1 2", "link 1 2"} {
 		if _, err := Parse("driver 1\n" + bad); err == nil || !strings.HasPrefix(err.Error(), "line 2: ") {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf(`%q: %v; want an error, it to begin with "line 2: "`, bad, err)
 		}
 	}
 	for _, bad := range []string{"", "8", "0xH100", "8xNOPE", "65xT4"} {

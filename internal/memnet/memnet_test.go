@@ -111,7 +111,7 @@ func TestCutsHoldWhatIsSent(t *testing.T) {
 		far.Write([]byte("now")) // the other way is open
 		b := make([]byte, 9)
 		if k, err := near.Read(b); err != nil || string(b[:k]) != "now" {
-			t.Errorf("%q, %v", b[:k], err)
+			t.Errorf(`%q, %v; want "now"`, b[:k], err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -121,7 +121,7 @@ func TestCutsHoldWhatIsSent(t *testing.T) {
 		n.Heal()
 		far.SetReadDeadline(time.Time{})
 		if k, err := far.Read(b); err != nil || string(b[:k]) != "later" {
-			t.Errorf("%q, %v", b[:k], err)
+			t.Errorf(`%q, %v; want "later"`, b[:k], err)
 		}
 		near.Close()
 		far.Close()

@@ -238,7 +238,7 @@ func TestErrors(t *testing.T) {
 		} {
 			_, err := Invoke(t.Context(), c, mFail, Header{}, &echoReq{Text: x.text})
 			if structs.CodeOf(err) != x.code || !strings.Contains(err.Error(), x.has) {
-				t.Errorf("%s: %v", x.text, err)
+				t.Errorf("%s: %v; want structs.CodeOf(err) = %v, %q in err.Error()", x.text, err, x.code, x.has)
 			}
 			if strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "boom") {
 				t.Errorf("%s: detail leaked: %v", x.text, err)
@@ -347,7 +347,7 @@ func TestStream(t *testing.T) {
 			}
 			got, err := s.Recv()
 			if err != nil || string(got) != "> "+f {
-				t.Fatalf("%q, %v", got, err)
+				t.Fatalf("%q, %v; want %v", got, err, "> "+f)
 			}
 		}
 		big := bytes.Repeat([]byte("x"), MaxFrame-2)
@@ -454,7 +454,7 @@ func TestReverse(t *testing.T) {
 	each(t, func(t *testing.T, c Caller, n *counts) {
 		r, err := Invoke(t.Context(), c, mReverse, Header{}, &echoReq{Text: "hello"})
 		if err != nil || r.Text != "hello" || r.From != "back" {
-			t.Errorf("%v, %v", r, err)
+			t.Errorf(`%v, %v; want r.Text = "hello", r.From = "back"`, r, err)
 		}
 	})
 	// A side that serves no methods says so.

@@ -333,7 +333,7 @@ func TestStats(t *testing.T) {
 		}
 	}
 	if len(got) != 4 {
-		t.Errorf("%v", got)
+		t.Errorf("%v; want len(got) = 4", got)
 	}
 	if v, ok := set.Samples().Find("muster_node_gpus", "a"); !ok || v != 4 {
 		t.Errorf("GPUs of a node: %v, %v", v, ok)

@@ -88,7 +88,7 @@ func TestCreateRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := NewCert(x.ca, x.o); err == nil || !strings.Contains(err.Error(), x.says) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v; want an error, %q in it", name, err, x.says)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func TestWrite(t *testing.T) {
 	for f, mode := range map[string]os.FileMode{cert: 0o644, key: 0o600} {
 		st, err := os.Stat(f)
 		if err != nil || st.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v", f, st.Mode(), err)
+			t.Errorf("%s: %v, %v; want st.Mode().Perm() = %v", f, st.Mode(), err, mode)
 		}
 	}
 	if err := newCA(t).Write(cert, filepath.Join(dir, "other-key.pem")); err == nil || !strings.Contains(err.Error(), "exists already") {

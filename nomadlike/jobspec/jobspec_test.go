@@ -47,7 +47,7 @@ func TestExample(t *testing.T) {
 	}
 	g := out.Groups[0]
 	if g.Networks[0].StaticPorts[0].Value != 9100 || len(g.Networks[0].DynamicPorts) != 3 || out.Queue != "research/nlp" {
-		t.Errorf("%+v", g.Networks)
+		t.Errorf(`%+v; want g.Networks[0].StaticPorts[0].Value = 9100, len(g.Networks[0].DynamicPorts) = 3, out.Queue = "research/nlp"`, g.Networks)
 	}
 	want := `{"args":["-port","${NOMAD_PORT_db}","-id","x-${NOMAD_ALLOC_ID}-cache:7","${env[\"HOME\"]}"],"command":"/usr/bin/cache","mount":[{"type":"bind"},{"type":"tmpfs"}]}`
 	if string(g.Tasks[0].Config) != want {
@@ -210,7 +210,7 @@ func TestAPIJSON(t *testing.T) {
 		`{"job": {"ID": "a", "TaskGroups": [{"Name": "g"}]}}`,
 	} {
 		if j := mustParse(t, src, ParseOptions{}); *j.ID != "a" || len(j.TaskGroups) != 1 {
-			t.Errorf("%s: %+v", src, j)
+			t.Errorf(`%s: %+v; want *j.ID = "a", len(j.TaskGroups) = 1`, src, j)
 		}
 	}
 	_, d := ParseHCL("x.json", []byte(`{"Job": {"ID": "a", "Pririty": 3}}`), ParseOptions{})
@@ -256,7 +256,7 @@ func TestBareTaskAndInheritedVault(t *testing.T) {
   }
 }`, ParseOptions{})
 	if len(j.TaskGroups) != 1 || *j.TaskGroups[0].Name != "t" || j.TaskGroups[0].Tasks[0].Vault.Role != "r" {
-		t.Errorf("%+v", j.TaskGroups)
+		t.Errorf(`%+v; want len(j.TaskGroups) = 1, *j.TaskGroups[0].Name = "t", j.TaskGroups[0].Tasks[0].Vault.Role = "r"`, j.TaskGroups)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestFilesOnlyWhenAllowed(t *testing.T) {
 		t.Errorf("a server read a file: %v", d)
 	}
 	if j := mustParse(t, src, ParseOptions{AllowFS: true}); j.Meta["x"] != "small\n" {
-		t.Errorf("%q", j.Meta["x"])
+		t.Errorf("%q; want \"small\\n\"", j.Meta["x"])
 	}
 }
 
@@ -311,7 +311,7 @@ job "a" { meta = { x = var.x, home = "${env["HOME"]}" } }`, Variables: `x = "1"`
 	}
 	resp, err = ParseInChild(context.Background(), Request{Source: `job "a" { prioritty = 3 }`})
 	if err != nil || !strings.Contains(resp.Diagnostics.String(), `did you mean "priority"?`) {
-		t.Errorf("%v %+v", err, resp)
+		t.Errorf("%v %+v; want \"did you mean \\\"priority\\\"?\" in it", err, resp)
 	}
 }
 

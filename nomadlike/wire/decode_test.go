@@ -20,8 +20,8 @@ func TestDecodeUnknownFields(t *testing.T) {
 	if strings.Join(unknown, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got %q", unknown)
 	}
-	if val(r.Job.ID) != "x" {
-		t.Error("names must match whatever their case")
+	if got := val(r.Job.ID); got != "x" {
+		t.Errorf(`names must match whatever their case: got %q, want "x"`, got)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestDurations(t *testing.T) {
 	}
 	r := j.Reschedule
 	if r.Delay.D() != 90*time.Minute || r.Interval.D() != 5*time.Second || r.MaxDelay.D() != 48*time.Hour {
-		t.Errorf("%+v", r)
+		t.Errorf("%+v; want r.Delay.D() = %v, r.Interval.D() = %v, r.MaxDelay.D() = %v", r, 90*time.Minute, 5*time.Second, 48*time.Hour)
 	}
 }
 

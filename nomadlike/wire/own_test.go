@@ -231,7 +231,7 @@ func TestArrayFromMeta(t *testing.T) {
 	j.Meta = map[string]string{"muster.array.count": "3", "muster.array.concurrency": "2", "muster.array.params.LR": "0.1, 0.2,0.3"}
 	out, p := Prepare(j)
 	if p.Err() != nil || out.Array == nil || out.Array.Count != 3 || out.Array.Concurrency != 2 || !slices.Equal(out.Array.Params["LR"], []string{"0.1", "0.2", "0.3"}) {
-		t.Fatalf("%v %+v", p.Err(), out)
+		t.Fatalf(`%v %+v; want out.Array.Count = 3, out.Array.Concurrency = 2, out.Array.Params["LR"] = %v`, p.Err(), out, []string{"0.1", "0.2", "0.3"})
 	}
 	if again, p := Prepare(JobFromStructs(out)); p.Err() != nil || !reflect.DeepEqual(out.Array, again.Array) {
 		t.Errorf("there and back: %v %+v", p.Err(), again)

@@ -172,7 +172,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	j.Priority, j.TaskGroups[0].Count, j.TaskGroups[0].Tasks[0].Driver = ptr(500), ptr(-1), ""
 	_, p := Prepare(j)
 	if len(p.Errors) != 3 || !strings.HasPrefix(p.Err().Error(), "3 errors occurred:\n\t* priority: 500") {
-		t.Errorf("%v", p.Err())
+		t.Errorf("%v; want len(p.Errors) = 3, p.Err().Error() to begin with \"3 errors occurred:\\n\\t* priority: 500\"", p.Err())
 	}
 }
 
@@ -187,6 +187,6 @@ func TestWarnings(t *testing.T) {
 		"update, healthy_deadline, progress_deadline: " + noDeploy,
 	}
 	if p.Err() != nil || !slices.Equal(p.Warnings, want) {
-		t.Errorf("%v\n%s", p.Err(), p.WarningText())
+		t.Errorf("%v\n%s; want %v", p.Err(), p.WarningText(), want)
 	}
 }

@@ -392,7 +392,7 @@ func TestQueueFromMeta(t *testing.T) {
 		j.Meta = map[string]string{k: "research/nlp"}
 		out, p := Prepare(j)
 		if p.Err() != nil || out.Queue != "research/nlp" || out.Meta[k] != "research/nlp" {
-			t.Errorf("%s: %v %+v", k, p.Err(), out)
+			t.Errorf(`%s: %v %+v; want out.Queue = "research/nlp", out.Meta[k] = "research/nlp"`, k, p.Err(), out)
 		}
 	}
 }

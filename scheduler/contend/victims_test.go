@@ -118,7 +118,7 @@ func TestNoVictims(t *testing.T) {
 	j := lowJob("j", 1, 4)
 	none := &QueueTable{Queues: []*structs.Queue{{Path: "high", Preempt: structs.PreemptNone}}}
 	if node, _, _ := cheapest(t, nodes, []*structs.Allocation{running(j, 1, 0, nodes[0], 0, 4, time.Hour)}, 2, none); node != "" {
-		t.Error("a queue whose rule is none preempts")
+		t.Errorf(`a queue whose rule is none preempts: got %q, want ""`, node)
 	}
 }
 

@@ -123,10 +123,10 @@ func TestInPlace(t *testing.T) {
 
 func TestAddedAndDeleted(t *testing.T) {
 	if d, err := Diff(nil, sample(), false); err != nil || d.Type != Added || d.TaskGroups[0].Type != Added {
-		t.Errorf("%v %+v", err, d)
+		t.Errorf("%v %+v; want d.Type = %v, d.TaskGroups[0].Type = %v", err, d, Added, Added)
 	}
 	if d, err := Diff(sample(), nil, false); err != nil || d.Type != Deleted || d.TaskGroups[0].Tasks[0].Type != Deleted {
-		t.Errorf("%v %+v", err, d)
+		t.Errorf("%v %+v; want d.Type = %v, d.TaskGroups[0].Tasks[0].Type = %v", err, d, Deleted, Deleted)
 	}
 	if _, err := Diff(nil, nil, false); err == nil {
 		t.Error("want an error for nothing")

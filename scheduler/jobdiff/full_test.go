@@ -69,7 +69,7 @@ func TestFullJobs(t *testing.T) {
 	}
 	for _, p := range [][2]*structs.Job{{bare(), full()}, {full(), bare()}} {
 		if d, err := Diff(p[0], p[1], true); err != nil || d.Type != Edited {
-			t.Errorf("%v, %v", d, err)
+			t.Errorf("%v, %v; want d.Type = %v", d, err, Edited)
 		}
 	}
 }

@@ -110,8 +110,8 @@ func TestStrandWithoutGPUs(t *testing.T) {
 			t.Errorf("%+v is rated %d, by binpack %d", u, a, b)
 		}
 	}
-	if Builtin[Default].Weights() != Builtin["binpack"].Weights() {
-		t.Error("the weights differ from those of binpack")
+	if got := Builtin[Default].Weights(); got != Builtin["binpack"].Weights() {
+		t.Errorf("the weights differ from those of binpack: got %v, want %v", got, Builtin["binpack"].Weights())
 	}
 }
 

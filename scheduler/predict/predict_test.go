@@ -17,7 +17,7 @@ func TestLog(t *testing.T) {
 		}
 	}
 	if Log(0) != 0 || Log(-5) != 0 || Log(2) != Doubling {
-		t.Fatal("Log of small numbers")
+		t.Fatalf("Log of small numbers: got %v, %v, %v; want 0, 0, %v", Log(0), Log(-5), Log(2), Doubling)
 	}
 }
 
@@ -149,11 +149,11 @@ func TestForgetting(t *testing.T) {
 func TestErrors(t *testing.T) {
 	var e Errors
 	if e.MeanAbsolute() != 0 || e.Relative() != 0 {
-		t.Error("of nothing")
+		t.Errorf("of nothing: got %v, %v; want 0, 0", e.MeanAbsolute(), e.Relative())
 	}
 	e.Add(10*time.Second, 20*time.Second)
 	e.Add(50*time.Second, 20*time.Second)
 	if e.N != 2 || e.Under != 1 || e.MeanAbsolute() != 20*time.Second || e.Relative() != 1000 {
-		t.Errorf("%+v %v %d", e, e.MeanAbsolute(), e.Relative())
+		t.Errorf("%+v %v %d; want e.N = 2, e.Under = 1, e.MeanAbsolute() = %v, e.Relative() = 1000", e, e.MeanAbsolute(), e.Relative(), 20*time.Second)
 	}
 }

@@ -245,7 +245,7 @@ func TestPausedRemembers(t *testing.T) {
 	}
 	b.SetPaused(false)
 	if p, _ := b.Take(1); len(p.Items) != 1 {
-		t.Fatal("work was lost in the pause")
+		t.Fatalf("work was lost in the pause: got %v, want 1", len(p.Items))
 	}
 	if got := len(b.Queue(structs.NodePoolDefault, 0)); got != 1 {
 		t.Errorf("queue shows %d workloads, want 1", got)

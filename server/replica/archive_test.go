@@ -16,6 +16,6 @@ func TestArchiveRoundTrip(t *testing.T) {
 	}
 	got, err := ReadArchive(&buf, &state)
 	if err != nil || got.Index != 9 || got.Term != 2 || state.String() != "state" {
-		t.Fatalf("%+v %q %v", got, state.String(), err)
+		t.Fatalf(`%+v %q %v; want got.Index = 9, got.Term = 2, state.String() = "state"`, got, state.String(), err)
 	}
 }

@@ -61,7 +61,7 @@ func TestNoEngine(t *testing.T) {
 		t.Errorf("while the engine is away nobody knows whether the task is lost: %v", err)
 	}
 	if ids, err := d.TaskIDs(t.Context()); len(ids) != 0 || err != nil {
-		t.Errorf("%v %v", ids, err)
+		t.Errorf("%v %v; want len(ids) = 0", ids, err)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestRequest(t *testing.T) {
 	}
 	c, h := req.Config, req.HostConfig
 	if req.Name != cfg.TaskID || c.Image != "sha256:1" || fmt.Sprint(c.Cmd) != "[run a b]" || c.Labels["team"] != "x" || c.Labels[LabelNode] != "node-1" {
-		t.Errorf("%+v", c)
+		t.Errorf(`%+v; want req.Name = %v, c.Image = "sha256:1", fmt.Sprint(c.Cmd) = "[run a b]", c.Labels["team"] = "x", c.Labels[LabelNode] = "node-1"`, c, cfg.TaskID)
 	}
 	for _, e := range []string{"A=b", "NVIDIA_VISIBLE_DEVICES=void", "NOMAD_PORT_db=5432"} {
 		if !slices.Contains(c.Env, e) {
@@ -93,14 +93,14 @@ func TestRequest(t *testing.T) {
 		}
 	}
 	if h.Memory != 20<<20 || h.MemoryReservation != 10<<20 || h.MemorySwap != h.Memory || h.CPUQuota != 50_000 || h.CpusetCpus != "1,3" || h.CpusetMems != "1" || *h.PidsLimit != 10 || h.ShmSize != 8<<20 || h.CPUShares != 1000 {
-		t.Errorf("%+v", h.Resources)
+		t.Errorf(`%+v; want h.Memory = %v, h.MemoryReservation = %v, h.MemorySwap = %v, h.CPUQuota = 50_000, h.CpusetCpus = "1,3", h.CpusetMems = "1", *h.PidsLimit = 10, h.ShmSize = %v, h.CPUShares = 1000`, h.Resources, 20<<20, 10<<20, h.Memory, 8<<20)
 	}
 	if !slices.Equal(h.CapDrop, []string{"ALL"}) || slices.Contains(h.CapAdd, "CHOWN") || !slices.Contains(h.CapAdd, "KILL") || slices.Contains(h.CapAdd, "NET_RAW") {
 		t.Errorf("drop %v add %v", h.CapDrop, h.CapAdd)
 	}
 	b, _ := json.Marshal(h.PortBindings)
 	if want := `{"5432/tcp":[{"HostIp":"","HostPort":"20002"}],"5432/udp":[{"HostIp":"","HostPort":"20002"}],"80/tcp":[{"HostIp":"10.0.0.1","HostPort":"20001"}],"80/udp":[{"HostIp":"10.0.0.1","HostPort":"20001"}]}`; string(b) != want {
-		t.Errorf("%s", b)
+		t.Errorf("%s; want %v", b, want)
 	}
 	targets := map[string]bool{}
 	for _, m := range h.Mounts {
@@ -218,7 +218,7 @@ func TestSplit(t *testing.T) {
 	var got []message
 	b := frames(in)
 	if err := split(strings.NewReader(string(b)), false, func(m message) bool { got = append(got, m); return true }); err != nil || fmt.Sprint(got) != fmt.Sprint(in) {
-		t.Errorf("%v %v", got, err)
+		t.Errorf("%v %v; want fmt.Sprint(got) = %v", got, err, fmt.Sprint(in))
 	}
 	if err := split(strings.NewReader(string(b[:len(b)-2])), false, func(message) bool { return true }); err == nil {
 		t.Error("a frame that was cut is no end")
@@ -228,7 +228,7 @@ func TestSplit(t *testing.T) {
 	}
 	got = nil
 	if err := split(strings.NewReader(stamp(1)+" one\r\nrest of a line\n"), true, func(m message) bool { got = append(got, m); return true }); err != nil || len(got) != 2 || string(got[0].data) != "one\r\n" || string(got[1].data) != "rest of a line\n" {
-		t.Errorf("%q %v", fmt.Sprint(got), err)
+		t.Errorf("%q %v; want len(got) = 2, string(got[0].data) = \"one\\r\\n\", string(got[1].data) = \"rest of a line\\n\"", fmt.Sprint(got), err)
 	}
 	// A terminal's line that does not end comes in pieces, each with a stamp, which are not part of it.
 	long := strings.Repeat("x", pieceMax)
@@ -337,7 +337,7 @@ func TestLogFileRotates(t *testing.T) {
 	names, _ := filepath.Glob(l.base + ".*")
 	last, _ := os.ReadFile(l.name(3))
 	if len(names) != 2 || string(last) != "34567" {
-		t.Errorf("%v %q", names, last)
+		t.Errorf(`%v %q; want len(names) = 2, string(last) = "34567"`, names, last)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestAuthFile(t *testing.T) {
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if a, err := fromHelper(t.Context(), "x", "r.example"); err != nil || a.Username != "u" || a.Password != "r.example" {
-		t.Errorf("%+v %v", a, err)
+		t.Errorf(`%+v %v; want a.Username = "u", a.Password = "r.example"`, a, err)
 	}
 	if _, err := fromHelper(t.Context(), "../x", "r.example"); err == nil {
 		t.Error("a helper elsewhere was run")
@@ -400,10 +400,10 @@ func TestGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := host.DeviceRequests; len(r) != 1 || r[0].Driver != "cdi" || fmt.Sprint(r[0].DeviceIDs) != "[muster.local/gpu="+cfg.TaskID+"]" {
-		t.Errorf("%+v", r)
+		t.Errorf(`%+v; want len(r) = 1, r[0].Driver = "cdi", fmt.Sprint(r[0].DeviceIDs) = %v`, r, "[muster.local/gpu="+cfg.TaskID+"]")
 	}
 	if len(host.Devices) != 1 || host.Devices[0].PathOnHost != "/dev/null" { // no GPU: mapped by itself
-		t.Errorf("%+v", host.Devices)
+		t.Errorf(`%+v; want len(host.Devices) = 1, host.Devices[0].PathOnHost = "/dev/null"`, host.Devices)
 	}
 	b, err := os.ReadFile(d.specFile(cfg.TaskID))
 	if err != nil {
@@ -431,7 +431,7 @@ func TestGrant(t *testing.T) {
 	one := spec.Devices[0]
 	if spec.Version != "0.6.0" || spec.Kind != "muster.local/gpu" || one.Name != cfg.TaskID || fmt.Sprint(one.Edits.Env) != "[NVIDIA_VISIBLE_DEVICES=GPU-1 CUDA_VISIBLE_DEVICES=GPU-1]" ||
 		fmt.Sprint(one.Edits.Nodes) != "[{/dev/nvidia3 c 195 3} {/dev/nvidiactl c 195 255}]" {
-		t.Errorf("%s", b)
+		t.Errorf(`%s; want spec.Version = "0.6.0", spec.Kind = "muster.local/gpu", one.Name = %v, fmt.Sprint(one.Edits.Env) = "[NVIDIA_VISIBLE_DEVICES=GPU-1 CUDA_VISIBLE_DEVICES=GPU-1]", fmt.Sprint(one.Edits.Nodes) = "[{/dev/nvidia3 c 195 3} {/dev/nvidiactl c 195 255}]"`, b, cfg.TaskID)
 	}
 	if fmt.Sprint(spec.Edits["env"]) != "[NVIDIA_CTK=1]" || spec.Edits["deviceNodes"] != nil || spec.Edits["mounts"] == nil {
 		t.Errorf("what NVIDIA's specification adds: %v", spec.Edits)
@@ -443,7 +443,7 @@ func TestGrant(t *testing.T) {
 
 	host = &container.HostConfig{}
 	if err := d.grant(cfg, engine{runtimes: []string{"runc", "nvidia"}}, host); err != nil || host.Runtime != "nvidia" {
-		t.Errorf("%v %q", err, host.Runtime)
+		t.Errorf(`%v %q; want "nvidia"`, err, host.Runtime)
 	}
 	if err := d.grant(cfg, engine{runtimes: []string{"runc"}}, &container.HostConfig{}); !errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), `gpu = "devices"`) {
 		t.Errorf("%v", err)
@@ -454,7 +454,7 @@ func TestGrant(t *testing.T) {
 	d = newDriver(t, Options{GPU: GPUDevices})
 	host = &container.HostConfig{}
 	if err := d.grant(cfg, engine{}, host); err != nil || len(host.Devices) != 3 || host.Devices[1].PathInContainer != "/dev/nvidia3" {
-		t.Errorf("%v %+v", err, host.Devices)
+		t.Errorf(`%v %+v; want len(host.Devices) = 3, host.Devices[1].PathInContainer = "/dev/nvidia3"`, err, host.Devices)
 	}
 }
 
@@ -473,7 +473,7 @@ func TestImageBook(t *testing.T) {
 	}
 	got := openImageBook(dir).unused(nil, time.Minute, now.Add(80*time.Second))
 	if len(got) != 1 || !slices.Equal(got["sha256:2"], []string{"b", "c"}) {
-		t.Errorf("%v", got)
+		t.Errorf(`%v; want len(got) = 1, got["sha256:2"] = %v`, got, []string{"b", "c"})
 	}
 	b.wanted("sha256:1")
 	if got := b.unused(nil, time.Minute, time.Now().Add(50*time.Second)); len(got) != 0 {

@@ -56,14 +56,14 @@ func TestPinStaysInside(t *testing.T) {
 		t.Errorf("the task's own directory and those of the node stay: %+v", h.Mounts)
 	}
 	if b, err := os.ReadFile(h.Mounts[1].Source + "/who"); string(b) != "inside" {
-		t.Errorf("%q %v", b, err)
+		t.Errorf(`%q %v; want "inside"`, b, err)
 	}
 	if b, err := os.ReadFile(h.Mounts[2].Source); string(b) != "file" {
-		t.Errorf("%q %v", b, err)
+		t.Errorf(`%q %v; want "file"`, b, err)
 	}
 	for _, bad := range []string{"/l", "/up"} {
 		if _, err := pinned(local + bad); err == nil || !strings.Contains(err.Error(), "leads out") {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf(`%s: %v; want an error, "leads out" in it`, bad, err)
 		}
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
@@ -105,7 +105,7 @@ func TestPinStaysInside(t *testing.T) {
 		t.Errorf("left %v", left)
 	}
 	if b, err := os.ReadFile(outside + "/who"); string(b) != "outside" {
-		t.Errorf("%q %v", b, err)
+		t.Errorf(`%q %v; want "outside"`, b, err)
 	}
 	// What a start has left that was cut off goes with the next sweep, and nothing in it.
 	if h, err = pinned(local + "/deep"); err != nil {
@@ -120,7 +120,7 @@ func TestPinStaysInside(t *testing.T) {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(local + "/deep/file"); string(b) != "file" {
-		t.Errorf("%q %v", b, err)
+		t.Errorf(`%q %v; want "file"`, b, err)
 	}
 }
 

@@ -32,13 +32,13 @@ func TestVolumes(t *testing.T) {
 		t.Fatalf("exit %+v, stderr %s", r, stderr(cfg))
 	}
 	if out := stdout(cfg); out != strings.Repeat("from the node\n", 3)+"end\n" {
-		t.Errorf("%q %s", out, stderr(cfg))
+		t.Errorf("%q %s; want %v", out, stderr(cfg), strings.Repeat("from the node\n", 3)+"end\n")
 	}
 	if got := strings.Count(stderr(cfg), "Read-only file system"); got != 2 {
 		t.Errorf("%d writes to read-only volumes were refused, want 2: %s", got, stderr(cfg))
 	}
 	if b, err := os.ReadFile(filepath.Join(vol, "out")); string(b) != "mine\n" {
-		t.Errorf("%q %v", b, err)
+		t.Errorf("%q %v; want \"mine\\n\"", b, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(cfg.Dirs.TaskDir, "deep/data")); len(left) != 0 {
 		t.Errorf("the volume is mounted for the whole node: %v", left)

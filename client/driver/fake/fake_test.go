@@ -81,7 +81,7 @@ func TestStartIsIdempotentAndRefuses(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			if _, err := d.Start(t.Context(), &driver.TaskConfig{TaskID: want, Config: c}); err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(want, "SIGNO", "NO")) {
-				t.Errorf("%v: %v", c, err)
+				t.Errorf("%v: %v; want an error, %q in it", c, err, strings.ReplaceAll(want, "SIGNO", "NO"))
 			}
 		})
 	}
