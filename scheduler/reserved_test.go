@@ -43,7 +43,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 			}
 		case "long":
 			text := groupText(w.Groups)
-			if !strings.Contains(text, "promised to both") {
+			if !strings.Contains(text, "reserved for both") {
 				t.Errorf("long waits for\n%s", text)
 			}
 		}

@@ -44,7 +44,7 @@ func TestObstacleText(t *testing.T) {
 	}{
 		{"resource", "GPU memory", Obstacle{Dimension: DimensionGPUMemory}},
 		{"of a user", "queue a/b, user eve: running jobs", Obstacle{Dimension: DimensionRunningJobs, Holder: Holder{HolderQueue, "a/b"}, Subject: "eve"}},
-		{"reserved for a job", "nvidia/gpu in one island promised to train", Obstacle{Dimension: DimensionGPU, Subject: "nvidia/gpu", Detail: "island", Holder: Holder{HolderJob, "train"}}},
+		{"reserved for a job", "nvidia/gpu in one island reserved for train", Obstacle{Dimension: DimensionGPU, Subject: "nvidia/gpu", Detail: "island", Holder: Holder{HolderJob, "train"}}},
 		{"closed node", "reservation show", Obstacle{Holder: Holder{HolderReservation, "show"}}},
 		{"reserved amount", "reservation show: cpu", Obstacle{Dimension: DimensionCPU, Holder: Holder{HolderReservation, "show"}}},
 		{"words in braces", "${attr.x} = {subject}", Obstacle{Dimension: DimensionConstraint, Subject: "${attr.x} = {subject}"}},

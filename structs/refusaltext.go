@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Text returns what stands in the way, in a few words: "GPU memory", "queue a: running jobs", "nvidia/gpu promised to train".
+// Text returns what stands in the way, in a few words: "GPU memory", "queue a: running jobs", "nvidia/gpu reserved for train".
 func (o Obstacle) Text() string {
 	text := o.What()
 	switch o.Holder.Kind {
 	case HolderNone:
 	case HolderJob:
-		text += " promised to " + o.Holder.Name
+		text += " reserved for " + o.Holder.Name
 	default:
 		if o.Dimension < dimensionCount && strings.Contains(dimensions[o.Dimension].text, "{holder}") {
 			break

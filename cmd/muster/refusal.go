@@ -74,7 +74,7 @@ func preconditionText(r structs.Refusal) string {
 		}
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:
-		return r.Text() + " is promised to it"
+		return r.Text() + " is reserved for it"
 	case structs.DimensionPreemptCost:
 		return fmt.Sprintf("%s, by %s", r.Text(), lackText(r))
 	case structs.DimensionPreemptRate:
@@ -164,7 +164,7 @@ func cure(r structs.Refusal) string {
 		if r.Holder.Kind == structs.HolderReservation {
 			return r.Text() + " is over, or deleted (muster reservation list)"
 		}
-		return "it promises to end before that (runtime.limit), or the other job has run or is gone"
+		return "it ends before that (a shorter runtime.limit), or the other job has run or is gone"
 	}
 	return cureByEvent(r)
 }

@@ -63,7 +63,7 @@ func reasons() []reason {
 		// The first, while no run times of such work are known: later its ends are predicted, and the reservation is
 		// for now.
 		{name: "promise", code: "RESERVATION", first: []harness.Work{timed("on-one", "one", "10m"), {ID: "wide", Settings: `runtime = { limit = "1h" }`, Group: gang, GPUs: "count = 8"}},
-			job: harness.Work{ID: "w", Settings: `runtime = { limit = "5h" }`, GPUs: "count = 2"}, says: []string{"nvidia/gpu promised to wide, short by 2 GPUs"}, try: "a run time limit of "},
+			job: harness.Work{ID: "w", Settings: `runtime = { limit = "5h" }`, GPUs: "count = 2"}, says: []string{"nvidia/gpu reserved for wide, short by 2 GPUs"}, try: "a run time limit of "},
 		{name: "resources", code: "RESOURCES", first: []harness.Work{filler("one", "7"), filler("two", "6")}, job: harness.Work{ID: "w", GPUs: "count = 4"},
 			says: []string{"too little nvidia/gpu, short by 2 GPUs on the nearest", "another 2 nvidia/gpu come free"}, try: "2 GPUs instead of 4"},
 		{name: "priority", code: "PRIORITY", before: queues("queue \"strict\" {\n  order = \"fcfs\"\n  backfill = \"none\"\n}\n"),
@@ -97,7 +97,7 @@ func reasons() []reason {
 		{name: "reservation", code: "RESERVATION", before: func(f *harness.Fleet) {
 			ids := strings.Fields(f.Must("node", "status", "-q"))
 			f.Must("reservation", "apply", f.File("r.hcl", "reservation \"demo\" {\n  nodes = [\""+strings.Join(ids, "\", \"")+"\"]\n  duration = \"2h\"\n  users = [\"nobody-here\"]\n}\n"))
-		}, job: harness.Work{ID: "w", GPUs: "count = 1"}, says: []string{"kept by reservation demo", "reservation demo is over, or deleted"}, try: "without what is promised to others (reservation demo)",
+		}, job: harness.Work{ID: "w", GPUs: "count = 1"}, says: []string{"kept by reservation demo", "reservation demo is over, or deleted"}, try: "without what is reserved for others (reservation demo)",
 			cure: func(f *harness.Fleet) { f.Must("reservation", "delete", "demo") }},
 		{name: "dependency", code: "DEPENDENCY", job: harness.Work{ID: "w", Settings: "depends_on \"prep\" {\n  }"},
 			says: []string{`job "prep" has not ended well yet: it is not registered`, "that job gets there"}, try: "without the dependency",

@@ -419,7 +419,7 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 	case structs.ReasonRateLimit:
 		return "a higher preempt_rate (" + r.Text() + ")"
 	case structs.ReasonReservation:
-		return "without what is promised to others (" + r.Text() + ")"
+		return "without what is reserved for others (" + r.Text() + ")"
 	case structs.ReasonPriority:
 		return "a place ahead: " + r.Text()
 	case structs.ReasonHeld:
