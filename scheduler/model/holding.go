@@ -91,7 +91,7 @@ func (h *Held) WaitsOn(id structs.AllocID) bool {
 // keeping the old pointer. A nil Holding is empty.
 type Holding struct {
 	held   roll
-	ports  []uint32 // sorted portKeys in use
+	ports  []uint32 // sorted, by PortKey
 	Cores  Bitset   // core ids in use
 	Devs   Bitset   // device instances in use, by their position on the node
 	Shares []Share  // of shared devices, by position; a device in Devs that is not here is allocated whole
