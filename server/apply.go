@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"github.com/muster-sched/muster/server/decide"
 	"time"
 
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )

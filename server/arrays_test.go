@@ -1,11 +1,11 @@
 package server
 
 import (
-	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"github.com/muster-sched/muster/server/endpoint"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

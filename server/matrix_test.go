@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"github.com/muster-sched/muster/server/endpoint"
 	"net"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/structs"

@@ -2,13 +2,13 @@ package server
 
 import (
 	"fmt"
-	"github.com/muster-sched/muster/server/endpoint"
 	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

@@ -2,11 +2,11 @@ package server
 
 import (
 	"fmt"
-	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

@@ -2,13 +2,13 @@ package server
 
 import (
 	"fmt"
-	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

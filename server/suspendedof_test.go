@@ -1,13 +1,13 @@
 package server
 
 import (
-	"github.com/muster-sched/muster/server/endpoint"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"github.com/muster-sched/muster/server/endpoint"
 	"io/fs"
 	"maps"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tasktoken"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 

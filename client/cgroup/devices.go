@@ -10,8 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // A DeviceRule allows access to device nodes. The kernel refuses everything that no rule allows with EPERM, independent

@@ -11,8 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // Limits are what a group enforces; zero means no limit.

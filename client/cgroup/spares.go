@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // spares are version 1 memory groups of ended tasks, kept for new ones with the same limit. Creating and removing such

@@ -13,8 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-sched/muster/client/cgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/cgroup"
 )
 
 // Errors that callers distinguish.

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
 // Entry is a command to run inside a running task: in its control groups, its network and, if it is isolated, its other

@@ -5,8 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
 // Registers of the launcher that hold detached mounts while the task's view is built.

@@ -17,9 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/procfile"
-	"golang.org/x/sys/unix"
 )
 
 // Limits of a supervisor.

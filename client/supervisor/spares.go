@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
 // Limits of spares: number and size of the files that are kept. A file that fits into one block is reused without ever

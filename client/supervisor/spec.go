@@ -16,10 +16,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
-	"golang.org/x/sys/unix"
 )
 
 // Spec is one process to run, fully resolved: paths are absolute, users are numbers.

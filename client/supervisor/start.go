@@ -9,9 +9,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/supervisor/launch"
-	"golang.org/x/sys/unix"
 )
 
 // starting is the start of one task. close closes the files that it opens, after success and failure; task.abort undoes

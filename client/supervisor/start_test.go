@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/supervisor/launch"
-	"golang.org/x/sys/unix"
 )
 
 // TestTaskFile: the room for the exit record comes with the first line, the last line counts, and an earlier task's content

@@ -14,10 +14,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
-	"golang.org/x/sys/unix"
 )
 
 // A task has one file, t/<id>: 64 bytes that the launcher fills with the exit record, then JSON lines of the form

@@ -3,8 +3,9 @@ package state
 import (
 	"crypto/sha256"
 
-	"github.com/muster-sched/muster/structs"
 	"github.com/tidwall/btree"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // indexes are the secondary indexes: three trees per allocation in total, two per evaluation (D24).

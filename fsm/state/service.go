@@ -3,8 +3,9 @@ package state
 import (
 	"iter"
 
-	"github.com/muster-sched/muster/structs"
 	"github.com/tidwall/btree"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // allocService indexes a registration by its allocation.

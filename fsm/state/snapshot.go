@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-sched/muster/structs"
 	"github.com/tidwall/btree"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // Snapshot is the state after one log entry. It never changes, may be read from any goroutine, and costs only the

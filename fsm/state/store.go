@@ -3,8 +3,9 @@ package state
 import (
 	"slices"
 
-	"github.com/muster-sched/muster/structs"
 	"github.com/tidwall/btree"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // Version is the format of the state. State hashes compare only between equal versions (D8).

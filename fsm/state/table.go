@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/tidwall/btree"
+
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
-	"github.com/tidwall/btree"
 )
 
 // degree of the B-trees: nodes hold 15 to 31 items. A smaller degree copies less per write, a larger one reads a little

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"github.com/muster-sched/muster/server/duty"
-	"github.com/muster-sched/muster/server/replica"
 	"slices"
 	"sort"
 	"strings"
@@ -17,6 +15,8 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 

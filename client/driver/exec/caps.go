@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-sched/muster/client/driver"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/driver"
 )
 
 // DefaultCaps are the capabilities of a task that is root, and those that cap_add may name, unless the agent configures

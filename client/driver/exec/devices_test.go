@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
-	"golang.org/x/sys/unix"
 )
 
 // TestDevicesOfOthersAreRefused starts a task that was given GPU 3, and one that was given none, and makes both open

@@ -16,13 +16,14 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 	"github.com/muster-sched/muster/structs"
-	"golang.org/x/sys/unix"
 )
 
 // Options of the driver.

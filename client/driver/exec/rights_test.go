@@ -9,8 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/muster-sched/muster/client/driver"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/driver"
 )
 
 // probe is a static program that tries things; see testdata/probe.

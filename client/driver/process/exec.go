@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/ranks"
 	"github.com/muster-sched/muster/client/supervisor"
-	"golang.org/x/sys/unix"
 )
 
 // outputGrace is how long output is still collected after an executed command has ended, if its child processes keep

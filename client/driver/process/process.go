@@ -18,12 +18,13 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/users"
 	"github.com/muster-sched/muster/structs"
-	"golang.org/x/sys/unix"
 )
 
 // DefaultPath is the PATH of a task that sets none.
