@@ -26,7 +26,6 @@ func table() []route {
 const (
 	needAgentRead  = "agent:read"
 	needAgentWrite = "agent:write"
-	needOperator   = "operator:read"
 )
 
 func agentRoutes() []route {

@@ -23,7 +23,6 @@ import (
 // Limits of streams.
 const (
 	streamWriteTime = 30 * time.Second // limit of one write to a slow reader, then the stream ends
-	heartbeatEvery  = 10 * time.Second // of quiet streams, so that proxies keep them open
 	execFrameMax    = 1 << 20          // bytes of one websocket message [closed with 1009]
 	catMax          = 1 << 30          // the most bytes that cat and readat send
 )

@@ -17,12 +17,11 @@ type Rules struct {
 	Backfill  string
 	Preempt   string
 	Placement string
-	Estimate  string // source of run times for the scheduler: EstimateUser, ...
+	Estimate  string // source of run times for the scheduler; "": the submitter's estimate (Runtime.Expected, else Limit)
 }
 
-// Sources of run times for the scheduler.
+// Other sources of run times for the scheduler.
 const (
-	EstimateUser = ""        // the submitter's estimate (Runtime.Expected, else Limit)
 	EstimateTrue = "true"    // the true run time
 	EstimateNone = "unknown" // none
 )

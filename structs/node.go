@@ -171,9 +171,6 @@ type MIGProfile struct {
 	Starts    []int64 // slots at which an instance may begin
 }
 
-// MIGSlots is the number of memory slots of a GPU in MIG mode.
-const MIGSlots = 8
-
 // Attribute is a typed value with an optional unit, as device plugins report them. Kind says which field has the value.
 // Fractions are kept in millionths, because state holds no floating point (D10).
 type Attribute struct {

@@ -412,9 +412,6 @@ func (s *Snapshot) QueueByPath(path structs.QueuePath) *structs.Queue { return Q
 // Queues returns every queue by path, so that parents come before children.
 func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
 
-// QueueCount returns the number of queue objects.
-func (s *Snapshot) QueueCount() int { return Queues.Len(s) }
-
 // QueueUse returns the usage of a queue (user "") or of a submitter in it; a zero row for none.
 func (s *Snapshot) QueueUse(path structs.QueuePath, user string) structs.QueueUsage {
 	if u := QueueUse.Get(s, useKey{Path: path, User: user}); u != nil {

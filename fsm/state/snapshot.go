@@ -48,14 +48,6 @@ func (s *Snapshot) Nodes() iter.Seq[*structs.Node] { return Nodes.All(s) }
 // NodeCount returns the number of nodes.
 func (s *Snapshot) NodeCount() int { return Nodes.Len(s) }
 
-// NodesByPool returns the nodes of a pool by id; the pool "all" has every node.
-func (s *Snapshot) NodesByPool(pool structs.PoolName) iter.Seq[*structs.Node] {
-	if pool == structs.NodePoolAll {
-		return s.Nodes()
-	}
-	return filter(s.Nodes(), func(n *structs.Node) bool { return n.Pool == pool })
-}
-
 // NodesByPrefix returns the nodes whose id text begins with prefix, by id.
 func (s *Snapshot) NodesByPrefix(prefix string) (iter.Seq[*structs.Node], error) {
 	return byPrefix(Nodes, s, prefix)
@@ -301,9 +293,6 @@ func (s *Snapshot) BootstrapIndex() structs.Index { return s.bootstrap }
 func (s *Snapshot) PeriodicLaunch(k structs.JobKey) *structs.PeriodicLaunch {
 	return Launches.Get(s, k)
 }
-
-// PeriodicLaunches returns the last launches of all periodic jobs, by job.
-func (s *Snapshot) PeriodicLaunches() iter.Seq[*structs.PeriodicLaunch] { return Launches.All(s) }
 
 // ScalingEvents returns the scaling events of a job, or nil.
 func (s *Snapshot) ScalingEvents(k structs.JobKey) *structs.ScalingEvents { return Scaling.Get(s, k) }

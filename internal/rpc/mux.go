@@ -123,12 +123,6 @@ func (m *mux) isClosed() error {
 	return m.mu.err
 }
 
-func (m *mux) numStreams() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.mu.streams)
-}
-
 // open returns a new stream. The peer learns of it with the first message.
 func (m *mux) open() (*muxStream, error) {
 	m.mu.Lock()

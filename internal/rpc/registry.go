@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sort"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -110,16 +109,6 @@ func (r *Registry) add(m *MethodInfo) {
 
 // Wrap adds w around every dispatch. The wrapper added first is the outermost.
 func (r *Registry) Wrap(w func(next Handler) Handler) { r.wraps = append(r.wraps, w) }
-
-// Methods returns the names of the methods served, sorted.
-func (r *Registry) Methods() []string {
-	var out []string
-	for n := range r.methods {
-		out = append(out, n)
-	}
-	sort.Strings(out)
-	return out
-}
 
 // find returns the method that a header names, or the error for the caller.
 func (r *Registry) find(h *Header) (*MethodInfo, error) {

@@ -58,9 +58,6 @@ func (s *Session) Err() error { return s.m.isClosed() }
 // GoAway asks the other side to start no new calls on this session. Calls in progress continue.
 func (s *Session) GoAway() { s.m.control(kindGoAway, 0, nil) }
 
-// NumCalls returns the number of calls in progress, in both directions.
-func (s *Session) NumCalls() int { return s.m.numStreams() }
-
 // start opens a stream and sends header and body. sent reports whether the peer may have seen the call.
 func (s *Session) start(ctx context.Context, h Header, body []byte, fin bool) (st *muxStream, sent bool, err error) {
 	if len(body) > MaxBody {

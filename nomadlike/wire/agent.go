@@ -77,12 +77,6 @@ type DiskUsage struct {
 	UsedMB int64
 }
 
-// HostDataResponse answers a question for host facts.
-type HostDataResponse struct {
-	AgentID  string
-	HostData *HostData `json:",omitempty"`
-}
-
 // AgentSchedulerWorkersInfo lists the workers of a server.
 type AgentSchedulerWorkersInfo struct {
 	ServerID   string                     `json:"server_id"`
@@ -333,39 +327,4 @@ type StatValue struct {
 	BoolVal             *bool    `json:",omitempty"`
 	Unit                string   `json:",omitempty"`
 	Desc                string   `json:",omitempty"`
-}
-
-// MetricsSummary is the agent's metrics in the JSON form.
-type MetricsSummary struct {
-	Timestamp string
-	Gauges    []GaugeValue
-	Points    []PointValue
-	Counters  []SampledValue
-	Samples   []SampledValue
-}
-
-// GaugeValue is the last value of a gauge.
-type GaugeValue struct {
-	Name   string
-	Value  float32
-	Labels map[string]string
-}
-
-// PointValue is a series of points.
-type PointValue struct {
-	Name   string
-	Points []float32
-}
-
-// SampledValue is an aggregate over an interval.
-type SampledValue struct {
-	Name   string
-	Count  int
-	Rate   float64
-	Sum    float64
-	Min    float64
-	Max    float64
-	Mean   float64
-	Stddev float64
-	Labels map[string]string
 }

@@ -12,11 +12,8 @@ const (
 	LevelDatacenter = "datacenter"
 )
 
-// Levels within a node (structs.Topology.Inside).
-const (
-	insideIsland = "nvlink"
-	InsideNUMA   = "numa"
-)
+// InsideNUMA is a level within a node (structs.Topology.Inside).
+const InsideNUMA = "numa"
 
 // LevelOf returns the place of a node at a level of the topology: a value of its meta or attributes; "" if it has none.
 func LevelOf(n *structs.Node, level string) string {

@@ -18,7 +18,6 @@ const (
 	descRescheduled  = "alloc was rescheduled because it failed"
 	descNodeMismatch = "alloc not needed as its node no longer matches the job"
 	descDuplicate    = "alloc not needed as another one has its name"
-	DescOutranked    = "alloc is preempted by work that goes before it in its queue"
 	descMaxRun       = structs.DescMaxRun
 )
 

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -106,5 +105,3 @@ func sortedServerIDs(m map[raft.ServerID]*autopilot.ServerState) []raft.ServerID
 	slices.SortFunc(ids, func(a, b raft.ServerID) int { return cmp.Compare(a, b) })
 	return ids
 }
-
-func formatIndex(i structs.Index) string { return strconv.FormatUint(uint64(i), 10) }
