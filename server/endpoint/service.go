@@ -85,7 +85,7 @@ func (s *Set) serviceGet(ctx context.Context, c *rpc.Call, req *methods.ServiceG
 	ns := auth.NamespaceOf(c)
 	may := maySeeServices(ctx, ns)
 	if req.Choose < 0 {
-		return nil, structs.Errorf(structs.CodeInvalid, "Choose must be N|KEY with N of at least 1")
+		return nil, structs.Errorf(structs.CodeInvalid, "choose must be N|KEY with N of at least 1")
 	}
 	resp := &methods.ServiceGetResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnService(ns, req.Service)}, func(p *replica.Published) (structs.Index, error) {

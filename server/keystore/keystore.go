@@ -64,7 +64,7 @@ type Keystore struct {
 
 // keyID returns the ID of a key, a digest.
 func keyID(key []byte) string {
-	h := sha256.Sum256(append([]byte("muster Seal key 1\x00"), key...))
+	h := sha256.Sum256(append([]byte("muster seal key 1\x00"), key...))
 	return hex.EncodeToString(h[:16])
 }
 
