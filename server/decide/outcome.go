@@ -108,7 +108,7 @@ func (d *decider) propose(x *decided, now structs.LogTime) map[structs.JobKey]*a
 		if p := d.s.env.Replica.Published(); p != newest {
 			newest, bound = p, d.binding(p.Snapshot, &x.pass, now)
 		}
-		id, ans, done := d.planner.ProposeReserved(newest.View, newest.Snapshot.JobByKey(key), e, speculative, bound, now)
+		id, ans, done := d.planner.Propose(newest.View, newest.Snapshot.JobByKey(key), e, speculative, bound, now)
 		if done {
 			a.refused, a.at = true, max(a.at, ans.Index)
 			d.logRefusal(&ans)

@@ -99,7 +99,7 @@ func (m *steps) settle(t *testing.T) {
 		refused := map[structs.JobKey]bool{}
 		for _, e := range plan.Entries {
 			k := structs.JobKey{Namespace: e.Namespace, ID: e.JobID}
-			if _, a, done := m.planner.Propose(m.view, snap.JobByKey(k), e, false); done {
+			if _, a, done := m.planner.Propose(m.view, snap.JobByKey(k), e, false, nil, 0); done {
 				t.Fatalf("a plan was refused on the state that it was decided on: %s", a.Why)
 			}
 		}

@@ -134,16 +134,11 @@ func (p *Planner) Full() bool { return len(p.queue) >= p.limits.Queue }
 // Idle reports whether no plan is queued, in flight, or committed but not in the view yet.
 func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed) == 0 }
 
-// Propose verifies a plan against the newest view and everything in flight, and queues the accepted parts. job is the
-// newest committed version, or nil. speculative means that the plan follows an uncommitted job in the log (D25), which
-// only Apply can check. If nothing of the plan remains, done is true and a is final. Otherwise Landed, Lost or Rejected
-// answers under the ID.
-func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
-	return p.ProposeReserved(v, job, e, speculative, nil, 0)
-}
-
-// ProposeReserved is Propose that also verifies against reservations, as of now (verify.VerifyReserved).
-func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
+// Propose verifies a plan against the newest view, everything in flight, and the reservations that bind it now
+// (verify.VerifyReserved), and queues the accepted parts. job is the newest committed version, or nil. speculative means
+// that the plan follows an uncommitted job in the log (D25), which only Apply can check. If nothing of the plan remains,
+// done is true and a is final. Otherwise Landed, Lost or Rejected answers under the ID.
+func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, reserved []*structs.Reservation,
 	now structs.LogTime) (id uint64, a Answer, done bool) {
 	p.Counters.Proposed++
 	p.seq++
@@ -153,7 +148,7 @@ func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.Pl
 		accepted[i] = true
 	}
 	if len(e.Parts) > 0 {
-		verdict := verify.VerifyReserved(v, p.overlay, e, booked, now)
+		verdict := verify.VerifyReserved(v, p.overlay, e, reserved, now)
 		copy(accepted, verdict.Accepted)
 		if len(verdict.Refused) > 0 {
 			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why

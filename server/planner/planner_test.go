@@ -187,7 +187,7 @@ func TestPipelineNeverOvercommits(t *testing.T) {
 					u, total, _ := w.view.Usage(n.ID)
 					room[n.ID] = u.CPU+(held[n.ID]+1)*ask.CPU <= total.CPU
 				}
-				id, a, done := p.Propose(w.view, w.job, e, false)
+				id, a, done := p.Propose(w.view, w.job, e, false, nil, 0)
 				if done {
 					if a.Outcome != Refused {
 						t.Fatalf("nothing of a plan remained, and it is %s", a.Outcome)
@@ -272,7 +272,7 @@ func TestOneBadNodeOf600(t *testing.T) {
 	e := w.plan(1, 1, on...)
 	e.Nodes[77].Epoch = 99
 	p := New(Limits{})
-	if _, a, done := p.Propose(w.view, w.job, e, false); done {
+	if _, a, done := p.Propose(w.view, w.job, e, false, nil, 0); done {
 		t.Fatalf("all of it was refused: %s", a.Why)
 	}
 	b, _ := p.Next()
@@ -299,7 +299,7 @@ func TestEntriesAreSharedAndBounded(t *testing.T) {
 	w := newWorld(60)
 	p := New(Limits{EntryBytes: 8 << 10, Depth: 2})
 	for i := range 30 {
-		p.Propose(w.view, w.job, w.plan(2, uint64(i), byte(i+1), byte(i+2)), false)
+		p.Propose(w.view, w.job, w.plan(2, uint64(i), byte(i+1), byte(i+2)), false, nil, 0)
 	}
 	total, entries := 0, 0
 	for {
@@ -327,7 +327,7 @@ func TestEntriesAreSharedAndBounded(t *testing.T) {
 	big := w.plan(3, 1, 50, 51)
 	big.Parts[0].Places[0].Resched = make([]structs.RescheduleEvent, 100)
 	q := New(Limits{EntryBytes: 8 << 10})
-	if _, a, done := q.Propose(w.view, w.job, big, false); done {
+	if _, a, done := q.Propose(w.view, w.job, big, false, nil, 0); done {
 		t.Fatalf("all refused: %s", a.Why)
 	}
 	if b, _ := q.Next(); len(b.Entries[0].Parts) != 1 || q.Counters.TooLarge != 1 {
@@ -342,16 +342,16 @@ func TestJobMovedOn(t *testing.T) {
 	e := w.plan(4, 1, 1)
 	e.Parts = append(e.Parts, structs.PlanPart{Stops: []structs.PlanStop{{ID: structs.AllocID{1}, Desired: structs.DesiredStop}}})
 	p := New(Limits{})
-	if _, _, done := p.Propose(w.view, w.job, e, false); done {
+	if _, _, done := p.Propose(w.view, w.job, e, false, nil, 0); done {
 		t.Fatal("the stop was refused too")
 	}
 	if b, _ := p.Next(); len(b.Entries[0].Parts) != 1 || len(b.Entries[0].Parts[0].Stops) != 1 {
 		t.Errorf("parts %+v, want the stop alone", b.Entries[0].Parts)
 	}
-	if _, a, done := New(Limits{}).Propose(w.view, nil, w.plan(4, 2, 1), false); !done || a.Outcome != Refused {
+	if _, a, done := New(Limits{}).Propose(w.view, nil, w.plan(4, 2, 1), false, nil, 0); !done || a.Outcome != Refused {
 		t.Error("a plan for an absent job was not refused")
 	}
-	if _, _, done := New(Limits{}).Propose(w.view, nil, w.plan(4, 3, 1), true); done {
+	if _, _, done := New(Limits{}).Propose(w.view, nil, w.plan(4, 3, 1), true, nil, 0); done {
 		t.Error("a speculative plan was refused although its job may be in the log before it")
 	}
 }
@@ -360,7 +360,7 @@ func BenchmarkPropose(b *testing.B) {
 	w := newWorld(200)
 	p := New(Limits{})
 	for i := 0; b.Loop(); i++ {
-		_, _, done := p.Propose(w.view, w.job, w.plan(5, uint64(i), byte(i%200+1)), false)
+		_, _, done := p.Propose(w.view, w.job, w.plan(5, uint64(i), byte(i%200+1)), false, nil, 0)
 		if done {
 			b.Fatal("refused")
 		}
@@ -378,7 +378,7 @@ func TestPromises(t *testing.T) {
 	v := model.NewView(1, nil, nil, nil)
 	propose := func(job string, start structs.LogTime) {
 		e := &structs.PlanEntry{Namespace: "default", JobID: job, Reservation: &structs.Reservation{ID: "job/default/" + job, JobID: job, Start: start}}
-		if _, _, done := p.Propose(v, nil, e, false); done {
+		if _, _, done := p.Propose(v, nil, e, false, nil, 0); done {
 			t.Fatal("a plan that only promises was refused")
 		}
 	}
