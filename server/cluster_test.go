@@ -227,7 +227,7 @@ func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
 		c.converge()
 		// Proposals that are in flight when the leader is cut off end as unknown, neither successful nor failed.
 		c.net.Isolate(hostName(lead))
-		p := c.servers[lead].Propose(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
+		p := c.servers[lead].replica.Propose(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
 		next := c.leader(lead)
 		<-p.Done()
 		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeUnknown {

@@ -19,8 +19,8 @@ func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 3)
-		sub := s.Subscribe("test", 4096)
-		defer s.Unsubscribe(sub)
+		sub := s.replica.Subscribe("test", 4096)
+		defer s.replica.Unsubscribe(sub)
 		var told []string
 		listen := func() {
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -223,9 +225,7 @@ func TestPeriodicLaunches(t *testing.T) {
 		if n := children("alone"); n != 1 {
 			t.Errorf("%d children beside a live one, want 1", n)
 		}
-		if _, err := s.endpoints.ForcePeriodic(t.Context(), structs.JobKey{Namespace: "default", ID: "alone"}, structs.Submitter{Name: "op"}); err != nil {
-			t.Error(err)
-		}
+		call(t, s, methods.JobPeriodic, rpc.Header{}, &methods.JobGetRequest{JobID: "alone"})
 		if n := children("alone"); n != 2 {
 			t.Errorf("%d children after a forced launch, want 2", n)
 		}

@@ -16,11 +16,29 @@ const (
 	dutyIdle    = time.Hour   // longest wait without a due time
 )
 
-// dutyMetrics count the commands of all duties of the leader.
-type dutyMetrics struct {
+// duties counts the commands of all duties of the leader, over all terms, and passes on requests to collect now.
+type duties struct {
 	written atomic.Int64
 	refused atomic.Int64 // by Apply, because the state had changed
 	retried atomic.Int64 // times a command could not be written
+
+	collect chan chan error // taken by the runner of the collection duty
+}
+
+// collectNow runs a collection that ignores ages, and waits for it.
+func (s *Server) collectNow(ctx context.Context) error {
+	answer := make(chan error, 1)
+	select {
+	case s.duties.collect <- answer:
+	case <-ctx.Done():
+		return structs.Errorf(structs.CodeBusy, "a collection is in progress; retry in a few seconds")
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return structs.Errorf(structs.CodeTimeout, "the collection is still in progress")
+	}
 }
 
 // dutyService makes a leader service of a duty. force requests runs of a duty.Forced and receives their results; it is
@@ -32,8 +50,8 @@ func (s *Server) dutyService(name string, d duty.Duty, force <-chan chan error) 
 // runDuty runs one duty: it feeds applied batches, waits for the next due time and writes the commands.
 func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-chan chan error) error {
 	forced, _ := d.(duty.Forced)
-	sub := s.Subscribe(name, dutyBacklog)
-	defer s.Unsubscribe(sub)
+	sub := s.replica.Subscribe(name, dutyBacklog)
+	defer s.replica.Unsubscribe(sub)
 	d.Load(s.Published().Snapshot, s.replica.Now())
 	timer := time.NewTimer(dutyIdle)
 	defer timer.Stop()
@@ -90,7 +108,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 // stops and returns the remaining commands that have Keep set.
 func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command) (kept []duty.Command, err error) {
 	for i, c := range cmds {
-		res, err := s.ApplyLane(ctx, replica.LanePriority, c.Command)
+		res, err := s.apply(ctx, replica.LanePriority, c.Command)
 		switch {
 		case err == nil:
 			s.duties.written.Add(1)

@@ -165,7 +165,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 						sums.midPass++
 					}
 					slow.Unlock()
-					if c.servers[old].PassMetrics().InFlight > 0 {
+					if c.servers[old].decide.Metrics().InFlight > 0 {
 						sums.midCommit++
 					}
 					var rest []string

@@ -72,7 +72,7 @@ func TestBackfilledIsCounted(t *testing.T) {
 		if got := running(s, "small"); got != 1 {
 			t.Fatalf("the small job does not run: got %v, want 1", got)
 		}
-		p := s.PassMetrics()
+		p := s.decide.Metrics()
 		if p.Backfilled == 0 || p.Reservations.Made == 0 {
 			t.Errorf("counted %d backfilled, %+v", p.Backfilled, p.Reservations)
 		}
@@ -80,7 +80,7 @@ func TestBackfilledIsCounted(t *testing.T) {
 			t.Errorf("%d jobs have a reservation, want 1", c.reservation)
 		}
 		time.Sleep(2 * time.Hour)
-		if p := s.PassMetrics(); p.Reservations.Kept+p.Reservations.Late == 0 {
+		if p := s.decide.Metrics(); p.Reservations.Kept+p.Reservations.Late == 0 {
 			t.Errorf("the big job ran, its reservation: %+v", p.Reservations)
 		}
 	})

@@ -16,7 +16,7 @@ func writeMany(t *testing.T, s *Server, n int) {
 	t.Helper()
 	var last *replica.Proposal
 	for i := range n {
-		last = s.Propose(replica.LanePriority, structs.Command{Body: &structs.NamespaceUpsertCommand{
+		last = s.replica.Propose(replica.LanePriority, structs.Command{Body: &structs.NamespaceUpsertCommand{
 			Namespaces: []*structs.Namespace{{Name: "ns", Description: strings.Repeat("x", i%7)}},
 		}})
 	}

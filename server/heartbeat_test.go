@@ -167,7 +167,7 @@ func TestLeadershipFlapsUnderLoad(t *testing.T) {
 		}
 		unknown := int64(0)
 		for _, s := range c.servers {
-			unknown += s.PassMetrics().Planner.Unknown
+			unknown += s.decide.Metrics().Planner.Unknown
 		}
 		s := c.servers[c.leader()]
 		for id, n := range acked {

@@ -11,8 +11,8 @@ import (
 )
 
 // Service is a service of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
-// acknowledged has been applied. It must return when ctx ends. What it proposes goes through Apply or Propose, which
-// fail once the term is over. If Run returns an error early, it is started again after a pause that grows to 5 s.
+// acknowledged has been applied. It must return when ctx ends. It writes by apply or Replica.Propose, which fail once
+// the term is over. If Run returns an error early, it is started again after a pause that grows to 5 s.
 type Service struct {
 	Name string
 	Run  func(ctx context.Context, term uint64) error

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/member"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -79,7 +80,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 	ctx := context.Background()
 	apply := func(body structs.CommandBody) {
 		t.Helper()
-		if _, err := s.Apply(ctx, structs.Command{Body: body}); err != nil {
+		if _, err := s.apply(ctx, replica.LaneUser, structs.Command{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}

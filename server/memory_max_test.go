@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -16,7 +17,7 @@ func TestMemoryMaxNeedsOversubscription(t *testing.T) {
 		task := &structs.Task{Name: "t", Resources: structs.Resources{MemoryMiB: 32, MemoryMaxMiB: 64}}
 		group := &structs.Group{Name: "g", Tasks: []*structs.Task{{Name: "other"}, task}}
 		for _, on := range []bool{false, true} {
-			if _, err := s.Apply(t.Context(), structs.Command{Body: &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Algorithm: "binpack", MemoryOversub: on}}}); err != nil {
+			if _, err := s.apply(t.Context(), replica.LaneUser, structs.Command{Body: &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Algorithm: "binpack", MemoryOversub: on}}}); err != nil {
 				t.Fatal(err)
 			}
 			j := &structs.Job{Groups: []*structs.Group{group}}

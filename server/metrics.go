@@ -35,7 +35,7 @@ func (m *metrics) declare(s *Server) {
 	m.planDepth = m.set.Histogram("muster_server_plan_depth", "Log entries of plans in flight when one is sent, the new one included.", telemetry.Counts)
 	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
 	m.set.Read(func(out *telemetry.Samples) {
-		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.PassMetrics(), s.nodes.Beats.Metrics(), s.RaftStats()})
+		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.RaftStats()})
 	}, serverMetrics)
 	m.set.Read(func(out *telemetry.Samples) {
 		if c := s.clusterMetrics(); c != nil {

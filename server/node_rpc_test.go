@@ -158,7 +158,7 @@ func TestPollTellsWhatChanged(t *testing.T) {
 		if a == b {
 			t.Fatal("the same allocation twice")
 		}
-		_, err := c.servers[lead].Apply(ctx, structs.Command{Body: &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"}})
+		_, err := c.servers[lead].apply(ctx, replica.LaneUser, structs.Command{Body: &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestPollTellsWhatChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-waiting
-		if _, err := c.servers[lead].Apply(ctx, structs.Command{Body: &structs.CollectCommand{Allocs: []structs.AllocID{a}}}); err != nil {
+		if _, err := c.servers[lead].apply(ctx, replica.LaneUser, structs.Command{Body: &structs.CollectCommand{Allocs: []structs.AllocID{a}}}); err != nil {
 			t.Fatal(err)
 		}
 		poll("one was collected", time.Second, false, 1, 0)
@@ -261,7 +261,7 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		apply := func(body structs.CommandBody) {
-			if _, err := s.Apply(ctx, structs.Command{Body: body}); err != nil {
+			if _, err := s.apply(ctx, replica.LaneUser, structs.Command{Body: body}); err != nil {
 				t.Fatal(err)
 			}
 		}

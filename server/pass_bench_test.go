@@ -47,7 +47,7 @@ func benchCluster(b *testing.B, nodes int) *Server {
 			{Body: &structs.NodeRegisterCommand{Node: n}},
 			{Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}},
 		} {
-			if p := s.Propose(replica.LanePriority, cmd); i == nodes-1 {
+			if p := s.replica.Propose(replica.LanePriority, cmd); i == nodes-1 {
 				if _, err := p.Wait(b.Context()); err != nil {
 					b.Fatal(err)
 				}
@@ -73,7 +73,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 		for len(s.Published().Snapshot.AllocsByJob(j.Key())) == 0 {
 			time.Sleep(20 * time.Microsecond)
 			if time.Since(began) > 5*time.Second {
-				b.Fatalf("job %d is not placed: %+v", i, s.PassMetrics())
+				b.Fatalf("job %d is not placed: %+v", i, s.decide.Metrics())
 			}
 		}
 		took = append(took, time.Since(began))
@@ -87,7 +87,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	b.ReportMetric(at(acked, 50), "ms-acked-p50")
 	b.ReportMetric(at(took, 50), "ms-placed-p50")
 	b.ReportMetric(at(took, 99), "ms-placed-p99")
-	b.ReportMetric(float64(s.PassMetrics().Broker.Speculated)/float64(len(took)), "speculated")
+	b.ReportMetric(float64(s.decide.Metrics().Broker.Speculated)/float64(len(took)), "speculated")
 }
 
 // BenchmarkPlacements registers jobs from many concurrent callers. An operation is one job.
@@ -104,7 +104,7 @@ func BenchmarkPlacements(b *testing.B) {
 					defer wg.Done()
 					for i := range work {
 						j := passJob(fmt.Sprint("job-", i), count, nil)
-						if _, err := s.Apply(context.Background(), structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}}); err != nil {
+						if _, err := s.apply(context.Background(), replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}}); err != nil {
 							b.Error(err)
 						}
 					}
@@ -118,10 +118,10 @@ func BenchmarkPlacements(b *testing.B) {
 			wg.Wait()
 			for end := time.Now().Add(30 * time.Second); s.Published().Snapshot.AllocCount() < n*count; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
-					b.Fatalf("%d of %d placed: %+v", s.Published().Snapshot.AllocCount(), n*count, s.PassMetrics())
+					b.Fatalf("%d of %d placed: %+v", s.Published().Snapshot.AllocCount(), n*count, s.decide.Metrics())
 				}
 			}
-			f := s.PassMetrics()
+			f := s.decide.Metrics()
 			b.ReportMetric(float64(n*count)/time.Since(began).Seconds(), "placements/s")
 			entries := float64(max(f.Planner.Entries, 1))
 			_, deciding := s.metrics.pass.Count()

@@ -96,7 +96,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	}
 	f.mu.Unlock()
 	if len(up) > 0 {
-		s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: up}})
+		s.apply(ctx, replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: up}})
 	}
 }
 
@@ -127,7 +127,7 @@ func mustApply(t *testing.T, s *Server, body structs.CommandBody) structs.Result
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	res, err := s.Apply(ctx, structs.Command{Body: body})
+	res, err := s.apply(ctx, replica.LaneUser, structs.Command{Body: body})
 	if err != nil {
 		t.Fatalf("%T: %v", body, err)
 	}
@@ -210,7 +210,7 @@ func TestFiftyJobsArePlaced(t *testing.T) {
 		if over := overcommitted(s); over != "" {
 			t.Error(over)
 		}
-		f := s.PassMetrics()
+		f := s.decide.Metrics()
 		if f.Planner.Places != 150 {
 			t.Errorf("%d placements, want 150", f.Planner.Places)
 		}
@@ -237,7 +237,7 @@ func TestBurstSharesEntries(t *testing.T) {
 		if over := overcommitted(s); over != "" {
 			t.Error(over)
 		}
-		f := s.PassMetrics()
+		f := s.decide.Metrics()
 		t.Logf("plans per entry %.1f (most %d), depth %.1f (most %d), %+v", float64(f.Planner.Plans)/float64(f.Planner.Entries), f.Planner.PlansMax, float64(f.Planner.DepthSum)/float64(f.Planner.Entries), f.Planner.DepthMax, f)
 		if f.Planner.PlansMax < 2 {
 			t.Errorf("no two plans shared a log entry: got %v, want at least 2", f.Planner.PlansMax)
@@ -278,9 +278,9 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 			}
 			return true
 		})
-		before := s.PassMetrics().Broker.Passes
+		before := s.decide.Metrics().Broker.Passes
 		time.Sleep(time.Minute)
-		if n := s.PassMetrics().Broker.Passes - before; n > 0 {
+		if n := s.decide.Metrics().Broker.Passes - before; n > 0 {
 			t.Errorf("%d passes in a minute in which nothing happened", n)
 		}
 	})
@@ -345,7 +345,7 @@ func TestDelayedReschedule(t *testing.T) {
 func holding(t *testing.T, s *Server) broker.Len {
 	t.Helper()
 	time.Sleep(2 * time.Second)
-	return s.PassMetrics().Holding
+	return s.decide.Metrics().Holding
 }
 
 func failed(s *Server, job string) (n int) {
@@ -405,7 +405,7 @@ func TestSpeculativePlacement(t *testing.T) {
 				t.Fatalf("evaluation %+v, want complete with the index of the specification", e)
 			}
 		}
-		f := s.PassMetrics()
+		f := s.decide.Metrics()
 		// Whether a pass sees a registration before its commit depends on timing; most do.
 		if f.Broker.Speculated < 10 || f.Planner.PartsStale != 0 {
 			t.Errorf("%d speculations and %d stale parts, want 10 of 20 at least, and 0", f.Broker.Speculated, f.Planner.PartsStale)
@@ -415,7 +415,7 @@ func TestSpeculativePlacement(t *testing.T) {
 			func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 },
 		} {
 			j := passJob(fmt.Sprint("bad-", i), 1, bad)
-			s.Apply(t.Context(), structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+			s.apply(t.Context(), replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
 			time.Sleep(5 * time.Second)
 			if n := len(s.Published().Snapshot.AllocsByJob(j.Key())); n != 0 {
 				t.Errorf("%d allocations of a job that cannot be placed", n)

@@ -44,8 +44,7 @@ type Server struct {
 	nodes     nodes.Nodes
 	members   *member.Members
 	decide    *decide.Service
-	duties    dutyMetrics
-	collect   collector
+	duties    duties
 	endpoints *endpoint.Set
 	metrics   metrics
 
@@ -89,20 +88,20 @@ func New(cfg Config) (s *Server, err error) {
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
 		Applied: func(took time.Duration) { s.metrics.apply.Observe(took.Seconds()) },
 	})
+	s.duties.collect = make(chan chan error)
 	s.decide = decide.New(decide.Environment{Region: cfg.Region, Replica: s.replica, Logger: cfg.Logger,
 		Observe: s.metrics.observers(), Testing: cfg.Testing.Decide})
-	s.collect = newCollector()
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
-		Reports:  nodes.NewObservations(s.Propose),
-		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.ApplyLane}),
+		Reports:  nodes.NewObservations(s.replica.Propose),
+		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.apply}),
 	}
 
 	keyDir := cfg.DataDir
 	if cfg.InMemory {
 		keyDir = ""
 	}
-	if s.keys, err = keystore.Open(keystore.Environment{DataDir: keyDir, Log: cfg.Logger, Published: s.Published, Apply: s.ApplyLane,
+	if s.keys, err = keystore.Open(keystore.Environment{DataDir: keyDir, Log: cfg.Logger, Published: s.Published, Apply: s.apply,
 		To:      func(addr string) rpc.Caller { return s.pool.To(addr) },
 		Servers: func() (map[string]bool, int, error) { return s.members.RaftPeers() },
 	}); err != nil {
@@ -151,7 +150,7 @@ func (s *Server) environment() endpoint.Environment {
 	}
 	return endpoint.Environment{
 		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Now: c.Now, Filter: c.Filter},
-		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.ApplyLane, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
+		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
 		Nodes:    s.nodes,
 		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),
 	}
@@ -165,7 +164,7 @@ func (s *Server) memberEnvironment() member.Environment {
 		Name: s.cfg.Name,
 		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
 			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build},
-		Gossip: c, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.ApplyLane,
+		Gossip: c, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tasktoken"
 	"github.com/muster-sched/muster/server/endpoint"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -38,7 +39,7 @@ func newServing(t *testing.T, s *Server, count int) *serving {
 
 func (x *serving) apply(body structs.CommandBody) {
 	x.t.Helper()
-	if _, err := x.s.Apply(x.t.Context(), structs.Command{Body: body}); err != nil {
+	if _, err := x.s.apply(x.t.Context(), replica.LaneUser, structs.Command{Body: body}); err != nil {
 		x.t.Fatal(err)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),
 		s.dutyService("deadlines", duty.NewDeadlines(), nil),
-		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.collect.force),
+		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.duties.collect),
 	}
 }
 

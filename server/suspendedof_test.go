@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/endpoint"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,12 +24,12 @@ func TestSuspendedWithoutAllocations(t *testing.T) {
 		a := s.Published().Snapshot.AllocsByJob(k)[0]
 		observe := func(c structs.ClientStatus) {
 			t.Helper()
-			if _, err := s.Apply(t.Context(), structs.Command{Body: &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: c, StartedAt: s.Published().Snapshot.Time()}}}}); err != nil {
+			if _, err := s.apply(t.Context(), replica.LaneUser, structs.Command{Body: &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: c, StartedAt: s.Published().Snapshot.Time()}}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		observe(structs.ClientRunning)
-		if _, err := s.Apply(t.Context(), structs.Command{By: structs.Submitter{Name: "op"}, Body: &structs.SuspendCommand{Namespace: "default", JobID: "web", Reason: "a leak"}}); err != nil {
+		if _, err := s.apply(t.Context(), replica.LaneUser, structs.Command{By: structs.Submitter{Name: "op"}, Body: &structs.SuspendCommand{Namespace: "default", JobID: "web", Reason: "a leak"}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, allocs := range []int64{1, 0} {

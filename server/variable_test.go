@@ -18,6 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tasktoken"
 	"github.com/muster-sched/muster/server/endpoint"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -137,7 +138,7 @@ func TestVariableRights(t *testing.T) {
 	s := testServer(t, func(c *Config) { c.ACL = true })
 	apply := func(body structs.CommandBody) {
 		t.Helper()
-		if _, err := s.Apply(t.Context(), structs.Command{Body: body}); err != nil {
+		if _, err := s.apply(t.Context(), replica.LaneUser, structs.Command{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 // wrap is the only way to a method. It authenticates the caller, forwards the call to the leader or another region,
 // authorises it against the table (deny by default), calls the handler, and confirms linearizable reads, in this order.
-// Nothing is forwarded or stored for a caller that was not authenticated. Propose bounds the commands that wait for the
-// log; metrics.Call measures calls.
+// Nothing is forwarded or stored for a caller that was not authenticated. Replica.Propose bounds the commands that
+// wait for the log; metrics.Call measures calls.
 func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, c *rpc.Call) (*rpc.Reply, error) {
 		row := methods.Find(c.Method)

@@ -376,15 +376,17 @@ func checkDispatch(p *structs.Parameterized, req *methods.JobDispatchRequest) er
 	return nil
 }
 
+// jobPeriodicForce launches a periodic job for the current second.
 func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobRegisterResponse, error) {
-	k, j, err := s.jobOf(c, req.JobID)
+	_, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
 		return nil, err
 	}
 	if !j.IsPeriodic() {
 		return nil, structs.Errorf(structs.CodeInvalid, "can't force launch non-periodic job")
 	}
-	res, err := s.ForcePeriodic(ctx, k, auth.Who(ctx).By)
+	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
+	res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: duty.Launch(j, at, true)})
 	if err != nil {
 		return nil, err
 	}
@@ -447,17 +449,4 @@ func DefaultJob(j *structs.Job, region string) {
 // byCreation orders evaluations by creation, oldest first.
 func byCreation(a, b *structs.Evaluation) int {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
-}
-
-// ForcePeriodic launches a periodic job for the current second.
-func (s *Set) ForcePeriodic(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error) {
-	job := s.published().Snapshot.JobByKey(key)
-	switch {
-	case job == nil:
-		return structs.Result{}, structs.Errorf(structs.CodeNotFound, "job %q not found in namespace %q", key.ID, key.Namespace)
-	case !job.IsPeriodic():
-		return structs.Result{}, structs.Errorf(structs.CodeInvalid, "job %q is not periodic", key.ID)
-	}
-	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
-	return s.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: duty.Launch(job, at, true)})
 }
