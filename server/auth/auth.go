@@ -78,6 +78,7 @@ type Guard struct {
 	policies *policyCache
 }
 
+// NewGuard returns a guard.
 func NewGuard(env Environment) *Guard {
 	return &Guard{env: env, policies: &policyCache{compiled: map[string]*acl.ACL{}}}
 }

@@ -36,6 +36,7 @@ func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Sn
 	return c.snap, c.line
 }
 
+// NodeSaveTurn answers whether it is an allocation's turn to save its state before it stops.
 func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveTurnRequest) (*methods.SaveTurn, error) {
 	snap, line := s.lines.newest(s.published().Snapshot, time.Now())
 	a := snap.AllocByID(req.AllocID)

@@ -25,6 +25,7 @@ const (
 // StreamWriter writes to a stream as frames.
 type StreamWriter struct{ Stream *rpc.Stream }
 
+// Write implements io.Writer.
 func (w StreamWriter) Write(b []byte) (int, error) {
 	n := 0
 	for len(b) > 0 {
@@ -43,6 +44,7 @@ type StreamReader struct {
 	left   []byte
 }
 
+// Read implements io.Reader.
 func (r *StreamReader) Read(b []byte) (int, error) {
 	for len(r.left) == 0 {
 		f, err := r.Stream.Recv()

@@ -91,6 +91,7 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 	return out
 }
 
+// OwnStats returns the position of this server in raft's log.
 func (m *Members) OwnStats() *autopilot.ServerStats {
 	st := m.env.Replica.RaftStats()
 	term, _ := strconv.ParseUint(st["last_log_term"], 10, 64)

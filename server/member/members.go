@@ -108,6 +108,7 @@ func (m *Members) bump() {
 	}
 }
 
+// Close ends gossip without announcing it: others see this server fail.
 func (m *Members) Close() {
 	if m.g != nil {
 		if err := m.g.Close(); err != nil {
@@ -116,6 +117,7 @@ func (m *Members) Close() {
 	}
 }
 
+// Leave announces to gossip that this server leaves for good.
 func (m *Members) Leave(ctx context.Context) error {
 	if m.g == nil {
 		return nil
@@ -130,6 +132,7 @@ func (m *Members) Leave(ctx context.Context) error {
 	}
 }
 
+// Join contacts other servers by gossip and returns how many answered.
 func (m *Members) Join(addrs []string) (int, error) {
 	if m.g == nil {
 		return 0, errors.New("gossip is disabled here")
@@ -394,6 +397,7 @@ func HostPort(addr string) bool {
 	return err == nil
 }
 
+// Joining returns a server that has no gossip as a member of a region.
 func Joining(req *methods.ServerJoinRequest, region string) gossip.Member {
 	return gossip.Member{Name: req.Name, Status: gossip.Alive,
 		Meta: gossip.Meta{Role: gossip.RoleServer, Region: region, ID: req.ID, RPC: req.Address}}

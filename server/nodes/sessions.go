@@ -23,6 +23,7 @@ type Sessions struct {
 	byID map[structs.NodeID]rpc.Caller
 }
 
+// NewSessions returns an empty map.
 func NewSessions() *Sessions { return &Sessions{byID: map[structs.NodeID]rpc.Caller{}} }
 
 // Heard records the connection of an authenticated call of a node.
@@ -65,6 +66,7 @@ func (n *Sessions) Find(id structs.NodeID) rpc.Caller {
 	return c
 }
 
+// Count returns the number of nodes that can be called.
 func (n *Sessions) Count() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
