@@ -33,7 +33,7 @@ type Ask struct {
 	Static  []structs.Port
 	dynamic []structs.Port
 	Devices []DeviceAsk // most specific first
-	GpuFit  string      // structs.GPUFitBest, ...: how shares are fitted into the GPUs of a node
+	GPUFit  string      // structs.GPUFitBest, ...: how shares are fitted into the GPUs of a node
 	AltsMax int64       // number of alternatives beyond the first ones
 	Shares  bool        // some alternative is for a share
 
@@ -44,7 +44,7 @@ type Ask struct {
 	PlainDevices bool      // one request for whole devices that only depends on the class: they can be counted the cheap way
 	Cores        []coreAsk // tasks that reserve cores
 	runs         []coreRun // the cores in sets that should each come from one NUMA node
-	NumaWish     bool      // some task prefers cores of one NUMA node
+	NUMAWish     bool      // some task prefers cores of one NUMA node
 	Spreads      []SpreadAsk
 
 	DistinctHostsJob   bool
@@ -64,6 +64,7 @@ type coreAsk struct {
 	count int64
 }
 
+// SpreadAsk is one spread block.
 type SpreadAsk struct {
 	Target  string
 	Weight  int64
@@ -88,7 +89,7 @@ var needsContainerGPUs = []structs.Constraint{{LTarget: "${attr." + structs.Dock
 
 // CompileAsk gathers everything that decides where a group may run.
 func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
-	a := &Ask{Job: job, Tg: tg, GpuFit: gpuFit, Need: structs.GroupVector(tg)}
+	a := &Ask{Job: job, Tg: tg, GPUFit: gpuFit, Need: structs.GroupVector(tg)}
 	a.constrain(job.Constraints, true)
 	a.constrain(tg.Constraints, false)
 	a.wish(job.Affinities)
@@ -233,8 +234,8 @@ func (a *Ask) Simple() bool {
 	return !a.Shares || a.Devices[0].Alts[0].Count == 1
 }
 
-// GpuKey is equal for simple asks that get the same GPUs of a node.
-func (a *Ask) GpuKey() string {
+// GPUKey is equal for simple asks that get the same GPUs of a node.
+func (a *Ask) GPUKey() string {
 	b := strconv.AppendInt(nil, a.Need.CPU, 10)
 	b = strconv.AppendInt(append(b, ' '), a.Need.Cores, 10)
 	for i := range a.Devices {
@@ -356,7 +357,7 @@ func (a *Ask) coreRuns() {
 				}
 			}
 			a.runs = append(a.runs, r)
-			a.NumaWish = a.NumaWish || r.wish
+			a.NUMAWish = a.NUMAWish || r.wish
 		}
 	}
 	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })

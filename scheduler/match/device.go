@@ -23,7 +23,7 @@ func abs(n int64) int64 {
 	return n
 }
 
-// fulfilled returns the weight of a wish that is met on a node. A negative wish is met where its condition is false.
+// Fulfilled returns the weight of a wish that is met on a node. A negative wish is met where its condition is false.
 func (w *wish) Fulfilled(holds bool) int64 {
 	if holds == (w.weight > 0) {
 		return abs(w.weight)

@@ -12,7 +12,7 @@ type Picker struct {
 	mine  []model.Share // what this allocation takes so far
 	Rank  int64         // distance from the preferred alternatives: 0 when each task got its first one
 	Full  int64         // how full the shared devices are after the placement, millionths, averaged
-	By    GPUChooser    // chooses the GPUs of shares; nil: Ask.GpuFit does
+	By    GPUChooser    // chooses the GPUs of shares; nil: Ask.GPUFit does
 	Parts int64         // how many shared devices were picked
 	taken model.Bitset  // devices that another member of the gang shares: not available to this one
 	Split bool          // some request got devices of several islands
@@ -167,7 +167,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	reserve := n.GPUReserveMiB()
 	var have, sick, largest, leastShort, total, mostCompute int64
 	from := 0
-	if a.GpuFit == structs.GPUFitNext && free != nil {
+	if a.GPUFit == structs.GPUFitNext && free != nil {
 		for _, s := range free.Shares {
 			if j := s.Pos - c.First; j >= 0 && j < len(g.Instances) {
 				from = j
@@ -243,8 +243,8 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 			switch {
 			case k.By != nil:
 				key = k.By.Rate(p)
-			case a.GpuFit == structs.GPUFitFirst || a.GpuFit == structs.GPUFitNext:
-			case a.GpuFit == structs.GPUFitWorst:
+			case a.GPUFit == structs.GPUFitFirst || a.GPUFit == structs.GPUFitNext:
+			case a.GPUFit == structs.GPUFitWorst:
 				key = left
 			default:
 				key = -left

@@ -48,6 +48,7 @@ func (h *HeldWork) Of(job *structs.Job, group string) bool {
 	return h.Job != nil && job != nil && h.Group == group && h.Job.ID == job.ID && h.Job.Namespace == job.Namespace
 }
 
+// HeldRare is what few allocations hold.
 type HeldRare struct {
 	Waits  []structs.AllocID
 	Ports  []structs.PortGrant

@@ -9,7 +9,7 @@ import (
 // plainKey is equal for asks that have the same shortage on the same nodes; nil for asks that are not cached.
 func (s *Search) plainKey() []byte {
 	a := s.Ask
-	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
+	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NUMAWish || a.Shares || a.Job == nil {
 		return nil
 	}
 	if b := s.Reserved; b != nil && len(b.Windows) > 0 {
@@ -61,7 +61,7 @@ func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
 	if s.offGPUs {
 		s.weightSum += s.weights.GPU
 	}
-	if a.Shares && a.GpuFit != structs.GPUFitFirst && a.GpuFit != structs.GPUFitNext {
+	if a.Shares && a.GPUFit != structs.GPUFitFirst && a.GPUFit != structs.GPUFitNext {
 		s.weightSum += s.weights.GPU
 	}
 	if a.WishTotal > 0 {
@@ -73,7 +73,7 @@ func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
 	if a.Inside != "" {
 		s.weightSum += s.weights.Affinity
 	}
-	if a.NumaWish {
+	if a.NUMAWish {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.spreadWeight > 0 {

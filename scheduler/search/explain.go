@@ -109,13 +109,13 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked)
 	}
-	if s.Ask.Shares && s.Ask.GpuFit != structs.GPUFitFirst && s.Ask.GpuFit != structs.GPUFitNext {
+	if s.Ask.Shares && s.Ask.GPUFit != structs.GPUFitFirst && s.Ask.GPUFit != structs.GPUFitNext {
 		term("gpu", s.weights.GPU, s.gpuFull())
 	}
 	if s.Ask.Inside != "" {
 		term("topology", s.weights.Affinity, s.close())
 	}
-	if s.Ask.NumaWish {
+	if s.Ask.NUMAWish {
 		term("numa", s.weights.Affinity, s.Ask.Together(n, o.Hold))
 	}
 	if s.Ask.AltsMax > 0 { // compared before all others, and without weight

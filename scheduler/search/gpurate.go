@@ -13,7 +13,7 @@ func (s *Search) openGPUs() {
 	x := &s.gpus
 	x.l = s.w.ledger(x.policy, s.Ask)
 	if s.Ask.Simple() {
-		x.asked = x.l.ask(s.Ask.GpuKey(), s.w.View.Rows)
+		x.asked = x.l.ask(s.Ask.GPUKey(), s.w.View.Rows)
 	}
 	if p, ok := x.l.rater.(PricedRater); ok {
 		x.l.market.sync(s.w, x.l, s.Ask.Job)
@@ -230,7 +230,7 @@ func (s *Search) rateState(c *model.Chunk, i int, v *Verdict, o *model.Occupancy
 	return x.l.rater.Score(was, is)
 }
 
-// choose sets what chooses the GPUs of shares on a node.
+// Choose sets what chooses the GPUs of shares on a node.
 func (s *Search) Choose(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
 	s.Picker.By = nil
 	if s.Ask.Shares && (s.gpus.policy != nil || s.lots) {

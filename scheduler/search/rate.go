@@ -128,7 +128,7 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 			base += s.weights.Affinity * s.close()
 		}
 	}
-	if a.NumaWish {
+	if a.NUMAWish {
 		base += s.weights.Affinity * a.Together(c.Nodes[i], seen.Hold)
 	}
 	return base
@@ -154,9 +154,9 @@ const altStep = 10_000 * model.Micro
 // fit.
 func (s *Search) gpuFull() int64 {
 	switch {
-	case s.Picker.Parts == 0 || s.Ask.GpuFit == structs.GPUFitFirst || s.Ask.GpuFit == structs.GPUFitNext:
+	case s.Picker.Parts == 0 || s.Ask.GPUFit == structs.GPUFitFirst || s.Ask.GPUFit == structs.GPUFitNext:
 		return 0
-	case s.Ask.GpuFit == structs.GPUFitWorst:
+	case s.Ask.GPUFit == structs.GPUFitWorst:
 		return model.Micro - min(s.Picker.Full, model.Micro)
 	}
 	return min(s.Picker.Full, model.Micro)
