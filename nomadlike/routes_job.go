@@ -136,7 +136,7 @@ func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, wire.Probl
 	}
 	out, problems := wire.Prepare(j)
 	for _, u := range unknown {
-		problems.Warnings = append(problems.Warnings, "unknown field "+u+" was ignored")
+		problems.Warnings = append(problems.Warnings, "ignored: "+u)
 	}
 	return out, problems, nil
 }

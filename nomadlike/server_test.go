@@ -240,7 +240,7 @@ func TestBodies(t *testing.T) {
 		contains                 string
 	}{
 		{"a job", "PUT", "/v1/jobs", job(""), 200, ""},
-		{"an unknown field", "POST", "/v1/jobs", job(`, "Prioritty": 3`), 200, "Priority"},
+		{"an unknown field", "POST", "/v1/jobs", job(`, "Prioritty": 3`), 200, "ignored: unknown field Job.Prioritty; did you mean"},
 		{"no body", "PUT", "/v1/jobs", "", 400, ""},
 		{"no JSON", "PUT", "/v1/jobs", "job {}", 400, ""},
 		{"no job", "PUT", "/v1/jobs", "{}", 400, "Job must be specified"},
