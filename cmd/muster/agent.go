@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	stdlog "log"
 	"maps"
 	"math"
 	"os"
@@ -426,9 +427,13 @@ func agentLogger(stderr io.Writer, c *agentconfig.Config) (hclog.InterceptLogger
 		}
 		out, end = io.MultiWriter(stderr, f), func() { f.Close() }
 	}
-	return hclog.NewInterceptLogger(&hclog.LoggerOptions{
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{
 		Name: "muster", Level: hclog.LevelFromString(c.LogLevel), Output: out, JSONFormat: c.LogJSON, IncludeLocation: c.LogIncludeLocation,
-	}), end, nil
+	})
+	// Some libraries, such as the sinks of metrics, write to the standard logger.
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(l.Named("library").StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
+	return l, end, nil
 }
 
 // agentUp waits until all parts work; false if ctx ended first.

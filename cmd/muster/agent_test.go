@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	stdlog "log"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -280,5 +281,19 @@ func TestConfigValidate(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
 		t.Error("the data directory was made")
+	}
+}
+
+// Lines of libraries that use the standard logger have the form of all others.
+func TestStandardLoggerIsTheAgents(t *testing.T) {
+	flags := stdlog.Flags()
+	t.Cleanup(func() { stdlog.SetFlags(flags); stdlog.SetOutput(os.Stderr) })
+	var out strings.Builder
+	if _, _, err := agentLogger(&out, &agentconfig.Config{LogLevel: "INFO", LogJSON: true}); err != nil {
+		t.Fatal(err)
+	}
+	stdlog.Printf("[ERR] Error writing to statsd! Err: %s", "refused")
+	if got := out.String(); !strings.Contains(got, `{"@level":"error","@message":"Error writing to statsd! Err: refused","@module":"muster.library"`) {
+		t.Errorf("got %q", got)
 	}
 }
