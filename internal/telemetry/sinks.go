@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	metrics "github.com/armon/go-metrics"
 	"github.com/armon/go-metrics/datadog"
@@ -77,8 +78,8 @@ type outlet struct {
 // Shutdown sends buffered metrics and closes the sinks.
 func (o *outlet) Shutdown() { o.behind.Shutdown() }
 
-// named adds the host to the names of gauges, after the service. Each host has its own gauge; counters and samples of
-// all hosts add up.
+// named adds the host to the names of gauges, after the service, and makes labels fit for a name. Each host has its own
+// gauge; counters and samples of all hosts add up.
 type named struct {
 	metrics.ShutdownSink
 	host string
@@ -90,7 +91,30 @@ func (n named) SetGaugeWithLabels(key []string, v float32, labels []metrics.Labe
 	if n.host != "" {
 		key = slices.Insert(slices.Clone(key), 1, n.host)
 	}
-	n.ShutdownSink.SetGaugeWithLabels(key, v, labels)
+	n.ShutdownSink.SetGaugeWithLabels(key, v, nameParts(labels))
+}
+
+func (n named) IncrCounterWithLabels(key []string, v float32, labels []metrics.Label) {
+	n.ShutdownSink.IncrCounterWithLabels(key, v, nameParts(labels))
+}
+
+func (n named) AddSampleWithLabels(key []string, v float32, labels []metrics.Label) {
+	n.ShutdownSink.AddSampleWithLabels(key, v, nameParts(labels))
+}
+
+// nameParts makes labels fit for a name, such as v1_var_path of /v1/var/{path}. The sink adds each as a part of the name,
+// so empty ones are left out.
+func nameParts(labels []metrics.Label) []metrics.Label {
+	var out []metrics.Label
+	for _, l := range labels {
+		words := strings.FieldsFunc(l.Value, func(r rune) bool {
+			return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.", r)
+		})
+		if len(words) > 0 {
+			out = append(out, metrics.Label{Name: l.Name, Value: strings.Join(words, "_")})
+		}
+	}
+	return out
 }
 
 // process is global to the process: the sink that libraries and histograms report to through the global of go-metrics.

@@ -281,9 +281,12 @@ func TestSinks(t *testing.T) {
 	until("first look", plain, "muster.host1.server.depth:3.000000|g\n", "muster.server.calls:0.000000|c\n")
 	n.Add(5)
 	calls.Observe(0.25, "Job.List")
+	calls.Observe(0.5, "")
+	calls.Observe(0.125, "/v1/var/{path}")
 	metrics.IncrCounter([]string{"raft", "apply"}, 2)
 	metrics.IncrCounter([]string{"raft", "barrier"}, 2)
-	until("statsd", plain, "muster.server.calls:5.000000|c\n", "muster.host1.node.gpus.a:4.000000|g\n", "muster.rpc.request.Job.List:250.000000|ms\n", "muster.raft.apply:2.000000|c\n")
+	until("statsd", plain, "muster.server.calls:5.000000|c\n", "muster.host1.node.gpus.a:4.000000|g\n", "muster.rpc.request.Job.List:250.000000|ms\n",
+		"muster.rpc.request:500.000000|ms\n", "muster.rpc.request.v1_var_path:125.000000|ms\n", "muster.raft.apply:2.000000|c\n")
 	until("dogstatsd", tagged, "muster.server.depth:3|g|#team:ml\n", "muster.server.calls:5|c|#team:ml\n", "muster.node.gpus:4|g|#team:ml,node:a\n", "muster.rpc.request:250.000000|ms|#team:ml,method:Job.List\n")
 	if got := plain() + tagged(); strings.Contains(got, "raft.barrier") {
 		t.Error("a blocked prefix was sent")
