@@ -11,9 +11,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// advisingsMax bounds the concurrent searches for advice. Beyond it, answers come without advice.
-const advisingsMax = 2
-
 // Advise searches for changes that would start a waiting job, on the newest state and with what the newest pass of its
 // domain knew. It returns nil if the job does not wait, or if too many searches run.
 func (s *Service) Advise(k structs.JobKey) *suggest.Advice {
@@ -48,37 +45,4 @@ func (s *Service) Advise(k structs.JobKey) *suggest.Advice {
 	}
 	advice := suggest.Find(in, policy.For(p.View.Pool(w.Domain), in.Config), load)
 	return &advice
-}
-
-// passedOver returns the refusal in a workload's newest reports that names the jobs to be served before it. A decision
-// about the workload alone cannot find that out.
-func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
-	if w.Reason != structs.ReasonPriority {
-		return nil
-	}
-	for _, g := range reports {
-		for i := range g.Refusals {
-			if r := &g.Refusals[i]; r.Code == w.Reason && r.Nodes == 0 && g.Considered == 0 {
-				return r
-			}
-		}
-	}
-	return nil
-}
-
-// WaitingAsk returns what the waiting allocations of a job ask for in total. For a job of several groups it is what all
-// of its allocations ask for.
-func WaitingAsk(j *structs.Job, w *structs.Workload) structs.Amount {
-	var sum structs.Amount
-	if j == nil {
-		return sum
-	}
-	for _, g := range j.Groups {
-		n := int64(g.Count)
-		if len(j.Groups) == 1 && w.Waiting > 0 {
-			n = w.Waiting
-		}
-		sum = sum.Add(structs.GroupAmount(g).Times(n))
-	}
-	return sum
 }

@@ -7,79 +7,9 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/server/broker"
-	"github.com/muster-sched/muster/server/planner"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
-
-// Limits of the decision path.
-const (
-	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it the owner reloads from the state
-	passSteps       = 8_000_000              // nodes that one pass may look at; the next pass decides the rest
-	lostPause       = 100 * time.Millisecond // wait after plans were lost: mostly the term ends meanwhile, otherwise decisions start over in it
-	countEvery      = time.Second            // for Metrics.Holding, which counts all entries of the broker
-)
-
-// decider is the scheduling service of one term. Its owner, the goroutine of run, uses broker and planner and never
-// blocks except for its next message. Each pass runs in its own goroutine, and each command in flight has one that
-// waits for its outcome.
-//
-//	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --outcome--> owner
-//
-// The owner keeps the published state up to which the broker has been fed, and a pass decides on exactly that state. A
-// pass on a newer one could block a job on capacity that appeared before the broker saw the event.
-//
-// Only the owner uses the fields, except the channels of inbox.
-type decider struct {
-	s       *Service
-	term    uint64
-	broker  *broker.Broker
-	planner *planner.Planner
-	pub     *replica.Published // state up to which the broker has been fed
-
-	contenders *contenders
-	cursors    map[structs.PoolName]structs.NodeID // by node pool: node at which its last pass stopped looking
-	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
-	passes     uint64                              // begun; part of the seed of each pass
-
-	flight inFlight
-	inbox  inbox
-	lost   bool // leadership is lost: start nothing new
-
-	metrics Metrics
-	stale   bool      // metrics.Holding must be updated
-	counted time.Time // when metrics.Holding was last filled in
-}
-
-// inFlight tracks what a decider has started and not finished.
-type inFlight struct {
-	passes   int // pass goroutines
-	writes   int // goroutines that wait for the outcome of a command
-	decided  chan decided
-	outcomes chan outcome
-	jobs     map[uint64]*answering   // by plan ID
-	failing  map[structs.JobKey]bool // jobs being stopped because they can never start
-}
-
-// inbox receives messages from other goroutines.
-type inbox struct {
-	speculations chan speculation
-	questions    chan question
-	closed       chan struct{} // no more questions will be answered
-}
-
-func newDecider(s *Service, term uint64) *decider {
-	d := &decider{
-		s: s, term: term, planner: planner.New(planner.Limits{}),
-		cursors: map[structs.PoolName]structs.NodeID{},
-		flight: inFlight{decided: make(chan decided), outcomes: make(chan outcome),
-			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}},
-		inbox:   inbox{speculations: make(chan speculation, 256), questions: make(chan question, 64), closed: make(chan struct{})},
-		metrics: s.Metrics(),
-	}
-	d.metrics.Term, d.planner.Counters = term, d.metrics.Planner
-	return d
-}
 
 var errOutcomeUnknown = errors.New("leadership was lost while plans were in flight")
 
@@ -146,9 +76,6 @@ func (d *decider) loop(ctx context.Context, sub *replica.Subscription) error {
 		}
 	}
 }
-
-// now returns the current log time.
-func (d *decider) now() structs.LogTime { return d.s.env.Replica.Now() }
 
 // load builds the broker, and what is learned from the log, from a state.
 func (d *decider) load(pub *replica.Published) {
@@ -252,18 +179,6 @@ func (d *decider) choose(ready []*structs.Workload, n int, now structs.LogTime) 
 	return order[:min(n, len(order))]
 }
 
-// question asks the owner what a pass of a domain would see.
-type question struct {
-	domain structs.PoolName
-	reply  chan<- reply // buffered: 1
-}
-
-// reply answers a question.
-type reply struct {
-	known   passContext
-	waiting []*structs.Workload // ready, in flight or blocked, in queue order
-}
-
 func (d *decider) reply(domain structs.PoolName) reply {
 	names := []structs.PoolName{domain}
 	if domain == broker.DomainAll {
@@ -310,16 +225,6 @@ func (l links) ChangedAt(k structs.JobKey) structs.Index {
 		return j.ModifyIndex
 	}
 	return 0
-}
-
-// Pending returns the waiting jobs, in no particular order.
-func Pending(snap *state.Snapshot) (all []*structs.Workload) {
-	for w := range snap.Workloads() {
-		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
-			all = append(all, w)
-		}
-	}
-	return all
 }
 
 // anyStrictQueue reports whether blocked jobs of some queue hold back those behind them (structs.BackfillNone). They

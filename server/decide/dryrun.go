@@ -16,34 +16,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// dryRunsMax bounds the concurrent dry runs; others wait.
-const dryRunsMax = 2
-
 // dryRunWaiting bounds the waiting jobs that a dry run looks at; a pass takes as many.
 const dryRunWaiting = 10_000
-
-// turnstile bounds the number of concurrent holders by its capacity.
-type turnstile chan struct{}
-
-func (t turnstile) enter(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return structs.Errorf(structs.CodeBusy, "too many dry runs at a time: %v", ctx.Err())
-	}
-}
-
-func (t turnstile) tryEnter() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turnstile) leave() { <-t }
 
 // DryRun is a pass about a job as if it were registered. Its plan is not written.
 type DryRun struct {

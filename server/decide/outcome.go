@@ -20,29 +20,6 @@ const (
 	failedWaitMax  = 5 * time.Minute
 )
 
-// answering collects the outcomes of one job's plans.
-type answering struct {
-	key     structs.JobKey
-	waits   int // plans without an answer
-	refused bool
-	at      structs.Index
-}
-
-// purpose is the reason for a command in flight. One field is set.
-type purpose struct {
-	batch uint64          // sequence number of the planner's batch
-	fail  *structs.JobKey // end the evaluations of a job whose decision panicked
-	never *structs.JobKey // stop a job that can never start
-}
-
-// outcome is the result of a command.
-type outcome struct {
-	purpose
-	began time.Time
-	res   structs.Result
-	err   error // the command was not written, or its outcome is unknown
-}
-
 // finish handles the result of a pass.
 func (d *decider) finish(x *decided) {
 	now := d.now()

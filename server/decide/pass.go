@@ -4,29 +4,16 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
-	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/server/broker"
-	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
-
-// passContext is what decisions about a node pool depend on, apart from the pending work.
-type passContext struct {
-	pub          *replica.Published
-	flight       model.Overlay
-	cursor       structs.NodeID
-	reservations []*structs.Reservation
-	starved      bool            // a job waits for capacity in the pool
-	contenders   scheduler.Input // only Running and Chooser are set
-}
 
 // context collects what the owner knows about a node pool.
 func (d *decider) context(domain structs.PoolName, now structs.LogTime) passContext {
@@ -92,16 +79,6 @@ func anyGrowing(ws []contend.Workload) bool {
 			return (g.Gang != nil || g.Elastic != nil) && g.Most() > g.Least()
 		})
 	})
-}
-
-// decided is the result of a pass.
-type decided struct {
-	pass   broker.Pass
-	input  *scheduler.Input
-	plan   scheduler.Plan
-	report scheduler.Report
-	failed map[structs.JobKey]string // reasons for jobs whose decision panicked
-	took   time.Duration
 }
 
 // compute decides a pass, on the pass's goroutine. After a panic, the pass is decided job by job, each seeing the plans

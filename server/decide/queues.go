@@ -1,58 +1,11 @@
 package decide
 
 import (
-	"maps"
-	"slices"
-	"sync"
-
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
-
-// totals caches the resources of the cluster until a node changes.
-type totals struct {
-	mu  sync.Mutex
-	at  structs.Index
-	sum structs.Amount
-	gpu []structs.GPUCount // of sum, by model
-	has bool
-}
-
-// of returns the resources of all ready nodes, and their GPUs by model.
-func (t *totals) of(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
-	at := snap.TableIndex(state.Nodes)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.has && t.at == at {
-		return t.sum, t.gpu
-	}
-	t.at, t.has, t.sum = at, true, structs.Amount{}
-	models := map[string]int64{}
-	for n := range snap.Nodes() {
-		if n.Status != structs.NodeReady {
-			continue
-		}
-		t.sum.CPU += n.Resources.CPU
-		t.sum.MemoryMiB += n.Resources.MemoryMiB
-		for _, g := range n.Resources.Devices {
-			if g.Type != "gpu" {
-				continue
-			}
-			models[g.Name] += int64(len(g.Instances))
-			for i := range g.Instances {
-				t.sum.GPUMilli += 1000
-				t.sum.GPUMemoryMiB += g.Instances[i].MemoryMiB
-			}
-		}
-	}
-	t.gpu = nil
-	for _, m := range slices.Sorted(maps.Keys(models)) {
-		t.gpu = append(t.gpu, structs.GPUCount{Model: m, Count: models[m]})
-	}
-	return t.sum, t.gpu
-}
 
 // Total returns the resources of all ready nodes.
 func (s *Service) Total(snap *state.Snapshot) structs.Amount {
@@ -102,4 +55,31 @@ func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs
 		s.predictor.predict(&pending[i])
 	}
 	return queue.NewLine(s.QueueTable(snap), *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
+}
+
+// Pending returns the waiting jobs, in no particular order.
+func Pending(snap *state.Snapshot) (all []*structs.Workload) {
+	for w := range snap.Workloads() {
+		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// WaitingAsk returns what the waiting allocations of a job ask for in total. For a job of several groups it is what all
+// of its allocations ask for.
+func WaitingAsk(j *structs.Job, w *structs.Workload) structs.Amount {
+	var sum structs.Amount
+	if j == nil {
+		return sum
+	}
+	for _, g := range j.Groups {
+		n := int64(g.Count)
+		if len(j.Groups) == 1 && w.Waiting > 0 {
+			n = w.Waiting
+		}
+		sum = sum.Add(structs.GroupAmount(g).Times(n))
+	}
+	return sum
 }

@@ -84,3 +84,19 @@ func (s *inputStore) of(domain structs.PoolName) *scheduler.Input {
 	defer s.mu.Unlock()
 	return s.newest[domain]
 }
+
+// passedOver returns the refusal in a workload's newest reports that names the jobs to be served before it. A decision
+// about the workload alone cannot find that out.
+func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
+	if w.Reason != structs.ReasonPriority {
+		return nil
+	}
+	for _, g := range reports {
+		for i := range g.Refusals {
+			if r := &g.Refusals[i]; r.Code == w.Reason && r.Nodes == 0 && g.Considered == 0 {
+				return r
+			}
+		}
+	}
+	return nil
+}

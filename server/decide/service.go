@@ -5,92 +5,13 @@
 package decide
 
 import (
-	"context"
-	"fmt"
-	"sync/atomic"
-
-	"github.com/hashicorp/go-hclog"
+	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/predict"
-	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
-
-// Environment is what a Service needs from its server.
-type Environment struct {
-	Region  string // its limits of quotas apply
-	Replica Replica
-	Logger  hclog.Logger
-	Observe Observers
-	Testing TestingKnobs
-}
-
-// Observers take measurements of passes and plans. Run needs all of them.
-type Observers struct {
-	Pass, Commit         func(seconds float64) // of computing a pass; from sending a log entry of plans to its answer
-	PlanDepth, PlanPlans func(n float64)       // for a log entry that is sent: entries in flight, including it; plans in it
-}
-
-// Replica is the state to decide on and the log to write to. *replica.Replica implements it.
-type Replica interface {
-	Published() *replica.Published
-	Subscribe(name string, limit int) *replica.Subscription
-	Unsubscribe(*replica.Subscription)
-	// Now returns the current log time.
-	Now() structs.LogTime
-	Propose(replica.Lane, structs.Command) *replica.Proposal
-	// Barrier waits until everything in the log at the time of the call has been applied.
-	Barrier() error
-}
-
-// TestingKnobs let tests interfere. The zero value is for production.
-type TestingKnobs struct {
-	BeforeSchedule func(in scheduler.Input) // called in each pass before it decides, or nil; may panic
-}
-
-// Service is the deciding part of one server. It outlives terms: each call of Run has its own decider. All methods
-// except Run may be called at any time by any goroutine.
-type Service struct {
-	env Environment
-	log hclog.Logger
-
-	// Follows from the log; the decider keeps it up to date.
-	predictor predictor
-	history   nodeHistory
-	reports   reportStore
-	inputs    inputStore
-
-	totals    totals
-	decider   atomic.Pointer[decider] // nil while this server does not decide
-	metrics   atomic.Pointer[Metrics]
-	lastTerm  atomic.Uint64 // newest term in which Run was called
-	dryRuns   turnstile
-	advisings turnstile
-}
-
-// New returns a service that has learned nothing.
-func New(env Environment) *Service {
-	return &Service{env: env, log: env.Logger, dryRuns: make(turnstile, dryRunsMax), advisings: make(turnstile, advisingsMax)}
-}
-
-// Run decides until ctx ends. It returns an error if the outcome of a plan is unknown, and must then be called again:
-// it starts over from the state, after a barrier, so that the state includes everything in the log.
-func (s *Service) Run(ctx context.Context, term uint64) error {
-	if s.lastTerm.Swap(term) == term {
-		if err := s.env.Replica.Barrier(); err != nil {
-			return fmt.Errorf("barrier before deciding: %w", err)
-		}
-	}
-	sub := s.env.Replica.Subscribe("passes", subscriptionMax)
-	defer s.env.Replica.Unsubscribe(sub)
-	d := newDecider(s, term)
-	s.decider.Store(d)
-	defer close(d.inbox.closed)
-	defer s.decider.CompareAndSwap(d, nil)
-	return d.run(ctx, sub)
-}
 
 // Metrics returns the current counts.
 func (s *Service) Metrics() Metrics {
@@ -114,3 +35,17 @@ func (s *Service) Reports(k structs.JobKey) []*structs.GroupReport { return s.re
 
 // Input returns the input of the newest pass of a node pool on this server, or nil.
 func (s *Service) Input(pool structs.PoolName) *scheduler.Input { return s.inputs.of(pool) }
+
+// advisingsMax bounds the concurrent searches for advice. Beyond it, answers come without advice.
+const advisingsMax = 2
+
+// dryRunsMax bounds the concurrent dry runs; others wait.
+const dryRunsMax = 2
+
+// Limits of the decision path.
+const (
+	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it the owner reloads from the state
+	passSteps       = 8_000_000              // nodes that one pass may look at; the next pass decides the rest
+	lostPause       = 100 * time.Millisecond // wait after plans were lost: mostly the term ends meanwhile, otherwise decisions start over in it
+	countEvery      = time.Second            // for Metrics.Holding, which counts all entries of the broker
+)

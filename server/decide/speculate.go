@@ -14,12 +14,6 @@ import (
 // registration makes, and Apply refuses it if they are absent. In any unusual case (the job exists, the queue is not
 // empty), and after a refusal, the job is decided after its commit.
 
-// speculation is a proposed registration.
-type speculation struct {
-	job  *structs.Job
-	eval *structs.Evaluation
-}
-
 // ProposeJob is Replica.Propose that also starts the decision about a new job at once.
 func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
 	if cmd.Seed == (structs.Seed{}) {

@@ -3,8 +3,12 @@ package endpoint
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -494,3 +498,27 @@ func prefixed(prefix string, list []string) []string {
 	}
 	return out
 }
+
+func (s *Set) bootstrapReset() structs.Index {
+	if s.env.DataDir == "" {
+		return 0
+	}
+	path := filepath.Join(s.env.DataDir, bootstrapResetFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			s.env.Log.Warn("reading the bootstrap reset file failed", "error", err)
+		}
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		s.env.Log.Warn("the bootstrap reset file does not hold a number", "file", path)
+		return 0
+	}
+	return structs.Index(n)
+}
+
+// bootstrapResetFile is a file in the data directory with a reset index. An operator who has lost every management
+// token writes it to make ACL bootstrap possible once more; the failed bootstrap names the index.
+const bootstrapResetFile = "acl-bootstrap-reset"

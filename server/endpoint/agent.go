@@ -229,11 +229,6 @@ func knownAs(a *structs.Allocation) uint64 {
 	return binary.BigEndian.Uint64(a.ID[:8])*0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(a.ID[8:]) + uint64(a.CreateIndex)
 }
 
-type jobVersionKey struct {
-	key     structs.JobKey
-	version uint64
-}
-
 // nodeObserve records what an agent has observed about its allocations.
 func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
 	snap := s.published().Snapshot

@@ -83,19 +83,6 @@ func (s *Set) allocList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 	})
 }
 
-// AllocFor returns an allocation if the caller has the capability in its namespace.
-func (s *Set) AllocFor(ctx context.Context, id structs.AllocID, capability string) (*structs.Allocation, error) {
-	a := s.published().Snapshot.AllocByID(id)
-	if a == nil {
-		return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", id)
-	}
-	if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, capability) {
-		s.env.Denied()
-		return nil, structs.ErrPermissionDenied
-	}
-	return a, nil
-}
-
 func (s *Set) allocStop(ctx context.Context, c *rpc.Call, req *methods.AllocStopRequest) (*methods.JobRegisterResponse, error) {
 	a, err := s.AllocFor(ctx, req.AllocID, acl.CapAllocLifecycle)
 	if err != nil {

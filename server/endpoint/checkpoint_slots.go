@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -14,27 +13,6 @@ import (
 	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/structs"
 )
-
-// lineAge bounds how long a line is used after the state has changed. An old line is safe.
-const lineAge = 200 * time.Millisecond
-
-// checkpointLines caches the newest line, because every agent with work in it asks for turns.
-type checkpointLines struct {
-	mu   sync.Mutex
-	snap *state.Snapshot
-	at   time.Time
-	line *checkpoint.Line
-}
-
-// newest returns the line and its state.
-func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.line == nil || c.snap != snap && now.Sub(c.at) >= lineAge {
-		c.snap, c.at, c.line = snap, now, checkpoint.NewLine(snap)
-	}
-	return c.snap, c.line
-}
 
 // NodeSaveTurn answers whether it is an allocation's turn to save its state before it stops.
 func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveTurnRequest) (*methods.SaveTurn, error) {

@@ -4,13 +4,18 @@ package endpoint
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/events"
 	"github.com/muster-sched/muster/server/keystore"
@@ -72,23 +77,6 @@ func (s *Set) Streams() int64 { return s.streams.Load() }
 // handler is an endpoint. The wrapper has authenticated the caller, forwarded the call if necessary, and authorised it.
 type handler[Req, Resp any] func(ctx context.Context, c *rpc.Call, req *Req) (*Resp, error)
 
-// Register registers every method that servers answer themselves.
-func (s *Set) Register() {
-	s.registerNodes()
-	s.registerServers()
-	s.registerJobs()
-	s.registerScheduler()
-	s.registerQueues()
-	s.registerVariables()
-	s.registerServices()
-	s.registerAllocs()
-	s.registerNodeUsers()
-	s.registerACL()
-	s.registerOperator()
-	s.registerSearch()
-	s.registerEvents()
-}
-
 func handle[Req, Resp any](s *Set, m rpc.Method[Req, Resp], h handler[Req, Resp]) {
 	rpc.Handle(s.env.Registry, m, h)
 }
@@ -99,4 +87,42 @@ func (s *Set) published() *replica.Published { return s.env.Replica.Published() 
 // apply writes a user's command and waits for its result.
 func (s *Set) apply(ctx context.Context, cmd structs.Command) (structs.Result, error) {
 	return s.env.Apply(ctx, replica.LaneUser, cmd)
+}
+
+// write applies a user's command and returns its index.
+func (s *Set) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: body})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+// checkpointLines caches the newest line, because every agent with work in it asks for turns.
+type checkpointLines struct {
+	mu   sync.Mutex
+	snap *state.Snapshot
+	at   time.Time
+	line *checkpoint.Line
+}
+
+// newest returns the line and its state.
+func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.line == nil || c.snap != snap && now.Sub(c.at) >= lineAge {
+		c.snap, c.at, c.line = snap, now, checkpoint.NewLine(snap)
+	}
+	return c.snap, c.line
+}
+
+// lineAge bounds how long a line is used after the state has changed. An old line is safe.
+const lineAge = 200 * time.Millisecond
+
+func registered(res structs.Result, warnings []string) *methods.JobRegisterResponse {
+	r := &methods.JobRegisterResponse{Index: res.Index, EvalID: res.EvalID, JobModifyIndex: res.SpecIndex, Version: res.Version, Warnings: strings.Join(warnings, "\n")}
+	if !res.EvalID.IsZero() {
+		r.EvalIndex = res.Index
+	}
+	return r
 }

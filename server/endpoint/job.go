@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -46,59 +45,6 @@ func (s *Set) registerJobs() {
 	s.registerAcct()
 }
 
-// jobOf returns the job that a call names, or an error if it does not exist.
-func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error) {
-	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
-	if id == "" {
-		return k, nil, structs.Errorf(structs.CodeInvalid, "missing job ID")
-	}
-	j := s.published().Snapshot.JobByKey(k)
-	if j == nil {
-		return k, nil, structs.Errorf(structs.CodeNotFound, "job %q not found", id)
-	}
-	return k, j, nil
-}
-
-// prepareJob applies defaults to a copy of a job, checks it and what the caller may do with it. It returns the copy, or
-// what is wrong with the job.
-func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capability string) (*structs.Job, []string, error) {
-	if in == nil {
-		return nil, nil, structs.Errorf(structs.CodeInvalid, "missing job")
-	}
-	copied := *in
-	j := &copied
-	if j.Namespace == "" {
-		j.Namespace = auth.NamespaceOf(c)
-	}
-	id := auth.Who(ctx)
-	if !id.ACL.AllowNamespaceOp(j.Namespace, capability) {
-		s.env.Denied()
-		return nil, nil, structs.ErrPermissionDenied
-	}
-	DefaultJob(j, s.env.Region)
-	if j.Queue != "" && !id.ACL.AllowQueue(string(j.Queue), "submit") {
-		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
-	}
-	errs := s.CheckJob(j)
-	if why := missingQueue(s.published().Snapshot, j); why != "" {
-		errs = append(errs, why)
-	}
-	if len(errs) > 0 {
-		return nil, errs, nil
-	}
-	return j, nil, nil
-}
-
-func oneError(what string, errs []string) error {
-	shown := errs
-	more := ""
-	if len(shown) > 20 {
-		more = fmt.Sprintf("; and %d more", len(errs)-20)
-		shown = shown[:20]
-	}
-	return structs.Errorf(structs.CodeInvalid, "%s: %s%s", what, strings.Join(shown, "; "), more)
-}
-
 func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegisterRequest) (*methods.JobRegisterResponse, error) {
 	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapSubmitJob)
 	if err != nil {
@@ -128,14 +74,6 @@ func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 		return nil, err
 	}
 	return registered(res, warnings), nil
-}
-
-func registered(res structs.Result, warnings []string) *methods.JobRegisterResponse {
-	r := &methods.JobRegisterResponse{Index: res.Index, EvalID: res.EvalID, JobModifyIndex: res.SpecIndex, Version: res.Version, Warnings: strings.Join(warnings, "\n")}
-	if !res.EvalID.IsZero() {
-		r.EvalIndex = res.Index
-	}
-	return r
 }
 
 func (s *Set) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobRegisterRequest) (*methods.JobValidateResponse, error) {
@@ -206,12 +144,6 @@ func (s *Set) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobEval
 	return registered(structs.Result{Index: res.Index, EvalID: res.EvalID, SpecIndex: j.SpecIndex, Version: j.Version}, nil), nil
 }
 
-// NewEvalOf returns a pending evaluation of a job.
-func NewEvalOf(j *structs.Job, trigger structs.Trigger) *structs.Evaluation {
-	return &structs.Evaluation{Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Priority: j.Priority, Trigger: trigger,
-		JobSpecIndex: j.SpecIndex, Status: structs.EvalPending}
-}
-
 // jobRevert registers an earlier version again.
 func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevertRequest) (*methods.JobRegisterResponse, error) {
 	k, cur, err := s.jobOf(c, req.JobID)
@@ -265,15 +197,6 @@ func (s *Set) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagReques
 		cmd.Tag = &structs.JobVersionTag{Name: req.Name, Description: req.Description}
 	}
 	return s.write(ctx, cmd)
-}
-
-// write applies a user's command and returns its index.
-func (s *Set) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
-	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: body})
-	if err != nil {
-		return nil, err
-	}
-	return &methods.WriteResponse{Index: res.Index}, nil
 }
 
 // jobDispatch launches a child of a parameterized job.
@@ -421,32 +344,4 @@ func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRe
 		return nil, err
 	}
 	return registered(res, nil), nil
-}
-
-// DefaultJob sets defaults that every job has.
-func DefaultJob(j *structs.Job, region string) {
-	if j.Region == "" || j.Region == structs.RegionDefault {
-		j.Region = region
-	}
-	if j.Name == "" {
-		j.Name = j.ID
-	}
-	if j.Type == "" {
-		j.Type = structs.JobService
-	}
-	if j.Priority == 0 {
-		j.Priority = structs.JobPriorityDefault
-	}
-	if len(j.Datacenters) == 0 {
-		j.Datacenters = []string{"*"}
-	}
-	if j.NodePool == "" {
-		j.NodePool = structs.NodePoolDefault
-	}
-	j.ConsulToken, j.VaultToken = "", ""
-}
-
-// byCreation orders evaluations by creation, oldest first.
-func byCreation(a, b *structs.Evaluation) int {
-	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
 }

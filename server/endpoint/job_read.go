@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -136,78 +135,6 @@ func (s *Set) jobSubmission(ctx context.Context, c *rpc.Call, req *methods.JobSu
 	})
 }
 
-// Summarize counts a job's allocations and children by state.
-func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
-	sum := &methods.Summary{Namespace: j.Namespace, JobID: j.ID, Groups: map[string]methods.GroupSummary{},
-		CreateIndex: j.CreateIndex, ModifyIndex: j.ModifyIndex}
-	if j.IsPeriodic() || j.IsParameterized() {
-		for ch := range snap.ChildrenOf(j.Key()) {
-			switch ch.Status {
-			case structs.JobPending:
-				sum.ChildrenPending++
-			case structs.JobRunning:
-				sum.ChildrenRunning++
-			case structs.JobDead:
-				sum.ChildrenDead++
-			}
-		}
-	}
-	for _, g := range j.Groups {
-		sum.Groups[g.Name] = methods.GroupSummary{}
-	}
-	var g methods.GroupSummary // of group name
-	name := ""
-	for _, a := range snap.AllocsByJob(j.Key()) {
-		if a.CreateIndex < j.CreateIndex {
-			continue // of an earlier job with this ID
-		}
-		if a.Group != name {
-			if name != "" {
-				sum.Groups[name] = g
-			}
-			name, g = a.Group, sum.Groups[a.Group]
-		}
-		switch a.Client {
-		case structs.ClientPending:
-			g.Starting++
-		case structs.ClientRunning:
-			g.Running++
-		case structs.ClientComplete:
-			g.Complete++
-		case structs.ClientFailed:
-			g.Failed++
-		case structs.ClientLost:
-			g.Lost++
-		case structs.ClientUnknown:
-			g.Unknown++
-		}
-		sum.ModifyIndex = max(sum.ModifyIndex, a.ModifyIndex)
-	}
-	if name != "" {
-		sum.Groups[name] = g
-	}
-	if j.Array != nil && len(j.Groups) == 1 {
-		return arraySummary(snap, j, sum)
-	}
-	// The newest evaluation that was decided has the number of queued allocations.
-	var newest *structs.Evaluation
-	for _, e := range snap.EvalsByJob(j.Key()) {
-		sum.ModifyIndex = max(sum.ModifyIndex, e.ModifyIndex)
-		if e.Queued != nil && (newest == nil || e.ModifyIndex > newest.ModifyIndex) {
-			newest = e
-		}
-	}
-	if newest != nil && !j.Stop {
-		for name, n := range newest.Queued {
-			if g, ok := sum.Groups[name]; ok {
-				g.Queued = n
-				sum.Groups[name] = g
-			}
-		}
-	}
-	return sum
-}
-
 func (s *Set) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobSummaryResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobSummaryResponse{}
@@ -220,44 +147,6 @@ func (s *Set) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRe
 		resp.Summary = Summarize(p.Snapshot, j)
 		return resp.Summary.ModifyIndex, nil
 	})
-}
-
-// allocsMax bounds lists of allocations of one job or node, which have no pages in Nomad's API. They contain the newest
-// ones.
-const allocsMax = 10_000
-
-func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
-	slices.SortFunc(as, func(a, b *structs.Allocation) int {
-		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
-	})
-	if len(as) > allocsMax {
-		as = as[:allocsMax]
-	}
-	return as
-}
-
-// jobsOf returns each job version that allocations refer to, once.
-func jobsOf(as []*structs.Allocation) []*structs.Job {
-	seen := map[jobVersionKey]bool{}
-	var out []*structs.Job
-	for _, a := range as {
-		if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !seen[k] {
-			seen[k] = true
-			out = append(out, a.Job)
-		}
-	}
-	return out
-}
-
-func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
-	var idx structs.Index
-	for _, a := range as {
-		idx = max(idx, a.ModifyIndex)
-	}
-	if len(as) == 0 {
-		idx = snap.TableIndex(state.Allocs)
-	}
-	return idx
 }
 
 func (s *Set) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocsRequest) (*methods.AllocListResponse, error) {
@@ -274,17 +163,6 @@ func (s *Set) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocs
 		resp.Jobs = jobsOf(resp.Allocs)
 		return idx, nil
 	})
-}
-
-func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
-	var idx structs.Index
-	for _, e := range es {
-		idx = max(idx, e.ModifyIndex)
-	}
-	if len(es) == 0 {
-		idx = snap.TableIndex(state.Evals)
-	}
-	return idx
 }
 
 func (s *Set) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.EvalListResponse, error) {
@@ -342,17 +220,6 @@ func (s *Set) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobG
 	})
 }
 
-// Waiting returns the waiting jobs in queue order.
-func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
-	all := decide.Pending(snap)
-	order := s.env.Decide.Order(snap, all, s.env.Replica.Now())
-	out := make([]*structs.Workload, len(order))
-	for n, i := range order {
-		out[n] = all[i]
-	}
-	return out
-}
-
 // jobGangs returns the members and states of a job's gangs.
 func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
 	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: req.JobID}
@@ -380,29 +247,6 @@ func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 		}
 		return idx, nil
 	})
-}
-
-// LastDecision returns the newest evaluation of a job that decided something, or nil, and the newest index of all its
-// evaluations.
-func LastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluation, idx structs.Index) {
-	for _, e := range snap.EvalsByJob(k) {
-		idx = max(idx, e.ModifyIndex)
-		if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (last == nil || e.ModifyIndex > last.ModifyIndex) {
-			last = e
-		}
-	}
-	return last, idx
-}
-
-// ReportsOf returns the newest reports of a job: those in the leader's memory, or those of its last decision.
-func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
-	if r := s.env.Decide.Reports(k); r != nil {
-		return r
-	}
-	if last == nil {
-		return nil
-	}
-	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
 }
 
 // jobWhy explains why a job waits, in words and numbers (D23).

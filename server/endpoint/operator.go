@@ -3,11 +3,7 @@ package endpoint
 import (
 	"context"
 	"encoding/hex"
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -167,14 +163,6 @@ func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.
 	})
 }
 
-func (s *Set) validAlgorithm(name string) error {
-	if name == "" || name == "spread" {
-		return nil
-	}
-	_, err := policy.ByName(name)
-	return err
-}
-
 func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.SchedulerConfigRequest) (*methods.SwapResponse, error) {
 	if req.Config == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "missing scheduler configuration")
@@ -266,28 +254,4 @@ func (s *Set) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAut
 		return nil, structs.ErrPermissionDenied
 	}
 	return &methods.WriteResponse{Index: s.published().Index}, nil
-}
-
-// bootstrapResetFile is a file in the data directory with a reset index. An operator who has lost every management
-// token writes it to make ACL bootstrap possible once more; the failed bootstrap names the index.
-const bootstrapResetFile = "acl-bootstrap-reset"
-
-func (s *Set) bootstrapReset() structs.Index {
-	if s.env.DataDir == "" {
-		return 0
-	}
-	path := filepath.Join(s.env.DataDir, bootstrapResetFile)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			s.env.Log.Warn("reading the bootstrap reset file failed", "error", err)
-		}
-		return 0
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		s.env.Log.Warn("the bootstrap reset file does not hold a number", "file", path)
-		return 0
-	}
-	return structs.Index(n)
 }

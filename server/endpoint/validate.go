@@ -2,10 +2,12 @@ package endpoint
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -108,4 +110,23 @@ func sortAllocsByIndex(as []*structs.Allocation) {
 func validZone(name string) bool {
 	_, err := time.LoadLocation(name)
 	return err == nil && len(name) <= 64
+}
+
+func (s *Set) validAlgorithm(name string) error {
+	if name == "" || name == "spread" {
+		return nil
+	}
+	_, err := policy.ByName(name)
+	return err
+}
+
+// problems collects what is wrong with a job, at most jobErrorsShown messages.
+type problems struct {
+	list []string
+}
+
+func (p *problems) addf(format string, args ...any) {
+	if len(p.list) < jobErrorsShown {
+		p.list = append(p.list, fmt.Sprintf(format, args...))
+	}
 }

@@ -27,17 +27,6 @@ const (
 	deviceCountMax = 128
 )
 
-// problems collects what is wrong with a job, at most jobErrorsShown messages.
-type problems struct {
-	list []string
-}
-
-func (p *problems) addf(format string, args ...any) {
-	if len(p.list) < jobErrorsShown {
-		p.list = append(p.list, fmt.Sprintf(format, args...))
-	}
-}
-
 // CheckJob returns everything that is wrong with a job after defaults. It repeats checks of the HTTP API, because
 // servers trust no caller.
 func (s *Set) CheckJob(j *structs.Job) []string {

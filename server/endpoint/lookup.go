@@ -1,0 +1,132 @@
+package endpoint
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/structs"
+)
+
+// jobOf returns the job that a call names, or an error if it does not exist.
+func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error) {
+	k := structs.JobKey{Namespace: auth.NamespaceOf(c), ID: id}
+	if id == "" {
+		return k, nil, structs.Errorf(structs.CodeInvalid, "missing job ID")
+	}
+	j := s.published().Snapshot.JobByKey(k)
+	if j == nil {
+		return k, nil, structs.Errorf(structs.CodeNotFound, "job %q not found", id)
+	}
+	return k, j, nil
+}
+
+// AllocFor returns an allocation if the caller has the capability in its namespace.
+func (s *Set) AllocFor(ctx context.Context, id structs.AllocID, capability string) (*structs.Allocation, error) {
+	a := s.published().Snapshot.AllocByID(id)
+	if a == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", id)
+	}
+	if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, capability) {
+		s.env.Denied()
+		return nil, structs.ErrPermissionDenied
+	}
+	return a, nil
+}
+
+// allocsMax bounds lists of allocations of one job or node, which have no pages in Nomad's API. They contain the newest
+// ones.
+const allocsMax = 10_000
+
+func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
+	slices.SortFunc(as, func(a, b *structs.Allocation) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	if len(as) > allocsMax {
+		as = as[:allocsMax]
+	}
+	return as
+}
+
+// jobsOf returns each job version that allocations refer to, once.
+func jobsOf(as []*structs.Allocation) []*structs.Job {
+	seen := map[jobVersionKey]bool{}
+	var out []*structs.Job
+	for _, a := range as {
+		if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !seen[k] {
+			seen[k] = true
+			out = append(out, a.Job)
+		}
+	}
+	return out
+}
+
+func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
+	var idx structs.Index
+	for _, a := range as {
+		idx = max(idx, a.ModifyIndex)
+	}
+	if len(as) == 0 {
+		idx = snap.TableIndex(state.Allocs)
+	}
+	return idx
+}
+
+func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
+	var idx structs.Index
+	for _, e := range es {
+		idx = max(idx, e.ModifyIndex)
+	}
+	if len(es) == 0 {
+		idx = snap.TableIndex(state.Evals)
+	}
+	return idx
+}
+
+// byCreation orders evaluations by creation, oldest first.
+func byCreation(a, b *structs.Evaluation) int {
+	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+}
+
+type jobVersionKey struct {
+	key     structs.JobKey
+	version uint64
+}
+
+// LastDecision returns the newest evaluation of a job that decided something, or nil, and the newest index of all its
+// evaluations.
+func LastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluation, idx structs.Index) {
+	for _, e := range snap.EvalsByJob(k) {
+		idx = max(idx, e.ModifyIndex)
+		if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (last == nil || e.ModifyIndex > last.ModifyIndex) {
+			last = e
+		}
+	}
+	return last, idx
+}
+
+// ReportsOf returns the newest reports of a job: those in the leader's memory, or those of its last decision.
+func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
+	if r := s.env.Decide.Reports(k); r != nil {
+		return r
+	}
+	if last == nil {
+		return nil
+	}
+	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
+}
+
+// Waiting returns the waiting jobs in queue order.
+func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
+	all := decide.Pending(snap)
+	order := s.env.Decide.Order(snap, all, s.env.Replica.Now())
+	out := make([]*structs.Workload, len(order))
+	for n, i := range order {
+		out[n] = all[i]
+	}
+	return out
+}
