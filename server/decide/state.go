@@ -15,148 +15,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// turnstile bounds the number of concurrent holders by its capacity.
-type turnstile chan struct{}
-
-func (t turnstile) enter(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return structs.Errorf(structs.CodeBusy, "too many dry runs at a time: %v", ctx.Err())
-	}
-}
-
-func (t turnstile) tryEnter() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turnstile) leave() { <-t }
-
-// question asks the owner what a pass of a domain would see.
-type question struct {
-	domain structs.PoolName
-	reply  chan<- reply // buffered: 1
-}
-
-// reply answers a question.
-type reply struct {
-	known   passContext
-	waiting []*structs.Workload // ready, in flight or blocked, in queue order
-}
-
-// inbox receives messages from other goroutines.
-type inbox struct {
-	speculations chan speculation
-	questions    chan question
-	closed       chan struct{} // no more questions will be answered
-}
-
-// decided is the result of a pass.
-type decided struct {
-	pass   broker.Pass
-	input  *scheduler.Input
-	plan   scheduler.Plan
-	report scheduler.Report
-	failed map[structs.JobKey]string // reasons for jobs whose decision panicked
-	took   time.Duration
-}
-
-// decider is the scheduling service of one term. Its owner, the goroutine of run, uses broker and planner and never
-// blocks except for its next message. Each pass runs in its own goroutine, and each command in flight has one that
-// waits for its outcome.
-//
-//	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --outcome--> owner
-//
-// The owner keeps the published state up to which the broker has been fed, and a pass decides on exactly that state. A
-// pass on a newer one could block a job on capacity that appeared before the broker saw the event.
-//
-// Only the owner uses the fields, except the channels of inbox.
-type decider struct {
-	s       *Service
-	term    uint64
-	broker  *broker.Broker
-	planner *planner.Planner
-	pub     *replica.Published // state up to which the broker has been fed
-
-	contenders *contenders
-	cursors    map[structs.PoolName]structs.NodeID // by node pool: node at which its last pass stopped looking
-	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
-	passes     uint64                              // begun; part of the seed of each pass
-
-	flight inFlight
-	inbox  inbox
-	lost   bool // leadership is lost: start nothing new
-
-	metrics Metrics
-	stale   bool      // metrics.Holding must be updated
-	counted time.Time // when metrics.Holding was last filled in
-}
-
-// inFlight tracks what a decider has started and not finished.
-type inFlight struct {
-	passes   int // pass goroutines
-	writes   int // goroutines that wait for the outcome of a command
-	decided  chan decided
-	outcomes chan outcome
-	jobs     map[uint64]*answering   // by plan ID
-	failing  map[structs.JobKey]bool // jobs being stopped because they can never start
-}
-
-func newDecider(s *Service, term uint64) *decider {
-	d := &decider{
-		s: s, term: term, planner: planner.New(planner.Limits{}),
-		cursors: map[structs.PoolName]structs.NodeID{},
-		flight: inFlight{decided: make(chan decided), outcomes: make(chan outcome),
-			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}},
-		inbox:   inbox{speculations: make(chan speculation, 256), questions: make(chan question, 64), closed: make(chan struct{})},
-		metrics: s.Metrics(),
-	}
-	d.metrics.Term, d.planner.Counters = term, d.metrics.Planner
-	return d
-}
-
-// now returns the current log time.
-func (d *decider) now() structs.LogTime { return d.s.env.Replica.Now() }
-
-// passContext is what decisions about a node pool depend on, apart from the pending work.
-type passContext struct {
-	pub          *replica.Published
-	flight       model.Overlay
-	cursor       structs.NodeID
-	reservations []*structs.Reservation
-	starved      bool            // a job waits for capacity in the pool
-	contenders   scheduler.Input // only Running and Chooser are set
-}
-
-// answering collects the outcomes of one job's plans.
-type answering struct {
-	key     structs.JobKey
-	waits   int // plans without an answer
-	refused bool
-	at      structs.Index
-}
-
-// outcome is the result of a command.
-type outcome struct {
-	purpose
-	began time.Time
-	res   structs.Result
-	err   error // the command was not written, or its outcome is unknown
-}
-
-// purpose is the reason for a command in flight. One field is set.
-type purpose struct {
-	batch uint64          // sequence number of the planner's batch
-	fail  *structs.JobKey // end the evaluations of a job whose decision panicked
-	never *structs.JobKey // stop a job that can never start
-}
-
 // Environment is what a Service needs from its server.
 type Environment struct {
 	Region  string // its limits of quotas apply
@@ -209,8 +67,150 @@ type Service struct {
 	advisings turnstile
 }
 
+// turnstile bounds the number of concurrent holders by its capacity.
+type turnstile chan struct{}
+
+func (t turnstile) enter(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return structs.Errorf(structs.CodeBusy, "too many dry runs at a time: %v", ctx.Err())
+	}
+}
+
+func (t turnstile) tryEnter() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turnstile) leave() { <-t }
+
+// decider is the scheduling service of one term. Its owner, the goroutine of run, uses broker and planner and never
+// blocks except for its next message. Each pass runs in its own goroutine, and each command in flight has one that
+// waits for its outcome.
+//
+//	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --outcome--> owner
+//
+// The owner keeps the published state up to which the broker has been fed, and a pass decides on exactly that state. A
+// pass on a newer one could block a job on capacity that appeared before the broker saw the event.
+//
+// Only the owner uses the fields, except the channels of inbox.
+type decider struct {
+	s       *Service
+	term    uint64
+	broker  *broker.Broker
+	planner *planner.Planner
+	pub     *replica.Published // state up to which the broker has been fed
+
+	contenders *contenders
+	cursors    map[structs.PoolName]structs.NodeID // by node pool: node at which its last pass stopped looking
+	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
+	passes     uint64                              // begun; part of the seed of each pass
+
+	flight inFlight
+	inbox  inbox
+	lost   bool // leadership is lost: start nothing new
+
+	metrics Metrics
+	stale   bool      // metrics.Holding must be updated
+	counted time.Time // when metrics.Holding was last filled in
+}
+
+func newDecider(s *Service, term uint64) *decider {
+	d := &decider{
+		s: s, term: term, planner: planner.New(planner.Limits{}),
+		cursors: map[structs.PoolName]structs.NodeID{},
+		flight: inFlight{decided: make(chan decided), outcomes: make(chan outcome),
+			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}},
+		inbox:   inbox{speculations: make(chan speculation, 256), questions: make(chan question, 64), closed: make(chan struct{})},
+		metrics: s.Metrics(),
+	}
+	d.metrics.Term, d.planner.Counters = term, d.metrics.Planner
+	return d
+}
+
+// now returns the current log time.
+func (d *decider) now() structs.LogTime { return d.s.env.Replica.Now() }
+
+// inFlight tracks what a decider has started and not finished.
+type inFlight struct {
+	passes   int // pass goroutines
+	writes   int // goroutines that wait for the outcome of a command
+	decided  chan decided
+	outcomes chan outcome
+	jobs     map[uint64]*answering   // by plan ID
+	failing  map[structs.JobKey]bool // jobs being stopped because they can never start
+}
+
+// inbox receives messages from other goroutines.
+type inbox struct {
+	speculations chan speculation
+	questions    chan question
+	closed       chan struct{} // no more questions will be answered
+}
+
+// question asks the owner what a pass of a domain would see.
+type question struct {
+	domain structs.PoolName
+	reply  chan<- reply // buffered: 1
+}
+
+// reply answers a question.
+type reply struct {
+	known   passContext
+	waiting []*structs.Workload // ready, in flight or blocked, in queue order
+}
+
 // speculation is a proposed registration.
 type speculation struct {
 	job  *structs.Job
 	eval *structs.Evaluation
+}
+
+// passContext is what decisions about a node pool depend on, apart from the pending work.
+type passContext struct {
+	pub          *replica.Published
+	flight       model.Overlay
+	cursor       structs.NodeID
+	reservations []*structs.Reservation
+	starved      bool            // a job waits for capacity in the pool
+	contenders   scheduler.Input // only Running and Chooser are set
+}
+
+// decided is the result of a pass.
+type decided struct {
+	pass   broker.Pass
+	input  *scheduler.Input
+	plan   scheduler.Plan
+	report scheduler.Report
+	failed map[structs.JobKey]string // reasons for jobs whose decision panicked
+	took   time.Duration
+}
+
+// answering collects the outcomes of one job's plans.
+type answering struct {
+	key     structs.JobKey
+	waits   int // plans without an answer
+	refused bool
+	at      structs.Index
+}
+
+// purpose is the reason for a command in flight. One field is set.
+type purpose struct {
+	batch uint64          // sequence number of the planner's batch
+	fail  *structs.JobKey // end the evaluations of a job whose decision panicked
+	never *structs.JobKey // stop a job that can never start
+}
+
+// outcome is the result of a command.
+type outcome struct {
+	purpose
+	began time.Time
+	res   structs.Result
+	err   error // the command was not written, or its outcome is unknown
 }
