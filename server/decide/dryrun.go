@@ -122,6 +122,9 @@ func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.E
 		if w.Job = snap.JobByKey(w.Key); w.Key == key || w.Job == nil {
 			continue
 		}
+		if newest := snap.Workload(w.Key); newest != nil {
+			w.Queue = newest // the decider may not have been fed the state that says why the job waits
+		}
 		for _, e := range snap.EvalsByJob(w.Key) {
 			switch {
 			case e.Status == structs.EvalBlocked:
