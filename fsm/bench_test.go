@@ -67,7 +67,7 @@ func benchJob(id string, count int) *structs.Job {
 
 // planFor places count allocations of a registered job, spread over the nodes.
 func (c *cluster) planFor(id string, eval structs.EvalID, from, count int) *structs.PlanEntry {
-	p := &structs.PlanEntry{Namespace: "default", JobID: id, EvalID: eval, SnapshotIndex: c.index, Groups: []string{"group"}}
+	p := &structs.PlanEntry{Namespace: "default", JobID: id, EvalID: eval, SnapshotIndex: c.index, Groups: []structs.GroupName{"group"}}
 	used := map[int]int{}
 	for i := range count {
 		n := (from + i*7) % len(c.nodes)

@@ -104,7 +104,7 @@ func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs
 }
 
 // scoreOf returns the winning node's score for a group, from the plan's evaluation; 0 if it is not there.
-func (pl *planApply) scoreOf(group string) int64 {
+func (pl *planApply) scoreOf(group structs.GroupName) int64 {
 	for _, e := range pl.p.Evals {
 		if e.ID != pl.p.EvalID {
 			continue

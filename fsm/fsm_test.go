@@ -188,7 +188,7 @@ func TestPlanRefusals(t *testing.T) {
 			t.Errorf("a refused part placed %s", a.Name())
 		}
 	}
-	c.refused(&structs.PlanEntry{JobID: "web", Groups: []string{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
+	c.refused(&structs.PlanEntry{JobID: "web", Groups: []structs.GroupName{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
 	c.refused(&structs.PlanEntry{JobID: "web", Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{Client: structs.ClientComplete}}}}}, "lost or unknown")
 }
 

@@ -424,7 +424,7 @@ func (g *generator) one() structs.Command {
 		}
 	case w < 94:
 		n := int64(g.r.IntN(7))
-		c := &structs.ScaleCommand{Namespace: job.Namespace, JobID: job.ID, Group: []string{"a", "a", "a", "zz"}[g.r.IntN(4)], Event: structs.ScalingEvent{Message: "by test"}}
+		c := &structs.ScaleCommand{Namespace: job.Namespace, JobID: job.ID, Group: []structs.GroupName{"a", "a", "a", "zz"}[g.r.IntN(4)], Event: structs.ScalingEvent{Message: "by test"}}
 		if g.chance(80) {
 			c.Count = &n
 		}

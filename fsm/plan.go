@@ -35,11 +35,11 @@ type planApply struct {
 	groups map[groupKey]*structs.Group
 	vector map[groupKey]structs.Vector
 
-	liveMembers map[string]int                 // of each gang that was counted
-	saved       map[string]*structs.Saved      // newest checkpoint of each placed gang
-	suspensions map[string]*structs.Suspension // of each placed gang; nil: not suspended
-	evicted     []structs.JobKey               // jobs preempted by the part that is being accepted
-	returned    []string                       // gangs that return from the queue
+	liveMembers map[structs.GroupName]int                 // of each gang that was counted
+	saved       map[structs.GroupName]*structs.Saved      // newest checkpoint of each placed gang
+	suspensions map[structs.GroupName]*structs.Suspension // of each placed gang; nil: not suspended
+	evicted     []structs.JobKey                          // jobs preempted by the part that is being accepted
+	returned    []structs.GroupName                       // gangs that return from the queue
 	ids         structs.AllocIDs
 	placing     []structs.AllocID // of the places of the part that is being checked
 }
@@ -52,7 +52,7 @@ type groupKey struct {
 
 // slot is one place of a group.
 type slot struct {
-	group string
+	group structs.GroupName
 	index int
 }
 
@@ -317,7 +317,7 @@ func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Sa
 			}
 		}
 		if pl.saved == nil {
-			pl.saved = map[string]*structs.Saved{}
+			pl.saved = map[structs.GroupName]*structs.Saved{}
 		}
 		pl.saved[g.Name] = newest
 	}

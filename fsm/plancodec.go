@@ -28,7 +28,7 @@ type planHeader struct {
 	JobCreate     structs.Index
 	EvalID        structs.EvalID
 	SnapshotIndex structs.Index
-	Groups        []string
+	Groups        []structs.GroupName
 	Evals         []*structs.Evaluation
 	Workload      *structs.Workload
 	LinkNext      bool

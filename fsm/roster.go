@@ -265,7 +265,7 @@ func sameMembers(a, b []structs.RosterMember) bool {
 // live counts the members of a group's gang that count towards its minimum: those that should run and, in a batch job,
 // those that have succeeded since the gang started. Remaining allocations of a purged job of the same name do not
 // count.
-func (pl *planApply) live(group string) int {
+func (pl *planApply) live(group structs.GroupName) int {
 	if n, known := pl.liveMembers[group]; known {
 		return n
 	}
@@ -281,7 +281,7 @@ func (pl *planApply) live(group string) int {
 		}
 	}
 	if pl.liveMembers == nil {
-		pl.liveMembers = make(map[string]int)
+		pl.liveMembers = make(map[structs.GroupName]int)
 	}
 	pl.liveMembers[group] = n
 	return n
@@ -309,7 +309,7 @@ func (pl *planApply) partial(part *structs.PlanPart) string {
 }
 
 // change returns by how much a part changes the number of members of a group.
-func (pl *planApply) change(part *structs.PlanPart, group string) int {
+func (pl *planApply) change(part *structs.PlanPart, group structs.GroupName) int {
 	n := 0
 	for i := range part.Places {
 		if p := &part.Places[i]; pl.p.Groups[p.Group] == group {

@@ -152,7 +152,7 @@ func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 			}
 		}
 		if pl.suspensions == nil {
-			pl.suspensions = map[string]*structs.Suspension{}
+			pl.suspensions = map[structs.GroupName]*structs.Suspension{}
 		}
 		pl.suspensions[g.Name] = s
 	}

@@ -22,7 +22,7 @@ func (r *run) suspended(before, after *state.Snapshot, c *structs.SuspendCommand
 	} else if w := after.Workload(k); w == nil || (w.Suspended == 0) != c.Resume {
 		r.check(false, "%s was told and its queue entry is %+v", k, w)
 	}
-	gang := map[string]bool{}
+	gang := map[structs.GroupName]bool{}
 	for _, a := range after.AllocsByJob(k) {
 		was := before.AllocByID(a.ID)
 		r.check(a.Desired == was.Desired && a.Client == was.Client && a.StartedAt == was.StartedAt, "allocation %s is %+v, was %+v", a.ID, a, was)

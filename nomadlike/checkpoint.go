@@ -3,6 +3,7 @@ package nomadlike
 import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 type (
@@ -36,13 +37,13 @@ func jobCheckpoint(c *call) (any, error) {
 	if err := c.optionalBody(&body); err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.JobCheckpoint, &methods.JobCheckpointRequest{JobID: c.params["id"], Group: body.Group, Rank: body.Rank})
+	resp, err := invoke(c, methods.JobCheckpoint, &methods.JobCheckpointRequest{JobID: c.params["id"], Group: structs.GroupName(body.Group), Rank: body.Rank})
 	if err != nil {
 		return nil, err
 	}
 	out := Checkpoints{Allocations: []AllocCheckpoint{}}
 	for _, a := range resp.Allocs {
-		o := AllocCheckpoint{AllocID: a.AllocID.String(), Name: a.Name, Group: a.Group, NodeID: a.NodeID.String(), NodeName: a.NodeName, NodeRank: a.NodeRank, Error: a.Error}
+		o := AllocCheckpoint{AllocID: a.AllocID.String(), Name: a.Name, Group: string(a.Group), NodeID: a.NodeID.String(), NodeName: a.NodeName, NodeRank: a.NodeRank, Error: a.Error}
 		if n := a.Notice; n != nil {
 			o.Told, o.Tasks, o.How, o.Over, o.At, o.Grace, o.Before = true, n.Tasks, n.How, n.Over, int64(n.At), int64(n.Grace), wire.SavedFrom(n.Was)
 		}

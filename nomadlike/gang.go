@@ -62,7 +62,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 				ro = x
 			}
 		}
-		g := Gang{Group: st.Group, State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
+		g := Gang{Group: string(st.Group), State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
 			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Standby: st.Standby, Standbys: []GangStandby{},
 			ModifyIndex: uint64(ro.ModifyIndex)}
 		var launch *structs.Launch

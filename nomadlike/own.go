@@ -194,7 +194,7 @@ func adviceOf(a *methods.Advice) *Advice {
 
 func whyGroup(g *structs.GroupReport, names map[string]string) WhyGroup {
 	out := WhyGroup{
-		Name: g.Group, Reason: g.Code, Wanted: g.Wanted, Placed: g.Placed, InPool: g.InPool, Considered: g.Considered,
+		Name: string(g.Group), Reason: g.Code, Wanted: g.Wanted, Placed: g.Placed, InPool: g.InPool, Considered: g.Considered,
 		Filtered: g.Filtered, Exhausted: g.Exhausted, Available: g.Available, Refusals: []Refusal{}, Scores: []Score{},
 	}
 	for _, f := range g.Refusals {

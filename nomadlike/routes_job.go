@@ -101,7 +101,7 @@ func summaryOf(s *methods.Summary) *wire.JobSummary {
 		CreateIndex: uint64(s.CreateIndex), ModifyIndex: uint64(s.ModifyIndex),
 	}
 	for g, v := range s.Groups {
-		out.Summary[g] = wire.TaskGroupSummary(v)
+		out.Summary[string(g)] = wire.TaskGroupSummary(v)
 	}
 	return out
 }
@@ -311,7 +311,7 @@ func jobPlan(c *call) (any, error) {
 	}
 	for _, g := range slices.Sorted(maps.Keys(resp.Desired)) {
 		d := resp.Desired[g]
-		out.Annotations.DesiredTGUpdates[g] = &wire.DesiredUpdates{
+		out.Annotations.DesiredTGUpdates[string(g)] = &wire.DesiredUpdates{
 			Ignore: d.Ignore, Place: d.Place, Migrate: d.Migrate, Stop: d.Stop, InPlaceUpdate: d.InPlaceUpdate,
 			DestructiveUpdate: d.DestructiveUpdate, Canary: d.Canary, Preemptions: d.Preemptions, Disconnect: d.Disconnect,
 			Reconnect: d.Reconnect, RescheduleNow: d.RescheduleNow, RescheduleLater: d.RescheduleLater,
@@ -324,7 +324,7 @@ func jobPlan(c *call) (any, error) {
 		if out.FailedTGAllocs == nil {
 			out.FailedTGAllocs = map[string]*wire.AllocationMetric{}
 		}
-		out.FailedTGAllocs[r.Group] = wire.MetricFromStructs(r, job.NodePool)
+		out.FailedTGAllocs[string(r.Group)] = wire.MetricFromStructs(r, job.NodePool)
 	}
 	for _, e := range resp.CreatedEvals {
 		out.CreatedEvals = append(out.CreatedEvals, wire.EvalFromStructs(e, job.NodePool, nil))
@@ -595,7 +595,7 @@ func jobScaleStatus(c *call) (any, error) {
 		for _, e := range g.Events {
 			st.Events = append(st.Events, scalingEvent(e))
 		}
-		out.TaskGroups[name] = st
+		out.TaskGroups[string(name)] = st
 	}
 	return out, nil
 }
@@ -623,7 +623,7 @@ func jobScale(c *call) (any, error) {
 		c.hdr.Namespace = ns
 	}
 	req := &methods.JobScaleRequest{
-		JobID: c.params["id"], Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error,
+		JobID: c.params["id"], Group: structs.GroupName(body.Target["Group"]), Count: body.Count, Message: body.Message, Error: body.Error,
 		PolicyOverride: body.PolicyOverride, JobModifyIndex: structs.Index(body.JobModifyIndex), EnforceIndex: body.JobModifyIndex != 0,
 	}
 	if req.Group == "" {
@@ -652,7 +652,7 @@ func jobActions(c *call) (any, error) {
 	for _, g := range job.Groups {
 		for _, t := range g.Tasks {
 			for _, a := range t.Actions {
-				out = append(out, map[string]string{"Name": a.Name, "TaskName": t.Name, "TaskGroupName": g.Name})
+				out = append(out, map[string]string{"Name": a.Name, "TaskName": t.Name, "TaskGroupName": string(g.Name)})
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func nodeAllocs(c *call) (any, error) {
 	linkJobs(resp.Allocs, resp.Jobs)
 	out := make([]*wire.Allocation, 0, len(resp.Allocs))
 	for _, a := range resp.Allocs {
-		out = append(out, wire.AllocFromStructs(a, resp.Reports[a.EvalID.String()+"/"+a.Group]))
+		out = append(out, wire.AllocFromStructs(a, resp.Reports[a.EvalID.String()+"/"+string(a.Group)]))
 	}
 	return out, nil
 }

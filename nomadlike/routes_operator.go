@@ -557,9 +557,9 @@ func deploymentGone(c *call) (any, error) {
 // versions.
 func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListStub {
 	return &wire.ScalingPolicyListStub{
-		ID:      structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", j.Key().String()+"/"+g.Name, 0).String(),
+		ID:      structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", j.Key().String()+"/"+string(g.Name), 0).String(),
 		Enabled: g.Scaling.Enabled, Type: cmp.Or(g.Scaling.Type, "horizontal"),
-		Target:      map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": g.Name},
+		Target:      map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": string(g.Name)},
 		CreateIndex: uint64(j.CreateIndex), ModifyIndex: uint64(j.SpecIndex),
 	}
 }

@@ -36,11 +36,11 @@ type decision struct {
 	work      *reconcile.Work
 	groups    []*groupWork
 	placed    placements
-	misses    map[string]int64     // per group: wants without a place
-	reserved  *structs.Reservation // what the pass reserves for the workload, or nil
-	charges   contend.Charges      // for what is placed, by the rows of limits
-	amount    contend.PlacedAmount // what is placed, for amounts set aside
-	overBound bool                 // not tried: see contend.Reservations.OverBound
+	misses    map[structs.GroupName]int64 // per group: wants without a place
+	reserved  *structs.Reservation        // what the pass reserves for the workload, or nil
+	charges   contend.Charges             // for what is placed, by the rows of limits
+	amount    contend.PlacedAmount        // what is placed, for amounts set aside
+	overBound bool                        // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
 	report    WorkloadReport
 }
@@ -74,7 +74,7 @@ func newDecision(e env, load *contend.Workload, p search.Policy, cursor structs.
 	if forJob := p.Capabilities().ForJob; forJob != nil {
 		p = forJob(load.Job)
 	}
-	d := &decision{env: e, load: load, policy: p, start: cursor, cursor: cursor, misses: make(map[string]int64)}
+	d := &decision{env: e, load: load, policy: p, start: cursor, cursor: cursor, misses: make(map[structs.GroupName]int64)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {

@@ -55,7 +55,7 @@ type dumpHeld struct {
 	Cores  []int64
 	Grants []structs.Grant
 	Job    int // 1 + place in dump.Jobs, 0 for none
-	Group  string
+	Group  structs.GroupName
 	Began  structs.LogTime
 	Still  structs.LogTime
 	Expect time.Duration

@@ -59,7 +59,7 @@ func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 			continue
 		}
 		if e.Queued == nil {
-			e.Queued = make(map[string]int)
+			e.Queued = make(map[structs.GroupName]int)
 		}
 		e.Queued[g.Name] = int(d.misses[g.Name])
 	}
@@ -179,7 +179,7 @@ func (d *decision) reasonText() string {
 		if r.Placed >= r.Wanted {
 			continue
 		}
-		text := strconv.FormatInt(r.Wanted-r.Placed, 10) + " of group " + strconv.Quote(r.Group) + ", " + string(r.Code)
+		text := strconv.FormatInt(r.Wanted-r.Placed, 10) + " of group " + strconv.Quote(string(r.Group)) + ", " + string(r.Code)
 		for _, x := range r.Refusals {
 			if x.Code == r.Code {
 				return text + " (" + x.Text() + ")"

@@ -115,7 +115,7 @@ func TestOracle(t *testing.T) {
 			}
 			req := structs.GPURequest{Count: it.gpus, MemoryMiB: it.share * 10}
 			items, sum = append(items, it), sum+it.milli()
-			j.Groups = append(j.Groups, &structs.Group{Name: fmt.Sprintf("g%d", i), Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec",
+			j.Groups = append(j.Groups, &structs.Group{Name: structs.GroupName(fmt.Sprintf("g%d", i)), Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec",
 				Resources: structs.Resources{CPU: it.cpu, MemoryMiB: 1, GPU: []structs.GPURequest{req}}}}})
 		}
 		can := best(items, cpu, free, sum)
@@ -133,7 +133,7 @@ func TestOracle(t *testing.T) {
 				for _, p := range e.Parts {
 					for _, pl := range p.Places {
 						var i int
-						fmt.Sscanf(e.Groups[pl.Group], "g%d", &i)
+						fmt.Sscanf(string(e.Groups[pl.Group]), "g%d", &i)
 						got[name] += items[i].milli()
 						if can == sum {
 							served[name]++

@@ -95,7 +95,7 @@ func (d *decision) decideOn(w *search.Pass) []contend.Place {
 	for i := range then.placed {
 		out[i] = then.placed[i].Place
 		h := *out[i].At.Held
-		h.ID = model.ReservedID(d.load.Key.String()+"/"+then.placed[i].g.Name, i)
+		h.ID = model.ReservedID(d.load.Key.String()+"/"+string(then.placed[i].g.Name), i)
 		out[i].At.Held = &h
 	}
 	return out
@@ -135,7 +135,7 @@ func (d *decision) placeRest(g *groupWork, w *search.Pass, before []contend.Plac
 		}
 	}
 	for i := range int(d.misses[g.Name]) {
-		sp, ok := s.Place(model.ReservedID(d.load.Key.String()+"/"+g.Name, i), nil, -1)
+		sp, ok := s.Place(model.ReservedID(d.load.Key.String()+"/"+string(g.Name), i), nil, -1)
 		if !ok {
 			return nil
 		}

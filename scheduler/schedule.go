@@ -299,7 +299,7 @@ func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID)
 
 // assemble makes the plan entries of the decision.
 func (d *decision) assemble() {
-	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}
+	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[structs.GroupName]int)}
 	d.continueArrays()
 	evals := d.laterEvals()
 	// Stops alone, then updates in place, then one part per placement with what it replaces.
@@ -394,7 +394,7 @@ type builder struct {
 	d      *decision
 	entry  *structs.PlanEntry
 	nodes  map[structs.NodeID]int
-	groups map[string]int
+	groups map[structs.GroupName]int
 	bytes  int
 	done   []*structs.PlanEntry
 }

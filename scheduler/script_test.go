@@ -485,7 +485,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	}
 	if second != "" {
 		g2 := *g
-		g2.Name = second
+		g2.Name = structs.GroupName(second)
 		j.Groups = append(j.Groups, &g2)
 	}
 	w.jobs[key] = j

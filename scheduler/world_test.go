@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -471,7 +472,7 @@ func (w *world) pending() []contend.Workload {
 				l.Rosters = append(l.Rosters, ro)
 			}
 		}
-		slices.SortFunc(l.Rosters, func(a, b *structs.Roster) int { return strings.Compare(a.Group, b.Group) })
+		slices.SortFunc(l.Rosters, func(a, b *structs.Roster) int { return cmp.Compare(a.Group, b.Group) })
 	}
 	var out []contend.Workload
 	var keys []structs.JobKey

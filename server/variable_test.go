@@ -184,7 +184,7 @@ func TestVariableRights(t *testing.T) {
 	k := structs.JobKey{Namespace: "default", ID: "web"}
 	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(k)) == 1 })
 	a := s.Published().Snapshot.AllocsByJob(k)[0]
-	g, name := a.Group, a.Job.Group(a.Group).Tasks[0].Name
+	g, name := string(a.Group), a.Job.Group(a.Group).Tasks[0].Name
 	for _, p := range []string{"nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/" + g, "nomad/jobs/web/" + g + "/" + name, "nomad/jobs/web/" + g + "/other", "nomad/jobs/other", "app/x", "app/sealed", "app/none", "else"} {
 		if !do(boss.Secret.String(), "write", p) {
 			t.Fatal(p)

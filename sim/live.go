@@ -173,7 +173,7 @@ func (l *Live) newUnits() {
 	}
 }
 
-func (l *Live) unit(group string, index int) *unit {
+func (l *Live) unit(group structs.GroupName, index int) *unit {
 	at := 0
 	for _, g := range l.Job.Job.Groups {
 		switch {

@@ -89,7 +89,7 @@ type Allocation struct {
 	JobID      string
 	JobVersion uint64
 	Job        *Job `codec:"-"` // the version above; linked by the store, never encoded with the allocation
-	Group      string
+	Group      GroupName
 	NameIndex  int // i of "job.group[i]"
 	NodeID     NodeID
 	NodeName   string
@@ -140,7 +140,7 @@ type Allocation struct {
 
 // Name returns "job.group[index]".
 func (a *Allocation) Name() string {
-	return a.JobID + "." + a.Group + "[" + strconv.Itoa(a.NameIndex) + "]"
+	return a.JobID + "." + string(a.Group) + "[" + strconv.Itoa(a.NameIndex) + "]"
 }
 
 // JobType returns the type of the allocation's job.

@@ -278,11 +278,12 @@ type (
 	ScaleCommand struct {
 		command
 
-		Namespace, JobID, Group string
-		Count                   *int64
-		EnforceIndex            bool
-		SpecIndex               Index
-		Event                   ScalingEvent
+		Namespace, JobID string
+		Group            GroupName
+		Count            *int64
+		EnforceIndex     bool
+		SpecIndex        Index
+		Event            ScalingEvent
 	}
 	// CollectCommand deletes the objects that garbage collection chose; Apply checks each again.
 	CollectCommand struct {
@@ -471,6 +472,7 @@ type (
 type RosterCommand struct {
 	command
 
-	Namespace, JobID, Group string
-	Epoch                   uint64
+	Namespace, JobID string
+	Group            GroupName
+	Epoch            uint64
 }

@@ -61,9 +61,9 @@ type Evaluation struct {
 	NextEval       EvalID
 	PreviousEval   EvalID
 	BlockedEval    EvalID
-	FailedGroups   []*GroupReport // groups that did not place fully, by group name
-	PlacedGroups   []*GroupReport // why the winners won, by group name: the metrics of this evaluation's allocations
-	Queued         map[string]int // per group: allocations that still wait
+	FailedGroups   []*GroupReport    // groups that did not place fully, by group name
+	PlacedGroups   []*GroupReport    // why the winners won, by group name: the metrics of this evaluation's allocations
+	Queued         map[GroupName]int // per group: allocations that still wait
 	AnnotatePlan   bool
 	SnapshotIndex  Index // state that the deciding pass used
 	ForceResch     bool  // reschedule failed allocations now
@@ -125,7 +125,7 @@ type NodeScore struct {
 
 // GroupReport says why a group was placed as it was, or not.
 type GroupReport struct {
-	Group      string
+	Group      GroupName
 	Code       ReasonCode // why the rest waits; ReasonNone when everything was placed
 	Wanted     int64      // allocations asked for in this pass
 	Placed     int64

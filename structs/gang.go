@@ -90,7 +90,7 @@ func (l *Launch) RanksOf(gpus int64) int {
 type Roster struct {
 	Namespace   string
 	JobID       string
-	Group       string
+	Group       GroupName
 	Epoch       uint64 // counts from 1; incremented when the members change
 	Members     []RosterMember
 	Port        int     // rendezvous port that the first member's agent reserved for this epoch; 0 until then
@@ -116,7 +116,7 @@ type RosterMember struct {
 // RosterKey is the key of a roster.
 type RosterKey struct {
 	Job   JobKey
-	Group string
+	Group GroupName
 }
 
 // rosterAvoidMax limits the nodes that a roster remembers as bad; the oldest are dropped first.

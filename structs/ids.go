@@ -119,7 +119,7 @@ func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
 // DeriveAllocID returns the id of the allocation that a plan makes for (evaluation, snapshot index, group, name index).
 // Ids of one evaluation share their first 2 bytes, so that they are close to each other in the store (D24); more would
 // make the 8 characters that people type ambiguous.
-func DeriveAllocID(eval EvalID, snapshot Index, group string, index int) AllocID {
+func DeriveAllocID(eval EvalID, snapshot Index, group GroupName, index int) AllocID {
 	of := AllocIDsOf(eval, snapshot)
 	return of.ID(group, index)
 }
@@ -140,8 +140,8 @@ func AllocIDsOf(eval EvalID, snapshot Index) AllocIDs {
 }
 
 // ID returns the id of the allocation of a group and name index.
-func (x *AllocIDs) ID(group string, index int) AllocID {
-	id := DeriveID[AllocID](x.seed, "alloc", group, uint64(x.snapshot)<<20^uint64(index))
+func (x *AllocIDs) ID(group GroupName, index int) AllocID {
+	id := DeriveID[AllocID](x.seed, "alloc", string(group), uint64(x.snapshot)<<20^uint64(index))
 	copy(id[:2], x.pre[:])
 	return id
 }

@@ -130,7 +130,7 @@ type Job struct {
 func (j *Job) Key() JobKey { return JobKey{Namespace: j.Namespace, ID: j.ID} }
 
 // Group returns the group with a name, or nil.
-func (j *Job) Group(name string) *Group {
+func (j *Job) Group(name GroupName) *Group {
 	for _, g := range j.Groups {
 		if g.Name == name {
 			return g
@@ -205,9 +205,12 @@ type JobSubmission struct {
 	Variables     string
 }
 
+// GroupName is the name of a task group: unique in its job, and part of the IDs of the group's allocations.
+type GroupName string
+
 // Group is a set of tasks placed together on one node.
 type Group struct {
-	Name             string
+	Name             GroupName
 	Count            int
 	Constraints      []Constraint
 	Affinities       []Affinity

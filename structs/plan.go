@@ -13,7 +13,7 @@ type PlanEntry struct {
 	JobCreate     Index // CreateIndex of the job it was decided for; 0 if the job may be uncommitted (D25)
 	EvalID        EvalID
 	SnapshotIndex Index // state that the decision used; ids of placements derive from it
-	Groups        []string
+	Groups        []GroupName
 	Asks          []Vector   `codec:"-"` // per row of Groups: what one allocation is charged; never logged, Apply derives it from the job
 	Nodes         []PlanNode // referred to by position
 	Parts         []PlanPart

@@ -126,7 +126,7 @@ type Reservation struct {
 // ReservationPlace is what one allocation of a blocked workload will hold.
 type ReservationPlace struct {
 	Node   NodeID
-	Group  string
+	Group  GroupName
 	Need   Vector
 	Grants []Grant
 }

@@ -66,7 +66,7 @@ type PeriodicLaunch struct {
 // ScalingEvent records that a group was scaled.
 type ScalingEvent struct {
 	Time          LogTime
-	Group         string
+	Group         GroupName
 	Count         *int64 // nil: only a message
 	PreviousCount int64
 	Message       string

@@ -99,12 +99,12 @@ func TaskMayRead(a *Allocation, task, path string) bool {
 	if a.Job != nil && a.Job.ParentID != "" {
 		job = a.Job.ParentID
 	}
-	for _, p := range []string{job, a.Group, task} {
+	for _, p := range []string{job, string(a.Group), task} {
 		if strings.Contains(p, "/") {
 			return path == VariableJobs // the path of another job could be spelled like this one's
 		}
 	}
 	ofJob := VariableJobs + "/" + job
-	ofGroup := ofJob + "/" + a.Group
+	ofGroup := ofJob + "/" + string(a.Group)
 	return path == VariableJobs || path == ofJob || path == ofGroup || task != "" && path == ofGroup+"/"+task
 }

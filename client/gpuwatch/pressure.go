@@ -112,7 +112,7 @@ func (p *pressure) use(ctx context.Context, a Alloc, q gpu.Quota, usedMiB int64)
 	}
 	if step > was || step == 0 && was > 0 {
 		n, al := p.notice("share", step, percent, usedMiB, q.MiB, q.GPU), a.Alloc()
-		n.AllocID, n.Namespace, n.JobID, n.Group, n.Task = q.Alloc.String(), al.Namespace, al.JobID, al.Group, q.Task
+		n.AllocID, n.Namespace, n.JobID, n.Group, n.Task = q.Alloc.String(), al.Namespace, al.JobID, string(al.Group), q.Task
 		p.sender.Send(n)
 		if own != nil && step > was {
 			p.notifyTask(ctx, a, q, own, n)

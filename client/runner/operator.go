@@ -95,7 +95,7 @@ func (r *Runner) operatorEnv(hook string) []string {
 	}
 	env := []string{
 		"MUSTER_HOOK=" + hook, "MUSTER_ALLOC_ID=" + a.ID.String(), "MUSTER_JOB_ID=" + a.JobID, "MUSTER_NAMESPACE=" + a.Namespace,
-		"MUSTER_GROUP_NAME=" + a.Group, "MUSTER_NODE_ID=" + a.NodeID.String(), "MUSTER_GPUS=" + strings.Join(gpus, ","),
+		"MUSTER_GROUP_NAME=" + string(a.Group), "MUSTER_NODE_ID=" + a.NodeID.String(), "MUSTER_GPUS=" + strings.Join(gpus, ","),
 	}
 	if r.dir != nil {
 		env = append(env, "MUSTER_ALLOC_DIR="+r.dir.Root)

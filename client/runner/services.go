@@ -135,7 +135,7 @@ func newOffer(on site, env *taskenv.Env, task string, s *structs.Service) (*offe
 	}
 	owner := task
 	if task == "" {
-		owner = "group-" + a.Group
+		owner = "group-" + string(a.Group)
 	}
 	o := &offer{task: task, reg: structs.ServiceRegistration{
 		ID: strings.Join([]string{"_nomad-task", a.ID.String(), owner, name, label}, "-"), Service: name, Address: host, Port: port,
@@ -261,7 +261,7 @@ func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since
 			}
 		}
 	}
-	v.sync(ctx, r, a.Group, up)
+	v.sync(ctx, r, string(a.Group), up)
 	well := len(up) == len(v.offers)
 	for _, o := range up {
 		reg := o.reg

@@ -206,5 +206,5 @@ func gangID(ro *structs.Roster) string {
 		}
 		return '_'
 	}
-	return strings.Map(clean, ro.Namespace+"."+ro.JobID+"."+ro.Group)
+	return strings.Map(clean, ro.Namespace+"."+ro.JobID+"."+string(ro.Group))
 }

@@ -126,7 +126,7 @@ func (e *Env) identity(in Input) {
 	e.both("SHORT_ALLOC_ID", a.ID.Short())
 	e.both("ALLOC_INDEX", strconv.Itoa(a.NameIndex))
 	e.both("ALLOC_NAME", a.Name())
-	e.both("GROUP_NAME", a.Group)
+	e.both("GROUP_NAME", string(a.Group))
 	e.both("TASK_NAME", in.Task.Name)
 	e.both("JOB_ID", a.JobID)
 	e.both("JOB_NAME", orElse(j.Name, a.JobID))

@@ -108,7 +108,7 @@ func (o *dumpOptions) replay(_ context.Context, args []string) error {
 			r.Jobs = append(r.Jobs, replayedJob{Namespace: w.Key.Namespace, JobID: w.Key.ID, Reason: w.Refused})
 		}
 		for _, g := range w.Groups {
-			r.Jobs = append(r.Jobs, replayedJob{w.Key.Namespace, w.Key.ID, g.Group, string(g.Code), g.Wanted, g.Placed})
+			r.Jobs = append(r.Jobs, replayedJob{w.Key.Namespace, w.Key.ID, string(g.Group), string(g.Code), g.Wanted, g.Placed})
 		}
 	}
 	if done, err := o.form.done(o.env, r); done || err != nil {

@@ -117,7 +117,7 @@ type (
 	JobPlanResponse struct {
 		Index              structs.Index
 		JobModifyIndex     structs.Index
-		Desired            map[string]*DesiredUpdates // by group
+		Desired            map[structs.GroupName]*DesiredUpdates // by group
 		Failed             []*structs.GroupReport
 		Placed             []*structs.GroupReport
 		Preempted          []*structs.Allocation
@@ -192,7 +192,7 @@ type (
 	// Summary counts a job's allocations and children by state. It is computed, not stored (D24).
 	Summary struct {
 		Namespace, JobID                               string
-		Groups                                         map[string]GroupSummary
+		Groups                                         map[structs.GroupName]GroupSummary
 		ChildrenPending, ChildrenRunning, ChildrenDead int64
 		CreateIndex, ModifyIndex                       structs.Index
 	}
@@ -215,8 +215,8 @@ type (
 	// JobCheckpointRequest asks a job's running allocations to save their state now.
 	JobCheckpointRequest struct {
 		JobID string
-		Group string // "": all
-		Rank  *int   // only the allocation that runs this rank; nil: all
+		Group structs.GroupName // "": all
+		Rank  *int              // only the allocation that runs this rank; nil: all
 	}
 	// JobCheckpointResponse has the result of each allocation, in the order of groups and ranks.
 	JobCheckpointResponse struct {
@@ -224,13 +224,14 @@ type (
 	}
 	// AllocCheckpoint is an allocation that was notified, or could not be.
 	AllocCheckpoint struct {
-		AllocID     structs.AllocID
-		Name, Group string
-		NodeID      structs.NodeID
-		NodeName    string
-		NodeRank    int               // -1 for an allocation outside of a gang
-		Notice      *CheckpointNotice // nil: see Error
-		Error       string
+		AllocID  structs.AllocID
+		Name     string
+		Group    structs.GroupName
+		NodeID   structs.NodeID
+		NodeName string
+		NodeRank int               // -1 for an allocation outside of a gang
+		Notice   *CheckpointNotice // nil: see Error
+		Error    string
 	}
 	// JobWorkloadRequest holds, releases or requeues a job.
 	JobWorkloadRequest struct {
@@ -301,7 +302,7 @@ type (
 	// JobScaleRequest sets a group's count or records an event.
 	JobScaleRequest struct {
 		JobID          string
-		Group          string
+		Group          structs.GroupName
 		Count          *int64
 		Message        string
 		Error          bool
@@ -322,7 +323,7 @@ type (
 		JobCreateIndex   structs.Index
 		JobModifyIndex   structs.Index
 		JobStopped       bool
-		Groups           map[string]*GroupScaleStatus
+		Groups           map[structs.GroupName]*GroupScaleStatus
 	}
 	// JobGangsResponse has the state of a job's gangs, and the job, whose launch blocks have the ranks per member.
 	JobGangsResponse struct {
@@ -333,7 +334,7 @@ type (
 	}
 	// GangState is the state of one gang.
 	GangState struct {
-		Group           string
+		Group           structs.GroupName
 		State           string // GangWaiting, ...
 		Running         int
 		Asked, Min, Max int          // number of members

@@ -379,7 +379,7 @@ func add(m *map[string]int, k string, n int) {
 func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Allocation {
 	out := &Allocation{
 		ID: a.ID.String(), Namespace: a.Namespace, EvalID: a.EvalID.String(), Name: a.Name(), NodeID: a.NodeID.String(),
-		NodeName: a.NodeName, JobID: a.JobID, TaskGroup: a.Group, JobVersion: a.JobVersion,
+		NodeName: a.NodeName, JobID: a.JobID, TaskGroup: string(a.Group), JobVersion: a.JobVersion,
 		AllocatedResources: allocatedResources(a),
 		DesiredStatus:      string(a.Desired), DesiredDescription: a.DesiredDesc, DesiredTransition: transition(a.Transition),
 		ClientStatus: string(a.Client), ClientDescription: a.ClientDesc, TaskStates: taskStates(a.TaskStates),
@@ -425,7 +425,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *AllocationListStub {
 	out := &AllocationListStub{
 		ID: a.ID.String(), EvalID: a.EvalID.String(), Name: a.Name(), Namespace: a.Namespace, NodeID: a.NodeID.String(),
-		NodeName: a.NodeName, JobID: a.JobID, JobVersion: a.JobVersion, TaskGroup: a.Group,
+		NodeName: a.NodeName, JobID: a.JobID, JobVersion: a.JobVersion, TaskGroup: string(a.Group),
 		DesiredStatus: string(a.Desired), DesiredDescription: a.DesiredDesc, ClientStatus: string(a.Client),
 		ClientDescription: a.ClientDesc, DesiredTransition: transition(a.Transition), FollowupEvalID: a.FollowupEval.String(),
 		NextAllocation: a.Next.String(), RescheduleTracker: tracker(a.Reschedules), PreemptedByAllocation: a.PreemptedBy.String(),

@@ -94,7 +94,7 @@ func (c *converter) raw(where string, v any) structs.RawConfig {
 func (c *converter) group(g *TaskGroup) *structs.Group {
 	where := "group " + val(g.Name)
 	out := &structs.Group{
-		Name: val(g.Name), Count: val(g.Count), Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities),
+		Name: structs.GroupName(val(g.Name)), Count: val(g.Count), Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities),
 		Spreads: spreadsTo(g.Spreads), Networks: networksTo(g.Networks), Update: updateTo(g.Update), Meta: cloneMap(g.Meta),
 		ShutdownDelay: dur(g.ShutdownDelay), MaxRunDuration: dur(g.MaxRunDuration), MaxClientDisc: durPtr(g.MaxClientDisconnect),
 		StopAfterDisc: durPtr(g.StopAfterClientDisconnect), PreventLostResch: val(g.PreventRescheduleOnLost),
@@ -349,7 +349,7 @@ func JobFromStructs(j *structs.Job) *Job {
 
 func groupFrom(j *structs.Job, g *structs.Group) *TaskGroup {
 	out := &TaskGroup{
-		Name: ptr(g.Name), Count: ptr(g.Count), Constraints: constraintsFrom(g.Constraints), Affinities: affinitiesFrom(g.Affinities),
+		Name: ptr(string(g.Name)), Count: ptr(g.Count), Constraints: constraintsFrom(g.Constraints), Affinities: affinitiesFrom(g.Affinities),
 		Spreads: spreadsFrom(g.Spreads), Networks: networksFrom(g.Networks), RestartPolicy: restartFrom(&g.Restart), Update: updateFrom(g.Update),
 		EphemeralDisk: &EphemeralDisk{Sticky: ptr(g.Disk.Sticky), Migrate: ptr(g.Disk.Migrate), SizeMB: ptr(int(g.Disk.SizeMiB))},
 		Meta:          g.Meta, Services: servicesFrom(g.Services), ShutdownDelay: wdur(g.ShutdownDelay),
@@ -372,7 +372,7 @@ func groupFrom(j *structs.Job, g *structs.Group) *TaskGroup {
 	if g.Scaling != nil {
 		out.Scaling = scalingFrom(*g.Scaling)
 		out.Scaling.Namespace = j.Namespace
-		out.Scaling.Target = map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": g.Name}
+		out.Scaling.Target = map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": string(g.Name)}
 	}
 	for _, v := range g.Volumes {
 		if out.Volumes == nil {

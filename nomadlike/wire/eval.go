@@ -93,7 +93,7 @@ func EvalFromStructs(e *structs.Evaluation, pool structs.PoolName, related []*st
 		DeploymentID: e.DeploymentID.String(), Status: string(e.Status), StatusDescription: e.StatusDesc, Wait: e.Wait,
 		WaitUntil: e.WaitUntil.Time(), NextEval: e.NextEval.String(), PreviousEval: e.PreviousEval.String(),
 		BlockedEval: e.BlockedEval.String(), EscapedComputedClass: e.EscapedClass, QuotaLimitReached: e.QuotaLimitName,
-		AnnotatePlan: e.AnnotatePlan, QueuedAllocations: e.Queued, SnapshotIndex: uint64(e.SnapshotIndex),
+		AnnotatePlan: e.AnnotatePlan, QueuedAllocations: queuedFrom(e.Queued), SnapshotIndex: uint64(e.SnapshotIndex),
 		CreateIndex: uint64(e.CreateIndex), ModifyIndex: uint64(e.ModifyIndex), CreateTime: int64(e.CreateTime),
 		ModifyTime: int64(e.ModifyTime), Successor: e.Successor.String(),
 	}
@@ -101,7 +101,7 @@ func EvalFromStructs(e *structs.Evaluation, pool structs.PoolName, related []*st
 		if out.FailedTGAllocs == nil {
 			out.FailedTGAllocs = map[string]*AllocationMetric{}
 		}
-		out.FailedTGAllocs[r.Group] = MetricFromStructs(r, pool)
+		out.FailedTGAllocs[string(r.Group)] = MetricFromStructs(r, pool)
 	}
 	for class, ok := range e.ClassEligible {
 		if out.ClassEligibility == nil {
@@ -157,4 +157,16 @@ type DeploymentState struct {
 	PlacedAllocs      int
 	HealthyAllocs     int
 	UnhealthyAllocs   int
+}
+
+// queuedFrom returns the waiting allocations of each group; nil for nil.
+func queuedFrom(queued map[structs.GroupName]int) map[string]int {
+	if queued == nil {
+		return nil
+	}
+	out := make(map[string]int, len(queued))
+	for g, n := range queued {
+		out[string(g)] = n
+	}
+	return out
 }

@@ -108,7 +108,7 @@ func TestDefaultsOfServices(t *testing.T) {
 	}
 	g := out.Groups[0]
 	s := servicesFrom(g.Services)[0]
-	base := out.Name + "-" + g.Name
+	base := out.Name + "-" + string(g.Name)
 	if s.Name != base || s.Provider != "nomad" || s.AddressMode != "auto" || !slices.Equal(s.Tags, []string{base, "${meta.rack}"}) || !g.Checked() {
 		t.Errorf("%+v", s)
 	}

@@ -50,7 +50,7 @@ func NewPreemption(e *Env, limits *Limits) *Preemption {
 
 type gangKey struct {
 	job   structs.JobKey
-	group string
+	group structs.GroupName
 }
 
 // PreemptRule is how a job may preempt.

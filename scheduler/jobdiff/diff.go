@@ -93,7 +93,7 @@ func Diff(before, after *structs.Job, contextual bool) (*Job, error) {
 	if after != nil {
 		new = after.Groups
 	}
-	pair(old, new, func(g *structs.Group) string { return g.Name }, func(name string, a, b *structs.Group) {
+	pair(old, new, func(g *structs.Group) string { return string(g.Name) }, func(name string, a, b *structs.Group) {
 		if g := w.group(name, a, b); g.Type != None || contextual {
 			d.TaskGroups = append(d.TaskGroups, g)
 		}
@@ -604,7 +604,7 @@ var (
 func Annotate(d *Job, updates []reconcile.DesiredUpdates) {
 	for _, g := range d.TaskGroups {
 		for i := range updates {
-			if u := &updates[i]; u.Group == g.Name {
+			if u := &updates[i]; string(u.Group) == g.Name {
 				g.Updates = counts(u)
 			}
 		}

@@ -22,7 +22,7 @@ type Held struct {
 // HeldWork says whose an allocation is and how long it will run. Reservations and preemption use it.
 type HeldWork struct {
 	Job    *structs.Job // the version that it runs; nil when unknown
-	Group  string
+	Group  structs.GroupName
 	Began  structs.LogTime // when it was placed, moved later by the time that it was frozen
 	Frozen structs.LogTime // since when it is frozen; 0: it runs
 	Expect time.Duration   // predicted run time; 0: none
@@ -35,7 +35,7 @@ type HeldWork struct {
 }
 
 // Elastic reports whether the group is elastic.
-func Elastic(j *structs.Job, group string) bool {
+func Elastic(j *structs.Job, group structs.GroupName) bool {
 	if j == nil {
 		return false
 	}
@@ -44,7 +44,7 @@ func Elastic(j *structs.Job, group string) bool {
 }
 
 // Of reports whether the work belongs to a group of a job, in any version.
-func (h *HeldWork) Of(job *structs.Job, group string) bool {
+func (h *HeldWork) Of(job *structs.Job, group structs.GroupName) bool {
 	return h.Job != nil && job != nil && h.Group == group && h.Job.ID == job.ID && h.Job.Namespace == job.Namespace
 }
 
@@ -407,7 +407,7 @@ func (h *Held) Amount() structs.Amount {
 }
 
 // KeepsAway reports whether allocations of a group keep others away.
-func KeepsAway(j *structs.Job, group string) bool {
+func KeepsAway(j *structs.Job, group structs.GroupName) bool {
 	if j == nil {
 		return false
 	}

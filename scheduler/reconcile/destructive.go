@@ -12,7 +12,7 @@ import (
 // adopt: its tasks must be started again. Everything is destructive except what plainGroup and plainTask list (and, of
 // the job, everything but its meta): those fields only affect the servers, or the agent applies them while tasks run.
 // Constraints are not destructive either, but the node must still satisfy them.
-func Destructive(before, after *structs.Job, group string) bool {
+func Destructive(before, after *structs.Job, group structs.GroupName) bool {
 	a, b := before.Group(group), after.Group(group)
 	if a == nil || b == nil {
 		return true

@@ -7,7 +7,7 @@ import (
 )
 
 // roster returns the roster of a group, or nil.
-func (r *reconciler) roster(group string) *structs.Roster {
+func (r *reconciler) roster(group structs.GroupName) *structs.Roster {
 	for _, ro := range r.rosters {
 		if ro.Group == group {
 			return ro

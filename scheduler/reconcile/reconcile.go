@@ -21,9 +21,9 @@ func Run(in Input, allocs []*structs.Allocation) *Work {
 
 // run reconciles every group of the job in their order, then every group that only allocations still have, by name.
 func (r *reconciler) run(allocs []*structs.Allocation) {
-	var byGroup map[string][]*structs.Allocation
+	var byGroup map[structs.GroupName][]*structs.Allocation
 	if len(allocs) > 0 {
-		byGroup = make(map[string][]*structs.Allocation)
+		byGroup = make(map[structs.GroupName][]*structs.Allocation)
 	}
 	for _, a := range allocs {
 		byGroup[a.Group] = append(byGroup[a.Group], a)

@@ -222,9 +222,9 @@ func (r *reconciler) inPlace(g *GroupPlan, a *structs.Allocation) bool {
 	}
 	m := r.changed[a.Job]
 	if m == nil {
-		m = make(map[string]bool)
+		m = make(map[structs.GroupName]bool)
 		if r.changed == nil {
-			r.changed = make(map[*structs.Job]map[string]bool)
+			r.changed = make(map[*structs.Job]map[structs.GroupName]bool)
 		}
 		r.changed[a.Job] = m
 	}

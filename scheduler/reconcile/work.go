@@ -55,7 +55,7 @@ type restartOf struct {
 
 // GroupPlan is what a reconciliation wants to do about one group.
 type GroupPlan struct {
-	Name    string
+	Name    structs.GroupName
 	Tg      *structs.Group // nil: not in the job any more
 	Ask     *match.Ask
 	Wants   []Want
@@ -88,7 +88,7 @@ type Later struct {
 	At      structs.LogTime
 	Trigger structs.Trigger
 	Desc    string
-	Group   string
+	Group   structs.GroupName
 	Stops   []structs.PlanStop // that name it as their follow-up
 }
 
@@ -114,7 +114,7 @@ type Work struct {
 
 // DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
 type DesiredUpdates struct {
-	Group       string
+	Group       structs.GroupName
 	Ignore      int64
 	Place       int64
 	Migrate     int64
@@ -139,6 +139,6 @@ type reconciler struct {
 	rosters []*structs.Roster
 	force   bool
 	ended   *structs.ArrayState
-	changed map[*structs.Job]map[string]bool // results of Destructive, by old job and group
+	changed map[*structs.Job]map[structs.GroupName]bool // results of Destructive, by old job and group
 	ask     func(*structs.Group) *match.Ask
 }

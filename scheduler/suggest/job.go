@@ -129,7 +129,7 @@ func hint(r *structs.GroupReport, dims []structs.Dimension, unit structs.Unit, m
 // search finds the largest amount with which the job would start: the hint, or by bisection. Bisection is exact because
 // less is never harder to place. Where rules like islands break that, the result is still checked, but may not be the
 // largest. If the cluster has no room for any of it, that costs one try.
-func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, group string, set func(*structs.Job, int64)) {
+func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, group structs.GroupName, set func(*structs.Job, int64)) {
 	try := func(v int64) (*structs.Job, bool) {
 		return a.job(func(j *structs.Job) { set(j, v) })
 	}

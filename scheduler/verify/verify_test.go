@@ -39,7 +39,7 @@ func job(id string) *structs.Job {
 // entry places one allocation of group "g" on each node that at names, each in a part.
 func entry(j *structs.Job, at ...*structs.Node) *structs.PlanEntry {
 	e := &structs.PlanEntry{Namespace: j.Namespace, JobID: j.ID, JobCreate: j.CreateIndex, EvalID: structs.EvalID{7, byte(len(j.ID))}, SnapshotIndex: 10,
-		Groups: []string{"g"}, Asks: []structs.Vector{structs.GroupVector(j.Groups[0])}, Job: j, Decided: now}
+		Groups: []structs.GroupName{"g"}, Asks: []structs.Vector{structs.GroupVector(j.Groups[0])}, Job: j, Decided: now}
 	for i, n := range at {
 		row := slices.IndexFunc(e.Nodes, func(x structs.PlanNode) bool { return x.ID == n.ID })
 		if row < 0 {

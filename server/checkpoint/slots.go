@@ -47,7 +47,7 @@ type Unit struct {
 
 	asked structs.LogTime
 	job   structs.JobKey
-	group string
+	group structs.GroupName
 	id    structs.AllocID // zero for a gang
 	grace time.Duration
 }
@@ -145,7 +145,7 @@ func NewLine(snap *state.Snapshot) *Line {
 
 type gangKey struct {
 	job   structs.JobKey
-	group string
+	group structs.GroupName
 	asked structs.LogTime
 }
 

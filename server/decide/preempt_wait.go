@@ -12,8 +12,8 @@ import (
 // PreemptWaitReports explains, for each group, why placed allocations of a job have not started: the work that they
 // preempt has not ended yet (D19).
 func PreemptWaitReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
-	jobs := map[string][]string{}
-	waits, places := map[string]int64{}, map[string]int64{}
+	jobs := map[structs.GroupName][]string{}
+	waits, places := map[structs.GroupName]int64{}, map[structs.GroupName]int64{}
 	for _, a := range snap.AllocsByJob(k) {
 		if a.Terminal() || a.Client != structs.ClientPending {
 			continue

@@ -165,7 +165,7 @@ func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *Sta
 }
 
 // next returns the start of the next workload in line that refusal r holds back; 0 if it is unknown.
-func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
+func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs.GroupName, r *structs.Refusal) (structs.LogTime, string) {
 	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
 	}

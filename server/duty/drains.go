@@ -159,7 +159,7 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 
 type groupKey struct {
 	job   structs.JobKey
-	group string
+	group structs.GroupName
 }
 
 // groupRoom is the number of running allocations of a group that may be moved now.

@@ -58,7 +58,7 @@ func (g *Gangs) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, 
 		if r == nil || r.Deadline == 0 || r.Deadline > now || r.Suspended(snap.AllocByID) {
 			continue // Apply would refuse; a change of the roster or of a member queues the gang again
 		}
-		cmds = append(cmds, Command{Subject: "job " + k.Job.String() + ", group " + k.Group,
+		cmds = append(cmds, Command{Subject: "job " + k.Job.String() + ", group " + string(k.Group),
 			Command: structs.Command{By: structs.Submitter{Name: "gang timeout"},
 				Body: &structs.RosterCommand{Namespace: k.Job.Namespace, JobID: k.Job.ID, Group: k.Group, Epoch: r.Epoch}}})
 	}

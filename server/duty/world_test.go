@@ -167,7 +167,7 @@ func (w *world) place(id string, nodes []string, count int) structs.Result {
 	j := w.snap().JobByKey(key(id))
 	eval := structs.DeriveID[structs.EvalID](structs.Seed{3}, "eval", id, uint64(w.index))
 	p := &structs.PlanEntry{Namespace: j.Namespace, JobID: j.ID, JobVersion: j.Version, JobCreate: j.CreateIndex, EvalID: eval,
-		SnapshotIndex: w.index, Groups: []string{"g"}}
+		SnapshotIndex: w.index, Groups: []structs.GroupName{"g"}}
 	for _, name := range nodes {
 		p.Nodes = append(p.Nodes, structs.PlanNode{ID: nodeID(name), Epoch: w.snap().NodeByID(nodeID(name)).Epoch})
 	}

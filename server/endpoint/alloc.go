@@ -28,7 +28,7 @@ func (s *Set) registerAllocs() {
 }
 
 // reportOf returns an evaluation's report about a group, or nil.
-func reportOf(e *structs.Evaluation, group string) *structs.GroupReport {
+func reportOf(e *structs.Evaluation, group structs.GroupName) *structs.GroupReport {
 	if e == nil {
 		return nil
 	}

@@ -55,11 +55,11 @@ func (s *Set) jobCheckpoint(ctx context.Context, c *rpc.Call, req *methods.JobCh
 }
 
 // tellable returns an error if no work of a job, or of one of its groups, can be asked to save its state.
-func tellable(j *structs.Job, group string) error {
+func tellable(j *structs.Job, group structs.GroupName) error {
 	if group != "" && j.Group(group) == nil {
 		return structs.Errorf(structs.CodeNotFound, "job %q has no group %q", j.ID, group)
 	}
-	declared := ""
+	declared := structs.GroupName("")
 	for _, g := range j.Groups {
 		if g.Checkpoint == nil || group != "" && g.Name != group {
 			continue
@@ -71,7 +71,7 @@ func tellable(j *structs.Job, group string) error {
 	}
 	what := "job \"" + j.ID + "\""
 	if group != "" {
-		what = "group \"" + group + "\" of " + what
+		what = "group \"" + string(group) + "\" of " + what
 	}
 	if declared != "" {
 		return structs.Errorf(structs.CodeUnprocessable, "the checkpoint block of group %q does not say how to ask its tasks to save their state: add signal (for example \"SIGUSR1\"), command or url", declared)
@@ -81,11 +81,11 @@ func tellable(j *structs.Job, group string) error {
 
 // running returns the running allocations of a job that can be asked to save their state, in the order of groups, ranks
 // and names. If rank is not nil, it returns only the allocation that runs this rank.
-func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.AllocCheckpoint, error) {
+func (s *Set) running(k structs.JobKey, group structs.GroupName, rank *int) ([]methods.AllocCheckpoint, error) {
 	snap := s.published().Snapshot
 	ranks := map[structs.AllocID]int{}    // node ranks
 	holds := map[structs.AllocID][2]int{} // first rank, and number of ranks
-	world := map[string]int{}             // ranks of each group
+	world := map[structs.GroupName]int{}  // ranks of each group
 	for _, ro := range snap.RostersByJob(k) {
 		for i, m := range ro.Members {
 			a := snap.AllocByID(m.Alloc)
@@ -102,7 +102,7 @@ func (s *Set) running(k structs.JobKey, group string, rank *int) ([]methods.Allo
 	}
 	var out []methods.AllocCheckpoint
 	some := false
-	groups := map[string]bool{}
+	groups := map[structs.GroupName]bool{}
 	for _, a := range snap.AllocsByJob(k) {
 		if a.Client != structs.ClientRunning || a.ServerTerminal() || group != "" && a.Group != group {
 			continue

@@ -14,8 +14,8 @@ import (
 // gangStates returns the state of each gang of a job: in the order of the job's groups, then gangs of groups that the
 // job no longer has. reports say why groups were placed or not.
 func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupReport) []methods.GangState {
-	rosters := map[string]*structs.Roster{}
-	var names []string
+	rosters := map[structs.GroupName]*structs.Roster{}
+	var names []structs.GroupName
 	for _, g := range j.Groups {
 		if g.Gang != nil {
 			names = append(names, g.Name)
@@ -41,7 +41,7 @@ func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupRe
 	return out
 }
 
-func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Roster, report *structs.GroupReport) methods.GangState {
+func gangState(snap *state.Snapshot, j *structs.Job, name structs.GroupName, r *structs.Roster, report *structs.GroupReport) methods.GangState {
 	g := methods.GangState{Group: name}
 	tg := j.Group(name)
 	if tg != nil && tg.Gang != nil {

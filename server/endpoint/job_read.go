@@ -192,7 +192,7 @@ func (s *Set) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobG
 		}
 		resp.Namespace, resp.JobID = j.Namespace, j.ID
 		resp.JobCreateIndex, resp.JobModifyIndex, resp.JobStopped = j.CreateIndex, j.SpecIndex, j.Stop
-		resp.Groups = map[string]*methods.GroupScaleStatus{}
+		resp.Groups = map[structs.GroupName]*methods.GroupScaleStatus{}
 		idx := j.ModifyIndex
 		for _, g := range j.Groups {
 			resp.Groups[g.Name] = &methods.GroupScaleStatus{Desired: g.Count}

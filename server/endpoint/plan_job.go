@@ -68,7 +68,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 			resp.NextPeriodicLaunch = structs.LogTimeOf(at)
 		}
 	}
-	resp.Desired = map[string]*methods.DesiredUpdates{}
+	resp.Desired = map[structs.GroupName]*methods.DesiredUpdates{}
 	if !j.Placeable() {
 		return resp, nil
 	}

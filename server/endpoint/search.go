@@ -172,16 +172,16 @@ func (s *Set) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.SearchR
 				}
 				for _, g := range j.Groups {
 					if in("jobs", "groups") {
-						hit("groups", g.Name, g.Name, j.Namespace, j.ID)
+						hit("groups", string(g.Name), string(g.Name), j.Namespace, j.ID)
 					}
 					for _, t := range g.Tasks {
 						if in("jobs", "tasks") {
-							hit("tasks", t.Name, t.Name, j.Namespace, j.ID, g.Name)
+							hit("tasks", t.Name, t.Name, j.Namespace, j.ID, string(g.Name))
 						}
 						if in("jobs", "images", "commands") {
 							image, command := runs(t)
-							hit("images", image, image, j.Namespace, j.ID, g.Name, t.Name)
-							hit("commands", command, command, j.Namespace, j.ID, g.Name, t.Name)
+							hit("images", image, image, j.Namespace, j.ID, string(g.Name), t.Name)
+							hit("commands", command, command, j.Namespace, j.ID, string(g.Name), t.Name)
 						}
 					}
 				}

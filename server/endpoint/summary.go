@@ -8,7 +8,7 @@ import (
 
 // Summarize counts a job's allocations and children by state.
 func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
-	sum := &methods.Summary{Namespace: j.Namespace, JobID: j.ID, Groups: map[string]methods.GroupSummary{},
+	sum := &methods.Summary{Namespace: j.Namespace, JobID: j.ID, Groups: map[structs.GroupName]methods.GroupSummary{},
 		CreateIndex: j.CreateIndex, ModifyIndex: j.ModifyIndex}
 	if j.IsPeriodic() || j.IsParameterized() {
 		for ch := range snap.ChildrenOf(j.Key()) {
@@ -26,7 +26,7 @@ func Summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 		sum.Groups[g.Name] = methods.GroupSummary{}
 	}
 	var g methods.GroupSummary // of group name
-	name := ""
+	name := structs.GroupName("")
 	for _, a := range snap.AllocsByJob(j.Key()) {
 		if a.CreateIndex < j.CreateIndex {
 			continue // of an earlier job with this ID

@@ -27,7 +27,7 @@ func (s *Set) allocSuspend(ctx context.Context, c *rpc.Call, req *methods.AllocS
 	if err != nil {
 		return nil, err
 	}
-	group := ""
+	group := structs.GroupName("")
 	if a.Job != nil {
 		if g := a.Job.Group(a.Group); g != nil && g.Gang != nil {
 			group = g.Name
@@ -38,7 +38,7 @@ func (s *Set) allocSuspend(ctx context.Context, c *rpc.Call, req *methods.AllocS
 
 // suspend applies the command, unless a driver could not carry it out. For a job it affects the named allocation, the
 // named gang, or all allocations.
-func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k structs.JobKey, gang string) (*methods.SuspendResponse, error) {
+func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k structs.JobKey, gang structs.GroupName) (*methods.SuspendResponse, error) {
 	if err := checkReason(cmd); err != nil {
 		return nil, err
 	}

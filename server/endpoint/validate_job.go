@@ -82,7 +82,7 @@ func (s *Set) CheckJob(j *structs.Job) []string {
 	if s.published().Snapshot.Pool(j.NodePool) == nil {
 		p.addf("Job %q is in nonexistent node pool %q", j.ID, j.NodePool)
 	}
-	seen := map[string]bool{}
+	seen := map[structs.GroupName]bool{}
 	tasks, count := 0, 0
 	for i, g := range j.Groups {
 		if g == nil {
@@ -206,7 +206,7 @@ func (p *problems) texts(where string, m map[string]string) {
 
 func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace) {
 	where := fmt.Sprintf("Task group %q", g.Name)
-	if g.Name == "" || len(g.Name) > 128 || strings.ContainsFunc(g.Name, func(r rune) bool { return unicode.IsControl(r) || r == '/' }) {
+	if g.Name == "" || len(g.Name) > 128 || strings.ContainsFunc(string(g.Name), func(r rune) bool { return unicode.IsControl(r) || r == '/' }) {
 		p.addf("%s: the name must have 1 to 128 bytes without slashes and control characters", where)
 	}
 	switch {

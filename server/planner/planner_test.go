@@ -43,7 +43,7 @@ func newWorld(nodes int) *world {
 // plan returns a plan with one allocation on each given node.
 func (w *world) plan(eval byte, n uint64, on ...byte) *structs.PlanEntry {
 	e := &structs.PlanEntry{Namespace: "default", JobID: "j", JobCreate: 5, SnapshotIndex: w.view.Index(),
-		EvalID: structs.DeriveID[structs.EvalID](structs.Seed{eval}, "e", "", n), Groups: []string{"g"}, Asks: []structs.Vector{ask}}
+		EvalID: structs.DeriveID[structs.EvalID](structs.Seed{eval}, "e", "", n), Groups: []structs.GroupName{"g"}, Asks: []structs.Vector{ask}}
 	e.Evals = []*structs.Evaluation{{ID: e.EvalID, JobID: "j", Namespace: "default", Status: structs.EvalComplete}}
 	for i, b := range on {
 		id := structs.NodeID{b}
