@@ -262,16 +262,7 @@ func earlier(a, b structs.LogTime) structs.LogTime {
 }
 
 func cmpSubmitted(a, b *Workload) int {
-	at := func(w *Workload) structs.Index {
-		switch {
-		case w.Queue != nil:
-			return w.Queue.SubmitIndex
-		case w.Job != nil:
-			return w.Job.CreateIndex
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.ID, b.Key.ID))
+	return cmp.Or(cmp.Compare(a.Submitted(), b.Submitted()), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.ID, b.Key.ID))
 }
 
 // measure counts the requests of the contenders in units.

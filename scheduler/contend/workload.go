@@ -39,6 +39,17 @@ func (w *Workload) QueueName() structs.QueuePath {
 	return structs.QueueDefault
 }
 
+// Submitted returns the index at which the job entered the queue; 0 if it is unknown.
+func (w *Workload) Submitted() structs.Index {
+	switch {
+	case w.Queue != nil:
+		return w.Queue.SubmitIndex
+	case w.Job != nil:
+		return w.Job.CreateIndex
+	}
+	return 0
+}
+
 // User returns the submitter that the workload is charged to; "": unknown.
 func (w *Workload) User() string {
 	if w.Job == nil {

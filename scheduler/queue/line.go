@@ -303,23 +303,13 @@ func (l *Line) before(a, b *entrant) bool {
 // earlier is the last tie-break: submit index, then job.
 func (l *Line) earlier(i, k int) bool {
 	a, b := &l.pending[i], &l.pending[k]
-	if x, y := submitted(a), submitted(b); x != y {
+	if x, y := a.Submitted(), b.Submitted(); x != y {
 		return x < y
 	}
 	if a.Key != b.Key {
 		return a.Key.Less(b.Key)
 	}
 	return i < k
-}
-
-func submitted(w *contend.Workload) structs.Index {
-	switch {
-	case w.Queue != nil:
-		return w.Queue.SubmitIndex
-	case w.Job != nil:
-		return w.Job.CreateIndex
-	}
-	return 0
 }
 
 // Next returns the workload whose turn it is.

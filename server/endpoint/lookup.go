@@ -66,23 +66,21 @@ func jobsOf(as []*structs.Allocation) []*structs.Job {
 }
 
 func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
-	var idx structs.Index
-	for _, a := range as {
-		idx = max(idx, a.ModifyIndex)
-	}
-	if len(as) == 0 {
-		idx = snap.TableIndex(state.Allocs)
-	}
-	return idx
+	return newestOf(snap, state.Allocs, as, func(a *structs.Allocation) structs.Index { return a.ModifyIndex })
 }
 
 func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
-	var idx structs.Index
-	for _, e := range es {
-		idx = max(idx, e.ModifyIndex)
+	return newestOf(snap, state.Evals, es, func(e *structs.Evaluation) structs.Index { return e.ModifyIndex })
+}
+
+// newestOf returns the index of the newest change of some rows, or that of their table if there are none.
+func newestOf[T any](snap *state.Snapshot, table state.AnyTable, rows []*T, at func(*T) structs.Index) structs.Index {
+	if len(rows) == 0 {
+		return snap.TableIndex(table)
 	}
-	if len(es) == 0 {
-		idx = snap.TableIndex(state.Evals)
+	var idx structs.Index
+	for _, r := range rows {
+		idx = max(idx, at(r))
 	}
 	return idx
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/client"
 	"pgregory.net/rapid"
 
 	"github.com/muster-sched/muster/client/driver"
@@ -27,6 +28,20 @@ func newDriver(t *testing.T, opt Options) *Driver {
 	d := New(opt)
 	t.Cleanup(d.Close)
 	return d
+}
+
+// requestOf returns what the engine is asked to create for a task, of the image "sha256:1".
+func requestOf(t *testing.T, d *Driver, cfg *driver.TaskConfig) *client.ContainerCreateOptions {
+	t.Helper()
+	v, err := d.decode(cfg.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := d.request(cfg, v, "sha256:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
 }
 
 func task(t *testing.T, config map[string]any) *driver.TaskConfig {
@@ -75,14 +90,7 @@ func TestRequest(t *testing.T) {
 	cfg.Resources = driver.Resources{CPUMHz: 1000, MemoryMiB: 10, MemoryMaxMiB: 20, Cores: []int{1, 3}, Mems: []int{1}, PidsMax: 100, ShmMiB: 8}
 	cfg.Ports = []driver.Port{{Label: "http", HostIP: "10.0.0.1", Host: 20001, To: 80}, {Label: "db", Host: 20002}}
 	cfg.Mounts = []driver.Mount{{Source: "/srv/data", Target: "/data", ReadOnly: true, Propagation: "host-to-task"}}
-	v, err := d.decode(cfg.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req, err := d.request(cfg, v, "sha256:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := requestOf(t, d, cfg)
 	c, h := req.Config, req.HostConfig
 	if req.Name != cfg.TaskID || c.Image != "sha256:1" || fmt.Sprint(c.Cmd) != "[run a b]" || c.Labels["team"] != "x" || c.Labels[LabelNode] != "node-1" {
 		t.Errorf(`%+v; want req.Name = %v, c.Image = "sha256:1", fmt.Sprint(c.Cmd) = "[run a b]", c.Labels["team"] = "x", c.Labels[LabelNode] = "node-1"`, c, cfg.TaskID)
@@ -125,14 +133,7 @@ func TestRequestShim(t *testing.T) {
 		t.Run(fmt.Sprintf("%q", preload), func(t *testing.T) {
 			cfg := task(t, map[string]any{"command": "x"})
 			cfg.Env["LD_PRELOAD"] = preload
-			v, err := d.decode(cfg.Config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req, err := d.request(cfg, v, "sha256:1")
-			if err != nil {
-				t.Fatal(err)
-			}
+			req := requestOf(t, d, cfg)
 			got := ""
 			for _, m := range req.HostConfig.Mounts {
 				if strings.HasSuffix(m.Target, ".so") {
