@@ -115,12 +115,12 @@ func New(cfg Config) (*Client, error) {
 	if cfg.OnNode != nil {
 		cfg.OnNode(c.id.id)
 	}
-	var moved string
-	if c.store, moved, err = cfg.openStore(); err != nil {
+	var damage string
+	if c.store, damage, err = cfg.openStore(); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	if moved != "" {
-		c.log.Error("the agent's state could not be read and was moved aside; running tasks are looked for", "moved_to", moved)
+	if damage != "" {
+		c.log.Error("the agent's state was damaged", "damage", damage)
 	}
 	if err := c.open(); err != nil {
 		c.store.Close()

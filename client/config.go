@@ -256,14 +256,14 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// openStore opens the agent's state. moved is the new name of an unreadable file, or "".
-func (c *Config) openStore() (store agentstore.Store, moved string, err error) {
+// openStore opens the agent's state. damage is a sentence about what was unreadable, or "".
+func (c *Config) openStore() (store agentstore.Store, damage string, err error) {
 	if c.Storage.Ephemeral {
 		return agentstore.Memory{}, "", nil
 	}
-	disk, moved, err := agentstore.Open(c.Storage.DataDir)
+	disk, damage, err := agentstore.Open(c.Storage.DataDir)
 	if err != nil {
-		return nil, moved, err
+		return nil, damage, err
 	}
-	return disk, moved, nil
+	return disk, damage, nil
 }

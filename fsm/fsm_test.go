@@ -210,6 +210,15 @@ func TestOneWriterPerField(t *testing.T) {
 	if after := c.f.Snapshot().NodeByID(id); after.Epoch != got.Epoch || c.f.Snapshot().TableIndex(state.Nodes) == before {
 		t.Error("an event moves the index, and not the epoch")
 	}
+	sent := &structs.NodeEventCommand{IDs: []structs.NodeID{id}, Events: []structs.NodeEvent{{Message: "disk slow", Subsystem: "Storage", Time: 5}}}
+	c.apply(sent)
+	c.apply(sent) // by an agent that did not hear the answer
+	later := *sent
+	later.Events = []structs.NodeEvent{{Message: "disk slow", Subsystem: "Storage", Time: 6}}
+	c.apply(&later)
+	if n := len(c.f.Snapshot().NodeByID(id).Events) - len(got.Events); n != 3 {
+		t.Errorf("the node has %d events more, want x and two that the disk is slow", n)
+	}
 	c.nodes[0].Epoch = got.Epoch
 	n.SecretID = structs.SecretID{66}
 	c.refused(&structs.NodeRegisterCommand{Node: &n}, "another secret")

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"maps"
 	"path"
 	"slices"
 
@@ -48,8 +49,10 @@ func hasNil(m map[string]*structs.DriverInfo) bool {
 	return false
 }
 
+// addEvent adds an event to a node. An agent that did not hear the answer sends its events again: an event that is
+// there already, with the same time, is not added twice.
 func (x *tx) addEvent(n *structs.Node, e *structs.NodeEvent) {
-	if e == nil {
+	if e == nil || e.Time != 0 && slices.ContainsFunc(n.Events, func(had structs.NodeEvent) bool { return sameEvent(&had, e) }) {
 		return
 	}
 	c := *e
@@ -59,6 +62,10 @@ func (x *tx) addEvent(n *structs.Node, e *structs.NodeEvent) {
 	}
 	from := max(0, len(n.Events)+1-structs.NodeEventsKept)
 	n.Events = append(slices.Clone(n.Events[from:]), c)
+}
+
+func sameEvent(a, b *structs.NodeEvent) bool {
+	return a.Time == b.Time && a.Subsystem == b.Subsystem && a.Message == b.Message && maps.Equal(a.Details, b.Details)
 }
 
 func nodeNotFound(id structs.NodeID) *structs.Error {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,6 +146,79 @@ func takeSnapshot(t *testing.T, s *Server) {
 		t.Fatal(err)
 	}
 	state.Close()
+}
+
+// A damaged snapshot does no harm while the older one and the log lead to the newest state. If they do not, the server
+// says what is missing and what to do, instead of ending at the first entry that it does not find.
+func TestDamagedSnapshot(t *testing.T) { eachBackend(t, testDamagedSnapshot) }
+
+func testDamagedSnapshot(t *testing.T, edit func(*Config)) {
+	for _, c := range []struct {
+		name     string
+		trailing uint64
+		damage   int // of the two snapshots, newest first
+		want     string
+	}{
+		{"the newest and the log reaches the older one", 10_000, 1, ""},
+		{"the newest and the log does not reach the older one", 1, 1, "are neither in an older one nor in the log"},
+		{"both", 1, 2, "no snapshot in"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			with := func(cfg *Config) { edit(cfg); cfg.Raft.TrailingLogs = c.trailing }
+			s, stop := diskServer(t, dir, with)
+			for i := range 6 {
+				call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(fmt.Sprint("job-", i), 1)})
+				if i%3 == 2 {
+					takeSnapshot(t, s)
+				}
+			}
+			stop()
+			at := filepath.Join(dir, "raft", "snapshots")
+			if st, err := os.Stat(at); err != nil || st.Mode().Perm() != 0o700 {
+				t.Errorf("%v has mode %v, want 0700", at, st.Mode())
+			}
+			files, err := filepath.Glob(filepath.Join(at, "*", "state.bin"))
+			if err != nil || len(files) != 2 {
+				t.Fatalf("snapshots %q, %v", files, err)
+			}
+			slices.Reverse(files)
+			for _, f := range files[:c.damage] {
+				b, err := os.ReadFile(f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b[len(b)/2] ^= 4
+				if err := os.WriteFile(f, b, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if st, err := os.Stat(filepath.Dir(f)); err != nil || st.Mode().Perm() != 0o700 {
+					t.Errorf("%s has mode %v, want 0700", filepath.Dir(f), st.Mode())
+				}
+			}
+			if c.want != "" {
+				cfg := Config{Name: "one", DataDir: dir, Dev: true, Gossip: member.GossipConfig{Disabled: true}, Logger: testLogger(t)}
+				with(&cfg)
+				l, lerr := memnet.New().Host("one").Listen(4647)
+				if lerr != nil {
+					t.Fatal(lerr)
+				}
+				cfg.Listeners = []net.Listener{l}
+				_, err := New(cfg)
+				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), raftlog.Advice) {
+					t.Errorf("the server started: %v", err)
+				}
+				return
+			}
+			s, stop = diskServer(t, dir, with)
+			defer stop()
+			for i := range 6 {
+				if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: fmt.Sprint("job-", i)}) == nil {
+					t.Errorf("job-%d is lost", i)
+				}
+			}
+		})
+	}
 }
 
 func TestPeersRecovery(t *testing.T) { eachBackend(t, testPeersRecovery) }

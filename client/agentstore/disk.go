@@ -78,6 +78,7 @@ type Disk struct {
 	// Used by the writer only, after open.
 	pending pending
 	stored  map[string]struct{} // the allocations that are stored
+	damage  string              // what was wrong with the log, "" for nothing
 	doubt   bool                // a checkpoint failed: until one succeeds it is unknown which log belongs to the database
 
 	commits, changes, checkpoints uint64 // used by the writer only; read after Close
@@ -93,14 +94,18 @@ type change struct {
 // ErrInUse means that another process holds the file.
 var ErrInUse = errors.New("another agent uses this data directory")
 
-// Open opens the store in dir and creates it if absent. An unreadable file is moved aside, to moved, and replaced by an
-// empty store: running tasks are then found through the drivers. A file that cannot be written for lack of disk space
-// is kept, and read.
-func Open(dir string) (s *Disk, moved string, err error) {
+// Open opens the store in dir and creates it if absent. damage is a sentence about what was unreadable, "" for nothing.
+// An unreadable database is moved aside and replaced by an empty one: running tasks are then found through the drivers.
+// Of a log that is damaged in the middle, the records before the damage count. A file that cannot be written for lack
+// of disk space is kept, and read.
+func Open(dir string) (s *Disk, damage string, err error) {
 	path := filepath.Join(dir, FileName)
 	s, err = open(path)
-	if err == nil || errors.Is(err, ErrInUse) || passing(err) {
-		return s, "", err
+	if err == nil {
+		return s, s.damage, nil
+	}
+	if errors.Is(err, ErrInUse) || passing(err) {
+		return nil, "", err
 	}
 	if _, serr := os.Stat(path); serr != nil {
 		return nil, "", err // the error is not about the content
@@ -112,11 +117,12 @@ func Open(dir string) (s *Disk, moved string, err error) {
 	if merr != nil {
 		return nil, "", fmt.Errorf("%w; moving it aside failed too: %w", err, merr)
 	}
+	damage = fmt.Sprintf("%v; the file is now %s, and running tasks are asked of the drivers", err, moved)
 	s, oerr := open(path)
 	if oerr != nil {
-		return nil, moved, fmt.Errorf("%w (the unreadable file is now %s)", oerr, moved)
+		return nil, damage, fmt.Errorf("%w (the unreadable file is now %s)", oerr, moved)
 	}
-	return s, moved, nil
+	return s, damage, nil
 }
 
 // noRoom reports whether an error means that the disk is full.
@@ -137,12 +143,20 @@ func passing(err error) bool {
 func logPath(path string) string { return filepath.Join(filepath.Dir(path), LogName) }
 
 func moveAside(path string) (string, error) {
+	to, err := corruptName(path)
+	if err != nil {
+		return "", err
+	}
+	return to, os.Rename(path, to)
+}
+
+// corruptName returns an unused name for what was unreadable in the file at path.
+func corruptName(path string) (string, error) {
 	for i := range 1000 {
 		to := fmt.Sprintf("%s.corrupt-%d-%d", path, time.Now().Unix(), i)
-		if _, err := os.Lstat(to); err == nil {
-			continue
+		if _, err := os.Lstat(to); err != nil {
+			return to, nil
 		}
-		return to, os.Rename(path, to)
 	}
 	return "", fmt.Errorf("no free name next to %s", path)
 }
@@ -240,9 +254,17 @@ func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
 	if len(generation) != 8 {
 		return errors.New("which log belongs to it is unreadable")
 	}
-	ops, err := d.log.replay(binary.LittleEndian.Uint64(generation))
+	ops, lost, err := d.log.replay(binary.LittleEndian.Uint64(generation))
 	if err != nil {
 		return err
+	}
+	if lost > 0 {
+		kept, err := d.log.keepCopy()
+		if err != nil {
+			return err
+		}
+		d.damage = fmt.Sprintf("%s is damaged in the middle: %d acknowledged records are lost, and what they said about tasks is asked of the drivers; a copy is kept in %s",
+			logPath(d.path), lost, kept)
 	}
 	for _, o := range ops {
 		d.pending.add(o)

@@ -1,6 +1,7 @@
 package agentstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -132,30 +133,68 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// replay returns the operations of a generation in order. Bytes after the last complete record were never acknowledged.
-func (l *logFile) replay(generation uint64) ([]op, error) {
+// replay returns the operations of a generation in order. Bytes after the last complete record were never acknowledged,
+// unless a later record follows them: then something else than a crash has damaged the log, and lost says how many
+// acknowledged records are unreadable or behind the damage.
+func (l *logFile) replay(generation uint64) (all []op, lost uint64, err error) {
 	b, err := io.ReadAll(io.NewSectionReader(l.file, 0, logMax))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	le := binary.LittleEndian
-	var all []op
-	for number := uint64(0); len(b) >= recordHeader; number++ {
-		n := uint64(le.Uint32(b[24:]))
-		if le.Uint32(b) != recordMagic || le.Uint64(b[8:]) != generation || le.Uint64(b[16:]) != number || n > uint64(len(b)-recordHeader) {
-			break
+	number := uint64(0)
+	for ; ; number++ {
+		n, body := record(b, generation)
+		if body == nil || n != number {
+			return all, behind(b, generation, number), nil
 		}
-		end := recordHeader + int(n)
-		if crc32.Checksum(b[8:end], castagnoli) != le.Uint32(b[4:]) {
-			break
-		}
-		ops, err := decodeOps(b[recordHeader:end])
+		ops, err := decodeOps(body)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		all, b = append(all, ops...), b[end:]
+		all, b = append(all, ops...), b[recordHeader+len(body):]
 	}
-	return all, nil
+}
+
+// record returns the number and the content of the record of a generation at the beginning of b; nil if there is none
+// that is complete.
+func record(b []byte, generation uint64) (number uint64, body []byte) {
+	le := binary.LittleEndian
+	if len(b) < recordHeader || le.Uint32(b) != recordMagic || le.Uint64(b[8:]) != generation {
+		return 0, nil
+	}
+	n := uint64(le.Uint32(b[24:]))
+	if n > uint64(len(b)-recordHeader) || crc32.Checksum(b[8:recordHeader+n], castagnoli) != le.Uint32(b[4:]) {
+		return 0, nil
+	}
+	return le.Uint64(b[16:]), b[recordHeader : recordHeader+n]
+}
+
+// behind returns how many records from number on were acknowledged, judged by the newest one that can be found in b.
+func behind(b []byte, generation, number uint64) (lost uint64) {
+	magic := binary.LittleEndian.AppendUint32(nil, recordMagic)
+	for at := bytes.Index(b, magic); at >= 0; {
+		b = b[at:]
+		next := 1
+		if n, body := record(b, generation); body != nil && n >= number {
+			lost, next = n-number+1, recordHeader+len(body)
+		}
+		b = b[next:]
+		at = bytes.Index(b, magic)
+	}
+	return lost
+}
+
+// keepCopy writes a copy of the log for inspection, and returns its path.
+func (l *logFile) keepCopy() (path string, err error) {
+	if path, err = corruptName(l.file.Name()); err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(f, io.NewSectionReader(l.file, 0, logMax))
+	return path, errors.Join(err, f.Sync(), f.Close())
 }
 
 // begin restarts the log.

@@ -1,6 +1,7 @@
 package agentstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -204,6 +206,45 @@ func TestLogAndDatabase(t *testing.T) {
 	check(t, db.Close())
 	if got := loaded(t, dir); len(got) != 1 {
 		t.Errorf("opened again: %v", got)
+	}
+}
+
+// TestDamagedLog flips one byte at each of many places. The records before the damage count, and what was acknowledged
+// and is lost is counted, unless it is the last record: that one looks like a write that a crash has cut short.
+func TestDamagedLog(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir)
+	var ends []int
+	for i := range byte(8) {
+		check(t, s.PutAlloc(alloc(i)))
+		check(t, s.PutTask(alloc(i).ID, "t", &TaskRecord{Attempt: int64(i)}))
+		ends = append(ends, int(s.log.at))
+	}
+	content, err := os.ReadFile(filepath.Join(dir, LogName))
+	check(t, err)
+	start := 0
+	for i, end := range ends {
+		for at := start; at < end; at += 37 {
+			k := killed(t, dir)
+			bad := bytes.Clone(content)
+			bad[at] ^= 0x10
+			check(t, os.WriteFile(filepath.Join(k, LogName), bad, 0o600))
+			o, damage, err := Open(k)
+			check(t, err)
+			got, err := o.Load()
+			check(t, err)
+			if n := len(got.Allocs); n != i && n != i+1 {
+				t.Errorf("byte %d is flipped, within the records of allocation %d: %d allocations are left", at, i, n)
+			}
+			if i < len(ends)-1 && !strings.Contains(damage, "acknowledged records are lost") {
+				t.Errorf("byte %d of %d is flipped: the damage is %q", at, ends[len(ends)-1], damage)
+			}
+			if kept, _ := filepath.Glob(filepath.Join(k, LogName+".corrupt-*")); (damage != "") != (len(kept) == 1) {
+				t.Errorf("damage %q, copies %q", damage, kept)
+			}
+			check(t, o.Close())
+		}
+		start = end
 	}
 }
 

@@ -220,9 +220,12 @@ func TestBrokenFiles(t *testing.T) {
 			kept++
 		} else {
 			movedAside++
-			old, err := os.ReadFile(moved)
-			if err != nil || len(old) < len(b) {
-				t.Errorf("case %d: the broken file is not whole at %s: %v", i, moved, err)
+			aside, _ := filepath.Glob(filepath.Join(d, FileName+".corrupt-*"))
+			if len(aside) != 1 || !strings.Contains(moved, aside[0]) {
+				t.Fatalf("case %d: moved aside are %q, and the damage is %q", i, aside, moved)
+			}
+			if old, err := os.ReadFile(aside[0]); err != nil || len(old) < len(b) {
+				t.Errorf("case %d: the broken file is not whole at %s: %v", i, aside[0], err)
 			}
 			if got, err := s.Load(); err != nil || len(got.Allocs) != 1 {
 				t.Errorf("case %d: the fresh store holds %v, %v", i, got, err)

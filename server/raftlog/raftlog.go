@@ -229,12 +229,15 @@ func (l *Log) Close() error {
 	return err
 }
 
-// advice returns what an operator can do about a damaged log. The server must not continue without the lost entries:
-// its vote counted towards the majority that acknowledged them.
+// advice returns what an operator can do about a damaged log.
 func advice(err error) string {
 	if !errors.Is(err, ErrDamaged) {
 		return ""
 	}
-	return "; if other servers are well, remove this one from the cluster (muster operator raft remove-peer), remove its data_dir and start it to join as a new one; " +
-		"a cluster of one server begins in an empty data_dir with muster operator snapshot restore"
+	return "; " + Advice
 }
+
+// Advice is what an operator can do about a log or snapshots that lack entries. The server must not continue without
+// them: its vote counted towards the majority that acknowledged them.
+const Advice = "if other servers are well, remove this one from the cluster (muster operator raft remove-peer), remove its data_dir and start it to join as a new one; " +
+	"a cluster of one server begins in an empty data_dir with muster operator snapshot restore"

@@ -48,10 +48,13 @@ func (r *Replica) openStores() (*stores, error) {
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsRetained, r.log.Named("snapshots"))
+	snaps, err := openSnapshots(dir, r.log.Named("snapshots"))
+	if err == nil {
+		err = snaps.check(log)
+	}
 	if err != nil {
 		log.Close()
-		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
+		return nil, err
 	}
 	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
 	if !c.Raft.NoLogCache {

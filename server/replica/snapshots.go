@@ -1,0 +1,82 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/server/raftlog"
+)
+
+// snapshots is raft's store of snapshots in files, which only the owner of the data directory may read.
+type snapshots struct {
+	*raft.FileSnapshotStore
+	dir string
+}
+
+// openSnapshots opens the snapshots below dir, raft's directory.
+func openSnapshots(dir string, log hclog.Logger) (*snapshots, error) {
+	store, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsRetained, log)
+	if err != nil {
+		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
+	}
+	s := &snapshots{store, filepath.Join(dir, "snapshots")}
+	return s, s.restrict()
+}
+
+// restrict takes the permissions of others from every directory.
+func (s *snapshots) restrict() error {
+	list, err := os.ReadDir(s.dir)
+	for _, e := range list {
+		if e.IsDir() {
+			err = errors.Join(err, os.Chmod(filepath.Join(s.dir, e.Name()), 0o700))
+		}
+	}
+	return errors.Join(err, os.Chmod(s.dir, 0o700))
+}
+
+// Create implements raft.SnapshotStore.
+func (s *snapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.FileSnapshotStore.Create(v, index, term, c, ci, trans)
+	if err == nil {
+		if err = s.restrict(); err != nil {
+			sink.Cancel()
+		}
+	}
+	return sink, err
+}
+
+// check returns an error if the readable snapshots and the log do not lead to the newest state: raft would panic at the
+// first entry that it does not find.
+func (s *snapshots) check(log raft.LogStore) error {
+	list, err := s.List() // newest first
+	if err != nil {
+		return fmt.Errorf("list snapshots in %s: %w", s.dir, err)
+	}
+	first, err := log.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("read the raft log: %w", err)
+	}
+	var damage error
+	for _, m := range list {
+		_, content, err := s.Open(m.ID) // verifies its checksum
+		if err != nil {
+			damage = errors.Join(damage, fmt.Errorf("snapshot %s: %w", m.ID, err))
+			continue
+		}
+		content.Close()
+		if damage != nil && first > m.Index+1 {
+			return fmt.Errorf("a snapshot in %s is damaged (%w), and entries %d to %d are neither in an older one nor in the log; %s",
+				s.dir, damage, m.Index+1, first-1, raftlog.Advice)
+		}
+		return nil
+	}
+	if damage != nil {
+		return fmt.Errorf("no snapshot in %s is readable (%w), and the log begins with entry %d; %s", s.dir, damage, first, raftlog.Advice)
+	}
+	return nil
+}
