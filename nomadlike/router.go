@@ -14,6 +14,7 @@ type route struct {
 	pattern string // "/v1/job/{id}/plan"
 	rpc     string // method of internal/methods that authorises it; "" if only the local agent answers
 	handle  handler
+	effects bool // a GET changes something, as Nomad's clients expect
 
 	prefix []string // literal segments before the first parameter
 	suffix []string // segments after it; a parameter keeps its braces

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
@@ -45,6 +46,7 @@ type Config struct {
 	Log     hclog.Logger // never nil
 	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
 	Region  string
+	Site    *edge.Site                                         // which requests of browsers are refused; nil: the agent answers to addresses and localhost only
 	Observe func(route string, status int, took time.Duration) // or nil
 }
 
@@ -56,6 +58,9 @@ type Server struct {
 
 // New makes a Server.
 func New(cfg Config) *Server {
+	if cfg.Site == nil {
+		cfg.Site = edge.NewSite(nil, nil)
+	}
 	return &Server{cfg: cfg, rt: newRouter(table())}
 }
 
@@ -110,12 +115,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Vary", "Accept-Encoding")
 
 	path := r.URL.EscapedPath()
-	switch {
-	case strings.HasPrefix(path, "/debug/pprof"):
+	rt, params, allow := s.rt.find(r.Method, path)
+	effects := r.Method != http.MethodGet && r.Method != http.MethodHead || rt != nil && rt.effects
+	if err := s.cfg.Site.Check(r, effects); err != nil {
+		(&call{Server: s, w: rec, r: r}).fail(err)
+		return
+	}
+	if strings.HasPrefix(path, "/debug/pprof") {
 		s.pprof(rec, r)
 		return
 	}
-	rt, params, allow := s.rt.find(r.Method, path)
 	if rt == nil {
 		if r.Method == http.MethodHead {
 			rt, params, _ = s.rt.find(http.MethodGet, path)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -63,7 +64,7 @@ func (open) LocalServer() string                                     { return "o
 
 func testServer() (*Server, *memory) {
 	m := &memory{}
-	return New(Config{Backend: m, Agent: open{}, Log: hclog.NewNullLogger(), Region: "global"}), m
+	return New(Config{Backend: m, Agent: open{}, Log: hclog.NewNullLogger(), Region: "global", Site: edge.NewSite(nil, []string{"a", "example.com"})}), m
 }
 
 // do makes a request as it would be on the wire: the target is not cleaned.

@@ -35,6 +35,7 @@ import (
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/server"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -61,6 +62,8 @@ type Config struct {
 	VerifyHTTPS     bool   // clients of the HTTP API must show a certificate
 	Encrypt         []byte // gossip key
 	Insecure        bool   // the configuration spells out that it is insecure
+
+	AllowedHosts []string // further host names of the HTTP API, in lower case; see edge.NewSite
 
 	ConnsPerIP  int  // of the HTTP API; 0 is 100, negative no limit
 	RPCPerIP    int  // connections of one address to the RPC port; 0 is its default
@@ -318,6 +321,7 @@ func (a *Agent) openClient() error {
 func (a *Agent) openHTTP() error {
 	api := nomadlike.New(nomadlike.Config{
 		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.observeHTTP,
+		Site: edge.NewSite(a.ownHosts(), a.cfg.AllowedHosts),
 	})
 	a.logins = newLogins(a)
 	a.http = nomadlike.NewHTTPServer(a.logins.handler(api), a.log.Named("http"))

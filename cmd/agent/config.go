@@ -36,7 +36,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		TLS:         tlsutil.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile},
 		VerifyHTTPS: c.TLS.VerifyHTTPSClient, Encrypt: c.GossipKey(), Insecure: c.Insecure,
 		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
-		EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), Effective: effective(c), Log: log,
+		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), Effective: effective(c), Log: log,
 	}
 	if c.Server.Enabled {
 		s := &c.Server

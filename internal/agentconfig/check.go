@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,9 @@ func (c *Config) finish(o Options, errs *problems) {
 	c.addresses(o, errs, fail)
 }
 
+// hostPattern matches a host name, and "*." before one.
+var hostPattern = regexp.MustCompile(`^(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$`)
+
 type failFunc func(key, format string, args ...any)
 
 func (c *Config) names(o Options, fail failFunc) {
@@ -54,6 +58,12 @@ func (c *Config) names(o Options, fail failFunc) {
 		}
 		if len(f.v) > 128 || strings.ContainsFunc(f.v, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == '*' }) {
 			fail(f.key, "%.140q: want at most 128 characters without spaces, / and *", f.v)
+		}
+	}
+	for i, h := range c.HTTPAllowedHosts {
+		h = strings.ToLower(h)
+		if c.HTTPAllowedHosts[i] = h; !hostPattern.MatchString(h) {
+			fail("http_allowed_hosts", "%.140q: want a host name such as muster.example.com, without scheme and port, or *.example.com for all names below it", h)
 		}
 	}
 	levels := []string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF"}

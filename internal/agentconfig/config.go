@@ -62,6 +62,12 @@ type Config struct {
 	// may run programs here. Default: false.
 	Insecure bool `conf:"insecure"`
 
+	// HTTPAllowedHosts are further host names of this agent's HTTP API, such as the one of a proxy; "*.example.com" means
+	// all names below example.com. The agent always answers to IP addresses, localhost, its own name, the machine's name,
+	// its advertised addresses and the names in its certificate. Requests with another Host header are refused, because a
+	// web page can give its own name the agent's address. Default: none.
+	HTTPAllowedHosts []string `conf:"http_allowed_hosts"`
+
 	// DisableUpdateCheck and DisableAnonymousSignature are accepted without effect: there is no update check and no
 	// signature.
 	DisableUpdateCheck        bool `conf:"disable_update_check"`

@@ -370,6 +370,18 @@ func TestRaftLogStore(t *testing.T) {
 	}
 }
 
+func TestAllowedHosts(t *testing.T) {
+	c := good(t, "a.hcl", base+`http_allowed_hosts = ["Muster.Example.com", "*.proxy.example"]`)
+	if want := []string{"muster.example.com", "*.proxy.example"}; !slices.Equal(c.HTTPAllowedHosts, want) {
+		t.Errorf("got %q, want %q", c.HTTPAllowedHosts, want)
+	}
+	for _, h := range []string{"", "*", "https://muster.example.com", "muster.example.com:4646", "a b", "*.", "a..b", "x.*"} {
+		if _, err := load(t, "a.hcl", base+fmt.Sprintf("http_allowed_hosts = [%q]", h)); err == nil || !strings.Contains(err.Error(), "http_allowed_hosts") {
+			t.Errorf("%q: got %v, want a refusal", h, err)
+		}
+	}
+}
+
 func TestExample(t *testing.T) {
 	b, err := os.ReadFile("testdata/example.hcl")
 	if err != nil {

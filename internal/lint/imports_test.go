@@ -43,6 +43,7 @@ var imports = map[string][]string{
 	"server/endpoint":      {"structs", "scheduler/...", "fsm/...", "internal/...", "server/acl", "server/auth", "server/checkpoint", "server/decide", "server/duty", "server/events", "server/keystore", "server/member", "server/nodes", "server/replica", "server/watch"},
 	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
 	"client/...":           {"structs", "client/...", "internal/..."},
+	"nomadlike/edge":       {"structs"},
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},
 	"sim/...":              {"structs", "scheduler/...", "server/broker", "server/planner", "sim/..."},
 	"cmd/...":              {"structs", "scheduler/...", "fsm/...", "server/...", "client/...", "nomadlike/...", "sim/...", "internal/...", "cmd/..."},

@@ -259,6 +259,8 @@ leave_on_interrupt = false
 leave_on_terminate = false
 enable_debug       = false
 
+http_allowed_hosts = ["muster.example.com", "*.proxy.example.com"]
+
 insecure = false
 
 disable_update_check        = true

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+)
+
+// send makes a request with these headers, of which Host replaces the one of the address.
+func send(t *testing.T, addr, method, path, body string, header ...string) (status int, answer string) {
+	t.Helper()
+	req, err := http.NewRequest(method, addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return resp.StatusCode, string(bytes.TrimSpace(b))
+}
+
+// TestOtherSites plays a web page in the browser of a user who reaches an agent without tokens: by a form, by the name
+// of the page pointed at the agent, and by a websocket. Every route refuses it, and nothing runs.
+func TestOtherSites(t *testing.T) {
+	cfg, port := devConfig(t, `"http_allowed_hosts": ["muster.example.com"]`)
+	addr := startAgent(t, cfg, port)
+	wait(t, "a leader", func() bool {
+		status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", "", "")
+		return status == http.StatusOK
+	})
+	job := `{"Job": {"ID": "owned", "Type": "batch", "Datacenters": ["dc1"], "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "id"}}]}]}}`
+	pages := map[string][]string{
+		"a form":               {"Origin", "http://evil.example", "Content-Type", "text/plain"},
+		"a cross-site request": {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"},
+		"a rebound name":       {"Host", "rebind.evil.example", "Origin", "http://rebind.evil.example", "Sec-Fetch-Site", "same-origin"},
+		"another port's page":  {"Origin", "http://127.0.0.1:1", "Sec-Fetch-Site", "same-site"},
+		"a websocket":          {"Origin", "http://evil.example", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="},
+		"a websocket, rebound": {"Host", "rebind.evil.example", "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="},
+	}
+	checks := 0
+	for _, rt := range append(nomadlike.Routes(), nomadlike.Route{Methods: []string{"GET"}, Pattern: "/debug/pprof/heap"}, nomadlike.Route{Methods: []string{"GET"}, Pattern: "/nothing"}) {
+		path := strings.NewReplacer("{id}", nowhere, "{name}", "default", "{tag}", "x", "{op}", "list", "{path}", "x").Replace(rt.Pattern)
+		for _, method := range rt.Methods {
+			for name, header := range pages {
+				checks++
+				if status, answer := send(t, addr, method, path, "", header...); status != http.StatusForbidden || method != "HEAD" && !strings.Contains(answer, "http_allowed_hosts") {
+					t.Errorf("%s at %s %s: status %d (%.200s), want 403 with the setting", name, method, path, status, answer)
+				}
+			}
+		}
+	}
+	for name, header := range pages {
+		if status, _ := send(t, addr, "POST", "/v1/jobs", job, header...); status != http.StatusForbidden {
+			t.Errorf("%s registered a job: status %d", name, status)
+		}
+	}
+	_, b := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", "", "")
+	var jobs []json.RawMessage
+	if err := json.Unmarshal(b, &jobs); err != nil || len(jobs) != 0 {
+		t.Errorf("jobs of web pages: %s, %v", b, err)
+	}
+	for name, header := range map[string][]string{
+		"curl": {"User-Agent", "curl/8.5.0", "Content-Type", "application/x-www-form-urlencoded"}, "a program": {},
+		"the agent's name": {"Host", "one"}, "the setting": {"Host", "muster.example.com"},
+		"an own page": {"Origin", addr, "Sec-Fetch-Site", "same-origin"}, "a page behind a proxy": {"Origin", "https://muster.example.com"},
+	} {
+		if status, answer := send(t, addr, "PUT", "/v1/jobs", job, header...); status != http.StatusOK {
+			t.Errorf("%s: status %d (%s)", name, status, answer)
+		}
+	}
+	t.Logf("%d refusals", checks)
+}
