@@ -56,6 +56,7 @@ type Client struct {
 
 	reregister chan struct{} // 1 deep: the node changed, or the servers do not know it
 	connected  *contact
+	clock      serversClock
 
 	mu       sync.Mutex
 	allocs   map[structs.AllocID]*runner.Runner

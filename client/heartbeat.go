@@ -129,6 +129,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	c.connected.heard(sent, resp.HeartbeatTTL)
+	c.clock.heard(sent, resp.Now)
 	c.conn.SetServers(resp.Servers)
 	c.mu.Lock()
 	select {
@@ -155,6 +156,7 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 		return ttl, true, err
 	}
 	c.connected.heard(sent, resp.HeartbeatTTL)
+	c.clock.heard(sent, resp.Now)
 	if len(resp.Servers) > 0 {
 		c.conn.SetServers(resp.Servers)
 	}

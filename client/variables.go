@@ -23,7 +23,12 @@ const (
 type variables struct{ c *Client }
 
 func (v variables) header(alloc structs.AllocID, task, namespace string) rpc.Header {
-	return rpc.Header{Namespace: namespace, Token: tasktoken.New(v.c.Auth().Secret, alloc, task, time.Now())}
+	return rpc.Header{Namespace: namespace, Token: v.c.TaskToken(alloc, task)}
+}
+
+// TaskToken returns a token that says that a request comes from a task on this node.
+func (c *Client) TaskToken(alloc structs.AllocID, task string) string {
+	return tasktoken.New(c.Auth().Secret, alloc, task, c.clock.now())
 }
 
 // changed makes a call that may wait for something newer than after. The first read is confirmed by the leader. Waits

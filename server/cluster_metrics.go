@@ -3,7 +3,6 @@ package server
 import (
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/scheduler/predict"
-	"github.com/muster-sched/muster/structs"
 )
 
 // clusterReading is the source of the cluster's metrics. Every server reads them from its newest state; only the leader
@@ -51,7 +50,7 @@ func (s *Server) clusterMetrics() *clusterReading {
 		return nil
 	}
 	snap := p.Snapshot
-	now := structs.LogTimeOf(s.cfg.Now())
+	now := s.replica.Now()
 	c := &clusterReading{
 		nodes: int64(snap.NodeCount()), jobs: int64(snap.JobCount()), allocs: int64(snap.AllocCount()), running: s.replica.Stats().Running,
 		evals: int64(snap.EvalCount()), records: int64(snap.AcctCount()), decisions: int64(snap.DecisionCount()), predicted: s.endpoints.Predictions(),

@@ -124,7 +124,6 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	s.replica.NewTerm()
 	s.lead.ready.Store(term)
 	for ctx.Err() == nil {
 		err := s.members.InitCluster(ctx)

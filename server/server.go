@@ -23,6 +23,7 @@ import (
 	"github.com/muster-sched/muster/server/nodes"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Server is one server. New makes it, Run runs it, Close ends it.
@@ -82,7 +83,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
 	s.ring = events.NewRing()
-	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: cfg.Now, Published: s.Published})
+	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: s.now, Published: s.Published})
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
@@ -191,6 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
 	run(func() { s.members.Run(s.ctx) })
+	run(func() { s.members.RunClock(s.ctx) })
 	run(func() { s.keys.Run(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {
@@ -260,6 +262,9 @@ func (s *Server) Leave(ctx context.Context) error {
 	}
 	return s.members.Leave(ctx)
 }
+
+// now returns the time that most servers agree on.
+func (s *Server) now() structs.LogTime { return s.replica.Now() }
 
 // Caller returns a caller of this server's methods in this process. Requests and responses are shared, not copied: the
 // user must own its request and only read the response.

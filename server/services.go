@@ -11,7 +11,6 @@ import (
 // leaderServices returns the services that run while this server leads, in starting order.
 func (s *Server) leaderServices() []Service {
 	return []Service{
-		{"clock", s.members.RunClock},
 		{"members", s.members.RunMembers},
 		{"autopilot", s.members.RunAutopilot},
 		{"reseal", s.keys.Reseal},

@@ -5,9 +5,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
-	"github.com/muster-sched/muster/internal/tasktoken"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -80,6 +78,6 @@ func (a *Agent) serveTask(alloc structs.AllocID, task string, l net.Listener) io
 // request, is used only between agents and servers, and permits what a task may do with its own job.
 func (a *Agent) asTask(r *http.Request) {
 	if t, ok := r.Context().Value(taskKey{}).(taskOf); ok {
-		r.Header.Set("X-Nomad-Token", tasktoken.New(a.client.Auth().Secret, t.alloc, t.name, time.Now()))
+		r.Header.Set("X-Nomad-Token", a.client.TaskToken(t.alloc, t.name))
 	}
 }

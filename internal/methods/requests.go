@@ -535,6 +535,7 @@ type (
 		Cluster      structs.ClusterID
 		RestoreEpoch uint64
 		Servers      []string // RPC addresses of all servers
+		Now          structs.LogTime
 	}
 	// NodeHeartbeatRequest reports that a node is alive. It is logged only if the node's status must change.
 	NodeHeartbeatRequest struct {
@@ -547,6 +548,7 @@ type (
 		HeartbeatTTL time.Duration
 		Servers      []string
 		Unknown      bool // the servers do not know the node: it must register again
+		Now          structs.LogTime
 	}
 	// NodePollRequest waits for the allocations of a node to change (D13, D14).
 	NodePollRequest struct {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
@@ -65,10 +64,10 @@ const PeerTokenPrefix = "peer:"
 
 // Environment is what a Guard needs from its server.
 type Environment struct {
-	ACL       bool   // access control is on; if off, every caller has management rights
-	Region    string // of this server
-	TLS       bool   // connections between agents use TLS, which proves the peer's role
-	Now       func() time.Time
+	ACL       bool                   // access control is on; if off, every caller has management rights
+	Region    string                 // of this server
+	TLS       bool                   // connections between agents use TLS, which proves the peer's role
+	Now       func() structs.LogTime // the time that most servers agree on, never the wall clock
 	Published func() *replica.Published
 }
 
@@ -132,8 +131,7 @@ func (g *Guard) Resolve(secret string) (*Identity, error) {
 	if !g.env.ACL {
 		return &Identity{ACL: acl.Management, By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
 	}
-	p := g.env.Published()
-	snap := p.Snapshot
+	snap := g.env.Published().Snapshot
 	if secret == "" {
 		return &Identity{ACL: g.policies.compile(snap, []string{PolicyAnonymous}), anonymous: true,
 			By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
@@ -149,7 +147,7 @@ func (g *Guard) Resolve(secret string) (*Identity, error) {
 	if t == nil {
 		return nil, ErrTokenUnknown
 	}
-	if t.Expired(max(p.Time, structs.LogTimeOf(g.env.Now()))) {
+	if t.Expired(g.env.Now()) {
 		return nil, errTokenExpired
 	}
 	id := &Identity{Token: t, By: submitterOf(t)}

@@ -26,7 +26,7 @@ func (g *Guard) resolveTask(token string) (*Identity, error) {
 	if n == nil {
 		return nil, ErrTokenUnknown
 	}
-	if !t.Valid(n.SecretID, g.env.Now()) {
+	if !t.Valid(n.SecretID, g.env.Now().Time()) {
 		return nil, errTokenInvalid
 	}
 	if a.ClientTerminal() {

@@ -219,7 +219,7 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 			return nil, err
 		}
 	}
-	now := s.env.Now()
+	now := s.env.Replica.Now().Time()
 	var rnd [4]byte
 	rand.Read(rnd[:])
 	id := fmt.Sprintf("%s%s%d-%s", parent.ID, dispatchSuffix, now.Unix(), hex.EncodeToString(rnd[:]))

@@ -61,7 +61,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	}
 	if j.IsPeriodic() {
 		if j.Periodic.Enabled {
-			at, err := duty.NextLaunch(j.Periodic, s.env.Now())
+			at, err := duty.NextLaunch(j.Periodic, s.env.Replica.Now().Time())
 			if err != nil {
 				return nil, structs.Errorf(structs.CodeInvalid, "periodic: %v", err)
 			}

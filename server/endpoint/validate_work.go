@@ -21,7 +21,7 @@ const (
 // checkWork checks what Nomad's jobs do not have: deadlines, requeueing, dependencies, arrays and gangs. It does not
 // repeat checks that the HTTP API does in more detail, such as spelling and ranges of single values.
 func (s *Set) checkWork(p *problems, j *structs.Job) {
-	now := structs.LogTimeOf(s.env.Now())
+	now := s.env.Replica.Now()
 	old := s.published().Snapshot.JobByKey(j.Key())
 	if j.Deadline != 0 && j.Deadline <= now && (old == nil || old.Deadline != j.Deadline) {
 		p.addf("deadline: %s is in the past; it is %s", j.Deadline.Time().Format(time.RFC3339), now.Time().Format(time.RFC3339))

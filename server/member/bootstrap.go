@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -61,39 +62,74 @@ func newSigningKey() (*structs.SigningKey, error) {
 		Algorithm: "EdDSA", Private: p8, Public: pk, Active: true}, nil
 }
 
-// clockEvery is the time between comparisons of the leader's wall clock with the other servers'.
-const clockEvery = 10 * time.Second
+// Times between comparisons of this server's wall clock with the other servers'.
+const (
+	clockEvery = 10 * time.Second
+	clockFirst = 250 * time.Millisecond // until most servers have answered for the first time
+)
 
-// RunClock sets log time to follow the servers' median clock, if a majority answers (D11).
-func (m *Members) RunClock(ctx context.Context, term uint64) error {
-	t := time.NewTicker(clockEvery)
-	defer t.Stop()
+// RunClock makes this server's clock follow the servers' median, if a majority answers (D11). Every server does so,
+// because every server judges by that time whether a token has expired, and any of them may lead next.
+func (m *Members) RunClock(ctx context.Context) {
+	clock := m.env.Replica.Clock()
 	for {
-		others := m.OtherServers()
-		offsets := []time.Duration{0} // first: this server
-		for _, addr := range others {
+		m.compareClocks(ctx)
+		wait := clockEvery
+		if !clock.Agreed() {
+			wait = clockFirst
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-clock.Jumped():
+			t.Stop()
+			if !clock.Agreed() { // the jump is known, and so is that the others do not answer
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(clockFirst):
+				}
+			}
+		case <-t.C:
+		}
+	}
+}
+
+// compareClocks asks the other servers for their wall clocks. Without a majority of clocks nothing is changed. A single
+// server is its own majority; a server that belongs to no cluster yet is none.
+func (m *Members) compareClocks(ctx context.Context) {
+	if servers, err := m.RaftServers(); err != nil || len(servers) == 0 {
+		return
+	}
+	others := m.OtherServers()
+	found := make(chan time.Duration, len(others))
+	var wg sync.WaitGroup
+	for _, addr := range others {
+		wg.Go(func() {
 			asked := m.env.Now()
 			info, err := m.serverInfo(ctx, addr)
 			if err != nil || info.Now == 0 {
-				continue
+				return
 			}
 			mid := asked.Add(m.env.Now().Sub(asked) / 2)
-			offsets = append(offsets, info.Now.Time().Sub(mid))
-		}
-		// Without a majority of clocks nothing is changed. A single server is its own majority.
-		if len(offsets) > (len(others)+1)/2 {
-			slices.Sort(offsets)
-			median := offsets[(len(offsets)-1)/2]
-			if m.env.Replica.Clock().Consent(median) && median != 0 {
-				m.env.Log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-m.env.Replica.Clock().Jumped():
-		case <-t.C:
-		}
+			found <- info.Now.Time().Sub(mid)
+		})
+	}
+	wg.Wait()
+	close(found)
+	offsets := []time.Duration{0} // this server
+	for d := range found {
+		offsets = append(offsets, d)
+	}
+	if len(offsets) <= (len(others)+1)/2 {
+		return
+	}
+	slices.Sort(offsets)
+	median := offsets[(len(offsets)-1)/2]
+	if m.env.Replica.Clock().Consent(median) && median != 0 {
+		m.env.Log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
 	}
 }
 

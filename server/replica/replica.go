@@ -173,11 +173,8 @@ func (r *Replica) SetBootstrapped() { r.bootstrapped.Store(true) }
 // Clock returns the clock of the log.
 func (r *Replica) Clock() *Clock { return r.clock }
 
-// Now returns the log time that a command proposed now would get.
-func (r *Replica) Now() structs.LogTime { return r.clock.mint(structs.LogTime(r.lastTime.Load())) }
-
-// NewTerm prepares the clock for a term in which this server leads.
-func (r *Replica) NewTerm() { r.clock.newTerm(structs.LogTime(r.lastTime.Load())) }
+// Now returns the log time that a command proposed now would get: the time that most servers agree on.
+func (r *Replica) Now() structs.LogTime { return r.clock.time(structs.LogTime(r.lastTime.Load())) }
 
 // LogBackend returns the backend of the raft log.
 func (r *Replica) LogBackend() string { return r.stores.backend }
