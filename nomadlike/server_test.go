@@ -310,60 +310,6 @@ func TestRefusalsReadTheBody(t *testing.T) {
 	}
 }
 
-func TestLimitListener(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := LimitListener(inner, 2)
-	defer l.Close()
-	accepted := make(chan net.Conn, 8)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- c
-		}
-	}()
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	dial()
-	dial()
-	first := <-accepted
-	<-accepted
-	third := dial()
-	_ = third.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := third.Read(make([]byte, 1)); err == nil {
-		t.Error("the third connection of an address was served")
-	} else if ne, is := err.(net.Error); is && ne.Timeout() {
-		t.Error("the third connection of an address was left open")
-	}
-	first.Close()
-	first.Close() // counted once
-	dial()
-	select {
-	case <-accepted:
-	case <-time.After(5 * time.Second):
-		t.Error("a connection after another had closed was not served")
-	}
-	fourth := dial()
-	_ = fourth.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := fourth.Read(make([]byte, 1)); err == nil {
-		t.Error("closing twice made room for two")
-	}
-	if LimitListener(inner, -1) != inner {
-		t.Error("a negative limit limits")
-	}
-}
-
 // TestHostileConnections sends to a live listener what no client of ours would.
 func TestHostileConnections(t *testing.T) {
 	s, _ := testServer()
@@ -372,7 +318,7 @@ func TestHostileConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := NewHTTPServer(s, hclog.NewNullLogger())
-	go srv.Serve(LimitListener(l, -1))
+	go srv.Serve(l)
 	defer srv.Close()
 	heap := func() uint64 {
 		runtime.GC()

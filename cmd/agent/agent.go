@@ -65,7 +65,8 @@ type Config struct {
 
 	AllowedHosts []string // further host names of the HTTP API, in lower case; see edge.NewSite
 
-	ConnsPerIP  int  // of the HTTP API; 0 is 100, negative no limit
+	ConnsPerIP  int  // of the HTTP API and a client of it; see edge.NewConns
+	ConnsTotal  int  // of the HTTP API; see edge.NewConns
 	RPCPerIP    int  // connections of one address to the RPC port; 0 is its default
 	EnableDebug bool // pprof without a token
 	Telemetry   telemetry.Sinks
@@ -116,6 +117,7 @@ type Agent struct {
 
 	listener net.Listener // HTTP
 	unix     net.Listener // HTTP for users of this machine
+	conns    *edge.Conns
 	requests *telemetry.Histogram
 	http     *http.Server
 	logins   *logins
@@ -325,8 +327,9 @@ func (a *Agent) openHTTP() error {
 	})
 	a.logins = newLogins(a)
 	a.http = nomadlike.NewHTTPServer(a.logins.handler(api), a.log.Named("http"))
-	a.http.ConnContext = peer
-	a.listener = nomadlike.LimitListener(a.listener, a.cfg.ConnsPerIP)
+	a.http.ConnContext = connContext
+	a.conns = edge.NewConns(a.cfg.ConnsPerIP, a.cfg.ConnsTotal, a.log.Named("http"))
+	a.listener = a.conns.Listener(a.listener, "")
 	if a.cfg.TLSHTTP {
 		a.listener = tls.NewListener(a.listener, a.tls.HTTPServer(a.cfg.VerifyHTTPS))
 	}
@@ -342,7 +345,7 @@ func (a *Agent) openHTTP() error {
 			l.Close()
 			return err
 		}
-		a.unix = l
+		a.unix = a.conns.Listener(l, "")
 	}
 	return nil
 }

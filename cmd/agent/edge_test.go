@@ -5,11 +5,19 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/edge"
 )
 
 // send makes a request with these headers, of which Host replaces the one of the address.
@@ -84,4 +92,96 @@ func TestOtherSites(t *testing.T) {
 		}
 	}
 	t.Logf("%d refusals", checks)
+}
+
+// TestSocketFlood: thousands of connections of one user to the unix socket leave the agent to all others.
+func TestSocketFlood(t *testing.T) {
+	const connections = 3000
+	cfg, port := devConfig(t, "")
+	cfg.ConnsPerIP = edge.PerClientDefault
+	var log lockedBuffer
+	cfg.Log = hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
+	addr := startAgent(t, cfg, port)
+	dir := os.Getenv("TMPDIR")
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // another user has to reach the socket
+		t.Fatal(err)
+	}
+	var socks []string
+	wait(t, "the agent", func() bool {
+		socks, _ = filepath.Glob(filepath.Join(dir, "muster-dev-*", "muster.sock"))
+		status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/agent/health", "", "")
+		return len(socks) == 1 && status == http.StatusOK
+	})
+	flood := make(chan []int)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its user
+		if os.Geteuid() == 0 {
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); e != 0 {
+				t.Errorf("setresuid: %v", e)
+			}
+		}
+		var fds []int
+		for range connections {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Errorf("socket %d: %v", len(fds), err)
+				break
+			}
+			fds = append(fds, fd)
+			if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socks[0]}); err != nil {
+				t.Errorf("connection %d: %v", len(fds), err)
+				break
+			}
+		}
+		flood <- fds
+	}()
+	fds := <-flood
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	if status, _ := ask(t, 2*time.Second, addr, "GET", "/v1/agent/health", "", ""); status != http.StatusOK {
+		t.Errorf("TCP during the flood: status %d", status)
+	}
+	wait(t, "refusals", func() bool { return kept(fds) <= edge.PerClientDefault })
+	if n := kept(fds); n == 0 {
+		t.Error("no connection was kept")
+	}
+	if n := strings.Count(log.String(), "were refused"); n != 1 {
+		t.Errorf("%d log lines about refusals, want 1:\n%s", n, log.String())
+	}
+}
+
+// kept returns how many connections the other end has left open.
+func kept(fds []int) (n int) {
+	for _, fd := range fds {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			continue
+		}
+		if _, err := unix.Read(fd, make([]byte, 1)); err == unix.EAGAIN {
+			n++
+		}
+	}
+	return n
+}
+
+// lockedBuffer is a log that a test reads while the agent writes.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String returns what was written.
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike/edge"
 )
 
 // logins issues short-lived tokens to users of this machine, whom the kernel identifies at the unix socket, so that a
@@ -30,8 +31,6 @@ type login struct {
 
 const loginsMax = 4096
 
-type peerKey struct{}
-
 func newLogins(a *Agent) *logins { return &logins{a: a, by: map[uint32]login{}} }
 
 // handler adds a token to requests that came through the unix socket without one.
@@ -41,7 +40,7 @@ func (l *logins) handler(next http.Handler) http.Handler {
 		if conn != nil && conn.Network() == "unix" && l.a.cfg.ACL && l.a.client != nil &&
 			r.Header.Get("X-Nomad-Token") == "" && r.Header.Get("X-Muster-Token") == "" && r.Header.Get("Authorization") == "" {
 			l.a.asTask(r)
-			if cred, ok := r.Context().Value(peerKey{}).(*unix.Ucred); ok {
+			if cred := edge.User(r.Context()); cred != nil {
 				if t := l.token(r.Context(), cred); t != "" {
 					r.Header.Set("X-Nomad-Token", t)
 				}
@@ -51,24 +50,12 @@ func (l *logins) handler(next http.Handler) http.Handler {
 	})
 }
 
-// peer stores the credentials of a unix connection's other end in the context.
-func peer(ctx context.Context, c net.Conn) context.Context {
+// connContext stores who is at the other end of a connection in the context of its requests.
+func connContext(ctx context.Context, c net.Conn) context.Context {
 	if tc, ok := c.(*taskConn); ok {
-		return context.WithValue(ctx, taskKey{}, tc.l.task)
+		ctx, c = context.WithValue(ctx, taskKey{}, tc.l.task), tc.Conn
 	}
-	uc, ok := c.(*net.UnixConn)
-	if !ok {
-		return ctx
-	}
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return ctx
-	}
-	var cred *unix.Ucred
-	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || cred == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, cred)
+	return edge.Context(ctx, c)
 }
 
 func (l *logins) token(ctx context.Context, cred *unix.Ucred) string {

@@ -50,7 +50,7 @@ func (l *taskListener) Close() error {
 	return l.Listener.Close()
 }
 
-// taskConn is a connection of a task. It is not a *net.UnixConn: the user at the other end does not matter.
+// taskConn is a connection of a task. The user at the other end does not matter.
 type taskConn struct {
 	net.Conn
 	l    *taskListener
@@ -66,7 +66,7 @@ func (c *taskConn) Close() error {
 
 // serveTask serves the API on a task's socket until the listener is closed: by the runner of the task, or with the API.
 func (a *Agent) serveTask(alloc structs.AllocID, task string, l net.Listener) io.Closer {
-	tl := &taskListener{Listener: l, task: taskOf{alloc, task}, slots: make(chan struct{}, taskConns), done: make(chan struct{})}
+	tl := &taskListener{Listener: a.conns.Listener(l, "task "+alloc.String()+"/"+task), task: taskOf{alloc, task}, slots: make(chan struct{}, taskConns), done: make(chan struct{})}
 	go func() {
 		_ = a.http.Serve(tl) // returns when the listener is closed
 		tl.Close()

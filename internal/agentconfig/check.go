@@ -199,6 +199,7 @@ func (c *Config) numbers(fail failFunc) {
 		fail("client.min_dynamic_port", "%d is above client.max_dynamic_port, %d", lo, hi)
 	}
 	between("limits.http_max_conns_per_client", int64(c.Limits.HTTPMaxConnsPerClient), 0, 1<<20)
+	between("limits.http_max_conns", int64(c.Limits.HTTPMaxConns), 0, 1<<20)
 	between("limits.rpc_max_conns_per_client", int64(c.Limits.RPCMaxConnsPerClient), 0, 1<<20)
 }
 

@@ -31,7 +31,7 @@ type Config struct {
 
 	ACL       ACL       `conf:"acl"`       // access control
 	TLS       TLS       `conf:"tls"`       // encryption between agents and of the HTTP API
-	Limits    Limits    `conf:"limits"`    // of connections
+	Limits    Limits    `conf:"limits"`    // on clients
 	Telemetry Telemetry `conf:"telemetry"` // where metrics are sent
 
 	// LogLevel is the least severe level that is logged: TRACE, DEBUG, INFO, WARN, ERROR or OFF. Default: INFO.
@@ -462,10 +462,17 @@ type TLS struct {
 	VerifyHTTPSClient bool `conf:"verify_https_client"`
 }
 
-// Limits are limits on connections from one address.
+// Limits are limits on clients. A client of the HTTP API is an IP address, or a user of this machine at the unix socket.
 type Limits struct {
-	HTTPMaxConnsPerClient int `conf:"http_max_conns_per_client"` // default 100; 0 is no limit
-	RPCMaxConnsPerClient  int `conf:"rpc_max_conns_per_client"`  // without a verified certificate; default 100; 0 is no limit
+	// HTTPMaxConnsPerClient is how many connections to the HTTP API a client may have open. Default: 100; 0 is no limit.
+	HTTPMaxConnsPerClient int `conf:"http_max_conns_per_client"`
+	// HTTPMaxConns is how many connections to the HTTP API may be open, those of tasks included. Root and the agent's own
+	// user can connect to the unix socket beyond it. Default and 0: 16,384, at most half of the agent's limit of open
+	// files.
+	HTTPMaxConns int `conf:"http_max_conns"`
+	// RPCMaxConnsPerClient is how many connections without a verified certificate an IP address may have to the RPC port.
+	// Default: 100; 0 is no limit.
+	RPCMaxConnsPerClient int `conf:"rpc_max_conns_per_client"`
 }
 
 // Telemetry says where metrics are sent. They are always served at /v1/metrics, in JSON and for Prometheus; see

@@ -228,6 +228,7 @@ tls {
 
 limits {
   http_max_conns_per_client = 100
+  http_max_conns            = 20000
   rpc_max_conns_per_client  = 100
 }
 
