@@ -84,8 +84,14 @@ func CodeOf(err error) ErrorCode {
 	return CodeInternal
 }
 
-// ErrPermissionDenied is the only answer to a refused authorization. Nomad's clients match the text.
+// ErrPermissionDenied is the answer to a refused authorization that no right would change. Nomad's clients match the
+// text.
 var ErrPermissionDenied = &Error{Code: CodeDenied, Msg: "Permission denied"}
+
+// Denied returns the answer to a refused authorization. It names the missing right, never whether the object exists.
+func Denied(format string, args ...any) *Error {
+	return Errorf(CodeDenied, ErrPermissionDenied.Msg+": needs "+format, args...)
+}
 
 // ErrNoLeader is returned while no leader is known.
 var ErrNoLeader = &Error{Code: CodeNoLeader, Msg: "No cluster leader"}

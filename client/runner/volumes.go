@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
 )
-
-// volumeRequest is the part of a group's volume block that the client uses.
-type volumeRequest struct {
-	Type, Source string
-	ReadOnly     bool
-}
 
 // volumeMount is the part of a task's volume_mount block that the client uses.
 type volumeMount struct {
@@ -36,17 +32,13 @@ func mountVolumes(_ context.Context, a *attempt) error {
 		if err := json.Unmarshal(raw.Raw, &m); err != nil {
 			return driver.Permanent(fmt.Errorf("volume_mount %d: %w", i+1, err))
 		}
-		var v *volumeRequest
-		for _, have := range g.Volumes {
-			if have.Name == m.Volume {
-				v = &volumeRequest{}
-				if err := json.Unmarshal(have.Raw, v); err != nil {
-					return driver.Permanent(fmt.Errorf("volume %q: %w", m.Volume, err))
-				}
-			}
-		}
-		if v == nil {
+		at := slices.IndexFunc(g.Volumes, func(v structs.VolumeRequest) bool { return v.Name == m.Volume })
+		if at < 0 {
 			return driver.Permanent(fmt.Errorf("the group has no volume %q", m.Volume))
+		}
+		v, err := g.Volumes[at].Host()
+		if err != nil {
+			return driver.Permanent(err)
 		}
 		host, ok := node.HostVolumes[v.Source]
 		if !ok {

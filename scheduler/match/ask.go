@@ -2,7 +2,6 @@ package match
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"slices"
 	"strconv"
 
@@ -21,7 +20,7 @@ type Ask struct {
 	drivers   []string
 	checks    []Condition // checked once per class
 	PerNode   []Condition // about an attribute unique to a node
-	volumes   []volumeAsk
+	volumes   []structs.HostVolumeRequest
 	networks  []string // host networks requested by name
 	network   string   // mode of the network that each allocation gets, or ""
 	badVolume string   // a volume that no node can provide
@@ -52,11 +51,6 @@ type Ask struct {
 	Distinct           []distinctAsk
 
 	Weights structs.ScoreWeights // replace the policy's
-}
-
-type volumeAsk struct {
-	source   string
-	readOnly bool
 }
 
 type coreAsk struct {
@@ -196,16 +190,12 @@ func (a *Ask) port(p structs.Port, to *[]structs.Port) {
 }
 
 func (a *Ask) volume(v *structs.VolumeRequest) {
-	var raw struct {
-		Type     string
-		Source   string
-		ReadOnly bool
-	}
-	if err := json.Unmarshal(v.Raw, &raw); err != nil || raw.Source == "" || raw.Type != "" && raw.Type != "host" {
+	host, err := v.Host()
+	if err != nil {
 		a.badVolume = v.Name
 		return
 	}
-	a.volumes = append(a.volumes, volumeAsk{raw.Source, raw.ReadOnly})
+	a.volumes = append(a.volumes, host)
 }
 
 // inGPUs records what the device requests have in common.

@@ -42,9 +42,9 @@ func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 		return Cannot(structs.DimensionVolumeType, a.badVolume, "", structs.EventJobChanged), true
 	}
 	for _, v := range a.volumes {
-		have, known := n.HostVolumes[v.source]
-		if !known || have.ReadOnly && !v.readOnly {
-			return Cannot(structs.DimensionMissingVolume, v.source, "", structs.EventNodeJoined), true
+		have, known := n.HostVolumes[v.Source]
+		if !known || have.ReadOnly && !v.ReadOnly {
+			return Cannot(structs.DimensionMissingVolume, v.Source, "", structs.EventNodeJoined), true
 		}
 	}
 	for _, alias := range a.networks {

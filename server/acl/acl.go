@@ -233,9 +233,13 @@ func (a *ACL) AllowNodePool(pool structs.PoolName, capability string) bool {
 	return a.nodePools.allow(string(pool), capability)
 }
 
-// AllowHostVolume reports whether "mount-readonly" or "mount-readwrite" is granted on a volume.
+// AllowHostVolume reports whether "mount-readonly" or "mount-readwrite" is granted on a host volume. Who may write a
+// volume may also mount it read-only.
 func (a *ACL) AllowHostVolume(name, capability string) bool {
-	return a != nil && (a.management || a.hostVolumes.allow(name, capability))
+	if a == nil || a.management {
+		return a != nil
+	}
+	return a.hostVolumes.allow(name, capability) || capability == CapMountReadOnly && a.hostVolumes.allow(name, CapMountReadWrite)
 }
 
 // AllowQueue reports whether "read", "submit" or "write" is granted on a queue path. A queue that no policy mentions

@@ -57,6 +57,15 @@ const (
 	CapHostVolDelete    = "host-volume-delete"
 )
 
+// Capabilities of host volumes and queues.
+const (
+	CapMountReadOnly  = "mount-readonly"
+	CapMountReadWrite = "mount-readwrite"
+	CapQueueRead      = "read"
+	CapQueueSubmit    = "submit"
+	CapQueueWrite     = "write"
+)
+
 // Capabilities that the shorthands of a namespace rule stand for.
 var (
 	capsRead = []string{CapListJobs, CapParseJob, CapReadJob, CapCSIList, CapCSIRead, CapReadJobScaling, CapListScaling,

@@ -53,9 +53,8 @@ func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 	if len(errs) > 0 {
 		return nil, oneError("job validation failed", errs)
 	}
-	snap := s.published().Snapshot
-	if cfg := snap.SchedulerConfig(); cfg != nil && cfg.RejectRegister && !auth.Who(ctx).ACL.IsManagement() {
-		return nil, structs.Errorf(structs.CodeDenied, "job registration disabled for non-management ACL")
+	if err := s.mayRegister(auth.Who(ctx)); err != nil {
+		return nil, err
 	}
 	if j.Dispatched {
 		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
@@ -163,6 +162,13 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	}
 	j := *old
 	j.Stop, j.VersionTag = false, nil
+	id := auth.Who(ctx)
+	if err := s.mayRegister(id); err != nil {
+		return nil, err
+	}
+	if err := s.maySubmit(id, &j); err != nil {
+		return nil, err
+	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
 		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
 	}})
@@ -212,6 +218,12 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 		return nil, structs.Errorf(structs.CodeInvalid, "Specified job %q is stopped", k.ID)
 	}
 	if err := checkDispatch(parent.Parameterized, req); err != nil {
+		return nil, err
+	}
+	if err := s.mayRegister(auth.Who(ctx)); err != nil {
+		return nil, err
+	}
+	if err := s.mayUseQueue(auth.Who(ctx), parent); err != nil {
 		return nil, err
 	}
 	if t := req.IDPrefixTemplate; t != "" {
@@ -308,6 +320,12 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if !j.IsPeriodic() {
 		return nil, structs.Errorf(structs.CodeInvalid, "can't force launch non-periodic job")
 	}
+	if err := s.mayRegister(auth.Who(ctx)); err != nil {
+		return nil, err
+	}
+	if err := s.mayUseQueue(auth.Who(ctx), j); err != nil {
+		return nil, err
+	}
 	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
 	res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: duty.Launch(j, at, true)})
 	if err != nil {
@@ -321,6 +339,11 @@ func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRe
 	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
 		return nil, err
+	}
+	if req.Count != nil {
+		if err := s.mayRegister(auth.Who(ctx)); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case req.Group == "" || j.Group(req.Group) == nil:

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
@@ -24,20 +25,68 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 	id := auth.Who(ctx)
 	if !id.ACL.AllowNamespaceOp(j.Namespace, capability) {
 		s.env.Denied()
-		return nil, nil, structs.ErrPermissionDenied
+		return nil, nil, structs.Denied("namespace capability %s in namespace %q", capability, j.Namespace)
 	}
 	DefaultJob(j, s.env.Region)
-	if j.Queue != "" && !id.ACL.AllowQueue(string(j.Queue), "submit") {
-		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
-	}
 	errs := s.CheckJob(j)
 	if why := missingQueue(s.published().Snapshot, j); why != "" {
 		errs = append(errs, why)
+	}
+	if err := s.maySubmit(id, j); err != nil {
+		return nil, nil, err
 	}
 	if len(errs) > 0 {
 		return nil, errs, nil
 	}
 	return j, nil, nil
+}
+
+// maySubmit reports whether the caller may submit a version of a job: to its queue, and with its host volumes. Calls
+// that let the caller choose what runs ask it (register, plan, revert). A dispatch or a launch runs what its author was
+// allowed to submit, so it asks for the queue alone, which the caller's work is charged to.
+func (s *Set) maySubmit(id *auth.Identity, j *structs.Job) error {
+	if err := s.mayUseQueue(id, j); err != nil {
+		return err
+	}
+	for _, g := range j.Groups {
+		if g == nil {
+			continue
+		}
+		for i := range g.Volumes {
+			v, err := g.Volumes[i].Host()
+			if err != nil {
+				continue // CheckJob refuses it, and no agent mounts it
+			}
+			capability := acl.CapMountReadWrite
+			if v.ReadOnly {
+				capability = acl.CapMountReadOnly
+			}
+			if !id.ACL.AllowHostVolume(v.Source, capability) {
+				s.env.Denied()
+				return structs.Denied("host_volume capability %s on volume %q", capability, v.Source)
+			}
+		}
+	}
+	return nil
+}
+
+// mayUseQueue reports whether the caller may submit to a job's queue.
+func (s *Set) mayUseQueue(id *auth.Identity, j *structs.Job) error {
+	if id.ACL.AllowQueue(string(j.QueueName()), acl.CapQueueSubmit) {
+		return nil
+	}
+	s.env.Denied()
+	return structs.Denied("queue capability %s on queue %q", acl.CapQueueSubmit, j.QueueName())
+}
+
+// mayRegister refuses new work while the cluster takes it from management tokens only.
+func (s *Set) mayRegister(id *auth.Identity) error {
+	cfg := s.published().Snapshot.SchedulerConfig()
+	if cfg == nil || !cfg.RejectRegister || id.ACL.IsManagement() {
+		return nil
+	}
+	s.env.Denied()
+	return structs.Denied("a management token while job registration is disabled (RejectJobRegistration of the scheduler configuration)")
 }
 
 func oneError(what string, errs []string) error {

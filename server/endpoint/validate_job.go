@@ -222,6 +222,11 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 	}
 	p.rules(where, g.Constraints, g.Affinities, g.Spreads)
 	p.texts(where+" meta", g.Meta)
+	for i := range g.Volumes {
+		if _, err := g.Volumes[i].Host(); err != nil {
+			p.addf("%s: %v", where, err)
+		}
+	}
 	if g.Disk.SizeMiB < 0 || g.Disk.SizeMiB > 1<<40 {
 		p.addf("%s: ephemeral disk of %d MB", where, g.Disk.SizeMiB)
 	}
