@@ -32,7 +32,11 @@ type cluster struct {
 	cfgs    []Config
 }
 
+var testJoinKey = []byte("0123456789abcdef0123456789abcdef")
+
 func hostName(i int) string { return fmt.Sprintf("s%d", i) }
+
+func serverUUID(i int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1) }
 
 func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 	t.Helper()
@@ -41,8 +45,8 @@ func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 		c.net.Host(hostName(i)) // so that addresses are sorted
 	}
 	for i := range n {
-		cfg := Config{Name: hostName(i), ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i))}
-		cfg.Gossip.Key = []byte("0123456789abcdef")
+		cfg := Config{Name: hostName(i), ID: serverUUID(i), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i))}
+		cfg.Gossip.Key, cfg.JoinKey = []byte("0123456789abcdef"), testJoinKey
 		for j := range n {
 			if j != i {
 				cfg.Gossip.RetryJoin = append(cfg.Gossip.RetryJoin, c.net.Host(hostName(j)).IP().String()+":4648")

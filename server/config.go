@@ -45,6 +45,10 @@ type Config struct {
 	TLSServer *tls.Config        // for the listeners; nil: plaintext
 	TLSClient func() *tls.Config // for connections to other servers; required with TLSServer
 
+	// JoinKey proves to other servers that this is one, where access control is on and TLS is off. nil: this server then
+	// has no peers.
+	JoinKey []byte
+
 	Gossip member.GossipConfig
 	Raft   replica.RaftConfig
 

@@ -3,19 +3,17 @@ package server
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/events"
-	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -60,27 +58,22 @@ type caller struct {
 	may func(n methods.Need) bool
 }
 
-// TestAuthorisationMatrix calls every method of the table over TLS as every identity. Denied means CodeDenied. Any
-// other result (not found, invalid, success) means that the call was permitted.
+// TestAuthorisationMatrix calls every method of the table over TLS as every identity, at the leader and through a
+// follower. Denied means CodeDenied. Any other result (not found, invalid, success) means that the call was permitted.
 func TestAuthorisationMatrix(t *testing.T) {
+	synctest.Test(t, authorisationMatrix)
+}
+
+func authorisationMatrix(t *testing.T) {
 	src := tlsSources(t, "server", "client", "cli")
-	n := memnet.New()
-	h := n.Host("one")
-	l, err := h.Listen(4647)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(Config{Name: "one", InMemory: true, BootstrapExpect: 1, ACL: true, Listeners: []net.Listener{l}, Dial: h.Dial,
-		Gossip: member.GossipConfig{Disabled: true}, TLSServer: src["server"].RPCServer(), TLSClient: src["server"].Client, Logger: testLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	startServer(t, s)
-	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
+	cl := newCluster(t, 3, func(_ int, cfg *Config) {
+		cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+	})
+	h, s := cl.net.Host("evil"), cl.servers[cl.leader()]
 	ctx := context.Background()
 	apply := func(body structs.CommandBody) {
 		t.Helper()
-		if _, err := s.apply(ctx, replica.LaneUser, structs.Command{Body: body}); err != nil {
+		if _, err := cl.servers[cl.leader()].apply(ctx, replica.LaneUser, structs.Command{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,25 +154,30 @@ func TestAuthorisationMatrix(t *testing.T) {
 					body = map[string]any{"Node": &bad}
 				}
 			}
-			err := call1(pools[c.role].To("one:4647"), row, c.token, body)
-			denied := structs.CodeOf(err) == structs.CodeDenied && err != nil
-			checks++
-			if denied == want {
-				t.Errorf("%s as %q (anonymous policy: %v): %v; want it %s", row.Name, c.name, anonymous, err, map[bool]string{true: "let through", false: "denied"}[want])
+			lead := cl.leader() // a method of the operator may just have moved it
+			for _, at := range []int{(lead + 1) % 3, lead} {
+				err := call1(pools[c.role].To(hostName(at)+":4647"), row, c.token, body)
+				denied := structs.CodeOf(err) == structs.CodeDenied && err != nil
+				checks++
+				if denied == want {
+					t.Errorf("%s as %q at server %d (leader %d, anonymous policy: %v): %v; want it %s", row.Name, c.name, at, lead, anonymous, err, map[bool]string{true: "let through", false: "denied"}[want])
+				}
 			}
 		}
 	}
+	cl.converge()
 	for _, c := range callers {
 		run(c, false)
 	}
 	// With an anonymous policy, callers without a token may do what it grants, and no other caller may do more.
 	apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "anonymous", Rules: `namespace "default" { policy = "read" }`}}})
+	cl.converge()
 	for _, c := range callers {
 		if c.name == "none" || c.name == "client certificate alone" || c.name == "expired" || c.name == "wrong namespace" {
 			run(c, true)
 		}
 	}
-	if checks < 6*len(methods.Table) {
+	if checks < 2*6*len(methods.Table) {
 		t.Fatalf("only %d checks for %d methods", checks, len(methods.Table))
 	}
 	t.Logf("%d checks over %d methods", checks, len(methods.Table))

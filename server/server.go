@@ -83,7 +83,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
 	s.ring = events.NewRing()
-	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Now: s.now, Published: s.Published})
+	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Proof: cfg.provesPeers(), Now: s.now, Published: s.Published})
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
@@ -111,16 +111,16 @@ func New(cfg Config) (s *Server, err error) {
 
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
-	dial := cfg.Dial
-	if cfg.TLSClient != nil {
-		dial = rpc.TLSDialer(cfg.Dial, cfg.TLSClient)
+	peerTLS, dial, err := peerConns(&cfg)
+	if err != nil {
+		return nil, err
 	}
 	advertised, err := resolveAdvertise(cfg.Advertise)
 	if err != nil {
 		return nil, err
 	}
 	s.rpc = rpc.NewServer(rpc.ServerConfig{
-		Registry: s.reg, TLS: cfg.TLSServer, Dial: dial, Advertise: advertised,
+		Registry: s.reg, TLS: cfg.TLSServer, PeerTLS: peerTLS, VerifyPeers: cfg.provesPeers(), Dial: dial, Advertise: advertised,
 		MaxConnsPerIP: cfg.MaxConnsPerIP, MaxStreams: cfg.MaxStreams, Log: cfg.Logger.Named("rpc"),
 	})
 	s.pool = rpc.NewPool(rpc.PoolConfig{Dial: dial, Registry: s.reg, Log: cfg.Logger.Named("rpc")})
@@ -165,7 +165,7 @@ func (s *Server) memberEnvironment() member.Environment {
 		Name: s.cfg.Name,
 		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
 			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build},
-		Gossip: c, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
+		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
 	}
 }
 

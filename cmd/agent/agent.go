@@ -83,6 +83,7 @@ type ServerConfig struct {
 	Join            []string
 	RetryJoin       []string
 	RetryInterval   time.Duration
+	JoinKey         []byte // proves to other servers that this is one, with ACLs and without TLS; or nil
 	Raft            replica.RaftConfig
 }
 
@@ -206,7 +207,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, JoinKey: cfg.Server.JoinKey, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

@@ -41,7 +41,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	if c.Server.Enabled {
 		s := &c.Server
 		cfg.Server = &ServerConfig{
-			BootstrapExpect: s.BootstrapExpect, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval,
+			BootstrapExpect: s.BootstrapExpect, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
 		}
 		r := &cfg.Server.Raft
 		if m := time.Duration(s.RaftMultiplier); m > 1 {

@@ -21,7 +21,7 @@ func newOperator(e *env) *cobra.Command {
 muster operator raft list-peers
 muster operator snapshot save backup.snap
 muster operator scheduler get-config`,
-		newOperatorRaft, newOperatorSnapshot, newOperatorScheduler, newOperatorAutopilot, newOperatorGossip, newOperatorRoot, newOperatorMetrics, newOperatorDecisions,
+		newOperatorRaft, newOperatorSnapshot, newOperatorScheduler, newOperatorAutopilot, newOperatorGossip, newOperatorJoinKey, newOperatorRoot, newOperatorMetrics, newOperatorDecisions,
 		newOperatorAPI, newOperatorStateHash)
 }
 

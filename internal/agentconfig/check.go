@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-sched/muster/internal/tlsutil"
 )
 
 // at returns where a key was set, or the zero pos.
@@ -120,6 +122,7 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 			fail("server.encrypt", "want 16, 24 or 32 bytes in base64; make a key with `muster operator gossip keyring generate`")
 		}
 	}
+	c.joinKey(fail)
 	if c.Client.Enabled && !s.Enabled && len(c.clientServers()) == 0 {
 		fail("client.servers", "a client needs at least one server's RPC address, such as [\"10.0.0.1:4647\"]")
 	}
@@ -150,6 +153,34 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 			}
 			j.list[i] = full
 		}
+	}
+}
+
+// joinKey checks server.join_key. Where ACLs are enabled, a server proves to others that it is one by its certificate or
+// by this key. A server without peers needs neither.
+func (c *Config) joinKey(fail failFunc) {
+	const key, make = "server.join_key", "make a key with `muster operator join-key generate`"
+	s := &c.Server
+	peers := s.BootstrapExpect > 1 || len(s.ServerJoin.StartJoin)+len(s.ServerJoin.RetryJoin) > 0
+	switch {
+	case s.JoinKey == "":
+		if s.Enabled && c.ACL.Enabled && !c.TLS.RPC && peers {
+			fail(key, "is required: ACLs are enabled without tls.rpc, so only this key proves to other servers that this is one; %s and give it to the servers only", make)
+		}
+		return
+	case !s.Enabled:
+		fail(key, "is set, but server.enabled is not true; whoever holds this key can take the whole cluster over, so only servers may have it")
+		return
+	case s.JoinKey == s.Encrypt:
+		fail(key, "is the gossip key, which client agents hold too; %s", make)
+		return
+	case c.TLS.RPC:
+		c.warn(c.at(key), "%s has no effect: with tls.rpc, servers prove who they are by their certificates", key)
+	case !c.ACL.Enabled:
+		c.warn(c.at(key), "%s has no effect: acl.enabled is not true, so everybody may do everything", key)
+	}
+	if _, err := tlsutil.ParseJoinKey(s.JoinKey); err != nil {
+		fail(key, "%v", err)
 	}
 }
 
@@ -547,6 +578,12 @@ func (c *Config) ClientServers() []string {
 		}
 	}
 	return out
+}
+
+// JoinKey is server.join_key in bytes, nil without one.
+func (c *Config) JoinKey() []byte {
+	k, _ := tlsutil.ParseJoinKey(c.Server.JoinKey) // checked by Load
+	return k
 }
 
 // GossipKey is server.encrypt in bytes, nil without one.

@@ -110,6 +110,11 @@ type Server struct {
 	BootstrapExpect int `conf:"bootstrap_expect"`
 	// Encrypt is the gossip key, 16, 24 or 32 bytes in base64, the same on every agent that gossips. Default: none.
 	Encrypt string `conf:"encrypt"`
+	// JoinKey proves to other servers that this is one where ACLs are enabled and tls.rpc is not: 32 bytes in base64, the
+	// same on every server and on nothing else, made by `muster operator join-key generate`. Regions that forward calls to
+	// each other need the same one. A changed key takes effect when all servers have been restarted with it. Ours.
+	// Default: none, and no other server can join.
+	JoinKey string `conf:"join_key"`
 	// ServerJoin lists the servers to join.
 	ServerJoin ServerJoin `conf:"server_join"`
 	// StartJoin and RetryJoin are the same as in server_join; their addresses are added to those.

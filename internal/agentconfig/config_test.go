@@ -48,7 +48,6 @@ func good(t *testing.T, name, body string) *Config {
 const base = "data_dir = \"/var/lib/x\"\nserver {\n  enabled = true\n  bootstrap_expect = 1\n}\n"
 
 func TestBad(t *testing.T) {
-	secure := "tls {\n  http = true\n  rpc = true\n  ca_file = \"/dev/null\"\n  cert_file = \"/dev/null\"\n  key_file = \"/dev/null\"\n}\n"
 	for _, c := range []struct{ name, body, want string }{
 		{"empty", "", "the file is empty"},
 		{"blanks", " \n\t\n", "the file is empty"},
@@ -113,6 +112,11 @@ func TestBad(t *testing.T) {
 		{"empty region", base + "region = \"\"\n", "region: must not be empty"},
 		{"block in the wrong place", base + "server_join {\n}\n", "it belongs into"},
 		{"short gossip key", strings.Replace(base, "enabled = true", "enabled = true\n  encrypt = \"c2hvcnQ=\"", 1), "want 16, 24 or 32 bytes"},
+		{"ACLs without proof", acls(""), "server.join_key: is required: ACLs are enabled without tls.rpc"},
+		{"ACLs without proof, joining", strings.Replace(acls("retry_join = [\"127.0.0.1:9999\"]"), "= 3", "= 1", 1), "server.join_key: is required"},
+		{"short join key", acls("join_key = \"c2hvcnQ=\""), "server.join_key: want 32 bytes in base64; make a key with `muster operator join-key generate`"},
+		{"gossip key as join key", acls("encrypt = \"" + key + "\"\n  join_key = \"" + key + "\""), "is the gossip key, which client agents hold too"},
+		{"join key of a client", "data_dir = \"/x\"\nserver {\n  join_key = \"" + joinKey + "\"\n}\nclient {\n  enabled = true\n  servers = [\"a\"]\n}\n", "only servers may have it"},
 		{"tls without files", base + "tls {\n  http = true\n}\n", "tls.ca_file: is required"},
 		{"tls missing file", base + "tls {\n  http = true\n  ca_file = \"/nowhere/ca.pem\"\n  cert_file = \"/dev/null\"\n  key_file = \"/dev/null\"\n}\n", "/nowhere/ca.pem: no such file"},
 		{"bind name", base + "bind_addr = \"node-1\"\n", "\"node-1\" is not an IP address"},
@@ -166,6 +170,32 @@ func TestBad(t *testing.T) {
 				t.Errorf("error does not say %q:\n%v", c.want, err)
 			}
 		})
+	}
+}
+
+const secure = "tls {\n  http = true\n  rpc = true\n  ca_file = \"/dev/null\"\n  cert_file = \"/dev/null\"\n  key_file = \"/dev/null\"\n}\n"
+
+const joinKey = "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXphYmNkZWY="
+
+// acls is a server of three with ACLs and without TLS.
+func acls(setting string) string {
+	return strings.Replace(base, "bootstrap_expect = 1", "bootstrap_expect = 3\n  "+setting, 1) + "acl {\n  enabled = true\n}\n"
+}
+
+// TestJoinKey: a server with peers needs the key only where ACLs are enabled and TLS is off, and is warned where the key
+// changes nothing.
+func TestJoinKey(t *testing.T) {
+	if c := good(t, "a.hcl", acls("join_key = \""+joinKey+"\"")); len(c.JoinKey()) != 32 || warned(c, "join_key") {
+		t.Error(c.JoinKey(), c.Warnings)
+	}
+	good(t, "a.hcl", strings.Replace(acls(""), "= 3", "= 1", 1)) // it has no peers
+	good(t, "a.hcl", strings.Replace(acls(""), "acl {\n  enabled = true", "acl {\n  enabled = false", 1))
+	good(t, "a.hcl", acls("encrypt = \""+key+"\"")+secure)
+	if c := good(t, "a.hcl", acls("join_key = \""+joinKey+"\"")+secure); !warned(c, "server.join_key has no effect: with tls.rpc") {
+		t.Error(c.Warnings)
+	}
+	if c := good(t, "a.hcl", strings.Replace(acls("join_key = \""+joinKey+"\""), "acl {\n  enabled = true", "acl {\n  enabled = false", 1)); !warned(c, "server.join_key has no effect: acl.enabled is not true") {
+		t.Error(c.Warnings)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package gossip lets servers and agents find each other. Its data is a hint: to become a raft server an agent must
-// call with a server certificate, and a member believed dead is probed before any action (D12).
+// call with a server certificate or the join key, and a member believed dead is probed before any action (D12).
 //
 // It starts two goroutines (the filters of packets and of streams); they and memberlist's own end with Close.
 package gossip

@@ -230,6 +230,7 @@ type (
 	ServerInfoResponse struct {
 		ID, Name, Address, Version, Region string
 		Bootstrapped                       bool
+		Leaving                            bool // it is about to leave the cluster for good
 		LastIndex, LastTerm                uint64
 		Cluster                            structs.ClusterID
 		LastContact                        time.Duration   // since it heard from the leader; 0 on the leader

@@ -28,6 +28,8 @@ const HandshakeTimeout = 5 * time.Second
 type ServerConfig struct {
 	Registry      *Registry      // what it serves; required
 	TLS           *tls.Config    // nil: plaintext. Must require client certificates; see internal/tlsutil
+	PeerTLS       *tls.Config    // without TLS: for connections of other servers, on a port that is plaintext for agents; nil: none
+	VerifyPeers   bool           // raft connections need a verified server certificate even without TLS and PeerTLS: then there are none
 	Dial          Dialer         // for raft's outgoing connections; nil is plain TCP
 	Advertise     net.Addr       // address of this server for raft; nil: the first listener's
 	MaxConnsPerIP int            // limit for connections without a verified certificate; 0: 100, negative: no limit
@@ -165,8 +167,8 @@ func (s *Server) handle(raw net.Conn, ip string) {
 	}
 	switch first {
 	case byteRaft:
-		if s.cfg.TLS != nil && peer.Role != "server" {
-			s.refuse(raw, "raft-role", fmt.Sprintf("a certificate of role %q cannot join raft; it takes a server certificate", peer.Role))
+		if (s.cfg.TLS != nil || s.cfg.PeerTLS != nil || s.cfg.VerifyPeers) && peer.Role != "server" {
+			s.refuse(raw, "raft-role", raftRefusal(peer))
 			return
 		}
 		c := &raftConn{Conn: conn, r: r, done: make(chan struct{})}
@@ -211,6 +213,14 @@ func (s *Server) handle(raw net.Conn, ip string) {
 	}
 }
 
+// raftRefusal says why a peer may not take part in raft.
+func raftRefusal(peer Peer) string {
+	if !peer.TLS {
+		return "a peer that proves nothing cannot join raft; it takes a server certificate (tls) or the servers' key (server.join_key)"
+	}
+	return fmt.Sprintf("a certificate of role %q cannot join raft; it takes a server certificate", peer.Role)
+}
+
 // handshake runs TLS if configured and reads the first byte. On an error, reason is a fixed word for it.
 func (s *Server) handshake(raw net.Conn) (conn net.Conn, r *bufio.Reader, first byte, reason string, err error) {
 	deadline := time.Now().Add(HandshakeTimeout)
@@ -221,19 +231,23 @@ func (s *Server) handshake(raw net.Conn) (conn net.Conn, r *bufio.Reader, first 
 		return nil, nil, 0, "no-first-byte", fmt.Errorf("no first byte within %s: %w", HandshakeTimeout, err)
 	}
 	conn = &prefixConn{Conn: raw, r: pr}
-	if s.cfg.TLS != nil {
-		if b[0] != byteTLS {
-			return nil, nil, 0, "plaintext", fmt.Errorf("plaintext connection (first byte 0x%02x) to a port that demands TLS", b[0])
+	conf, secure := s.cfg.TLS, b[0] == byteTLS
+	switch {
+	case conf != nil && !secure:
+		return nil, nil, 0, "plaintext", fmt.Errorf("plaintext connection (first byte 0x%02x) to a port that demands TLS", b[0])
+	case conf == nil && secure:
+		if conf = s.cfg.PeerTLS; conf == nil {
+			return nil, nil, 0, "tls-on-plaintext", errors.New("TLS connection to a port that speaks plaintext; enable tls here or disable it there, and give server.join_key to all servers or to none")
 		}
-		tc := tls.Server(conn, s.cfg.TLS)
+	}
+	if secure {
+		tc := tls.Server(conn, conf)
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		if err := tc.HandshakeContext(ctx); err != nil {
 			return nil, nil, 0, "tls", fmt.Errorf("TLS handshake: %w", err)
 		}
 		conn = tc
-	} else if b[0] == byteTLS {
-		return nil, nil, 0, "tls-on-plaintext", errors.New("TLS connection to a port that speaks plaintext; enable tls here or disable it there")
 	}
 	r = bufio.NewReaderSize(conn, fragment)
 	if first, err = r.ReadByte(); err != nil {

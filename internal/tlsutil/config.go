@@ -20,8 +20,9 @@ type Files struct {
 // Source holds an agent's TLS material and returns configurations that follow it: after Reload new connections use the
 // new files; existing ones are unaffected.
 type Source struct {
-	files  Files
+	files  Files // empty for a join key
 	region string
+	name   string // that dialled servers must have; "": their role and region
 	now    atomic.Pointer[loaded]
 }
 
@@ -44,6 +45,9 @@ func Load(f Files, region string) (*Source, error) {
 
 // Reload reads the files again. On an error the old material stays in use.
 func (s *Source) Reload() error {
+	if s.files == (Files{}) {
+		return errNotFromFiles
+	}
 	ca, err := os.ReadFile(s.files.CA)
 	if err != nil {
 		return fmt.Errorf("read CA: %w", err)
@@ -111,11 +115,15 @@ func (s *Source) Client() *tls.Config { return s.ClientTo(s.region) }
 // ClientTo is Client for servers of another region.
 func (s *Source) ClientTo(region string) *tls.Config {
 	l := s.now.Load()
+	name := s.name
+	if name == "" {
+		name = RoleServer.Name(region)
+	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{l.cert},
 		RootCAs:      l.pool,
-		ServerName:   RoleServer.Name(region),
+		ServerName:   name,
 	}
 }
 

@@ -26,7 +26,7 @@ type Identity struct {
 	Node      structs.NodeID      // set when the caller proved to be this node by its secret
 	Task      *structs.Allocation // the calling task's allocation, as named in its token; nil for other callers
 	TaskName  string              // "" when the token names no task
-	server    bool                // another server, proven by its certificate
+	server    bool                // another server, proven by its certificate or the join key
 	By        structs.Submitter
 }
 
@@ -67,6 +67,7 @@ type Environment struct {
 	ACL       bool                   // access control is on; if off, every caller has management rights
 	Region    string                 // of this server
 	TLS       bool                   // connections between agents use TLS, which proves the peer's role
+	Proof     bool                   // servers must prove that they are servers; if off, every peer is taken for one
 	Now       func() structs.LogTime // the time that most servers agree on, never the wall clock
 	Published func() *replica.Published
 }
@@ -231,10 +232,11 @@ func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
 	return true, nil
 }
 
-// isServer reports whether the peer has proved that it is a server of this region.
+// isServer reports whether the peer has proved that it is a server of this region: by its certificate, or by the join
+// key.
 func (g *Guard) isServer(p rpc.Peer) bool {
-	if !g.env.TLS && !p.Local {
-		return true // a cluster without TLS trusts its network; its agents start only if their configuration allows that
+	if !g.env.Proof && !p.Local {
+		return true // without ACLs and TLS a cluster trusts its network; its agents start only if their configuration allows that
 	}
 	return p.Role == "server" && p.Region == g.env.Region
 }

@@ -46,7 +46,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 	resp := &methods.ServerInfoResponse{
 		ID: s.env.ID, Name: s.env.Name, Address: s.env.Advertise, Version: s.env.Version, Region: s.env.Region,
 		Bootstrapped: s.env.Replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
-		LastContact: s.env.LastContact(), Now: structs.LogTimeOf(s.env.Now()),
+		LastContact: s.env.LastContact(), Leaving: s.env.Members.Leaving(), Now: structs.LogTimeOf(s.env.Now()),
 	}
 	if meta := s.published().Snapshot.ClusterMeta(); meta != nil {
 		resp.Cluster = meta.ID

@@ -37,6 +37,7 @@ type Environment struct {
 	Name        string      // of this server
 	Self        gossip.Meta // what gossip sends to others about this server
 	Gossip      GossipConfig
+	GossipOnly  bool // agents may be sent to servers that only gossip knows: they verify them, or trust their network
 	Log         hclog.Logger
 	Now         func() time.Time
 	Replica     *replica.Replica
@@ -53,6 +54,7 @@ type Members struct {
 	wake      chan struct{} // makes the leader check raft's servers
 	Unhealthy atomic.Bool   // autopilot reports an unhealthy server
 	changed   chan struct{}
+	leaving   atomic.Bool // Leave was called
 
 	mu     sync.Mutex
 	pruned map[string]bool // raft IDs that autopilot has given up
@@ -122,6 +124,7 @@ func (m *Members) Leave(ctx context.Context) error {
 	if m.g == nil {
 		return nil
 	}
+	m.leaving.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- m.g.Leave() }()
 	select {
@@ -131,6 +134,9 @@ func (m *Members) Leave(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// Leaving reports whether this server is about to leave for good.
+func (m *Members) Leaving() bool { return m.leaving.Load() }
 
 // Join contacts other servers by gossip and returns how many answered.
 func (m *Members) Join(addrs []string) (int, error) {
@@ -229,7 +235,7 @@ func (m *Members) maybeBootstrap(ctx context.Context) {
 	}
 }
 
-// serverInfo asks a server for its identity. With TLS the connection proves a server certificate of the region.
+// serverInfo asks a server for its identity. With TLS or a join key, the connection proves that it is a server.
 func (m *Members) serverInfo(ctx context.Context, addr string) (*methods.ServerInfoResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
@@ -274,7 +280,8 @@ func (m *Members) Regions() []string {
 	return slices.Compact(out)
 }
 
-// Servers returns the RPC addresses of this region's servers, the leader first: raft's, then others that gossip knows.
+// Servers returns the RPC addresses of this region's servers, the leader first: raft's, then others that gossip knows,
+// unless agents cannot verify servers.
 func (m *Members) Servers() []string {
 	leader, _ := m.env.Replica.Leader()
 	now := time.Now()
@@ -300,8 +307,10 @@ func (m *Members) findServers(leader string) []string {
 	for _, x := range servers {
 		add(string(x.Address))
 	}
-	for _, a := range m.ServersOf(m.env.Self.Region) {
-		add(a)
+	if m.env.GossipOnly {
+		for _, a := range m.ServersOf(m.env.Self.Region) {
+			add(a)
+		}
 	}
 	add(m.env.Self.RPC)
 	return out
@@ -357,6 +366,10 @@ func (m *Members) reconcileMembers(ctx context.Context) {
 		have, ok := inRaft[x.ID]
 		switch {
 		case x.Status == gossip.Left && ok:
+			if m.stays(ctx, have) {
+				m.env.Log.Warn("gossip says that a server left, but it answers and is not leaving; keeping it", "server", x.Name)
+				continue
+			}
 			m.env.Log.Info("removing a server that left", "server", x.Name)
 			if _, err := m.env.Replica.RemoveServer(raft.ServerID(x.ID), 10*time.Second); err != nil {
 				m.env.Log.Warn("removing a server failed", "server", x.Name, "error", err)
@@ -369,7 +382,14 @@ func (m *Members) reconcileMembers(ctx context.Context) {
 	}
 }
 
-// AddServer adds a server to raft after it has proved its identity by an RPC with a server certificate.
+// stays reports whether a server of raft answers and is not about to leave. Every holder of the gossip key can announce
+// the leave of another.
+func (m *Members) stays(ctx context.Context, x raft.Server) bool {
+	info, err := m.serverInfo(ctx, string(x.Address))
+	return err == nil && info.ID == string(x.ID) && !info.Leaving
+}
+
+// AddServer adds a server to raft after it has proved its identity by an RPC (see serverInfo).
 func (m *Members) AddServer(ctx context.Context, x gossip.Member) error {
 	info, err := m.serverInfo(ctx, x.RPC)
 	if err != nil {

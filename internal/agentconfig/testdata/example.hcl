@@ -26,6 +26,7 @@ server {
   enabled          = true
   bootstrap_expect = 3
   encrypt          = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+  join_key         = "" # servers prove themselves by their certificates
   start_join       = []
   retry_join       = []
   retry_interval   = "5s"
