@@ -318,6 +318,13 @@ func (c *call) rawBody(limit int64) ([]byte, error) {
 	return b, nil
 }
 
+type loginKey struct{}
+
+// WithLoginRefused adds to the context of a request why its user could not log in; a denial then says so.
+func WithLoginRefused(ctx context.Context, why string) context.Context {
+	return context.WithValue(ctx, loginKey{}, why)
+}
+
 // fail answers with an error: its status and one line of text, or a problem document for clients that ask for one.
 func (c *call) fail(err error) {
 	var e *structs.Error
@@ -327,6 +334,9 @@ func (c *call) fail(err error) {
 		}
 		c.cfg.Log.Error("request failed", "path", c.r.URL.Path, "error", err)
 		e = structs.Errorf(structs.CodeInternal, "Internal error; the agent's log has the detail")
+	}
+	if why, ok := c.r.Context().Value(loginKey{}).(string); ok && e.Code == structs.CodeDenied {
+		e = structs.Errorf(e.Code, "%s (no token, and the login by the unix socket was refused: %s)", e.Msg, why)
 	}
 	status := e.Code.Status()
 	h := c.w.Header()

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -53,8 +54,9 @@ type Config struct {
 	Raft   replica.RaftConfig
 
 	ACL           bool // enforce access control; if false, every caller has management rights
-	MaxStreams    int  // calls in progress per session; 0: rpc.DefaultMaxStreams
-	MaxConnsPerIP int  // see rpc.ServerConfig
+	Logins        endpoint.LoginNodes
+	MaxStreams    int // calls in progress per session; 0: rpc.DefaultMaxStreams
+	MaxConnsPerIP int // see rpc.ServerConfig
 
 	// Filter compiles a filter expression over the wire shape of a kind of object ("job", "alloc", "eval", "node",
 	// "pool", "namespace", "token", "policy", "role"). nil: filters are refused.

@@ -43,6 +43,17 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cfg.Server = &ServerConfig{
 			BootstrapExpect: s.BootstrapExpect, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
 		}
+		for _, n := range c.ACL.LoginNodes {
+			if n == agentconfig.AllNodes {
+				cfg.Server.Logins.All = true
+				continue
+			}
+			id, err := structs.ParseID[structs.NodeID](n)
+			if err != nil {
+				return cfg, fmt.Errorf("acl.login_nodes: %w", err)
+			}
+			cfg.Server.Logins.Nodes = append(cfg.Server.Logins.Nodes, id)
+		}
 		r := &cfg.Server.Raft
 		if m := time.Duration(s.RaftMultiplier); m > 1 {
 			r.Heartbeat, r.Election, r.Lease = m*300*time.Millisecond, m*300*time.Millisecond, m*200*time.Millisecond

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -184,4 +186,43 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// TestSocketLogin: a denial at the unix socket says why the user could not log in, and at a login node they can.
+func TestSocketLogin(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		cfg, port := devConfig(t, `"acl": {"enabled": true}`)
+		if !cfg.Server.Logins.All {
+			t.Error("-dev does not log in the users of its node")
+		}
+		cfg.Server.Logins.All = all
+		addr := startAgent(t, cfg, port)
+		var root struct{ SecretID string }
+		wait(t, "the bootstrap", func() bool {
+			status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/bootstrap", "", "")
+			return status == http.StatusOK && json.Unmarshal(b, &root) == nil
+		})
+		if status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/policy/login", root.SecretID, `{"Name": "login", "Rules": "node { policy = \"read\" }"}`); status != http.StatusOK {
+			t.Fatalf("policy: status %d: %s", status, b)
+		}
+		socks, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "muster-dev-*", "muster.sock"))
+		local := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socks[0])
+		}}}
+		var status int
+		var answer string
+		wait(t, "an answer that depends on the login", func() bool {
+			resp, err := local.Get("http://unix/v1/nodes")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, _ := io.ReadAll(resp.Body)
+			status, answer = resp.StatusCode, string(b)
+			return status == http.StatusOK || strings.Contains(answer, "login_nodes")
+		})
+		if want := map[bool]int{false: http.StatusForbidden, true: http.StatusOK}[all]; status != want {
+			t.Errorf("login node %v: status %d (%s), want %d", all, status, answer, want)
+		}
+	}
 }

@@ -13,25 +13,36 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/edge"
 )
 
-// logins issues short-lived tokens to users of this machine, whom the kernel identifies at the unix socket, so that a
-// login node needs no tokens of theirs. A request with a token keeps it.
+// loginPause is how long a refused login is not tried again.
+const loginPause = 2 * time.Second
+
+// loginTime limits a login.
+const loginTime = 10 * time.Second
+
+// loginsMax limits the remembered logins. At the limit all are forgotten.
+const loginsMax = 4096
+
+// logins gets short-lived tokens for users of this machine, whom the kernel identifies at the unix socket, so that they
+// need no tokens of their own at a login node. A request with a token keeps it.
 type logins struct {
 	a  *Agent
 	mu sync.Mutex
-	by map[uint32]login // by uid; guarded by mu; at most loginsMax
+	by map[uint32]*login // by uid; guarded by mu
 }
 
+// login is the newest result of a user's login.
 type login struct {
-	token string
-	until time.Time
+	mu      sync.Mutex // held during a login, so that each user has one at a time
+	token   string     // "" if it was refused
+	refused string     // why
+	until   time.Time  // when to log in again
 }
 
-const loginsMax = 4096
-
-func newLogins(a *Agent) *logins { return &logins{a: a, by: map[uint32]login{}} }
+func newLogins(a *Agent) *logins { return &logins{a: a, by: map[uint32]*login{}} }
 
 // handler adds a token to requests that came through the unix socket without one.
 func (l *logins) handler(next http.Handler) http.Handler {
@@ -41,8 +52,11 @@ func (l *logins) handler(next http.Handler) http.Handler {
 			r.Header.Get("X-Nomad-Token") == "" && r.Header.Get("X-Muster-Token") == "" && r.Header.Get("Authorization") == "" {
 			l.a.asTask(r)
 			if cred := edge.User(r.Context()); cred != nil {
-				if t := l.token(r.Context(), cred); t != "" {
-					r.Header.Set("X-Nomad-Token", t)
+				token, refused := l.of(cred.Uid).get(r.Context(), l.a, cred)
+				if token != "" {
+					r.Header.Set("X-Nomad-Token", token)
+				} else {
+					r = r.WithContext(nomadlike.WithLoginRefused(r.Context(), refused))
 				}
 			}
 		}
@@ -50,22 +64,38 @@ func (l *logins) handler(next http.Handler) http.Handler {
 	})
 }
 
-// connContext stores who is at the other end of a connection in the context of its requests.
-func connContext(ctx context.Context, c net.Conn) context.Context {
-	if tc, ok := c.(*taskConn); ok {
-		ctx, c = context.WithValue(ctx, taskKey{}, tc.l.task), tc.Conn
+func (l *logins) of(uid uint32) *login {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.by) >= loginsMax {
+		clear(l.by)
 	}
-	return edge.Context(ctx, c)
+	if l.by[uid] == nil {
+		l.by[uid] = &login{}
+	}
+	return l.by[uid]
 }
 
-func (l *logins) token(ctx context.Context, cred *unix.Ucred) string {
+// get returns the user's token, or why there is none.
+func (l *login) get(ctx context.Context, a *Agent, cred *unix.Ucred) (token, refused string) {
 	l.mu.Lock()
-	have, ok := l.by[cred.Uid]
-	l.mu.Unlock()
-	if ok && time.Now().Before(have.until) {
-		return have.token
+	defer l.mu.Unlock()
+	if time.Now().Before(l.until) {
+		return l.token, l.refused
 	}
-	req := &methods.ACLPeerLoginRequest{NodeAuth: l.a.client.Auth(), UID: int64(cred.Uid), GID: int64(cred.Gid)}
+	resp, err := a.login(ctx, cred)
+	if err != nil {
+		a.log.Warn("a local user could not log in", "uid", cred.Uid, "error", err)
+		l.token, l.refused, l.until = "", err.Error(), time.Now().Add(loginPause)
+	} else {
+		l.token, l.refused, l.until = resp.Secret.String(), "", time.Now().Add(resp.TTL/2)
+	}
+	return l.token, l.refused
+}
+
+// login asks the servers for a token of a local user.
+func (a *Agent) login(ctx context.Context, cred *unix.Ucred) (*methods.ACLPeerLoginResponse, error) {
+	req := &methods.ACLPeerLoginRequest{NodeAuth: a.client.Auth(), UID: int64(cred.Uid), GID: int64(cred.Gid)}
 	if u, err := user.LookupId(strconv.Itoa(int(cred.Uid))); err == nil {
 		req.User = u.Username
 		if ids, err := u.GroupIds(); err == nil {
@@ -76,17 +106,15 @@ func (l *logins) token(ctx context.Context, cred *unix.Ucred) string {
 			}
 		}
 	}
-	resp, err := rpc.Invoke(ctx, l.a.back, methods.ACLPeerLogin, rpc.Header{Region: l.a.cfg.Region}, req)
-	if err != nil {
-		l.a.log.Warn("login of a local user", "uid", cred.Uid, "error", err)
-		return ""
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loginTime) // the result is for later requests too
+	defer cancel()
+	return rpc.Invoke(ctx, a.back, methods.ACLPeerLogin, rpc.Header{Region: a.cfg.Region}, req)
+}
+
+// connContext stores who is at the other end of a connection in the context of its requests.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	if tc, ok := c.(*taskConn); ok {
+		ctx, c = context.WithValue(ctx, taskKey{}, tc.l.task), tc.Conn
 	}
-	t := login{resp.Secret.String(), time.Now().Add(resp.TTL / 2)}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.by) >= loginsMax {
-		clear(l.by)
-	}
-	l.by[cred.Uid] = t
-	return t.token
+	return edge.Context(ctx, c)
 }

@@ -44,6 +44,8 @@ func (c *Config) finish(o Options, errs *problems) {
 // hostPattern matches a host name, and "*." before one.
 var hostPattern = regexp.MustCompile(`^(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$`)
 
+var nodeID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 type failFunc func(key, format string, args ...any)
 
 func (c *Config) names(o Options, fail failFunc) {
@@ -66,6 +68,11 @@ func (c *Config) names(o Options, fail failFunc) {
 		h = strings.ToLower(h)
 		if c.HTTPAllowedHosts[i] = h; !hostPattern.MatchString(h) {
 			fail("http_allowed_hosts", "%.140q: want a host name such as muster.example.com, without scheme and port, or *.example.com for all names below it", h)
+		}
+	}
+	for _, n := range c.ACL.LoginNodes {
+		if n != AllNodes && !nodeID.MatchString(n) {
+			fail("acl.login_nodes", "%.60q: want the whole ID of a node, as `muster node status -verbose` shows it, or \"*\" for all nodes", n)
 		}
 	}
 	levels := []string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF"}

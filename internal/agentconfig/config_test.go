@@ -412,6 +412,17 @@ func TestAllowedHosts(t *testing.T) {
 	}
 }
 
+func TestLoginNodes(t *testing.T) {
+	if c := good(t, "a.hcl", base+"acl {\n  login_nodes = [\"*\"]\n}\n"); !slices.Equal(c.ACL.LoginNodes, []string{AllNodes}) {
+		t.Errorf("got %q", c.ACL.LoginNodes)
+	}
+	for _, n := range []string{"", "login1", "b8a1f3a0", "b8a1f3a0-6d1c-4f0e-9f62-0d1f6a3d7c5*"} {
+		if _, err := load(t, "a.hcl", base+fmt.Sprintf("acl {\n  login_nodes = [%q]\n}\n", n)); err == nil || !strings.Contains(err.Error(), "acl.login_nodes") {
+			t.Errorf("%q: got %v, want a refusal", n, err)
+		}
+	}
+}
+
 func TestExample(t *testing.T) {
 	b, err := os.ReadFile("testdata/example.hcl")
 	if err != nil {

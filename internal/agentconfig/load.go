@@ -104,6 +104,7 @@ func devDefaults() *node {
 	for _, f := range []Flag{
 		{"-dev", "plugin.raw_exec.config.enabled", true},
 		{"-dev", "enable_debug", true},
+		{"-dev", "acl.login_nodes", []string{AllNodes}},
 	} {
 		out = merge(out, flagTree(f))
 	}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,19 +20,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Lifetimes of tokens.
+// Lifetimes of tokens; see also peerTokenTTL.
 const (
-	oneTimeTTL   = 10 * time.Minute
-	peerTokenTTL = 1 * time.Hour
-	tokenTTLMin  = time.Minute
-	tokenTTLMax  = 24 * 365 * time.Hour
-)
-
-// policyLogin names the policy of users who log in at an agent's unix socket. "login-group-<name>" adds the rights of a
-// group's members.
-const (
-	policyLogin      = "login"
-	policyLoginGroup = "login-group-"
+	oneTimeTTL  = 10 * time.Minute
+	tokenTTLMin = time.Minute
+	tokenTTLMax = 24 * 365 * time.Hour
 )
 
 func (s *Set) registerACL() {
@@ -459,44 +449,6 @@ func (s *Set) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOneTi
 		return nil, err
 	}
 	return &methods.ACLTokenResponse{Index: res.Index, Token: t}, nil
-}
-
-// peerLogin makes a short-lived token for a user whom an agent identified at its unix socket. It has the policies
-// "login" and "login-group-<group>", those that exist. If none exists, the login is denied.
-func (s *Set) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPeerLoginRequest) (*methods.ACLPeerLoginResponse, error) {
-	if !s.env.ACL {
-		return &methods.ACLPeerLoginResponse{}, nil
-	}
-	if req.UID < 0 || req.GID < 0 || req.User == "" || len(req.User) > 128 || len(req.Groups) > 4096 {
-		return nil, structs.Errorf(structs.CodeInvalid, "a login needs uid, gid, user name and at most 4,096 groups")
-	}
-	snap := s.published().Snapshot
-	var names []string
-	for _, n := range append([]string{policyLogin}, prefixed(policyLoginGroup, req.Groups)...) {
-		if snap.Policy(n) != nil {
-			names = append(names, n)
-		}
-	}
-	if len(names) == 0 {
-		return nil, structs.Errorf(structs.CodeDenied, "no policy named %q allows users of a machine to log in", policyLogin)
-	}
-	slices.Sort(names)
-	now := s.env.Replica.Now()
-	t := &structs.ACLToken{Accessor: NewID[structs.AccessorID](), Secret: NewID[structs.SecretID](), Type: structs.TokenClient,
-		Name: fmt.Sprintf("%s%d:%d:%s", auth.PeerTokenPrefix, req.UID, req.GID, req.User), Policies: slices.Compact(names), CreateTime: now,
-		ExpiresAt: now.Add(peerTokenTTL), ExpirationTTL: int64(peerTokenTTL)}
-	if _, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
-		return nil, err
-	}
-	return &methods.ACLPeerLoginResponse{Secret: t.Secret, Accessor: t.Accessor, TTL: peerTokenTTL}, nil
-}
-
-func prefixed(prefix string, list []string) []string {
-	out := make([]string, 0, len(list))
-	for _, x := range list {
-		out = append(out, prefix+x)
-	}
-	return out
 }
 
 func (s *Set) bootstrapReset() structs.Index {

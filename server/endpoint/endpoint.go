@@ -32,6 +32,7 @@ type Settings struct {
 	Advertise                 string // RPC address
 	DataDir                   string // "": everything is in memory
 	ACL                       bool   // access control is on
+	Logins                    LoginNodes
 	Now                       func() time.Time
 	// Filter compiles a filter expression for a kind of object. nil: filters are refused.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)

@@ -214,7 +214,8 @@ plugin "nvidia" {
 }
 
 acl {
-  enabled = false
+  enabled     = false
+  login_nodes = ["b8a1f3a0-6d1c-4f0e-9f62-0d1f6a3d7c55"]
 }
 
 tls {
