@@ -14,7 +14,7 @@ import (
 const (
 	MaxHeader = 64 << 10 // bytes of an encoded Header
 	MaxBody   = 4 << 20  // bytes of a request body
-	MaxReply  = 32 << 20 // bytes of a response body, enough for a list of 50,000 nodes; half of what a session may buffer
+	MaxReply  = 32 << 20 // bytes of a response body, enough for a list of 50,000 nodes
 	MaxFrame  = 1 << 20  // bytes of one frame of a stream
 	MaxHops   = 4        // how often a call may be forwarded
 )

@@ -24,8 +24,8 @@ import (
 //	ping    payload 8 bytes, answered by a pong with the same
 //	goaway  no new streams, please
 //
-// Each side may have `window` bytes of data in flight per stream; reading returns credit. Streams of the dialling side
-// have odd numbers, those of the accepting side even ones, always growing. A stream is over when both sides have sent
+// Each side may send windowFree bytes on a stream; reading returns credit, up to `window` for messages that need more
+// (see flow). Streams of the dialling side have odd numbers, those of the accepting side even ones, always growing. A stream is over when both sides have sent
 // flagFin, or one has sent a reset. Frames for a stream that is over are dropped, because the two ends learn of its end
 // at different times.
 //
@@ -46,11 +46,13 @@ const (
 
 	frameHeader = 14
 
-	window       = 256 << 10 // bytes a side may send on a stream before the peer reads
+	windowFree   = 32 << 10  // bytes a side may send on a stream without being granted more
+	window       = 256 << 10 // most bytes a side may send on a stream before the peer reads
+	flowBudget   = 32 << 20  // bytes beyond windowFree granted to all streams of a session; above it they take turns
 	fragment     = 64 << 10  // largest payload of a data frame
 	outHigh      = 1 << 20   // bytes queued for the socket; above it senders wait
+	outSmall     = 4 << 10   // a frame of at most so many bytes waits only above 2*outHigh, so that small calls pass large ones
 	outMax       = 8 << 20   // bytes queued; above it the session is closed: the peer sends requests and does not read the answers
-	buffered     = 64 << 20  // bytes received and not consumed over all streams of a session; above it streams are reset
 	pingEvery    = 15 * time.Second
 	pingPatience = 30 * time.Second // if no frame arrives for this long after a ping was due, the session is closed
 	writeStall   = 30 * time.Second // a single write to the socket that takes longer closes the session
@@ -64,19 +66,19 @@ type mux struct {
 	max    int              // most streams of the peer at once
 	closed chan struct{}
 	kick   chan struct{} // buffered: 1; something is queued to write
+	flow   flow
 
 	mu struct {
 		sync.Mutex
-		streams  map[uint64]*muxStream
-		inbound  int    // streams of the peer whose handlers have not returned
-		nextID   uint64 // of the next stream opened here
-		lastID   uint64 // newest stream of the peer
-		out      []byte
-		room     chan struct{} // closed and replaced when out falls below outHigh
-		err      error         // why the session is closed, or nil
-		goaway   bool          // the peer wants no new streams
-		heard    time.Time     // when a frame last arrived
-		buffered int
+		streams map[uint64]*muxStream
+		inbound int    // streams of the peer whose handlers have not returned
+		nextID  uint64 // of the next stream opened here
+		lastID  uint64 // newest stream of the peer
+		out     []byte
+		room    chan struct{} // closed and replaced when out falls below outHigh
+		err     error         // why the session is closed, or nil
+		goaway  bool          // the peer wants no new streams
+		heard   time.Time     // when a frame last arrived
 	}
 }
 
@@ -112,8 +114,13 @@ func (m *mux) close(cause error) {
 	m.mu.Unlock()
 	m.conn.Close()
 	for _, s := range streams {
-		s.end(structs.Errorf(structs.CodeUnavailable, "the connection was lost: %v", cause))
+		s.end(errLost(cause))
 	}
+}
+
+// errLost is the error of a stream whose connection was lost. Whether the peer has acted on what was sent is not known.
+func errLost(cause error) error {
+	return structs.Errorf(structs.CodeUnknown, "the connection was lost: %v", cause)
 }
 
 // isClosed returns why the session ended, or nil if it has not.
@@ -167,9 +174,9 @@ func (m *mux) sendData(ctx context.Context, s *muxStream, flags byte, payload []
 		if m.mu.err != nil {
 			err := m.mu.err
 			m.mu.Unlock()
-			return structs.Errorf(structs.CodeUnavailable, "the connection is closed: %v", err)
+			return errLost(err)
 		}
-		if len(m.mu.out) < outHigh {
+		if n := len(m.mu.out); n < outHigh || n < 2*outHigh && len(payload) <= outSmall {
 			m.append(kindData, flags, s, 0, payload)
 			m.mu.Unlock()
 			return nil
@@ -382,17 +389,6 @@ func (m *mux) served() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.inbound--
-}
-
-// hold adds n to the bytes received and not consumed (negative: consumed). It returns false if that exceeds the limit.
-func (m *mux) hold(n int) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n > 0 && m.mu.buffered+n > buffered {
-		return false
-	}
-	m.mu.buffered += n
-	return true
 }
 
 // leaving reports whether the peer has asked for no new streams.

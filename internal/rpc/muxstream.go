@@ -22,14 +22,18 @@ type muxStream struct {
 
 	mu struct {
 		sync.Mutex
-		in       []muxFragment
-		inBytes  int64 // payload bytes in `in`
-		inFin    bool  // the peer's last fragment has arrived
-		outFin   bool
-		credit   int64  // bytes we may send
-		consumed int64  // bytes consumed and not yet granted back
-		err      error  // why the stream broke
-		onEnd    func() // called once when ended is closed; or nil
+		in      []muxFragment
+		inBytes int64 // payload bytes in `in`
+		inFin   bool  // the peer's last fragment has arrived
+		outFin  bool
+		credit  int64  // bytes we may send
+		allowed int64  // bytes the peer may send
+		partial int64  // bytes of the incomplete message that recv has taken from `in`
+		charged int64  // bytes charged to the session's flow
+		wide    bool   // may have credit up to window while no message is incomplete
+		dropped bool   // what arrives is discarded
+		err     error  // why the stream broke
+		onEnd   func() // called once when ended is closed; or nil
 	}
 }
 
@@ -46,7 +50,7 @@ func newMuxStream(m *mux, id uint64, ours bool) *muxStream {
 		credits: make(chan struct{}, 1),
 		ended:   make(chan struct{}),
 	}
-	s.mu.credit = window
+	s.mu.credit, s.mu.allowed = windowFree, windowFree
 	return s
 }
 
@@ -93,10 +97,10 @@ func (s *muxStream) onGone(cancel func()) (stop func()) {
 // drop discards data that was received and will not be consumed.
 func (s *muxStream) drop() {
 	s.mu.Lock()
-	n := s.mu.inBytes
-	s.mu.in, s.mu.inBytes = nil, 0
+	n := s.mu.charged
+	s.mu.in, s.mu.inBytes, s.mu.allowed, s.mu.partial, s.mu.charged, s.mu.dropped = nil, 0, 0, 0, 0, true
 	s.mu.Unlock()
-	s.m.hold(-int(n))
+	s.m.flow.put(s, n)
 }
 
 func (s *muxStream) reset(r resetReason) {
@@ -112,32 +116,27 @@ func (s *muxStream) reset(r resetReason) {
 
 // arrived handles a data frame. An error is the peer's fault and closes the session.
 func (s *muxStream) arrived(flags byte, b []byte) error {
-	if !s.m.hold(len(b)) {
-		s.reset(resetBusy)
-		return nil
-	}
 	s.mu.Lock()
 	if s.mu.err != nil { // the stream was reset here
 		s.mu.Unlock()
-		s.m.hold(-len(b))
 		return nil
 	}
 	fault := ""
 	switch {
 	case s.mu.inFin:
 		fault = "data after the last message"
-	case s.mu.inBytes+int64(len(b)) > window:
+	case int64(len(b)) > s.mu.allowed:
 		fault = "data beyond the granted credit"
 	case len(s.mu.in) >= window/64 && len(b) < 64:
 		fault = "a flood of tiny fragments"
 	}
 	if fault != "" {
 		s.mu.Unlock()
-		s.m.hold(-len(b))
 		return fmt.Errorf("stream %d: %s", s.id, fault)
 	}
 	s.mu.in = append(s.mu.in, muxFragment{b, flags&flagEnd != 0, flags&flagFin != 0})
 	s.mu.inBytes += int64(len(b))
+	s.mu.allowed -= int64(len(b))
 	over := false
 	if flags&flagFin != 0 {
 		s.mu.inFin = true
@@ -226,11 +225,10 @@ func (s *muxStream) takeCredit(ctx context.Context, want int) (int, error) {
 	}
 }
 
-// recv assembles the next message. The bytes of an unfinished message count against the session's limit.
+// recv assembles the next message. The peer gets credit for the rest of a large message as the session's flow allows.
 func (s *muxStream) recv(ctx context.Context, limit int) ([]byte, error) {
 	var msg []byte
-	held := 0
-	defer func() { s.m.hold(-held) }()
+	pieces := 0
 	for {
 		s.mu.Lock()
 		if len(s.mu.in) == 0 {
@@ -241,6 +239,9 @@ func (s *muxStream) recv(ctx context.Context, limit int) ([]byte, error) {
 			}
 			if err != nil {
 				return nil, err
+			}
+			if msg != nil {
+				s.grant() // recv may have been woken because there is room
 			}
 			select {
 			case <-s.arrival:
@@ -254,33 +255,97 @@ func (s *muxStream) recv(ctx context.Context, limit int) ([]byte, error) {
 		s.mu.in[0] = muxFragment{}
 		s.mu.in = s.mu.in[1:]
 		s.mu.inBytes -= int64(len(f.b))
-		s.mu.consumed += int64(len(f.b))
-		grant := int64(0)
-		if s.mu.consumed >= window/4 && !s.mu.inFin && s.mu.err == nil {
-			grant, s.mu.consumed = s.mu.consumed, 0
-		}
+		s.mu.partial += int64(len(f.b))
 		s.mu.Unlock()
-		held += len(f.b)
 		if len(msg)+len(f.b) > limit {
 			return nil, structs.Errorf(structs.CodeTooLarge, "a message of more than %d bytes", limit)
-		}
-		if grant > 0 {
-			var b [4]byte
-			binary.BigEndian.PutUint32(b[:], uint32(grant))
-			s.m.control(kindCredit, s.id, b[:])
 		}
 		if msg == nil {
 			msg = f.b
 		} else {
 			msg = append(msg, f.b...)
 		}
-		if f.end {
-			if f.fin && len(msg) == 0 {
-				return nil, io.EOF
-			}
-			return msg, nil
+		if pieces++; !f.end {
+			s.grant()
+			continue
+		}
+		s.complete(pieces > 1)
+		if f.fin && len(msg) == 0 {
+			return nil, io.EOF
+		}
+		return msg, nil
+	}
+}
+
+// complete notes that recv has a whole message, which no longer counts as the session's. Only a message of
+// several pieces may have waited for credit.
+func (s *muxStream) complete(several bool) {
+	s.mu.Lock()
+	s.mu.partial = 0
+	if s.mu.inFin {
+		s.mu.allowed = 0
+	}
+	back := s.mu.charged - s.chargeable(0)
+	s.mu.charged -= back
+	s.mu.Unlock()
+	if back != 0 || several {
+		s.m.flow.put(s, back)
+	}
+	s.grant()
+}
+
+// chargeable returns what the stream is charged for if the peer may send n more bytes than now. The caller holds mu.
+func (s *muxStream) chargeable(n int64) int64 {
+	if s.mu.dropped {
+		return 0
+	}
+	return max(0, s.mu.allowed+n+s.mu.inBytes+s.mu.partial-windowFree)
+}
+
+// widen lets the peer send frames ahead of the reader, as far as the session's flow allows.
+func (s *muxStream) widen() {
+	s.mu.Lock()
+	s.mu.wide = true
+	s.mu.Unlock()
+	s.grant()
+}
+
+// grant gives the peer new credit once it has used half of what it had: up to window for wide streams and while a
+// message is incomplete, else windowFree.
+func (s *muxStream) grant() {
+	n := s.grantable()
+	if n == 0 {
+		return
+	}
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], uint32(n))
+	s.m.control(kindCredit, s.id, b[:])
+}
+
+// grantable charges the stream for the credit that it returns.
+func (s *muxStream) grantable() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.inFin || s.mu.err != nil {
+		return 0
+	}
+	want := int64(windowFree)
+	if s.mu.partial > 0 || s.mu.wide {
+		want = window
+	}
+	n := want - s.mu.allowed - s.mu.inBytes
+	if n < want/2 {
+		return 0
+	}
+	if cost := s.chargeable(n) - s.mu.charged; cost > 0 && !s.m.flow.take(s, cost, s.mu.partial > 0) {
+		n = windowFree - s.mu.allowed - s.mu.inBytes - s.mu.partial // this much is free
+		if n < windowFree/2 {
+			return 0
 		}
 	}
+	s.mu.charged = s.chargeable(n)
+	s.mu.allowed += n
+	return n
 }
 
 func notify(ch chan struct{}) {

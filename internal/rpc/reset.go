@@ -12,7 +12,7 @@ type resetReason uint8
 const (
 	resetDone      resetReason = iota // all has been received or sent
 	resetCancelled                    // its context ended
-	resetBusy                         // over the limit of concurrent streams or of buffered bytes
+	resetBusy                         // over the limit of concurrent streams; the call has not begun
 	resetProtocol                     // the other side broke the rules
 	resetClosing                      // shutting down
 	resetNoService                    // no methods are served on this connection
@@ -35,4 +35,5 @@ func (r resetReason) err() error {
 	return structs.Errorf(structs.CodeInternal, "the peer refused the stream: protocol error")
 }
 
-var errClosed = structs.Errorf(structs.CodeUnavailable, "the stream is closed")
+// errClosed is the error of a stream that was reset on this side. What was sent on it may have taken effect.
+var errClosed = structs.Errorf(structs.CodeUnknown, "the stream is closed")

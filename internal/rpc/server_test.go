@@ -63,9 +63,9 @@ func hostile() map[string][]byte {
 	head, _ := Encode(&Header{Method: "Test.Echo"})
 	rpc := func(frames ...[]byte) []byte { return append([]byte{byteRPC}, bytes.Join(frames, nil)...) }
 	open := frameBytes(kindData, flagOpen|flagEnd, 1, head)
-	deep := bytes.Repeat([]byte{0x91}, 60000)
+	deep := bytes.Repeat([]byte{0x91}, windowFree-1000)
 	huge := []byte{0xdd, 0xff, 0xff, 0xff, 0xff}
-	nils := append([]byte{0xdd, 0x00, 0x0f, 0x00, 0x00}, bytes.Repeat([]byte{0xc0}, 50000)...)
+	nils := append([]byte{0xdd, 0x00, 0x0f, 0x00, 0x00}, bytes.Repeat([]byte{0xc0}, windowFree-1000)...)
 	resets := [][]byte{}
 	for i := range uint64(3000) {
 		resets = append(resets, frameBytes(kindData, flagOpen|flagEnd, 2*i+1, head), frameBytes(kindReset, 0, 2*i+1, []byte{1}))

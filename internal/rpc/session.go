@@ -58,67 +58,75 @@ func (s *Session) Err() error { return s.m.isClosed() }
 // GoAway asks the other side to start no new calls on this session. Calls in progress continue.
 func (s *Session) GoAway() { s.m.control(kindGoAway, 0, nil) }
 
-// start opens a stream and sends header and body. sent reports whether the peer may have seen the call.
-func (s *Session) start(ctx context.Context, h Header, body []byte, fin bool) (st *muxStream, sent bool, err error) {
+// start opens a stream and sends header and body. If it fails, the call does not begin at the peer, which waits for the
+// last byte of the body. The stream is nil if it was not opened.
+func (s *Session) start(ctx context.Context, h Header, body []byte, fin bool) (*muxStream, error) {
 	if len(body) > MaxBody {
-		return nil, false, tooLarge(h.Method, len(body))
+		return nil, tooLarge(h.Method, len(body))
 	}
 	if ctx.Err() != nil {
-		return nil, false, ctxError(ctx, h.Method)
+		return nil, ctxError(ctx, h.Method)
 	}
 	h.setTimeout(ctx)
 	head, err := Encode(&h)
 	if err != nil {
-		return nil, false, structs.Errorf(structs.CodeInternal, "%s: %v", h.Method, err)
+		return nil, structs.Errorf(structs.CodeInternal, "%s: %v", h.Method, err)
 	}
 	if len(head) > MaxHeader {
-		return nil, false, structs.Errorf(structs.CodeTooLarge, "%s: a header of %d bytes is over the limit of %d", h.Method, len(head), MaxHeader)
+		return nil, structs.Errorf(structs.CodeTooLarge, "%s: a header of %d bytes is over the limit of %d", h.Method, len(head), MaxHeader)
 	}
-	if st, err = s.m.open(); err != nil {
-		return nil, false, err
+	st, err := s.m.open()
+	if err != nil {
+		return nil, err
 	}
-	if err = st.send(ctx, head, false); err != nil {
-		st.reset(resetCancelled)
-		return nil, false, err
+	if err = st.send(ctx, head, false); err == nil {
+		err = st.send(ctx, body, fin)
 	}
-	return st, true, st.send(ctx, body, fin)
+	return st, err
 }
 
 // InvokeRaw implements Caller.
 func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte, error) {
 	h.Stream = false
-	st, sent, err := s.start(ctx, h, body, true)
-	if !sent {
+	st, err := s.start(ctx, h, body, true)
+	if st == nil {
 		return nil, s.failed(ctx, h.Method, err, false)
 	}
 	defer st.reset(resetCancelled) // sends nothing if the call has ended
 	// If sending failed, the peer may have answered before it read everything.
 	m, rerr := st.recv(ctx, MaxReply+1)
-	if rerr != nil {
-		if err == nil || ctx.Err() != nil {
-			err = rerr
-		}
-		return nil, s.failed(ctx, h.Method, err, true)
+	switch {
+	case rerr == nil:
+		return decodeMsg(m)
+	case err != nil:
+		return nil, s.failed(ctx, h.Method, err, false)
 	}
-	return decodeMsg(m)
+	return nil, s.failed(ctx, h.Method, rerr, true)
 }
 
-// failed returns the error of a call for its caller.
+// failed returns the error of a call for its caller. sent reports whether all of the call was sent. Then the error is
+// never CodeUnavailable, because the peer may have done what was asked.
 func (s *Session) failed(ctx context.Context, method string, err error, sent bool) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx, method)
 	}
-	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
-		return structs.Errorf(structs.CodeInternal, "%s: %s ended the call without an answer", method, s.peer.Addr)
-	}
-	if sent && s.m.isClosed() != nil {
-		return structs.Errorf(structs.CodeUnknown, "%s: the connection to %s was lost while the call was in progress; it may or may not have been done", method, s.peer.Addr)
-	}
+	code, what := structs.CodeInternal, err.Error()
 	var e *structs.Error
 	if errors.As(err, &e) {
-		return structs.Errorf(e.Code, "%s on %s: %s", method, s.peer.Addr, e.Msg)
+		code, what = e.Code, e.Msg
 	}
-	return structs.Errorf(structs.CodeInternal, "%s on %s: %v", method, s.peer.Addr, err)
+	lost := code == structs.CodeUnknown || code == structs.CodeUnavailable
+	switch ended := err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF); {
+	case sent && ended:
+		return structs.Errorf(structs.CodeUnknown, "%s: %s ended the call without an answer; it may or may not have been done", method, s.peer.Addr)
+	case ended:
+		return structs.Errorf(structs.CodeInternal, "%s: %s ended the call before it was sent, without an answer", method, s.peer.Addr)
+	case sent && lost:
+		return structs.Errorf(structs.CodeUnknown, "%s: the connection to %s was lost while the call was in progress; it may or may not have been done", method, s.peer.Addr)
+	case lost:
+		code = structs.CodeUnavailable
+	}
+	return structs.Errorf(code, "%s on %s: %s", method, s.peer.Addr, what)
 }
 
 // Invoke implements Caller.
@@ -149,13 +157,14 @@ func (s *Session) Open(ctx context.Context, h Header, req any) (*Stream, error) 
 		return nil, structs.Errorf(structs.CodeInvalid, "%s: %v", h.Method, err)
 	}
 	h.Stream = true
-	st, sent, err := s.start(ctx, h, body, false)
+	st, err := s.start(ctx, h, body, false)
 	if err != nil {
-		if sent {
+		if st != nil {
 			st.reset(resetCancelled)
 		}
 		return nil, s.failed(ctx, h.Method, err, false)
 	}
+	st.widen()
 	return newStream(ctx, st, h.Method), nil
 }
 
@@ -183,6 +192,7 @@ func (s *Session) serve(st *muxStream) {
 	ctx, cancel := s.reg.callContext(context.Background(), &c.Header)
 	defer cancel()
 	if c.Info.Stream {
+		st.widen()
 		serveStream(s.reg, ctx, c, st)
 		return
 	}
