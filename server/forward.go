@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -12,10 +14,11 @@ import (
 
 // Limits of forwarding.
 const (
-	leaderPatience = 5 * time.Second       // how long a call waits for a leader before it fails with CodeNoLeader
-	leaderLook     = 10 * time.Millisecond // time between checks for a leader
-	vouchTimeout   = time.Second           // for asking the leader about a caller
-	vouchesMax     = 32                    // concurrent questions to the leader; beyond it calls fail with CodeBusy
+	leaderPatience = 5 * time.Second        // how long a call waits for a leader before it fails with CodeNoLeader
+	probePatience  = 700 * time.Millisecond // for a leader that was replaced or is lost to answer a ping; then its session is closed
+	leaderLook     = 10 * time.Millisecond  // time between checks for a leader
+	vouchTimeout   = time.Second            // for asking the leader about a caller
+	vouchesMax     = 32                     // concurrent questions to the leader; beyond it calls fail with CodeBusy
 )
 
 // mayBeStale reports whether a caller may be unknown only because this server's state lags: the token or node is not in
@@ -69,22 +72,15 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 			return s.answer(ctx, row, c, next, id)
 		}
 		if addr, id := s.Leader(); addr != "" && id != s.cfg.ID {
-			var reply *rpc.Reply
-			var err error
-			if !proven {
-				err = s.vouch(ctx, row, c, addr)
-			}
-			if err == nil {
-				proven = true
-				reply, err = s.forward(ctx, c, addr)
-			}
+			reply, err := s.tryLeader(ctx, row, c, addr, &proven)
 			if err == nil {
 				return reply, nil
 			}
-			code := structs.CodeOf(err)
-			again := code == structs.CodeNoLeader || code == structs.CodeUnavailable || code == structs.CodeUnknown && row.Kind == methods.KindRead
-			if !again || c.Stream() != nil || ctx.Err() != nil {
+			if !repeatable(row, c, err) || ctx.Err() != nil {
 				return nil, err
+			}
+			if errors.Is(err, errReplaced) {
+				until = time.Now().Add(leaderPatience) // a blocking read may have waited for long
 			}
 			last = err
 		}
@@ -93,6 +89,113 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 		}
 		if !pause(ctx, leaderLook) {
 			return nil, ctx.Err()
+		}
+	}
+}
+
+// tryLeader forwards a call to the leader at addr. proven says, and is set when, the leader knows the caller. A read
+// ends with errReplaced when another server becomes the leader.
+func (s *Server) tryLeader(ctx context.Context, row *methods.Row, c *rpc.Call, addr string, proven *bool) (*rpc.Reply, error) {
+	if !*proven {
+		if err := s.vouch(ctx, row, c, addr); err != nil {
+			return nil, err
+		}
+		*proven = true
+	}
+	if row.Kind != methods.KindRead {
+		return s.forward(ctx, c, addr)
+	}
+	fctx, done := s.forwards.add(ctx, addr)
+	defer done()
+	if now, _ := s.Leader(); now != addr { // changed before the call was added
+		return nil, errReplaced
+	}
+	reply, err := s.forward(fctx, c, addr)
+	if err != nil && context.Cause(fctx) == error(errReplaced) {
+		return nil, errReplaced
+	}
+	return reply, err
+}
+
+// repeatable reports whether a call that failed at the leader may be sent again: nothing was done, or it is a read.
+func repeatable(row *methods.Row, c *rpc.Call, err error) bool {
+	if c.Stream() != nil {
+		return false
+	}
+	switch structs.CodeOf(err) {
+	case structs.CodeNoLeader, structs.CodeUnavailable:
+		return true
+	case structs.CodeUnknown:
+		return row.Kind == methods.KindRead
+	}
+	return false
+}
+
+// errReplaced is the error of a read whose leader was replaced.
+var errReplaced = structs.Errorf(structs.CodeNoLeader, "the leader was replaced while the read was in progress")
+
+// forwards are the reads that wait for a leader's answer.
+type forwards struct {
+	mu    sync.Mutex
+	reads map[*forwardedRead]struct{}
+}
+
+type forwardedRead struct {
+	leader string // address
+	cancel context.CancelCauseFunc
+}
+
+// add returns a context for a read at a leader, which ends when another server leads.
+func (f *forwards) add(ctx context.Context, leader string) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &forwardedRead{leader, cancel}
+	f.mu.Lock()
+	if f.reads == nil {
+		f.reads = map[*forwardedRead]struct{}{}
+	}
+	f.reads[r] = struct{}{}
+	f.mu.Unlock()
+	return ctx, func() {
+		f.mu.Lock()
+		delete(f.reads, r)
+		f.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+// replaced ends the reads at leaders other than the one at addr.
+func (f *forwards) replaced(addr string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for r := range f.reads {
+		if r.leader != addr {
+			r.cancel(errReplaced)
+		}
+	}
+}
+
+// watchLeader helps the calls in flight when the leader changes. Reads are repeated at the new leader. Writes may have
+// been done, so they wait for the old leader's answer. A leader that was killed resets its connections, but one that is
+// frozen or cut off does not, and the pings of a session take 45 s to notice. So the old leader is probed: unless it
+// answers, its session is closed, and writes end with CodeUnknown.
+func (s *Server) watchLeader(ctx context.Context) {
+	changes := s.replica.LeaderChanges()
+	before := ""
+	for {
+		addr, id := s.Leader()
+		if addr != before && before != "" {
+			s.pool.Probe(before, probePatience)
+		}
+		if addr != "" {
+			s.forwards.replaced(addr)
+		}
+		if before = addr; id == s.cfg.ID {
+			before = "" // a server does not call itself
+		}
+		select {
+		case <-changes:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -36,7 +36,8 @@ type Server struct {
 	pool    *rpc.Pool // sessions to other servers
 	replica *replica.Replica
 
-	lead leadership
+	lead     leadership
+	forwards forwards
 
 	hub       *watch.Hub
 	ring      *events.Ring
@@ -191,6 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
+	run(func() { s.watchLeader(s.ctx) })
 	run(func() { s.members.Run(s.ctx) })
 	run(func() { s.members.RunClock(s.ctx) })
 	run(func() { s.keys.Run(s.ctx) })

@@ -6,7 +6,7 @@ import (
 )
 
 // flow divides the memory that a session gives to messages larger than windowFree. Bytes are charged when credit for
-// them is granted, so a peer never has to be told that what it sent does not fit.
+// them is granted, so what the peer has sent always fits.
 //
 // The naive way is to reset a stream when too much has arrived. The peer has then done its work for nothing, repeats it,
 // and the calls of others are reset as well. Refusing credit alone is not enough either: if each of many messages has

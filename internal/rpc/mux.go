@@ -78,6 +78,8 @@ type mux struct {
 		room    chan struct{} // closed and replaced when out falls below outHigh
 		err     error         // why the session is closed, or nil
 		goaway  bool          // the peer wants no new streams
+		pinged  uint64        // number of the newest ping of a probe
+		ponged  uint64        // number of the newest pong
 		heard   time.Time     // when a frame last arrived
 	}
 }
@@ -298,6 +300,12 @@ func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
 		m.control(kindPong, 0, payload)
 		return nil
 	case kindPong:
+		if len(payload) != 8 {
+			return fmt.Errorf("a pong of %d bytes", len(payload))
+		}
+		m.mu.Lock()
+		m.mu.ponged = max(m.mu.ponged, binary.BigEndian.Uint64(payload))
+		m.mu.Unlock()
 		return nil
 	case kindGoAway:
 		m.mu.Lock()
@@ -389,6 +397,24 @@ func (m *mux) served() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.inbound--
+}
+
+// probe closes the session unless the peer answers a ping within patience. A peer whose answers are delayed by other
+// frames counts as alive.
+func (m *mux) probe(patience time.Duration) {
+	m.mu.Lock()
+	m.mu.pinged++
+	n := m.mu.pinged
+	m.mu.Unlock()
+	m.control(kindPing, 0, binary.BigEndian.AppendUint64(nil, n))
+	time.AfterFunc(patience, func() {
+		m.mu.Lock()
+		dead := m.mu.err == nil && m.mu.ponged < n && time.Since(m.mu.heard) > patience/2
+		m.mu.Unlock()
+		if dead {
+			m.close(fmt.Errorf("no answer to a ping within %s", patience))
+		}
+	})
 }
 
 // leaving reports whether the peer has asked for no new streams.

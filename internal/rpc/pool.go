@@ -151,6 +151,17 @@ func (p *Pool) connect(ctx context.Context, addr string) (*Session, error) {
 	return s, nil
 }
 
+// Probe closes the session to addr, if there is one, unless its peer answers within patience. The calls on it then fail
+// without waiting for the ordinary pings.
+func (p *Pool) Probe(addr string, patience time.Duration) {
+	p.mu.Lock()
+	s := p.mu.sessions[addr]
+	p.mu.Unlock()
+	if s != nil {
+		s.m.probe(patience)
+	}
+}
+
 // Drop closes the session to addr, if there is one.
 func (p *Pool) Drop(addr string) {
 	p.mu.Lock()

@@ -54,6 +54,17 @@ func (r *Replica) TransferLeadershipTo(to raft.Server) error {
 // value.
 func (r *Replica) LeaderCh() <-chan bool { return r.raft.LeaderCh() }
 
+// LeaderChanges receives a value after another server, or none, has become the leader that raft knows. Several changes
+// may give one value. It is called once, after Start.
+func (r *Replica) LeaderChanges() <-chan raft.Observation {
+	ch := make(chan raft.Observation, 1)
+	r.raft.RegisterObserver(raft.NewObserver(ch, false, func(o *raft.Observation) bool {
+		_, is := o.Data.(raft.LeaderObservation)
+		return is
+	}))
+	return ch
+}
+
 // Term returns raft's current term.
 func (r *Replica) Term() uint64 { return r.raft.CurrentTerm() }
 

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// history records the outcomes of writes and the times of calls.
+type history struct {
+	mu      sync.Mutex
+	outcome map[string]error // by the text that the write carries
+	reads   int
+	slowest struct{ read, write time.Duration }
+	acks    []time.Time
+}
+
+// load writes and reads through a server until stop is closed. Each write creates a child of a parameterized job with
+// its own payload, so that a write that was done twice is seen.
+func (h *history) load(ctx context.Context, t *testing.T, s *Server, who string, stop <-chan struct{}) {
+	to := s.Caller(rpc.Peer{})
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		id := fmt.Sprintf("%s-%d", who, i)
+		began := time.Now()
+		_, err := rpc.Invoke(ctx, to, methods.JobDispatch, rpc.Header{}, &methods.JobDispatchRequest{JobID: "p", Payload: []byte(id)})
+		h.mu.Lock()
+		h.outcome[id] = err
+		h.slowest.write = max(h.slowest.write, time.Since(began))
+		if err == nil {
+			h.acks = append(h.acks, time.Now())
+		}
+		h.mu.Unlock()
+		began = time.Now()
+		_, err = rpc.Invoke(ctx, to, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "p"})
+		h.mu.Lock()
+		h.reads++
+		h.slowest.read = max(h.slowest.read, time.Since(began))
+		h.mu.Unlock()
+		if err != nil {
+			t.Errorf("a read through %s: %v after %s", who, err, time.Since(began))
+		}
+	}
+}
+
+// check compares the outcomes with a state: what was acknowledged is there once, what may have been done at most once,
+// and what was refused is not there.
+func (h *history) check(t *testing.T, s *Server) (unknown int) {
+	t.Helper()
+	count := map[string]int{}
+	for j := range s.Published().Snapshot.Jobs("", "") {
+		if j.ParentID != "" {
+			count[string(j.Payload)]++
+		}
+	}
+	for id, err := range h.outcome {
+		n := count[id]
+		code := structs.CodeOf(err)
+		switch {
+		case err == nil && n != 1:
+			t.Errorf("the acknowledged write %s was done %d times", id, n)
+		case n > 1:
+			t.Errorf("the write %s was done %d times; its answer was %v", id, n, err)
+		case err != nil && code != structs.CodeUnknown && n != 0:
+			t.Errorf("the write %s was done; its answer was %s: %v", id, code, err)
+		}
+		if code == structs.CodeUnknown && err != nil {
+			unknown++
+		}
+	}
+	return unknown
+}
+
+// longestGap returns the longest time without an acknowledged write.
+func (h *history) longestGap() (gap time.Duration) {
+	slices.SortFunc(h.acks, func(a, b time.Time) int { return a.Compare(b) })
+	for i := 1; i < len(h.acks); i++ {
+		gap = max(gap, h.acks[i].Sub(h.acks[i-1]))
+	}
+	return gap
+}
+
+// TestSilentLeader cuts off the leader while followers have calls in flight to it. No connection breaks, as when a
+// leader freezes or its machine is gone. Reads succeed at the new leader; a write gets an answer within 2 s, and none is
+// done twice. MUSTER_ROUNDS sets the number of rounds.
+func TestSilentLeader(t *testing.T) {
+	rounds := 1
+	if v, err := strconv.Atoi(os.Getenv("MUSTER_ROUNDS")); err == nil {
+		rounds = v
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.net.SetDelay(2 * time.Millisecond) // so that calls are in flight when the leader falls silent
+		job := apiJob("p", 1)
+		job.Parameterized = &structs.Parameterized{Payload: "optional"}
+		if err := c.call(c.leader(), func(ctx context.Context, to rpc.Caller) error {
+			_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: job})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		c.converge()
+		for round := range rounds {
+			lead := c.leader()
+			h := &history{outcome: map[string]error{}}
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, s := range c.servers {
+				for w := range 3 {
+					if i != lead {
+						wg.Go(func() { h.load(context.Background(), t, s, fmt.Sprintf("round %d s%d w%d", round, i, w), stop) })
+					}
+				}
+			}
+			// A blocking read waits at the leader for much longer than the others.
+			waiting := make(chan error, 1)
+			go func() {
+				_, err := rpc.Invoke(context.Background(), c.servers[(lead+1)%3].Caller(rpc.Peer{}), methods.QueueGet, rpc.Header{},
+					&methods.NameRequest{Name: "default", Query: methods.Query{MinIndex: 1 << 40, MaxWait: 10 * time.Second}})
+				waiting <- err
+			}()
+			time.Sleep(2 * time.Second)
+			c.net.Isolate(hostName(lead))
+			cut := time.Now()
+			next := c.leader(lead)
+			elected := time.Since(cut)
+			time.Sleep(3 * time.Second)
+			close(stop)
+			wg.Wait()
+			if err := <-waiting; err != nil {
+				t.Errorf("a blocking read over the change of leaders: %v", err)
+			}
+			c.net.Heal()
+			c.converge()
+			unknown := h.check(t, c.servers[next])
+			t.Logf("round %d: new leader after %s; %d writes, %d acknowledged, %d unknown; longest gap between acknowledged writes %s, slowest write %s, slowest of %d reads %s",
+				round, elected, len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write, h.reads, h.slowest.read)
+			if h.slowest.write > 2*time.Second || h.slowest.read > 2*time.Second || h.longestGap() > 2*time.Second {
+				t.Error("a call waited longer than 2 s for a leader that was replaced")
+			}
+		}
+	})
+}
