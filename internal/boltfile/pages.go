@@ -87,8 +87,9 @@ func OpenFile(path string, flag int, mode os.FileMode) (f *os.File, err error) {
 }
 
 // Check walks all pages that a bbolt file of this size uses, each once, and returns an error if one is damaged: out of
-// range, used twice, of the wrong kind, or with content beyond its bounds. An empty file is good: bbolt initialises it.
-// Of keys and values only the order of the keys in a page is checked.
+// range, used twice, neither used nor free, of the wrong kind, or with content beyond its bounds. An empty file is good:
+// bbolt initialises it. Keys must be in order, and between those that the branches above give for their page: otherwise
+// bbolt would not find them, or its own check, in a goroutine that outlives a failed open, would end the process.
 func Check(r io.ReaderAt, size int64) error {
 	if size == 0 {
 		return nil
@@ -104,12 +105,20 @@ func Check(r io.ReaderAt, size int64) error {
 	if err := w.freelist(m); err != nil {
 		return err
 	}
-	w.todo = []uint64{m.root}
+	w.todo = []span{{page: m.root}}
 	for len(w.todo) > 0 {
-		id := w.todo[len(w.todo)-1]
+		s := w.todo[len(w.todo)-1]
 		w.todo = w.todo[:len(w.todo)-1]
-		if err := w.page(id); err != nil {
-			return damaged(id, err)
+		if err := w.page(s); err != nil {
+			return damaged(s.page, err)
+		}
+	}
+	if m.freelist == noFreelist {
+		return nil
+	}
+	for id := range w.pages { // a wrong page number may lead to an old page that is still whole
+		if w.mark(id) {
+			return damaged(id, errors.New("it is neither used nor free"))
 		}
 	}
 	return nil
@@ -123,8 +132,15 @@ type walk struct {
 	pageSize uint64
 	pages    uint64   // whole pages that the file has and may use
 	seen     []uint64 // bits: used or free
-	todo     []uint64 // pages that were found and not looked at
+	todo     []span   // pages that were found and not looked at
 	buf      []byte
+}
+
+// span is a page and the keys that belong below it.
+type span struct {
+	page  uint64
+	first []byte // the smallest key; nil: any
+	end   []byte // larger than all keys; nil: any
 }
 
 // meta is the content of the meta page in use.
@@ -252,19 +268,19 @@ func (w *walk) freelist(m meta) error {
 }
 
 // page checks a branch or leaf page and queues the pages below it.
-func (w *walk) page(id uint64) error {
-	b, err := w.read(id)
+func (w *walk) page(s span) error {
+	b, err := w.read(s.page)
 	if err != nil {
 		return err
 	}
 	switch flags := le.Uint16(b[8:]); flags {
 	case flagLeaf:
-		return w.elements(b, true, false)
+		return w.elements(b, s, true, false)
 	case flagBranch:
 		if le.Uint16(b[10:]) == 0 {
 			return errors.New("it leads to no page")
 		}
-		return w.elements(b, false, false)
+		return w.elements(b, s, false, false)
 	default:
 		return fmt.Errorf("it should be a branch or a leaf, and has flags %#x", flags)
 	}
@@ -273,7 +289,7 @@ func (w *walk) page(id uint64) error {
 // elements checks the elements of a page: bbolt writes their keys and values in key order without gaps, and zeros after
 // the header of an empty page. A wrong number of elements breaks that rule, so none is lost silently. An inline page is
 // stored in the value of its bucket; it holds no buckets.
-func (w *walk) elements(b []byte, leaf, inline bool) error {
+func (w *walk) elements(b []byte, within span, leaf, inline bool) error {
 	count := uint64(le.Uint16(b[10:]))
 	end := pageHead + count*elemSize // offset of the next key
 	if end > uint64(len(b)) {
@@ -291,7 +307,6 @@ func (w *walk) elements(b []byte, leaf, inline bool) error {
 			flags, pos, klen, vlen = uint64(le.Uint32(e)), uint64(le.Uint32(e[4:])), uint64(le.Uint32(e[8:])), uint64(le.Uint32(e[12:]))
 		} else {
 			pos, klen = uint64(le.Uint32(e)), uint64(le.Uint32(e[4:]))
-			w.todo = append(w.todo, le.Uint64(e[8:]))
 		}
 		from := at + pos
 		if from != end || from+klen+vlen > uint64(len(b)) {
@@ -299,10 +314,21 @@ func (w *walk) elements(b []byte, leaf, inline bool) error {
 		}
 		end = from + klen + vlen
 		key, value := b[from:from+klen], b[from+klen:end]
-		if bytes.Compare(key, last) <= 0 { // also refuses an empty key
+		switch {
+		case bytes.Compare(key, last) <= 0: // also refuses an empty key
 			return fmt.Errorf("the key of element %d is empty or out of order", i)
+		case bytes.Compare(key, within.first) < 0 || within.end != nil && bytes.Compare(key, within.end) >= 0:
+			return fmt.Errorf("the key of element %d does not belong below the branch that leads here", i)
 		}
 		last = key
+		if !leaf {
+			key = bytes.Clone(key) // the buffer is used for the next page
+			if i > 0 {
+				w.todo[len(w.todo)-1].end = key
+			}
+			w.todo = append(w.todo, span{page: le.Uint64(e[8:]), first: key, end: within.end})
+			continue
+		}
 		switch {
 		case flags == flagBucket && !inline:
 			if err := w.bucket(value); err != nil {
@@ -321,7 +347,7 @@ func (w *walk) bucket(v []byte) error {
 		return errors.New("it is cut short")
 	}
 	if root := le.Uint64(v); root != 0 {
-		w.todo = append(w.todo, root)
+		w.todo = append(w.todo, span{page: root})
 		return nil
 	}
 	page := v[bucketHead:]
@@ -332,5 +358,5 @@ func (w *walk) bucket(v []byte) error {
 	if flags := le.Uint16(page[8:]); flags != flagLeaf {
 		return fmt.Errorf("its inline page should be a leaf, and has flags %#x", flags)
 	}
-	return w.elements(page, true, true)
+	return w.elements(page, span{}, true, true)
 }

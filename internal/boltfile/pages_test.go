@@ -172,7 +172,7 @@ func TestDamagedPages(t *testing.T) {
 	}{
 		{"itself", "used twice", func(x *tree) { to(x.branch, x) }},
 		{"the root", "used twice", func(x *tree) { to(int(x.meta.root), x) }},
-		{"parent", "used twice", func(x *tree) { // the leaf becomes a branch that leads to its parent
+		{"parent", "does not belong", func(x *tree) { // the leaf becomes a branch that leads to its parent
 			p := x.page(x.leaf)
 			le.PutUint16(p[8:], flagBranch)
 			le.PutUint16(p[10:], 1)
@@ -199,6 +199,15 @@ func TestDamagedPages(t *testing.T) {
 		{"length of a value", "out of its bounds", func(x *tree) { le.PutUint32(x.page(x.leaf)[pageHead+12:], 1<<32-1) }},
 		{"length of a key", "out of its bounds", func(x *tree) { le.PutUint32(x.page(x.branch)[pageHead+4:], 1<<32-1) }},
 		{"empty key", "empty or out of order", func(x *tree) { le.PutUint32(x.page(x.branch)[pageHead+4:], 0) }},
+		{"key of a branch", "does not belong", func(x *tree) { // its page begins with a smaller one
+			e := x.page(x.branch)[pageHead+elemSize:]
+			e[le.Uint32(e)+le.Uint32(e[4:])-1]++
+		}},
+		{"bucket's root one level too deep", "neither used nor free", func(x *tree) {
+			root := x.page(int(x.meta.root))
+			e := root[pageHead:]
+			le.PutUint64(e[le.Uint32(e[4:])+le.Uint32(e[8:]):], uint64(x.leaf))
+		}},
 		{"inline page a branch", "inline page", func(x *tree) { le.PutUint16(x.b[x.inline+8:], flagBranch) }},
 		{"count of an inline page", "no room", func(x *tree) { le.PutUint16(x.b[x.inline+10:], 60000) }},
 		{"bucket's root", "beyond the end", func(x *tree) { le.PutUint64(x.b[x.inline-bucketHead:], 1<<50) }},
