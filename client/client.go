@@ -14,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpuwatch"
 	"github.com/muster-sched/muster/client/runner"
@@ -139,9 +140,16 @@ func (c *Client) open() error {
 	c.history = saved.History
 	c.node = newNodeState(&c.cfg, c.id, saved.Meta)
 	c.observed = newObserver(c)
+	rules := c.cfg.Tasks.Egress
+	local, err := egress.New(egress.Rules{Allow: rules.Allow, Deny: rules.Deny, Loopback: true})
+	if err != nil {
+		return fmt.Errorf("client: egress: %w", err)
+	}
+	c.cfg.GPU.Pressure.Egress = local
 	c.gpus = gpuwatch.New(c.cfg.GPU, watchNode{c}, c.log)
 	c.usedGPUs = saved.GPU
 	c.run = c.runnerConfig()
+	c.run.Policy.Egress, c.run.Policy.Local = rules, local
 	for _, rec := range saved.Allocs {
 		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)
 	}

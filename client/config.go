@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpuwatch"
 	"github.com/muster-sched/muster/client/runner"
@@ -98,6 +99,7 @@ type TaskConfig struct {
 	NoDiskLimit     bool          // do not kill allocations that exceed their ephemeral_disk
 	NoOversubscribe bool          // ignore memory_max
 	Inherit         []string      // variables of the agent's environment that tasks inherit; nil for taskenv.InheritDefault
+	Egress          egress.Rules  // addresses that the agent connects to for URLs of jobs; Loopback is not read
 	RunAs           *runner.RunAs // users that tasks may name; nil: every user that the drivers accept
 	// DefaultUsers is the user of tasks that name none, by driver, when the agent is root. It must match what the
 	// drivers do; nil is the user nobody for exec.

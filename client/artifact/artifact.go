@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-sched/muster/client/egress"
 )
 
 // Limits of one artifact.
@@ -37,6 +39,7 @@ type Spec struct {
 	BytesMax int64             // 0 is BytesMax
 	FilesMax int               // 0 is FilesMax
 	IdleMax  time.Duration     // 0 is IdleMax
+	Egress   egress.Rules      // which addresses are fetched from
 }
 
 // ErrRefused marks errors that another attempt cannot cure.

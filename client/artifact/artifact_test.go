@@ -142,7 +142,7 @@ func TestFetch(t *testing.T) {
 		t.Run(c.spec.Source+" "+c.spec.Mode, func(t *testing.T) {
 			dir := dirFor(t)
 			c.spec.Source = srv.URL + c.spec.Source
-			if err := Fetch(t.Context(), c.spec, dir); err != nil {
+			if err := fetch(t.Context(), c.spec, dir); err != nil {
 				t.Errorf("%+v: %v", c.spec, err)
 				return
 			}
@@ -185,7 +185,7 @@ func TestFetch(t *testing.T) {
 		t.Run(c.spec.Source+" "+c.spec.Mode, func(t *testing.T) {
 			dir := dirFor(t)
 			c.spec.Source = srv.URL + c.spec.Source
-			err := Fetch(t.Context(), c.spec, dir)
+			err := fetch(t.Context(), c.spec, dir)
 			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrRefused) != c.refused {
 				t.Errorf("%s: %v (refused %t), want %q (%t)", c.spec.Source, err, errors.Is(err, ErrRefused), c.want, c.refused)
 			}
@@ -268,7 +268,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	defer srv.Close()
 	ctx, cancel := contextFor(t, 300*time.Millisecond)
 	defer cancel()
-	if err := Fetch(ctx, Spec{Source: srv.URL + "/x"}, dirFor(t)); err == nil {
+	if err := fetch(ctx, Spec{Source: srv.URL + "/x"}, dirFor(t)); err == nil {
 		t.Fatal("it came to an end")
 	}
 	select {
@@ -289,7 +289,7 @@ func TestFetchFromServersThatHang(t *testing.T) {
 	}))
 	defer srv.Close()
 	for _, path := range []string{"/silent", "/begun"} {
-		err := Fetch(t.Context(), Spec{Source: srv.URL + path, IdleMax: 200 * time.Millisecond}, dirFor(t))
+		err := fetch(t.Context(), Spec{Source: srv.URL + path, IdleMax: 200 * time.Millisecond}, dirFor(t))
 		if err == nil || !strings.Contains(err.Error(), "has sent nothing for 200ms") || errors.Is(err, ErrRefused) {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -305,7 +305,7 @@ func TestErrorsHideSecrets(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close() // no listener any more
 	for _, src := range []string{"http://user:s3cret@" + addr + "/x?sig=s3cret", "git::http://user:s3cret@" + addr + "/x?sig=s3cret"} {
-		if err := Fetch(t.Context(), Spec{Source: src}, dirFor(t)); err == nil || strings.Contains(err.Error(), "s3cret") {
+		if err := fetch(t.Context(), Spec{Source: src}, dirFor(t)); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -340,15 +340,21 @@ func TestClone(t *testing.T) {
 	defer srv.Close()
 	for ref, want := range map[string]string{"": "f=two", "?ref=v1": "f=one"} {
 		dir := dirFor(t)
-		if err := Fetch(t.Context(), Spec{Source: "git::" + srv.URL + "/.git" + ref}, dir); err != nil {
+		if err := fetch(t.Context(), Spec{Source: "git::" + srv.URL + "/.git" + ref}, dir); err != nil {
 			t.Errorf("%q: %v", ref, err)
 		} else if got := content(t, dir); got != want {
 			t.Errorf("%q: %q, want %q", ref, got, want)
 		}
 	}
-	if err := Fetch(t.Context(), Spec{Source: "git::" + srv.URL + "/.git?ref=nope"}, dirFor(t)); err == nil {
+	if err := fetch(t.Context(), Spec{Source: "git::" + srv.URL + "/.git?ref=nope"}, dirFor(t)); err == nil {
 		t.Error("a ref that does not exist was fetched")
 	}
+}
+
+// fetch is Fetch from servers of this machine.
+func fetch(ctx context.Context, s Spec, dir string) error {
+	s.Egress.Loopback = true
+	return Fetch(ctx, s, dir)
 }
 
 func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {

@@ -15,11 +15,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/egress"
 )
 
 // MaybeRunChild fetches and ends the process if it was started for that.
@@ -29,7 +30,7 @@ func MaybeRunChild() {
 	}
 	var a answer
 	if err := child(); err != nil {
-		a.Err, a.Refused = err.Error(), errors.Is(err, ErrRefused)
+		a.Err, a.Refused = err.Error(), errors.Is(err, ErrRefused) || errors.Is(err, egress.ErrRefused)
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(a)
 	os.Exit(0)
@@ -66,14 +67,18 @@ func child() error {
 	defer root.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), TimeMax)
 	defer cancel()
-	if p.Kind == "git" {
-		return p.clone(ctx, root)
+	filter, err := egress.New(s.Egress)
+	if err != nil {
+		return err
 	}
-	return p.download(ctx, root)
+	if p.Kind == "git" {
+		return p.clone(ctx, root, filter)
+	}
+	return p.download(ctx, root, filter)
 }
 
 // download fetches over http, checks and unpacks.
-func (p *plan) download(ctx context.Context, root *os.Root) error {
+func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := time.AfterFunc(p.Spec.IdleMax, func() { cancel(fmt.Errorf("the server has sent nothing for %s", p.Spec.IdleMax)) })
@@ -95,7 +100,7 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 	for k, v := range p.Spec.Headers {
 		req.Header.Set(k, v)
 	}
-	c := &http.Client{CheckRedirect: func(req *http.Request, via []*http.Request) error {
+	c := &http.Client{Transport: filter.Transport(true), CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		if len(via) >= 10 || req.URL.Scheme != "http" && req.URL.Scheme != "https" || via[0].URL.Scheme == "https" && req.URL.Scheme == "http" {
 			return refuse("redirected to %s", hide(req.URL.String()))
 		}
@@ -195,43 +200,4 @@ func hasher(s string) (hash.Hash, []byte, error) {
 		return nil, nil, refuse("checksum %.150q is not a %s sum in hexadecimal", s, kind)
 	}
 	return h, want, nil
-}
-
-// clone fetches a repository with the node's git.
-func (p *plan) clone(ctx context.Context, root *os.Root) error {
-	if _, err := exec.LookPath("git"); err != nil {
-		return refuse("this node has no git")
-	}
-	run := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "core.hooksPath=/dev/null", "-c", "protocol.file.allow=never", "-c", "protocol.ext.allow=never", "-c", "http.lowSpeedLimit=1", "-c", fmt.Sprintf("http.lowSpeedTime=%d", int(p.Spec.IdleMax.Seconds()))}, args...)...)
-		cmd.WaitDelay = time.Second
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			said := strings.ReplaceAll(strings.TrimSpace(string(out)), p.URL, hide(p.URL))
-			if u, uerr := url.Parse(p.URL); uerr == nil { // git hides the password, but not always the options
-				for _, secret := range []string{u.RawQuery, u.User.String()} {
-					if secret != "" {
-						said = strings.ReplaceAll(said, secret, "...")
-					}
-				}
-			}
-			return fmt.Errorf("git: %w: %.500s", err, said)
-		}
-		return nil
-	}
-	if err := run("init", "-q", "."); err != nil {
-		return err
-	}
-	ref := p.Ref
-	if ref == "" {
-		ref = "HEAD"
-	}
-	if err := run("fetch", "-q", "--depth", "1", "--", p.URL, ref); err != nil {
-		return err
-	}
-	if err := run("checkout", "-q", "FETCH_HEAD"); err != nil {
-		return err
-	}
-	u := unpacker{root: root, bytes: p.Spec.BytesMax, files: p.Spec.FilesMax}
-	return u.check()
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/structs"
@@ -18,6 +19,7 @@ type Pressure struct {
 	Device  []int // of a whole GPU; nil is none
 	Clear   int   // percentage points below a threshold at which the threshold is cleared; 0 is 5
 	Targets []notify.Target
+	Egress  *egress.Filter // addresses that URLs of jobs may have; see egress.Filter.Local
 }
 
 // pressure notifies of GPU memory that runs full: the task or the node, and the operator's targets. Nothing here blocks:
@@ -139,7 +141,7 @@ func (p *pressure) notifyTask(ctx context.Context, a Alloc, q gpu.Quota, how *st
 	p.w.node.Go(func() {
 		within, cancel := context.WithTimeout(ctx, notifyPatience)
 		defer cancel()
-		if err := deliver(within, a, how, n); err != nil {
+		if err := p.deliver(within, a, how, n); err != nil {
 			a.NoteGPU(ctx, q.Task, eventPressure, fmt.Sprintf("Could not be notified: %v", err), "error", err.Error())
 		}
 		p.mu.Lock()
@@ -148,12 +150,12 @@ func (p *pressure) notifyTask(ctx context.Context, a Alloc, q gpu.Quota, how *st
 	})
 }
 
-func deliver(ctx context.Context, a Alloc, how *structs.GPUPressure, n notify.Notice) error {
+func (p *pressure) deliver(ctx context.Context, a Alloc, how *structs.GPUPressure, n notify.Notice) error {
 	switch {
 	case how.Signal != "":
 		return a.Signal(ctx, n.Task, how.Signal)
 	case how.URL != "":
-		return (&notify.Webhook{Label: "of the job", URL: how.URL}).Deliver(ctx, n)
+		return (&notify.Webhook{Label: "of the job", URL: how.URL, OfJob: true, Egress: p.w.cfg.Pressure.Egress}).Deliver(ctx, n)
 	}
 	return a.NotifyBy(ctx, n.Task, how.Command)
 }

@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/muster-sched/muster/client/egress"
 )
 
 // SignatureHeader carries "t=UNIX,v1=HEX": the HMAC-SHA256, under the webhook's secret, of the time, a dot and the body.
@@ -29,6 +31,8 @@ type Webhook struct {
 	Secret   []byte        // signs the body; nil: it is not signed
 	Timeout  time.Duration // of one attempt; 0 is 5 s
 	Attempts int           // 0 is 5
+	OfJob    bool          // a job names the URL, which Egress restricts
+	Egress   *egress.Filter
 	Pause    time.Duration // before the second attempt, doubled for each further one up to 30 s; 0 is 1 s
 }
 
@@ -92,13 +96,19 @@ func (w *Webhook) post(ctx context.Context, id string, body []byte) (again bool,
 	if w.Secret != nil {
 		req.Header.Set(SignatureHeader, Sign(w.Secret, time.Now(), body))
 	}
-	resp, err := client.Do(req)
+	c := client
+	if w.OfJob {
+		t := w.Egress.Local().Transport(true)
+		defer t.CloseIdleConnections()
+		c = &http.Client{CheckRedirect: client.CheckRedirect, Transport: t}
+	}
+	resp, err := c.Do(req)
 	if err != nil {
 		var at *url.Error
 		if errors.As(err, &at) {
 			err = at.Err // without the address
 		}
-		return true, err
+		return !errors.Is(err, egress.ErrRefused), err
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused

@@ -78,7 +78,7 @@ func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error 
 	if err != nil {
 		return fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err)
 	}
-	spec := artifact.Spec{Source: a.env.Replace(s.GetterSource), Mode: s.GetterMode, Options: map[string]string{}, Headers: map[string]string{}}
+	spec := artifact.Spec{Source: a.env.Replace(s.GetterSource), Mode: s.GetterMode, Options: map[string]string{}, Headers: map[string]string{}, Egress: a.task.r.cfg.Policy.Egress}
 	for k, v := range s.GetterOptions {
 		spec.Options[k] = a.env.Replace(v)
 	}

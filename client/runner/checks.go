@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/textproto"
 	"slices"
@@ -187,14 +186,14 @@ func (c *checkRun) look(ctx context.Context, r *Runner) (ok bool, output string,
 	case "script":
 		return c.script(ctx, r)
 	case "tcp":
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.plan.address)
+		conn, err := r.cfg.Policy.Local.Local().Dialer().DialContext(ctx, "tcp", c.plan.address)
 		if err != nil {
 			return false, err.Error(), 0
 		}
 		conn.Close()
 		return true, "connected to " + c.plan.address, 0
 	}
-	return c.http(ctx)
+	return c.http(ctx, r)
 }
 
 // script runs the command of a check inside its task, with the task's rights and limits. Exit code 0 passes.
@@ -247,7 +246,7 @@ func (l *limitedText) text() string {
 
 // http sends the request of a check. A status between 200 and 299 passes. Redirects are not followed: a service must
 // not direct the agent to another address.
-func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) {
+func (c *checkRun) http(ctx context.Context, r *Runner) (ok bool, output string, code int) {
 	p := &c.plan.spec
 	scheme := p.Protocol
 	if scheme == "" {
@@ -277,7 +276,9 @@ func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) 
 		}
 		req.Header[k] = list
 	}
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: p.TLSServerName, InsecureSkipVerify: p.TLSSkipVerify}} // as the job asks
+	transport := r.cfg.Policy.Local.Local().Transport(false)
+	transport.DisableKeepAlives, transport.ForceAttemptHTTP2 = true, false
+	transport.TLSClientConfig = &tls.Config{ServerName: p.TLSServerName, InsecureSkipVerify: p.TLSSkipVerify} // as the job asks
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
@@ -84,6 +85,8 @@ type Policy struct {
 	Oversubscribe   bool              // a task may use up to MemoryMaxMiB
 	DefaultUsers    map[string]string // by driver: the user of tasks that name none, when the agent is root
 	RunAs           *RunAs            // users that tasks may name; nil: every user that the drivers accept
+	Egress          egress.Rules      // addresses that artifacts are fetched from
+	Local           *egress.Filter    // addresses that checks and checkpoint requests go to, loopback included; nil: see egress.Filter.Local
 	Inherit         []string          // variables of the agent's environment that tasks inherit; nil: the default list
 	Fabric          map[string]string // variables that all tasks get, unless the job sets them
 	ClaimPatience   time.Duration     // how long an allocation waits for devices, cores and ports that are taken or absent; 0 is 30 s

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/driver/docker"
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
+	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/gpuwatch"
@@ -114,6 +115,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	if r := cl.RunAs; r != nil {
 		cc.Tasks.RunAs = &runner.RunAs{Allow: r.Allow, Deny: r.Deny}
 	}
+	cc.Tasks.Egress = egress.Rules{Allow: cl.Egress.Allow, Deny: cl.Egress.Deny}
 	fb := cl.Fabric
 	cc.Host.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, SL: fb.ServiceLevel, TC: fb.TrafficClass, RDMADir: fb.RDMADir, Env: fb.Env}
 	if exec.DefaultUser != "" {

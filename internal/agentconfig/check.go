@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -243,6 +244,13 @@ func (c *Config) numbers(fail failFunc) {
 
 func (c *Config) clientValues(fail failFunc) {
 	cl := &c.Client
+	for key, list := range map[string][]string{"client.egress.allow": cl.Egress.Allow, "client.egress.deny": cl.Egress.Deny} {
+		for _, s := range list {
+			if _, err := netip.ParsePrefix(s); err != nil {
+				fail(key, "%.60q: want a range of addresses such as 10.0.0.0/8, 169.254.169.254/32 or fd00::/8", s)
+			}
+		}
+	}
 	if _, err := ParseRanges(cl.Reserved.ReservedPorts, 1, 65535); err != nil {
 		fail("client.reserved.reserved_ports", "%v", err)
 	}

@@ -223,6 +223,8 @@ type Client struct {
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
 	// RunAs restricts which users tasks may run as. Ours. Default: all users that the drivers allow.
 	RunAs *RunAs `conf:"run_as"`
+	// Egress sets the addresses that the agent connects to for URLs in jobs: of artifacts, checks and checkpoints. Ours.
+	Egress Egress `conf:"egress"`
 	// Fabric is the network between the programs of a distributed job. Ours.
 	Fabric Fabric `conf:"fabric"`
 	// Hooks are the operator's commands on this node. Ours.
@@ -252,6 +254,14 @@ type Client struct {
 type RunAs struct {
 	Allow []string `conf:"allow"` // default: all users that are not denied; empty: none
 	Deny  []string `conf:"deny"`  // wins over allow; default none (the exec plugin itself denies root)
+}
+
+// Egress adds to the addresses that the agent refuses for URLs in jobs: link-local, multicast and the metadata services of
+// clouds, and for artifacts also loopback. It is checked when the agent connects, so also for redirects. Where the
+// environment names a proxy for artifacts, the proxy connects, and the host of the URL is checked before.
+type Egress struct {
+	Allow []string `conf:"allow"` // ranges such as 10.0.0.0/8 that are not refused; default none, loopback with -dev
+	Deny  []string `conf:"deny"`  // ranges that are refused as well; they win over allow; default none
 }
 
 // Fabric sets variables for NCCL, Gloo and PyTorch that select the network for tasks. Variables that the job sets win.

@@ -105,6 +105,7 @@ func devDefaults() *node {
 		{"-dev", "plugin.raw_exec.config.enabled", true},
 		{"-dev", "enable_debug", true},
 		{"-dev", "acl.login_nodes", []string{AllNodes}},
+		{"-dev", "client.egress.allow", []string{"127.0.0.0/8", "::1/128"}},
 	} {
 		out = merge(out, flagTree(f))
 	}

@@ -96,6 +96,10 @@ client {
   min_dynamic_port  = 20000
   max_dynamic_port  = 32000
   max_kill_timeout  = "30s"
+  egress {
+    allow = ["169.254.20.0/24"]
+    deny  = ["10.0.99.0/24"]
+  }
   run_as {
     allow = ["submitter", "@research", "svc-*"]
     deny  = ["root"]
