@@ -73,7 +73,7 @@ func right(t *testing.T, rpc string) string {
 	}
 	n := row.Need
 	words := []string{}
-	for _, x := range []struct{ name, value string }{{"namespace", n.Namespace}, {"node", n.Node}, {"node pool", n.NodePool}, {"variables", n.Variable}, {"agent", n.Agent}, {"operator", n.Operator}} {
+	for _, x := range []struct{ name, value string }{{"namespace", n.Namespace}, {"node", n.Node}, {"node_pool", n.NodePool}, {"queue", n.Queue}, {"quota", n.Quota}, {"variables", n.Variable}, {"agent", n.Agent}, {"operator", n.Operator}} {
 		if x.value != "" {
 			words = append(words, x.name+" "+x.value)
 		}

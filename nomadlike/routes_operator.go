@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,8 +53,8 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/deployments", rpc: methods.JobList.Name, handle: listAs("deployments")},
 		{methods: "GET", pattern: "/v1/deployment/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
-		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.JobList.Name, handle: scalingPolicies},
-		{methods: "GET", pattern: "/v1/scaling/policy/{id}", rpc: methods.JobList.Name, handle: scalingPolicy},
+		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.ScalingList.Name, handle: scalingPolicies},
+		{methods: "GET", pattern: "/v1/scaling/policy/{id}", rpc: methods.ScalingGet.Name, handle: scalingPolicy},
 		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
 		{methods: "GET", pattern: "/v1/plugins", rpc: methods.JobList.Name, handle: listAs("plugins")},
 		{methods: "GET,PUT,POST", pattern: "/v1/operator/license", handle: license},
@@ -553,68 +554,50 @@ func deploymentGone(c *call) (any, error) {
 	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
 }
 
-// scalingPolicyOf returns the policy of a group. Its id is derived from the group, so that it is the same for all
-// versions.
 func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListStub {
 	return &wire.ScalingPolicyListStub{
-		ID:      structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", j.Key().String()+"/"+string(g.Name), 0).String(),
-		Enabled: g.Scaling.Enabled, Type: cmp.Or(g.Scaling.Type, "horizontal"),
+		ID: j.ScalingPolicyID(g), Enabled: g.Scaling.Enabled, Type: cmp.Or(g.Scaling.Type, "horizontal"),
 		Target:      map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": string(g.Name)},
 		CreateIndex: uint64(j.CreateIndex), ModifyIndex: uint64(j.SpecIndex),
 	}
 }
 
-// scalingPolicies lists the policies of the jobs that the caller may list; job= and type= narrow it.
+// scalingPolicies lists scaling policies; job= and type= select some.
 func scalingPolicies(c *call) (any, error) {
 	q := c.r.URL.Query()
-	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
+	resp, err := invoke(c, methods.ScalingList, &methods.ListRequest{})
 	if err != nil {
 		return nil, err
 	}
 	out := []*wire.ScalingPolicyListStub{}
-	for _, it := range resp.Jobs {
-		if j := q.Get("job"); j != "" && j != it.Job.ID {
+	for _, job := range resp.Jobs {
+		if j := q.Get("job"); j != "" && j != job.ID {
 			continue
 		}
-		for _, g := range it.Job.Groups {
+		for _, g := range job.Groups {
 			if g.Scaling == nil || q.Get("type") != "" && q.Get("type") != cmp.Or(g.Scaling.Type, "horizontal") {
 				continue
 			}
-			out = append(out, scalingPolicyOf(it.Job, g))
+			out = append(out, scalingPolicyOf(job, g))
 		}
 	}
 	return out, nil
 }
 
 func scalingPolicy(c *call) (any, error) {
-	id := c.params["id"]
-	c.hdr.Namespace, c.query.PerPage, c.query.Filter = cmp.Or(c.r.URL.Query().Get("namespace"), "*"), 0, ""
-	for {
-		resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
-		if err != nil {
-			return nil, err
-		}
-		for _, it := range resp.Jobs {
-			for i, g := range it.Job.Groups {
-				if g.Scaling == nil {
-					continue
-				}
-				stub := scalingPolicyOf(it.Job, g)
-				if stub.ID != id {
-					continue
-				}
-				c.w.Header().Del("X-Nomad-NextToken")
-				p := wire.JobFromStructs(it.Job).TaskGroups[i].Scaling
-				p.ID, p.Namespace, p.Type, p.Target = stub.ID, it.Job.Namespace, stub.Type, stub.Target
-				p.CreateIndex, p.ModifyIndex = stub.CreateIndex, stub.ModifyIndex
-				return p, nil
-			}
-		}
-		if resp.NextToken == "" {
-			return nil, structs.Errorf(structs.CodeNotFound, "policy not found")
-		}
-		c.query.NextToken, c.query.MinIndex = resp.NextToken, 0
+	resp, err := invoke(c, methods.ScalingGet, &methods.NameRequest{Name: c.params["id"]})
+	if err != nil {
+		return nil, err
 	}
+	if resp.Job == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "policy not found")
+	}
+	at := slices.IndexFunc(resp.Job.Groups, func(g *structs.Group) bool { return g.Name == resp.Group })
+	stub := scalingPolicyOf(resp.Job, resp.Job.Groups[at])
+	p := wire.JobFromStructs(resp.Job).TaskGroups[at].Scaling
+	p.ID, p.Namespace, p.Type, p.Target = stub.ID, resp.Job.Namespace, stub.Type, stub.Target
+	p.CreateIndex, p.ModifyIndex = stub.CreateIndex, stub.ModifyIndex
+	return p, nil
 }
 
 func license(c *call) (any, error) {

@@ -212,7 +212,7 @@ func (s *Server) forward(ctx context.Context, c *rpc.Call, addr string) (*rpc.Re
 func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*rpc.Reply, error) {
 	_, err := s.auth.Authenticate(row, c)
 	if row.Need.NodeSecret || row.Need.ServerCert {
-		err = structs.ErrPermissionDenied
+		err = structs.Denied("a call in region %q: nodes and servers belong to one region", s.cfg.Region)
 	}
 	if err != nil && !auth.TokenUnknown(err) {
 		s.metrics.denied.Add(1)

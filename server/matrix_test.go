@@ -90,6 +90,7 @@ func authorisationMatrix(t *testing.T) {
 		{Name: "other", Rules: `namespace "other" { policy = "write" }`},
 		{Name: "reader", Rules: "namespace \"default\" { policy = \"read\" }\nnode { policy = \"read\" }\nagent { policy = \"read\" }\noperator { policy = \"read\" }\nnode_pool \"*\" { policy = \"read\" }"},
 		{Name: "operator", Rules: `operator { policy = "write" }`},
+		{Name: "quota", Rules: `quota { policy = "write" }`},
 	}})
 	node := testNode(1)
 	apply(&structs.NodeRegisterCommand{Node: node})
@@ -98,16 +99,19 @@ func authorisationMatrix(t *testing.T) {
 	held := structs.JobKey{Namespace: "default", ID: "held"}
 	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(held)) == 1 })
 	alloc := s.Published().Snapshot.AllocsByJob(held)[0]
-	readCaps := map[string]bool{"list-jobs": true, "parse-job": true, "read-job": true, "read-job-scaling": true}
+	readCaps := map[string]bool{"list-jobs": true, "parse-job": true, "read-job": true, "read-job-scaling": true, "list-scaling-policies": true, "read-scaling-policy": true}
 	nothing := func(methods.Need) bool { return false }
-	anyToken := func(n methods.Need) bool { return n.AnyToken }
+	anyToken := func(n methods.Need) bool { return n.AnyToken || n.Queue == "read" } // a queue that no rule mentions is open
 	callers := []caller{
 		{name: "none", role: "cli", may: nothing},
 		{name: "wrong namespace", role: "cli", token: token("client", "other", 0), may: anyToken},
 		{name: "read-only", role: "cli", token: token("client", "reader", 0), may: func(n methods.Need) bool {
-			return n.AnyToken || readCaps[n.Namespace] || n.Node == "read" || n.Agent == "read" || n.Operator == "read" || n.NodePool == "read"
+			return anyToken(n) || readCaps[n.Namespace] || n.Node == "read" || n.Agent == "read" || n.Operator == "read" || n.NodePool == "read"
 		}},
-		{name: "operator", role: "cli", token: token("client", "operator", 0), may: func(n methods.Need) bool { return n.AnyToken || n.Operator != "" }},
+		{name: "operator", role: "cli", token: token("client", "operator", 0), may: func(n methods.Need) bool {
+			return anyToken(n) || n.Operator != "" || n.Queue != "" || n.Quota != ""
+		}},
+		{name: "writer of quotas", role: "cli", token: token("client", "quota", 0), may: func(n methods.Need) bool { return anyToken(n) || n.Quota != "" }},
 		{name: "node secret", role: "client", node: true, may: func(n methods.Need) bool { return n.NodeSecret }},
 		{name: "node secret with a cli certificate", role: "cli", node: true, may: nothing},
 		{name: "wrong node secret", role: "client", node: true, wrong: true, may: nothing},
@@ -121,6 +125,7 @@ func authorisationMatrix(t *testing.T) {
 	byHandler := map[string]bool{
 		methods.ACLTokenGet.Name: true, methods.ACLTokenSelf.Name: true, methods.ACLOneTimeCreate.Name: true, methods.ACLPolicyGet.Name: true, methods.ACLRoleGet.Name: true, methods.ACLOneTimeUse.Name: true,
 		methods.NamespaceGet.Name: true, methods.EventStream.Name: true, methods.ACLAuthorize.Name: true, methods.PoolNodes.Name: true,
+		methods.QuotaGet.Name: true,
 	}
 	pools := map[tlsutil.Role]*rpc.Pool{}
 	for _, r := range []tlsutil.Role{"server", "client", "cli"} {
@@ -133,7 +138,7 @@ func authorisationMatrix(t *testing.T) {
 		for _, row := range methods.Table {
 			want := row.Need.Anonymous || c.may(row.Need)
 			if anonymous && c.token.IsZero() && !c.node {
-				want = want || row.Need.Namespace != "" && readCaps[row.Need.Namespace] || row.Need.AnyToken
+				want = want || row.Need.Namespace != "" && readCaps[row.Need.Namespace] || anyToken(row.Need)
 			}
 			if want && byHandler[row.Name] && c.name != "management" {
 				continue
@@ -156,9 +161,24 @@ func authorisationMatrix(t *testing.T) {
 			}
 			lead := cl.leader() // a method of the operator may just have moved it
 			for _, at := range []int{(lead + 1) % 3, lead} {
-				err := call1(pools[c.role].To(hostName(at)+":4647"), row, c.token, body)
+				to := pools[c.role].To(hostName(at) + ":4647")
+				err := call1(to, row, c.token, body)
 				denied := structs.CodeOf(err) == structs.CodeDenied && err != nil
 				checks++
+				if denied && row.Name != methods.ACLOneTimeUse.Name && !strings.Contains(err.Error(), "needs ") && !strings.Contains(err.Error(), "ACL token") && !strings.Contains(err.Error(), "secret") {
+					t.Errorf("%s as %q: %v; the refusal does not name what is missing", row.Name, c.name, err)
+				}
+				if !want && !denied && c.name == "wrong namespace" {
+					// An object of a namespace that the caller may not read looks like one that does not exist.
+					unknown := map[string]any{"Name": "default", "AllocID": structs.AllocID{1}, "EvalID": structs.EvalID{1}, "Task": "t"}
+					hidden := func(e error) string {
+						return strings.NewReplacer(alloc.ID.String(), "ID", structs.AllocID{1}.String(), "ID").Replace(fmt.Sprint(e))
+					}
+					if again := call1(to, row, c.token, unknown); row.Need.Namespace == "" || hidden(err) != hidden(again) {
+						t.Errorf("%s as %q: %v; want what is said about an object that does not exist: %v", row.Name, c.name, err, again)
+					}
+					continue
+				}
 				if denied == want {
 					t.Errorf("%s as %q at server %d (leader %d, anonymous policy: %v): %v; want it %s", row.Name, c.name, at, lead, anonymous, err, map[bool]string{true: "let through", false: "denied"}[want])
 				}

@@ -97,7 +97,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 			return nil, err
 		}
 		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.ACL.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
-			return nil, structs.Errorf(structs.CodeDenied, "Permission denied: task %q runs without isolation, and entering it needs the capability %s", task, acl.CapAllocNodeExec)
+			return nil, structs.Denied("namespace capability %s in namespace %q: task %q runs without isolation", acl.CapAllocNodeExec, a.Namespace, task)
 		}
 		node = a.NodeID
 	}

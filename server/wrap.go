@@ -75,7 +75,7 @@ func (s *Server) needsLeader(row *methods.Row, req any) bool {
 // answer handles a call of an authenticated caller.
 func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *auth.Identity) (*rpc.Reply, error) {
 	if err := s.auth.Authorise(row, c, id); err != nil {
-		if err == error(structs.ErrPermissionDenied) {
+		if structs.CodeOf(err) == structs.CodeDenied {
 			s.metrics.denied.Add(1)
 		}
 		return nil, err

@@ -129,6 +129,11 @@ type Job struct {
 // Key returns the job's key.
 func (j *Job) Key() JobKey { return JobKey{Namespace: j.Namespace, ID: j.ID} }
 
+// ScalingPolicyID returns the id of a group's scaling policy. It is the same for all versions of the job.
+func (j *Job) ScalingPolicyID(g *Group) string {
+	return DeriveID[EvalID](Seed{}, "scaling", j.Key().String()+"/"+string(g.Name), 0).String()
+}
+
 // Group returns the group with a name, or nil.
 func (j *Job) Group(name GroupName) *Group {
 	for _, g := range j.Groups {

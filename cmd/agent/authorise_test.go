@@ -170,15 +170,17 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 	}
 	must("PUT", "/v1/namespace", `{"Name": "other"}`)
 	reads := map[string]bool{"list-jobs": true, "parse-job": true, "read-job": true, "read-job-scaling": true, "list-scaling-policies": true, "read-scaling-policy": true}
+	open := func(n methods.Need) bool { return n.AnyToken || n.Queue == "read" } // a queue that no rule mentions is open
 	ids := []identity{
 		{name: "no token", may: func(methods.Need) bool { return false }},
 		{name: "unknown token", token: nowhere, may: func(methods.Need) bool { return false }},
 		{name: "token that is no id", token: "not-an-id", may: func(methods.Need) bool { return false }},
-		{name: "writer of another namespace", rules: `namespace "other" { policy = "write" }`, may: func(n methods.Need) bool { return n.AnyToken }},
-		{name: "reader of the namespace", rules: `namespace "default" { policy = "read" }`, may: func(n methods.Need) bool { return n.AnyToken || reads[n.Namespace] }},
-		{name: "reader of the operator API", rules: `operator { policy = "read" }`, may: func(n methods.Need) bool { return n.AnyToken || n.Operator == "read" }},
-		{name: "writer of nodes", rules: `node { policy = "write" }`, may: func(n methods.Need) bool { return n.AnyToken || n.Node != "" }},
-		{name: "reader of agents", rules: `agent { policy = "read" }`, may: func(n methods.Need) bool { return n.AnyToken || n.Agent == "read" }},
+		{name: "writer of another namespace", rules: `namespace "other" { policy = "write" }`, may: func(n methods.Need) bool { return open(n) }},
+		{name: "reader of the namespace", rules: `namespace "default" { policy = "read" }`, may: func(n methods.Need) bool { return open(n) || reads[n.Namespace] }},
+		{name: "reader of the operator API", rules: `operator { policy = "read" }`, may: func(n methods.Need) bool { return open(n) || n.Operator == "read" }},
+		{name: "writer of quotas", rules: `quota { policy = "write" }`, may: func(n methods.Need) bool { return open(n) || n.Quota != "" }},
+		{name: "writer of nodes", rules: `node { policy = "write" }`, may: func(n methods.Need) bool { return open(n) || n.Node != "" }},
+		{name: "reader of agents", rules: `agent { policy = "read" }`, may: func(n methods.Need) bool { return open(n) || n.Agent == "read" }},
 		{name: "deleted token", rules: `namespace "default" { policy = "write" }`, may: func(methods.Need) bool { return false }},
 		{name: "management", token: root.SecretID, may: func(n methods.Need) bool { return !n.NodeSecret && !n.ServerCert }},
 	}
@@ -228,7 +230,8 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 	// Where authorisation follows the reading of the request, the request has to be a good one.
 	bodies := map[string]string{
 		"/v1/jobs": `{"Job": ` + job("held") + `}`, "/v1/job/{id}": `{"Job": ` + job("held") + `}`, "/v1/job/{id}/plan": `{"Job": ` + job("held") + `}`,
-		"/v1/validate/job": `{"Job": ` + job("held") + `}`, "/v1/jobs/parse": `{"JobHCL": "job \"x\" {}"}`,
+		"/v1/validate/job": `{"Job": ` + job("held") + `}`, "/v1/queues": `[{"Path": "third"}]`, "/v1/queue/{path}": `{"Path": "x"}`,
+		"/v1/quota": `{"Name": "third"}`, "/v1/quota/{name}": `{"Name": "third"}`, "/v1/jobs/parse": `{"JobHCL": "job \"x\" {}"}`,
 		"/v1/job/{id}/priority": `{"Priority": 50}`, "/v1/job/{id}/scale": `{"Count": 1, "Target": {"Group": "g"}}`, "/v1/job/{id}/revert": `{"JobID": "held", "JobVersion": 0}`, "/v1/job/{id}/stable": `{"JobID": "held", "JobVersion": 0, "Stable": true}`,
 		"/v1/node/{id}/eligibility": `{"Eligibility": "eligible"}`, "/v1/evaluations": `{"EvalIDs": ["` + nowhere + `"]}`,
 		"/v1/namespace": `{"Name": "third"}`, "/v1/namespaces": `{"Name": "third"}`, "/v1/namespace/{name}": `{"Name": "third"}`,
@@ -252,6 +255,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 	byContent := map[string]bool{
 		methods.NamespaceGet.Name: true, methods.ACLTokenGet.Name: true, methods.ACLTokenSelf.Name: true, methods.ACLOneTimeCreate.Name: true, methods.ACLOneTimeUse.Name: true,
 		methods.ACLPolicyGet.Name: true, methods.ACLRoleGet.Name: true, methods.EventStream.Name: true, methods.PoolNodes.Name: true, methods.ACLBootstrap.Name: true,
+		methods.QuotaGet.Name: true,
 	}
 	need := func(rpc string) (n methods.Need, known bool) {
 		if what, level, ok := strings.Cut(rpc, ":"); ok {
@@ -334,16 +338,28 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 				if rt.RPC == methods.EventStream.Name || strings.Contains(rt.Pattern, "monitor") || strings.Contains(rt.Pattern, "/fs/stream") {
 					patience = 300 * time.Millisecond
 				}
-				var status int
-				var answer []byte
-				if rt.RPC == methods.ClientExec.Name {
-					status, answer = upgrade(t, addr+path+queries[rt.Pattern], id.token)
-				} else {
-					status, answer = ask(t, patience, addr, method, path+queries[rt.Pattern], id.token, body)
+				put := func(path string) (int, []byte) {
+					if rt.RPC == methods.ClientExec.Name {
+						return upgrade(t, addr+path+queries[rt.Pattern], id.token)
+					}
+					return ask(t, patience, addr, method, path+queries[rt.Pattern], id.token, body)
 				}
+				status, answer := put(path)
 				checks++
 				if !want {
 					denied++
+				}
+				if !want && status == http.StatusForbidden && id.rules != "" && id.name != "deleted token" && !bytes.Contains(answer, []byte("Permission denied: needs ")) {
+					t.Errorf("%s %s as %s: %s; the refusal does not name what is missing", method, path, id.name, answer)
+				}
+				other := strings.NewReplacer(alloc, nowhere, eval, nowhere).Replace(path)
+				if !want && status != http.StatusForbidden && strings.Contains(id.name, "another namespace") && other != path {
+					// What is in a namespace that the caller may not read looks like what does not exist.
+					again, text := put(other)
+					if again != status || !bytes.Equal(bytes.ReplaceAll(answer, []byte(alloc), []byte(nowhere)), text) {
+						t.Errorf("%s %s as %s: %d, %s; what does not exist is answered with %d, %s", method, path, id.name, status, answer, again, text)
+					}
+					continue
 				}
 				if got := status != http.StatusForbidden; got != want {
 					t.Errorf("%s %s as %s: status %d (%s); want it %s", method, path, id.name, status, bytes.TrimSpace(answer[:min(len(answer), 120)]), map[bool]string{true: "let through", false: "denied"}[want])
@@ -370,6 +386,9 @@ func upgrade(t *testing.T, url, token string) (status int, reason []byte) {
 	_, b, err := ws.Read(ctx)
 	if err != nil && (strings.Contains(err.Error(), "Permission denied") || strings.Contains(err.Error(), "ACL token")) {
 		return http.StatusForbidden, []byte(err.Error())
+	}
+	if err != nil && strings.Contains(err.Error(), "Unknown allocation") {
+		return http.StatusNotFound, []byte(err.Error())
 	}
 	return http.StatusSwitchingProtocols, b
 }

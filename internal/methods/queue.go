@@ -54,8 +54,7 @@ type (
 	// QuotaListResponse lists quotas by name.
 	QuotaListResponse struct {
 		Meta
-		Quotas    []QuotaState
-		NextToken string
+		Quotas []QuotaState
 	}
 	// QuotaUpsertRequest writes a quota.
 	QuotaUpsertRequest struct{ Quota *structs.QuotaSpec }
@@ -73,16 +72,35 @@ type (
 	ReserveRequest struct{ Reservation *structs.Reservation }
 )
 
+// QueueRequest is a request about queues; authorisation needs their paths.
+type QueueRequest interface{ QueuePaths() []structs.QueuePath }
+
+// QueuePaths implements QueueRequest.
+func (r *QueueUpsertRequest) QueuePaths() []structs.QueuePath {
+	var paths []structs.QueuePath
+	for _, q := range r.Queues {
+		if q != nil {
+			paths = append(paths, q.Path)
+		}
+	}
+	return paths
+}
+
+// QueuePaths implements QueueRequest.
+func (r *NameRequest) QueuePaths() []structs.QueuePath {
+	return []structs.QueuePath{structs.QueuePath(r.Name)}
+}
+
 // Methods of queues, quotas and reservations.
 var (
 	QueueTree         = method[ListRequest, QueueTreeResponse]("Queue.Tree", SideServer, KindRead, Need{AnyToken: true})
-	QueueGet          = method[NameRequest, QueueGetResponse]("Queue.Get", SideServer, KindRead, Need{AnyToken: true})
-	QueueUpsert       = method[QueueUpsertRequest, QueueUpsertResponse]("Queue.Upsert", SideServer, AtLeader, Need{Operator: "write"})
-	QueueDelete       = method[NameRequest, WriteResponse]("Queue.Delete", SideServer, AtLeader, Need{Operator: "write"})
-	QuotaList         = method[ListRequest, QuotaListResponse]("Quota.List", SideServer, KindRead, Need{Operator: "read"})
-	QuotaGet          = method[NameRequest, QuotaGetResponse]("Quota.Get", SideServer, KindRead, Need{Operator: "read"})
-	QuotaUpsert       = method[QuotaUpsertRequest, WriteResponse]("Quota.Upsert", SideServer, AtLeader, Need{Operator: "write"})
-	QuotaDelete       = method[NameRequest, WriteResponse]("Quota.Delete", SideServer, AtLeader, Need{Operator: "write"})
+	QueueGet          = method[NameRequest, QueueGetResponse]("Queue.Get", SideServer, KindRead, Need{Queue: "read"})
+	QueueUpsert       = method[QueueUpsertRequest, QueueUpsertResponse]("Queue.Upsert", SideServer, AtLeader, Need{Queue: "write"})
+	QueueDelete       = method[NameRequest, WriteResponse]("Queue.Delete", SideServer, AtLeader, Need{Queue: "write"})
+	QuotaList         = method[ListRequest, QuotaListResponse]("Quota.List", SideServer, KindRead, Need{AnyToken: true})
+	QuotaGet          = method[NameRequest, QuotaGetResponse]("Quota.Get", SideServer, KindRead, Need{AnyToken: true})
+	QuotaUpsert       = method[QuotaUpsertRequest, WriteResponse]("Quota.Upsert", SideServer, AtLeader, Need{Quota: "write"})
+	QuotaDelete       = method[NameRequest, WriteResponse]("Quota.Delete", SideServer, AtLeader, Need{Quota: "write"})
 	ReservationList   = method[ListRequest, ReservationListResponse]("Reservation.List", SideServer, KindRead, Need{AnyToken: true})
 	ReservationGet    = method[NameRequest, ReservationGetResponse]("Reservation.Get", SideServer, KindRead, Need{AnyToken: true})
 	ReservationUpsert = method[ReserveRequest, WriteResponse]("Reservation.Upsert", SideServer, AtLeader, Need{Operator: "write"})

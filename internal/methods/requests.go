@@ -325,6 +325,17 @@ type (
 		JobStopped       bool
 		Groups           map[structs.GroupName]*GroupScaleStatus
 	}
+	// ScalingListResponse lists jobs with scaling policies, by namespace and id.
+	ScalingListResponse struct {
+		Meta
+		Jobs []*structs.Job
+	}
+	// ScalingGetResponse is a group with its scaling policy; nil Job when absent.
+	ScalingGetResponse struct {
+		Meta
+		Job   *structs.Job
+		Group structs.GroupName
+	}
 	// JobGangsResponse has the state of a job's gangs, and the job, whose launch blocks have the ranks per member.
 	JobGangsResponse struct {
 		Meta

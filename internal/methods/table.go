@@ -33,6 +33,8 @@ type Need struct {
 	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
 	Node       string // "read" or "write" on nodes
 	NodePool   string // "read", "write" or "delete" on the named pool
+	Queue      string // "read" or "write" on the queues that the request names (QueueRequest)
+	Quota      string // "write" on quotas
 	Variable   string // "read", "write" or "destroy" on the variable that the request names
 	Agent      string // "read" or "write" on agents
 	Operator   string // "read" or "write" on the operator API
@@ -87,6 +89,9 @@ func stream[Req any](name string, side Side, need Need) rpc.StreamMethod[Req] {
 	return rpc.StreamMethod[Req]{Name: name}
 }
 
+// Local lists what agents ask by ACLAuthorize, for requests that they answer themselves.
+var Local = []Need{{Agent: "read"}, {Agent: "write"}, {Node: "read"}, {Operator: "write"}, {Namespace: "parse-job"}}
+
 func ns(capability string) Need { return Need{Namespace: capability} }
 
 // The methods. Names have the form "Noun.Verb".
@@ -115,6 +120,8 @@ var (
 	JobPeriodic    = method[JobGetRequest, JobRegisterResponse]("Job.PeriodicForce", SideServer, AtLeader, ns("submit-job"))
 	JobScale       = method[JobScaleRequest, JobRegisterResponse]("Job.Scale", SideServer, AtLeader, ns("scale-job"))
 	JobScaleStatus = method[JobGetRequest, JobScaleStatusResponse]("Job.ScaleStatus", SideServer, KindRead, ns("read-job-scaling"))
+	ScalingList    = method[ListRequest, ScalingListResponse]("Scaling.List", SideServer, KindRead, ns("list-scaling-policies"))
+	ScalingGet     = method[NameRequest, ScalingGetResponse]("Scaling.Get", SideServer, KindRead, ns("read-scaling-policy")) // by id, in any namespace
 	JobGangs       = method[JobGetRequest, JobGangsResponse]("Job.Gangs", SideServer, KindRead, ns("read-job"))
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
 	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))

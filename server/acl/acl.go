@@ -18,7 +18,7 @@ type ACL struct {
 	queues      globs
 	variables   map[string]*globs // by namespace glob as written
 
-	node, agent, operator, quota, plugin string
+	node, agent, operator, quota string
 }
 
 // Management allows everything.
@@ -158,7 +158,7 @@ func Compile(policies []*Policy) *ACL {
 			a.queues.add(r.Name, r.Capabilities)
 		}
 		a.node, a.agent = stronger(a.node, p.Node), stronger(a.agent, p.Agent)
-		a.operator, a.quota, a.plugin = stronger(a.operator, p.Operator), stronger(a.quota, p.Quota), stronger(a.plugin, p.Plugin)
+		a.operator, a.quota = stronger(a.operator, p.Operator), stronger(a.quota, p.Quota)
 	}
 	a.namespaces.seal()
 	a.nodePools.seal()
@@ -170,9 +170,9 @@ func Compile(policies []*Policy) *ACL {
 	return a
 }
 
-// stronger merges two coarse rules. The order is deny, write, read, list.
+// stronger merges two levels. A denial wins.
 func stronger(a, b string) string {
-	for _, w := range []string{"deny", "write", "read", "list"} {
+	for _, w := range []string{CapDeny, "write", "read"} {
 		if a == w || b == w {
 			return w
 		}
@@ -180,16 +180,9 @@ func stronger(a, b string) string {
 	return ""
 }
 
-func coarse(have, want string) bool {
-	switch want {
-	case "list":
-		return have == "list" || have == "read" || have == "write"
-	case "read":
-		return have == "read" || have == "write"
-	case "write":
-		return have == "write"
-	}
-	return false
+// covers reports whether a level includes another one.
+func covers(have, want string) bool {
+	return have == want && have != CapDeny || have == "write" && want == "read"
 }
 
 // IsManagement reports whether everything is allowed.
@@ -233,29 +226,34 @@ func (a *ACL) AllowNodePool(pool structs.PoolName, capability string) bool {
 	return a.nodePools.allow(string(pool), capability)
 }
 
-// AllowHostVolume reports whether "mount-readonly" or "mount-readwrite" is granted on a host volume. Who may write a
-// volume may also mount it read-only.
+// AllowHostVolume reports whether "mount-readonly" or "mount-readwrite" is granted on a host volume.
 func (a *ACL) AllowHostVolume(name, capability string) bool {
-	if a == nil || a.management {
-		return a != nil
-	}
-	return a.hostVolumes.allow(name, capability) || capability == CapMountReadOnly && a.hostVolumes.allow(name, CapMountReadWrite)
+	return a != nil && (a.management || a.hostVolumes.allow(name, capability))
 }
 
-// AllowQueue reports whether "read", "submit" or "write" is granted on a queue path. A queue that no policy mentions
-// may be read and used by everyone who may submit jobs.
+// AllowQueue reports whether "read", "submit" or "write" is granted on a queue path. A queue that no rule mentions may
+// be read and used by everyone who may submit jobs. What operator rules grant on all queues, a denial of one takes away.
 func (a *ACL) AllowQueue(path, capability string) bool {
-	if a == nil {
+	switch c := a.queueCaps(path); {
+	case a == nil || c[CapDeny]:
 		return false
-	}
-	if a.management {
+	case a.management || c[capability]:
 		return true
+	case capability == CapQueueRead:
+		return c == nil || covers(a.operator, "read")
+	case capability == CapQueueWrite:
+		return covers(a.operator, "write")
+	default:
+		return c == nil
 	}
-	c := a.queues.find(path)
-	if c == nil {
-		return capability != "write"
+}
+
+// queueCaps returns what rules say about a queue; nil if none mentions it.
+func (a *ACL) queueCaps(path string) caps {
+	if a == nil || a.management {
+		return nil
 	}
-	return c[capability] && !c[CapDeny]
+	return a.queues.find(path)
 }
 
 // AllowVariable reports whether "list", "read", "write" or "destroy" is granted on a path in a namespace.
@@ -276,18 +274,21 @@ func (a *ACL) AllowVariable(namespace, path, capability string) bool {
 }
 
 // AllowNode reports whether "read" or "write" is granted on nodes.
-func (a *ACL) AllowNode(op string) bool { return a != nil && (a.management || coarse(a.node, op)) }
+func (a *ACL) AllowNode(op string) bool { return a != nil && (a.management || covers(a.node, op)) }
 
 // AllowAgent reports whether "read" or "write" is granted on agents.
-func (a *ACL) AllowAgent(op string) bool { return a != nil && (a.management || coarse(a.agent, op)) }
+func (a *ACL) AllowAgent(op string) bool { return a != nil && (a.management || covers(a.agent, op)) }
 
 // AllowOperator reports whether "read" or "write" is granted on the operator API.
 func (a *ACL) AllowOperator(op string) bool {
-	return a != nil && (a.management || coarse(a.operator, op))
+	return a != nil && (a.management || covers(a.operator, op))
 }
 
-// AllowQuota reports whether "read" or "write" is granted on quotas.
-func (a *ACL) AllowQuota(op string) bool { return a != nil && (a.management || coarse(a.quota, op)) }
-
-// AllowPlugin reports whether "list" or "read" is granted on plugins.
-func (a *ACL) AllowPlugin(op string) bool { return a != nil && (a.management || coarse(a.plugin, op)) }
+// AllowQuota reports whether "read" or "write" is granted on quotas, by a quota rule, or by an operator rule if no quota
+// rule denies it.
+func (a *ACL) AllowQuota(op string) bool {
+	if a == nil || a.management {
+		return a != nil
+	}
+	return a.quota != CapDeny && (covers(a.quota, op) || covers(a.operator, op))
+}

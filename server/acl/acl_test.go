@@ -60,10 +60,11 @@ func TestNamespaces(t *testing.T) {
 }
 
 func TestCoarseRules(t *testing.T) {
-	a := compile(t, `node { policy = "read" }`, `agent { policy = "write" }`, `operator { policy = "deny" }`, `operator { policy = "write" }`, `plugin { policy = "list" }`, `quota { policy = "read" }`)
+	a := compile(t, `node { policy = "read" }`, `agent { policy = "write" }`, `operator { policy = "deny" }`, `operator { policy = "write" }`, `quota { policy = "read" }`)
 	for what, got := range map[string]bool{
 		"node read": a.AllowNode("read"), "agent write": a.AllowAgent("write"), "agent read": a.AllowAgent("read"),
-		"plugin list": a.AllowPlugin("list"), "quota read": a.AllowQuota("read"),
+		"quota read": a.AllowQuota("read"), "quota read of an operator": compile(t, `operator { policy = "read" }`).AllowQuota("read"),
+		"queue write of an operator": compile(t, `operator { policy = "write" }`).AllowQueue("q", "write"),
 	} {
 		t.Run(what, func(t *testing.T) {
 			if !got {
@@ -72,8 +73,10 @@ func TestCoarseRules(t *testing.T) {
 		})
 	}
 	for what, got := range map[string]bool{
-		"node write": a.AllowNode("write"), "operator read": a.AllowOperator("read"), "plugin read": a.AllowPlugin("read"), "quota write": a.AllowQuota("write"),
-		"nothing": compile(t, `node { policy = "read" }`).AllowOperator("read"), "nil": (*ACL)(nil).AllowNode("read"), "unknown word": a.AllowNode("destroy"),
+		"node write": a.AllowNode("write"), "operator read": a.AllowOperator("read"), "quota write": a.AllowQuota("write"),
+		"quota of an operator, denied": compile(t, `operator { policy = "write" }`, `quota { policy = "deny" }`).AllowQuota("read"),
+		"queue of an operator, denied": compile(t, `operator { policy = "write" }`, `queue "q" { policy = "deny" }`).AllowQueue("q", "write"),
+		"nothing":                      compile(t, `node { policy = "read" }`).AllowOperator("read"), "nil": (*ACL)(nil).AllowNode("read"), "unknown word": a.AllowNode("destroy"),
 	} {
 		t.Run(what, func(t *testing.T) {
 			if got {
@@ -141,6 +144,11 @@ func TestBadPolicies(t *testing.T) {
 		"no label":        `namespace { policy = "read" }`,
 		"empty label":     `namespace "" { policy = "read" }`,
 		"pool cap":        `node_pool "x" { capabilities = ["fly"] }`,
+		"plugin":          `plugin { policy = "read" }`,
+		"no effect":       `namespace "x" { capabilities = ["csi-mount-volume"] }`,
+		"var policy":      "namespace \"x\" {\n variables {\n path \"y\" {\n policy = \"read\"\n capabilities = [\"read\"]\n }\n }\n }",
+		"queue cap":       `queue "x" { capabilities = ["mount-readonly"] }`,
+		"volume level":    `host_volume "x" { policy = "submit" }`,
 		"var cap":         "namespace \"x\" {\n variables {\n path \"y\" { capabilities = [\"fly\"] }\n }\n }",
 		"not hcl":         `namespace "x" {`,
 		"binary":          "\x00\x01\x02",

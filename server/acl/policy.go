@@ -4,7 +4,7 @@ package acl
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -21,74 +21,6 @@ const (
 	nestingMax = 32       // depth of nested brackets
 )
 
-// Namespace capabilities.
-const (
-	CapDeny             = "deny"
-	CapVariableList     = "list" // for paths of variables, like the three below
-	CapVariableRead     = "read"
-	CapVariableWrite    = "write"
-	CapVariableDestroy  = "destroy"
-	CapListJobs         = "list-jobs"
-	CapParseJob         = "parse-job"
-	CapReadJob          = "read-job"
-	CapSubmitJob        = "submit-job"
-	CapPlanJob          = "plan-job"
-	CapDispatchJob      = "dispatch-job"
-	CapReadLogs         = "read-logs"
-	CapReadFS           = "read-fs"
-	CapAllocExec        = "alloc-exec"
-	CapAllocNodeExec    = "alloc-node-exec"
-	CapAllocLifecycle   = "alloc-lifecycle"
-	CapSentinelOverride = "sentinel-override"
-	CapReadJobScaling   = "read-job-scaling"
-	CapScaleJob         = "scale-job"
-	CapListScaling      = "list-scaling-policies"
-	CapReadScaling      = "read-scaling-policy"
-	CapSubmitRec        = "submit-recommendation"
-	CapCSIRegister      = "csi-register-plugin"
-	CapCSIWrite         = "csi-write-volume"
-	CapCSIRead          = "csi-read-volume"
-	CapCSIList          = "csi-list-volume"
-	CapCSIMount         = "csi-mount-volume"
-	CapHostVolCreate    = "host-volume-create"
-	CapHostVolRegister  = "host-volume-register"
-	CapHostVolRead      = "host-volume-read"
-	CapHostVolWrite     = "host-volume-write"
-	CapHostVolDelete    = "host-volume-delete"
-)
-
-// Capabilities of host volumes and queues.
-const (
-	CapMountReadOnly  = "mount-readonly"
-	CapMountReadWrite = "mount-readwrite"
-	CapQueueRead      = "read"
-	CapQueueSubmit    = "submit"
-	CapQueueWrite     = "write"
-)
-
-// Capabilities that the shorthands of a namespace rule stand for.
-var (
-	capsRead = []string{CapListJobs, CapParseJob, CapReadJob, CapCSIList, CapCSIRead, CapReadJobScaling, CapListScaling,
-		CapReadScaling, CapHostVolRead}
-	capsWrite = append(append([]string{}, capsRead...), CapScaleJob, CapSubmitJob, CapPlanJob, CapDispatchJob, CapReadLogs,
-		CapReadFS, CapAllocExec, CapAllocLifecycle, CapCSIWrite, CapCSIMount, CapSubmitRec,
-		CapHostVolCreate, CapHostVolRegister, CapHostVolWrite, CapHostVolDelete)
-	capsScale = []string{CapListScaling, CapReadScaling, CapReadJobScaling, CapScaleJob}
-)
-
-// implied maps a capability to those that it includes.
-var implied = map[string][]string{
-	CapSubmitJob: {CapPlanJob},
-}
-
-var known = func() map[string]bool {
-	m := map[string]bool{CapDeny: true, CapAllocNodeExec: true, CapSentinelOverride: true, CapCSIRegister: true}
-	for _, c := range append(append([]string{}, capsWrite...), capsScale...) {
-		m[c] = true
-	}
-	return m
-}()
-
 // Policy is a parsed policy.
 type Policy struct {
 	Namespaces  []NamespaceRule
@@ -99,20 +31,19 @@ type Policy struct {
 	Agent       string
 	Operator    string
 	Quota       string
-	Plugin      string // "", deny, list or read
 }
 
 // NamespaceRule is a policy's rule for the namespaces that match a glob.
 type NamespaceRule struct {
 	Name         string
-	Capabilities []string // sorted, with shorthands expanded
+	Capabilities []string // sorted, with what they include
 	Variables    []Rule   // by path glob
 }
 
 // Rule is a set of capabilities for names that match a glob.
 type Rule struct {
 	Name         string
-	Capabilities []string // sorted
+	Capabilities []string // sorted, with what they include
 }
 
 // HCL blocks of the policy language.
@@ -135,7 +66,11 @@ type (
 		Variables    *variablesBlock `hcl:"variables,block"`
 	}
 	variablesBlock struct {
-		Paths []ruleBlock `hcl:"path,block"`
+		Paths []pathBlock `hcl:"path,block"`
+	}
+	pathBlock struct {
+		Name         string   `hcl:"name,label"`
+		Capabilities []string `hcl:"capabilities"`
 	}
 	ruleBlock struct {
 		Name         string   `hcl:"name,label"`
@@ -176,60 +111,65 @@ func Parse(name, rules string) (*Policy, error) {
 		return nil, bad("%s", diags.Error())
 	}
 	p := &Policy{}
-	for _, b := range fb.Namespaces {
-		caps, err := namespaceCaps(b.Policy, b.Capabilities)
-		if err != nil {
-			return nil, bad("namespace %q: %v", b.Name, err)
-		}
-		if err := checkGlob(b.Name); err != nil {
-			return nil, bad("namespace: %v", err)
-		}
-		r := NamespaceRule{Name: b.Name, Capabilities: caps}
-		if b.Variables != nil {
-			for _, path := range b.Variables.Paths {
-				for _, c := range path.Capabilities {
-					switch c {
-					case "deny", "list", "read", "write", "destroy":
-					default:
-						return nil, bad("namespace %q: variables path %q: unknown capability %q; want deny, list, read, write or destroy", b.Name, path.Name, c)
-					}
-				}
-				if len(path.Capabilities) == 0 {
-					return nil, bad("namespace %q: variables path %q grants nothing; set capabilities", b.Name, path.Name)
-				}
-				r.Variables = append(r.Variables, Rule{path.Name, variableCaps(path.Capabilities)})
-			}
-		}
-		p.Namespaces = append(p.Namespaces, r)
-	}
 	var err error
-	if p.NodePools, err = rulesOf("node_pool", fb.NodePools, map[string][]string{"read": {"read"}, "write": {"delete", "read", "write"}}, "read", "write", "delete"); err != nil {
-		return nil, bad("%v", err)
-	}
-	if p.HostVolumes, err = rulesOf("host_volume", fb.HostVolumes, map[string][]string{"read": {"mount-readonly"}, "write": {"mount-readonly", "mount-readwrite"}}, "mount-readonly", "mount-readwrite"); err != nil {
-		return nil, bad("%v", err)
-	}
-	if p.Queues, err = rulesOf("queue", fb.Queues, map[string][]string{"read": {"read"}, "submit": {"read", "submit"}, "write": {"read", "submit", "write"}}, "read", "submit", "write"); err != nil {
+	if p.Namespaces, err = namespaceRules(fb.Namespaces); err != nil {
 		return nil, bad("%v", err)
 	}
 	for _, x := range []struct {
-		word string
-		b    *policyBlock
-		out  *string
-		list bool
-	}{{"node", fb.Node, &p.Node, false}, {"agent", fb.Agent, &p.Agent, false}, {"operator", fb.Operator, &p.Operator, false},
-		{"quota", fb.Quota, &p.Quota, false}, {"plugin", fb.Plugin, &p.Plugin, true}} {
-		if x.b == nil {
-			continue
-		}
-		switch v := x.b.Policy; {
-		case v == "deny" || v == "read" || (v == "write" && !x.list) || (v == "list" && x.list):
-			*x.out = v
-		default:
-			return nil, bad("%s: unknown policy %q; want read, write or deny", x.word, v)
+		rule   string
+		blocks []ruleBlock
+		out    *[]Rule
+	}{{"node_pool", fb.NodePools, &p.NodePools}, {"host_volume", fb.HostVolumes, &p.HostVolumes}, {"queue", fb.Queues, &p.Queues}} {
+		for _, b := range x.blocks {
+			r, err := newRule(x.rule, b.Name, b.Policy, b.Capabilities)
+			if err != nil {
+				return nil, bad("%v", err)
+			}
+			*x.out = append(*x.out, r)
 		}
 	}
+	for _, x := range []struct {
+		rule  string
+		block *policyBlock
+		out   *string
+	}{{"node", fb.Node, &p.Node}, {"agent", fb.Agent, &p.Agent}, {"operator", fb.Operator, &p.Operator}, {"quota", fb.Quota, &p.Quota}} {
+		if x.block == nil {
+			continue
+		}
+		if lookup(x.rule, x.block.Policy, true) == nil {
+			return nil, bad("%s: unknown policy %q; want one of %s", x.rule, x.block.Policy, wordsOf(x.rule, true))
+		}
+		*x.out = x.block.Policy
+	}
+	if fb.Plugin != nil {
+		return nil, bad("plugin: the block would have no effect: %s; remove it", noPlugins)
+	}
 	return p, nil
+}
+
+func namespaceRules(blocks []namespaceBlock) ([]NamespaceRule, error) {
+	var out []NamespaceRule
+	for _, b := range blocks {
+		r, err := newRule("namespace", b.Name, b.Policy, b.Capabilities)
+		if err != nil {
+			return nil, err
+		}
+		ns := NamespaceRule{Name: b.Name, Capabilities: r.Capabilities}
+		if b.Variables != nil {
+			for _, path := range b.Variables.Paths {
+				if len(path.Capabilities) == 0 {
+					return nil, fmt.Errorf("namespace %q: variables path %q grants nothing; set capabilities", b.Name, path.Name)
+				}
+				v, err := newRule("variables", path.Name, "", path.Capabilities)
+				if err != nil {
+					return nil, fmt.Errorf("namespace %q: %w", b.Name, err)
+				}
+				ns.Variables = append(ns.Variables, v)
+			}
+		}
+		out = append(out, ns)
+	}
+	return out, nil
 }
 
 // nesting returns the greatest depth of brackets. It also counts brackets in strings, because an upper bound is enough.
@@ -259,93 +199,33 @@ func checkGlob(name string) error {
 	return nil
 }
 
-func namespaceCaps(policy string, caps []string) ([]string, error) {
+// newRule expands the words of one rule into its capabilities. level is "" if the rule has none.
+func newRule(rule, name, level string, capabilities []string) (Rule, error) {
+	fail := func(format string, args ...any) (Rule, error) {
+		return Rule{}, fmt.Errorf("%s %q: "+format, append([]any{rule, name}, args...)...)
+	}
+	if err := checkGlob(name); err != nil {
+		return Rule{}, fmt.Errorf("%s: %w", rule, err)
+	}
 	var all []string
-	switch policy {
-	case "":
-	case "deny":
-		all = append(all, CapDeny)
-	case "read":
-		all = append(all, capsRead...)
-	case "write":
-		all = append(all, capsWrite...)
-	case "scale":
-		all = append(all, capsScale...)
-	default:
-		return nil, fmt.Errorf("unknown policy %q; want read, write, scale or deny", policy)
-	}
-	for _, c := range caps {
-		if !known[c] {
-			return nil, fmt.Errorf("unknown capability %q", c)
+	if level != "" {
+		w := lookup(rule, level, true)
+		if w == nil {
+			return fail("unknown policy %q; want one of %s", level, wordsOf(rule, true))
 		}
-		all = append(all, c)
-		all = append(all, implied[c]...)
+		all = append(all, w.Includes...)
 	}
-	return unique(all), nil
-}
-
-func variableCaps(caps []string) []string {
-	out := append([]string{}, caps...)
-	for _, c := range caps {
-		if c == "read" || c == "write" || c == "destroy" {
-			out = append(out, "list")
+	for _, c := range capabilities {
+		w := lookup(rule, c, false)
+		switch why, known := withoutEffect[c]; {
+		case w != nil:
+			all = append(append(all, c), w.Includes...)
+		case known && rule == "namespace":
+			return fail("capability %q would have no effect: %s; remove it", c, why)
+		default:
+			return fail("unknown capability %q; want one of %s", c, wordsOf(rule, false))
 		}
 	}
-	return unique(out)
-}
-
-func rulesOf(kind string, blocks []ruleBlock, words map[string][]string, caps ...string) ([]Rule, error) {
-	var out []Rule
-	for _, b := range blocks {
-		if err := checkGlob(b.Name); err != nil {
-			return nil, fmt.Errorf("%s: %w", kind, err)
-		}
-		var all []string
-		if b.Policy == "deny" {
-			all = append(all, CapDeny)
-		} else if b.Policy != "" {
-			w, ok := words[b.Policy]
-			if !ok {
-				return nil, fmt.Errorf("%s %q: unknown policy %q; want one of %s", kind, b.Name, b.Policy, strings.Join(append(keys(words), "deny"), ", "))
-			}
-			all = append(all, w...)
-		}
-		for _, c := range b.Capabilities {
-			if c != CapDeny && !contains(caps, c) {
-				return nil, fmt.Errorf("%s %q: unknown capability %q; want one of %s", kind, b.Name, c, strings.Join(append(caps, CapDeny), ", "))
-			}
-			all = append(all, c)
-		}
-		out = append(out, Rule{b.Name, unique(all)})
-	}
-	return out, nil
-}
-
-func keys(m map[string][]string) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	sort.Strings(out)
-	return out
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
-}
-
-func unique(s []string) []string {
-	sort.Strings(s)
-	out := s[:0]
-	for i, x := range s {
-		if i == 0 || x != s[i-1] {
-			out = append(out, x)
-		}
-	}
-	return out
+	slices.Sort(all)
+	return Rule{name, slices.Compact(all)}, nil
 }

@@ -203,7 +203,7 @@ func NodeAuth(req any) *methods.NodeAuth {
 // authenticateNode checks a node's secret. An unknown node may only register and send heartbeats.
 func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
 	if g.env.TLS && !c.Peer.Local && (c.Peer.Role != "client" && c.Peer.Role != "server" || c.Peer.Region != g.env.Region) {
-		return nil, structs.ErrPermissionDenied
+		return nil, structs.Denied("a certificate of role client or server of region %q", g.env.Region)
 	}
 	req, err := c.Request()
 	if err != nil {
@@ -249,7 +249,7 @@ func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
 		return g.authenticateNode(c)
 	case row.Need.ServerCert:
 		if !g.isServer(c.Peer) {
-			return nil, structs.ErrPermissionDenied
+			return nil, structs.Denied("a server's certificate")
 		}
 		return &Identity{ACL: acl.Deny, server: true, By: structs.Submitter{Name: c.Peer.Name, UID: -1, GID: -1}}, nil
 	}
@@ -258,7 +258,7 @@ func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
 	case row.Need.Anonymous && err != nil:
 		return g.Resolve("") // a bad token does not lock a caller out of what is open to all
 	case !row.Need.Anonymous && err == nil && id.anonymous && g.env.Published().Snapshot.Policy(PolicyAnonymous) == nil:
-		return nil, structs.ErrPermissionDenied
+		return nil, structs.Denied("a token; the request has none")
 	}
 	return id, err
 }
@@ -271,65 +271,112 @@ var byObject = map[string]bool{
 	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
 	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientStats.Name: true,
 	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientCheckpoint.Name: true, methods.ClientGC.Name: true,
-	methods.ClientChecks.Name: true,
+	methods.ClientChecks.Name: true, methods.ServiceAlloc.Name: true, methods.ScalingGet.Name: true,
 }
 
-// Authorise returns an error unless the identity may make the call. What no rule grants is denied.
+// Authorise returns an error unless the identity may make the call. What no rule grants is denied, and the error names
+// the missing right.
 func (g *Guard) Authorise(row *methods.Row, c *rpc.Call, id *Identity) error {
+	req, err := c.Request()
+	if err != nil {
+		return err
+	}
 	n := row.Need
-	ok := false
 	switch {
 	case n.Anonymous:
-		ok = true
+		return nil
 	case id.Task != nil:
-		ok = g.authoriseTask(c, id)
+		return unless(g.authoriseTask(c, id), "a user's token: a task may read its own job and gangs, its variables and the services of its namespace, and run commands in its group")
 	case n.NodeSecret:
-		ok = !id.Node.IsZero()
+		return unless(!id.Node.IsZero(), "the secret of a node")
 	case n.ServerCert:
-		ok = id.server
-	case n.Management:
-		ok = id.ACL.IsManagement()
-	case n.AnyToken: // Authenticate has refused callers without a token, unless an anonymous policy exists
-		ok = id.ACL.IsManagement() || id.Token != nil || id.anonymous
-	case n.Namespace != "":
-		ns := NamespaceOf(c)
-		if byObject[c.Method] {
-			ns = "*"
-		}
-		ok = id.ACL.AllowNamespaceOp(ns, n.Namespace)
-	case n.Node != "":
-		ok = id.ACL.AllowNode(n.Node)
+		return unless(id.server, "a server's certificate")
 	case n.NodePool != "":
-		name := "*"
-		if req, err := c.Request(); err == nil {
-			switch r := req.(type) {
-			case *methods.NameRequest:
-				name = r.Name
-			case *methods.NamedListRequest:
-				name = r.Name
-			case *methods.PoolUpsertRequest:
-				name = r.Name
-			}
-		} else {
-			return err
-		}
-		ok = name != "*" && id.ACL.AllowNodePool(structs.PoolName(name), n.NodePool)
+		name := poolOf(req)
+		return id.unless((name != "*" || id.ACL.IsManagement()) && id.ACL.AllowNodePool(name, n.NodePool), "node_pool capability %s on node pool %q", n.NodePool, name)
+	case n.Queue != "":
+		return id.mayQueues(req, n.Queue)
 	case n.Variable != "":
-		req, err := c.Request()
-		if err != nil {
-			return err
-		}
 		r, named := req.(methods.VariableRequest)
-		ok = named && id.ACL.AllowVariable(NamespaceOf(c), r.VariablePath(), n.Variable)
-	case n.Agent != "":
-		ok = id.ACL.AllowAgent(n.Agent)
-	case n.Operator != "":
-		ok = id.ACL.AllowOperator(n.Operator)
+		if !named {
+			return structs.ErrPermissionDenied
+		}
+		ns, path := NamespaceOf(c), r.VariablePath()
+		return id.unless(id.ACL.AllowVariable(ns, path, n.Variable), "variables capability %s on path %q in namespace %q", n.Variable, path, ns)
+	case n.Namespace != "" && byObject[c.Method]:
+		return id.unless(id.ACL.AllowNamespaceOp("*", n.Namespace), "namespace capability %s in the namespace of the object", n.Namespace)
 	}
+	return Allow(id, n, NamespaceOf(c))
+}
+
+// Allow returns an error unless the identity meets a need that names no object but a namespace.
+func Allow(id *Identity, n methods.Need, ns string) error {
+	switch {
+	case n.Management:
+		return id.unless(id.ACL.IsManagement(), "a management token")
+	case n.AnyToken: // Authenticate has refused callers without a token, unless an anonymous policy exists
+		return id.unless(id.ACL.IsManagement() || id.Token != nil || id.anonymous, "a token")
+	case n.Namespace != "" && ns == "*":
+		return id.unless(id.ACL.AllowNamespaceOp(ns, n.Namespace), "namespace capability %s in at least one namespace", n.Namespace)
+	case n.Namespace != "":
+		return id.unless(id.ACL.AllowNamespaceOp(ns, n.Namespace), "namespace capability %s in namespace %q", n.Namespace, ns)
+	case n.Node != "":
+		return id.unless(id.ACL.AllowNode(n.Node), "node policy %s", n.Node)
+	case n.Quota != "":
+		return id.unless(id.ACL.AllowQuota(n.Quota), "quota policy %s, or operator policy %s", n.Quota, n.Quota)
+	case n.Agent != "":
+		return id.unless(id.ACL.AllowAgent(n.Agent), "agent policy %s", n.Agent)
+	case n.Operator != "":
+		return id.unless(id.ACL.AllowOperator(n.Operator), "operator policy %s", n.Operator)
+	}
+	return structs.ErrPermissionDenied
+}
+
+// unless returns nil, or an error that names the missing right.
+func unless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return structs.Denied(format, args...)
+}
+
+// unless is like the function, and says so if the caller sent no token at all.
+func (id *Identity) unless(ok bool, format string, args ...any) error {
+	if !ok && id.anonymous {
+		format += "; the request has no token"
+	}
+	return unless(ok, format, args...)
+}
+
+// mayQueues checks a capability on all queues that a request names.
+func (id *Identity) mayQueues(req any, capability string) error {
+	r, ok := req.(methods.QueueRequest)
 	if !ok {
 		return structs.ErrPermissionDenied
 	}
+	paths := r.QueuePaths()
+	if len(paths) == 0 {
+		return id.unless(id.ACL.AllowOperator(capability), "operator policy %s", capability)
+	}
+	for _, p := range paths {
+		if !id.ACL.AllowQueue(string(p), capability) {
+			return id.unless(false, "queue capability %s on queue %q", capability, p)
+		}
+	}
 	return nil
+}
+
+// poolOf returns the node pool that a request names.
+func poolOf(req any) structs.PoolName {
+	switch r := req.(type) {
+	case *methods.NameRequest:
+		return structs.PoolName(r.Name)
+	case *methods.NamedListRequest:
+		return structs.PoolName(r.Name)
+	case *methods.PoolUpsertRequest:
+		return structs.PoolName(r.Name)
+	}
+	return "*"
 }
 
 // NamespaceOf returns the namespace of a call, or the default one.

@@ -48,6 +48,12 @@ func (s *Set) registerACL() {
 	handle(s, methods.ACLPeerLogin, s.peerLogin)
 }
 
+// What a caller may not see is refused like what does not exist.
+var (
+	errForeignRole = structs.Denied("a management token, or one with the role")
+	errOneTime     = structs.Denied("a one-time token that was not used and has not expired")
+)
+
 var errACLDisabled = structs.Errorf(structs.CodeInvalid, "ACL support disabled")
 
 // NewID returns a random ID. It must not be used inside the log.
@@ -159,7 +165,7 @@ func (s *Set) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLTokenGe
 	}
 	id := auth.Who(ctx)
 	if !id.ACL.IsManagement() && (id.Token == nil || id.Token.Accessor != req.Accessor) {
-		return nil, structs.ErrPermissionDenied
+		return nil, structs.Denied("a management token, or the token itself")
 	}
 	resp := &methods.ACLTokenResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
@@ -268,7 +274,7 @@ func (s *Set) policyGet(ctx context.Context, c *rpc.Call, req *methods.NameReque
 	resp := &methods.ACLPolicyResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
 		if !mine(ctx, p.Snapshot)(req.Name) {
-			return 0, structs.ErrPermissionDenied
+			return 0, structs.Denied("a management token, or one with policy %q", req.Name)
 		}
 		resp.Policy = p.Snapshot.Policy(req.Name)
 		if resp.Policy == nil {
@@ -385,12 +391,12 @@ func (s *Set) roleGet(ctx context.Context, c *rpc.Call, req *methods.ACLRoleGetR
 		resp.Role = nil
 		if r == nil {
 			if !auth.Who(ctx).ACL.IsManagement() {
-				return 0, structs.ErrPermissionDenied
+				return 0, errForeignRole
 			}
 			return max(1, p.Snapshot.TableIndex(state.Roles)), nil
 		}
 		if !may(r.ID) {
-			return 0, structs.ErrPermissionDenied
+			return 0, errForeignRole
 		}
 		resp.Role, resp.Index = r, r.ModifyIndex
 		return r.ModifyIndex, nil
@@ -419,7 +425,7 @@ func (s *Set) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Empty
 	}
 	id := auth.Who(ctx)
 	if id.Token == nil {
-		return nil, structs.ErrPermissionDenied
+		return nil, structs.Denied("a token; the request has none")
 	}
 	t := &structs.OneTimeToken{Secret: NewID[structs.SecretID](), Accessor: id.Token.Accessor, ExpiresAt: s.env.Replica.Now().Add(oneTimeTTL)}
 	res, err := s.apply(ctx, structs.Command{By: id.By, Body: &structs.OneTimeUpsertCommand{Token: t}})
@@ -438,11 +444,11 @@ func (s *Set) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOneTi
 	snap := s.published().Snapshot
 	ott := snap.OneTimeToken(req.Secret)
 	if ott == nil || s.env.Replica.Now() >= ott.ExpiresAt {
-		return nil, structs.ErrPermissionDenied
+		return nil, errOneTime
 	}
 	t := snap.TokenByAccessor(ott.Accessor)
 	if t == nil || t.Expired(s.env.Replica.Now()) {
-		return nil, structs.ErrPermissionDenied
+		return nil, errOneTime
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
 	if err != nil {

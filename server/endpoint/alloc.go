@@ -43,15 +43,12 @@ func reportOf(e *structs.Evaluation, group structs.GroupName) *structs.GroupRepo
 }
 
 func (s *Set) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.AllocGetResponse, error) {
-	resp := &methods.AllocGetResponse{}
+	resp, may := &methods.AllocGetResponse{}, visible(ctx, "*", acl.CapReadJob)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnAlloc(req.AllocID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.AllocGetResponse{Meta: resp.Meta}
 		a := p.Snapshot.AllocByID(req.AllocID)
-		if a == nil {
+		if a == nil || !may(a.Namespace) {
 			return p.Snapshot.TableIndex(state.Allocs), nil
-		}
-		if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
-			return 0, structs.ErrPermissionDenied
 		}
 		resp.Alloc, resp.Job = a, a.Job
 		resp.Eval = p.Snapshot.EvalByID(a.EvalID)
@@ -106,15 +103,12 @@ func (s *Set) allocTransition(ctx context.Context, c *rpc.Call, req *methods.All
 }
 
 func (s *Set) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.EvalGetResponse, error) {
-	resp := &methods.EvalGetResponse{}
+	resp, may := &methods.EvalGetResponse{}, visible(ctx, "*", acl.CapReadJob)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnEval(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.EvalGetResponse{Meta: resp.Meta}
 		e := p.Snapshot.EvalByID(req.EvalID)
-		if e == nil {
+		if e == nil || !may(e.Namespace) {
 			return p.Snapshot.TableIndex(state.Evals), nil
-		}
-		if !auth.Who(ctx).ACL.AllowNamespaceOp(e.Namespace, acl.CapReadJob) {
-			return 0, structs.ErrPermissionDenied
 		}
 		resp.Eval = e
 		if req.Related {
@@ -193,14 +187,9 @@ func (s *Set) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListReque
 }
 
 func (s *Set) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.AllocListResponse, error) {
-	resp := &methods.AllocListResponse{}
+	resp, may := &methods.AllocListResponse{}, visible(ctx, "*", acl.CapReadJob)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnEvalAllocs(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
-		as := slices.Clone(p.Snapshot.AllocsByEval(req.EvalID))
-		for _, a := range as {
-			if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
-				return 0, structs.ErrPermissionDenied
-			}
-		}
+		as := slices.DeleteFunc(slices.Clone(p.Snapshot.AllocsByEval(req.EvalID)), func(a *structs.Allocation) bool { return !may(a.Namespace) })
 		idx := allocsIndex(p.Snapshot, as)
 		resp.Allocs = newestAllocs(as)
 		resp.Jobs = jobsOf(resp.Allocs)

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -167,23 +168,25 @@ func matches(ev *methods.Event, topics map[string][]string, ns string) bool {
 // mayFollow refuses a stream in which the caller could never see anything.
 func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
 	for t := range topics {
-		ok := false
+		ok, needs := false, "a management token"
 		switch t {
 		case "*":
 			ok = id.ACL.IsManagement() || id.ACL.AllowNamespaceOp(ns, acl.CapReadJob) || id.ACL.AllowNode("read")
+			needs = fmt.Sprintf("namespace capability %s in namespace %q, or node policy read", acl.CapReadJob, ns)
 		case "Job", "Evaluation", "Allocation", "Deployment", "Service":
-			ok = id.ACL.AllowNamespaceOp(ns, acl.CapReadJob)
+			ok, needs = id.ACL.AllowNamespaceOp(ns, acl.CapReadJob), fmt.Sprintf("namespace capability %s in namespace %q", acl.CapReadJob, ns)
 		case "Node":
-			ok = id.ACL.AllowNode("read")
+			ok, needs = id.ACL.AllowNode("read"), "node policy read"
 		case "NodePool":
-			ok = id.ACL.AllowNodePool("*", "read")
+			ok, needs = id.ACL.AllowNodePool("*", "read"), "node_pool capability read on at least one node pool"
 		case "Namespace":
 			ok = id.ACL.AllowNamespaceOp("*", acl.CapListJobs) || id.ACL.AllowNamespaceOp("*", acl.CapReadJob)
+			needs = fmt.Sprintf("namespace capability %s or %s in at least one namespace", acl.CapListJobs, acl.CapReadJob)
 		default:
 			ok = id.ACL.IsManagement()
 		}
 		if !ok {
-			return structs.ErrPermissionDenied
+			return structs.Denied("%s for events of topic %q", needs, t)
 		}
 	}
 	return nil

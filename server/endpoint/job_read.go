@@ -25,6 +25,8 @@ func (s *Set) registerJobReads() {
 	handle(s, methods.JobAllocs, s.jobAllocs)
 	handle(s, methods.JobEvals, s.jobEvals)
 	handle(s, methods.JobScaleStatus, s.jobScaleStatus)
+	handle(s, methods.ScalingList, s.scalingList)
+	handle(s, methods.ScalingGet, s.scalingGet)
 	handle(s, methods.JobGangs, s.jobGangs)
 	handle(s, methods.JobWhy, s.jobWhy)
 	handle(s, methods.QueueList, s.queueList)

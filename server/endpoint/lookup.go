@@ -25,15 +25,12 @@ func (s *Set) jobOf(c *rpc.Call, id string) (structs.JobKey, *structs.Job, error
 	return k, j, nil
 }
 
-// AllocFor returns an allocation if the caller has the capability in its namespace.
+// AllocFor returns an allocation if the caller has the capability in its namespace. To other callers the allocation does
+// not exist, so that they cannot learn of it.
 func (s *Set) AllocFor(ctx context.Context, id structs.AllocID, capability string) (*structs.Allocation, error) {
 	a := s.published().Snapshot.AllocByID(id)
-	if a == nil {
+	if a == nil || !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, capability) {
 		return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", id)
-	}
-	if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, capability) {
-		s.env.Denied()
-		return nil, structs.ErrPermissionDenied
 	}
 	return a, nil
 }

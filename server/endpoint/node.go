@@ -260,8 +260,8 @@ func (s *Set) poolList(ctx context.Context, c *rpc.Call, req *methods.ListReques
 // poolNodes lists a pool's nodes; "all" lists every node. The caller needs node read in addition to the pool's
 // permission.
 func (s *Set) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedListRequest) (*methods.NodeListResponse, error) {
-	if !auth.Who(ctx).ACL.AllowNode("read") {
-		return nil, structs.ErrPermissionDenied
+	if err := auth.Allow(auth.Who(ctx), methods.Need{Node: "read"}, ""); err != nil {
+		return nil, err
 	}
 	resp := &methods.NodeListResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
@@ -326,7 +326,7 @@ func (s *Set) poolDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequ
 
 func (s *Set) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.NamespaceGetResponse, error) {
 	if !auth.Who(ctx).ACL.AllowNamespace(req.Name) {
-		return nil, structs.ErrPermissionDenied
+		return nil, structs.Denied("a capability in namespace %q", req.Name)
 	}
 	resp := &methods.NamespaceGetResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {

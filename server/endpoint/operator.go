@@ -237,21 +237,22 @@ func (s *Set) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAut
 	if err != nil {
 		return nil, err
 	}
-	ok := false
+	need := methods.Need{}
 	switch req.What {
 	case "agent":
-		ok = id.ACL.AllowAgent(req.Level)
+		need.Agent = req.Level
 	case "node":
-		ok = id.ACL.AllowNode(req.Level)
+		need.Node = req.Level
 	case "operator":
-		ok = id.ACL.AllowOperator(req.Level)
+		need.Operator = req.Level
 	case "namespace":
-		ok = id.ACL.AllowNamespaceOp(auth.NamespaceOf(c), req.Level)
-	default:
-		return nil, structs.Errorf(structs.CodeInvalid, "cannot authorise %q; want agent, node, operator or namespace", req.What)
+		need.Namespace = req.Level
 	}
-	if !ok {
-		return nil, structs.ErrPermissionDenied
+	if !slices.Contains(methods.Local, need) {
+		return nil, structs.Errorf(structs.CodeInvalid, "no agent answers a request that needs %.40q of %.40q", req.Level, req.What)
+	}
+	if err := auth.Allow(id, need, auth.NamespaceOf(c)); err != nil {
+		return nil, err
 	}
 	return &methods.WriteResponse{Index: s.published().Index}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
@@ -23,9 +24,9 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 		j.Namespace = auth.NamespaceOf(c)
 	}
 	id := auth.Who(ctx)
-	if !id.ACL.AllowNamespaceOp(j.Namespace, capability) {
+	if err := auth.Allow(id, methods.Need{Namespace: capability}, j.Namespace); err != nil {
 		s.env.Denied()
-		return nil, nil, structs.Denied("namespace capability %s in namespace %q", capability, j.Namespace)
+		return nil, nil, err
 	}
 	DefaultJob(j, s.env.Region)
 	errs := s.CheckJob(j)

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
@@ -87,9 +88,11 @@ func queueIndex(snap *state.Snapshot) structs.Index {
 var queueKeys = []watch.Key{watch.OnTable(state.Queues), watch.OnTable(state.QueueUse), watch.OnTable(state.Workloads)}
 
 func (s *Set) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueTreeResponse, error) {
-	resp := &methods.QueueTreeResponse{}
+	resp, id := &methods.QueueTreeResponse{}, auth.Who(ctx)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
-		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool { return strings.HasPrefix(path, req.Prefix) }, false)
+		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool {
+			return strings.HasPrefix(path, req.Prefix) && id.ACL.AllowQueue(path, acl.CapQueueRead)
+		}, false)
 		resp.Total = s.env.Decide.Total(p.Snapshot)
 		return queueIndex(p.Snapshot), nil
 	})
@@ -137,10 +140,24 @@ func (s *Set) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameReq
 	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []structs.QueuePath{structs.QueuePath(req.Name)}})
 }
 
-func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {
+// mayReadQuota reports whether the caller may read a quota: by policy, or because a namespace of theirs has it.
+func mayReadQuota(id *auth.Identity, snap *state.Snapshot, name string) bool {
+	if id.ACL.AllowQuota("read") {
+		return true
+	}
+	for n := range snap.Namespaces() {
+		if n.Quota == name && name != "" && id.ACL.AllowNamespace(n.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// quotaState describes a quota, with those of its namespaces that the caller may see.
+func quotaState(snap *state.Snapshot, q *structs.QuotaSpec, may *acl.ACL) methods.QuotaState {
 	st := methods.QuotaState{Quota: q, Held: snap.QuotaHeld(q.Name)}
 	for n := range snap.Namespaces() {
-		if n.Quota == q.Name {
+		if n.Quota == q.Name && (may.AllowQuota("read") || may.AllowNamespace(n.Name)) {
 			st.Namespaces = append(st.Namespaces, n.Name)
 		}
 	}
@@ -154,26 +171,31 @@ func quotaIndex(snap *state.Snapshot) structs.Index {
 }
 
 func (s *Set) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QuotaListResponse, error) {
-	resp := &methods.QuotaListResponse{}
+	resp, id := &methods.QuotaListResponse{}, auth.Who(ctx)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		qs, next, err := list(s, &req.Query, lister[structs.QuotaSpec]{kind: "quota",
-			key:  func(x *structs.QuotaSpec) string { return x.Name },
-			keep: func(x *structs.QuotaSpec) bool { return strings.HasPrefix(x.Name, req.Prefix) },
+			key: func(x *structs.QuotaSpec) string { return x.Name },
+			keep: func(x *structs.QuotaSpec) bool {
+				return strings.HasPrefix(x.Name, req.Prefix) && mayReadQuota(id, p.Snapshot, x.Name)
+			},
 		}, p.Snapshot.Quotas())
 		resp.Quotas, resp.NextToken = nil, next
 		for _, q := range qs {
-			resp.Quotas = append(resp.Quotas, quotaState(p.Snapshot, q))
+			resp.Quotas = append(resp.Quotas, quotaState(p.Snapshot, q, id.ACL))
 		}
 		return quotaIndex(p.Snapshot), err
 	})
 }
 
 func (s *Set) quotaGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QuotaGetResponse, error) {
-	resp := &methods.QuotaGetResponse{}
+	resp, id := &methods.QuotaGetResponse{}, auth.Who(ctx)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Quota = nil
+		if !mayReadQuota(id, p.Snapshot, req.Name) {
+			return 0, structs.Denied("quota policy read, or a capability in a namespace of quota %q", req.Name)
+		}
 		if q := p.Snapshot.Quota(req.Name); q != nil {
-			st := quotaState(p.Snapshot, q)
+			st := quotaState(p.Snapshot, q, id.ACL)
 			resp.Quota = &st
 		}
 		return quotaIndex(p.Snapshot), nil
@@ -205,13 +227,24 @@ func (s *Set) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.NameReq
 	return s.write(ctx, &structs.QuotaDeleteCommand{Names: []string{req.Name}})
 }
 
+// reservationsOf returns which reservations a caller may see: those of jobs that they may list, and those of operators,
+// unless they are for queues that the caller may not read.
+func reservationsOf(ctx context.Context) func(r *structs.Reservation) bool {
+	lists, id := visible(ctx, "*", acl.CapListJobs), auth.Who(ctx)
+	return func(r *structs.Reservation) bool {
+		if r.JobID != "" {
+			return lists(r.Namespace)
+		}
+		return len(r.Queues) == 0 || slices.ContainsFunc(r.Queues, func(q structs.QueuePath) bool { return id.ACL.AllowQueue(string(q), acl.CapQueueRead) })
+	}
+}
+
 func (s *Set) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
-	may := visible(ctx, "*", acl.CapListJobs)
-	resp := &methods.ReservationListResponse{}
+	resp, may := &methods.ReservationListResponse{}, reservationsOf(ctx)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservations = nil
 		for r := range p.Snapshot.Reservations() {
-			if strings.HasPrefix(r.ID, req.Prefix) && (r.JobID == "" || may(r.Namespace)) {
+			if strings.HasPrefix(r.ID, req.Prefix) && may(r) {
 				resp.Reservations = append(resp.Reservations, r)
 			}
 		}
@@ -220,11 +253,10 @@ func (s *Set) reservationList(ctx context.Context, c *rpc.Call, req *methods.Lis
 }
 
 func (s *Set) reservationGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.ReservationGetResponse, error) {
-	may := visible(ctx, "*", acl.CapListJobs)
-	resp := &methods.ReservationGetResponse{}
+	resp, may := &methods.ReservationGetResponse{}, reservationsOf(ctx)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservation = p.Snapshot.Reservation(req.Name)
-		if r := resp.Reservation; r != nil && r.JobID != "" && !may(r.Namespace) {
+		if r := resp.Reservation; r != nil && !may(r) {
 			resp.Reservation = nil
 		}
 		return max(p.Snapshot.TableIndex(state.Reservations), 1), nil

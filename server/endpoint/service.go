@@ -137,14 +137,11 @@ func (s *Set) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.Servi
 }
 
 func (s *Set) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.ServiceGetResponse, error) {
-	resp := &methods.ServiceGetResponse{}
+	resp, may := &methods.ServiceGetResponse{}, visible(ctx, "*", acl.CapReadJob)
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnAlloc(req.AllocID), watch.OnTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		a := p.Snapshot.AllocByID(req.AllocID)
-		if a == nil {
+		if a == nil || !may(a.Namespace) {
 			return 0, structs.Errorf(structs.CodeNotFound, "alloc not found")
-		}
-		if !auth.Who(ctx).ACL.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
-			return 0, structs.ErrPermissionDenied
 		}
 		resp.Services = p.Snapshot.ServicesByAlloc(a.ID)
 		return servicesIndex(p), nil
