@@ -93,7 +93,7 @@ func questions(alloc *structs.Allocation) []question {
 	return out
 }
 
-// answer puts a question and returns what a caller can tell from the reply.
+// answer puts a question and returns what a caller learns from the reply.
 func answer(to rpc.Caller, q question, token structs.SecretID) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
