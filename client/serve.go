@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -14,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/logfile"
 	"github.com/muster-sched/muster/client/runner"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -151,7 +151,7 @@ func follow(ctx context.Context, st *rpc.Stream, beats bool, read func(ctx conte
 		return nil // the reader has closed the stream
 	case errors.Is(err, fs.ErrNotExist):
 		return structs.Errorf(structs.CodeNotFound, "there is no such file or log yet")
-	case errors.Is(err, logfile.ErrNotRegular):
+	case errors.Is(err, taskfs.ErrNotRegular):
 		return structs.Errorf(structs.CodeInvalid, "only plain files can be read")
 	}
 	return err
@@ -162,14 +162,15 @@ func (s service) fsStream(ctx context.Context, _ *rpc.Call, req *methods.FSStrea
 	if err != nil {
 		return err
 	}
-	root, name, err := d.Readable(req.Path)
+	f, err := d.OpenFile(req.Path)
 	if err != nil {
 		return err
 	}
-	defer root.Close()
+	defer f.Close()
+	src := logfile.Source{File: f, Name: allocdir.Clean(req.Path), Leads: func() bool { return d.Leads(req.Path, f) }}
 	o := logfile.Options{Origin: req.Origin, Offset: req.Offset, Follow: req.Follow, Limit: req.Limit}
 	return follow(ctx, st, req.Follow, func(ctx context.Context, emit func(logfile.Frame) error) error {
-		return badOptions(logfile.File(ctx, root, name, o, emit))
+		return badOptions(logfile.File(ctx, src, o, emit))
 	})
 }
 
@@ -189,14 +190,14 @@ func (s service) logs(ctx context.Context, _ *rpc.Call, req *methods.LogsRequest
 	if req.Type != "stdout" && req.Type != "stderr" {
 		return structs.Errorf(structs.CodeInvalid, "log type %q: want stdout or stderr", req.Type)
 	}
-	root, err := os.OpenRoot(d.LogDir())
+	dir, err := taskfs.Open(d.LogDir())
 	if err != nil {
 		return structs.Errorf(structs.CodeNotFound, "allocation %s has no logs yet", req.AllocID.Short())
 	}
-	defer root.Close()
+	defer dir.Close()
 	o := logfile.Options{Origin: req.Origin, Offset: req.Offset, Follow: req.Follow, Done: done}
 	return follow(ctx, st, req.Follow, func(ctx context.Context, emit func(logfile.Frame) error) error {
-		err := logfile.Log(ctx, root, task+"."+req.Type, o, emit)
+		err := logfile.Log(ctx, dir, task+"."+req.Type, o, emit)
 		if errors.Is(err, fs.ErrNotExist) && r.TaskBegan(task) {
 			return nil // no output yet: the file is created with the first byte
 		}
@@ -209,7 +210,7 @@ func badOptions(err error) error {
 	var se *structs.Error
 	var pe *fs.PathError
 	if err == nil || errors.As(err, &se) || errors.As(err, &pe) || errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) ||
-		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, logfile.ErrNotRegular) {
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, taskfs.ErrNotRegular) {
 		return err
 	}
 	return structs.Errorf(structs.CodeInvalid, "%v", err)

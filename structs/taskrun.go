@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Ulimits lists the names of limits that a task may set, as setrlimit and shells know them.
@@ -47,6 +48,20 @@ func (g *Group) NetworkMode() string {
 		return NetworkHost
 	}
 	return g.Networks[0].Mode
+}
+
+// CheckTaskName returns an error if a task cannot have the name. It is also the name of a directory in the allocation's,
+// where "alloc" is the one that the tasks share and names that begin with a dot are the agent's own.
+func CheckTaskName(name string) error {
+	switch {
+	case name == "" || len(name) > 128 || strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || r == '/' || r == '\\' }):
+		return errors.New("the name must have 1 to 128 bytes without slashes and control characters")
+	case name == "alloc":
+		return errors.New(`the name "alloc" is reserved for the directory that the tasks of an allocation share`)
+	case name[0] == '.':
+		return errors.New("the name begins with a dot; such names are reserved for the agent's own directories")
+	}
+	return nil
 }
 
 // CheckHostname returns an error if an allocation's host name is invalid.

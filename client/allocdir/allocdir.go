@@ -3,8 +3,8 @@
 //	<root>/<alloc id>/alloc/{data,logs,tmp}      shared by the tasks
 //	<root>/<alloc id>/<task>/{local,secrets,tmp} one task's own
 //
-// No function follows a symbolic link out of the allocation: tasks own the content of these directories and may put
-// anything there.
+// Tasks own the content of these directories and may put anything there, so the agent works on them through package
+// taskfs. The paths here are for tasks, drivers and messages.
 package allocdir
 
 import (
@@ -17,6 +17,9 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/taskfs"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Names of the directories.
@@ -98,126 +101,278 @@ func (d *Dir) Task(name string) Task {
 	return Task{Root: root, Local: filepath.Join(root, Local), Secrets: filepath.Join(root, Secrets)}
 }
 
+// Open opens the allocation's directory.
+func (d *Dir) Open() (*taskfs.Dir, error) {
+	root, err := taskfs.Open(d.Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, structs.Errorf(structs.CodeNotFound, "the allocation's directory %s is gone from this node", filepath.Base(d.Root))
+	}
+	return root, err
+}
+
+// Part opens the part of the allocation that a relative path is in: the shared directory, a task's, or a task's
+// secrets, which may be another file system. It returns the rest of the path. No link in one part leads to
+// another.
+func (d *Dir) Part(path string) (*taskfs.Dir, string, error) {
+	first, rest, _ := strings.Cut(filepath.Clean(path), "/")
+	root, err := d.Open()
+	if err != nil {
+		return nil, "", err
+	}
+	defer root.Close()
+	part, err := root.Sub(first)
+	if err != nil {
+		return nil, "", err
+	}
+	if second, below, _ := strings.Cut(rest, "/"); second == Secrets && first != Shared {
+		defer part.Close()
+		secrets, err := part.Memory(Secrets)
+		return secrets, filepath.Clean(below), err
+	}
+	return part, filepath.Clean(rest), nil
+}
+
+// Find holds what a path leads to, through links that stay in its part of the allocation.
+func (d *Dir) Find(path string) (*taskfs.Node, error) {
+	part, rest, err := d.Part(path)
+	if err != nil {
+		return nil, err
+	}
+	defer part.Close()
+	return part.Follow(rest)
+}
+
+// Real returns where Find finds an object now, relative to the allocation. A task may move it at any moment: this is for
+// messages and for agents that may not mount.
+func (d *Dir) Real(path string) (string, error) {
+	n, err := d.Find(path)
+	if err != nil {
+		return "", err
+	}
+	defer n.Close()
+	root, err := d.Open()
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	if at := n.Beneath(root); at != "" {
+		return at, nil
+	}
+	return filepath.Clean(path), nil // secrets in memory
+}
+
+// Create opens a file's part of the allocation as Part does, then its directory, which is created if it is missing.
+func (d *Dir) Create(path string) (*taskfs.Dir, string, error) {
+	part, rest, err := d.Part(path)
+	if err != nil {
+		return nil, "", err
+	}
+	defer part.Close()
+	return part.Parent(rest, 0o755)
+}
+
+// MakeDir opens a directory in a part of the allocation, and creates what is missing of it.
+func (d *Dir) MakeDir(path string) (*taskfs.Dir, error) {
+	part, rest, err := d.Part(path)
+	if err != nil {
+		return nil, err
+	}
+	defer part.Close()
+	return part.MakeAll(rest, 0o755)
+}
+
+// Private opens a directory of the agent's own, and creates it if it is missing. Its name begins with a dot, as no
+// task's does, so that tasks cannot write to it.
+func (d *Dir) Private(path string, mode fs.FileMode) (*taskfs.Dir, error) {
+	root, err := d.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.MakeAll(path, mode)
+}
+
+// place is a directory that the agent creates.
+type place struct {
+	name  string
+	mode  fs.FileMode
+	owner taskfs.Owner
+	fixed bool // while it is the agent's, it gets its mode back
+}
+
+// public is a directory in which every task may create files.
+func public(name string) place {
+	return place{name, 0o777 | fs.ModeSticky, taskfs.Agent, true}
+}
+
+// build creates a directory in another one.
+func (p place) build(in *taskfs.Dir) (*taskfs.Dir, error) {
+	dir, _, err := in.Make(p.name, p.mode)
+	if err != nil {
+		return nil, err
+	}
+	info, err := dir.Info()
+	if err == nil && p.fixed && info.Owner().UID == os.Geteuid() && info.Mode() != p.mode|fs.ModeDir {
+		err = dir.Chmod(p.mode)
+	}
+	if err == nil && info.Owner() != p.owner {
+		err = dir.Own(p.owner)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// buildAll is build for several directories, which are closed again.
+func buildAll(in *taskfs.Dir, places ...place) error {
+	for _, p := range places {
+		dir, err := p.build(in)
+		if err != nil {
+			return err
+		}
+		dir.Close()
+	}
+	return nil
+}
+
 // Build creates the shared directories. Repeating it changes nothing.
 func (d *Dir) Build() error {
 	defer slot(builds)()
-	top.Lock()
-	err := mkdir(d.Root, 0o755)
-	top.Unlock()
-	if err != nil {
+	if err := d.build(); err != nil {
 		return fmt.Errorf("make the allocation's directory: %w", err)
 	}
-	for _, p := range []struct {
-		path string
-		mode os.FileMode
-	}{
-		{d.SharedDir(), 0o755},
-		{filepath.Join(d.SharedDir(), Data), 0o777 | os.ModeSticky},
-		{d.LogDir(), 0o755},
-		{filepath.Join(d.SharedDir(), Tmp), 0o777 | os.ModeSticky},
-	} {
-		if err := mkdir(p.path, p.mode); err != nil {
-			return fmt.Errorf("make the allocation's directory: %w", err)
-		}
-	}
 	return nil
 }
 
-// Owner is the user that a task runs as; UID is -1 for the agent's own user.
-type Owner struct{ UID, GID int }
-
-// BuildTask creates a task's directories, owned by who. With tmpfs the secrets are on their own memory file system, if
-// the agent may mount one, and never reach a disk. Repeating it only mounts what a reboot has unmounted.
-func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) error {
-	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
-		return fmt.Errorf("a task cannot be called %q: another directory of the allocation has that name", name)
-	}
-	defer slot(slots)()
-	t := d.Task(name)
-	for _, p := range []struct {
-		path string
-		mode os.FileMode
-		own  bool
-	}{
-		{t.Root, 0o755, true},
-		{t.Local, 0o755, true},
-		{filepath.Join(t.Root, Tmp), 0o777 | os.ModeSticky, false},
-		{t.Secrets, 0o700, true},
-	} {
-		if err := mkdir(p.path, p.mode); err != nil {
-			return fmt.Errorf("make the directory of task %q: %w", name, err)
-		}
-		if p.path == t.Secrets && tmpfs {
-			mountSecrets(t.Secrets, secretsMiB)
-		}
-		if p.own && who.UID >= 0 {
-			if err := os.Lchown(p.path, who.UID, who.GID); err != nil {
-				return fmt.Errorf("give the directory of task %q to its user: %w", name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// mkdir creates a directory with exactly this mode. An existing path must be a directory and not a link to one.
-func mkdir(path string, mode os.FileMode) error {
-	err := os.Mkdir(path, mode.Perm())
-	if errors.Is(err, fs.ErrExist) {
-		info, serr := os.Lstat(path)
-		if serr != nil {
-			return serr
-		}
-		if !info.IsDir() {
-			return fmt.Errorf("%s is in the way: it is not a directory", path)
-		}
-		return nil
-	}
+func (d *Dir) build() error {
+	all, err := taskfs.Open(filepath.Dir(d.Root))
 	if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // independent of the umask
+	defer all.Close()
+	top.Lock()
+	root, err := place{name: filepath.Base(d.Root), mode: 0o755, owner: taskfs.Agent}.build(all)
+	top.Unlock()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	shared, err := place{name: Shared, mode: 0o755, owner: taskfs.Agent}.build(root)
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	return buildAll(shared, public(Data), place{name: Logs, mode: 0o755, owner: taskfs.Agent}, public(Tmp))
 }
 
-// mountSecrets mounts a memory file system unless there is one. Without the right to mount, the plain directory is
-// used.
-func mountSecrets(path string, sizeMiB int64) {
-	if isMount(path) {
-		return
-	}
-	if sizeMiB <= 0 {
-		sizeMiB = secretsDefaultMiB
-	}
-	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
-	// On error the directory stays on disk, with mode 0700.
-	_ = unix.Mount("tmpfs", path, "tmpfs", flags, fmt.Sprintf("size=%dm,mode=0700", sizeMiB))
+// TaskSpec says how a task's directories are created.
+type TaskSpec struct {
+	Owner taskfs.Owner // the user that the task runs as
+	// Apart: the task sees its directories in another root, as any user. The directory around them keeps other users of
+	// the machine out.
+	Apart bool
+	// Memory: secrets are in a memory file system, if the agent may mount one, and never reach a disk.
+	Memory     bool
+	SecretsMiB int64 // size of that file system; 0 is secretsDefaultMiB
 }
 
-func isMount(path string) bool {
-	var a, b unix.Stat_t
-	if unix.Lstat(path, &a) != nil || unix.Lstat(filepath.Dir(path), &b) != nil {
-		return false
+// BuildTask creates a task's directories. Repeating it mounts what a reboot has unmounted and restores owners.
+func (d *Dir) BuildTask(name string, s TaskSpec) error {
+	if err := structs.CheckTaskName(name); err != nil {
+		return fmt.Errorf("task %q: %w", name, err)
 	}
-	return a.Dev != b.Dev
+	defer slot(slots)()
+	if err := d.buildTask(name, s); err != nil {
+		return fmt.Errorf("make the directories of task %q: %w", name, err)
+	}
+	return nil
+}
+
+func (d *Dir) buildTask(name string, s TaskSpec) error {
+	alloc, err := d.Open()
+	if err != nil {
+		return err
+	}
+	defer alloc.Close()
+	top, local, secrets := place{name, 0o755, s.Owner, false}, place{Local, 0o755, s.Owner, false}, place{Secrets, 0o700, s.Owner, false}
+	if s.Apart {
+		top = place{name, 0o700, taskfs.Agent, true}
+		if s.Owner.UID < 0 {
+			local, secrets = place{Local, 0o777, s.Owner, true}, place{Secrets, 0o777, s.Owner, true}
+		}
+	}
+	task, err := top.build(alloc)
+	if err != nil {
+		return err
+	}
+	defer task.Close()
+	if err := buildAll(task, local, public(Tmp)); err != nil {
+		return err
+	}
+	if !s.Memory {
+		return buildAll(task, secrets)
+	}
+	if !task.IsMount(Secrets) {
+		if err := buildAll(task, place{name: Secrets, mode: 0o700, owner: taskfs.Agent}); err != nil {
+			return err
+		}
+	}
+	size := s.SecretsMiB
+	if size <= 0 {
+		size = secretsDefaultMiB
+	}
+	// Without the right to mount, the plain directory is used.
+	if !task.MountMemory(Secrets, size) {
+		return buildAll(task, secrets)
+	}
+	dir, err := task.Memory(Secrets)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return errors.Join(dir.Chmod(secrets.mode), dir.Own(secrets.owner))
 }
 
 // Adopt moves the shared data of an earlier allocation, and the local directories of tasks with the same names, into
 // this one (ephemeral_disk with sticky). What cannot be moved stays where it is.
 func (d *Dir) Adopt(prev *Dir, tasks []string) error {
-	move := func(from, to string) error {
-		if info, err := os.Lstat(from); err != nil || !info.IsDir() {
+	to, err := d.Open()
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	from, err := prev.Open()
+	if structs.CodeOf(err) == structs.CodeNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	move := func(dir, name string) error {
+		src, err := from.Sub(dir)
+		if err != nil {
 			return nil
 		}
-		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil // the allocation has its own content already
+		defer src.Close()
+		dst, _, err := to.Make(dir, 0o755)
+		if err != nil {
+			return err
 		}
-		if err := os.Rename(from, to); err != nil {
-			return fmt.Errorf("take over %s: %w", from, err)
+		defer dst.Close()
+		if info, err := src.Stat(name); err != nil || !info.IsDir() || dst.RemoveDir(name) != nil {
+			return nil // there is nothing, or the allocation has its own content already
+		}
+		if err := src.Rename(name, dst, name); err != nil {
+			return fmt.Errorf("take over %s of %s: %w", name, dir, err)
 		}
 		return nil
 	}
-	err := move(filepath.Join(prev.SharedDir(), Data), filepath.Join(d.SharedDir(), Data))
+	err = move(Shared, Data)
 	for _, t := range tasks {
-		err = errors.Join(err, move(prev.Task(t).Local, d.Task(t).Local))
+		err = errors.Join(err, move(t, Local))
 	}
 	return err
 }
@@ -225,99 +380,61 @@ func (d *Dir) Adopt(prev *Dir, tasks []string) error {
 // Destroy unmounts and removes everything.
 func (d *Dir) Destroy() error {
 	defer slot(slots)()
-	if d.removeEmpty() == nil {
-		return nil
-	}
-	entries, err := os.ReadDir(d.Root)
+	all, err := taskfs.Open(filepath.Dir(d.Root))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if s := filepath.Join(d.Root, e.Name(), Secrets); e.IsDir() && e.Name() != Shared && isMount(s) {
-			if err := unix.Unmount(s, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-				return fmt.Errorf("unmount %s: %w", s, err)
-			}
-		}
+	defer all.Close()
+	name := filepath.Base(d.Root)
+	root, err := all.Sub(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return os.RemoveAll(d.Root)
-}
-
-// removeEmpty removes the directories of an allocation that has left nothing in them, as most do. It stops at the first
-// obstacle. Every step is relative to an open directory: a task may have replaced its directories by links.
-func (d *Dir) removeEmpty() error {
-	root, err := openDir(unix.AT_FDCWD, d.Root)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(root)
-	var buf [4096]byte // a larger directory has entries that are not the agent's
-	n, err := unix.ReadDirent(root, buf[:])
-	if err != nil {
-		return err
-	}
-	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+	defer root.Close()
+	names, err := root.Names(0)
 	for _, name := range names {
-		if err := removeBelow(root, name); err != nil {
-			return err
-		}
+		err = errors.Join(err, root.RemoveAll(name))
+	}
+	if err != nil {
+		return err
 	}
 	top.Lock()
 	defer top.Unlock()
-	return unix.Rmdir(d.Root)
-}
-
-// removeBelow removes a task's directory, or the shared one.
-func removeBelow(top int, name string) error {
-	dir, err := openDir(top, name)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	below := [...]string{Local, Tmp, Secrets}
-	if name == Shared {
-		below = [...]string{Data, Logs, Tmp}
-	}
-	for _, b := range below {
-		if err := unix.Unlinkat(dir, b, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
-			return err
-		}
-	}
-	return unix.Unlinkat(top, name, unix.AT_REMOVEDIR)
-}
-
-// openDir opens a directory, refusing a link to one.
-func openDir(at int, path string) (int, error) {
-	return unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	return all.RemoveDir(name)
 }
 
 // Unmount drops a task's secrets and keeps everything else, after the allocation has ended.
 func (d *Dir) Unmount(task string) {
-	if info, err := os.Lstat(d.Task(task).Root); err != nil || !info.IsDir() {
-		return // a link could lead to another allocation
+	root, err := d.Open()
+	if err != nil {
+		return
 	}
-	// The kernel refuses a path that is not a mount.
-	_ = unix.Unmount(d.Task(task).Secrets, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	defer root.Close()
+	dir, err := root.Sub(task)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	_ = dir.Unmount(Secrets) // nothing may be mounted
 }
 
 // Usage returns the bytes that the allocation occupies on disk, without secrets in memory. It stops counting at limit.
 func (d *Dir) Usage(limit int64) (int64, error) {
+	root, err := d.Open()
+	if err != nil {
+		return 0, nil
+	}
+	defer root.Close()
 	var sum int64
-	err := filepath.WalkDir(d.Root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // removed meanwhile, or not readable by the agent
-		}
-		if e.IsDir() {
-			if e.Name() == Secrets && isMount(path) {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		var st unix.Stat_t
-		if unix.Lstat(path, &st) == nil {
-			sum += st.Blocks * 512
+	err = root.Walk(func(_ *taskfs.Dir, info taskfs.Info) error {
+		if !info.IsDir() {
+			sum += info.Blocks()
 		}
 		if sum > limit {
 			return fs.SkipAll

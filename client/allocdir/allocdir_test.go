@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +21,7 @@ func build(t *testing.T, tmpfs bool) *Dir {
 		if err := d.Build(); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.BuildTask("web", Owner{UID: -1}, tmpfs, 0); err != nil {
+		if err := d.BuildTask("web", TaskSpec{Owner: taskfs.Agent, Memory: tmpfs}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,6 +31,17 @@ func build(t *testing.T, tmpfs bool) *Dir {
 		}
 	})
 	return d
+}
+
+// isMount reports whether the secrets of task web are in memory.
+func isMount(t *testing.T, d *Dir) bool {
+	t.Helper()
+	dir, _, err := d.Part("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	return dir.IsMount(Secrets)
 }
 
 func write(t *testing.T, path, text string) {
@@ -52,8 +64,8 @@ func TestLayout(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{"alloc", "..", ".", "a/b"} {
-		if err := d.BuildTask(name, Owner{UID: -1}, false, 0); err == nil {
+	for _, name := range []string{"alloc", "..", ".", "a/b", ".fetch", ".x", ""} {
+		if err := d.BuildTask(name, TaskSpec{Owner: taskfs.Agent}); err == nil {
 			t.Errorf("a task called %q was given a directory", name)
 		}
 	}
@@ -65,7 +77,7 @@ func TestSecretsInMemory(t *testing.T) {
 	}
 	d := build(t, true)
 	s := d.Task("web").Secrets
-	if !isMount(s) {
+	if !isMount(t, d) {
 		t.Skip("not run: this machine does not let us mount")
 	}
 	if os.WriteFile(filepath.Join(s, "big"), make([]byte, 2<<20), 0o600) == nil {
@@ -79,11 +91,11 @@ func TestSecretsInMemory(t *testing.T) {
 	if err := errors.Join(os.Mkdir(other.Root, 0o755), os.Symlink(d.Task("web").Root, other.Task("web").Root)); err != nil {
 		t.Fatal(err)
 	}
-	if other.Unmount("web"); !isMount(s) {
+	if other.Unmount("web"); !isMount(t, d) {
 		t.Error("a link in the place of a task's directory led to another allocation's secrets")
 	}
 	d.Unmount("web")
-	if isMount(s) {
+	if isMount(t, d) {
 		t.Error("still mounted")
 	}
 	if entries, _ := os.ReadDir(s); len(entries) != 0 {
@@ -120,14 +132,11 @@ func TestNothingLeadsOut(t *testing.T) {
 		"web/secrets": structs.CodeDenied, "web/local/pipe": structs.CodeInvalid, "web/none": structs.CodeNotFound, "a\x00b": structs.CodeInvalid, strings.Repeat("x/", 4000): structs.CodeInvalid,
 	} {
 		t.Run(path, func(t *testing.T) {
-			if f, err := d.Open(path); err == nil || structs.CodeOf(err) != want {
+			if f, err := d.OpenFile(path); err == nil || structs.CodeOf(err) != want {
 				t.Errorf("opening %.40q: %v, want %s", path, err, want)
 				if f != nil {
 					f.Close()
 				}
-			}
-			if _, _, err := d.Readable(path); err == nil || structs.CodeOf(err) != want {
-				t.Errorf("reading %.40q: %v, want %s", path, err, want)
 			}
 		})
 	}
@@ -137,7 +146,7 @@ func TestNothingLeadsOut(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"alloc/data/ok", "/alloc/data/ok", "web/local/good", "alloc//data/../data/ok"} {
-		f, err := d.Open(path)
+		f, err := d.OpenFile(path)
 		if err != nil {
 			t.Errorf("opening %q: %v", path, err)
 			continue
@@ -165,7 +174,7 @@ func TestAdopt(t *testing.T) {
 		if err := d.Build(); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.BuildTask("web", Owner{UID: -1}, false, 0); err != nil {
+		if err := d.BuildTask("web", TaskSpec{Owner: taskfs.Agent}); err != nil {
 			t.Fatal(err)
 		}
 	}

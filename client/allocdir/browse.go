@@ -2,17 +2,15 @@ package allocdir
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"mime"
 	"net/http"
 	"os"
 	"path"
-	"path/filepath"
 	"sort"
-	"strconv"
 	"strings"
 
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -30,7 +28,7 @@ func rel(p string) (string, error) {
 	if len(p) > 4096 || strings.ContainsRune(p, 0) {
 		return "", structs.Errorf(structs.CodeInvalid, "not a path below the allocation's directory")
 	}
-	clean := path.Clean("/" + p)[1:]
+	clean := Clean(p)
 	// Nomad's clients expect an error for a path that climbs out, not the file that it would become when cut off.
 	if c := path.Clean(strings.TrimLeft(p, "/")); c == ".." || strings.HasPrefix(c, "../") {
 		return "", structs.Errorf(structs.CodeInvalid, "Path escapes the alloc directory")
@@ -44,15 +42,10 @@ func rel(p string) (string, error) {
 	return clean, nil
 }
 
-// root opens the allocation's directory so that nothing opened through it, links included, lies outside.
-func (d *Dir) root() (*os.Root, error) {
-	r, err := os.OpenRoot(d.Root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, structs.Errorf(structs.CodeNotFound, "the allocation's directory %s is gone from this node", filepath.Base(d.Root))
-	}
-	return r, err
-}
+// Clean returns a path as its frames name it, relative to the allocation.
+func Clean(p string) string { return path.Clean("/" + p)[1:] }
 
+// wrap translates an error for the user who has named the path.
 func wrap(p string, err error) error {
 	var pe *fs.PathError
 	switch {
@@ -68,105 +61,103 @@ func wrap(p string, err error) error {
 
 // List returns the entries of a directory, sorted by name.
 func (d *Dir) List(p string) ([]Info, error) {
-	f, info, err := d.open(p)
+	n, err := d.find(p)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if !info.IsDir() {
+	defer n.Close()
+	if !n.IsDir() {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a directory", p)
 	}
-	entries, err := f.ReadDir(listMax)
-	if err != nil && err != io.EOF {
+	dir, err := n.Dir()
+	if err != nil {
 		return nil, wrap(p, err)
 	}
-	out := make([]Info, 0, len(entries))
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
+	defer dir.Close()
+	names, err := dir.Names(listMax)
+	if err != nil {
+		return nil, wrap(p, err)
+	}
+	sort.Strings(names)
+	out := make([]Info, 0, len(names))
+	for _, name := range names {
+		if info, err := dir.Stat(name); err == nil {
 			out = append(out, Info{FileInfo: info})
 		}
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name() < out[j].Name() })
 	return out, nil
 }
 
 // Stat describes one file.
 func (d *Dir) Stat(p string) (Info, error) {
-	f, info, err := d.open(p)
+	n, err := d.find(p)
 	if err != nil {
 		return Info{}, err
 	}
-	defer f.Close()
-	out := Info{FileInfo: info}
-	if info.Mode().IsRegular() {
-		out.ContentType = contentType(info.Name(), f)
+	defer n.Close()
+	out := Info{FileInfo: n.Info}
+	if n.IsDir() {
+		return out, nil
 	}
+	f, err := n.Open(os.O_RDONLY)
+	if err != nil {
+		return Info{}, wrap(p, err)
+	}
+	defer f.Close()
+	out.ContentType = contentType(n.Name(), f)
 	return out, nil
 }
 
-// Open opens a regular file for reading.
-func (d *Dir) Open(p string) (*os.File, error) {
-	f, info, err := d.open(p)
+// OpenFile opens a regular file for reading.
+func (d *Dir) OpenFile(p string) (*os.File, error) {
+	n, err := d.find(p)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		f.Close()
-		if info.IsDir() {
-			return nil, structs.Errorf(structs.CodeInvalid, "file %q is a directory", p)
-		}
-		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a regular file", p)
+	defer n.Close()
+	if n.IsDir() {
+		return nil, structs.Errorf(structs.CodeInvalid, "file %q is a directory", p)
 	}
-	return f, nil
+	f, err := n.Open(os.O_RDONLY)
+	return f, wrap(p, err)
 }
 
-// open opens a path without waiting for a peer if it is a pipe.
-func (d *Dir) open(p string) (*os.File, fs.FileInfo, error) {
+// Leads reports whether a path leads to the file that OpenFile has opened. If that is unknown, it does.
+func (d *Dir) Leads(p string, f *os.File) bool {
+	n, err := d.find(p)
+	if err != nil {
+		return structs.CodeOf(err) != structs.CodeNotFound
+	}
+	defer n.Close()
+	return n.Is(f)
+}
+
+// find holds the file or directory that a path leads to, through links that stay in the allocation. Secrets are
+// refused: those in memory because no name is looked up through a mount, others by what was found.
+func (d *Dir) find(p string) (*taskfs.Node, error) {
 	name, err := rel(p)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	r, err := d.root()
+	root, err := d.Open()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	defer r.Close()
-	// Stat first: opening a device or a pipe has side effects.
-	if info, err := r.Stat(name); err != nil {
-		return nil, nil, wrap(p, err)
-	} else if !info.Mode().IsRegular() && !info.IsDir() {
-		return nil, nil, structs.Errorf(structs.CodeInvalid, "%q is neither a file nor a directory", p)
-	}
-	f, err := r.OpenFile(name, os.O_RDONLY|nonblock, 0)
+	defer root.Close()
+	n, err := root.Follow(name)
 	if err != nil {
-		return nil, nil, wrap(p, err)
+		return nil, wrap(p, err)
 	}
-	if err := d.notSecret(f); err != nil {
-		f.Close()
-		return nil, nil, err
+	switch at := n.Beneath(root); {
+	case hidden(at):
+		err = structs.Errorf(structs.CodeDenied, "Reading secret file prohibited: %s", at)
+	case !n.Mode().IsRegular() && !n.IsDir():
+		err = structs.Errorf(structs.CodeInvalid, "%q is neither a file nor a directory", p)
+	default:
+		return n, nil
 	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, nil, wrap(p, err)
-	}
-	return f, info, nil
-}
-
-// notSecret refuses a file that a link inside the allocation has led to, if it is a secret.
-func (d *Dir) notSecret(f *os.File) error {
-	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
-	if err != nil {
-		return nil // not a system with /proc
-	}
-	top, err := filepath.EvalSymlinks(d.Root)
-	if err != nil {
-		return wrap(".", err)
-	}
-	if name, err := filepath.Rel(top, real); err == nil && hidden(name) {
-		return structs.Errorf(structs.CodeDenied, "Reading secret file prohibited: %s", name)
-	}
-	return nil
+	n.Close()
+	return nil, err
 }
 
 // contentType guesses the type from the name, then from the first bytes.
@@ -177,20 +168,4 @@ func contentType(name string, f *os.File) string {
 	var b [512]byte
 	n, _ := f.ReadAt(b[:], 0)
 	return http.DetectContentType(b[:n])
-}
-
-// Readable opens the allocation's directory for reading the regular file p below it, and returns the relative name of
-// the file.
-func (d *Dir) Readable(p string) (*os.Root, string, error) {
-	f, err := d.Open(p)
-	if err != nil {
-		return nil, "", err
-	}
-	f.Close()
-	name, err := rel(p)
-	if err != nil {
-		return nil, "", err
-	}
-	r, err := d.root()
-	return r, name, err
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/egress"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // Limits of one artifact.
@@ -194,11 +195,11 @@ func hide(s string) string {
 }
 
 // The child process is the same binary with a hidden verb and an environment variable. It reads a Spec as JSON from its
-// standard input, fetches into its working directory, and writes an answer.
+// standard input, fetches into the directory of descriptor childDir, and writes an answer.
 const (
 	childVerb = "fetch-artifact"
 	childEnv  = "MUSTER_FETCH_CHILD"
-	nobody    = 65534
+	childDir  = 3
 	answerMax = 64 << 10
 )
 
@@ -207,12 +208,15 @@ type answer struct {
 	Refused bool
 }
 
+// FetchUser is the user and group as which an agent that is root fetches.
+const FetchUser = 65534
+
 // passed are the variables of the agent's environment that the child gets.
 var passed = []string{"PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // Fetch fetches an artifact into dir, which must be empty; the result is untrusted. An agent that is root gives dir to
 // an unprivileged user and fetches as that user.
-func Fetch(ctx context.Context, s Spec, dir string) error {
+func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
@@ -223,8 +227,13 @@ func Fetch(ctx context.Context, s Spec, dir string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", childVerb) // works without a path to the binary that other users may traverse
-	cmd.Dir = dir
-	cmd.Env = []string{childEnv + "=1", "HOME=" + dir, "TMPDIR=" + dir, "GOMAXPROCS=2", "GOMEMLIMIT=256MiB", "GOTRACEBACK=none", "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "GIT_ALLOW_PROTOCOL=https:http:ssh:git"}
+	at, err := dir.File()
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{at}
+	cmd.Env = []string{childEnv + "=1", "GOMAXPROCS=2", "GOMEMLIMIT=256MiB", "GOTRACEBACK=none", "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "GIT_ALLOW_PROTOCOL=https:http:ssh:git"}
 	for _, k := range passed {
 		if v, ok := os.LookupEnv(k); ok {
 			cmd.Env = append(cmd.Env, k+"="+v)
@@ -237,8 +246,8 @@ func Fetch(ctx context.Context, s Spec, dir string) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-		if err := os.Chown(dir, nobody, nobody); err != nil {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: FetchUser, Gid: FetchUser}
+		if err := dir.Own(taskfs.Owner{UID: FetchUser, GID: FetchUser}); err != nil {
 			return err
 		}
 	}

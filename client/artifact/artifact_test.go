@@ -21,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 func TestMain(m *testing.M) {
@@ -84,6 +86,16 @@ func dirFor(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
+}
+
+// fetchInto is Fetch into a directory by its path.
+func fetchInto(ctx context.Context, s Spec, dir string) error {
+	d, err := taskfs.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return Fetch(ctx, s, d)
 }
 
 func TestFetch(t *testing.T) {
@@ -354,7 +366,7 @@ func TestClone(t *testing.T) {
 // fetch is Fetch from servers of this machine.
 func fetch(ctx context.Context, s Spec, dir string) error {
 	s.Egress.Loopback = true
-	return Fetch(ctx, s, dir)
+	return fetchInto(ctx, s, dir)
 }
 
 func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {

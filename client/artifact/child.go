@@ -60,6 +60,9 @@ func child() error {
 	if err != nil {
 		return err
 	}
+	if err := enter(); err != nil {
+		return err
+	}
 	root, err := os.OpenRoot(".")
 	if err != nil {
 		return err
@@ -75,6 +78,19 @@ func child() error {
 		return p.clone(ctx, root, filter)
 	}
 	return p.download(ctx, root, filter)
+}
+
+// enter makes the directory to fetch into the working directory, and that of programs that want a place for files.
+func enter() error {
+	if err := unix.Fchdir(childDir); err != nil {
+		return fmt.Errorf("enter the directory to fetch into: %w", err)
+	}
+	unix.CloseOnExec(childDir)
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Setenv("HOME", dir), os.Setenv("TMPDIR", dir))
 }
 
 // download fetches over http, checks and unpacks.

@@ -41,7 +41,7 @@ func TestEgress(t *testing.T) {
 		if _, err := exec.LookPath("git"); err != nil && strings.HasPrefix(src, "git::") {
 			continue
 		}
-		err := Fetch(t.Context(), Spec{Source: src, Egress: rules}, dirFor(t))
+		err := fetchInto(t.Context(), Spec{Source: src, Egress: rules}, dirFor(t))
 		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "client.egress") {
 			t.Errorf("%s: got %v, want a refusal that names the setting", src, err)
 		}
@@ -50,13 +50,13 @@ func TestEgress(t *testing.T) {
 		t.Errorf("%d requests reached the refused address", n)
 	}
 	dir := dirFor(t)
-	if err := Fetch(t.Context(), Spec{Source: "http://" + permitted + "/fine", Egress: rules}, dir); err != nil {
+	if err := fetchInto(t.Context(), Spec{Source: "http://" + permitted + "/fine", Egress: rules}, dir); err != nil {
 		t.Errorf("an allowed address: %v", err)
 	} else if b, err := os.ReadFile(filepath.Join(dir, "fine")); err != nil || string(b) != "fine" {
 		t.Errorf("an allowed address: %q, %v", b, err)
 	}
 	rules.Deny = []string{"127.0.0.0/8"}
-	if err := Fetch(t.Context(), Spec{Source: "http://" + permitted + "/fine", Egress: rules}, dirFor(t)); !errors.Is(err, ErrRefused) {
+	if err := fetchInto(t.Context(), Spec{Source: "http://" + permitted + "/fine", Egress: rules}, dirFor(t)); !errors.Is(err, ErrRefused) {
 		t.Errorf("a denied address that is allowed too: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package logfile reads files that are being written: a task's rotated log as one continuous stream, or a single file.
-// All access is through an os.Root, so that no name and no symbolic link leads out of the directory.
+// Package logfile writes a task's rotated log, and reads files that are being written: a rotated log as one continuous
+// stream, or a single file. Tasks may be able to write to the directory, so all access is through package taskfs.
 package logfile
 
 import (
@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // Origins of an offset.
@@ -66,34 +67,9 @@ func (o Options) check() error {
 	return nil
 }
 
-// ErrNotRegular is returned for anything that is not a plain file.
-var ErrNotRegular = errors.New("not a regular file")
-
-func open(root *os.Root, name string) (*os.File, int64, error) {
-	// O_NONBLOCK: a FIFO in a task's directory must not block the agent.
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w", name, ErrNotRegular)
-	}
-	if err != nil {
-		f.Close()
-		return nil, 0, err
-	}
-	return f, st.Size(), nil
-}
-
-// Indexes lists the files base.N that exist in root, lowest first.
-func Indexes(root *os.Root, base string) ([]int, error) {
-	d, err := root.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
+// Indexes lists the files base.N that exist in a directory, lowest first.
+func Indexes(dir *taskfs.Dir, base string) ([]int, error) {
+	names, err := dir.Names(0)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +84,9 @@ func Indexes(root *os.Root, base string) ([]int, error) {
 	slices.Sort(out)
 	return out, nil
 }
+
+// name returns the name of a log's file.
+func name(base string, index int) string { return base + "." + strconv.Itoa(index) }
 
 // stream is one call of Log or File.
 type stream struct {
@@ -170,10 +149,10 @@ func (s *stream) pause() (last bool, err error) {
 	}
 }
 
-// Log reads the rotated log base.0, base.1, ... in root as one stream. Without Follow it ends at the newest byte; with
+// Log reads the rotated log base.0, base.1, ... in dir as one stream. Without Follow it ends at the newest byte; with
 // it, when ctx or Done end it. A log that does not exist yet is empty for a follower and os.ErrNotExist otherwise. An
 // error of emit is returned unchanged.
-func Log(ctx context.Context, root *os.Root, base string, o Options, emit func(Frame) error) error {
+func Log(ctx context.Context, dir *taskfs.Dir, base string, o Options, emit func(Frame) error) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -181,15 +160,15 @@ func Log(ctx context.Context, root *os.Root, base string, o Options, emit func(F
 		return fmt.Errorf("log name %q: want a name without a directory", base)
 	}
 	s := newStream(ctx, o, emit)
-	err := s.log(root, base)
+	err := s.log(dir, base)
 	if errors.Is(err, errLimit) {
 		return nil
 	}
 	return err
 }
 
-func (s *stream) log(root *os.Root, base string) error {
-	idx, off, err := s.seek(root, base)
+func (s *stream) log(dir *taskfs.Dir, base string) error {
+	idx, off, err := s.seek(dir, base)
 	if err != nil {
 		return err
 	}
@@ -201,18 +180,19 @@ func (s *stream) log(root *os.Root, base string) error {
 	}()
 	last := false
 	for {
-		name := base + "." + strconv.Itoa(idx)
+		file := name(base, idx)
 		if f == nil {
-			var size int64
-			if f, size, err = open(root, name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if f, err = dir.Open(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
-			if err == nil && off > size {
-				off = size
+			if err == nil {
+				if off, err = clip(f, off); err != nil {
+					return err
+				}
 			}
 		}
 		// The writer finishes a file before it creates the next: so look for the next first, and read after that.
-		all, err := Indexes(root, base)
+		all, err := Indexes(dir, base)
 		if err != nil {
 			return err
 		}
@@ -227,7 +207,7 @@ func (s *stream) log(root *os.Root, base string) error {
 			}
 		}
 		if f != nil {
-			if off, err = s.copy(f, name, off); err != nil {
+			if off, err = s.copy(f, file, off); err != nil {
 				return err
 			}
 		}
@@ -237,7 +217,7 @@ func (s *stream) log(root *os.Root, base string) error {
 				f = nil
 			}
 			if next != idx+1 {
-				if err := s.emit(Frame{File: base + "." + strconv.Itoa(idx+1), Event: Deleted}); err != nil {
+				if err := s.emit(Frame{File: name(base, idx+1), Event: Deleted}); err != nil {
 					return err
 				}
 			}
@@ -254,8 +234,8 @@ func (s *stream) log(root *os.Root, base string) error {
 }
 
 // seek finds the place to begin.
-func (s *stream) seek(root *os.Root, base string) (idx int, off int64, err error) {
-	all, err := Indexes(root, base)
+func (s *stream) seek(dir *taskfs.Dir, base string) (idx int, off int64, err error) {
+	all, err := Indexes(dir, base)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -268,7 +248,7 @@ func (s *stream) seek(root *os.Root, base string) (idx int, off int64, err error
 	sizes := make([]int64, len(all))
 	var total int64
 	for i, n := range all {
-		st, err := root.Stat(base + "." + strconv.Itoa(n))
+		st, err := dir.Stat(name(base, n))
 		if err != nil {
 			continue // rotated away just now
 		}
@@ -288,24 +268,39 @@ func (s *stream) seek(root *os.Root, base string) (idx int, off int64, err error
 	return all[len(all)-1], 0, nil
 }
 
+// clip returns an offset that is not beyond the end of a file.
+func clip(f *os.File, off int64) (int64, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return min(off, st.Size()), nil
+}
+
+// Source is an open file that may be removed or replaced while it is read.
+type Source struct {
+	File  *os.File
+	Name  string      // in frames
+	Leads func() bool // whether its path leads to it
+}
+
 // File reads a single file. A follower survives its truncation and ends when it is deleted.
-func File(ctx context.Context, root *os.Root, name string, o Options, emit func(Frame) error) error {
+func File(ctx context.Context, src Source, o Options, emit func(Frame) error) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	f, size, err := open(root, name)
+	s := newStream(ctx, o, emit)
+	off, err := clip(src.File, o.Offset)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	s := newStream(ctx, o, emit)
-	off := min(o.Offset, size)
 	if o.Origin == End {
-		off = size - off
+		size, _ := clip(src.File, math.MaxInt64)
+		off = max(0, size-off)
 	}
 	last := false
 	for {
-		if off, err = s.copy(f, name, off); err != nil {
+		if off, err = s.copy(src.File, src.Name, off); err != nil {
 			if errors.Is(err, errLimit) {
 				return nil
 			}
@@ -317,21 +312,21 @@ func File(ctx context.Context, root *os.Root, name string, o Options, emit func(
 		if last, err = s.pause(); err != nil {
 			return err
 		}
-		st, err := f.Stat()
+		size, err := clip(src.File, math.MaxInt64)
 		if err != nil {
 			return err
 		}
-		if st.Size() < off {
+		if size < off {
 			off = 0
-			if err := emit(Frame{File: name, Event: Truncated}); err != nil {
+			if err := emit(Frame{File: src.Name, Event: Truncated}); err != nil {
 				return err
 			}
 		}
-		if now, err := root.Stat(name); errors.Is(err, os.ErrNotExist) || (err == nil && !os.SameFile(st, now)) {
-			if _, err := s.copy(f, name, off); err != nil && !errors.Is(err, errLimit) {
+		if !src.Leads() {
+			if _, err := s.copy(src.File, src.Name, off); err != nil && !errors.Is(err, errLimit) {
 				return err
 			}
-			return emit(Frame{File: name, Event: Deleted})
+			return emit(Frame{File: src.Name, Event: Deleted})
 		}
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
-func root(t *testing.T) (*os.Root, string) {
+func root(t *testing.T) (*taskfs.Dir, string) {
 	t.Helper()
 	dir := t.TempDir()
-	r, err := os.OpenRoot(dir)
+	r, err := taskfs.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +132,7 @@ func TestNothingLeadsOut(t *testing.T) {
 		t.Error("a link out of the directory was followed")
 	}
 	for _, name := range []string{"../secret", secret, "a.stdout.0", "."} {
-		if err := File(t.Context(), r, name, Options{}, emit); err == nil {
+		if _, err := r.Open(name); err == nil {
 			t.Errorf("%q was opened", name)
 		}
 	}
@@ -142,7 +144,20 @@ func TestFollowFile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var seen []string
-	err := File(ctx, r, "f", Options{Follow: true, Origin: End, Offset: 2}, func(f Frame) error {
+	open, err := r.Open("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	leads := func() bool {
+		n, err := r.Node("f")
+		if err != nil {
+			return false
+		}
+		defer n.Close()
+		return n.Is(open)
+	}
+	err = File(ctx, Source{File: open, Name: "f", Leads: leads}, Options{Follow: true, Origin: End, Offset: 2}, func(f Frame) error {
 		seen = append(seen, string(f.Data)+f.Event)
 		switch len(seen) {
 		case 1:

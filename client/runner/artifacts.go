@@ -13,13 +13,13 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/artifact"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // artifactSpec is the part of a job's artifact block that the client uses.
@@ -41,35 +41,41 @@ func fetchArtifacts(ctx context.Context, a *attempt) error {
 	if len(a.spec.Artifacts) == 0 || r.dir == nil {
 		return nil
 	}
-	root, err := os.OpenRoot(r.dir.Root)
+	marks, err := r.dir.Private(fetchDir, 0o711)
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	if err := root.MkdirAll(fetchDir, 0o711); err != nil {
-		return err
-	}
+	defer marks.Close()
 	for i, raw := range a.spec.Artifacts {
-		done := path.Join(fetchDir, fmt.Sprintf("%s.%d", fileName(a.spec.Name), i))
+		done := fmt.Sprintf("%s.%d", a.spec.Name, i)
 		sum := sha256.Sum256(raw.Raw)
 		mark := hex.EncodeToString(sum[:])
-		if b, err := root.ReadFile(done); err == nil && string(b) == mark {
+		if marked(marks, done, mark) {
 			continue
 		}
-		if err := fetchOne(ctx, a, root, raw.Raw); err != nil {
+		if err := fetchOne(ctx, a, marks, raw.Raw); err != nil {
 			return err
 		}
-		if err := root.WriteFile(done, []byte(mark), 0o600); err != nil {
+		if err := marks.Replace(done, []byte(mark), 0o600, taskfs.Agent); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fileName returns a task's name as part of a file name.
-func fileName(task string) string { return strings.ReplaceAll(task, "/", "_") }
+// marked reports whether a file of the agent's holds exactly this mark.
+func marked(dir *taskfs.Dir, name, mark string) bool {
+	f, err := dir.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, int64(len(mark))+1))
+	return err == nil && string(b) == mark
+}
 
-func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error {
+// fetchOne fetches an artifact into a new directory in stages, and moves it to its destination.
+func fetchOne(ctx context.Context, a *attempt, stages *taskfs.Dir, raw []byte) error {
 	var s artifactSpec
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return driver.Permanent(err)
@@ -95,11 +101,14 @@ func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error 
 		return driver.Permanent(err)
 	}
 	a.note(event(EventArtifacts, "Client is downloading artifacts"))
-	stage, err := os.MkdirTemp(filepath.Join(a.task.r.dir.Root, fetchDir), "new")
+	stage, err := stages.MakeNew("new")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(stage)
+	defer func() {
+		stage.Close()
+		_ = stages.RemoveAll(stage.Name()) // goes with the allocation otherwise
+	}()
 	err = a.interruptibly(ctx, func(ctx context.Context) error { return artifact.Fetch(ctx, spec, stage) })
 	if errors.Is(err, artifact.ErrRefused) {
 		return driver.Permanent(err)
@@ -107,21 +116,19 @@ func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error 
 	if err != nil {
 		return err
 	}
-	rel, err := filepath.Rel(a.task.r.dir.Root, stage)
-	if err != nil {
-		return err
-	}
 	who := a.owner
 	if who.UID < 0 && os.Geteuid() == 0 {
-		who = allocdir.Owner{}
+		who = taskfs.Owner{}
 	}
-	if err := own(root, rel, who); err != nil {
+	if err := own(stage, who); err != nil {
 		return err
 	}
-	if err := root.MkdirAll(dest, 0o755); err != nil {
+	to, err := a.task.r.dir.MakeDir(dest)
+	if err != nil {
 		return driver.Permanent(fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err))
 	}
-	if err := move(root, rel, dest); err != nil {
+	defer to.Close()
+	if err := move(stage, to); err != nil {
 		return fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err)
 	}
 	return nil
@@ -177,103 +184,110 @@ func (a *attempt) interruptibly(ctx context.Context, do func(ctx context.Context
 	}
 }
 
-// own makes the task's user the owner of everything below a directory, without the directory itself.
-func own(root *os.Root, dir string, who allocdir.Owner) error {
+// own makes the task's user the owner of everything below a directory, without the directory itself. A process that
+// helped to fetch it may still run and put names of other files there: a file is given away only if it belongs to the
+// user that fetched, and all of its names are below the directory.
+func own(dir *taskfs.Dir, who taskfs.Owner) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	sub, err := root.OpenRoot(dir)
+	names := map[uint64]int{} // by inode, of files with several names
+	err := dir.Walk(func(_ *taskfs.Dir, info taskfs.Info) error {
+		if !info.IsDir() && info.Links() > 1 {
+			names[info.Inode()]++
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	defer sub.Close()
-	return fs.WalkDir(sub.FS(), ".", func(name string, _ fs.DirEntry, err error) error {
-		if err != nil || name == "." {
+	return dir.Walk(func(in *taskfs.Dir, info taskfs.Info) error {
+		n, err := in.Node(info.Name())
+		if err != nil {
 			return err
 		}
-		return sub.Lchown(name, who.UID, who.GID)
+		defer n.Close()
+		if n.Owner().UID != artifact.FetchUser || !n.IsDir() && n.Links() > 1 && n.Links() != names[n.Inode()] {
+			return driver.Permanent(fmt.Errorf("the artifact's %q is also a file elsewhere", info.Name()))
+		}
+		return n.Own(who)
 	})
 }
 
 // move moves the contents of a directory into another. It replaces files that exist and merges directories.
-func move(root *os.Root, from, to string) error {
-	d, err := root.Open(from)
+func move(from, to *taskfs.Dir) error {
+	names, err := from.Names(0)
+	for _, name := range names {
+		err = errors.Join(err, moveOne(from, to, name))
+	}
+	return err
+}
+
+func moveOne(from, to *taskfs.Dir, name string) error {
+	info, err := from.Stat(name)
 	if err != nil {
 		return err
 	}
-	entries, err := d.ReadDir(-1)
-	d.Close()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		src, dst := path.Join(from, e.Name()), path.Join(to, e.Name())
-		have, err := root.Lstat(dst)
-		switch {
-		case err == nil && have.IsDir() && e.IsDir():
-			if err := move(root, src, dst); err != nil {
-				return err
-			}
-			continue
-		case err == nil:
-			if err := root.RemoveAll(dst); err != nil {
-				return err
-			}
-		}
-		if err := root.Rename(src, dst); errors.Is(err, unix.EXDEV) { // secrets are on their own file system
-			err = copyTree(root, src, dst)
-			if err != nil {
-				return err
-			}
-		} else if err != nil {
+	have, err := to.Stat(name)
+	switch {
+	case err == nil && have.IsDir() && info.IsDir():
+		return inBoth(from, to, name, move)
+	case err == nil:
+		if err := to.RemoveAll(name); err != nil {
 			return err
 		}
 	}
-	return nil
+	err = from.Rename(name, to, name)
+	if errors.Is(err, unix.EXDEV) { // secrets are on their own file system
+		return copyTree(from, to, name, info)
+	}
+	return err
+}
+
+// inBoth calls do for a subdirectory of two directories.
+func inBoth(from, to *taskfs.Dir, name string, do func(from, to *taskfs.Dir) error) error {
+	src, err := from.Sub(name)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := to.Sub(name)
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	return do(src, dst)
 }
 
 // copyTree copies files and directories and keeps their owners.
-func copyTree(root *os.Root, src, dst string) error {
-	info, err := root.Lstat(src)
+func copyTree(from, to *taskfs.Dir, name string, info taskfs.Info) error {
+	switch {
+	case info.IsDir():
+		dir, _, err := to.Make(name, info.Mode().Perm())
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		if err := inBoth(from, to, name, move); err != nil {
+			return err
+		}
+		return dir.Own(info.Owner())
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := from.Readlink(name)
+		if err != nil {
+			return err
+		}
+		return to.Symlink(target, name, info.Owner())
+	}
+	in, err := from.Open(name)
 	if err != nil {
 		return err
 	}
-	switch {
-	case info.IsDir():
-		if err := root.Mkdir(dst, info.Mode().Perm()); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := move(root, src, dst); err != nil {
-			return err
-		}
-	case info.Mode()&fs.ModeSymlink != 0:
-		target, err := root.Readlink(src)
-		if err != nil {
-			return err
-		}
-		if err := root.Symlink(target, dst); err != nil {
-			return err
-		}
-	default:
-		in, err := root.Open(src)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		out, err := root.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(out, in)
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
-			return err
-		}
+	defer in.Close()
+	out, err := to.Create(name, info.Mode().Perm(), info.Owner())
+	if err != nil {
+		return err
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return root.Lchown(dst, int(st.Uid), int(st.Gid))
-	}
-	return nil
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }

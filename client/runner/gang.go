@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -261,25 +262,12 @@ func writeHostfile(_ context.Context, a *attempt) error {
 	if a.gang == nil || r.dir == nil {
 		return nil
 	}
-	top, err := os.OpenRoot(r.dir.Root)
+	dir, _, err := r.dir.Part(a.spec.Name)
 	if err != nil {
 		return err
 	}
-	defer top.Close()
-	root, err := top.OpenRoot(a.spec.Name)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if err := root.Remove(hostfileName); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	f, err := root.OpenFile(hostfileName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(hostsOf(a.gang))
-	return errors.Join(err, f.Close())
+	defer dir.Close()
+	return dir.Replace(hostfileName, []byte(hostsOf(a.gang)), 0o644, taskfs.Agent)
 }
 
 // musterPath returns the path by which tasks can run this program.

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -139,9 +139,6 @@ func adoptData(_ context.Context, r *Runner) error {
 	names := make([]string, 0, len(g.Tasks))
 	for _, t := range g.Tasks {
 		names = append(names, t.Name)
-		if err := os.Mkdir(r.dir.Task(t.Name).Root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
 	}
 	return r.dir.Adopt(prev, names)
 }
@@ -151,7 +148,7 @@ type attempt struct {
 	task   *task
 	spec   *structs.Task
 	driver driver.Driver
-	owner  allocdir.Owner
+	owner  taskfs.Owner
 	env    *taskenv.Env
 	gang   *taskenv.Gang      // or nil
 	joined func(epoch uint64) // records the epoch of the roster that the run is started with
@@ -231,11 +228,11 @@ func makeEnv(_ context.Context, a *attempt) error {
 // resolveUser finds the owner of the task's directories. A task without a user gets the driver's choice.
 func resolveUser(_ context.Context, a *attempt) error {
 	a.config.User = a.env.Replace(a.spec.User)
-	a.owner = allocdir.Owner{UID: -1}
+	a.owner = taskfs.Agent
 	name := a.config.User
 	if elsewhere(a.driver) != nil {
 		if n, err := strconv.Atoi(name); err == nil && n >= 0 && os.Geteuid() == 0 {
-			a.owner = allocdir.Owner{UID: n, GID: n}
+			a.owner = taskfs.Owner{UID: n, GID: n}
 		}
 		return nil // the name is defined inside the task's root
 	}
@@ -267,15 +264,11 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 	if r.dir == nil {
 		return nil
 	}
-	if err := r.dir.BuildTask(a.spec.Name, a.owner, r.cfg.Policy.SecretsInMemory, a.spec.Resources.SecretsMiB); err != nil {
+	spec := allocdir.TaskSpec{Owner: a.owner, Apart: elsewhere(a.driver) != nil, Memory: r.cfg.Policy.SecretsInMemory, SecretsMiB: a.spec.Resources.SecretsMiB}
+	if err := r.dir.BuildTask(a.spec.Name, spec); err != nil {
 		return err
 	}
 	t := r.dir.Task(a.spec.Name)
-	if elsewhere(a.driver) != nil {
-		if err := openUp(t, a.owner); err != nil {
-			return err
-		}
-	}
 	a.config.Dirs = driver.Dirs{ // tasks start in their own directory, as in Nomad: "local/run.sh" is a path in it
 		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Root, SecretsDir: t.Secrets,
 		HideDir: r.cfg.Host.HideDir, AllocRoot: r.dir.Root,
@@ -290,27 +283,13 @@ func writePayload(_ context.Context, a *attempt) error {
 	if a.spec.DispatchPayload == "" || len(job.Payload) == 0 || r.dir == nil {
 		return nil
 	}
-	top, err := os.OpenRoot(r.dir.Root)
+	dir, name, err := r.dir.Create(filepath.Join(a.spec.Name, allocdir.Local, filepath.Clean(a.spec.DispatchPayload)))
+	if err == nil {
+		defer dir.Close()
+		err = dir.Replace(name, job.Payload, 0o640, a.owner)
+	}
 	if err != nil {
-		return err
-	}
-	defer top.Close()
-	root, err := top.OpenRoot(filepath.Join(a.spec.Name, allocdir.Local)) // refuses a symbolic link that a task has put there
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	name := filepath.Clean(a.spec.DispatchPayload)
-	if dir := filepath.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
-			return driver.Permanent(fmt.Errorf("dispatch_payload file %q: %w", a.spec.DispatchPayload, err))
-		}
-	}
-	if err := root.WriteFile(name, job.Payload, 0o640); err != nil {
 		return driver.Permanent(fmt.Errorf("dispatch_payload file %q: %w", a.spec.DispatchPayload, err))
-	}
-	if a.owner.UID >= 0 {
-		return root.Lchown(name, a.owner.UID, a.owner.GID)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/netns"
 	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -150,29 +151,20 @@ func (a *attempt) writeEtc(block *structs.Network) error {
 	if len(files) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(r.dir.Root)
+	dir, err := r.dir.Private(filepath.Join(etcDir, a.spec.Name), 0o755)
 	if err != nil {
-		return err
-	}
-	defer root.Close()
-	sub := filepath.Join(etcDir, a.spec.Name)
-	if err := root.MkdirAll(sub, 0o755); err != nil {
 		return fmt.Errorf("files of the task's network: %w", err)
 	}
+	defer dir.Close()
 	for _, name := range []string{"hosts", "resolv.conf"} {
 		text, ok := files[name]
 		if !ok {
 			continue
 		}
-		rel := filepath.Join(sub, name)
-		err := root.Remove(rel) // an ended run may still have it mounted
-		if err == nil || errors.Is(err, os.ErrNotExist) {
-			err = root.WriteFile(rel, []byte(text), 0o644)
-		}
-		if err != nil {
+		if err := dir.Replace(name, []byte(text), 0o644, taskfs.Agent); err != nil { // an ended run may still have the old one mounted
 			return fmt.Errorf("files of the task's network: %w", err)
 		}
-		a.config.Etc = append(a.config.Etc, driver.Mount{Source: filepath.Join(r.dir.Root, rel), Target: "/etc/" + name, ReadOnly: true})
+		a.config.Etc = append(a.config.Etc, driver.Mount{Source: filepath.Join(r.dir.Root, etcDir, a.spec.Name, name), Target: "/etc/" + name, ReadOnly: true})
 	}
 	return nil
 }

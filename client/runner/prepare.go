@@ -3,10 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 
-	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 )
 
@@ -14,30 +11,6 @@ import (
 func elsewhere(d driver.Driver) driver.DirsElsewhere {
 	e, _ := d.(driver.DirsElsewhere)
 	return e
-}
-
-// openUp lets any user of the task's own root use its directories. The directory around them keeps other users of the
-// machine out; the task does not traverse it.
-func openUp(t allocdir.Task, who allocdir.Owner) error {
-	if err := os.Chmod(t.Root, 0o700); err != nil {
-		return err
-	}
-	if who.UID >= 0 {
-		return nil
-	}
-	for _, dir := range []string{t.Local, t.Secrets} {
-		info, err := os.Lstat(dir)
-		if err != nil {
-			return err
-		}
-		if !info.IsDir() {
-			return fmt.Errorf("%s is not a directory", dir)
-		}
-		if err := os.Chmod(dir, 0o777); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // errNotPrepared ends a preparation because the task must not start any more.

@@ -11,15 +11,13 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/client/template"
 	"github.com/muster-sched/muster/structs"
 )
@@ -50,7 +48,6 @@ const templatesEvery = 3 * time.Second
 // rendering renders the templates of a task once.
 type rendering struct {
 	a    *attempt
-	root *os.Root
 	vars template.Variables // or nil
 	svcs template.Services  // or nil
 }
@@ -75,18 +72,13 @@ func renderTemplates(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(a.task.r.dir.Root)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	looks := a.task.lookupsIn(ctx)
 	return a.interruptibly(ctx, func(ctx context.Context) error {
 		told := ""
 		bo := backoff{min: lookupRestMin, max: lookupRestMax}
 		for {
 			v := looks.during(ctx)
-			err := rendering{a, root, v, servicesIn(v)}.all(list)
+			err := rendering{a, v, servicesIn(v)}.all(list)
 			var lack *template.MissingError
 			switch {
 			case errors.As(err, &lack):
@@ -151,19 +143,28 @@ func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
 	}
 	sum := sha256.Sum256(content)
 	mark := hex.EncodeToString(sum[:])
-	markFile := path.Join(fetchDir, fmt.Sprintf("%s.template.%d", fileName(r.a.spec.Name), i))
-	if b, err := r.root.ReadFile(markFile); err == nil && string(b) == mark {
-		if st, err := r.root.Lstat(dest); err == nil && st.Mode().IsRegular() {
-			return false, nil
-		}
-	}
-	if err := r.write(dest, content, s); err != nil {
+	marks, err := r.a.task.r.dir.Private(fetchDir, 0o711)
+	if err != nil {
 		return false, err
 	}
-	if err := r.root.MkdirAll(fetchDir, 0o711); err != nil {
-		return true, err
+	defer marks.Close()
+	to, name, err := r.a.task.r.dir.Create(dest)
+	if err != nil {
+		return false, driver.Permanent(err)
 	}
-	return true, r.root.WriteFile(markFile, []byte(mark), 0o600)
+	defer to.Close()
+	have, err := to.Stat(name)
+	markFile := fmt.Sprintf("%s.template.%d", r.a.spec.Name, i)
+	switch {
+	case err == nil && have.IsDir():
+		return false, driver.Permanent(errors.New("the destination is a directory; want the path of a file"))
+	case err == nil && have.Mode().IsRegular() && marked(marks, markFile, mark):
+		return false, nil
+	}
+	if err := r.write(to, name, content, s); err != nil {
+		return false, err
+	}
+	return true, marks.Replace(markFile, []byte(mark), 0o600, taskfs.Agent)
 }
 
 func (r rendering) render(s *templateSpec) ([]byte, error) {
@@ -186,14 +187,16 @@ func (r rendering) file(name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("file %q: %w", name, err)
 	}
-	f, err := r.root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	n, err := r.a.task.r.dir.Find(p)
+	if err != nil {
+		return "", err
+	}
+	defer n.Close()
+	f, err := n.Open(os.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return "", errors.Join(err, fmt.Errorf("file %q is not a regular file", name))
-	}
 	b, err := io.ReadAll(io.LimitReader(f, template.ResultMax+1))
 	if err == nil && len(b) > template.ResultMax {
 		err = fmt.Errorf("file %q has more than %d bytes", name, template.ResultMax)
@@ -202,7 +205,7 @@ func (r rendering) file(name string) (string, error) {
 }
 
 // write replaces the file atomically: a task never sees half of it.
-func (r rendering) write(dest string, content []byte, s *templateSpec) error {
+func (r rendering) write(to *taskfs.Dir, name string, content []byte, s *templateSpec) error {
 	mode := fs.FileMode(0o644)
 	if s.Perms != "" {
 		n, err := strconv.ParseUint(s.Perms, 8, 12)
@@ -211,39 +214,17 @@ func (r rendering) write(dest string, content []byte, s *templateSpec) error {
 		}
 		mode = fs.FileMode(n).Perm()
 	}
-	if err := r.root.MkdirAll(path.Dir(dest), 0o755); err != nil {
-		return driver.Permanent(err)
-	}
-	if st, err := r.root.Lstat(dest); err == nil && st.IsDir() {
-		return driver.Permanent(errors.New("the destination is a directory; want the path of a file"))
-	}
-	next := dest + ".muster-new"
-	if err := r.root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := r.root.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	uid, gid := r.a.owner.UID, r.a.owner.GID
-	if uid < 0 {
-		uid, gid = -1, -1
-	}
+	who := r.a.owner
 	if s.Uid != nil && *s.Uid >= 0 {
-		uid = *s.Uid
+		who.UID = *s.Uid
 	}
 	if s.Gid != nil && *s.Gid >= 0 {
-		gid = *s.Gid
+		who.GID = *s.Gid
 	}
-	if os.Geteuid() == 0 && (uid >= 0 || gid >= 0) {
-		err = errors.Join(err, f.Chown(uid, gid))
+	if os.Geteuid() != 0 {
+		who = taskfs.Agent
 	}
-	err = errors.Join(err, f.Chmod(mode), f.Close())
-	if err != nil {
-		return err
-	}
-	return r.root.Rename(next, dest)
+	return to.Replace(name, content, mode, who)
 }
 
 // parseEnv reads lines KEY=VALUE. It skips empty lines and lines that begin with #, and removes quotes around a value.
@@ -310,11 +291,6 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 	if err := errors.Join(makeEnv(ctx, a), resolveUser(ctx, a)); err != nil {
 		return nil, err
 	}
-	root, err := os.OpenRoot(t.r.dir.Root)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
 	vars := t.lookupsIn(ctx).during(ctx)
 	var todo []templateSpec
 	var errs []error
@@ -322,7 +298,7 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 		if list[i].Once {
 			continue
 		}
-		changed, err := (rendering{a, root, vars, servicesIn(vars)}).update(i, &list[i])
+		changed, err := (rendering{a, vars, servicesIn(vars)}).update(i, &list[i])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err))
 		}

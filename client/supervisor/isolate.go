@@ -8,15 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/supervisor/launch"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
-// Registers of the launcher that hold detached mounts while the task's view is built.
+// Registers of the launcher that hold detached mounts while the task's view is built, and descriptors.
 const (
 	regAlloc = iota
 	regTmp
+	regProgram // Spec.Early
 	regRoot
 	regDev
 	regSys
+	regPlace
 )
 
 // view builds the operations for the task's view of the machine.
@@ -37,6 +40,32 @@ func (v view) mount(label, source, target, fstype string, flags uintptr, data st
 // hold keeps a copy of the mount at path in a register: it can be mounted elsewhere later, even after path is covered.
 func (v view) hold(reg int, path string, flags int) {
 	v.c.Set(reg, "hold "+path, unix.SYS_OPEN_TREE, launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags))
+}
+
+// below opens a directory in the allocation's and keeps it in a register. Tasks of the allocation may replace names on
+// the way, so no link is followed.
+func (v view) below(reg int, path string, resolve uint64) {
+	n := launch.N[int]
+	rel, err := filepath.Rel(v.AllocRoot, path)
+	if err != nil {
+		rel = path
+	}
+	v.c.Set(reg, "open "+v.AllocRoot, unix.SYS_OPENAT, n(unix.AT_FDCWD), v.p.S(v.AllocRoot), n(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC))
+	v.c.Set(reg, "open "+path, unix.SYS_OPENAT2, launch.R(reg), v.p.S(rel), v.p.B(openHow(resolve)), n(openHowSize))
+}
+
+// openHowSize is the size of struct open_how.
+const openHowSize = 24
+
+// openHow returns a struct open_how that opens a directory.
+func openHow(resolve uint64) []byte {
+	return appendU64(appendU64(appendU64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0), resolve)
+}
+
+// holdBelow is hold for a directory in the allocation's, from which nothing of another file system can appear.
+func (v view) holdBelow(reg int, path string) {
+	v.below(reg, path, taskfs.Strict)
+	v.c.Set(reg, "hold "+path, unix.SYS_OPEN_TREE, launch.R(reg), v.p.S(""), launch.N(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 }
 
 // put mounts what a register holds. In the task's own root links are followed: they cannot lead out of it.
@@ -79,9 +108,13 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	held := i.AllocRoot != "" && (i.HideDir != "" || i.ReadOnly || i.Root != nil)
 	if held {
 		v.hold(regAlloc, i.AllocRoot, unix.AT_RECURSIVE)
-		if i.TmpDir != "" {
-			v.hold(regTmp, i.TmpDir, 0)
-		}
+	}
+	switch {
+	case i.TmpDir == "":
+	case i.AllocRoot == "":
+		v.hold(regTmp, i.TmpDir, 0)
+	default:
+		v.holdBelow(regTmp, i.TmpDir)
 	}
 	switch {
 	case i.Root != nil:
@@ -121,8 +154,8 @@ func (v view) changeRoot() {
 	n, c, p := launch.N[int], v.c, v.p
 	open := n(unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC)
 	c.Set(regRoot, "open "+v.Root.Base, unix.SYS_OPENAT, n(unix.AT_FDCWD), p.S(v.Root.Base), open)
-	how := appendU64(appendU64(appendU64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0), unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS) // struct open_how
-	c.Set(regRoot, "open the task's root "+v.Root.Path, unix.SYS_OPENAT2, launch.R(regRoot), p.S(v.Root.Path), p.B(how), n(len(how)))
+	how := openHow(unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS)
+	c.Set(regRoot, "open the task's root "+v.Root.Path, unix.SYS_OPENAT2, launch.R(regRoot), p.S(v.Root.Path), p.B(how), n(openHowSize))
 	c.Set(regRoot, "hold the task's root", unix.SYS_OPEN_TREE, launch.R(regRoot), p.S(""), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	v.hold(regDev, "/dev", unix.AT_RECURSIVE)
 	v.hold(regSys, "/sys", unix.AT_RECURSIVE)
@@ -143,7 +176,7 @@ func (v view) files(held bool) {
 	switch {
 	case !held:
 		if v.TmpDir != "" {
-			v.mount("mount /tmp", v.TmpDir, "/tmp", "", unix.MS_BIND, "")
+			v.put(regTmp, "/tmp")
 		}
 	case v.Root != nil:
 		if v.TmpDir != "" {
@@ -176,16 +209,20 @@ func (v view) files(held bool) {
 }
 
 // stage mounts the volumes below the allocation's directory, while the host's root is still visible. They move with
-// that directory.
+// that directory. A volume is mounted on what was opened: by path, a task of the allocation could have it mounted over
+// a directory of the host that later steps trust.
 func (v view) stage() {
+	n := launch.N[int]
 	for _, x := range v.Volumes {
-		v.mount("mount "+x.Source, x.Source, x.Stage, "", unix.MS_BIND|unix.MS_REC, "")
 		set := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
 		if x.ReadOnly {
 			set |= unix.MOUNT_ATTR_RDONLY
 		}
 		attr := append(appendU64(nil, set), make([]byte, 24)...) // struct mount_attr
-		v.c.Do("protect "+x.Stage, unix.SYS_MOUNT_SETATTR, launch.N(unix.AT_FDCWD), v.p.S(x.Stage), launch.N(unix.AT_RECURSIVE), v.p.B(attr), launch.N(len(attr)))
+		v.hold(regTmp, x.Source, unix.AT_RECURSIVE)
+		v.c.Do("protect "+x.Stage, unix.SYS_MOUNT_SETATTR, launch.R(regTmp), v.p.S(""), n(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), v.p.B(attr), n(len(attr)))
+		v.below(regPlace, x.Stage, taskfs.Strict&^unix.RESOLVE_NO_XDEV) // it may be in another volume
+		v.c.Do("mount "+x.Source, unix.SYS_MOVE_MOUNT, launch.R(regTmp), v.p.S(""), launch.R(regPlace), v.p.S(""), n(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	}
 }
 

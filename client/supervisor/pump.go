@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/logfile"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // logRetryFor is how long an unwritable log (disk full) may block a task before output is dropped.
@@ -21,25 +22,21 @@ const logRetryFor = 10 * time.Second
 type pump struct {
 	cfg  Log
 	dir  *logDir
-	name string   // base name without index
-	file *os.File // nil before the first byte
-	idx  int
-	size int64
+	log  logfile.Rotated
 	lost atomic.Int64
 }
 
-// logDir is an open directory of logs, shared by the streams of a task. No symbolic link inside it is followed: a task
-// may be able to write there.
+// logDir is an open directory of logs, shared by the streams of a task.
 type logDir struct {
+	*taskfs.Dir
 	path  string
-	fd    int
 	users atomic.Int32
 }
 
 // logDirs are the directories of a task's logs while its pumps are started.
 type logDirs []*logDir
 
-// of opens the directory of a log, once. It is read when there is something to write.
+// of opens the directory of a log, once.
 func (l *logDirs) of(cfg Log) (*logDir, error) {
 	path := filepath.Dir(cfg.Base)
 	for _, d := range *l {
@@ -47,11 +44,11 @@ func (l *logDirs) of(cfg Log) (*logDir, error) {
 			return d, nil
 		}
 	}
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	dir, _, err := logfile.Place(cfg.Base)
 	if err != nil {
-		return nil, fmt.Errorf("open log directory %s: %w", path, err)
+		return nil, fmt.Errorf("open log directory: %w", err)
 	}
-	d := &logDir{path: path, fd: fd}
+	d := &logDir{Dir: dir, path: path}
 	d.users.Store(1) // for the list
 	*l = append(*l, d)
 	return d, nil
@@ -65,22 +62,8 @@ func (l *logDirs) close() {
 
 func (d *logDir) release() {
 	if d.users.Add(-1) == 0 {
-		unix.Close(d.fd)
+		d.Close()
 	}
-}
-
-func (d *logDir) list() []string {
-	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	f := os.NewFile(uintptr(fd), d.path)
-	defer f.Close()
-	names, err := f.Readdirnames(-1) // without a stat of each
-	if err != nil {
-		return nil
-	}
-	return names
 }
 
 // newPump makes the pump of a log. Its newest file is opened, or created, when there is something to write.
@@ -92,72 +75,17 @@ func newPump(cfg Log, dir *logDir) *pump {
 		cfg.MaxSize = 10 << 20
 	}
 	dir.users.Add(1)
-	return &pump{cfg: cfg, dir: dir, name: filepath.Base(cfg.Base)}
-}
-
-// indexes returns the numbers of the log's files among names.
-func (p *pump) indexes(names []string) []int {
-	var out []int
-	for _, name := range names {
-		if rest, ok := strings.CutPrefix(name, p.name+"."); ok {
-			if n, err := strconv.Atoi(rest); err == nil && n >= 0 && strconv.Itoa(n) == rest {
-				out = append(out, n)
-			}
-		}
-	}
-	return out
-}
-
-func (p *pump) open() error {
-	if p.file == nil {
-		for _, i := range p.indexes(p.dir.list()) {
-			p.idx = max(p.idx, i)
-		}
-	}
-	fd, err := unix.Openat(p.dir.fd, p.name+"."+strconv.Itoa(p.idx), unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
-	if err != nil {
-		return fmt.Errorf("open log: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), p.name)
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", f.Name())
-	}
-	if err != nil {
-		f.Close()
-		return fmt.Errorf("open log: %w", err)
-	}
-	if p.file != nil {
-		p.file.Close()
-	}
-	p.file, p.size = f, st.Size()
-	return nil
-}
-
-func (p *pump) rotate() error {
-	p.idx++
-	if err := p.open(); err != nil {
-		p.idx--
-		return err
-	}
-	for _, i := range p.indexes(p.dir.list()) {
-		if i <= p.idx-p.cfg.MaxFiles {
-			unix.Unlinkat(p.dir.fd, p.name+"."+strconv.Itoa(i), 0)
-		}
-	}
-	return nil
+	return &pump{cfg: cfg, dir: dir, log: logfile.Rotated{Dir: dir.Dir, Base: filepath.Base(cfg.Base), Keep: cfg.MaxFiles}}
 }
 
 func (p *pump) close() {
-	if p.file != nil {
-		p.file.Close()
-	}
+	p.log.Close()
 	p.dir.release()
 }
 
 // step moves what the pipe holds now. It returns unix.EAGAIN when the pipe is empty and 0 at its end.
 func (p *pump) step(pipe int) (int64, error) {
-	if p.file == nil { // a task without output needs no files
+	if p.log.File == nil { // a task without output needs no files
 		poll := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}}
 		switch n, err := unix.Poll(poll, 0); {
 		case err != nil:
@@ -167,21 +95,21 @@ func (p *pump) step(pipe int) (int64, error) {
 		case poll[0].Revents&unix.POLLIN == 0:
 			return 0, nil
 		}
-		if err := p.open(); err != nil {
-			return 0, err
+		if err := p.log.Use(p.log.Newest()); err != nil {
+			return 0, fmt.Errorf("open log: %w", err)
 		}
 	}
-	for p.size >= p.cfg.MaxSize {
-		if err := p.rotate(); err != nil {
-			return 0, err
+	for p.log.Size >= p.cfg.MaxSize {
+		if err := p.log.Next(); err != nil {
+			return 0, fmt.Errorf("open log: %w", err)
 		}
 	}
-	want := min(p.cfg.MaxSize-p.size, 1<<20)
-	off := p.size
+	want := min(p.cfg.MaxSize-p.log.Size, 1<<20)
+	off := p.log.Size
 	// Fd would switch the descriptor to blocking mode: irrelevant for regular files, and no one else uses it.
-	n, err := unix.Splice(pipe, nil, int(p.file.Fd()), &off, int(want), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	n, err := unix.Splice(pipe, nil, int(p.log.File.Fd()), &off, int(want), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 	if n > 0 {
-		p.size += n
+		p.log.Size += n
 	}
 	return n, err
 }

@@ -189,9 +189,8 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 		c.Set(namespace, "open the network namespace "+s.NetNS, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.NetNS), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
 		c.Do("enter the network namespace", unix.SYS_SETNS, launch.R(namespace), launch.N(unix.CLONE_NEWNET))
 	}
-	const program = 2 // register; isolation uses 0 and 1
 	if s.Early {
-		c.Set(program, "open "+s.Path, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.Path), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
+		c.Set(regProgram, "open "+s.Path, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.Path), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
 	}
 	if s.Isolate != nil {
 		p.Flags |= launch.NamespaceInit
@@ -203,7 +202,7 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	// If the launcher is killed, the task must end with it: no process would know of it any more.
 	c.Do("tie the task to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	if s.Early {
-		c.ExecFile(program, s.Path, s.Argv, s.Env)
+		c.ExecFile(regProgram, s.Path, s.Argv, s.Env)
 	} else {
 		c.Exec(s.Path, s.Argv, s.Env)
 	}

@@ -317,7 +317,9 @@ func (v *validator) ownNetwork(w string, g *TaskGroup, n *NetworkResource) {
 var signals = strings.Fields("ABRT ALRM BUS CHLD CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 WINCH XCPU XFSZ")
 
 func (v *validator) task(w string, g *TaskGroup, t *Task) {
-	v.name(w, "a task", t.Name)
+	if err := structs.CheckTaskName(t.Name); err != nil {
+		v.errorf(w, "%v", err)
+	}
 	if t.Driver == "" {
 		v.errorf(w+", driver", "a task needs a driver such as \"exec\"")
 	} else if hasControl(t.Driver) || len(t.Driver) > nameMax {

@@ -326,11 +326,8 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 
 func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 	where := fmt.Sprintf("%s task %q", group, t.Name)
-	switch {
-	case t.Name == "" || len(t.Name) > 128 || strings.ContainsFunc(t.Name, func(r rune) bool { return unicode.IsControl(r) || r == '/' || r == '\\' }):
-		p.addf("%s: the name must have 1 to 128 bytes without slashes and control characters", where)
-	case t.Name == "alloc" || t.Name == "." || t.Name == "..":
-		p.addf("%s: the name is reserved", where)
+	if err := structs.CheckTaskName(t.Name); err != nil {
+		p.addf("%s: %v", where, err)
 	}
 	if t.Driver == "" || len(t.Driver) > 64 {
 		p.addf("%s: missing task driver", where)

@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,7 +164,7 @@ func TestRequestRefuses(t *testing.T) {
 		"leads out of the allocation":          {"volumes": []any{"../../x:/x"}},
 		"does not allow mounts of its dir":     {"mount": []any{map[string]any{"type": "bind", "source": "/etc", "target": "/x"}}},
 		"does not allow volumes of the engine": {"mount": []any{map[string]any{"type": "volume", "source": "v", "target": "/x"}}},
-		"path escapes":                         {"volumes": []any{"local/out:/x"}},
+		"leads out":                            {"volumes": []any{"local/out:/x"}},
 		`two mounts have the target "/alloc"`:  {"mount": []any{map[string]any{"type": "tmpfs", "target": "/alloc/"}}},
 		"absolute path below /":                {"mount": []any{map[string]any{"type": "tmpfs", "target": "x"}}},
 		"networks of other containers":         {"network_mode": "container:x"},
@@ -311,10 +313,11 @@ func TestLogsSurviveKills(t *testing.T) {
 		}
 		for i, base := range []string{dir + "/o", dir + "/e"} {
 			var got strings.Builder
-			l := logFile{base: base}
-			last, _ := l.newest()
-			for k := 0; k <= last; k++ {
-				b, _ := os.ReadFile(l.name(k))
+			for k := range 1000 {
+				b, err := os.ReadFile(base + "." + strconv.Itoa(k))
+				if err != nil {
+					break
+				}
 				got.Write(b)
 			}
 			if got.String() != want[i] {
@@ -325,7 +328,11 @@ func TestLogsSurviveKills(t *testing.T) {
 }
 
 func TestLogFileRotates(t *testing.T) {
-	l := logFile{base: filepath.Join(t.TempDir(), "x.stdout"), files: 2, size: 10}
+	base := filepath.Join(t.TempDir(), "x.stdout")
+	l, err := newLogFile(base, 2, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := l.open(0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -335,10 +342,61 @@ func TestLogFileRotates(t *testing.T) {
 		}
 	}
 	l.close()
-	names, _ := filepath.Glob(l.base + ".*")
-	last, _ := os.ReadFile(l.name(3))
+	names, _ := filepath.Glob(base + ".*")
+	last, _ := os.ReadFile(base + ".3")
 	if len(names) != 2 || string(last) != "34567" {
 		t.Errorf(`%v %q; want len(names) = 2, string(last) = "34567"`, names, last)
+	}
+}
+
+// TestLogStaysInItsDirectory puts what a container that is root can put where its next log file will be: it must not
+// become a way to write a file of the host.
+func TestLogStaysInItsDirectory(t *testing.T) {
+	for name, put := range map[string]func(victim, next string) error{
+		"symbolic link": os.Symlink,
+		"hard link":     os.Link,
+		"pipe":          func(_, next string) error { return syscall.Mkfifo(next, 0o666) },
+		"directory":     func(_, next string) error { return os.Mkdir(next, 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			logs, victim := filepath.Join(dir, "logs"), filepath.Join(dir, "victim")
+			if err := errors.Join(os.Mkdir(logs, 0o755), os.WriteFile(victim, []byte("host\n"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			l, err := newLogFile(filepath.Join(logs, "web.stdout"), 3, 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.close()
+			if _, err := l.open(0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := put(victim, filepath.Join(logs, "web.stdout.1")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.write([]byte("0123456789abcdef" + "EVIL\n")); err == nil {
+				t.Error("output went through a name that is not a log file")
+			}
+			if b, err := os.ReadFile(victim); err != nil || string(b) != "host\n" {
+				t.Errorf("the host's file is now %q, %v", b, err)
+			}
+			if err := os.Remove(filepath.Join(logs, "web.stdout.1")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.write([]byte("after\n")); err != nil {
+				t.Errorf("the log does not continue: %v", err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	etc := filepath.Join(dir, "etc")
+	if err := errors.Join(os.Mkdir(etc, 0o755), os.Symlink(etc, filepath.Join(dir, "logs"))); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := newLogFile(filepath.Join(dir, "logs", "web.stdout"), 3, 16); err == nil {
+		l.close()
+		t.Error("a link was opened as the directory of logs")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/api/types/jsonstream"
 	"github.com/moby/moby/client"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 )
 
@@ -104,15 +105,16 @@ func (d *Driver) load(ctx context.Context, cfg *driver.TaskConfig, archive strin
 	if err != nil || filepath.IsAbs(archive) || !filepath.IsLocal(rel) {
 		return refuse("config key \"load\": %q: want a path below the task's directory", archive)
 	}
-	root, err := os.OpenRoot(cfg.Dirs.AllocRoot)
-	if err != nil {
-		return fmt.Errorf("docker: the allocation's directory: %w", err)
-	}
-	defer root.Close()
-	f, err := root.Open(rel)
+	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
+	n, err := alloc.Find(rel)
 	if errors.Is(err, os.ErrNotExist) && !strings.Contains(archive, "/") { // as in Nomad: artifacts are in local
-		f, err = root.Open(filepath.Join(filepath.Dir(rel), "local", archive))
+		n, err = alloc.Find(filepath.Join(filepath.Dir(rel), allocdir.Local, archive))
 	}
+	if err != nil {
+		return refuse("config key \"load\": %v", err)
+	}
+	defer n.Close()
+	f, err := n.Open(os.O_RDONLY)
 	if err != nil {
 		return refuse("config key \"load\": %v", err)
 	}

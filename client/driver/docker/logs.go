@@ -11,13 +11,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"github.com/muster-sched/muster/client/logfile"
 )
 
 // How logs get from the engine into the task's files.
@@ -154,11 +154,12 @@ func (c *copier) isEnding() bool {
 
 // run copies until the container has ended and everything was read.
 func (c *copier) run() {
+	defer c.closeFiles()
 	if err := c.open(); err != nil {
 		c.d.log.Error("a task's output is not collected", "task", c.task.TaskID, "error", err)
 		return
 	}
-	defer c.close()
+	defer c.note()
 	pause := backMin
 	for c.ctx.Err() == nil {
 		last := c.isEnding() // read before the copy: if set, the copy is complete
@@ -192,22 +193,19 @@ func (c *copier) open() error {
 		if base == "" {
 			continue
 		}
-		f := &logFile{base: base, files: l.MaxFiles, size: l.MaxFileSize}
-		if f.files <= 0 {
-			f.files = logFilesDefault
-		}
-		if f.size <= 0 {
-			f.size = logSizeDefault
-		}
-		p := &c.pos.Files[i]
-		if !c.pos.Begun { // files of the previous run are continued, not skipped
-			p.Index, p.Size = f.newest()
-		}
-		var err error
-		if c.skip[i], err = f.open(p.Index, p.Size); err != nil {
+		f, err := newLogFile(base, l.MaxFiles, l.MaxFileSize)
+		if err != nil {
 			return err
 		}
 		c.out[i] = f
+		p := &c.pos.Files[i]
+		if !c.pos.Begun { // files of the previous run are continued, not skipped
+			p.Index = f.Newest()
+			p.Size = f.Length(p.Index)
+		}
+		if c.skip[i], err = f.open(p.Index, p.Size); err != nil {
+			return err
+		}
 	}
 	if !c.pos.Begun {
 		c.pos.Begun = true
@@ -216,8 +214,7 @@ func (c *copier) open() error {
 	return nil
 }
 
-func (c *copier) close() {
-	c.note()
+func (c *copier) closeFiles() {
 	for _, f := range c.out {
 		if f != nil {
 			f.close()
@@ -238,7 +235,7 @@ func (c *copier) note() {
 func (c *copier) save() error {
 	for i, f := range c.out {
 		if f != nil {
-			c.pos.Files[i].Index, c.pos.Files[i].Size = f.index, f.have
+			c.pos.Files[i].Index, c.pos.Files[i].Size = f.Index, f.Size
 		}
 	}
 	b, err := json.Marshal(c.pos)
@@ -455,77 +452,47 @@ func endOf(err error) error {
 	return err
 }
 
-// logFile is a rotated log: base.0, base.1 and so on, of which the newest are kept.
+// logFile is a rotated log. A container that is root can write to its directory.
 type logFile struct {
-	base  string
-	files int
-	size  int64
-
-	f     *os.File
-	index int
-	have  int64
+	logfile.Rotated
+	size int64 // at which a file is full
 }
 
-func (l *logFile) name(i int) string { return l.base + "." + strconv.Itoa(i) }
-
-// newest returns the index and length of the last file.
-func (l *logFile) newest() (index int, size int64) {
-	names, _ := filepath.Glob(l.base + ".*")
-	for _, n := range names {
-		if i, err := strconv.Atoi(strings.TrimPrefix(n, l.base+".")); err == nil && i >= index {
-			index = i
-		}
+// newLogFile opens the directory of a log.
+func newLogFile(base string, files int, size int64) (*logFile, error) {
+	if files <= 0 {
+		files = logFilesDefault
 	}
-	if st, err := os.Lstat(l.name(index)); err == nil {
-		size = st.Size()
+	if size <= 0 {
+		size = logSizeDefault
 	}
-	return index, size
+	dir, name, err := logfile.Place(base)
+	if err != nil {
+		return nil, err
+	}
+	return &logFile{logfile.Rotated{Dir: dir, Base: name, Keep: files, Flag: os.O_APPEND}, size}, nil
 }
 
 // open opens the newest file for appending and returns how many bytes there are beyond a position.
 func (l *logFile) open(index int, size int64) (beyond int64, err error) {
-	last, have := l.newest()
-	last = max(last, index)
-	if last == index {
-		beyond = max(0, have-size)
-	} else {
-		for i := index; i <= last; i++ {
-			if st, err := os.Lstat(l.name(i)); err == nil {
-				beyond += st.Size()
-			}
-		}
-		beyond = max(0, beyond-size)
+	last := max(l.Newest(), index)
+	for i := index; i <= last; i++ {
+		beyond += l.Length(i)
 	}
-	return beyond, l.use(last)
-}
-
-func (l *logFile) use(i int) error {
-	f, err := os.OpenFile(l.name(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return err
-	}
-	l.close()
-	l.f, l.index, l.have = f, i, st.Size()
-	return nil
+	return max(0, beyond-size), l.Use(last)
 }
 
 // write appends, and starts the next file when one is full.
 func (l *logFile) write(data []byte) (rotated bool, err error) {
 	for len(data) > 0 {
-		if l.have >= l.size {
-			if err := l.use(l.index + 1); err != nil {
+		if l.Size >= l.size {
+			if err := l.Next(); err != nil {
 				return rotated, err
 			}
-			_ = os.Remove(l.name(l.index - l.files))
 			rotated = true
 		}
-		n, err := l.f.Write(data[:min(int64(len(data)), l.size-l.have)])
-		l.have += int64(n)
+		n, err := l.File.Write(data[:min(int64(len(data)), l.size-l.Size)])
+		l.Size += int64(n)
 		data = data[n:]
 		if err != nil {
 			return rotated, err
@@ -535,8 +502,6 @@ func (l *logFile) write(data []byte) (rotated bool, err error) {
 }
 
 func (l *logFile) close() {
-	if l.f != nil {
-		l.f.Close()
-		l.f = nil
-	}
+	l.Close()
+	l.Dir.Close()
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // How mounts of an allocation's own files are made.
@@ -22,9 +24,6 @@ import (
 // check and before the engine mounts, and gets the host's root. So the agent opens the source beneath the allocation's
 // directory, binds what it has opened to a place that no task can reach, and passes that place to the engine. It is
 // needed until the container has started. An agent without the right to mount passes the path.
-
-// pinRetries limits the attempts to open a path that changes meanwhile.
-const pinRetries = 100
 
 // pinDir returns the directory in which a task's sources are bound while its container starts.
 func (d *Driver) pinDir(taskID string) string {
@@ -36,26 +35,16 @@ func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	if os.Geteuid() != 0 || cfg.Dirs.AllocRoot == "" {
 		return nil
 	}
-	base, err := filepath.EvalSymlinks(cfg.Dirs.AllocRoot) // the sources were resolved in the same way
-	if err != nil {
-		return fmt.Errorf("docker: the allocation's directory: %w", err)
-	}
-	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, "local"): true, cfg.Dirs.SecretsDir: true} // their parents belong to the agent
-	root := -1
+	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
+	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, allocdir.Local): true, cfg.Dirs.SecretsDir: true} // their parents belong to the agent
 	for i := range host.Mounts {
 		m := &host.Mounts[i]
-		rel, err := filepath.Rel(base, m.Source)
+		rel, err := filepath.Rel(alloc.Root, m.Source)
 		if m.Type != mount.TypeBind || own[m.Source] || err != nil || !filepath.IsLocal(rel) {
 			continue
 		}
-		if root < 0 {
-			if root, err = unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-				return fmt.Errorf("docker: the allocation's directory: %w", err)
-			}
-			defer unix.Close(root)
-		}
 		place := filepath.Join(d.pinDir(cfg.TaskID), strconv.Itoa(i))
-		if err := bindBeneath(root, rel, place); err != nil {
+		if err := bindBeneath(&alloc, rel, place); err != nil {
 			return fmt.Errorf("docker: mount source %q: %w", m.Target, err)
 		}
 		m.Source = place
@@ -63,31 +52,21 @@ func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	return nil
 }
 
-// bindBeneath binds the target of a path beneath a directory to a place. Links that lead out are refused.
-func bindBeneath(root int, rel, place string) error {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(root, rel, how)
-	for n := 0; errors.Is(err, unix.EAGAIN) && n < pinRetries; n++ {
-		fd, err = unix.Openat2(root, rel, how)
+// bindBeneath binds what a path in an allocation leads to to a place. Links that lead out are refused.
+func bindBeneath(alloc *allocdir.Dir, rel, place string) error {
+	n, err := alloc.Find(rel)
+	if errors.Is(err, taskfs.ErrOutside) {
+		return driver.Permanent(err)
 	}
-	switch {
-	case errors.Is(err, unix.EXDEV):
-		return driver.Permanent(errors.New("it leads out of the allocation's directory"))
-	case errors.Is(err, unix.ENOSYS):
-		return driver.Permanent(errors.New("mounts below the task's directory need Linux 5.6"))
-	case err != nil:
+	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
+	defer n.Close()
 	if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
 		return err
 	}
 	unpinPlace(place) // left over from an earlier start
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+	if n.IsDir() {
 		err = os.Mkdir(place, 0o700)
 	} else {
 		err = os.WriteFile(place, nil, 0o600)
@@ -95,10 +74,7 @@ func bindBeneath(root int, rel, place string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), place, "", unix.MS_BIND, ""); err != nil {
-		return err
-	}
-	return unix.Mount("", place, "", unix.MS_PRIVATE, "") // later mounts below the source must not appear below the place
+	return n.Bind(place)
 }
 
 // unpin removes the bind mounts of a task's start.

@@ -1,7 +1,9 @@
 package docker
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -17,10 +19,11 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -400,27 +403,23 @@ func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create 
 		}
 		return name, nil
 	}
-	root, err := os.OpenRoot(cfg.Dirs.AllocRoot)
-	if err != nil {
-		return "", fmt.Errorf("docker: the allocation's directory: %w", err)
-	}
-	defer root.Close()
 	rel, err := filepath.Rel(cfg.Dirs.AllocRoot, filepath.Join(cfg.Dirs.TaskDir, name))
 	if err != nil || !filepath.IsLocal(rel) {
 		return "", refuse("config key %q: source %q leads out of the allocation's directory", key, name)
 	}
-	if _, err := root.Lstat(rel); os.IsNotExist(err) && create {
-		err = root.MkdirAll(rel, 0o777)
-		if err != nil {
-			return "", refuse("config key %q: source %q: %v", key, name, err)
+	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
+	at, err := alloc.Real(rel)
+	if errors.Is(err, fs.ErrNotExist) && create {
+		var dir *taskfs.Dir
+		if dir, err = alloc.MakeDir(rel); err == nil {
+			dir.Close()
+			at = rel
 		}
 	}
-	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0) // refuses links that lead out, and does not block
 	if err != nil {
 		return "", refuse("config key %q: source %q: %v", key, name, err)
 	}
-	defer f.Close()
-	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	return filepath.Join(cfg.Dirs.AllocRoot, at), nil
 }
 
 // resolver sets the DNS configuration.

@@ -42,7 +42,7 @@ func agentMain(dir string) error {
 		} else {
 			alloc := filepath.Join(dir, "alloc", id)
 			main := filepath.Join(alloc, "main")
-			for _, p := range []string{filepath.Join(alloc, "logs"), filepath.Join(main, "local")} {
+			for _, p := range []string{filepath.Join(alloc, "logs"), filepath.Join(main, "local"), filepath.Join(main, "tmp")} {
 				if err := os.MkdirAll(p, 0o755); err != nil {
 					return err
 				}

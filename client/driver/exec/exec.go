@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/process"
@@ -167,7 +168,8 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if asUser && root == nil && (dir == "/tmp" || strings.HasPrefix(dir, "/tmp/")) {
 		return nil, driver.Permanent(fmt.Errorf("exec: the working directory %s is below /tmp, and every task has its own /tmp; use another directory, or the driver raw_exec", dir))
 	}
-	posture, err := d.posture(cfg, asUser)
+	// A directory that the job names may be one that only root may enter, also through a link of the task.
+	posture, err := d.posture(cfg, asUser || v.String("work_dir") != "")
 	if err != nil {
 		return nil, err
 	}
@@ -204,16 +206,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		return nil, err
 	}
 	if cfg.Dirs.TaskDir != "" {
-		iso.TmpDir = filepath.Join(cfg.Dirs.TaskDir, "tmp")
-		if err := os.Mkdir(iso.TmpDir, 0o777); err != nil && !os.IsExist(err) {
-			return nil, fmt.Errorf("exec: make the task's /tmp: %w", err)
-		}
-		if st, err := os.Lstat(iso.TmpDir); err != nil || !st.IsDir() {
-			return nil, driver.Permanent(fmt.Errorf("exec: %s is not a directory", iso.TmpDir))
-		}
-		if err := os.Chmod(iso.TmpDir, 0o777|os.ModeSticky); err != nil {
-			return nil, fmt.Errorf("exec: make the task's /tmp: %w", err)
-		}
+		iso.TmpDir = filepath.Join(cfg.Dirs.TaskDir, allocdir.Tmp)
 	}
 	if h := cfg.Dirs.HideDir; h != "" && cfg.Dirs.AllocRoot != "" {
 		if !strings.HasPrefix(cfg.Dirs.AllocRoot, strings.TrimSuffix(h, "/")+"/") {

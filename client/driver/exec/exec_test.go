@@ -85,12 +85,13 @@ func (n *node) config(script string) *driver.TaskConfig {
 	id := fmt.Sprintf("t%d", n.n)
 	alloc := filepath.Join(n.dir, "alloc", id)
 	task := filepath.Join(alloc, "main")
-	for _, d := range []string{filepath.Join(alloc, "logs"), filepath.Join(task, "local"), filepath.Join(task, "secrets")} {
+	for _, d := range []string{filepath.Join(alloc, "logs"), filepath.Join(task, "local"), filepath.Join(task, "secrets"), filepath.Join(task, "tmp")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			n.t.Fatal(err)
 		}
 	}
 	os.Chmod(filepath.Join(task, "local"), 0o777)
+	os.Chmod(filepath.Join(task, "tmp"), 0o777|os.ModeSticky)
 	return &driver.TaskConfig{
 		TaskID: id, AllocID: id, Name: "main",
 		Env:    map[string]string{"NOMAD_TASK_NAME": "main"},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/supervisor"
 )
@@ -23,6 +24,7 @@ const stages = ".volumes"
 // root; on the host's own root it must exist: the driver leaves no directories on the host.
 func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) {
 	var out []supervisor.Volume
+	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
 	for i, m := range cfg.Mounts {
 		v := supervisor.Volume{Source: m.Source, ReadOnly: m.ReadOnly}
 		if m.Propagation == "bidirectional" {
@@ -31,19 +33,16 @@ func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) 
 		if cfg.Dirs.AllocRoot == "" || cfg.Dirs.TaskDir == "" {
 			return nil, driver.Permanent(errors.New("exec: without an allocation directory no volume can be mounted"))
 		}
-		root, err := os.OpenRoot(cfg.Dirs.AllocRoot)
-		if err != nil {
-			return nil, fmt.Errorf("exec: volume: %w", err)
-		}
-		defer root.Close()
 		target := filepath.Clean(m.Target)
 		if !filepath.IsAbs(target) {
 			target = filepath.Join(cfg.Dirs.TaskDir, target)
 		}
 		if rel, err := filepath.Rel(cfg.Dirs.AllocRoot, target); err == nil && filepath.IsLocal(rel) && rel != "." {
-			if err := root.MkdirAll(rel, 0o755); err != nil {
+			dir, err := alloc.MakeDir(rel)
+			if err != nil {
 				return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q: %w", m.Target, err))
 			}
+			dir.Close()
 			v.Stage = target
 			out = append(out, v)
 			continue
@@ -52,9 +51,11 @@ func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) 
 			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q leads out of the task's directory", m.Target))
 		}
 		stage := filepath.Join(stages, cfg.Name, strconv.Itoa(i))
-		if err := root.MkdirAll(stage, 0o755); err != nil {
+		dir, err := alloc.Private(stage, 0o755)
+		if err != nil {
 			return nil, fmt.Errorf("exec: volume: %w", err)
 		}
+		dir.Close()
 		v.Stage, v.Target = filepath.Join(cfg.Dirs.AllocRoot, stage), target
 		v.Make = ownRoot || strings.HasPrefix(target, "/tmp/")
 		if st, err := os.Stat(target); !v.Make && (err != nil || !st.IsDir()) {

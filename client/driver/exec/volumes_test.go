@@ -50,7 +50,7 @@ func TestVolumesRefused(t *testing.T) {
 	for want, m := range map[string]driver.Mount{
 		"leads out of the task's directory": {Target: "../../../x"},
 		"is not a directory of this node":   {Target: "/no-such-place"},
-		"path escapes":                      {Target: "link/x"},
+		"symbolic link":                     {Target: "link/x"},
 		"propagation_mode bidirectional":    {Target: "x", Propagation: "bidirectional"},
 	} {
 		cfg := n.config("true")

@@ -73,7 +73,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	posture, err := process.Posture(cfg, asUser)
+	posture, err := process.Posture(cfg, asUser || v.String("work_dir") != "")
 	if err != nil {
 		return nil, err
 	}

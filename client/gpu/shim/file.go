@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // File is the open file of one GPU. The task can write its content: a false value must harm only the task. It is read
@@ -19,25 +21,25 @@ var ErrGone = errors.New("the share's file is gone")
 
 // Open opens the file of a GPU in a directory that Place has filled.
 func Open(dir, uuid string) (*File, error) {
-	root, err := below(dir, false)
+	at, err := below(dir, (*taskfs.Dir).Sub)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrGone
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
-	if _, err := root.Lstat(Library); err != nil {
+	defer at.Close()
+	if _, err := at.Stat(Library); err != nil {
 		return nil, fmt.Errorf("%w: %s", ErrGone, Library)
 	}
-	f, err := root.OpenFile(uuid, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := at.Update(uuid, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, taskfs.ErrNotRegular) {
 		return nil, ErrGone
 	}
 	if err != nil {
 		return nil, err
 	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != fileSize {
+	if st, err := f.Stat(); err != nil || st.Size() != fileSize {
 		f.Close()
 		return nil, fmt.Errorf("%w: %s has another size", ErrGone, uuid)
 	}

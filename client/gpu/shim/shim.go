@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/muster-sched/muster/client/taskfs"
 )
 
 // Built says why this program has no library for tasks, or "".
@@ -58,22 +60,16 @@ const (
 	slotUsed  = 24
 )
 
-// below opens a task's directory. It is two levels below one that tasks may write to, where a container's root may have
-// put links to anywhere: links that lead out are not followed.
-func below(dir string, make bool) (*os.Root, error) {
+// below opens a task's directory and the one around it with open. They are below one that a container's root may write
+// to.
+func below(dir string, open func(in *taskfs.Dir, path string) (*taskfs.Dir, error)) (*taskfs.Dir, error) {
 	parent := filepath.Dir(dir)
-	root, err := os.OpenRoot(filepath.Dir(parent))
+	shared, err := taskfs.Open(filepath.Dir(parent))
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
-	rel := filepath.Join(filepath.Base(parent), filepath.Base(dir))
-	if make {
-		if err := root.MkdirAll(rel, 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return root.OpenRoot(rel)
+	defer shared.Close()
+	return open(shared, filepath.Join(filepath.Base(parent), filepath.Base(dir)))
 }
 
 // Write writes only the library into a directory of the agent, for drivers that mount it over the task's own copy in a
@@ -85,16 +81,16 @@ func Write(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	root, err := os.OpenRoot(dir)
+	name := filepath.Join(dir, Library)
+	if b, err := os.ReadFile(name); err == nil && bytes.Equal(b, image) {
+		return name, nil
+	}
+	at, err := taskfs.Open(dir)
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
-	name := filepath.Join(dir, Library)
-	if b, err := root.ReadFile(Library); err == nil && bytes.Equal(b, image) {
-		return name, nil
-	}
-	return name, replace(root, Library, image, 0o755)
+	defer at.Close()
+	return name, at.Replace(Library, image, 0o755, taskfs.Agent)
 }
 
 // Place writes library and files into dir, which the agent owns: tasks can read and write the files, but neither remove
@@ -103,13 +99,13 @@ func Place(dir string, limits map[string]int64) error {
 	if why := Built(); why != "" {
 		return errors.New("the library for shares of GPU memory is " + why)
 	}
-	root, err := below(dir, true)
+	at, err := below(dir, func(in *taskfs.Dir, path string) (*taskfs.Dir, error) { return in.MakeAll(path, 0o755) })
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	if st, err := root.Lstat(Library); err != nil || st.Size() != int64(len(image)) {
-		if err := replace(root, Library, image, 0o755); err != nil {
+	defer at.Close()
+	if st, err := at.Stat(Library); err != nil || st.Size() != int64(len(image)) {
+		if err := at.Replace(Library, image, 0o755, taskfs.Agent); err != nil {
 			return fmt.Errorf("place the library for shares of GPU memory: %w", err)
 		}
 	}
@@ -117,11 +113,11 @@ func Place(dir string, limits map[string]int64) error {
 		if uuid == "" || uuid != filepath.Base(uuid) {
 			return fmt.Errorf("GPU %q cannot have a file", uuid)
 		}
-		if st, err := root.Lstat(uuid); err != nil || st.Size() != fileSize {
+		if st, err := at.Stat(uuid); err != nil || st.Size() != fileSize {
 			b := make([]byte, fileSize)
 			binary.NativeEndian.PutUint64(b, magic)
 			binary.NativeEndian.PutUint64(b[atLimit:], uint64(limit))
-			if err := replace(root, uuid, b, 0o666); err != nil {
+			if err := at.Replace(uuid, b, 0o666, taskfs.Agent); err != nil {
 				return fmt.Errorf("write the share of GPU %s: %w", uuid, err)
 			}
 			continue
@@ -134,16 +130,4 @@ func Place(dir string, limits map[string]int64) error {
 		f.Close()
 	}
 	return nil
-}
-
-// replace writes a file atomically.
-func replace(root *os.Root, name string, b []byte, mode os.FileMode) error {
-	tmp := "." + name + ".tmp"
-	if err := root.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	if err := root.Chmod(tmp, mode); err != nil {
-		return err
-	}
-	return root.Rename(tmp, name)
 }
