@@ -199,6 +199,7 @@ func (c *Client) runnerConfig() *runner.Config {
 	out.Agent.ServeTask = cfg.Tasks.ServeTask
 	c.variableWaits = make(chan struct{}, variableWaits)
 	out.Servers.Variables = variables{c}
+	out.Servers.Identity = c.signIdentity
 	return out
 }
 

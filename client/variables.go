@@ -85,6 +85,13 @@ func (v variables) Variables(ctx context.Context, alloc structs.AllocID, task, n
 	}
 }
 
+// signIdentity implements runner.Identity.
+func (c *Client) signIdentity(ctx context.Context, alloc structs.AllocID, task, name string) (*methods.NodeIdentityResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	return rpc.Invoke(ctx, c.conn, methods.NodeIdentity, c.header(), &methods.NodeIdentityRequest{NodeAuth: c.Auth(), AllocID: alloc, Task: task, Identity: name})
+}
+
 // Service implements runner.Variables.
 func (v variables) Service(ctx context.Context, alloc structs.AllocID, task, namespace, name string, n int, key string, after structs.Index) ([]*structs.ServiceRegistration, structs.Index, error) {
 	resp, err := changed(ctx, v.c, after, func(q methods.Query) (*methods.ServiceGetResponse, error) {

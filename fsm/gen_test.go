@@ -641,7 +641,7 @@ func (g *generator) small() structs.Command {
 		case 2:
 			return cmd(&structs.AcctCollectCommand{Before: g.now - structs.LogTime(g.r.IntN(100))*1e9, Keep: int64(g.r.IntN(4))})
 		}
-		return cmd(&structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "EdDSA", Private: []byte{1}, Public: []byte{2}}})
+		return cmd(&structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "RS256", Public: []byte{2}}})
 	}
 	b := &structs.BatchCommand{}
 	for range 1 + g.r.IntN(3) {

@@ -184,17 +184,26 @@ func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
 }
 
 func applySigningKey(x *tx, c *structs.SigningKeyCommand) *structs.Error {
-	if c.Key == nil || c.Key.ID == "" || len(c.Key.Private) == 0 || len(c.Key.Public) == 0 {
-		return structs.Errorf(structs.CodeInvalid, "a signing key has an id, a private and a public part")
+	if c.Key == nil || c.Key.ID == "" || len(c.Key.Public) == 0 {
+		return structs.Errorf(structs.CodeInvalid, "a signing key has an id and a public part")
 	}
 	if state.SigningKeys.Get(x, c.Key.ID) != nil {
 		return structs.Errorf(structs.CodeConflict, "signing key %q exists", c.Key.ID)
 	}
+	var over []string
+	for k := range state.SigningKeys.All(x) {
+		if !k.Published(x.time) {
+			over = append(over, k.ID)
+		}
+	}
+	for _, id := range over {
+		state.SigningKeys.Delete(x, id)
+	}
 	n := *c.Key
-	n.Active, n.CreateTime, n.CreateIndex, n.ModifyIndex = true, x.time, x.index, x.index
+	n.Active, n.EndedAt, n.CreateTime, n.CreateIndex, n.ModifyIndex = true, 0, x.time, x.index, x.index
 	succeed(x, state.SigningKeys, &n, func(k *structs.SigningKey) bool {
 		was := k.Active
-		k.Active, k.ModifyIndex = false, x.index
+		k.Active, k.EndedAt, k.ModifyIndex = false, x.time, x.index
 		return was
 	})
 	return nil

@@ -86,10 +86,16 @@ func (x *tx) activateSealKey(id string, retire bool) *structs.Error {
 
 // applySealKeyDelete deletes a key that is no longer needed.
 func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
+	if s := state.SigningKeys.Get(x, c.ID); s != nil && !s.Active {
+		state.SigningKeys.Delete(x, c.ID)
+		return nil
+	} else if s != nil {
+		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", c.ID)
+	}
 	k := state.SealKeys.Get(x, c.ID)
 	switch {
 	case k == nil:
-		return structs.Errorf(structs.CodeNotFound, "there is no key %q for variables", c.ID)
+		return structs.Errorf(structs.CodeNotFound, "there is no key %q", c.ID)
 	case k.Active:
 		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", c.ID)
 	}

@@ -2,7 +2,6 @@ package nomadlike
 
 import (
 	"cmp"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
@@ -17,6 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/muster-sched/muster/internal/identity"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/nomadlike/wire"
@@ -50,6 +52,7 @@ func operatorRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/search/fuzzy", rpc: methods.SearchFuzzy.Name, handle: searchFuzzy},
 		{methods: "GET", pattern: "/v1/event/stream", rpc: methods.EventStream.Name, handle: eventStream},
 		{methods: "GET", pattern: "/.well-known/jwks.json", rpc: methods.SigningKeys.Name, handle: jwks},
+		{methods: "GET", pattern: "/.well-known/openid-configuration", rpc: methods.SigningKeys.Name, handle: openIDConfiguration},
 		{methods: "GET", pattern: "/v1/deployments", rpc: methods.JobList.Name, handle: listAs("deployments")},
 		{methods: "GET", pattern: "/v1/deployment/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
@@ -514,25 +517,42 @@ func eventsOf(b *methods.EventBatch) *wire.Events {
 	return out
 }
 
+// keysCached is how long verifiers may keep the keys. A key is in use only after every server has it, so an older copy
+// lacks at most the newest one; verifiers ask again about a key that they do not know.
+const keysCached = "max-age=300"
+
+// jwks answers with the keys that verify workload identities.
 func jwks(c *call) (any, error) {
 	resp, err := invoke(c, methods.SigningKeys, &methods.EmptyRequest{})
 	if err != nil {
 		return nil, err
 	}
-	keys := []map[string]string{}
+	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
 	for _, k := range resp.Keys {
 		pub, err := x509.ParsePKIXPublicKey(k.Public)
 		if err != nil {
 			return nil, fmt.Errorf("signing key %s: %w", k.ID, err)
 		}
-		ed, ok := pub.(ed25519.PublicKey)
-		if !ok {
-			continue
-		}
-		keys = append(keys, map[string]string{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": k.ID, "x": base64.RawURLEncoding.EncodeToString(ed)})
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: pub, KeyID: k.ID, Algorithm: k.Algorithm, Use: "sig"})
 	}
-	c.w.Header().Set("Cache-Control", "max-age=300")
-	return map[string]any{"keys": keys}, nil
+	c.w.Header().Set("Cache-Control", keysCached)
+	return set, nil
+}
+
+// openIDConfiguration answers with what a verifier of OpenID Connect needs to find the keys.
+func openIDConfiguration(c *call) (any, error) {
+	resp, err := invoke(c, methods.SigningKeys, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Issuer == "" {
+		return nil, structs.Errorf(structs.CodeNotFound, "this cluster is no OpenID Connect issuer: server.oidc_issuer is not set on the servers")
+	}
+	c.w.Header().Set("Cache-Control", keysCached)
+	return &wire.OpenIDConfiguration{
+		Issuer: resp.Issuer, JWKSURI: strings.TrimSuffix(resp.Issuer, "/") + "/.well-known/jwks.json",
+		IDTokenSigningAlgs: []string{identity.Algorithm}, ResponseTypes: []string{"code"}, SubjectTypes: []string{"public"},
+	}, nil
 }
 
 // listAs answers with an empty list for a kind of object that this build does not have, to callers who may list jobs.

@@ -232,13 +232,11 @@ func TestSecretsStayInside(t *testing.T) {
 	s := testServer(t, nil)
 	node := testNode(7)
 	call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node})
-	var private []byte
-	waitFor(t, 10*time.Second, "a signing key to look for", func() bool {
-		for k := range s.Published().Snapshot.SigningKeys() {
-			private = k.Private
-		}
-		return len(private) > 0
-	})
+	_, signing, err := s.keys.Signing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := signing.D.Bytes()
 	for _, row := range methods.Table {
 		if row.Kind != methods.KindRead || row.Side != methods.SideServer {
 			continue

@@ -302,7 +302,7 @@ type (
 	}
 	// RestoredCommand records that an operator restored a snapshot: it increments the restore epoch.
 	RestoredCommand struct{ command }
-	// SigningKeyCommand adds a signing key and makes it the active one.
+	// SigningKeyCommand publishes a signing key and makes it the active one. Keys whose last token has expired are dropped.
 	SigningKeyCommand struct {
 		command
 		Key *SigningKey

@@ -516,7 +516,7 @@ type (
 	}
 	// VolumeMount mounts a volume in a task.
 	VolumeMount struct{ Raw RawConfig }
-	// Identity is a workload identity of a task.
+	// Identity is a workload identity of a task. Package internal/identity reads it.
 	Identity struct{ Raw RawConfig }
 	// Action is a command that an operator may run in a task.
 	Action struct {

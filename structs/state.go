@@ -92,13 +92,13 @@ type JobVersions struct {
 	Submissions map[uint64]*JobSubmission
 }
 
-// SigningKey signs workload identities. The private part stays on the servers.
+// SigningKey verifies workload identities. Its private part is in the servers' keystores only.
 type SigningKey struct {
-	ID          string
-	Algorithm   string // "EdDSA"
-	Private     []byte // PKCS #8; never in an answer
-	Public      []byte // PKIX
-	Active      bool
+	ID          string  // a digest of the private part
+	Algorithm   string  // "RS256"
+	Public      []byte  // PKIX
+	Active      bool    // new tokens are signed with it
+	EndedAt     LogTime // when another key became active; 0 for the active one
 	CreateTime  LogTime
 	CreateIndex Index
 	ModifyIndex Index

@@ -74,6 +74,8 @@ type Servers struct {
 	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
 	// Variables reads the cluster's variables and services for templates; nil: there are none.
 	Variables Variables
+	// Identity gets a token of a task's identity; nil: tasks get none.
+	Identity Identity
 }
 
 // Policy is what the operator decided about tasks. The zero value of a field means what its comment says.

@@ -18,6 +18,7 @@ const (
 	EventDriver         = "Driver"
 	EventArtifacts      = "Downloading Artifacts"
 	EventTemplate       = "Template"
+	EventIdentity       = "Identity"
 	EventDriverFailure  = "Driver Failure"
 	EventStarted        = "Started"
 	EventTerminated     = "Terminated"

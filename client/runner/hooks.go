@@ -160,7 +160,7 @@ type attempt struct {
 func (a *attempt) quick() bool {
 	g := a.task.r.group()
 	_, slow := a.driver.(driver.Preparer)
-	return a.task.r.dir != nil && g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0
+	return a.task.r.dir != nil && g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0 && len(a.spec.Identities) == 0
 }
 
 // taskHook is a step before each start of a task and after each end.
@@ -178,6 +178,7 @@ var taskHooks = []taskHook{
 	{name: "task directory", prestart: buildTaskDir},
 	{name: "socket", prestart: openAPI, exited: (*task).closeAPI},
 	{name: "dispatch payload", prestart: writePayload},
+	{name: "identities", prestart: signIdentities},
 	{name: "artifacts", prestart: fetchArtifacts},
 	{name: "templates", prestart: renderTemplates},
 	{name: "configuration", prestart: makeConfig},

@@ -224,6 +224,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	}, ev...)
 	t.serveAPI() // for a task that was found again
 	t.watchTemplates(ctx, h)
+	t.watchIdentities(ctx, h)
 	t.follow(ctx, h)
 }
 

@@ -42,7 +42,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	if c.Server.Enabled {
 		s := &c.Server
 		cfg.Server = &ServerConfig{
-			BootstrapExpect: s.BootstrapExpect, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
+			BootstrapExpect: s.BootstrapExpect, OIDCIssuer: s.OIDCIssuer, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
 		}
 		for _, n := range c.ACL.LoginNodes {
 			if n == agentconfig.AllNodes {

@@ -13,8 +13,8 @@ import (
 )
 
 func newOperatorRoot(e *env) *cobra.Command {
-	return e.group("root", "The keys that encrypt variables", "", `muster operator root keyring list`, func(e *env) *cobra.Command {
-		return e.group("keyring", "The keys that encrypt variables", "Keys that encrypt variables. They are in the keystores of the servers; here are their names and states only.", `
+	return e.group("root", "The keys that encrypt variables and sign identities", "", `muster operator root keyring list`, func(e *env) *cobra.Command {
+		return e.group("keyring", "The keys that encrypt variables and sign identities", "Keys that encrypt variables (aes256-gcm) or sign the identities of tasks (RS256). They are in the keystores of the servers; here are their names and states only.", `
 muster operator root keyring list
 muster operator root keyring rotate -full
 muster operator root keyring remove 3f6c3a5a8d0f4a43a5a9d3b9f1d0c2e7`, newRootKeyList, newRootKeyRotate, newRootKeyRemove)
@@ -29,7 +29,7 @@ type rootKeyOptions struct {
 
 func newRootKeyList(e *env) *cobra.Command {
 	o := &rootKeyOptions{env: e}
-	c := e.verb("list [options]", "List the keys that encrypt variables", "", `muster operator root keyring list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List the keys that encrypt variables and sign identities", "", `muster operator root keyring list`, 0, 0, o.list)
 	o.form.flags(c)
 	return c
 }
@@ -47,7 +47,7 @@ func (o *rootKeyOptions) list(ctx context.Context, _ []string) error {
 		return err
 	}
 	if len(keys) == 0 {
-		o.println("No keys: the first variable makes one")
+		o.println("No keys: the first variable and the first identity make theirs")
 		return nil
 	}
 	o.keys(keys)
@@ -57,14 +57,14 @@ func (o *rootKeyOptions) list(ctx context.Context, _ []string) error {
 func (o *rootKeyOptions) keys(keys []*wire.RootKeyMeta) {
 	rows := [][]string{}
 	for _, k := range keys {
-		rows = append(rows, []string{k.KeyID, k.State, strconv.FormatInt(k.Variables, 10), time.Unix(0, k.CreateTime).UTC().Format(time.RFC3339)})
+		rows = append(rows, []string{k.KeyID, k.Algorithm, k.State, strconv.FormatInt(k.Variables, 10), time.Unix(0, k.CreateTime).UTC().Format(time.RFC3339)})
 	}
-	o.table("Key|State|Variables|Create Time", rows)
+	o.table("Key|Algorithm|State|Variables|Create Time", rows)
 }
 
 func newRootKeyRotate(e *env) *cobra.Command {
 	o := &rootKeyOptions{env: e}
-	c := e.verb("rotate [options]", "Encrypt variables with a new key", "Make a new key on all servers and encrypt with it what is written from now on. Earlier variables keep their key unless -full is given.", `
+	c := e.verb("rotate [options]", "Encrypt variables and sign identities with new keys", "Make a new key on all servers and encrypt with it what is written from now on. Earlier variables keep their key unless -full is given. If tasks have identities, their key is replaced, too; the earlier one verifies tokens until they expire.", `
 muster operator root keyring rotate
 muster operator root keyring rotate -full`, 0, 0, o.rotate)
 	c.Flags().BoolVar(&o.full, "full", false, "also encrypt all existing variables again, in the background")
@@ -97,7 +97,7 @@ func (o *rootKeyOptions) rotate(ctx context.Context, _ []string) error {
 
 func newRootKeyRemove(e *env) *cobra.Command {
 	o := &rootKeyOptions{env: e}
-	return e.verb("remove KEY", "Remove a key that no variable is encrypted with", "Remove a key that no variable is encrypted with, and its file from the keystores. Snapshots from the time of the key cannot be read without it: keep a copy with them.", `muster operator root keyring remove 3f6c3a5a8d0f4a43a5a9d3b9f1d0c2e7`, 1, 1, o.remove)
+	return e.verb("remove KEY", "Remove a key that no variable is encrypted with", "Remove a key that no variable is encrypted with, and its file from the keystores, or an earlier key for identities: tokens signed with it are then invalid. Snapshots from the time of the key cannot be read without it: keep a copy with them.", `muster operator root keyring remove 3f6c3a5a8d0f4a43a5a9d3b9f1d0c2e7`, 1, 1, o.remove)
 }
 
 func (o *rootKeyOptions) remove(ctx context.Context, args []string) error {

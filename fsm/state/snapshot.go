@@ -300,6 +300,9 @@ func (s *Snapshot) ScalingEvents(k structs.JobKey) *structs.ScalingEvents { retu
 // SigningKeys returns every signing key by id.
 func (s *Snapshot) SigningKeys() iter.Seq[*structs.SigningKey] { return SigningKeys.All(s) }
 
+// SigningKey returns a signing key, or nil.
+func (s *Snapshot) SigningKey(id string) *structs.SigningKey { return SigningKeys.Get(s, id) }
+
 // ActiveSigningKey returns the key that signs now, or nil.
 func (s *Snapshot) ActiveSigningKey() *structs.SigningKey {
 	for k := range SigningKeys.All(s) {

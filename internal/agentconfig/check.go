@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -131,6 +132,9 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 		}
 	}
 	c.joinKey(fail)
+	if u, err := url.Parse(s.OIDCIssuer); s.OIDCIssuer != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
+		fail("server.oidc_issuer", "%q: want a URL without a query, such as \"https://muster.example.com\"", s.OIDCIssuer)
+	}
 	if c.Client.Enabled && !s.Enabled && len(c.clientServers()) == 0 {
 		fail("client.servers", "a client needs at least one server's RPC address, such as [\"10.0.0.1:4647\"]")
 	}

@@ -115,6 +115,9 @@ type Server struct {
 	// each other need the same one. A changed key takes effect when all servers have been restarted with it. Ours.
 	// Default: none, and no other server can join.
 	JoinKey string `conf:"join_key"`
+	// OIDCIssuer is the issuer in workload identities: the URL under which verifiers reach
+	// /.well-known/openid-configuration of the servers; the same on each server. Default: none.
+	OIDCIssuer string `conf:"oidc_issuer"`
 	// ServerJoin lists the servers to join.
 	ServerJoin ServerJoin `conf:"server_join"`
 	// StartJoin and RetryJoin are the same as in server_join; their addresses are added to those.

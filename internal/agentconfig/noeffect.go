@@ -16,7 +16,7 @@ var noEffect = map[string]map[string]string{
 		"audit":                     "there is no audit log in files; follow the event stream",
 		"http_api_response_headers": "no headers are added",
 		"reporting":                 "nothing is reported to anyone",
-		"keyring":                   "signing keys are kept in the servers' state",
+		"keyring":                   "keys are kept in the servers' keystores, in data_dir",
 		"ui":                        "there is no web interface",
 		"rpc":                       "the session multiplexer has no settings",
 	},
@@ -34,7 +34,7 @@ var noEffect = map[string]map[string]string{
 		"event_buffer_size": "the event buffer has a fixed size", "enable_event_broker": "the event stream is always on",
 		"job_default_priority": "the default priority is 50", "job_max_priority": "priorities go to 100", "job_max_source_size": "sources are kept to 1 MiB",
 		"job_tracked_versions": "versions live as long as an allocation refers to them", "job_max_count": "a job's size is bounded by one log entry",
-		"oidc_issuer": "there is no OIDC issuer", "client_introduction": "clients prove themselves by their certificate", "search": "searches have fixed limits",
+		"client_introduction": "clients prove themselves by their certificate", "search": "searches have fixed limits",
 		"deployment_query_rate_limit": "deployments are not polled", "retry_max": "joining is tried for ever", "start_timeout": "a server waits for nothing when it starts",
 	},
 	"server.raft_logstore": {"verification": "every entry has a checksum, which is verified whenever it is read"},
@@ -97,7 +97,7 @@ var refused = map[string]map[string]string{
 
 const (
 	gc       = "what has ended is collected by fixed rules"
-	keys     = "keys of variables are rotated and removed by `muster operator root keyring`, not by time"
+	keys     = "keys are rotated and removed by `muster operator root keyring`, not by time"
 	ttl      = "the servers choose the time between heartbeats"
 	noCSI    = "there are no CSI volumes"
 	noCNI    = "there are no CNI plugins"

@@ -167,10 +167,11 @@ type (
 		Hash         string // hex
 		StateVersion uint64
 	}
-	// SigningKeysResponse lists the public signing keys.
+	// SigningKeysResponse lists the keys that verify identities. Issuer is "" if none is configured.
 	SigningKeysResponse struct {
 		Meta
-		Keys []*structs.SigningKey // without Private
+		Issuer string
+		Keys   []*structs.SigningKey
 	}
 	// SearchRequest finds names by prefix (or, fuzzily, by substring). Context is Nomad's term: "jobs", "allocs",
 	// "evals", "nodes", "node_pools", "namespaces", "all".

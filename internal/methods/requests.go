@@ -606,6 +606,17 @@ type (
 		NodeAuth
 		AllocID structs.AllocID
 	}
+	// NodeIdentityRequest asks for the token of one identity of a task on the node.
+	NodeIdentityRequest struct {
+		NodeAuth
+		AllocID        structs.AllocID
+		Task, Identity string
+	}
+	// NodeIdentityResponse is a signed token.
+	NodeIdentityResponse struct {
+		Token           string
+		Issued, Expires structs.LogTime
+	}
 	// SaveTurn answers whether it may, and if not, what it waits for.
 	SaveTurn struct {
 		Now    bool

@@ -161,6 +161,7 @@ var (
 	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, AtLeader, Need{NodeSecret: true})
 	NodeLeave     = method[NodeLeaveRequest, NodeWriteResponse]("Node.Leave", SideServer, AtLeader, Need{NodeSecret: true})
 	NodeSaveTurn  = method[NodeSaveTurnRequest, SaveTurn]("Node.SaveTurn", SideServer, KindAny, Need{NodeSecret: true})
+	NodeIdentity  = method[NodeIdentityRequest, NodeIdentityResponse]("Node.Identity", SideServer, AtLeader, Need{NodeSecret: true})
 	NodeServers   = method[NodeServersRequest, NodeServersResponse]("Node.Servers", SideServer, KindAny, Need{NodeSecret: true})
 
 	// Node pools and namespaces.

@@ -61,15 +61,16 @@ type (
 	}
 	// SealKeyResponse is a key of the keystore; nil when absent.
 	SealKeyResponse struct{ Key []byte }
-	// SealKeyInfo describes a key for variables, without the key itself.
+	// SealKeyInfo describes a key of the keystores, without the key itself.
 	SealKeyInfo struct {
 		ID                       string
+		Algorithm                string // "aes256-gcm" seals variables, "RS256" signs identities
 		State                    string // "active", "rekeying" or "inactive"
 		Variables                int64  // sealed with it
 		CreateTime               structs.LogTime
 		CreateIndex, ModifyIndex structs.Index
 	}
-	// SealKeyListResponse lists the keys for variables, oldest first.
+	// SealKeyListResponse lists the keys of the keystores, oldest first.
 	SealKeyListResponse struct {
 		Meta
 		Keys []SealKeyInfo

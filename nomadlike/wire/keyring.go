@@ -5,7 +5,7 @@ import "github.com/muster-sched/muster/internal/methods"
 // RootKeyAlgorithm is the algorithm that encrypts variables.
 const RootKeyAlgorithm = "aes256-gcm"
 
-// RootKeyMeta describes a key that encrypts variables. Variables is a Muster extension.
+// RootKeyMeta describes a key that encrypts variables or signs identities. Variables is a Muster extension.
 type RootKeyMeta struct {
 	KeyID       string
 	Algorithm   string
@@ -25,6 +25,6 @@ type RotateResponse struct {
 
 // RootKeyMetaFrom converts the description of a key.
 func RootKeyMetaFrom(k *methods.SealKeyInfo) *RootKeyMeta {
-	return &RootKeyMeta{KeyID: k.ID, Algorithm: RootKeyAlgorithm, CreateTime: int64(k.CreateTime), CreateIndex: uint64(k.CreateIndex),
+	return &RootKeyMeta{KeyID: k.ID, Algorithm: k.Algorithm, CreateTime: int64(k.CreateTime), CreateIndex: uint64(k.CreateIndex),
 		ModifyIndex: uint64(k.ModifyIndex), State: k.State, Variables: k.Variables}
 }

@@ -254,3 +254,12 @@ type LeadershipTransferResponse struct {
 	Noop bool
 	Err  *string `json:",omitempty"`
 }
+
+// OpenIDConfiguration is the discovery document of OpenID Connect. Only tokens are issued; there is no login.
+type OpenIDConfiguration struct {
+	Issuer             string   `json:"issuer"`
+	JWKSURI            string   `json:"jwks_uri"`
+	IDTokenSigningAlgs []string `json:"id_token_signing_alg_values_supported"`
+	ResponseTypes      []string `json:"response_types_supported"`
+	SubjectTypes       []string `json:"subject_types_supported"`
+}

@@ -141,10 +141,8 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates WorkDir Umask LogPath LogErrorPath Services",
+			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates Identity Identities WorkDir Umask LogPath LogErrorPath Services",
 		ignored: map[string]note{
-			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
-			"Identities":      {why: "kept and shown, but tasks get no identity token in this build"},
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
 		},
 		refused: map[string]note{
@@ -172,7 +170,9 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Vault](), block: "vault", all: Refused},
 	{typ: reflect.TypeFor[Secret](), block: "secret", all: Refused},
 	{typ: reflect.TypeFor[TaskCSIPluginConfig](), block: "task > csi_plugin", all: Refused},
-	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", all: Ignored},
+	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", supported: "Name Audience ChangeMode ChangeSignal Env File Filepath TTL",
+		ignored: map[string]note{"ServiceName": {why: "without effect: there is no Consul integration"}},
+		refused: map[string]note{"ExtraClaims": {why: "tokens have Nomad's claims and no others"}}},
 	{typ: reflect.TypeFor[TaskSchedule](), block: "task > schedule", all: Refused},
 	{typ: reflect.TypeFor[TaskScheduleCron](), block: "task > schedule > cron", all: Refused},
 	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB ShmMB GPU RDMA Ulimits",

@@ -1,10 +1,15 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // files checks the volumes of a group, their mounts, and the artifacts of its tasks.
@@ -27,6 +32,7 @@ func (v *validator) files(w string, g *TaskGroup) {
 		tw := fmt.Sprintf("%s, task %q", w, t.Name)
 		v.artifacts(tw, t)
 		v.templates(tw, t)
+		v.identities(tw, t)
 		v.count(tw+", volume_mount", len(t.VolumeMounts))
 		seen := map[string]bool{}
 		for i, m := range t.VolumeMounts {
@@ -77,6 +83,44 @@ func (v *validator) inside(w, p string) {
 		v.errorf(w, "%.64q leads out of the task's directory", p)
 	}
 }
+
+// identities checks a task's identities.
+func (v *validator) identities(w string, t *Task) {
+	v.count(w+", identity", len(t.Identities))
+	seen := map[string]bool{}
+	for i, id := range t.Identities {
+		if id == nil {
+			continue
+		}
+		iw := fmt.Sprintf("%s, identity %d", w, i+1)
+		name := id.Name
+		switch {
+		case !identityName.MatchString(name):
+			v.errorf(iw+", name", "%.64q: want 1 to 128 letters, digits, - and _", name)
+		case seen[name]:
+			v.errorf(iw+", name", "%.64q is another identity's already", name)
+		}
+		seen[name] = true
+		switch aud := id.Audience; {
+		case name == structs.IdentityDefault && len(aud) > 0 && !slices.Equal(aud, []string{structs.IdentityAudience}):
+			v.errorf(iw+", aud", "the default identity is for the cluster itself, %q; give an identity for others a name", structs.IdentityAudience)
+		case name != structs.IdentityDefault && len(aud) == 0:
+			v.errorf(iw+", aud", "is missing: name the service that takes the token, such as aud = [\"vault.example.com\"]")
+		case name != structs.IdentityDefault && slices.Contains(aud, structs.IdentityAudience):
+			v.errorf(iw+", aud", "%q is the audience of the default identity: whoever gets the token could act as the task", structs.IdentityAudience)
+		}
+		v.oneOf(iw+", change_mode", cmp.Or(id.ChangeMode, "noop"), "noop", "restart", "signal")
+		if s := id.ChangeSignal; id.ChangeMode == "signal" && !strings.HasPrefix(s, "SIG") {
+			v.errorf(iw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
+		}
+		if ttl := id.TTL.D(); ttl != 0 && (ttl < structs.IdentityTTLMin || ttl > structs.IdentityTTLMax) {
+			v.errorf(iw+", ttl", "%s: want %s to %s; without it tokens are valid for %s and are renewed after half of that", ttl, structs.IdentityTTLMin, structs.IdentityTTLMax, structs.IdentityTTLDefault)
+		}
+		v.inside(iw+", filepath", id.Filepath)
+	}
+}
+
+var identityName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // templates checks a task's templates; their content is checked when they are rendered.
 func (v *validator) templates(w string, t *Task) {

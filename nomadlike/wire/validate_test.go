@@ -124,6 +124,15 @@ func TestValidate(t *testing.T) {
 		{"migrate batch", "batch", func(j *Job) { g(j).Migrate = &MigrateStrategy{} }, "only service jobs migrate"},
 		{"scaling", "service", func(j *Job) { g(j).Scaling = &ScalingPolicy{Min: ptr(int64(3)), Max: ptr(int64(2))} }, "min (3) is more than max (2)"},
 		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template 1: needs data or source`},
+		{"identity without audience", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{Name: "store"}} }, `task "t", identity 1, aud: is missing: name the service`},
+		{"identity for the cluster", "batch", func(j *Job) {
+			k(j).Identities = []*WorkloadIdentity{{Name: "store", Audience: []string{"a", "nomadproject.io"}}}
+		}, "whoever gets the token could act as the task"},
+		{"default identity for others", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{Audience: []string{"store"}}} }, "give an identity for others a name"},
+		{"identity twice", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{}, {}} }, "is another identity's already"},
+		{"identity for a month", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{TTL: Duration(30 * 24 * time.Hour)}} }, "want 1m0s to 168h0m0s"},
+		{"identity elsewhere", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{Filepath: "../t"}} }, "leads out of the task's directory"},
+		{"identity with a script", "batch", func(j *Job) { k(j).Identities = []*WorkloadIdentity{{ChangeMode: "script"}} }, "want noop, restart, signal"},
 		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
 		{"gpu memory", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20 gigs"}} }, "gpu.memory: \"20 gigs\" is not an amount of memory"},
 		{"numa without cores", "batch", func(j *Job) { k(j).Resources = &Resources{NUMA: &NUMAResource{Affinity: "require"}} }, "reserves no cores"},

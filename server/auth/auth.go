@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/identity"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tasktoken"
@@ -139,6 +140,9 @@ func (g *Guard) Resolve(secret string) (*Identity, error) {
 	}
 	if tasktoken.Is(secret) {
 		return g.resolveTask(secret)
+	}
+	if identity.Is(secret) {
+		return g.resolveIdentity(secret)
 	}
 	sid, err := structs.ParseID[structs.SecretID](secret)
 	if err != nil {

@@ -24,6 +24,7 @@ func (s *Set) registerNodes() {
 	handle(s, methods.NodeEvent, s.nodeEvent)
 	handle(s, methods.NodeServers, s.nodeServers)
 	handle(s, methods.NodeSaveTurn, s.NodeSaveTurn)
+	handle(s, methods.NodeIdentity, s.nodeIdentity)
 }
 
 func (s *Set) beat(id structs.NodeID) time.Duration {

@@ -33,6 +33,7 @@ type Settings struct {
 	DataDir                   string // "": everything is in memory
 	ACL                       bool   // access control is on
 	Logins                    LoginNodes
+	Issuer                    string // of identities; "" for none
 	Now                       func() time.Time
 	// Filter compiles a filter expression for a kind of object. nil: filters are refused.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)

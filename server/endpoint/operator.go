@@ -219,13 +219,13 @@ func (s *Set) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyReque
 }
 
 func (s *Set) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
-	resp := &methods.SigningKeysResponse{}
+	resp := &methods.SigningKeysResponse{Issuer: s.env.Issuer}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SigningKeys)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Keys = nil
 		for k := range p.Snapshot.SigningKeys() {
-			public := *k
-			public.Private = nil
-			resp.Keys = append(resp.Keys, &public)
+			if k.Published(s.env.Replica.Now()) {
+				resp.Keys = append(resp.Keys, k)
+			}
 		}
 		return p.Snapshot.TableIndex(state.SigningKeys), nil
 	})

@@ -1,4 +1,5 @@
-// Package keystore holds the keys that seal variables, distributes them to the other servers, and rotates them.
+// Package keystore holds the keys that seal variables and sign identities, distributes them to the other servers, and
+// rotates them.
 package keystore
 
 import (
@@ -15,12 +16,14 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/identity"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/replica"
@@ -28,13 +31,13 @@ import (
 )
 
 // The log and snapshots hold only the IDs of keys. Each key is a file in the keystore of every server, and travels
-// between servers over their RPC. The leader makes a key when the first variable is written. The key is used once most
-// servers have it on disk, so that losing a minority does not lose it. The other servers fetch it when they read its ID
-// in the log.
+// between servers over their RPC. The leader makes a key when the first variable is written, and another one when the
+// first identity is signed. A key is used once most servers have it on disk, so that losing a minority does not lose it.
+// The other servers fetch it when they read its ID in the log.
 
 // Sizes and timings of the keystore.
 const (
-	keyBytes   = 32
+	keyBytes   = 32              // of a key for variables
 	askTimeout = 3 * time.Second // for one server to store or return a key
 	fetchRetry = 2 * time.Second // time between attempts to fetch a missing key, growing to 30 s
 )
@@ -60,12 +63,25 @@ type Keystore struct {
 	keys map[string][]byte
 
 	making sync.Mutex // held while a key is made and distributed
+	signer atomic.Pointer[signer]
 }
 
 // keyID returns the ID of a key, a digest.
 func keyID(key []byte) string {
 	h := sha256.Sum256(append([]byte("muster seal key 1\x00"), key...))
 	return hex.EncodeToString(h[:16])
+}
+
+// valid reports whether a key belongs to its ID, and is of a kind that this version uses.
+func valid(id string, key []byte) bool {
+	if keyID(key) != id {
+		return false
+	}
+	if len(key) == keyBytes {
+		return true
+	}
+	_, err := identity.ParseKey(key)
+	return err == nil
 }
 
 var keyName = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -99,7 +115,7 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 		return nil, fmt.Errorf("keystore: %w", err)
 	}
 	key, err := hex.DecodeString(string(slices.DeleteFunc(text, func(c byte) bool { return c == '\n' || c == ' ' })))
-	if err != nil || len(key) != keyBytes || keyID(key) != id {
+	if err != nil || !valid(id, key) {
 		return nil, fmt.Errorf("keystore: %s does not hold the key of that name", path)
 	}
 	k.keys[id] = key
@@ -108,7 +124,7 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 
 // put stores a key, on disk before it returns.
 func (k *Keystore) put(id string, key []byte) error {
-	if len(key) != keyBytes || keyID(key) != id {
+	if !valid(id, key) {
 		return structs.Errorf(structs.CodeInvalid, "the key does not belong to its name")
 	}
 	k.mu.Lock()
@@ -175,7 +191,7 @@ func (k *Keystore) askAll(ctx context.Context, req *methods.SealKeyRequest) (ans
 			defer wg.Done()
 			resp, err := rpc.Invoke(ctx, k.env.To(addr), methods.ServerSealKey, rpc.Header{}, req)
 			if err != nil {
-				k.env.Log.Debug("a server did not answer about a key for variables", "server", addr, "error", err)
+				k.env.Log.Debug("a server did not answer about a key of the keystore", "server", addr, "error", err)
 				return
 			}
 			mu.Lock()
@@ -202,14 +218,14 @@ func (k *Keystore) Fetch(ctx context.Context, id string) (key []byte, lost bool,
 			continue
 		}
 		if err := k.put(id, r.Key); err != nil {
-			k.env.Log.Error("a key for variables could not be kept", "key", id, "error", err)
+			k.env.Log.Error("a key could not be stored", "key", id, "error", err)
 			continue
 		}
 		key, err := k.Get(id)
 		return key, false, err
 	}
 	return nil, len(answers) == len(addrs), structs.Errorf(structs.CodeUnavailable,
-		"the key %s that variables are sealed with is on no server that answers; put its file %s.key into the directory keystore of a server", id, id)
+		"the key %s is on no server that answers; put its file %s.key into the directory keystore of a server", id, id)
 }
 
 // Active returns the key to seal variables with. The first write of a variable makes one. A new one is also made after
@@ -226,7 +242,9 @@ func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error
 		k.env.Log.Warn("no server has the key of the variables; a new one is made, and older variables cannot be read until its file is put back", "key", id)
 	}
 	var have, voters int
-	if id, key, have, voters, _, err = k.handOut(ctx); err != nil {
+	key = make([]byte, keyBytes)
+	rand.Read(key) // never fails
+	if id, have, voters, _, err = k.handOut(ctx, key); err != nil {
 		return "", nil, err
 	}
 	if have <= voters/2 {
@@ -236,18 +254,16 @@ func (k *Keystore) Active(ctx context.Context) (id string, key []byte, err error
 	return id, key, err
 }
 
-// handOut makes a key and sends it to every server. have counts the voters, including this one, that have it on disk;
+// handOut stores a new key and sends it to every server. have counts the voters, including this one, that have it on disk;
 // without lists the servers that may lack it. The caller holds making.
-func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, voters int, without []string, err error) {
-	key = make([]byte, keyBytes)
-	rand.Read(key) // never fails
+func (k *Keystore) handOut(ctx context.Context, key []byte) (id string, have, voters int, without []string, err error) {
 	id = keyID(key)
 	if err := k.put(id, key); err != nil {
-		return "", nil, 0, 0, nil, err
+		return "", 0, 0, nil, err
 	}
 	answers, addrs, voters, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id, Key: key})
 	if err != nil {
-		return "", nil, 0, 0, nil, err
+		return "", 0, 0, nil, err
 	}
 	have = 1
 	for addr, voter := range addrs {
@@ -259,7 +275,7 @@ func (k *Keystore) handOut(ctx context.Context) (id string, key []byte, have, vo
 		}
 	}
 	slices.Sort(without)
-	return id, key, have, voters, without, nil
+	return id, have, voters, without, nil
 }
 
 // Run fetches keys that the state names and this server lacks.
@@ -267,13 +283,13 @@ func (k *Keystore) Run(ctx context.Context) {
 	wait := fetchRetry
 	for {
 		snap := k.env.Published().Snapshot
-		changed := snap.Watch(state.SealKeys)
+		changed, signing := snap.Watch(state.SealKeys), snap.Watch(state.SigningKeys)
 		missing := false
-		for named := range snap.SealKeys() {
-			if _, _, err := k.Fetch(ctx, named.ID); err != nil {
+		for _, id := range k.named() {
+			if _, _, err := k.Fetch(ctx, id); err != nil {
 				missing = true
 				if wait == fetchRetry {
-					k.env.Log.Warn("a key for variables is missing", "error", err)
+					k.env.Log.Warn("a key of the keystore is missing", "error", err)
 				}
 			}
 		}
@@ -283,6 +299,7 @@ func (k *Keystore) Run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-changed:
+			case <-signing:
 			}
 			continue
 		}

@@ -3,6 +3,7 @@ package keystore
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,9 @@ const (
 	StateInactive = "inactive"
 )
 
+// Algorithm encrypts variables, in the API's words.
+const Algorithm = "aes256-gcm"
+
 // Infos returns the keys of a state, oldest first.
 func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
 	sealed := map[string]int64{}
@@ -40,12 +44,19 @@ func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
 	}
 	var out []methods.SealKeyInfo
 	for k := range snap.SealKeys() {
-		i := methods.SealKeyInfo{ID: k.ID, State: StateInactive, Variables: sealed[k.ID], CreateTime: k.CreateTime, CreateIndex: k.CreateIndex, ModifyIndex: k.ModifyIndex}
+		i := methods.SealKeyInfo{ID: k.ID, Algorithm: Algorithm, State: StateInactive, Variables: sealed[k.ID], CreateTime: k.CreateTime, CreateIndex: k.CreateIndex, ModifyIndex: k.ModifyIndex}
 		switch {
 		case k.Active:
 			i.State = StateActive
 		case k.Retired && i.Variables > 0:
 			i.State = StateRekeying
+		}
+		out = append(out, i)
+	}
+	for k := range snap.SigningKeys() {
+		i := methods.SealKeyInfo{ID: k.ID, Algorithm: k.Algorithm, State: StateInactive, CreateTime: k.CreateTime, CreateIndex: k.CreateIndex, ModifyIndex: k.ModifyIndex}
+		if k.Active {
+			i.State = StateActive
 		}
 		out = append(out, i)
 	}
@@ -55,21 +66,23 @@ func Infos(snap *state.Snapshot) []methods.SealKeyInfo {
 	return out
 }
 
-// Rotate makes a new key active once every server has it on disk. A full rotation retires the earlier keys. If Rotate
-// fails, the active key stays.
+// Rotate makes new keys active once every server has them on disk: the one that signs identities, if any was signed, then
+// the one that seals variables. A full rotation retires the earlier keys for variables. If Rotate fails, the active key
+// for variables stays.
 func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) (*methods.SealKeyRotateResponse, error) {
 	k.making.Lock()
 	defer k.making.Unlock()
-	id, _, _, _, without, err := k.handOut(ctx)
+	if err := k.rotateSigner(ctx, by); err != nil {
+		return nil, err
+	}
+	key := make([]byte, keyBytes)
+	rand.Read(key) // never fails
+	id, _, _, without, err := k.handOut(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	if len(without) > 0 {
-		// The log does not name the key, so its files are only clean-up.
-		if err := k.drop(id); err != nil {
-			k.env.Log.Warn("the file of an unused key for variables could not be deleted", "key", id, "error", err)
-		}
-		_, _, _, _ = k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
+		k.discard(ctx, id) // the log does not name it
 		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, because these servers did not store the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
 	}
 	var body structs.CommandBody = &structs.SealKeyCommand{ID: id}
@@ -80,7 +93,7 @@ func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &methods.SealKeyRotateResponse{Index: res.Index, Key: methods.SealKeyInfo{ID: id, State: StateActive, CreateIndex: res.Index, ModifyIndex: res.Index}}
+	resp := &methods.SealKeyRotateResponse{Index: res.Index, Key: methods.SealKeyInfo{ID: id, Algorithm: Algorithm, State: StateActive, CreateIndex: res.Index, ModifyIndex: res.Index}}
 	if made := k.env.Published().Snapshot.SealKey(id); made != nil {
 		resp.Key.CreateTime = made.CreateTime
 	}
@@ -88,19 +101,14 @@ func (k *Keystore) Rotate(ctx context.Context, by structs.Submitter, full bool) 
 	return resp, nil
 }
 
-// Remove deletes a key that no variable needs from the state, then its file on the servers that answer.
+// Remove deletes a key from the state, then its file on the servers that answer: a key that no variable needs, or an
+// earlier one that signed identities, whose tokens are then invalid.
 func (k *Keystore) Remove(ctx context.Context, by structs.Submitter, id string) (*methods.WriteResponse, error) {
 	res, err := k.env.Apply(ctx, replica.LanePriority, structs.Command{By: by, Body: &structs.SealKeyDeleteCommand{ID: id}})
 	if err != nil {
 		return nil, err
 	}
-	if err := k.drop(id); err != nil {
-		k.env.Log.Warn("the file of a removed key for variables could not be deleted", "key", id, "error", err)
-	}
-	answers, addrs, _, err := k.askAll(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
-	if err != nil || len(answers) < len(addrs) {
-		k.env.Log.Warn("a removed key for variables may still be in the keystore of some servers", "key", id, "asked", len(addrs), "answered", len(answers), "error", err)
-	}
+	k.discard(ctx, id)
 	return &methods.WriteResponse{Index: res.Index}, nil
 }
 

@@ -3,9 +3,7 @@ package member
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// InitCluster gives a new cluster its ID and its signing key. If both exist, it writes nothing.
+// InitCluster gives a new cluster its ID. If it has one, it writes nothing.
 func (m *Members) InitCluster(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -31,35 +29,7 @@ func (m *Members) InitCluster(ctx context.Context) error {
 			return fmt.Errorf("name the cluster: %w", err)
 		}
 	}
-	if snap.ActiveSigningKey() == nil {
-		key, err := newSigningKey()
-		if err != nil {
-			return err
-		}
-		if _, err := m.env.Apply(ctx, replica.LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
-			return fmt.Errorf("write the signing key: %w", err)
-		}
-	}
 	return nil
-}
-
-func newSigningKey() (*structs.SigningKey, error) {
-	pub, priv, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	p8, err := x509.MarshalPKCS8PrivateKey(priv)
-	if err != nil {
-		return nil, err
-	}
-	pk, err := x509.MarshalPKIXPublicKey(pub)
-	if err != nil {
-		return nil, err
-	}
-	var seed structs.Seed
-	rand.Read(seed[:])
-	return &structs.SigningKey{ID: structs.DeriveID[structs.ClusterID](seed, "signing-key", "", 0).String(),
-		Algorithm: "EdDSA", Private: p8, Public: pk, Active: true}, nil
 }
 
 // Times between comparisons of this server's wall clock with the other servers'.

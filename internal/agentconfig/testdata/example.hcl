@@ -35,6 +35,7 @@ server {
     retry_join     = ["127.0.0.1:4648"]
     retry_interval = "5s"
   }
+  oidc_issuer             = "https://muster.example.com"
   raft_multiplier         = 1
   raft_trailing_logs      = 10240
   raft_snapshot_threshold = 16384
