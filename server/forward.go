@@ -22,11 +22,10 @@ const (
 )
 
 // mayBeStale reports whether a caller may be unknown only because this server's state lags: the token or node is not in
-// it, and another server leads. The leader is then asked. Methods that nodes and agents answer are not forwarded to the
-// leader, so their unknown callers are refused.
+// it, and another server leads. The leader is then asked.
 func (s *Server) mayBeStale(row *methods.Row, err error) bool {
 	unknown := auth.TokenUnknown(err) || row.Need.NodeSecret && structs.CodeOf(err) == structs.CodeNotFound
-	return unknown && row.Side == methods.SideServer && !s.IsLeader()
+	return unknown && !s.IsLeader()
 }
 
 // vouch asks the leader whether it knows the caller of a call. The message has a few bytes; the call itself is only

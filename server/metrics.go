@@ -18,7 +18,8 @@ import (
 // metrics has the counters and histograms of a server, and the set of all its metrics.
 type metrics struct {
 	calls, denied, failed, forwarded, refused atomic.Int64
-	vouching                                  atomic.Int64 // questions to the leader in flight
+	vouching                                  atomic.Int64 // questions to the leader in flight about callers unknown here
+	permitting                                atomic.Int64 // and about calls that nodes and agents answer
 
 	set                  telemetry.Set
 	rpc                  *telemetry.Histogram

@@ -34,6 +34,7 @@ func (s *Server) registerRelays() {
 	forwardToNode(s, methods.ClientMetaApply)
 	forwardStreamToNode(s, methods.ClientMonitor)
 	rpc.HandleStream(s.reg, methods.AgentMonitor, s.agentMonitor)
+	rpc.Handle(s.reg, methods.ServerAuthorize, s.serverAuthorize)
 }
 
 func forwardToNode[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
@@ -75,39 +76,48 @@ func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 	return structs.AllocID{}, structs.NodeID{}, ""
 }
 
-// passToNode authorises a call in the allocation's namespace and forwards it to the node.
+// passToNode forwards a call to the node that answers it. It is for servers without access control; see toAgent.
 func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, id *auth.Identity) (*rpc.Reply, error) {
-	req, err := c.Request()
+	node, err := s.nodeFor(ctx, row, c, id)
 	if err != nil {
+		if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
+			if addr, _ := s.Leader(); addr != "" {
+				return s.forward(ctx, c, addr) // the allocation or node may be too new for this server
+			}
+		}
 		return nil, err
 	}
+	return s.toNode(ctx, c, node)
+}
+
+// nodeFor returns the node that answers a call, if the caller may make it in the namespace of its allocation.
+func (s *Server) nodeFor(ctx context.Context, row *methods.Row, c *rpc.Call, id *auth.Identity) (structs.NodeID, error) {
+	var none structs.NodeID
+	req, err := c.Request()
+	if err != nil {
+		return none, err
+	}
 	allocID, node, task := nodeTarget(req)
-	ctx = auth.With(ctx, id)
 	if row.Need.Namespace != "" {
 		if allocID.IsZero() {
-			return nil, structs.Errorf(structs.CodeInvalid, "missing allocation ID")
+			return none, structs.Errorf(structs.CodeInvalid, "missing allocation ID")
 		}
-		a, err := s.endpoints.AllocFor(ctx, allocID, row.Need.Namespace)
+		a, err := s.endpoints.AllocFor(auth.With(ctx, id), allocID, row.Need.Namespace)
 		if err != nil {
-			if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
-				if addr, _ := s.Leader(); addr != "" {
-					return s.forward(ctx, c, addr) // the allocation may be too new for this server
-				}
-			}
-			return nil, err
+			return none, err
 		}
 		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.ACL.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
-			return nil, structs.Denied("namespace capability %s in namespace %q: task %q runs without isolation", acl.CapAllocNodeExec, a.Namespace, task)
+			return none, structs.Denied("namespace capability %s in namespace %q: task %q runs without isolation", acl.CapAllocNodeExec, a.Namespace, task)
 		}
 		node = a.NodeID
 	}
 	if node.IsZero() {
-		return nil, structs.Errorf(structs.CodeInvalid, "missing node ID")
+		return none, structs.Errorf(structs.CodeInvalid, "missing node ID")
 	}
 	if s.Published().Snapshot.NodeByID(node) == nil {
-		return nil, structs.Errorf(structs.CodeNotFound, "Unknown node %q", node)
+		return none, structs.Errorf(structs.CodeNotFound, "Unknown node %q", node)
 	}
-	return s.toNode(ctx, c, node)
+	return node, nil
 }
 
 // unisolated reports whether a task can see the whole machine.

@@ -35,6 +35,9 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		if err != nil {
 			return nil, err
 		}
+		if row.Side != methods.SideServer && s.cfg.ACL {
+			return s.toAgent(ctx, row, c, next, unproven == nil)
+		}
 		here := s.IsLeader() || !s.needsLeader(row, req)
 		if here && unproven == nil {
 			return s.answer(ctx, row, c, next, id)

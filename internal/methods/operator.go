@@ -270,6 +270,17 @@ type (
 	}
 	// ServerAuthenticateResponse confirms the caller. If the leader refuses the caller, the call fails.
 	ServerAuthenticateResponse struct{}
+	// ServerAuthorizeRequest asks the leader whether a caller may make a call that a node or an agent answers. The IDs and
+	// the task are those of the call; zero if it has none.
+	ServerAuthorizeRequest struct {
+		Method, Token, Namespace string
+		AllocID                  structs.AllocID
+		NodeID                   structs.NodeID
+		Task                     string
+	}
+	// ServerAuthorizeResponse permits the call. Node answers it; zero if an agent does. If the caller may not make the
+	// call, this one fails.
+	ServerAuthorizeResponse struct{ Node structs.NodeID }
 	// ServerJoinRequest asks the leader to add a server to raft.
 	ServerJoinRequest struct{ ID, Name, Address string }
 )

@@ -226,6 +226,7 @@ var (
 	ServerKeyring      = method[ServerKeyringRequest, ServerKeyringResponse]("Server.Keyring", SideServer, KindAny, Need{ServerCert: true})
 	ServerHasNode      = method[ServerHasNodeRequest, ServerHasNodeResponse]("Server.HasNode", SideServer, KindAny, Need{ServerCert: true})
 	ServerAuthenticate = method[ServerAuthenticateRequest, ServerAuthenticateResponse]("Server.Authenticate", SideServer, KindAny, Need{ServerCert: true})
+	ServerAuthorize    = method[ServerAuthorizeRequest, ServerAuthorizeResponse]("Server.Authorize", SideServer, KindAny, Need{ServerCert: true})
 	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, AtLeader, Need{ServerCert: true})
 
 	// Running allocations and machines; answered by the node.

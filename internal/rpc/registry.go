@@ -125,6 +125,18 @@ func (r *Registry) find(h *Header) (*MethodInfo, error) {
 	return m, nil
 }
 
+// NewCall returns the call that a header and a body describe, to decide about a call that another process makes.
+func (r *Registry) NewCall(h Header, body Raw) (*Call, error) {
+	if m := r.methods[h.Method]; m != nil {
+		h.Stream = m.Stream
+	}
+	m, err := r.find(&h)
+	if err != nil {
+		return nil, err
+	}
+	return &Call{Header: h, Info: m, raw: body, Start: time.Now()}, nil
+}
+
 // dispatch runs a call through the wrappers and the handler. It never panics, and its error may always cross the
 // connection.
 func (r *Registry) dispatch(ctx context.Context, c *Call) (reply *Reply, err error) {

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// permitsMax bounds the questions to the leader about calls that nodes and agents answer; beyond it calls fail with
+// CodeBusy.
+const permitsMax = 1024
+
+// toAgent makes a call that a node or an agent answers, such as exec and logs. Nobody checks the caller after this
+// server, and the state of a follower may be old: it would let a token in that was revoked, or by a policy that was
+// changed. So the leader decides, and confirms that it leads. Without a leader these calls fail.
+func (s *Server) toAgent(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, known bool) (*rpc.Reply, error) {
+	node, err := s.permit(ctx, row, c, known)
+	if err != nil {
+		if structs.CodeOf(err) == structs.CodeDenied {
+			s.metrics.denied.Add(1)
+		}
+		return nil, err
+	}
+	if row.Side == methods.SideAgent {
+		return next(ctx, c)
+	}
+	return s.toNode(ctx, c, node)
+}
+
+// permit returns the node that answers a call, if the newest state allows the caller to make it. It waits up to
+// leaderPatience for a leader. known says that this server knows the caller; strangers may ask the leader less.
+func (s *Server) permit(ctx context.Context, row *methods.Row, c *rpc.Call, known bool) (structs.NodeID, error) {
+	asking, limit := &s.metrics.permitting, int64(permitsMax)
+	if !known {
+		asking, limit = &s.metrics.vouching, vouchesMax
+	}
+	defer asking.Add(-1)
+	if asking.Add(1) > limit {
+		return structs.NodeID{}, structs.Errorf(structs.CodeBusy, "too many calls to nodes wait for the leader; try again")
+	}
+	until := time.Now().Add(leaderPatience)
+	for {
+		node, err := s.askPermit(ctx, row, c)
+		if code := structs.CodeOf(err); err == nil || code != structs.CodeNoLeader && code != structs.CodeUnavailable && code != structs.CodeUnknown {
+			return node, err
+		}
+		if time.Now().After(until) {
+			return node, err
+		}
+		if !pause(ctx, leaderLook) {
+			return node, ctx.Err()
+		}
+	}
+}
+
+// askPermit asks the leader once. An error with CodeNoLeader, CodeUnavailable or CodeUnknown is no decision.
+func (s *Server) askPermit(ctx context.Context, row *methods.Row, c *rpc.Call) (structs.NodeID, error) {
+	if s.IsLeader() {
+		return s.decidePermit(ctx, row, c)
+	}
+	addr, id := s.Leader()
+	if addr == "" || id == s.cfg.ID {
+		return structs.NodeID{}, structs.ErrNoLeader
+	}
+	req, err := c.Request()
+	if err != nil {
+		return structs.NodeID{}, err
+	}
+	ask := &methods.ServerAuthorizeRequest{Method: row.Name, Token: c.Token, Namespace: c.Namespace}
+	ask.AllocID, ask.NodeID, ask.Task = nodeTarget(req)
+	within, cancel := context.WithTimeout(ctx, vouchTimeout)
+	defer cancel()
+	resp, err := rpc.Invoke(within, s.pool.To(addr), methods.ServerAuthorize, rpc.Header{}, ask)
+	switch {
+	case err == nil:
+		return resp.Node, nil
+	case within.Err() != nil && ctx.Err() == nil:
+		return structs.NodeID{}, structs.ErrNoLeader // it is frozen or cut off
+	}
+	return structs.NodeID{}, err
+}
+
+// decidePermit decides about a call at the leader.
+func (s *Server) decidePermit(ctx context.Context, row *methods.Row, c *rpc.Call) (node structs.NodeID, err error) {
+	id, err := s.auth.Authenticate(row, c)
+	if err != nil {
+		return node, err
+	}
+	if err := s.auth.Authorise(row, c, id); err != nil {
+		return node, err
+	}
+	if row.Side == methods.SideNode {
+		if node, err = s.nodeFor(ctx, row, c, id); err != nil {
+			return node, err
+		}
+	}
+	if s.replica.VerifyRead(ctx) != nil {
+		return node, structs.ErrNoLeader // it may have been deposed before it decided
+	}
+	return node, nil
+}
+
+// serverAuthorize answers another server's question about a call.
+func (s *Server) serverAuthorize(ctx context.Context, _ *rpc.Call, req *methods.ServerAuthorizeRequest) (*methods.ServerAuthorizeResponse, error) {
+	row := methods.Find(req.Method)
+	if row == nil || row.Side == methods.SideServer {
+		return nil, structs.Errorf(structs.CodeInvalid, "%.80q is no method that a node or an agent answers", req.Method)
+	}
+	if !s.IsLeader() {
+		return nil, structs.ErrNoLeader
+	}
+	body, err := rpc.Encode(struct {
+		AllocID structs.AllocID
+		NodeID  structs.NodeID
+		Task    string
+	}{req.AllocID, req.NodeID, req.Task})
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.reg.NewCall(rpc.Header{Method: req.Method, Token: req.Token, Namespace: req.Namespace}, body)
+	if err != nil {
+		return nil, err
+	}
+	node, err := s.decidePermit(ctx, row, c)
+	if err != nil {
+		return nil, err
+	}
+	return &methods.ServerAuthorizeResponse{Node: node}, nil
+}
