@@ -13,7 +13,7 @@ import (
 // CodeBusy.
 const permitsMax = 1024
 
-// toAgent makes a call that a node or an agent answers, such as exec and logs. Nobody checks the caller after this
+// toAgent makes a call that a node or an agent answers, such as exec and logs. No one checks the caller after this
 // server, and the state of a follower may be old: it would let a token in that was revoked, or by a policy that was
 // changed. So the leader decides, and confirms that it leads. Without a leader these calls fail.
 func (s *Server) toAgent(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, known bool) (*rpc.Reply, error) {

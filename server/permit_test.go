@@ -13,7 +13,7 @@ import (
 )
 
 // TestAgentCallsUseTheNewestState: calls that nodes and agents answer are decided by the leader, so that a follower whose
-// state is old lets nobody in by a token that was revoked or a policy that was changed, and knows new tokens. Every such
+// state is old admits no caller by a token that was revoked or a policy that was changed, and knows new tokens. Every such
 // method of the table is called through the follower to which the node is connected.
 func TestAgentCallsUseTheNewestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAgentCallsUseTheNewestState(t *testing.T) {
 		held[follower].Store(false)
 		c.converge()
 
-		// Nothing is permitted where nobody can be asked: at a follower without a leader, and at a leader that may have
+		// Nothing is permitted where no leader can be asked: at a follower without a leader, and at a leader that may have
 		// been deposed.
 		c.net.Isolate(hostName(lead))
 		c.net.Isolate(hostName(follower))
