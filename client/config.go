@@ -100,7 +100,7 @@ type TaskConfig struct {
 	NoOversubscribe bool          // ignore memory_max
 	Inherit         []string      // variables of the agent's environment that tasks inherit; nil for taskenv.InheritDefault
 	Egress          egress.Rules  // addresses that the agent connects to for URLs of jobs; Loopback is not read
-	RunAs           *runner.RunAs // users that tasks may name; nil: every user that the drivers accept
+	RunAs           *runner.RunAs // users that tasks may name; nil: the submitter and nobody
 	// DefaultUsers is the user of tasks that name none, by driver, when the agent is root. It must match what the
 	// drivers do; nil is the user nobody for exec.
 	DefaultUsers  map[string]string

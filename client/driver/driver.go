@@ -102,9 +102,12 @@ type TaskConfig struct {
 	AllocID string
 	Name    string // of the task, from the job
 
-	Env    map[string]string // complete environment; drivers add only PATH when it is missing
-	User   string            // user name or uid; "" means the driver's default (exec as root: nobody; raw_exec: the agent's own)
-	Config map[string]any    // the job's config block, decoded; checked against ConfigSchema
+	Env  map[string]string // complete environment; drivers add only PATH when it is missing
+	User string            // user name or uid; "" means the driver's default (exec as root: nobody; raw_exec: the agent's own)
+	// UserGroups gives the task the other groups of User. The runner sets it for the job's submitter alone: the groups of
+	// an account say what its owner may do, not what everyone may who may run as it.
+	UserGroups bool
+	Config     map[string]any // the job's config block, decoded; checked against ConfigSchema
 
 	Dirs      Dirs
 	Resources Resources

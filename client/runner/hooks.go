@@ -3,10 +3,8 @@ package runner
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -223,40 +221,6 @@ func makeEnv(_ context.Context, a *attempt) error {
 	}
 	a.env = taskenv.New(in)
 	a.config.Env = a.env.Vars()
-	return nil
-}
-
-// resolveUser finds the owner of the task's directories. A task without a user gets the driver's choice.
-func resolveUser(_ context.Context, a *attempt) error {
-	a.config.User = a.env.Replace(a.spec.User)
-	a.owner = taskfs.Agent
-	name := a.config.User
-	if elsewhere(a.driver) != nil {
-		if n, err := strconv.Atoi(name); err == nil && n >= 0 && os.Geteuid() == 0 {
-			a.owner = taskfs.Owner{UID: n, GID: n}
-		}
-		return nil // the name is defined inside the task's root
-	}
-	if name == "" {
-		name = a.task.r.cfg.Policy.DefaultUsers[a.spec.Driver]
-		if name == "" || os.Geteuid() != 0 {
-			return nil
-		}
-	}
-	u, err := lookUser(name)
-	if err != nil {
-		return err
-	}
-	if a.config.User != "" {
-		if err := a.task.r.cfg.Policy.RunAs.may(name, u, a.task.r.job().Submitter); err != nil {
-			return driver.Permanent(err)
-		}
-	}
-	a.owner.UID, _ = strconv.Atoi(u.Uid)
-	a.owner.GID, _ = strconv.Atoi(u.Gid)
-	if os.Geteuid() != 0 && a.owner.UID != os.Geteuid() {
-		a.owner.UID = -1 // only root can give files away; the driver reports that it cannot change users
-	}
 	return nil
 }
 

@@ -1,9 +1,11 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"os/user"
 	"path"
 	"path/filepath"
@@ -12,27 +14,38 @@ import (
 	"strings"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskfs"
 	"github.com/muster-sched/muster/client/users"
 	"github.com/muster-sched/muster/structs"
 )
 
 // RunAs says which users tasks may name. A pattern is a user name (with * and ? as in a shell), "@GROUP" for the
-// members of a group of the node, or SubmitterName.
+// members of a group of the node, SubmitterName or TokenName.
 type RunAs struct {
-	Allow []string // nil: every user who is not denied
+	Allow []string // nil: DefaultRunAs
 	Deny  []string // wins over Allow; it also denies the same user under another name or number
 }
 
-// SubmitterName is the pattern for the job's submitter, whom the servers know by the token. Without access control the
-// submitter is unknown, and the pattern matches no user.
-const SubmitterName = "submitter"
+// Patterns of RunAs that depend on who submitted the job.
+const (
+	// SubmitterName is the submitter, if they logged in as a user of a machine at an agent's unix socket, which proves
+	// name and number. Nobody else can be them, not even with a token of the same name.
+	SubmitterName = "submitter"
+	// TokenName is the user with the name of the submitter's token. Operators choose the names of tokens.
+	TokenName = "token-name"
+)
 
-// may returns an error if a task may not run as u. name is the user as the job spells it.
-func (x *RunAs) may(name string, u *user.User, by structs.Submitter) error {
-	if x == nil {
-		return nil
+// DefaultRunAs is what RunAs.Allow is without configuration: the home directories of a machine's other users stay theirs.
+var DefaultRunAs = []string{SubmitterName, "nobody"}
+
+// may returns an error if a task may not run as u. name is the user as the job spells it, own the number of the user
+// that a task without a user would get: naming that one changes nothing.
+func (x *RunAs) may(name string, u *user.User, own string, by structs.Submitter) error {
+	rules := RunAs{}
+	if x != nil {
+		rules = *x
 	}
-	for _, no := range x.Deny {
+	for _, no := range rules.Deny {
 		same := false
 		if d, err := lookUser(no); err == nil {
 			same = d.Uid == u.Uid
@@ -41,19 +54,33 @@ func (x *RunAs) may(name string, u *user.User, by structs.Submitter) error {
 			return fmt.Errorf("this node does not let tasks run as %q (client, run_as, deny)", name)
 		}
 	}
-	if x.Allow == nil || slices.ContainsFunc(x.Allow, func(p string) bool { return isUser(p, u, by) }) {
+	if rules.Allow == nil {
+		rules.Allow = DefaultRunAs
+	}
+	if u.Uid == own || slices.ContainsFunc(rules.Allow, func(p string) bool { return isUser(p, u, by) }) {
 		return nil
 	}
 	who := "an unknown user: access control is off"
 	if !by.Accessor.IsZero() {
 		who = strconv.Quote(by.Name)
+		if by.UID < 0 {
+			who += ", who did not log in as a user of a machine"
+		}
 	}
-	return fmt.Errorf("this node does not let the task run as %q: allowed are %s (client, run_as), and the job was submitted by %s", name, strings.Join(x.Allow, ", "), who)
+	return fmt.Errorf("this node does not let the task run as %q: allowed are %s (client, run_as, allow), and the job was submitted by %s", name, strings.Join(rules.Allow, ", "), who)
+}
+
+// isSubmitter reports whether a user is the one who submitted a job, proved by a login at an agent's unix socket.
+func isSubmitter(u *user.User, by structs.Submitter) bool {
+	return by.UID >= 0 && !by.Accessor.IsZero() && by.Name == u.Username && strconv.FormatInt(by.UID, 10) == u.Uid
 }
 
 // isUser reports whether a pattern matches a user.
 func isUser(pattern string, u *user.User, by structs.Submitter) bool {
-	if pattern == SubmitterName {
+	switch pattern {
+	case SubmitterName:
+		return isSubmitter(u, by)
+	case TokenName:
 		return !by.Accessor.IsZero() && by.Name == u.Username
 	}
 	if group, ok := strings.CutPrefix(pattern, "@"); ok {
@@ -66,6 +93,63 @@ func isUser(pattern string, u *user.User, by structs.Submitter) bool {
 	}
 	ok, err := path.Match(pattern, u.Username)
 	return err == nil && ok
+}
+
+// resolveUser finds the user of the task, who also owns its directories. A task without a user gets the driver's choice.
+func resolveUser(_ context.Context, a *attempt) error {
+	a.config.User, a.config.UserGroups = a.env.Replace(a.spec.User), false
+	a.owner = taskfs.Agent
+	name, policy, by := a.config.User, &a.task.r.cfg.Policy, a.task.r.job().Submitter
+	if elsewhere(a.driver) != nil {
+		return resolveImageUser(a, policy.RunAs, by)
+	}
+	own := policy.DefaultUsers[a.spec.Driver]
+	if own == "" || os.Geteuid() != 0 {
+		own = strconv.Itoa(os.Geteuid())
+		if name == "" {
+			return nil
+		}
+	}
+	u, err := lookUser(cmp.Or(name, own))
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		ownUID := u.Uid
+		if d, err := lookUser(own); err == nil {
+			ownUID = d.Uid
+		}
+		if err := policy.RunAs.may(name, u, ownUID, by); err != nil {
+			return driver.Permanent(err)
+		}
+		a.config.UserGroups = isSubmitter(u, by)
+	}
+	a.owner.UID, _ = strconv.Atoi(u.Uid)
+	a.owner.GID, _ = strconv.Atoi(u.Gid)
+	if os.Geteuid() != 0 && a.owner.UID != os.Geteuid() {
+		a.owner.UID = -1 // only root can give files away; the driver reports that it cannot change users
+	}
+	return nil
+}
+
+// resolveImageUser is about tasks whose users are defined inside their own root, such as an image's. A number means the
+// same user outside, so one that belongs to a user of the node must be allowed like their name. 0 is what an image without
+// a user has anyway.
+func resolveImageUser(a *attempt, rules *RunAs, by structs.Submitter) error {
+	number, _, _ := strings.Cut(a.config.User, ":")
+	n, err := strconv.ParseUint(number, 10, 31)
+	if err != nil {
+		return nil
+	}
+	if u, err := users.LookupID(strconv.FormatUint(n, 10)); err == nil && n != 0 {
+		if err := rules.may(a.config.User, u, "0", by); err != nil {
+			return driver.Permanent(err)
+		}
+	}
+	if os.Geteuid() == 0 {
+		a.owner = taskfs.Owner{UID: int(n), GID: int(n)}
+	}
+	return nil
 }
 
 // lookUser finds a user of the node by name or number. A number without an account is a user, too.

@@ -56,6 +56,11 @@ ports {
   rpc  = %d
   serf = %d
 }
+client {
+  run_as {
+    allow = ["*"]
+  }
+}
 plugin "exec" {
   config {
     denied_users = []

@@ -335,8 +335,8 @@ func testRawExecOff(t *testing.T, v *victim) {
 	if _, err := os.Stat(proof); err == nil {
 		t.Fatal("raw_exec ran although nobody switched it on")
 	}
-	// A task may not be root either unless the configuration allows it, under any spelling.
-	for i, user := range []string{"root", "0"} {
+	// A task may be neither root, under any spelling, nor another user of the machine, unless the configuration allows it.
+	for i, user := range []string{"root", "0", "daemon"} {
 		id := fmt.Sprintf("as-root-%d", i)
 		if err := api.Call("PUT", "/v1/jobs", task(id, "exec", "echo STARTED", 20, func(_, _, tk m) { tk["User"] = user }), nil); err != nil {
 			t.Fatal(err)
@@ -346,7 +346,7 @@ func testRawExecOff(t *testing.T, v *victim) {
 			if err != nil || len(as) != 1 {
 				return false, fmt.Sprint(as, err)
 			}
-			return as[0].ClientStatus == "failed" && strings.Contains(events(as[0]), "denied_users"), as[0].ClientStatus + " " + events(as[0])
+			return as[0].ClientStatus == "failed" && strings.Contains(events(as[0]), "(client, run_as, allow)"), as[0].ClientStatus + " " + events(as[0])
 		})
 	}
 	p.Kill9()

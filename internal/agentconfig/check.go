@@ -683,7 +683,7 @@ func (c *Config) fabric(fail failFunc) {
 		for key, list := range map[string][]string{"allow": r.Allow, "deny": r.Deny} {
 			for _, p := range list {
 				if _, err := path.Match(p, ""); err != nil || p == "" || p == "@" {
-					fail("client.run_as."+key, "%q: want a user's name, with * and ? as in a shell, @GROUP or \"submitter\"", p)
+					fail("client.run_as."+key, "%q: want a user's name, with * and ? as in a shell, @GROUP, \"submitter\" or \"token-name\"", p)
 				}
 			}
 		}

@@ -224,7 +224,7 @@ type Client struct {
 	// DrainOnShutdown moves the allocations to other nodes when the agent leaves the cluster. Default: no allocation is
 	// moved.
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
-	// RunAs restricts which users tasks may run as. Ours. Default: all users that the drivers allow.
+	// RunAs sets which users tasks may run as. Ours. Default: the submitter and nobody.
 	RunAs *RunAs `conf:"run_as"`
 	// Egress sets the addresses that the agent connects to for URLs in jobs: of artifacts, checks and checkpoints. Ours.
 	Egress Egress `conf:"egress"`
@@ -252,10 +252,13 @@ type Client struct {
 	GCParallelDestroys int `conf:"gc_parallel_destroys"`
 }
 
-// RunAs restricts which users tasks may run as. A pattern is the name of a user of the node, with * and ? as in a
-// shell, "@GROUP" for the members of a group, or "submitter" for the user who submitted the job, taken from the token.
+// RunAs sets which users tasks may run as. A pattern is the name of a user of the node, with * and ? as in a shell,
+// "@GROUP" for the members of a group, "submitter" for the user who submitted the job, if they logged in as a user of a
+// machine at an agent's unix socket, or "token-name" for the user with the name of the submitter's token. A task always may
+// name the user that it would run as without one. It gets that user's other groups only if it is the submitter. Numbers of
+// users in a docker task's user count as the users of the node that have them.
 type RunAs struct {
-	Allow []string `conf:"allow"` // default: all users that are not denied; empty: none
+	Allow []string `conf:"allow"` // default: submitter and nobody; empty: none; "*": all users that the drivers accept
 	Deny  []string `conf:"deny"`  // wins over allow; default none (the exec plugin itself denies root)
 }
 

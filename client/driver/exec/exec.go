@@ -122,7 +122,7 @@ func (d *Driver) denied(name string, cred *supervisor.Credential) bool {
 		if no == name {
 			return true
 		}
-		c, err := process.LookUser(no)
+		c, err := process.LookUser(no, false)
 		return err == nil && c.UID == cred.UID
 	})
 }
@@ -181,7 +181,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if name == "" {
 		name = d.opt.DefaultUser
 	}
-	cred, err := process.LookUser(name)
+	cred, err := process.LookUser(name, cfg.UserGroups)
 	if err != nil {
 		return nil, err
 	}

@@ -139,3 +139,32 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 		}
 	})
 }
+
+// TestGroupsOfTheSubmitterOnly: a task has the other groups of its user only if the runner says that they are the
+// submitter.
+func TestGroupsOfTheSubmitterOnly(t *testing.T) {
+	n := newNode(t)
+	name, _, gid := newUser(t)
+	if out, err := osexec.Command("usermod", "-aG", "daemon", name).CombinedOutput(); err != nil {
+		t.Skipf("not run: cannot change the groups of a user: %v: %s", err, out)
+	}
+	daemon, err := user.LookupGroup("daemon")
+	if err != nil {
+		t.Skipf("not run: %v", err)
+	}
+	for _, d := range []driver.Driver{n.exec, n.raw} {
+		for _, own := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s: %v", d.Name(), own), func(t *testing.T) {
+				cfg := n.config("id -G")
+				cfg.User, cfg.UserGroups = name, own
+				want := strconv.Itoa(gid)
+				if own {
+					want += " " + daemon.Gid
+				}
+				if r := n.wait(n.run(d, cfg)); r.ExitCode != 0 || strings.TrimSpace(stdout(cfg)) != want {
+					t.Errorf("%+v: groups %q, want %q; %s", r, stdout(cfg), want, stderr(cfg))
+				}
+			})
+		}
+	}
+}

@@ -46,7 +46,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	}
 	cred := t.state.User
 	if req.User != "" {
-		if cred, err = LookUser(req.User); err != nil {
+		if cred, err = LookUser(req.User, false); err != nil {
 			return -1, err
 		}
 		if t.state.User != nil && t.state.User.UID != 0 && cred.UID != t.state.User.UID {

@@ -214,7 +214,7 @@ func judge(st os.FileInfo, err error) error {
 }
 
 // LookUser turns a user name or number into credentials.
-func LookUser(name string) (*supervisor.Credential, error) {
+func LookUser(name string, withGroups bool) (*supervisor.Credential, error) {
 	u, err := users.Lookup(name)
 	if err != nil {
 		if _, nerr := strconv.ParseUint(name, 10, 32); nerr != nil {
@@ -231,6 +231,9 @@ func LookUser(name string) (*supervisor.Credential, error) {
 		return nil, fmt.Errorf("user %q: %w", name, err)
 	}
 	c := &supervisor.Credential{UID: uint32(uid), GID: uint32(gid)}
+	if !withGroups {
+		return c, nil
+	}
 	ids, err := users.Groups(u)
 	if err != nil {
 		return nil, fmt.Errorf("groups of user %q: %w", name, err)

@@ -93,7 +93,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	st := process.State{Dir: dir, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
 	if cfg.User != "" {
-		if st.User, err = process.LookUser(cfg.User); err != nil {
+		if st.User, err = process.LookUser(cfg.User, cfg.UserGroups); err != nil {
 			return nil, err
 		}
 		if os.Geteuid() != 0 {
