@@ -100,9 +100,9 @@ type TaskConfig struct {
 	NoOversubscribe bool          // ignore memory_max
 	Inherit         []string      // variables of the agent's environment that tasks inherit; nil for taskenv.InheritDefault
 	Egress          egress.Rules  // addresses that the agent connects to for URLs of jobs; Loopback is not read
-	RunAs           *runner.RunAs // users that tasks may name; nil: the submitter and nobody
+	RunAs           *runner.RunAs // users that tasks may name; nil: those of DefaultRunAs
 	// DefaultUsers is the user of tasks that name none, by driver, when the agent is root. It must match what the
-	// drivers do; nil is the user nobody for exec.
+	// drivers do; nil: the default of each driver.
 	DefaultUsers  map[string]string
 	ClaimPatience time.Duration // how long an allocation waits for devices, cores and ports that are taken or absent; 0 is 30 s
 	// ServeTask serves the agent's API on the socket of a task until it is closed. nil: tasks get no socket.

@@ -86,7 +86,7 @@ type Policy struct {
 	PidsMax         int64             // limit on the processes of a task; 0: no limit
 	Oversubscribe   bool              // a task may use up to MemoryMaxMiB
 	DefaultUsers    map[string]string // by driver: the user of tasks that name none, when the agent is root
-	RunAs           *RunAs            // users that tasks may name; nil: the submitter and nobody
+	RunAs           *RunAs            // users that tasks may name; nil: those of DefaultRunAs
 	Egress          egress.Rules      // addresses that artifacts are fetched from
 	Local           *egress.Filter    // addresses that checks and checkpoint requests go to, loopback included; nil: see egress.Filter.Local
 	Inherit         []string          // variables of the agent's environment that tasks inherit; nil: the default list

@@ -29,7 +29,7 @@ type RunAs struct {
 // Patterns of RunAs that depend on who submitted the job.
 const (
 	// SubmitterName is the submitter, if they logged in as a user of a machine at an agent's unix socket, which proves
-	// name and number. Nobody else can be them, not even with a token of the same name.
+	// name and number. A token of the same name does not make its holder the submitter.
 	SubmitterName = "submitter"
 	// TokenName is the user with the name of the submitter's token. Operators choose the names of tokens.
 	TokenName = "token-name"

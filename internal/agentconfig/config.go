@@ -224,7 +224,7 @@ type Client struct {
 	// DrainOnShutdown moves the allocations to other nodes when the agent leaves the cluster. Default: no allocation is
 	// moved.
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
-	// RunAs sets which users tasks may run as. Ours. Default: the submitter and nobody.
+	// RunAs sets which users tasks may run as. Ours. Default: see allow.
 	RunAs *RunAs `conf:"run_as"`
 	// Egress sets the addresses that the agent connects to for URLs in jobs: of artifacts, checks and checkpoints. Ours.
 	Egress Egress `conf:"egress"`
