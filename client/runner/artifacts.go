@@ -279,7 +279,12 @@ func copyTree(from, to *taskfs.Dir, name string, info taskfs.Info) error {
 		}
 		return to.Symlink(target, name, info.Owner())
 	}
-	in, err := from.Open(name)
+	n, err := from.Node(name)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	in, err := n.Open(os.O_RDONLY)
 	if err != nil {
 		return err
 	}

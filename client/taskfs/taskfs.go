@@ -418,9 +418,9 @@ func (d *Dir) Sole(name string) (*Node, error) {
 	return n, nil
 }
 
-// Open opens a plain file for reading.
+// Open opens a plain file with one name for reading.
 func (d *Dir) Open(name string) (*os.File, error) {
-	n, err := d.Node(name)
+	n, err := d.Sole(name)
 	if err != nil {
 		return nil, err
 	}
@@ -512,7 +512,8 @@ func (d *Dir) RemoveDir(name string) error {
 // Node is an object of any kind, which is held but not opened. It must be closed.
 type Node struct {
 	Info
-	fd int
+	fd    int
+	names int // the most names that were counted
 }
 
 // Node holds an object below the directory. A symbolic link is held itself.
@@ -520,19 +521,40 @@ func (d *Dir) Node(name string) (*Node, error) {
 	return d.node(name, unix.O_PATH|unix.O_NOFOLLOW, Strict)
 }
 
-// Follow holds the object that a name leads to, through symbolic links that stay below the directory.
-func (d *Dir) Follow(name string) (*Node, error) { return d.node(name, unix.O_PATH, following) }
+// Follow holds the object that a name leads to, through symbolic links that stay below the directory. It counts names
+// like Sole.
+func (d *Dir) Follow(name string) (*Node, error) {
+	n, err := d.node(name, unix.O_PATH, following)
+	if err != nil || !n.Mode().IsRegular() {
+		return n, err
+	}
+	for range looks {
+		again, err := d.node(name, unix.O_PATH, following)
+		if err == nil {
+			if again.Close(); again.st.Ino != n.st.Ino || again.st.Dev != n.st.Dev {
+				err = wrap("open", name, errChanged)
+			}
+		}
+		if err != nil {
+			n.Close()
+			return nil, err
+		}
+		n.names = max(n.names, again.names)
+	}
+	return n, nil
+}
 
 func (d *Dir) node(name string, flags int, how uint64) (*Node, error) {
 	fd, err := d.resolve(name, flags, how)
 	if err != nil {
 		return nil, wrap("open", name, err)
 	}
-	n := &Node{Info{name: path.Base(name)}, fd}
+	n := &Node{Info: Info{name: path.Base(name)}, fd: fd}
 	if err := unix.Fstat(fd, &n.st); err != nil {
 		n.Close()
 		return nil, wrap("stat", name, err)
 	}
+	n.names = n.Links()
 	return n, nil
 }
 
@@ -542,14 +564,14 @@ func (n *Node) Close() { unix.Close(n.fd) }
 // ErrNotRegular is the error of opening something that is no plain file.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Open opens a plain file. A file with several names that not everybody may read is refused: where the kernel does not
+// Open opens a plain file. A file with several names that not all users may read is refused: where the kernel does not
 // protect hard links, one of the names may have been given to another user's file.
 func (n *Node) Open(flag int) (*os.File, error) {
 	if !n.Mode().IsRegular() {
 		return nil, wrap("open", n.name, ErrNotRegular)
 	}
-	if n.Links() > 1 && n.Mode().Perm()&0o004 == 0 {
-		return nil, wrap("open", n.name, fmt.Errorf("it has %d names and is not readable by everybody", n.Links()))
+	if n.names > 1 && n.Mode().Perm()&0o004 == 0 {
+		return nil, wrap("open", n.name, fmt.Errorf("it has %d names and is not readable by all users", n.names))
 	}
 	// O_NONBLOCK: a task that has a lease on the file must not make the agent wait.
 	fd, err := retry(func() (int, error) { return unix.Open(procName(n.fd), flag|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })

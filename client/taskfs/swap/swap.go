@@ -22,7 +22,7 @@ import (
 const RoundsEnv = "MUSTER_SWAP_ROUNDS"
 
 // roundsShort is the number of rounds in CI.
-const roundsShort = 150
+const roundsShort = 100
 
 // Ground is a directory that a task writes to, and what lies outside of it.
 type Ground struct {
