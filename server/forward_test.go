@@ -94,6 +94,20 @@ func (h *history) longestGap() (gap time.Duration) {
 	return gap
 }
 
+// parameterized registers the job that load dispatches.
+func (c *cluster) parameterized(lead int) {
+	c.t.Helper()
+	job := apiJob("p", 1)
+	job.Parameterized = &structs.Parameterized{Payload: "optional"}
+	if err := c.call(lead, func(ctx context.Context, to rpc.Caller) error {
+		_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: job})
+		return err
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.converge()
+}
+
 // TestSilentLeader cuts off the leader while followers have calls in flight to it. No connection breaks, as when a
 // leader freezes or its machine is gone. Reads succeed at the new leader; a write gets an answer within 2 s, and none is
 // done twice. MUSTER_ROUNDS sets the number of rounds.
@@ -105,15 +119,7 @@ func TestSilentLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
 		c.net.SetDelay(2 * time.Millisecond) // so that calls are in flight when the leader falls silent
-		job := apiJob("p", 1)
-		job.Parameterized = &structs.Parameterized{Payload: "optional"}
-		if err := c.call(c.leader(), func(ctx context.Context, to rpc.Caller) error {
-			_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: job})
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		c.converge()
+		c.parameterized(c.leader())
 		for round := range rounds {
 			lead := c.leader()
 			h := &history{outcome: map[string]error{}}
@@ -151,6 +157,46 @@ func TestSilentLeader(t *testing.T) {
 				round, elected, len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write, h.reads, h.slowest.read)
 			if h.slowest.write > 2*time.Second || h.slowest.read > 2*time.Second || h.longestGap() > 2*time.Second {
 				t.Error("a call waited longer than 2 s for a leader that was replaced")
+			}
+		}
+	})
+}
+
+// TestRemovedLeader removes the leader from raft while followers have calls in flight. Leadership is handed over first, so
+// that nobody waits for an election timeout.
+func TestRemovedLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.parameterized(c.leader())
+		for _, through := range []int{1, 0} { // a follower, the leader itself
+			lead := c.leader()
+			h := &history{outcome: map[string]error{}}
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, s := range c.servers {
+				if i != lead {
+					wg.Go(func() { h.load(context.Background(), t, s, fmt.Sprintf("removal of s%d, s%d", lead, i), stop) })
+				}
+			}
+			time.Sleep(300 * time.Millisecond)
+			err := c.call((lead+through)%3, func(ctx context.Context, to rpc.Caller) error {
+				_, err := rpc.Invoke(ctx, to, methods.RaftRemovePeer, rpc.Header{}, &methods.RaftPeerRequest{ID: c.servers[lead].ID()})
+				return err
+			})
+			if err != nil {
+				t.Fatalf("removing the leader: %v", err)
+			}
+			time.Sleep(time.Second)
+			close(stop)
+			wg.Wait()
+			next := c.leader(lead)
+			waitFor(t, 2*time.Minute, "three servers again", func() bool { return c.votersOf(next) == 3 }) // gossip sees the removed one alive
+			time.Sleep(30 * time.Second)                                                                   // it votes again
+			c.converge()
+			unknown := h.check(t, c.servers[next])
+			t.Logf("%d writes, %d acknowledged, %d unknown; longest gap %s, slowest write %s", len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write)
+			if h.longestGap() > 500*time.Millisecond || h.slowest.write > 500*time.Millisecond {
+				t.Error("nothing was acknowledged for longer than a transfer of leadership takes")
 			}
 		}
 	})

@@ -40,7 +40,11 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		}
 		here := s.IsLeader() || !s.needsLeader(row, req)
 		if here && unproven == nil {
-			return s.answer(ctx, row, c, next, id)
+			reply, err := s.answer(ctx, row, c, next, id)
+			if err != nil && structs.CodeOf(err) == structs.CodeNoLeader && s.needsLeader(row, req) && repeatable(row, c, err) {
+				return s.toLeader(ctx, row, c, next, true) // this server has stopped leading meanwhile, and nothing was done
+			}
+			return reply, err
 		}
 		if addr, _ := s.Leader(); here && addr == "" {
 			return nil, unproven // no leader to ask, and none is needed for the answer

@@ -121,6 +121,13 @@ func (s *Set) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.Raft
 	if err != nil {
 		return nil, err
 	}
+	if string(x.ID) == s.env.ID {
+		// A leader that removes itself leaves the others to find out by a timeout.
+		if err := s.env.Replica.TransferLeadership(); err != nil {
+			return nil, structs.Errorf(structs.CodeUnprocessable, "raft peer %s leads, and no other server can take over: %v", x.ID, err)
+		}
+		return nil, structs.ErrNoLeader // nothing was written; the call is repeated at the next leader
+	}
 	at, err := s.env.Replica.RemoveServer(x.ID, raftChangeTimeout)
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "removing raft peer %s: %v", x.ID, err)

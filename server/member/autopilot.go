@@ -2,6 +2,8 @@ package member
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,11 +21,45 @@ type pilot struct{ m *Members }
 var _ autopilot.ApplicationIntegration = pilot{}
 
 func newAutopilot(m *Members) *autopilot.Autopilot {
-	return m.env.Replica.NewAutopilot(pilot{m}, autopilot.WithLogger(m.env.Log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
+	return m.env.Replica.NewAutopilot(pilot{m}, autopilot.WithLogger(m.env.Log), autopilot.WithPromoter(patientPromoter{autopilot.DefaultPromoter()}), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
+}
+
+// patientPromoter gives up a server only after deadServerAfter. Autopilot itself gives up whatever is not alive at its
+// next look, so a server that restarts or is paused for some seconds would be given up, too.
+type patientPromoter struct{ autopilot.Promoter }
+
+// FilterFailedServerRemovals implements autopilot.Promoter. It keeps servers that left, and servers that have been
+// unhealthy for deadServerAfter in this leader's view while a majority of the voters was healthy.
+func (patientPromoter) FilterFailedServerRemovals(_ *autopilot.Config, st *autopilot.State, failed *autopilot.FailedServers) *autopilot.FailedServers {
+	dead := func(x *autopilot.Server) bool {
+		if x.NodeStatus == autopilot.NodeLeft {
+			return true
+		}
+		seen := st.Servers[x.ID]
+		return seen != nil && !seen.Health.Healthy && time.Since(seen.Health.StableSince) >= deadServerAfter
+	}
+	if st == nil || !majorityHealthy(st) {
+		dead = func(x *autopilot.Server) bool { return x.NodeStatus == autopilot.NodeLeft }
+	}
+	alive := func(x *autopilot.Server) bool { return !dead(x) }
+	failed.FailedVoters = slices.DeleteFunc(failed.FailedVoters, alive)
+	failed.FailedNonVoters = slices.DeleteFunc(failed.FailedNonVoters, alive)
+	return failed
+}
+
+func majorityHealthy(st *autopilot.State) bool {
+	healthy := 0
+	for _, id := range st.Voters {
+		if x := st.Servers[id]; x != nil && x.Health.Healthy {
+			healthy++
+		}
+	}
+	return healthy > len(st.Voters)/2
 }
 
 // RunAutopilot monitors the health of servers, promotes stable ones and removes dead ones.
 func (m *Members) RunAutopilot(ctx context.Context, term uint64) error {
+	m.health = nil
 	m.Autopilot.Start(ctx)
 	<-ctx.Done()
 	<-m.Autopilot.Stop()
@@ -49,8 +85,19 @@ func (m *Members) AutopilotConfig() *autopilot.Config {
 // AutopilotConfig implements autopilot.ApplicationIntegration.
 func (p pilot) AutopilotConfig() *autopilot.Config { return p.m.AutopilotConfig() }
 
-// NotifyState implements autopilot.ApplicationIntegration.
+// NotifyState implements autopilot.ApplicationIntegration. It also corrects since when each server has been healthy or
+// not, because autopilot v0.3.0 never changes that time: it compares the new health with itself.
 func (p pilot) NotifyState(st *autopilot.State) {
+	was := p.m.health
+	p.m.health = make(map[raft.ServerID]autopilot.ServerHealth, len(st.Servers))
+	for id, x := range st.Servers {
+		if old, known := was[id]; known && old.Healthy == x.Health.Healthy {
+			x.Health.StableSince = old.StableSince
+		} else {
+			x.Health.StableSince = time.Now()
+		}
+		p.m.health[id] = x.Health
+	}
 	if was := p.m.Unhealthy.Swap(!st.Healthy); was != !st.Healthy {
 		p.m.env.Log.Info("health of the servers changed", "healthy", st.Healthy, "failure_tolerance", st.FailureTolerance)
 	}
@@ -75,6 +122,9 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 				return
 			}
 			ch <- answer{id, &autopilot.ServerStats{LastContact: info.LastContact, LastTerm: info.LastTerm, LastIndex: info.LastIndex}}
+			if srv.NodeStatus == autopilot.NodeFailed {
+				p.m.reunite(string(id))
+			}
 		}()
 	}
 	out := map[raft.ServerID]*autopilot.ServerStats{}
@@ -91,6 +141,21 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 	return out
 }
 
+// reunite exchanges gossip with a server that answers calls but is dead for gossip. Otherwise two servers that take each
+// other for dead wait for a third to bring them together, about 20 s.
+func (m *Members) reunite(id string) {
+	if m.g == nil {
+		return
+	}
+	for _, x := range m.g.Members() {
+		if x.ID == id && x.Status == gossip.Failed {
+			if _, err := m.g.Join([]string{x.Addr}); err != nil {
+				m.env.Log.Warn("a server answers calls, but not gossip", "server", x.Name, "addr", x.Addr, "error", err)
+			}
+		}
+	}
+}
+
 // OwnStats returns the position of this server in raft's log.
 func (m *Members) OwnStats() *autopilot.ServerStats {
 	st := m.env.Replica.RaftStats()
@@ -99,18 +164,12 @@ func (m *Members) OwnStats() *autopilot.ServerStats {
 }
 
 // KnownServers implements autopilot.ApplicationIntegration. It returns raft's servers with their status in gossip. A
-// server that gossip has not seen yet is unknown, not absent, so that a newly elected leader removes no server by
-// mistake.
+// server that gossip has not seen yet is unknown, not absent, because autopilot removes absent servers at once.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	m := p.m
 	_, leader := m.env.Replica.Leader()
 	out := map[raft.ServerID]*autopilot.Server{}
-	m.mu.Lock()
-	pruned := make(map[string]bool, len(m.pruned))
-	for id := range m.pruned {
-		pruned[id] = true
-	}
-	m.mu.Unlock()
+	pruned := m.givenUp()
 	servers, _, _ := m.env.Replica.Configuration()
 	for _, x := range servers {
 		if pruned[string(x.ID)] {
@@ -138,16 +197,28 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	return out
 }
 
+// givenUp returns the servers that autopilot has given up, except those that gossip sees alive again: they are forgiven.
+func (m *Members) givenUp() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.g != nil && len(m.pruned) > 0 {
+		for _, x := range m.g.Members() {
+			if x.Status == gossip.Alive && m.pruned[x.ID] {
+				m.env.Log.Info("a server that was given up is back", "server", x.Name, "id", x.ID)
+				delete(m.pruned, x.ID)
+			}
+		}
+	}
+	return maps.Clone(m.pruned)
+}
+
 func autopilotServer(m gossip.Member, leads bool) *autopilot.Server {
 	st := autopilot.NodeAlive
 	switch m.Status {
 	case gossip.Left:
 		st = autopilot.NodeLeft
 	case gossip.Failed:
-		st = autopilot.NodeUnknown
-		if time.Since(m.Since) > deadServerAfter {
-			st = autopilot.NodeFailed
-		}
+		st = autopilot.NodeFailed
 	}
 	return &autopilot.Server{ID: raft.ServerID(m.ID), Name: m.Name, Address: raft.ServerAddress(m.RaftAddr()), NodeStatus: st,
 		Version: m.Version, RaftVersion: 3, IsLeader: leads, NodeType: autopilot.NodeVoter}

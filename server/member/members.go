@@ -29,7 +29,7 @@ const (
 	joinRetryMin    = 250 * time.Millisecond // time between attempts to join
 	joinRetryMax    = 5 * time.Second
 	bootstrapEvery  = 500 * time.Millisecond // time between checks whether enough servers are there to create a cluster
-	deadServerAfter = 3 * time.Minute        // time for which gossip must believe a server dead before autopilot may remove it
+	deadServerAfter = 3 * time.Minute        // time for which a server must be unhealthy before autopilot gives it up
 )
 
 // Environment is what membership needs from the server.
@@ -54,7 +54,8 @@ type Members struct {
 	wake      chan struct{} // makes the leader check raft's servers
 	Unhealthy atomic.Bool   // autopilot reports an unhealthy server
 	changed   chan struct{}
-	leaving   atomic.Bool // Leave was called
+	health    map[raft.ServerID]autopilot.ServerHealth // in autopilot's last look of this term; used by its goroutine only
+	leaving   atomic.Bool                              // Leave was called
 
 	mu     sync.Mutex
 	pruned map[string]bool // raft IDs that autopilot has given up
