@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,6 +199,50 @@ func TestRemovedLeader(t *testing.T) {
 			t.Logf("%d writes, %d acknowledged, %d unknown; longest gap %s, slowest write %s", len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write)
 			if h.longestGap() > 500*time.Millisecond || h.slowest.write > 500*time.Millisecond {
 				t.Error("nothing was acknowledged for longer than a transfer of leadership takes")
+			}
+		}
+	})
+}
+
+// TestLeaderWithIllDisk fails every write to the leader's log. The leader steps down, and another server is elected at
+// once: a candidate that cannot store does not win.
+func TestLeaderWithIllDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ill [3]atomic.Bool
+		c := newCluster(t, 3, func(i int, cfg *Config) {
+			cfg.Testing.Replica.StoreLogs = func() error {
+				if ill[i].Load() {
+					return syscall.EIO
+				}
+				return nil
+			}
+		})
+		c.parameterized(c.leader())
+		for round := range 5 {
+			lead := c.leader()
+			h := &history{outcome: map[string]error{}}
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			for i, s := range c.servers {
+				if i != lead {
+					wg.Go(func() { h.load(context.Background(), t, s, fmt.Sprintf("disk %d s%d", round, i), stop) })
+				}
+			}
+			time.Sleep(300 * time.Millisecond)
+			ill[lead].Store(true)
+			gains := c.servers[lead].lead.gains.Load()
+			time.Sleep(3 * time.Second)
+			close(stop)
+			wg.Wait()
+			if n := c.servers[lead].lead.gains.Load(); n != gains {
+				t.Errorf("round %d: the server whose disk fails won %d elections", round, n-gains)
+			}
+			ill[lead].Store(false)
+			c.converge()
+			unknown := h.check(t, c.servers[c.leader()])
+			t.Logf("round %d: %d writes, %d acknowledged, %d unknown; longest gap %s, slowest write %s", round, len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write)
+			if h.longestGap() > 1500*time.Millisecond {
+				t.Errorf("no write was acknowledged for %s", h.longestGap())
 			}
 		}
 	})

@@ -201,7 +201,7 @@ func TestLargeLog(t *testing.T) {
 				t.Fatalf("entry %d: %v", i+1, err)
 			}
 		}
-		if !(Watch(l, 0, nil).(raft.MonotonicLogStore)).IsMonotonic() {
+		if !(Watch(l, new(Health), 0, nil).(raft.MonotonicLogStore)).IsMonotonic() {
 			t.Fatal("the watchdog hides that the log refuses gaps; raft would leave one after a snapshot")
 		}
 		if err := l.StoreLogs([]*raft.Log{{Index: n + 2}}); err == nil {

@@ -3,23 +3,47 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 )
 
+// Health says whether a server's disk takes writes. The zero value is a healthy disk.
+type Health struct{ failed atomic.Int64 } // time of the last failure in Unix nanoseconds; 0: the newest write succeeded
+
+// illFor is how long a failed write counts if no other follows. Nothing is written by a server that hears of no leader,
+// so it must try at some time.
+const illFor = 10 * time.Second
+
+func (h *Health) note(err error) {
+	if err == nil {
+		h.failed.Store(0)
+	} else {
+		h.failed.Store(time.Now().UnixNano())
+	}
+}
+
+// Ill reports whether the newest write failed, unless that was long ago.
+func (h *Health) Ill() bool {
+	at := h.failed.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) < illFor
+}
+
 // Watch returns a store that ends the process when a write takes longer than limit, or when an entry cannot be read.
 // Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead. Returning an
-// error instead is not safe: the late write may still reach the disk and overwrite a newer entry.
-func Watch(store raft.LogStore, limit time.Duration, exit func(why string)) raft.LogStore {
-	return &watchdog{LogStore: store, limit: limit, exit: exit}
+// error instead is not safe: the late write may still reach the disk and overwrite a newer entry. Failed writes are
+// noted in health.
+func Watch(store raft.LogStore, health *Health, limit time.Duration, exit func(why string)) raft.LogStore {
+	return &watchdog{LogStore: store, health: health, limit: limit, exit: exit}
 }
 
 type watchdog struct {
 	raft.LogStore
-	limit time.Duration
-	exit  func(why string)
+	health *Health
+	limit  time.Duration
+	exit   func(why string)
 }
 
 func (w *watchdog) guard(what string, f func() error) error {
@@ -27,7 +51,9 @@ func (w *watchdog) guard(what string, f func() error) error {
 		w.exit(fmt.Sprintf("the disk of the raft log hangs: %s took more than %s", what, w.limit))
 	})
 	defer t.Stop()
-	return f()
+	err := f()
+	w.health.note(err)
+	return err
 }
 
 func (w *watchdog) StoreLog(l *raft.Log) error {
@@ -61,9 +87,10 @@ func (w *watchdog) IsMonotonic() bool {
 }
 
 // Patient returns a store that retries to store a number until limit has passed, and then ends the process. Raft panics
-// at the first error, but a full disk may have room a second later. Until then the server does not vote.
-func Patient(store raft.StableStore, limit time.Duration, exit func(why string)) raft.StableStore {
-	return patient{store, limit, exit}
+// at the first error, but a full disk may have room a second later. Until then the server does not vote, and failures are
+// noted in health.
+func Patient(store raft.StableStore, health *Health, limit time.Duration, exit func(why string)) raft.StableStore {
+	return patient{store, health, limit, exit}
 }
 
 // stableRetry is the time between two attempts to store the term.
@@ -71,14 +98,16 @@ const stableRetry = 50 * time.Millisecond
 
 type patient struct {
 	raft.StableStore
-	limit time.Duration
-	exit  func(why string)
+	health *Health
+	limit  time.Duration
+	exit   func(why string)
 }
 
 // SetUint64 stores a number.
 func (p patient) SetUint64(key []byte, n uint64) error {
 	err := p.StableStore.SetUint64(key, n)
 	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, ErrClosed); err = p.StableStore.SetUint64(key, n) {
+		p.health.note(err)
 		if time.Now().After(end) {
 			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
 			break

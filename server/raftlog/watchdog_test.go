@@ -21,7 +21,7 @@ func TestHungDiskEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		exited := make(chan string, 1)
-		w := Watch(hangingStore{raft.NewInmemStore(), hang}, 5*time.Second, func(why string) { exited <- why })
+		w := Watch(hangingStore{raft.NewInmemStore(), hang}, new(Health), 5*time.Second, func(why string) { exited <- why })
 		began := time.Now()
 		done := make(chan error, 1)
 		go func() { done <- w.StoreLogs([]*raft.Log{{Index: 1}}) }()
@@ -31,7 +31,7 @@ func TestHungDiskEndsTheProcess(t *testing.T) {
 		}
 		close(hang)
 		<-done
-		ok := &watchdog{LogStore: raft.NewInmemStore(), limit: 5 * time.Second, exit: func(why string) { t.Error("exit although the disk is well: " + why) }}
+		ok := &watchdog{LogStore: raft.NewInmemStore(), health: new(Health), limit: 5 * time.Second, exit: func(why string) { t.Error("exit although the disk is well: " + why) }}
 		if err := ok.StoreLogs([]*raft.Log{{Index: 1}}); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func (s *sickStable) SetUint64(key []byte, n uint64) error {
 func TestTermIsStoredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var exits int
-		p := patient{&sickStable{raft.NewInmemStore(), 20}, 5 * time.Second, func(string) { exits++ }}
+		p := patient{&sickStable{raft.NewInmemStore(), 20}, new(Health), 5 * time.Second, func(string) { exits++ }}
 		if err := p.SetUint64([]byte("CurrentTerm"), 4); err != nil || exits > 0 {
 			t.Errorf("%v, %d exits, after the disk was well again", err, exits)
 		}

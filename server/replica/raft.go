@@ -56,7 +56,7 @@ func (r *Replica) openStores() (*stores, error) {
 		log.Close()
 		return nil, err
 	}
-	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
+	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, &r.disk, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
 	if !c.Raft.NoLogCache {
 		if st.log, err = raft.NewLogCache(raftLogCache, st.log); err != nil {
 			log.Close()
@@ -67,7 +67,25 @@ func (r *Replica) openStores() (*stores, error) {
 }
 
 func (r *Replica) watch(store raft.LogStore) raft.LogStore {
-	return raftlog.Watch(store, r.cfg.Raft.StoreTimeout, r.cfg.Exit)
+	if f := r.cfg.Testing.StoreLogs; f != nil {
+		store = testStore{store, f}
+	}
+	return raftlog.Watch(store, &r.disk, r.cfg.Raft.StoreTimeout, r.cfg.Exit)
+}
+
+// testStore asks a test whether a write succeeds.
+type testStore struct {
+	raft.LogStore
+	err func() error
+}
+
+func (s testStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s testStore) StoreLogs(ls []*raft.Log) error {
+	if err := s.err(); err != nil {
+		return err
+	}
+	return s.LogStore.StoreLogs(ls)
 }
 
 // Start opens the stores and starts raft, which replays their contents.
@@ -99,7 +117,7 @@ func (r *Replica) Start(conns raft.StreamLayer) error {
 	if err := r.recoverPeers(conf, st, trans); err != nil {
 		return err
 	}
-	if r.raft, err = raft.NewRaft(conf, r.machine, st.log, st.stable, st.snaps, quietTransport{trans}); err != nil {
+	if r.raft, err = raft.NewRaft(conf, r.machine, st.log, st.stable, st.snaps, transport{trans, &r.disk}); err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
 	r.verifier = newVerifier(r.raft)

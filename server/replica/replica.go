@@ -35,6 +35,7 @@ type Config struct {
 // TestingKnobs let tests interfere. The zero value is for production.
 type TestingKnobs struct {
 	BeforeApply func()               // called before committed entries are applied, or nil
+	StoreLogs   func() error         // may make a write of the raft log fail, or nil
 	AfterHash   func(hash *[32]byte) // may change a hash of the state, or nil
 }
 
@@ -86,6 +87,7 @@ type Replica struct {
 	raft      *raft.Raft // nil before Start
 	transport *raft.NetworkTransport
 	stores    *stores
+	disk      raftlog.Health
 	machine   *machine
 	verifier  *verifier
 

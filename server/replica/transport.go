@@ -1,0 +1,85 @@
+package replica
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/server/raftlog"
+)
+
+// appendAgain is the time after which a leader repeats the same message to a follower. Heartbeats are sent separately.
+const appendAgain = 50 * time.Millisecond
+
+// transport is raft's network with two rules of our own: it asks for no votes while this server's disk takes no writes,
+// and its pipelines drop messages that repeat the last one (quietPipeline).
+type transport struct {
+	*raft.NetworkTransport
+	disk *raftlog.Health
+}
+
+// errIllDisk answers a candidate that could not store what it would have to store as a leader.
+var errIllDisk = errors.New("not sent: the newest write to the raft log failed, so this server must not lead")
+
+// RequestPreVote asks for a promise to vote for this server. A leader whose disk fails steps down, but its log is the
+// longest, and its last message delays the others' timeouts. Without this rule it wins one election after another.
+func (t transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if t.disk.Ill() {
+		return errIllDisk
+	}
+	return t.NetworkTransport.RequestPreVote(id, target, args, resp)
+}
+
+// RequestVote asks for a vote for this server.
+func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if t.disk.Ill() {
+		return errIllDisk
+	}
+	return t.NetworkTransport.RequestVote(id, target, args, resp)
+}
+
+// AppendEntriesPipeline opens a pipeline of entries to a follower.
+func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
+	if err != nil {
+		return nil, err
+	}
+	return &quietPipeline{AppendPipeline: p}, nil
+}
+
+// quietPipeline drops messages that repeat the last one. Raft reports the commit index to followers with the next
+// entries, or whenever CommitTimeout has passed without any. CommitTimeout is short, because followers answer polls and
+// reads from what they have applied, so an idle cluster would send hundreds of empty messages a second. Raft treats a
+// dropped message like a lost one. It carries no entries and gets no answer, so neither the follower's position in the
+// log nor the leader's lease depends on it. It needs no lock, because raft sends on a pipeline from one goroutine.
+type quietPipeline struct {
+	raft.AppendPipeline
+	told struct{ term, prev, prevTerm, commit uint64 } // in the last message
+	at   time.Time                                     // when the last message was sent
+}
+
+// AppendEntries sends a message unless it repeats the last one within appendAgain.
+func (p *quietPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	told, now := p.told, time.Now()
+	told.term, told.prev, told.prevTerm, told.commit = args.Term, args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex
+	if len(args.Entries) == 0 && told == p.told && now.Sub(p.at) < appendAgain {
+		return unsent{args, resp, now}, nil
+	}
+	p.told, p.at = told, now
+	return p.AppendPipeline.AppendEntries(args, resp)
+}
+
+// unsent is the future of a dropped message. Raft does not wait for it.
+type unsent struct {
+	args *raft.AppendEntriesRequest
+	resp *raft.AppendEntriesResponse
+	at   time.Time
+}
+
+var errUnsent = errors.New("not sent: it repeats the last message")
+
+func (u unsent) Error() error                          { return errUnsent }
+func (u unsent) Start() time.Time                      { return u.at }
+func (u unsent) Request() *raft.AppendEntriesRequest   { return u.args }
+func (u unsent) Response() *raft.AppendEntriesResponse { return u.resp }
