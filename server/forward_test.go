@@ -165,7 +165,7 @@ func TestSilentLeader(t *testing.T) {
 }
 
 // TestRemovedLeader removes the leader from raft while followers have calls in flight. Leadership is handed over first, so
-// that nobody waits for an election timeout.
+// that no call waits for an election timeout.
 func TestRemovedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)

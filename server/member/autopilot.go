@@ -24,8 +24,8 @@ func newAutopilot(m *Members) *autopilot.Autopilot {
 	return m.env.Replica.NewAutopilot(pilot{m}, autopilot.WithLogger(m.env.Log), autopilot.WithPromoter(patientPromoter{autopilot.DefaultPromoter()}), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
 }
 
-// patientPromoter gives up a server only after deadServerAfter. Autopilot itself gives up whatever is not alive at its
-// next look, so a server that restarts or is paused for some seconds would be given up, too.
+// patientPromoter gives up a server only after deadServerAfter. Autopilot itself gives up a server that is not alive
+// at its next look, so a server that restarts or is paused for some seconds would be given up, too.
 type patientPromoter struct{ autopilot.Promoter }
 
 // FilterFailedServerRemovals implements autopilot.Promoter. It keeps servers that left, and servers that have been
