@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -41,7 +42,7 @@ func (c *cluster) entry(body structs.CommandBody) Entry {
 	c.seed++
 	var seed structs.Seed
 	binary.BigEndian.PutUint64(seed[:], c.seed)
-	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, Body: body})
+	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, Body: body}, feature.Newest)
 	if err != nil {
 		c.tb.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func (c *cluster) entry(body structs.CommandBody) Entry {
 
 func (c *cluster) apply(body structs.CommandBody) structs.Result {
 	c.tb.Helper()
-	res, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
+	res, _, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
 	if res[0].Err != nil {
 		c.tb.Fatal(res[0].Err)
 	}
@@ -115,7 +116,7 @@ func BenchmarkInsertAlloc(b *testing.B) {
 		}
 		b.StartTimer()
 		start := time.Now()
-		res, _ := c.f.ApplyBatch(batch)
+		res, _, _ := c.f.ApplyBatch(batch)
 		spent += time.Since(start)
 		allocs += jobs * count
 		if !res[0].Plan.Accepted[0] {

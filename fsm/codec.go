@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -26,24 +28,50 @@ type envelope struct {
 // parts is the packed form of a BatchCommand or PlansCommand: its entries, each encoded separately.
 type parts struct{ Parts [][]byte }
 
-// UnknownCommandError reports a log entry of a type that this version neither knows nor may skip.
-type UnknownCommandError struct {
-	Type  structs.CommandType
+// UnreadableError reports a log entry that this build cannot apply. The server has to end, because going on without the
+// entry would make its state differ from its peers' (I9).
+type UnreadableError struct {
 	Index structs.Index
+	Newer bool // a newer release wrote it; otherwise the entry is damaged
+	Err   error
 }
 
-func (e *UnknownCommandError) Error() string {
-	at := ""
-	if e.Index != 0 {
-		at = fmt.Sprintf(" at index %d", e.Index)
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+func (e *UnreadableError) Error() string {
+	if e.Newer {
+		return fmt.Sprintf("the log entry at index %d cannot be applied: %v; run the release that wrote it, or a later one", e.Index, e.Err)
 	}
-	return fmt.Sprintf("log entry%s has command type %d, which this version of muster does not know; run at least the version of the server that wrote it", at, e.Type)
+	return fmt.Sprintf("the log entry at index %d cannot be read: %v; restore this server from its peers: stop it, move its data directory aside, start it again", e.Index, e.Err)
 }
 
-// Encode returns the log entry of a command: the type byte, then canonical msgpack. It refuses a body that is missing
-// and an entry over EntryBytesMax.
-func Encode(cmd structs.Command) ([]byte, error) {
-	b, err := encode(cmd)
+// errUnknownCommand is the error of a log entry of a type that this build neither knows nor may skip.
+type errUnknownCommand struct{ typ structs.CommandType }
+
+func (e errUnknownCommand) Error() string {
+	return fmt.Sprintf("Muster %s does not know command type %d", feature.Here().Muster, e.typ)
+}
+
+// unreadable says why an entry cannot be applied.
+func unreadable(at structs.Index, err error) *UnreadableError {
+	var (
+		command errUnknownCommand
+		field   *pack.UnknownFieldError
+		format  *feature.UnreadableError
+	)
+	return &UnreadableError{Index: at, Err: err, Newer: errors.As(err, &command) || errors.As(err, &field) || errors.As(err, &format)}
+}
+
+// errGate refuses a command before it is in the log.
+func errGate(what string, needs, in structs.Format) error {
+	return structs.Errorf(structs.CodeConflict, "%s needs format %d, and the cluster is at format %d: start every server with a release that has it, then run `muster operator upgrade finish`", what, needs, in)
+}
+
+// Encode returns the log entry of a command: the type byte, then canonical msgpack. It refuses a body that is missing, an
+// entry over EntryBytesMax, and a command or a set field that needs a newer format than the one in force: a server of an
+// older release could not apply it.
+func Encode(cmd structs.Command, in structs.Format) ([]byte, error) {
+	b, err := encode(cmd, in)
 	if err != nil {
 		return nil, err
 	}
@@ -59,14 +87,20 @@ var scratches = sync.Pool{New: func() any { return new([]byte) }}
 // scratchMax is the size, in bytes, of the largest buffer that scratches keeps.
 const scratchMax = 64 << 10
 
-func encode(cmd structs.Command) ([]byte, error) {
+func encode(cmd structs.Command, in structs.Format) ([]byte, error) {
 	row := commands.of(cmd.Body)
 	if row == nil {
 		return nil, structs.Errorf(structs.CodeInternal, "a command with a body of type %T cannot be encoded", cmd.Body)
 	}
+	if row.format > in {
+		return nil, errGate(fmt.Sprintf("the change (%s)", row.body.Elem().Name()), row.format, in)
+	}
+	if needs, field := pack.Since(cmd.Body); structs.Format(needs) > in {
+		return nil, errGate(fmt.Sprintf("the field %s (%s)", field, row.body.Elem().Name()), structs.Format(needs), in)
+	}
 	scratch := scratches.Get().(*[]byte)
 	defer scratches.Put(scratch)
-	body, err := appendBody((*scratch)[:0], row, cmd.Body)
+	body, err := appendBody((*scratch)[:0], row, cmd.Body, in)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +120,7 @@ func encode(cmd structs.Command) ([]byte, error) {
 }
 
 // appendBody writes a body after b.
-func appendBody(b []byte, row *commandRow, body structs.CommandBody) ([]byte, error) {
+func appendBody(b []byte, row *commandRow, body structs.CommandBody, in structs.Format) ([]byte, error) {
 	batch, ok := body.(*structs.BatchCommand)
 	if !ok || batch == nil {
 		return row.encode(b, body)
@@ -96,7 +130,7 @@ func appendBody(b []byte, row *commandRow, body structs.CommandBody) ([]byte, er
 		if commands.of(c.Body) == row {
 			return nil, structs.Errorf(structs.CodeInternal, "a batch of commands cannot hold another batch")
 		}
-		e, err := encode(c)
+		e, err := encode(c, in)
 		if err != nil {
 			return nil, err
 		}
@@ -105,8 +139,8 @@ func appendBody(b []byte, row *commandRow, body structs.CommandBody) ([]byte, er
 	return pack.Append(b, &p), nil
 }
 
-// Decode reads a log entry. For an unknown type it returns an *UnknownCommandError, or with IgnorableFlag a command
-// without a body and no error.
+// Decode reads a log entry. An unknown field is an error, and so is an unknown type, unless it has IgnorableFlag: then
+// the command has no body.
 func Decode(b []byte) (structs.Command, error) {
 	if len(b) > EntryBytesMax {
 		return structs.Command{}, fmt.Errorf("log entry of %d bytes; the limit is %d", len(b), EntryBytesMax)
@@ -122,7 +156,7 @@ func decode(b []byte) (structs.Command, error) {
 	typ := structs.CommandType(b[0])
 	row := commands.byNumber[typ]
 	if row == nil && typ&structs.IgnorableFlag == 0 {
-		return cmd, &UnknownCommandError{Type: typ}
+		return cmd, errUnknownCommand{typ}
 	}
 	var env envelope
 	if err := pack.Decode(b[1:], &env); err != nil {
@@ -149,7 +183,19 @@ func decode(b []byte) (structs.Command, error) {
 		return cmd, fmt.Errorf("log entry of command type %d: %w", typ, err)
 	}
 	cmd.Body = body
-	return cmd, nil
+	return cmd, checkFormat(body)
+}
+
+// checkFormat returns an error for a command that puts a format in force which this build does not read.
+func checkFormat(body structs.CommandBody) error {
+	const what = "the cluster"
+	switch c := body.(type) {
+	case *structs.ClusterInitCommand:
+		return feature.Check(what, c.Format, c.By)
+	case *structs.UpgradeFinishCommand:
+		return feature.Check(what, c.Format, c.By)
+	}
+	return nil
 }
 
 // decodeBody reads what appendBody wrote.

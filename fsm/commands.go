@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
 // commands is the table of the commands that this version can read, write and carry out: number, effect and, for two of
-// them, their own encoding. To add a command, declare its body in package structs and add a row. A number is never
-// reused: a retired one stays as a comment.
+// them, their own encoding. To add a command, declare its body in package structs, add a row, and name its gate by
+// commandRow.since. A number is never reused: a retired one stays as a comment.
 var commands = tableOf(
 	command(1, applyJobRegister),
 	command(2, applyJobDeregister),
@@ -69,6 +70,7 @@ var commands = tableOf(
 	command(55, applySealKeyDelete),
 	command(56, applyVariableReseal),
 	command(57, applySuspend),
+	command(58, applyUpgradeFinish),
 )
 
 // commandTable finds the row of a command by its number, and by the type of its body. An unknown number or type has no
@@ -91,6 +93,7 @@ func TypeOf[P structs.CommandBody]() structs.CommandType {
 // commandRow describes one type of command. The functions get a body of the row's type.
 type commandRow struct {
 	typ    structs.CommandType
+	format structs.Format // that must be in force
 	body   reflect.Type
 	empty  func() structs.CommandBody
 	encode func(b []byte, body structs.CommandBody) ([]byte, error) // appends to b
@@ -113,9 +116,10 @@ type bodyOf[B any] interface {
 // encodedCommand returns the row of a command with its own encoding.
 func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error, encode func([]byte, P) ([]byte, error), decode func([]byte, P) error) *commandRow {
 	return &commandRow{
-		typ:   typ,
-		body:  reflect.TypeFor[P](),
-		empty: func() structs.CommandBody { return P(new(B)) },
+		typ:    typ,
+		format: feature.Oldest,
+		body:   reflect.TypeFor[P](),
+		empty:  func() structs.CommandBody { return P(new(B)) },
 		encode: func(b []byte, body structs.CommandBody) ([]byte, error) {
 			if body.(P) == nil {
 				return nil, structs.Errorf(structs.CodeInternal, "a command has a nil %T for a body", body)
@@ -125,6 +129,12 @@ func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx,
 		decode: func(b []byte, body structs.CommandBody) error { return decode(b, body.(P)) },
 		apply:  func(x *tx, body structs.CommandBody) *structs.Error { return apply(x, body.(P)) },
 	}
+}
+
+// since declares that a command needs a gate.
+func (r *commandRow) since(g feature.Gate) *commandRow {
+	r.format = g.Format
+	return r
 }
 
 func tableOf(rows ...*commandRow) *commandTable {

@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -51,28 +49,26 @@ func (f *FSM) VerifyImmutable() error { return f.store.VerifyImmutable() }
 // ApplyBatch applies entries in order and makes the new state visible once, at the end. The results, the state and the
 // delta's lists do not depend on how a log is cut into batches.
 //
-// A command that cannot be carried out has Result.Err set and changed nothing. An entry that cannot be read, or whose
-// type this version neither knows nor may skip, would make this server's state differ from its peers': ApplyBatch then
-// panics with a message that says what to do, because continuing would be worse (I9).
-func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
+// A command that cannot be carried out has Result.Err set and changed nothing. For an entry that cannot be read, or whose
+// type this build neither knows nor may skip, the error is an *UnreadableError: the entries before it have been applied,
+// those after it have not, and the FSM must not be used any more (I9).
+func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta, error) {
 	results := make([]structs.Result, len(entries))
 	types := make(map[structs.Index]structs.CommandType, len(entries))
 	last := f.store.Snapshot().Index()
+	var bad error
 	for i, e := range entries {
 		results[i] = structs.Result{Index: e.Index}
-		last = max(last, e.Index)
 		if len(e.Data) == 0 {
+			last = max(last, e.Index)
 			continue
 		}
 		cmd, err := Decode(e.Data)
 		if err != nil {
-			var unknown *UnknownCommandError
-			if errors.As(err, &unknown) {
-				unknown.Index = e.Index
-				panic(unknown.Error())
-			}
-			panic(fmt.Sprintf("log entry at index %d cannot be read: %v; restore this server from its peers: stop it, move its data directory aside, start it again", e.Index, err))
+			bad = unreadable(e.Index, err)
+			break
 		}
+		last = max(last, e.Index)
 		if cmd.Body != nil {
 			types[e.Index] = commands.of(cmd.Body).typ
 		}
@@ -81,7 +77,7 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 	snap, delta := f.store.Publish(last)
 	delta.EventTypes = types
 	f.snap.Store(snap)
-	return results, delta
+	return results, delta, bad
 }
 
 // tx is one command while it is applied.
@@ -119,7 +115,11 @@ func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 
 // run carries out the command or returns an error. The caller then undoes what it wrote.
 func (x *tx) run() *structs.Error {
-	return x.commands.of(x.cmd.Body).apply(x, x.cmd.Body)
+	row := x.commands.of(x.cmd.Body)
+	if in := x.Format(); row.format > in {
+		return structs.Errorf(structs.CodeConflict, "%s needs format %d; format %d is in force", row.body.Elem().Name(), row.format, in)
+	}
+	return row.apply(x, x.cmd.Body)
 }
 
 // touch marks a job whose status must be checked when the command has been carried out.

@@ -15,7 +15,7 @@ import (
 // try applies a command and gives its result, refused or not.
 func (c *cluster) try(body structs.CommandBody) structs.Result {
 	c.tb.Helper()
-	res, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
+	res, _, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
 	return res[0]
 }
 

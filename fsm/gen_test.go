@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -635,7 +636,10 @@ func (g *generator) small() structs.Command {
 	case 18:
 		switch g.r.IntN(4) {
 		case 0:
-			return cmd(&structs.ClusterInitCommand{ID: g.bytes()})
+			if g.chance(50) {
+				return cmd(&structs.UpgradeFinishCommand{Format: min(g.snap.Format()+1, feature.Newest), By: "test"})
+			}
+			return cmd(&structs.ClusterInitCommand{ID: g.bytes(), Format: feature.Newest, By: "test"})
 		case 1:
 			return cmd(&structs.RestoredCommand{})
 		case 2:

@@ -160,17 +160,6 @@ func applyAutopilotConfig(x *tx, c *structs.AutopilotConfigCommand) *structs.Err
 	return nil
 }
 
-// applyClusterInit sets the cluster's id, once.
-func applyClusterInit(x *tx, c *structs.ClusterInitCommand) *structs.Error {
-	if c.ID.IsZero() {
-		return structs.Errorf(structs.CodeInvalid, "the cluster id is missing")
-	}
-	if state.Meta.Get(x, "") == nil {
-		state.Meta.Put(x, &structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: state.Version, CreateIndex: x.index})
-	}
-	return nil
-}
-
 // applyRestored begins a new history: indexes from before it are meaningless (D14).
 func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
 	old := state.Meta.Get(x, "")

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,11 +15,11 @@ func TestOvercommitFollowsThePool(t *testing.T) {
 	apply := func(body structs.CommandBody) structs.Result {
 		t.Helper()
 		index++
-		data, err := Encode(structs.Command{Time: structs.LogTime(index), Seed: structs.Seed{byte(index)}, Body: body})
+		data, err := Encode(structs.Command{Time: structs.LogTime(index), Seed: structs.Seed{byte(index)}, Body: body}, feature.Newest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, _ := f.ApplyBatch([]Entry{{Index: index, Data: data}})
+		res, _, _ := f.ApplyBatch([]Entry{{Index: index, Data: data}})
 		return res[0]
 	}
 	node := func(b byte, over int64) *structs.Node {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,12 +15,12 @@ func TestSigningKeysEnd(t *testing.T) {
 	c := newCluster(t, 0)
 	add := func(id string, at structs.LogTime) {
 		t.Helper()
-		data, err := Encode(structs.Command{Time: at, Body: &structs.SigningKeyCommand{Key: &structs.SigningKey{ID: id, Algorithm: "RS256", Public: []byte{1}}}})
+		data, err := Encode(structs.Command{Time: at, Body: &structs.SigningKeyCommand{Key: &structs.SigningKey{ID: id, Algorithm: "RS256", Public: []byte{1}}}}, feature.Newest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.index++
-		if res, _ := c.f.ApplyBatch([]Entry{{Index: c.index, Data: data}}); res[0].Err != nil {
+		if res, _, _ := c.f.ApplyBatch([]Entry{{Index: c.index, Data: data}}); res[0].Err != nil {
 			t.Fatal(res[0].Err)
 		}
 	}

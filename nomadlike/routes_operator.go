@@ -42,6 +42,8 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/operator/keyring/keys", rpc: methods.SealKeyList.Name, handle: rootKeys},
 		{methods: "PUT,POST", pattern: "/v1/operator/keyring/rotate", rpc: methods.SealKeyRotate.Name, handle: rootKeyRotate},
 		{methods: "DELETE", pattern: "/v1/operator/keyring/key/{id}", rpc: methods.SealKeyDelete.Name, handle: rootKeyDelete},
+		{methods: "GET", pattern: "/v1/operator/upgrade", rpc: methods.UpgradeStatus.Name, handle: upgradeStatus},
+		{methods: "PUT,POST", pattern: "/v1/operator/upgrade/finish", rpc: methods.UpgradeFinish.Name, handle: upgradeFinish},
 		{methods: "GET", pattern: "/v1/operator/state-hash", rpc: methods.StatusHash.Name, handle: stateHash},
 		{methods: "PUT,POST", pattern: "/v1/system/gc", rpc: methods.SystemGC.Name, handle: systemGC},
 		{methods: "PUT,POST", pattern: "/v1/system/reconcile/summaries", rpc: methods.SystemReconcile.Name, handle: systemReconcile},
@@ -331,7 +333,7 @@ func autopilotHealth(c *call) (any, error) {
 	out := &wire.OperatorHealthReply{Healthy: resp.Healthy, FailureTolerance: resp.FailureTolerance, Leader: resp.Leader, Voters: resp.Voters, Servers: []wire.ServerHealth{}}
 	for _, s := range resp.Servers {
 		out.Servers = append(out.Servers, wire.ServerHealth{
-			ID: s.ID, Name: s.Name, Address: s.Address, SerfStatus: s.SerfStatus, Version: s.Version, Leader: s.Leader,
+			ID: s.ID, Name: s.Name, Address: s.Address, SerfStatus: s.SerfStatus, Version: s.Version, Formats: s.Formats, Leader: s.Leader,
 			LastContact: wire.TextDuration(s.LastContact), LastTerm: s.LastTerm, LastIndex: s.LastIndex, Healthy: s.Healthy,
 			Voter: s.Voter, StableSince: s.StableSince.Time(),
 		})
@@ -350,12 +352,36 @@ func (l *lines) send2(v any) error {
 	return errWritten
 }
 
+func upgradeStatus(c *call) (any, error) {
+	r, err := invoke(c, methods.UpgradeStatus, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.UpgradeStatus{Format: uint64(r.Format), By: r.By, Next: uint64(r.Next), Why: r.Why, Servers: []wire.UpgradeServer{}, Gates: []wire.UpgradeGate{}}
+	for _, s := range r.Servers {
+		out.Servers = append(out.Servers, wire.UpgradeServer{ID: s.ID, Name: s.Name, Address: s.Address, Muster: s.Speaks.Muster,
+			Formats: s.Speaks.Formats(), RPC: s.Speaks.RPC, Voter: s.Voter, Leader: s.Leader, Error: s.Error})
+	}
+	for _, g := range r.Gates {
+		out.Gates = append(out.Gates, wire.UpgradeGate{Name: g.Name, Allows: g.Allows, Format: uint64(g.Format), Open: g.Open})
+	}
+	return out, nil
+}
+
+func upgradeFinish(c *call) (any, error) {
+	resp, err := invoke(c, methods.UpgradeFinish, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return &wire.UpgradeFinish{Format: uint64(resp.Format), Index: uint64(resp.Index)}, nil
+}
+
 func stateHash(c *call) (any, error) {
 	resp, err := invoke(c, methods.StatusHash, &methods.EmptyRequest{})
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"Server": resp.Server, "Index": uint64(resp.Index), "Hash": resp.Hash, "StateVersion": resp.StateVersion}, nil
+	return map[string]any{"Server": resp.Server, "Index": uint64(resp.Index), "Hash": resp.Hash, "Format": uint64(resp.Format)}, nil
 }
 
 func systemGC(c *call) (any, error) {

@@ -48,13 +48,13 @@ func (p peers) Hashes(ctx context.Context, addr string) (replica.Hashes, error) 
 	if err != nil {
 		return replica.Hashes{}, err
 	}
-	out := replica.Hashes{StateVersion: resp.StateVersion}
+	var out replica.Hashes
 	for _, m := range resp.Marks {
 		hash, err := hex.DecodeString(m.Hash)
 		if err != nil || len(hash) != len(replica.Mark{}.Hash) {
 			return replica.Hashes{}, structs.Errorf(structs.CodeInvalid, "server %s answered with an invalid hash: %q", resp.Server, m.Hash)
 		}
-		out.Marks = append(out.Marks, replica.Mark{Index: m.Index, Hash: [32]byte(hash)})
+		out.Marks = append(out.Marks, replica.Mark{Index: m.Index, Format: m.Format, Hash: [32]byte(hash)})
 	}
 	return out, nil
 }

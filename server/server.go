@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
@@ -162,10 +163,12 @@ func (s *Server) environment() endpoint.Environment {
 func (s *Server) memberEnvironment() member.Environment {
 	c := s.cfg.Gossip
 	c.AllowPlain = c.AllowPlain || s.cfg.Dev
+	speaks := feature.Here()
 	return member.Environment{
 		Name: s.cfg.Name,
 		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
-			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build},
+			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build,
+			Oldest: speaks.Oldest, Newest: speaks.Newest, Calls: speaks.RPC},
 		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
 	}
 }

@@ -295,10 +295,18 @@ type (
 		Nodes  []NodeID
 		Tokens []AccessorID
 	}
-	// ClusterInitCommand names the cluster; only the first one has an effect.
+	// ClusterInitCommand names the cluster and puts its first format in force; only the first one has an effect.
 	ClusterInitCommand struct {
 		command
-		ID ClusterID
+		ID     ClusterID
+		Format Format
+		By     string // release of the leader
+	}
+	// UpgradeFinishCommand raises the format in force.
+	UpgradeFinishCommand struct {
+		command
+		Format Format
+		By     string // release of the leader
 	}
 	// RestoredCommand records that an operator restored a snapshot: it increments the restore epoch.
 	RestoredCommand struct{ command }

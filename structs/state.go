@@ -50,7 +50,8 @@ type ClusterMeta struct {
 	ID           ClusterID
 	RestoreEpoch uint64 // incremented by every operator restore
 	CreateTime   LogTime
-	StateVersion uint64 // format of the state; hashes compare only between equal versions (D8)
+	Format       Format // in force: the leader writes nothing newer, and the state hash is computed in it (D8)
+	FormatBy     string // release of the leader that raised the cluster to Format
 	CreateIndex  Index
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -86,8 +87,10 @@ func (a *Agent) Members() []nomadlike.Member {
 	}
 	if len(out) == 0 && a.server != nil {
 		host, port, _ := splitPort(a.server.Addr())
+		here := feature.Here()
 		out = append(out, nomadlike.Member{Name: a.cfg.Name + "." + a.cfg.Region, Addr: host, Port: uint16(port), Status: "alive", Tags: serverTags(gossip.Meta{
 			Role: gossip.RoleServer, Region: a.cfg.Region, Datacenter: a.cfg.Datacenter, ID: a.server.ID(), RPC: a.server.Addr(), Version: version.Version, Build: version.NomadCompat,
+			Oldest: here.Oldest, Newest: here.Newest, Calls: here.RPC,
 		})})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
@@ -113,6 +116,9 @@ func serverTags(m gossip.Meta) map[string]string {
 	t := map[string]string{
 		"role": "nomad", "region": m.Region, "dc": m.Datacenter, "id": m.ID, "rpc_addr": host, "port": port, "build": version.NomadCompat,
 		"raft_vsn": "3", "vsn": "1", "muster": m.Version,
+	}
+	if m.Newest > 0 {
+		t["formats"], t["rpc_vsn"] = m.Speaks().Formats(), strconv.FormatUint(m.Calls, 10)
 	}
 	if m.Expect > 0 {
 		t["expect"] = strconv.Itoa(m.Expect)

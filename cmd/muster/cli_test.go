@@ -222,6 +222,8 @@ var golden = []struct {
 	{"root_keyring_rotate", "operator root keyring rotate -full", "", 0},
 	{"root_keyring_remove", "operator root keyring remove 0123456789abcdef0123456789abcdef", "", 0},
 	{"state_hash", "operator state-hash", "", 0},
+	{"upgrade_status", "operator upgrade status", "", 0},
+	{"upgrade_finish", "operator upgrade finish -yes", "", 0},
 	{"operator_api", "operator api /v1/namespaces", "", 0},
 	{"acl_bootstrap", "acl bootstrap", "", 0},
 	{"acl_policy_apply", "acl policy apply -description look readers -", "namespace \"default\" { policy = \"read\" }\n", 0},

@@ -22,7 +22,7 @@ muster operator raft list-peers
 muster operator snapshot save backup.snap
 muster operator scheduler get-config`,
 		newOperatorRaft, newOperatorSnapshot, newOperatorScheduler, newOperatorAutopilot, newOperatorGossip, newOperatorJoinKey, newOperatorRoot, newOperatorMetrics, newOperatorDecisions,
-		newOperatorAPI, newOperatorStateHash)
+		newOperatorAPI, newOperatorStateHash, newOperatorUpgrade)
 }
 
 func newOperatorRaft(e *env) *cobra.Command {
@@ -309,10 +309,10 @@ func (o *stateHashOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	var resp struct {
-		Server       string
-		Index        uint64
-		Hash         string
-		StateVersion int
+		Server string
+		Index  uint64
+		Hash   string
+		Format int
 	}
 	if _, err := a.get(ctx, "/v1/operator/state-hash", nil, &resp); err != nil {
 		return err
@@ -320,6 +320,6 @@ func (o *stateHashOptions) run(ctx context.Context, _ []string) error {
 	if done, err := o.form.done(o.env, resp); done || err != nil {
 		return err
 	}
-	o.kv([][2]string{{"Server", resp.Server}, {"Index", strconv.FormatUint(resp.Index, 10)}, {"Hash", resp.Hash}, {"State Version", strconv.Itoa(resp.StateVersion)}})
+	o.kv([][2]string{{"Server", resp.Server}, {"Index", strconv.FormatUint(resp.Index, 10)}, {"Hash", resp.Hash}, {"Format", strconv.Itoa(resp.Format)}})
 	return nil
 }

@@ -80,7 +80,7 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 		if o.verbose {
 			r = append(r, s.Tags["raft_vsn"], orNone(s.Tags["id"]))
 		}
-		r = append(r, s.Tags["build"], s.Tags["dc"], s.Tags["region"])
+		r = append(r, orNone(s.Tags["muster"]), orNone(s.Tags["formats"]), s.Tags["dc"], s.Tags["region"])
 		if o.detailed {
 			tags := []string{}
 			for _, k := range sortedKeys(s.Tags) {
@@ -94,7 +94,7 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 	if o.verbose {
 		head += "|Raft Version|Raft ID"
 	}
-	head += "|Build|Datacenter|Region"
+	head += "|Version|Formats|Datacenter|Region"
 	if o.detailed {
 		head += "|Tags"
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -21,8 +22,9 @@ import (
 //	per table: name and number of rows, packed, after their length; the rows, packed, each after its length
 //	an empty length, then the SHA-256 of everything before it
 //
-// Lengths are unsigned varints. A table that the reader does not know is an error, because skipping it would silently
-// lose data; so is a wrong number of rows.
+// Lengths are unsigned varints. A table or a field that the reader does not know is an error, because skipping it would
+// silently lose data; so is a wrong number of rows. The tables and their rows are those of the format in force when the
+// file was written, so that a server of an older release can read it until the upgrade is finished.
 const (
 	fileMagic   = "MUSTER-SNAPSHOT\n"
 	fileVersion = 1
@@ -31,7 +33,8 @@ const (
 
 // fileHeader describes the state in the file.
 type fileHeader struct {
-	StateVersion   uint64
+	Format         structs.Format // in force
+	By             string         // ClusterMeta.FormatBy
 	Index          structs.Index
 	Time           structs.LogTime
 	BootstrapIndex structs.Index
@@ -46,12 +49,12 @@ type tableHeader struct {
 
 // Info describes a snapshot file and its content.
 type Info struct {
-	Version      uint32
-	StateVersion uint64
-	Index        structs.Index
-	Time         structs.LogTime
-	Bytes        int64
-	Tables       []TableInfo
+	Version uint32 // of the layout of the file
+	Format  structs.Format
+	Index   structs.Index
+	Time    structs.LogTime
+	Bytes   int64
+	Tables  []TableInfo
 }
 
 // TableInfo is the size of one table in a snapshot file.
@@ -76,15 +79,25 @@ func (s *Snapshot) Write(w io.Writer) error {
 	if _, err := out.Write(binary.BigEndian.AppendUint32([]byte(fileMagic), fileVersion)); err != nil {
 		return err
 	}
-	h := s.Hash()
-	head := fileHeader{StateVersion: Version, Index: s.index, Time: s.time, BootstrapIndex: s.bootstrap, Changed: map[string]structs.Index{}, Hash: h[:]}
+	h, format := s.Hash(), s.Format()
+	head := fileHeader{Format: format, Index: s.index, Time: s.time, BootstrapIndex: s.bootstrap, Changed: map[string]structs.Index{}, Hash: h[:]}
+	if m := Meta.Get(s, ""); m != nil {
+		head.By = m.FormatBy
+	}
 	for i, t := range tables {
-		head.Changed[t.Name()] = s.changed[i]
+		if t.format() <= format {
+			head.Changed[t.Name()] = s.changed[i]
+		} else if n := t.count(s); n > 0 {
+			return fmt.Errorf("table %s has %d rows, but needs format %d and the cluster is at format %d", t.Name(), n, t.format(), format)
+		}
 	}
 	if err := put(pack.Append(nil, &head)); err != nil {
 		return err
 	}
 	for _, t := range tables {
+		if t.format() > format {
+			continue
+		}
 		if err := put(pack.Append(nil, &tableHeader{Name: t.Name(), Rows: uint64(t.count(s))})); err != nil {
 			return err
 		}
@@ -186,13 +199,13 @@ func scan(in io.Reader, head func(*fileHeader) error, table func(tableHeader) (r
 	if err := r.value(&h); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
-	if h.StateVersion != Version {
-		return nil, fmt.Errorf("state version %d; this version of muster reads %d", h.StateVersion, Version)
+	if err := feature.Check("the snapshot", h.Format, h.By); err != nil {
+		return nil, err
 	}
 	if err := head(&h); err != nil {
 		return nil, err
 	}
-	info.StateVersion, info.Index, info.Time = h.StateVersion, h.Index, h.Time
+	info.Format, info.Index, info.Time = h.Format, h.Index, h.Time
 	for {
 		n, err := r.next()
 		if err != nil {
@@ -246,8 +259,9 @@ func Inspect(in io.Reader) (*Info, error) {
 	return scan(in, func(*fileHeader) error { return nil }, func(tableHeader) (func([]byte) error, error) { return nil, nil })
 }
 
-// Read builds a store from a snapshot file. It refuses a file that is damaged, cut short, of another version, or whose
-// rows do not have the state hash in its header.
+// Read builds a store from a snapshot file of any format that this build reads; the format of the file is then in force.
+// It refuses a file that is damaged, cut short, of another format (feature.UnreadableError), or whose rows do not have the
+// state hash in its header.
 func Read(in io.Reader, opts Options) (*Store, error) {
 	s := New(opts)
 	var head fileHeader
@@ -257,7 +271,7 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 		return nil
 	}, func(th tableHeader) (func([]byte) error, error) {
 		i := slices.IndexFunc(tables, func(t AnyTable) bool { return t.Name() == th.Name })
-		if i < 0 || seen[th.Name] {
+		if i < 0 || tables[i].format() > head.Format || seen[th.Name] {
 			return nil, fmt.Errorf("table %q is unknown to this version of muster, or in the file twice", th.Name)
 		}
 		seen[th.Name] = true
@@ -276,7 +290,7 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 		return nil, err
 	}
 	for _, t := range tables {
-		if !seen[t.Name()] {
+		if t.format() <= head.Format && !seen[t.Name()] {
 			return nil, fmt.Errorf("table %s is missing", t.Name())
 		}
 	}

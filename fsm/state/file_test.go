@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -68,6 +69,9 @@ func (t *Table[K, T]) rowType() reflect.Type { return reflect.TypeFor[T]() }
 func (t *Table[K, T]) putFilled(s *Store, n int) {
 	v := new(T)
 	fill(reflect.ValueOf(v).Elem(), n, 0)
+	if m, ok := any(v).(*structs.ClusterMeta); ok {
+		m.Format = feature.Newest
+	}
 	t.in(s).put(v)
 }
 

@@ -71,13 +71,18 @@ func (k *digests[T]) take(row *T) (d digest, ok bool) {
 }
 
 // Hash identifies the whole state: equal logs give equal hashes on every server, and a restored snapshot has the hash
-// of the original state. Compare only between equal Versions.
+// of the original state. It covers the tables of the format in force only, so that servers of different releases compute
+// the same hash. Compare only hashes of the same format.
 func (s *Snapshot) Hash() [32]byte {
 	b := []byte("muster state")
-	b = binary.BigEndian.AppendUint64(b, Version)
+	format := s.Format()
+	b = binary.BigEndian.AppendUint64(b, uint64(format))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.time))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.bootstrap))
 	for i, c := range s.changed {
+		if tables[i].format() > format {
+			continue
+		}
 		b = append(b, tables[i].Name()...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c))
 	}

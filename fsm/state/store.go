@@ -8,9 +8,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Version is the format of the state. State hashes compare only between equal versions (D8).
-const Version = 1
-
 // Options of a Store.
 type Options struct {
 	// CheckWrites keeps a digest of every object and panics, naming the object, if it was changed in place: when the

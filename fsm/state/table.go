@@ -36,6 +36,7 @@ type Table[K comparable, T any] struct {
 	key    func(*T) K
 	delta  func(*structs.Delta) *[]structs.Changed[T] // where a Delta lists its changes; nil: nowhere
 	config bool                                       // a change sets Delta.Config
+	needs  structs.Format                             // format that must be in force; 0: any
 }
 
 // AnyTable is a table with rows of any type.
@@ -47,6 +48,7 @@ type AnyTable interface {
 
 	place(id int)
 	at() int
+	format() structs.Format
 	open(s *Store)
 	count(s *Snapshot) int
 	packed(s *Snapshot, f func(row []byte) error) error
@@ -142,6 +144,7 @@ func (t *Table[K, T]) tree(r Reader) *tree[K, T]    { return r.tree(t.id).(*tree
 func (t *Table[K, T]) in(s *Store) *rows[K, T]      { return s.rows[t.id].(*rows[K, T]) }
 func (t *Table[K, T]) place(id int)                 { t.id = id }
 func (t *Table[K, T]) at() int                      { return t.id }
+func (t *Table[K, T]) format() structs.Format       { return t.needs }
 func (t *Table[K, T]) count(s *Snapshot) int        { return t.Len(s) }
 func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v) }
 

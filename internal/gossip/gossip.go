@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Limits of the member list.
@@ -56,6 +57,16 @@ type Meta struct {
 	Version    string `codec:"v,omitempty"`
 	Build      string `codec:"b,omitempty"`
 	Leaving    bool   `codec:"l,omitempty"` // it is about to leave on purpose
+
+	// What a server speaks (structs.Speaks); Version is the release.
+	Oldest structs.Format `codec:"fo,omitempty"`
+	Newest structs.Format `codec:"fn,omitempty"`
+	Calls  uint64         `codec:"fr,omitempty"`
+}
+
+// Speaks returns what the member speaks.
+func (m *Meta) Speaks() structs.Speaks {
+	return structs.Speaks{Muster: m.Version, Oldest: m.Oldest, Newest: m.Newest, RPC: m.Calls}
 }
 
 // RaftAddr returns the member's raft address.

@@ -132,6 +132,7 @@ type (
 	// AutopilotServer is the health of one server.
 	AutopilotServer struct {
 		ID, Name, Address, SerfStatus, Version string
+		Formats                                string // that it speaks
 		Leader, Healthy, Voter                 bool
 		LastContact                            time.Duration
 		LastTerm, LastIndex                    uint64
@@ -154,6 +155,34 @@ type (
 		Voters           []string
 		Servers          []AutopilotServer
 	}
+	// UpgradeServer is what one server speaks.
+	UpgradeServer struct {
+		ID, Name, Address string
+		Speaks            structs.Speaks
+		Voter, Leader     bool
+		Error             string // why the server did not answer, or ""
+	}
+	// UpgradeGate is something that works from a format on.
+	UpgradeGate struct {
+		Name, Allows string
+		Format       structs.Format
+		Open         bool
+	}
+	// UpgradeStatusResponse says which format is in force and which all servers could have.
+	UpgradeStatusResponse struct {
+		Meta
+		Format  structs.Format // in force
+		By      string         // release of the leader that put it in force
+		Next    structs.Format // what finishing would put in force; equal to Format: there is nothing to finish
+		Why     string         // why the upgrade cannot be finished now, or ""
+		Servers []UpgradeServer
+		Gates   []UpgradeGate // that the leader knows
+	}
+	// UpgradeFinishResponse is the format that is now in force.
+	UpgradeFinishResponse struct {
+		Index  structs.Index
+		Format structs.Format
+	}
 	// StatusLeaderResponse is the leader's RPC address, "" when none is known.
 	StatusLeaderResponse struct{ Leader string }
 	// StatusPeersResponse lists raft addresses.
@@ -162,10 +191,10 @@ type (
 	StatusRegionsResponse struct{ Regions []string }
 	// StatusHashResponse is this server's state hash at its applied index (D8).
 	StatusHashResponse struct {
-		Server       string
-		Index        structs.Index
-		Hash         string // hex
-		StateVersion uint64
+		Server string
+		Index  structs.Index
+		Hash   string         // hex
+		Format structs.Format // in force
 	}
 	// SigningKeysResponse lists the keys that verify identities. Issuer is "" if none is configured.
 	SigningKeysResponse struct {
@@ -236,17 +265,18 @@ type (
 		Cluster                            structs.ClusterID
 		LastContact                        time.Duration   // since it heard from the leader; 0 on the leader
 		Now                                structs.LogTime // its wall clock
+		Speaks                             structs.Speaks
 	}
 	// StateMark is a server's state hash after every command up to Index.
 	StateMark struct {
-		Index structs.Index
-		Hash  string // hex
+		Index  structs.Index
+		Format structs.Format // in force at Index
+		Hash   string         // hex
 	}
 	// ServerHashesResponse is the newest marks of a server, oldest first (D8).
 	ServerHashesResponse struct {
-		Server       string // raft id
-		StateVersion uint64
-		Marks        []StateMark
+		Server string // raft id
+		Marks  []StateMark
 	}
 	// ServerKeyringRequest is an operation on the gossip keys of one server: list, install, use, remove.
 	ServerKeyringRequest struct {

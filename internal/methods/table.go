@@ -209,6 +209,8 @@ var (
 	AutopilotGet       = method[EmptyRequest, AutopilotConfigResponse]("Operator.AutopilotGet", SideServer, KindRead, Need{Operator: "read"})
 	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, AtLeader, Need{Operator: "write"})
 	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, AtLeader, Need{Operator: "read"})
+	UpgradeStatus      = method[EmptyRequest, UpgradeStatusResponse]("Operator.UpgradeStatus", SideServer, AtLeader, Need{Operator: "read"})
+	UpgradeFinish      = method[EmptyRequest, UpgradeFinishResponse]("Operator.UpgradeFinish", SideServer, AtLeader, Need{Operator: "write"})
 	SnapshotSave       = stream[EmptyRequest]("Operator.SnapshotSave", SideServer, Need{Management: true})
 	SnapshotRestore    = stream[EmptyRequest]("Operator.SnapshotRestore", SideServer, Need{Management: true})
 	SystemGC           = method[EmptyRequest, WriteResponse]("System.GC", SideServer, AtLeader, Need{Management: true})

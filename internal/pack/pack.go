@@ -62,9 +62,9 @@ type Coder struct {
 var (
 	state Coder
 
-	// Wire has the rules of messages between agents, which go-msgpack can read and write, too: fields of an embedded
-	// struct belong to the outer struct, whose own fields hide them if the names are equal, and a tag may rename a
-	// field.
+	// Wire has the rules of messages between agents, which go-msgpack can read and write, too: unknown fields are
+	// skipped, fields of an embedded struct belong to the outer struct, whose own fields hide them if the names are
+	// equal, and a tag may rename a field.
 	Wire = &Coder{wire: true}
 )
 
@@ -82,8 +82,15 @@ func Append(b []byte, v any) []byte {
 	return c.enc(b, addrOf(rv))
 }
 
-// Decode reads exactly one value from data into v, a pointer. Unknown fields are skipped; bytes after the value are an
-// error.
+// UnknownFieldError reports a field that the type read has not: a newer version wrote it.
+type UnknownFieldError struct{ Type, Field string }
+
+func (e *UnknownFieldError) Error() string {
+	return fmt.Sprintf("%s has no field %q; a newer version of muster wrote it", e.Type, e.Field)
+}
+
+// Decode reads exactly one value from data into v, a pointer. Bytes after the value are an error, and so is an unknown
+// field: a server that skipped a part of an entry or of a row would differ from its peers (I9).
 func Decode(data []byte, v any) error {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
@@ -369,6 +376,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 		}
 	}
 	words := (len(fields) + 63) / 64
+	strict := !b.m.wire
 	c.enc = func(b []byte, p addr) []byte {
 		var set [fieldsMax / 64]uint64
 		n := 0
@@ -415,6 +423,9 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 				var found bool
 				i, found = slices.BinarySearchFunc(fields, name, func(f field, name []byte) int { return strings.Compare(f.name, string(name)) })
 				if !found {
+					if strict {
+						return &UnknownFieldError{Type: t.String(), Field: string(name)}
+					}
 					if err := r.skip(); err != nil {
 						return err
 					}

@@ -2,6 +2,7 @@ package pack
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -75,10 +76,51 @@ func TestOtherReader(t *testing.T) {
 	}
 }
 
-func TestUnknownFieldsAreSkipped(t *testing.T) {
-	var small struct{ Neg int64 }
-	if err := Decode(Append(nil, sample()), &small); err != nil || small.Neg != -70000 {
+// TestUnknownFields wants a message to be read as far as it is known, and a log entry or a row of the state to be refused.
+func TestUnknownFields(t *testing.T) {
+	type known struct{ Neg int64 }
+	var small known
+	b, _ := Wire.Append(nil, sample())
+	if ok, err := Wire.Decode(b, &small); !ok || err != nil || small.Neg != -70000 {
 		t.Fatalf("got %+v, %v", small, err)
+	}
+	var unknown *UnknownFieldError
+	if err := Decode(Append(nil, sample()), &small); !errors.As(err, &unknown) || unknown.Field != "Bool" {
+		t.Fatalf("got %v, want an error about the first unknown field", err)
+	}
+}
+
+func TestSince(t *testing.T) {
+	type leaf struct {
+		Old int64
+		New string `since:"3"`
+	}
+	type node struct {
+		Name  string
+		Next  *node
+		Leafs []leaf
+		ByKey map[string]*leaf
+		Flag  bool  `since:"2"`
+		Only  *leaf `since:"4"`
+	}
+	for name, c := range map[string]struct {
+		v     any
+		since uint64
+		field string
+	}{
+		"nil":                 {nil, 0, ""},
+		"untagged":            {&struct{ A int64 }{1}, 0, ""},
+		"unset":               {&node{Name: "n", Leafs: []leaf{{Old: 1}}}, 0, ""},
+		"set":                 {&node{Flag: true}, 2, "Flag"},
+		"below a pointer":     {&node{Next: &node{Next: &node{Flag: true}}}, 2, "Next.Next.Flag"},
+		"in a list":           {&node{Leafs: []leaf{{}, {New: "x"}}}, 3, "Leafs.New"},
+		"in a map":            {&node{ByKey: map[string]*leaf{"a": nil, "b": {New: "x"}}}, 3, "ByKey.New"},
+		"the highest":         {&node{Flag: true, Only: &leaf{}, Leafs: []leaf{{New: "x"}}}, 4, "Only"},
+		"a value, no address": {node{Flag: true}, 2, "Flag"},
+	} {
+		if since, field := Since(c.v); since != c.since || field != c.field {
+			t.Errorf("%s: got %d %q, want %d %q", name, since, field, c.since, c.field)
+		}
 	}
 }
 

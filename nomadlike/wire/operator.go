@@ -212,6 +212,7 @@ type ServerHealth struct {
 	Address     string
 	SerfStatus  string
 	Version     string
+	Formats     string // that it speaks, such as "1-2"; our addition
 	Leader      bool
 	LastContact TextDuration
 	LastTerm    uint64
@@ -263,3 +264,33 @@ type OpenIDConfiguration struct {
 	ResponseTypes      []string `json:"response_types_supported"`
 	SubjectTypes       []string `json:"subject_types_supported"`
 }
+
+// UpgradeStatus says which format is in force, and which all servers could have.
+type UpgradeStatus struct {
+	Format  uint64 // in force
+	By      string // release of the leader that put it in force
+	Next    uint64 // what finishing would put in force; equal to Format: there is nothing to finish
+	Why     string // why the upgrade cannot be finished now, or ""
+	Servers []UpgradeServer
+	Gates   []UpgradeGate
+}
+
+// UpgradeServer is what one server speaks.
+type UpgradeServer struct {
+	ID, Name, Address string
+	Muster            string // release
+	Formats           string // such as "1-2"
+	RPC               uint64
+	Voter, Leader     bool
+	Error             string `json:",omitempty"`
+}
+
+// UpgradeGate is something that works from a format on.
+type UpgradeGate struct {
+	Name, Allows string
+	Format       uint64
+	Open         bool
+}
+
+// UpgradeFinish is the format that is now in force.
+type UpgradeFinish struct{ Format, Index uint64 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
@@ -52,11 +53,11 @@ func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	}
 	cmd := structs.Command{Time: m.now, Body: body}
 	cmd.Seed[0], cmd.Seed[1], cmd.Seed[2], cmd.Seed[3] = byte(m.seeds), byte(m.seeds>>8), byte(m.seeds>>16), 7
-	data, err := fsm.Encode(cmd)
+	data, err := fsm.Encode(cmd, feature.Newest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, delta := m.fsm.ApplyBatch([]fsm.Entry{{Index: m.index, Data: data}})
+	res, delta, _ := m.fsm.ApplyBatch([]fsm.Entry{{Index: m.index, Data: data}})
 	m.view = m.view.Advance(delta)
 	m.planner.Advance(m.index)
 	m.learned.feed(&delta, m.fsm.Snapshot())

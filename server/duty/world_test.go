@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
@@ -57,11 +58,11 @@ func (w *world) try(cmd structs.Command) structs.Result {
 	w.tb.Helper()
 	w.index++
 	cmd.Time, cmd.Seed = w.now, structs.Seed(structs.DeriveID[structs.AllocID](structs.Seed{7}, "seed", "", uint64(w.index)))
-	data, err := fsm.Encode(cmd)
+	data, err := fsm.Encode(cmd, feature.Newest)
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	results, delta := w.fsm.ApplyBatch([]fsm.Entry{{Index: w.index, Data: data}})
+	results, delta, _ := w.fsm.ApplyBatch([]fsm.Entry{{Index: w.index, Data: data}})
 	w.duty.Feed(w.snap(), &delta, w.now)
 	return results[0]
 }

@@ -34,6 +34,8 @@ func (s *Set) registerOperator() {
 	handle(s, methods.AutopilotHealth, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.AutopilotHealthResponse, error) {
 		return s.env.Members.Health(), nil
 	})
+	handle(s, methods.UpgradeStatus, s.upgradeStatus)
+	handle(s, methods.UpgradeFinish, s.upgradeFinish)
 	rpc.HandleStream(s.env.Registry, methods.SnapshotSave, s.snapshotSave)
 	rpc.HandleStream(s.env.Registry, methods.SnapshotRestore, s.snapshotRestore)
 	handle(s, methods.SystemGC, s.systemGC)
@@ -63,11 +65,7 @@ func (s *Set) registerOperator() {
 	handle(s, methods.StatusHash, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusHashResponse, error) {
 		snap := s.published().Snapshot
 		h := snap.Hash()
-		resp := &methods.StatusHashResponse{Server: s.env.Name, Index: snap.Index(), Hash: hex.EncodeToString(h[:])}
-		if meta := snap.ClusterMeta(); meta != nil {
-			resp.StateVersion = meta.StateVersion
-		}
-		return resp, nil
+		return &methods.StatusHashResponse{Server: s.env.Name, Index: snap.Index(), Hash: hex.EncodeToString(h[:]), Format: snap.Format()}, nil
 	})
 	handle(s, methods.SigningKeys, s.signingKeys)
 	handle(s, methods.ACLAuthorize, s.aclAuthorize)

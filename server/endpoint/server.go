@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/member"
@@ -46,7 +47,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 	resp := &methods.ServerInfoResponse{
 		ID: s.env.ID, Name: s.env.Name, Address: s.env.Advertise, Version: s.env.Version, Region: s.env.Region,
 		Bootstrapped: s.env.Replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
-		LastContact: s.env.LastContact(), Leaving: s.env.Members.Leaving(), Now: structs.LogTimeOf(s.env.Now()),
+		LastContact: s.env.LastContact(), Leaving: s.env.Members.Leaving(), Now: structs.LogTimeOf(s.env.Now()), Speaks: feature.Here(),
 	}
 	if meta := s.published().Snapshot.ClusterMeta(); meta != nil {
 		resp.Cluster = meta.ID
@@ -68,9 +69,9 @@ func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJo
 // serverHashes returns the hashes of this server's state.
 func (s *Set) serverHashes(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
 	mine := s.env.Replica.Hashes()
-	resp := &methods.ServerHashesResponse{Server: s.env.ID, StateVersion: mine.StateVersion}
+	resp := &methods.ServerHashesResponse{Server: s.env.ID}
 	for _, m := range mine.Marks {
-		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.Index, Hash: hex.EncodeToString(m.Hash[:])})
+		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.Index, Format: m.Format, Hash: hex.EncodeToString(m.Hash[:])})
 	}
 	return resp, nil
 }

@@ -98,8 +98,12 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 		return err
 	}
 	// A state that this version cannot read must be refused before raft accepts it.
-	if err := replica.CheckState(tmp); err != nil {
-		return structs.Errorf(structs.CodeInvalid, "the state in the archive cannot be read by this version: %v", err)
+	format, err := replica.CheckState(tmp)
+	if err != nil {
+		return structs.Errorf(structs.CodeInvalid, "the state in the archive cannot be read: %v", err)
+	}
+	if now := s.env.Replica.Format(); format > now {
+		return structs.Errorf(structs.CodeConflict, "the state in the archive has format %d and the cluster is at format %d: run `muster operator upgrade finish` first", format, now)
 	}
 	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
 		return err

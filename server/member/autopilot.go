@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
@@ -243,6 +244,10 @@ func (m *Members) Health() *methods.AutopilotHealthResponse {
 	if st == nil {
 		return resp
 	}
+	speaks := map[string]string{m.env.Self.ID: feature.Here().Formats()}
+	for _, x := range m.All() {
+		speaks[x.ID] = x.Speaks().Formats()
+	}
 	resp.Healthy, resp.FailureTolerance, resp.Leader = st.Healthy, st.FailureTolerance, string(st.Leader)
 	for _, v := range st.Voters {
 		resp.Voters = append(resp.Voters, string(v))
@@ -250,7 +255,7 @@ func (m *Members) Health() *methods.AutopilotHealthResponse {
 	for _, id := range sortedServerIDs(st.Servers) {
 		x := st.Servers[id]
 		resp.Servers = append(resp.Servers, methods.AutopilotServer{
-			ID: string(id), Name: x.Server.Name, Address: string(x.Server.Address), SerfStatus: string(x.Server.NodeStatus), Version: x.Server.Version,
+			ID: string(id), Name: x.Server.Name, Address: string(x.Server.Address), SerfStatus: string(x.Server.NodeStatus), Version: x.Server.Version, Formats: speaks[string(id)],
 			Leader: x.State == autopilot.RaftLeader, Healthy: x.Health.Healthy, Voter: x.State == autopilot.RaftVoter || x.State == autopilot.RaftLeader,
 			LastContact: x.Stats.LastContact, LastTerm: x.Stats.LastTerm, LastIndex: x.Stats.LastIndex, StableSince: structs.LogTimeOf(x.Health.StableSince),
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -25,7 +26,8 @@ func (m *Members) InitCluster(ctx context.Context) error {
 		var id structs.ClusterID
 		rand.Read(id[:])
 		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-		if _, err := m.env.Apply(ctx, replica.LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
+		init := &structs.ClusterInitCommand{ID: id, Format: m.firstFormat(ctx), By: feature.Here().Muster}
+		if _, err := m.env.Apply(ctx, replica.LanePriority, structs.Command{Body: init}); err != nil {
 			return fmt.Errorf("name the cluster: %w", err)
 		}
 	}

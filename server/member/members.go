@@ -56,6 +56,7 @@ type Members struct {
 	changed   chan struct{}
 	health    map[raft.ServerID]autopilot.ServerHealth // in autopilot's last look of this term; used by its goroutine only
 	leaving   atomic.Bool                              // Leave was called
+	joining   sync.Mutex                               // held while a server is added and while an upgrade is finished
 
 	mu     sync.Mutex
 	pruned map[string]bool // raft IDs that autopilot has given up
@@ -392,8 +393,13 @@ func (m *Members) stays(ctx context.Context, x raft.Server) bool {
 
 // AddServer adds a server to raft after it has proved its identity by an RPC (see serverInfo).
 func (m *Members) AddServer(ctx context.Context, x gossip.Member) error {
+	m.joining.Lock()
+	defer m.joining.Unlock()
 	info, err := m.serverInfo(ctx, x.RPC)
 	if err != nil {
+		return err
+	}
+	if err := m.speaksHere(info.Speaks); err != nil {
 		return err
 	}
 	cluster := m.env.Replica.Published().Snapshot.ClusterMeta()

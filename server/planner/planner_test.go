@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -312,7 +313,7 @@ func TestEntriesAreSharedAndBounded(t *testing.T) {
 		size := 0
 		for _, e := range b.Entries {
 			size += Size(e)
-			data, err := fsm.Encode(structs.Command{Body: e})
+			data, err := fsm.Encode(structs.Command{Body: e}, feature.Newest)
 			if err != nil || len(data) > Size(e) {
 				t.Fatalf("an entry of %d bytes was estimated at %d (%v)", len(data), Size(e), err)
 			}

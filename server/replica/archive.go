@@ -162,8 +162,9 @@ func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
 	return r.stores.snaps.Open(list[0].ID)
 }
 
-// CheckState returns an error if this version cannot read a state.
-func CheckState(r io.ReadCloser) error {
-	_, err := newFSM().Restore(r)
-	return err
+// CheckState returns the format of a state, or an error if this build cannot read it.
+func CheckState(r io.ReadCloser) (structs.Format, error) {
+	f := newFSM()
+	_, err := f.Restore(r)
+	return f.Snapshot().Format(), err
 }

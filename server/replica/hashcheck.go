@@ -14,11 +14,8 @@ const HashCheckInterval = 5 * time.Second
 // hashTimeout bounds the call of one server.
 const hashTimeout = 5 * time.Second
 
-// Hashes are the marks of one server. They can only be compared between equal state versions.
-type Hashes struct {
-	StateVersion uint64
-	Marks        []Mark // oldest first
-}
+// Hashes are the marks of one server, oldest first.
+type Hashes struct{ Marks []Mark }
 
 // Peers calls the other servers.
 type Peers interface {
@@ -29,13 +26,7 @@ type Peers interface {
 }
 
 // Hashes returns the marks of this server.
-func (r *Replica) Hashes() Hashes {
-	h := Hashes{Marks: r.Marks()}
-	if meta := r.Published().Snapshot.ClusterMeta(); meta != nil {
-		h.StateVersion = meta.StateVersion
-	}
-	return h
-}
+func (r *Replica) Hashes() Hashes { return Hashes{r.Marks()} }
 
 // Quarantined returns why this server's state is not trusted, or "" if it is.
 func (r *Replica) Quarantined() string {
@@ -68,7 +59,7 @@ func (r *Replica) runHashCheck(ctx context.Context, peers Peers) {
 			cctx, cancel := context.WithTimeout(ctx, hashTimeout)
 			theirs, err := peers.Hashes(cctx, addr)
 			cancel()
-			if err == nil && theirs.StateVersion == mine.StateVersion {
+			if err == nil {
 				all = append(all, theirs)
 			}
 		}
@@ -89,14 +80,16 @@ const (
 	hashMinority
 )
 
-// compareHashes finds the newest mark on which a majority of the voters agree, and reports on which side mine is.
+// compareHashes finds the newest mark on which a majority of the voters agree, and reports on which side mine is. Marks
+// are compared in equal formats only. The format in force follows from the log, so servers of different releases compute
+// the same hashes; one that computed in another format says nothing about the rows.
 func compareHashes(mine Hashes, all []Hashes, voters int) (hashVerdict, structs.Index) {
 	for i := len(mine.Marks) - 1; i >= 0; i-- {
 		at := mine.Marks[i].Index
 		votes := map[[32]byte]int{}
 		for _, h := range all {
 			for _, m := range h.Marks {
-				if m.Index == at {
+				if m.Index == at && m.Format == mine.Marks[i].Format {
 					votes[m.Hash]++
 				}
 			}

@@ -15,6 +15,12 @@ func TestCompareHashes(t *testing.T) {
 		}
 		return out
 	}
+	format := func(h Hashes, f structs.Format) Hashes {
+		for i := range h.Marks {
+			h.Marks[i].Format = f
+		}
+		return h
+	}
 	for name, c := range map[string]struct {
 		mine   Hashes
 		others []Hashes
@@ -29,6 +35,8 @@ func TestCompareHashes(t *testing.T) {
 		"one against one":   {marks("x"), []Hashes{marks("a")}, 3, hashUndecided, 0},
 		"nobody answers":    {marks("a"), nil, 3, hashUndecided, 0},
 		"alone":             {marks("a"), nil, 1, hashAgrees, 1000},
+		"other format":      {format(marks("x"), 1), []Hashes{format(marks("a"), 2), format(marks("a"), 2)}, 3, hashUndecided, 0},
+		"format was raised": {format(marks("a", "x"), 2), []Hashes{format(marks("a", "b"), 2), format(marks("a", "b"), 2)}, 3, hashMinority, 2000},
 		"all differ":        {marks("x"), []Hashes{marks("a"), marks("b")}, 3, hashUndecided, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,7 @@
 package replica
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,6 +21,8 @@ type machine struct {
 	fsm *fsm.FSM
 
 	last     structs.Index // last applied entry; used by raft's goroutine only
+	format   formatNote    // as noted in formatFile; used by raft's goroutine only
+	stopped  bool          // an entry or a snapshot could not be applied; used by raft's goroutine only
 	logBytes atomic.Int64  // bytes of entries applied since the last snapshot
 	running  atomic.Int64  // allocations that agents report as running
 
@@ -51,6 +54,12 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	if len(entries) == 0 {
 		return out
 	}
+	if m.stopped {
+		for _, i := range where {
+			out[i] = structs.Result{Err: structs.Errorf(structs.CodeUnavailable, "this server has stopped: %s", m.r.Quarantined())}
+		}
+		return out
+	}
 	if before := m.r.cfg.Testing.BeforeApply; before != nil {
 		before()
 	}
@@ -66,11 +75,16 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 			continue
 		}
 		began := time.Now()
-		results, delta := m.fsm.ApplyBatch(entries[:n])
+		results, delta, err := m.fsm.ApplyBatch(entries[:n])
 		for i, r := range results {
 			out[where[i]] = r
 		}
+		if err != nil {
+			m.stop(err)
+			return out
+		}
 		m.last = entries[n-1].Index
+		m.keepFormat()
 		m.publish(delta)
 		m.r.applied.entries.Add(int64(n))
 		if f := m.r.cfg.Applied; f != nil {
@@ -99,6 +113,16 @@ func (m *machine) publish(delta structs.Delta) {
 	m.countRunning(&delta, snap)
 	r.pub.Store(p)
 	r.deltas.push(Applied{Published: p, Delta: delta})
+}
+
+// stop ends this server, because it cannot apply what its peers have applied. Should the process not end, it neither
+// leads nor answers.
+func (m *machine) stop(err error) {
+	why := err.Error()
+	m.stopped = true
+	m.r.quarantine.Store(&why)
+	m.r.log.Error("cannot follow the cluster: " + why)
+	m.r.cfg.Exit(why)
 }
 
 // countRunning updates the count of running allocations, a metric.
@@ -135,8 +159,13 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	delta, err := m.fsm.Restore(r)
 	if err != nil {
-		return fmt.Errorf("restore snapshot: %w", err)
+		var other *feature.UnreadableError
+		if errors.As(err, &other) { // another server sent it, and would send it again for ever
+			m.stop(err)
+		}
+		return err
 	}
+	m.keepFormat()
 	delta.Restored = true
 	m.mu.Lock()
 	m.marks = nil

@@ -15,8 +15,9 @@ const (
 
 // Mark is the hash of the state after all entries up to an index.
 type Mark struct {
-	Index structs.Index
-	Hash  [32]byte
+	Index  structs.Index
+	Format structs.Format // in force at Index, which the hash is computed in
+	Hash   [32]byte
 }
 
 // Marks returns the newest hashes, oldest first.
@@ -28,13 +29,14 @@ func (r *Replica) Marks() []Mark {
 
 // mark records the hash of the state after all entries up to an index.
 func (m *machine) mark(at structs.Index) {
-	h := m.fsm.Snapshot().Hash()
+	snap := m.fsm.Snapshot()
+	h := snap.Hash()
 	if edit := m.r.cfg.Testing.AfterHash; edit != nil {
 		edit(&h)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.marks = append(m.marks, Mark{at, h})
+	m.marks = append(m.marks, Mark{at, snap.Format(), h})
 	if len(m.marks) > hashMarksKept {
 		m.marks = append(m.marks[:0:0], m.marks[len(m.marks)-hashMarksKept:]...)
 	}

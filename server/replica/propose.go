@@ -209,7 +209,7 @@ func (r *Replica) runProposer(ctx context.Context) {
 		if p.cmd.Seed == (structs.Seed{}) {
 			rand.Read(p.cmd.Seed[:])
 		}
-		data, err := fsm.Encode(p.cmd)
+		data, err := fsm.Encode(p.cmd, r.Format())
 		if err != nil {
 			p.finish(structs.Result{}, err)
 			continue

@@ -40,9 +40,12 @@ func (r *Replica) openStores() (*stores, error) {
 		mem := raft.NewInmemStore()
 		return &stores{log: r.watch(mem), stable: mem, backend: "inmem", snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
 	}
-	dir := filepath.Join(c.DataDir, "raft")
+	dir := r.raftDir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
+	}
+	if err := r.checkFormat(); err != nil {
+		return nil, err
 	}
 	log, err := raftlog.Open(dir, c.Raft.Log, r.log)
 	if err != nil {
@@ -148,7 +151,7 @@ func (r *Replica) recoverPeers(conf *raft.Config, st *stores, trans raft.Transpo
 	if r.cfg.InMemory {
 		return nil
 	}
-	path := filepath.Join(r.cfg.DataDir, "raft", peersFile)
+	path := filepath.Join(r.raftDir(), peersFile)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -18,7 +18,10 @@ func (f recoverFSM) Apply(l *raft.Log) any {
 	if l.Type != raft.LogCommand {
 		return nil
 	}
-	results, _ := f.fsm.ApplyBatch([]fsm.Entry{{Index: structs.Index(l.Index), Data: l.Data}})
+	results, _, err := f.fsm.ApplyBatch([]fsm.Entry{{Index: structs.Index(l.Index), Data: l.Data}})
+	if err != nil {
+		panic(err.Error()) // raft.RecoverCluster takes no error, and must not go on without the entry
+	}
 	return results[0]
 }
 

@@ -1,0 +1,70 @@
+// Package feature declares the versions that this build speaks, and the gates: what servers may write only when every
+// server of the cluster understands it (ADR 0024).
+//
+// A cluster has a format in force (structs.ClusterMeta.Format). The leader writes no command, no field and no table that
+// is newer. A new cluster starts with the newest format that all its servers speak; `muster operator upgrade finish`
+// raises it.
+package feature
+
+import (
+	"fmt"
+
+	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/structs"
+)
+
+// The formats that this build reads and writes. Newest rises by one for the first gate after a release; Oldest rises
+// only when no supported upgrade path needs the old format any more.
+const (
+	Oldest structs.Format = 1
+	Newest structs.Format = 1
+)
+
+// RPC is the version of the calls between agents. Servers and agents accept callers with a version one lower or one
+// higher. Unknown fields of requests and responses are ignored, so only a change of meaning raises it.
+const RPC = 1
+
+// Gate is one thing that needs a format. Commands, tables and the code of Apply refer to it; fields of commands carry
+// the number of the format in the tag `since`.
+type Gate struct {
+	Name   string         // for users, as in `muster operator upgrade status`
+	Format structs.Format // in which it works
+	Allows string         // what users can do then
+}
+
+// Gates lists every gate of a format that is newer than Oldest.
+var Gates = []Gate{}
+
+// Here is what this build speaks.
+func Here() structs.Speaks {
+	return structs.Speaks{Muster: version.Version, Oldest: Oldest, Newest: Newest, RPC: RPC}
+}
+
+// UnreadableError reports data of a format that this build does not read.
+type UnreadableError struct {
+	What   string // the data, for example "the snapshot"
+	Format structs.Format
+	By     string // release of the server that raised the cluster to this format; "": unknown
+}
+
+func (e *UnreadableError) Error() string {
+	here := Here()
+	if e.Format < Oldest {
+		return fmt.Sprintf("%s has format %d, and Muster %s reads %s: run a release that reads format %d, run `muster operator upgrade finish` there, then start this release",
+			e.What, e.Format, here.Muster, here, e.Format)
+	}
+	run := "the release that wrote it, or a later one"
+	if e.By != "" {
+		run = "Muster " + e.By + " or later"
+	}
+	return fmt.Sprintf("%s has format %d, and this build of Muster %s reads %s: `muster operator upgrade finish` cannot be undone; run %s",
+		e.What, e.Format, here.Muster, here, run)
+}
+
+// Check returns an UnreadableError unless this build reads a format.
+func Check(what string, f structs.Format, by string) error {
+	if Here().Reads(f) {
+		return nil
+	}
+	return &UnreadableError{What: what, Format: f, By: by}
+}

@@ -1,0 +1,143 @@
+package pack
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"sync"
+)
+
+// A field with the tag `since:"N"` belongs to version N of a format. Since finds those that are set, so that a writer can
+// refuse what a reader of an older version would not know. A type without such fields costs one look into a map.
+
+// gates are the tagged fields in and below a type.
+type gates struct {
+	fields []gatedField // of a struct
+	elem   *gates       // of a pointer, slice, array or map
+}
+
+type gatedField struct {
+	name  string
+	index int
+	since uint64 // 0: only fields below it are tagged
+	below *gates // or nil
+}
+
+var gated sync.Map // reflect.Type -> *gates; nil for a type without tagged fields
+
+// Since returns the highest version that a set field of v needs, and the name of that field; 0 if none is tagged. v is a
+// pointer or a value of a type that Append can write, or that has its own encoding.
+func Since(v any) (version uint64, field string) {
+	if v == nil {
+		return 0, ""
+	}
+	rv := reflect.ValueOf(v)
+	gatesOf(rv.Type()).find(rv, "", &version, &field)
+	return version, field
+}
+
+func gatesOf(t reflect.Type) *gates {
+	if g, ok := gated.Load(t); ok {
+		return g.(*gates)
+	}
+	g := learnGates(t, map[reflect.Type]*gates{})
+	gated.Store(t, g)
+	return g
+}
+
+func learnGates(t reflect.Type, done map[reflect.Type]*gates) *gates {
+	if !hasGates(t, map[reflect.Type]bool{}) {
+		return nil
+	}
+	if g, ok := done[t]; ok {
+		return g
+	}
+	g := &gates{}
+	done[t] = g
+	if t.Kind() != reflect.Struct {
+		g.elem = learnGates(t.Elem(), done)
+		return g
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !written(f) {
+			continue
+		}
+		since, below := sinceOf(t, f), learnGates(f.Type, done)
+		if since != 0 || below != nil {
+			g.fields = append(g.fields, gatedField{f.Name, i, since, below})
+		}
+	}
+	return g
+}
+
+// hasGates reports whether a tagged field is in or below a type.
+func hasGates(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return hasGates(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); written(f) && (sinceOf(t, f) != 0 || hasGates(f.Type, seen)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// written reports whether a field is in the log and the state.
+func written(f reflect.StructField) bool { return f.IsExported() && f.Tag.Get("codec") != "-" }
+
+// sinceOf returns the version in a field's tag, or 0. It panics on a tag that is not a number, which any test that packs
+// the type finds.
+func sinceOf(t reflect.Type, f reflect.StructField) uint64 {
+	tag, ok := f.Tag.Lookup("since")
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseUint(tag, 10, 64)
+	if err != nil || n == 0 {
+		panic(fmt.Sprintf("pack: %s.%s: the tag since:%q is not the number of a version", t, f.Name, tag))
+	}
+	return n
+}
+
+func (g *gates) find(v reflect.Value, path string, version *uint64, field *string) {
+	if g == nil {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			g.elem.find(v.Elem(), path, version, field)
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			g.elem.find(v.Index(i), path, version, field)
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); {
+			g.elem.find(it.Value(), path, version, field)
+		}
+	case reflect.Struct:
+		for _, f := range g.fields {
+			at := v.Field(f.index)
+			if at.IsZero() {
+				continue
+			}
+			name := f.name
+			if path != "" {
+				name = path + "." + f.name
+			}
+			if f.since > *version {
+				*version, *field = f.since, name
+			}
+			f.below.find(at, name, version, field)
+		}
+	}
+}
