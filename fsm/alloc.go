@@ -28,6 +28,9 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 		}
 		a := *old
 		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, u.TaskStates, u.NetworkIP
+		if u.Lapsed && a.ClientTerminal() {
+			a.Client = structs.ClientLost
+		}
 		if use := structs.GrantedGPUUse(a.Grants, u.GPUUse); use != nil {
 			a.GPUUse = use
 		}
@@ -85,6 +88,8 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 		return ""
 	case after.Client == structs.ClientFailed:
 		return structs.TriggerRetryFailed
+	case after.Client == structs.ClientLost: // it was ended because its node was out of touch for too long
+		return structs.TriggerNodeUpdate
 	case after.Job != nil && (after.Job.Type == structs.JobService || after.Job.Type == structs.JobSystem):
 		return structs.TriggerRetryFailed // the job runs until stopped
 	}

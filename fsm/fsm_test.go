@@ -465,3 +465,52 @@ func TestFailedRestoreLeavesTheOldState(t *testing.T) {
 		t.Error("a restore must wake every watcher")
 	}
 }
+
+// TestSilentNode: a node is silent from the first heartbeat that it missed, until it answers or says that it leaves.
+func TestSilentNode(t *testing.T) {
+	c := newCluster(t, 1)
+	id := c.nodes[0].ID
+	status := func(s structs.NodeStatus, silent bool) structs.LogTime {
+		t.Helper()
+		c.apply(&structs.NodeStatusCommand{ID: id, Status: s, Silent: silent, Event: &structs.NodeEvent{Message: "x"}})
+		return c.f.Snapshot().NodeByID(id).SilentAt
+	}
+	since := status(structs.NodeDisconnected, true)
+	if since == 0 {
+		t.Fatal("a node that missed its heartbeat is not silent")
+	}
+	if again := status(structs.NodeDown, true); again != since {
+		t.Errorf("disconnected, then down: silent since %d, want %d", again, since)
+	}
+	n := *c.f.Snapshot().NodeByID(id)
+	n.Meta, n.SilentAt = map[string]string{"rack": "8"}, 0
+	c.apply(&structs.NodeRegisterCommand{Node: &n})
+	if at := c.f.Snapshot().NodeByID(id).SilentAt; at != since {
+		t.Errorf("after it registered: silent since %d, want %d", at, since)
+	}
+	if at := status(structs.NodeReady, false); at != 0 {
+		t.Errorf("ready: silent since %d", at)
+	}
+	if at := status(structs.NodeDown, false); at != 0 {
+		t.Errorf("a node that left is silent since %d", at)
+	}
+}
+
+// TestLapsed: an allocation that its node ended because contact was lost is lost, and its job is decided again.
+func TestLapsed(t *testing.T) {
+	c := newCluster(t, 1)
+	res := c.register(service("1", 1))
+	c.placeAll(res.EvalID, 0, 1)
+	id := c.f.Snapshot().AllocsByJob(key)[0].ID
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientRunning, Lapsed: true}}})
+	if a := c.f.Snapshot().AllocByID(id); a.Client != structs.ClientRunning {
+		t.Errorf("it runs and is %s", a.Client)
+	}
+	d := c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientComplete, Lapsed: true}}})
+	if a := c.f.Snapshot().AllocByID(id); a.Client != structs.ClientLost || a.Desired != structs.DesiredRun {
+		t.Errorf("it is %s, desired %s; want lost", a.Client, a.Desired)
+	}
+	if len(d.Evals) != 1 || c.f.Snapshot().EvalByID(d.Evals[0]).Trigger != structs.TriggerNodeUpdate {
+		t.Errorf("evaluations %+v; want one of a lost node", d.Evals)
+	}
+}

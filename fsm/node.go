@@ -107,14 +107,14 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
-		n.StatusDesc, n.Drain, n.LastDrain, n.Tainted, n.Events = "", nil, nil, nil, nil
+		n.StatusDesc, n.SilentAt, n.Drain, n.LastDrain, n.Tainted, n.Events = "", 0, nil, nil, nil, nil
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
 		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
 		n.ComputedClass = structs.ComputeClass(&n)
 		state.Nodes.Put(x, &n)
 		return nil
 	}
-	n.Status, n.StatusDesc, n.StatusAt = old.Status, old.StatusDesc, old.StatusAt
+	n.Status, n.StatusDesc, n.StatusAt, n.SilentAt = old.Status, old.StatusDesc, old.StatusAt, old.SilentAt
 	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events
 	n.CreateIndex, n.ModifyIndex, n.Epoch, n.ComputedClass = old.CreateIndex, old.ModifyIndex, old.Epoch, old.ComputedClass
 	if bytes.Equal(pack.Append(nil, &n), pack.Append(nil, old)) {
@@ -147,6 +147,12 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 		n.Status, n.StatusDesc = c.Status, c.Desc
 		if old.Status != c.Status {
 			n.StatusAt = x.time
+		}
+		switch {
+		case !c.Silent:
+			n.SilentAt = 0
+		case n.SilentAt == 0: // otherwise it has been silent since it was disconnected
+			n.SilentAt = x.time
 		}
 		x.addEvent(n, c.Event)
 	})

@@ -30,6 +30,7 @@ type (
 		SubmitTime               int64      // Unix nanoseconds
 		Saving                   *Saving    `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
 		Suspended                *Suspended `json:",omitempty"` // absent: no part of it is suspended
+		Silent                   *Silent    `json:",omitempty"` // absent: no part of it is on a silent node that must end it
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -49,6 +50,14 @@ type (
 		Now, Waiting int64
 		Where        string
 		Limit        int64
+	}
+	// Silent counts the allocations that are not replaced yet because their nodes, which fell silent, may still run their
+	// tasks: each node ends them after stop_on_client_after.
+	Silent struct {
+		Allocs            int64
+		Nodes             []string // at most 10
+		Until             int64    // when the first of them is replaced, in Unix nanoseconds
+		StopOnClientAfter int64    // nanoseconds
 	}
 	// Suspended counts the allocations of a job that must be frozen and those that are. All means that the whole job is
 	// suspended: nothing more of it is placed.
@@ -142,6 +151,9 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	w.Deadline = int64(r.Job.Deadline)
 	if r.Saving != nil {
 		w.Saving = &Saving{Now: r.Saving.Now, Waiting: r.Saving.Waiting, Where: r.Saving.Where, Limit: r.Saving.Limit}
+	}
+	if s := r.Silent; s != nil {
+		w.Silent = &Silent{Allocs: s.Allocs, Nodes: s.Nodes, Until: int64(s.Until), StopOnClientAfter: int64(s.Limit)}
 	}
 	if s := r.Suspended; s != nil {
 		w.Suspended = &Suspended{Allocs: s.Allocs, Frozen: s.Frozen, All: s.All, Since: int64(s.Since), By: s.By, Reason: s.Reason}

@@ -21,12 +21,12 @@ import (
 // TestScripts decides what the scripts of testdata/scripts ask for. Commands:
 //
 //	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= attr.K=V meta.K=V
-//	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; gone removes it
+//	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; silent (it missed its heartbeat); gone removes it
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
-//	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
+//	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= stop_on_client_after= [replace=no], max_run DURATION,
 //	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
@@ -81,9 +81,17 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			n.Drivers = maps.Clone(n.Drivers)
 			var words []string
 			for _, a := range c.Args[1:] {
-				words = append(words, a.Key+"="+a.Value)
+				if a.Key != "silent" {
+					words = append(words, a.Key+"="+a.Value)
+				}
 			}
 			changeNode(t, &n, words)
+			switch { // as Apply does
+			case !c.Has("silent"):
+				n.SilentAt = 0
+			case n.SilentAt == 0:
+				n.SilentAt = w.now
+			}
 			if n.Drain != nil {
 				for _, a := range w.allocs {
 					if a.NodeID == id && !a.Terminal() {
@@ -452,6 +460,10 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			g.Disconnect = &structs.Disconnect{LostAfter: duration(t, opt("lost_after", "0s")), Reconcile: opt("reconcile", "")}
 			if opt("replace", "") == "no" {
 				g.Disconnect.Replace = new(bool)
+			}
+			if s := opt("stop_on_client_after", ""); s != "" {
+				d := duration(t, s)
+				g.Disconnect.StopOnClientAfter = &d
 			}
 		case "max_run":
 			g.MaxRunDuration = duration(t, f[1])

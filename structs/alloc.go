@@ -151,6 +151,24 @@ func (a *Allocation) JobType() JobType {
 	return a.Job.Type
 }
 
+// SilentUntil returns when the tasks of an allocation on a silent node must have ended (Group.RunsSilent); 0 if the node
+// is not silent, if they have ended, and if they may run for ever. It goes by the job version of the allocation, as its
+// agent does.
+func (a *Allocation) SilentUntil(n *Node) LogTime {
+	if n.SilentAt == 0 || a.ClientTerminal() || a.IsStandby() || a.Job == nil {
+		return 0
+	}
+	g := a.Job.Group(a.Group)
+	if g == nil {
+		return 0
+	}
+	longest, ok := g.RunsSilent()
+	if !ok {
+		return 0
+	}
+	return n.SilentAt.Add(longest)
+}
+
 // JobKey returns the key of the allocation's job.
 func (a *Allocation) JobKey() JobKey { return JobKey{Namespace: a.Namespace, ID: a.JobID} }
 

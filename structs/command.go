@@ -103,6 +103,7 @@ type NodeStatusCommand struct {
 	Status NodeStatus
 	Desc   string
 	Event  *NodeEvent
+	Silent bool // the node missed its heartbeat, so its tasks may still run; false: they are known to have ended, or the node answers
 }
 
 // NodeEligibilityCommand enables or disables placement on a node.
@@ -160,6 +161,7 @@ type AllocObserved struct {
 	Services     []ServiceRegistration // all services that the allocation offers now
 	HealthySince LogTime               // since when all checks of its services pass; 0: they do not, or there are none
 	Frozen       LogTime               // since when its tasks are frozen; 0: they are not
+	Lapsed       bool                  // it was ended because of stop_on_client_after: Apply records it as lost
 }
 
 // AllocObservedCommand is a batch of reports about allocations of any number of nodes. Apply ignores those of

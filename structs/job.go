@@ -246,6 +246,48 @@ type Group struct {
 	Away             []Peer
 }
 
+// KillTimeoutDefault is the kill_timeout of a task that sets none.
+const KillTimeoutDefault = 5 * time.Second
+
+const (
+	// StopOnClientMin is the shortest stop_on_client_after. Agents renew the lease of such work every third of that time,
+	// but at most once a second.
+	StopOnClientMin = 3 * time.Second
+	// stopOnClientMargin is how much longer than the tasks can run the servers wait before they replace them.
+	stopOnClientMargin = 5 * time.Second
+)
+
+// StopOnClient returns for how long an agent that lost contact with the servers lets the group's tasks run. ok is false
+// if it lets them run for ever.
+func (g *Group) StopOnClient() (limit time.Duration, ok bool) {
+	p := g.StopAfterDisc
+	if g.Disconnect != nil && g.Disconnect.StopOnClientAfter != nil {
+		p = g.Disconnect.StopOnClientAfter
+	}
+	if p == nil {
+		return 0, false
+	}
+	return *p, true
+}
+
+// RunsSilent returns the longest time for which tasks of the group may run on a node that the servers have lost contact
+// with: stop_on_client_after, the longest kill_timeout of its tasks, and a margin. ok is false if there is no limit.
+func (g *Group) RunsSilent() (longest time.Duration, ok bool) {
+	limit, ok := g.StopOnClient()
+	if !ok {
+		return 0, false
+	}
+	kill := time.Duration(0)
+	for _, t := range g.Tasks {
+		if t.KillTimeout > 0 {
+			kill = max(kill, t.KillTimeout)
+		} else {
+			kill = max(kill, KillTimeoutDefault)
+		}
+	}
+	return limit + kill + stopOnClientMargin, true
+}
+
 // Task returns the task with a name, or nil.
 func (g *Group) Task(name string) *Task {
 	for _, t := range g.Tasks {

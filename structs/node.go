@@ -62,6 +62,9 @@ type Node struct {
 	LastDrain    *DrainRecord
 	Events       []NodeEvent // oldest first, at most NodeEventsKept
 	StatusAt     LogTime     // when Status last changed
+	// SilentAt is when the servers lost contact with the node; 0 while they have it, and after the agent left. Tasks may
+	// run on there unobserved. Written only by the server.
+	SilentAt LogTime
 
 	ComputedClass uint64 // equal for nodes that constraints cannot distinguish; set by Apply (see ComputeClass)
 	Epoch         Index  // last change that a plan's verification depends on (D6)

@@ -119,6 +119,10 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if s := w.Saving; s != nil {
 		add("saving", "%s that must end first: %d save their state, %d wait for their turn (%s lets %d do so at a time)", plural(s.Now+s.Waiting, "allocation"), s.Now, s.Waiting, s.Where, s.Limit)
 	}
+	if s := w.Silent; s != nil {
+		add("silent", "%s on %s, which may still run; replaced after %s, because stop_on_client_after is %s", plural(s.Allocs, "allocation"), strings.Join(s.Nodes, ", "),
+			time.Unix(0, s.Until).UTC().Format(time.RFC3339), time.Duration(s.StopOnClientAfter))
+	}
 	if s := w.Suspended; s != nil {
 		text := "for " + span(o.now().Sub(time.Unix(0, s.Since)))
 		if s.Allocs > 0 {

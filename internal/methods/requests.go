@@ -388,6 +388,15 @@ type (
 		NodeNames map[string]string // node id -> name for the nodes in the reports
 		Suspended *Suspended        // nil: nothing of it is suspended
 		Saving    *Saving           // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
+		Silent    *Silent           // nil: no allocation of the job is on a silent node that must end it
+	}
+	// Silent counts the allocations of a job that are not replaced yet because their nodes, which fell silent, may still
+	// run their tasks (Group.RunsSilent).
+	Silent struct {
+		Allocs int64
+		Nodes  []string        // names, sorted; at most 10
+		Until  structs.LogTime // when the first of them is replaced
+		Limit  time.Duration   // its stop_on_client_after
 	}
 	// Suspended counts the suspended allocations of a job.
 	Suspended struct {

@@ -310,7 +310,7 @@ func (t *Task) canonicalize(j *Job, g *TaskGroup) {
 	}
 	t.metaGPU()
 	t.Resources.canonicalize()
-	def(&t.KillTimeout, Duration(5*time.Second))
+	def(&t.KillTimeout, Duration(structs.KillTimeoutDefault))
 	if t.LogConfig == nil {
 		t.LogConfig = &LogConfig{}
 	}

@@ -24,7 +24,17 @@ func Destructive(before, after *structs.Job, group structs.GroupName) bool {
 		!sameDeep(reflect.ValueOf(before.Spreads), reflect.ValueOf(after.Spreads)) {
 		return true
 	}
-	return !sameDeep(reflect.ValueOf(plainGroup(a)), reflect.ValueOf(plainGroup(b)))
+	return !sameSilence(a, b) || !sameDeep(reflect.ValueOf(plainGroup(a)), reflect.ValueOf(plainGroup(b)))
+}
+
+// sameSilence reports whether tasks of both groups run equally long on a silent node. A node that falls silent goes by
+// the version that it last heard of, so that the servers cannot change the time of a running task.
+func sameSilence(a, b *structs.Group) bool {
+	la, _ := a.StopOnClient()
+	lb, _ := b.StopOnClient()
+	wa, oka := a.RunsSilent()
+	wb, okb := b.RunsSilent()
+	return oka == okb && la == lb && wa == wb
 }
 
 // plainGroup returns a group without what may change in place.

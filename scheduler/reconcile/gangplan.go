@@ -35,7 +35,10 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 	m.surplus()
 	missing := max(0, tg.Least()-len(m.live)-m.done)
 	if !m.mayStart(missing) {
-		if missing > 0 {
+		switch {
+		case m.silent:
+			g.Standby = m.standbys // it starts again in their places once the silent member has ended
+		case missing > 0:
 			m.giveBack()
 		}
 		return
@@ -89,6 +92,10 @@ func (m *gangState) look(a *structs.Allocation) {
 	case a.ServerTerminal():
 		switch {
 		case a.ClientTerminal():
+		case place == nodeSilent:
+			r.hold(g, a)
+			m.ending++
+			m.silent = true
 		case place == nodeLost:
 			g.Stops = append(g.Stops, lostOf(a))
 			if m.roster != nil && !member { // Apply does the same, in the entry of this decision
@@ -125,6 +132,9 @@ func (m *gangState) look(a *structs.Allocation) {
 		g.Stops = append(g.Stops, lostOf(a))
 		g.Counts.Stop++
 		m.lost = true
+	case place == nodeSilent:
+		r.hold(g, a)
+		m.add(a)
 	case place == nodeAway:
 		if s, _ := r.away(g, a); s.want.Stop != nil {
 			g.Stops = append(g.Stops, *s.want.Stop)
@@ -179,7 +189,7 @@ func (m *gangState) mayStart(missing int) bool {
 		g.Counts.Ignore++
 		return false // Apply does not count members whose time is over, so the others would never be a gang
 	}
-	g.Restart = missing > 0 && m.restarts()
+	g.Restart = missing > 0 && !m.silent && m.restarts()
 	if missing > 0 && m.ending > 0 && !g.Restart {
 		g.Wants = make([]Want, missing)
 		g.Refused = EndingRefusal(m.ending)

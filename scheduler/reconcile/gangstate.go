@@ -19,6 +19,7 @@ type gangState struct {
 	live         []*structs.Allocation // by name index
 	done         int
 	ending       int64
+	silent       bool // one that is ending may run until its node must have ended it: standbys do not take over before
 	failed       []*structs.Allocation
 	delayed      []*structs.Allocation // of failed: replaced later, or never
 	by           *structs.Allocation   // the failure that counts as the attempt of this start

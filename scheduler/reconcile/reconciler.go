@@ -35,18 +35,23 @@ type where uint8
 const (
 	nodeFine where = iota
 	nodeLost
-	nodeAway // disconnected, may come back
+	nodeAway   // disconnected, may come back
+	nodeSilent // down or disconnected, and the allocation's tasks may still run there
 )
 
 func (r *reconciler) where(a *structs.Allocation) where {
 	n := r.view.Node(a.NodeID)
 	switch {
-	case n == nil || n.Status == structs.NodeDown:
+	case n == nil:
 		return nodeLost
-	case n.Status == structs.NodeDisconnected:
-		return nodeAway
+	case n.Status != structs.NodeDown && n.Status != structs.NodeDisconnected:
+		return nodeFine
+	case r.now < a.SilentUntil(n):
+		return nodeSilent
+	case n.Status == structs.NodeDown:
+		return nodeLost
 	}
-	return nodeFine
+	return nodeAway
 }
 
 // StopOf returns the stop of an allocation with a description.
@@ -69,6 +74,9 @@ func (r *reconciler) stopAll(g *GroupPlan, as []*structs.Allocation, desc string
 		case !a.ServerTerminal():
 			g.Stops = append(g.Stops, StopOf(a, desc))
 			g.Counts.Stop++
+		}
+		if r.where(a) == nodeSilent {
+			r.hold(g, a)
 		}
 	}
 }

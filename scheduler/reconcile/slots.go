@@ -28,6 +28,10 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		return s, fills
 	}
 	switch {
+	case place == nodeSilent:
+		r.hold(g, a)
+		return slot{a: a, kind: slotWaiting}, a.Next.IsZero() && (!a.ServerTerminal() || a.NameIndex < g.Tg.Most())
+
 	case a.ServerTerminal():
 		if !a.ClientTerminal() && place == nodeLost {
 			g.Stops = append(g.Stops, lostOf(a))
@@ -132,10 +136,10 @@ func (r *reconciler) lost(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 // away handles an allocation whose node is disconnected.
 func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	after := lostAfter(g.Tg)
-	if after <= 0 || a.Client == structs.ClientPending {
+	replace := g.Tg.Disconnect == nil || g.Tg.Disconnect.Replace == nil || *g.Tg.Disconnect.Replace
+	if after <= 0 || a.Client == structs.ClientPending || replace && a.SilentUntil(r.view.Node(a.NodeID)) != 0 {
 		return r.lost(g, a)
 	}
-	replace := g.Tg.Disconnect == nil || g.Tg.Disconnect.Replace == nil || *g.Tg.Disconnect.Replace
 	if a.Client == structs.ClientUnknown {
 		if a.DisconnectedAt != 0 && r.now >= a.DisconnectedAt.Add(after) {
 			if !a.Next.IsZero() {

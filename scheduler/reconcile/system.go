@@ -31,6 +31,10 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 			}
 			continue
 		}
+		if r.where(a) == nodeSilent {
+			r.hold(g, a)
+			continue
+		}
 		n := r.view.Node(a.NodeID)
 		switch {
 		case a.ServerTerminal():

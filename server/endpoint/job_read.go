@@ -302,6 +302,7 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.CheckpointsFor(snap, k)
 		resp.Suspended = SuspendedOf(snap, k)
+		resp.Silent = silentOf(snap, k)
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {

@@ -377,7 +377,7 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 	if n == nil || n.Status == structs.NodeDown {
 		return
 	}
-	cmd := &structs.NodeStatusCommand{ID: id, Status: structs.NodeDown, Desc: "heartbeat missed",
+	cmd := &structs.NodeStatusCommand{ID: id, Status: structs.NodeDown, Desc: "heartbeat missed", Silent: true,
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Node heartbeat missed"}}
 	longest := time.Duration(0)
 	if n.Status != structs.NodeDisconnected {
