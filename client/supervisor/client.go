@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,8 @@ const (
 type Client struct {
 	dir string
 	exe string
+
+	renewed atomic.Int64 // the newest renewal, as Boottime
 
 	mu    sync.Mutex
 	conn  *rpc.Client // or nil; guarded by mu
@@ -348,18 +351,44 @@ func (c *Client) call(ctx context.Context, method string, args any, r *Reply) er
 		return ErrUnknownTask
 	case kindEnded:
 		return ErrEnded
+	case kindLapsed:
+		return ErrLapsed
 	}
 	return &StartError{r.Msg}
 }
 
 // Start runs a task and returns when its command has been executed.
 func (c *Client) Start(ctx context.Context, spec *Spec) (Status, error) {
+	if spec.Lease != nil {
+		lease := *spec.Lease
+		lease.Renewed = c.Renewed()
+		leased := *spec
+		leased.Lease, spec = &lease, &leased
+	}
 	r := new(Reply)
 	err := c.call(ctx, "Start", *spec, r)
 	if err != nil {
 		return Status{}, err
 	}
 	return r.Status, nil
+}
+
+// Renew records that the servers answered a heartbeat that was sent at that Boottime.
+func (c *Client) Renew(ctx context.Context, at time.Duration) error {
+	c.renewed.Store(int64(at))
+	return c.call(ctx, "Renew", RenewArgs{At: at}, new(Reply))
+}
+
+// Renewed returns the newest renewal through this client, 0 for none.
+func (c *Client) Renewed() time.Duration { return time.Duration(c.renewed.Load()) }
+
+// Lapsed reports whether an allocation was ended because contact with the servers was lost for too long.
+func (c *Client) Lapsed(ctx context.Context, alloc string) (bool, error) {
+	err := c.call(ctx, "Lapsed", alloc, new(Reply))
+	if errors.Is(err, ErrLapsed) {
+		return true, nil
+	}
+	return false, err
 }
 
 // Inspect returns a task's status.

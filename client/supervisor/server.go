@@ -30,7 +30,7 @@ const (
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // the supervisor ends after this time without tasks and connections
-	protocol    = 4                // version of the calls below; an agent replaces a supervisor of another version
+	protocol    = 5                // version of the calls below; an agent replaces a supervisor of another version
 	serviceName = "Supervisor"
 )
 
@@ -50,6 +50,7 @@ type Service struct {
 	why    string // why there are no groups
 	files  *spares
 	cores  *corePool
+	leases *leases
 	starts chan func() // executed by startsMax goroutines, whose stacks have grown as large as a start needs
 	quit   chan struct{}
 	once   sync.Once
@@ -83,7 +84,7 @@ type Hello struct {
 type Reply struct {
 	Status Status
 	List   []Status
-	Kind   string // "", "unknown-task", "ended", "failed"
+	Kind   string // "", "unknown-task", "ended", "failed", "lapsed"
 	Msg    string
 }
 
@@ -105,6 +106,7 @@ const (
 	kindUnknown = "unknown-task"
 	kindEnded   = "ended"
 	kindFailed  = "failed"
+	kindLapsed  = "lapsed"
 )
 
 func fail(r *Reply, kind string, err error) error {
@@ -155,6 +157,10 @@ func (s *Service) Start(spec Spec, r *Reply) error {
 		s.mu.Unlock()
 		return fail(r, kindFailed, fmt.Errorf("this node's supervisor holds %d tasks, its limit", tasksMax))
 	}
+	if err := s.leases.check(spec.Lease); err != nil {
+		s.mu.Unlock()
+		return fail(r, leaseKind(err), err)
+	}
 	a := &attempt{done: make(chan struct{})}
 	s.starting[spec.ID] = a
 	s.mu.Unlock()
@@ -165,6 +171,7 @@ func (s *Service) Start(spec Spec, r *Reply) error {
 		delete(s.starting, spec.ID)
 		if err == nil {
 			s.tasks[spec.ID] = t
+			s.keep(t)
 		}
 		s.mu.Unlock()
 		a.task, a.err = t, err
@@ -306,6 +313,7 @@ func (s *Service) recover() error {
 			s.mu.Lock()
 			s.tasks[t.mem.ID] = t
 			s.mu.Unlock()
+			s.keep(t)
 		}()
 	}
 	wg.Wait()
@@ -363,6 +371,10 @@ func run(ctx context.Context, dir string) error {
 		s.groups = m
 	}
 	s.cores = newCorePool(s.groups)
+	if s.leases, err = openLeases(dir); err != nil {
+		return err
+	}
+	go s.leases.run()
 	if err := s.recover(); err != nil {
 		return fmt.Errorf("take up tasks: %w", err)
 	}

@@ -40,6 +40,7 @@ type Spec struct {
 	Limits  cgroup.Limits
 	NoFile  uint64 // RLIMIT_NOFILE, 0: the agent's
 	Posture Posture
+	Lease   *Lease // ends the task when contact with the servers is lost; nil: it runs on
 	Stdout  Log
 	Stderr  Log
 }

@@ -32,7 +32,7 @@ func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores 
 		return nil, err
 	}
 	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true, groups: groups, cores: cores}
-	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Cores: spec.Limits.Cores, Stdout: spec.Stdout, Stderr: spec.Stderr}
+	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Cores: spec.Limits.Cores, Lease: spec.Lease, Stdout: spec.Stdout, Stderr: spec.Stderr}
 	fd, err := kept.open(path)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,8 @@ type memory struct {
 	PStart    uint64
 	StartedAt time.Time
 	Isolated  bool
-	Cores     []int `json:",omitempty"` // cores that the task owns
+	Cores     []int  `json:",omitempty"` // cores that the task owns
+	Lease     *Lease `json:",omitempty"`
 	Stdout    Log
 	Stderr    Log
 }
