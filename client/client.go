@@ -56,8 +56,11 @@ type Client struct {
 	variableWaits chan struct{} // a slot for each request that waits for a change of a variable
 
 	reregister chan struct{} // 1 deep: the node changed, or the servers do not know it
+	beatNow    chan struct{} // 1 deep: a task waits for the next heartbeat
+	renewal    chan struct{} // 1 deep: a heartbeat was answered
 	connected  *contact
 	clock      serversClock
+	obeyed     chan struct{} // closed once an answer was obeyed that is not older than the registration
 
 	mu       sync.Mutex
 	allocs   map[structs.AllocID]*runner.Runner
@@ -68,8 +71,10 @@ type Client struct {
 	lostDB   bool                          // the state was unreadable or absent: unknown tasks may run
 	ended    atomic.Int64                  // allocations that have ended and are kept
 	joined   chan struct{}                 // closed at the first registration
-	healthy  chan struct{}                 // closed at the first success of the operator's health command
-	leaving  bool
+
+	registered structs.Index // of the state that had the last registration
+	healthy    chan struct{} // closed at the first success of the operator's health command
+	leaving    bool
 
 	ctx     context.Context // from Run
 	threads threads
@@ -89,6 +94,9 @@ func New(cfg Config) (*Client, error) {
 		cfg: cfg, log: cfg.Log.Named("client"),
 		ledger:     runner.NewLedger(),
 		reregister: make(chan struct{}, 1),
+		beatNow:    make(chan struct{}, 1),
+		renewal:    make(chan struct{}, 1),
+		obeyed:     make(chan struct{}),
 		connected:  newContact(),
 		allocs:     map[structs.AllocID]*runner.Runner{},
 		gone:       map[structs.AllocID]time.Time{},
@@ -173,6 +181,7 @@ func (c *Client) runnerConfig() *runner.Config {
 		},
 		Agent: runner.Agent{
 			Go: c.threads.start, Ended: func(*runner.Runner) { c.ended.Add(1) }, Await: c.await, Fault: func(reason string) { c.fault(reason) },
+			Contact: c.inContact, Lapsed: c.lapsed,
 		},
 		Servers: runner.Servers{Region: cfg.Node.Region, Report: c.observed.add, SaveTurn: c.saveTurn},
 		Policy: runner.Policy{
@@ -257,7 +266,7 @@ func (c *Client) Run(ctx context.Context) error {
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}
-	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpus.Run, c.healthLoop} {
+	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.leaseLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpus.Run, c.healthLoop} {
 		c.threads.start(func() { loop(ctx) })
 	}
 	<-ctx.Done()

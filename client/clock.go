@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +21,7 @@ func (k *serversClock) heard(sent time.Duration, now structs.LogTime) {
 	if now == 0 {
 		return
 	}
-	got := boottime()
+	got := supervisor.Boottime()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.at, k.then = sent+(got-sent)/2, now
@@ -33,5 +34,5 @@ func (k *serversClock) now() time.Time {
 	if k.then == 0 {
 		return time.Now()
 	}
-	return k.then.Add(boottime() - k.at).Time()
+	return k.then.Add(supervisor.Boottime() - k.at).Time()
 }

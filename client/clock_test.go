@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,8 +15,8 @@ func TestServersClock(t *testing.T) {
 		t.Errorf("before an answer the time is %s old", d)
 	}
 	servers := time.Now().Add(2 * 365 * 24 * time.Hour)
-	k.heard(boottime(), structs.LogTimeOf(servers))
-	k.heard(boottime(), 0) // an answer without a time
+	k.heard(supervisor.Boottime(), structs.LogTimeOf(servers))
+	k.heard(supervisor.Boottime(), 0) // an answer without a time
 	if d := k.now().Sub(servers); d < -time.Second || d > time.Second {
 		t.Errorf("the time is off by %s", d)
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -79,35 +80,11 @@ func (c *Client) collectLoop(ctx context.Context) {
 				measure()
 			}
 		case <-watch.C:
-			c.stopSilent()
+			c.endSilent(c.connected.silent())
 			c.killForgotten()
 			if c.ended.Load() > int64(c.cfg.GC.MaxAllocs) {
 				c.collect(ctx)
 			}
-		}
-	}
-}
-
-// stopSilent stops allocations whose group limits how long they may run while the servers are unreachable. The time
-// since the last answered heartbeat includes system suspend, so that servers may start a replacement when as much time
-// has passed for them (I6).
-func (c *Client) stopSilent() {
-	silent := c.connected.silent()
-	if silent < c.connected.due() {
-		return
-	}
-	for _, r := range c.Allocs() {
-		a := r.Alloc()
-		g := a.Job.Group(a.Group)
-		if g == nil || r.Final() != nil {
-			continue
-		}
-		limit := g.StopAfterDisc
-		if g.Disconnect != nil && g.Disconnect.StopOnClientAfter != nil {
-			limit = g.Disconnect.StopOnClientAfter
-		}
-		if limit != nil && silent >= *limit {
-			r.Kill("the servers have been out of reach for longer than stop_after_client_disconnect of "+limit.String(), false)
 		}
 	}
 }
@@ -320,6 +297,10 @@ func (c *Client) Leave(ctx context.Context) error {
 		}
 	}
 	err := c.waitAll(ctx, func(*runner.Runner) bool { return true })
+	if err != nil && c.shortestSilence() > 0 {
+		c.log.Warn("the servers are not told that the node leaves, because tasks with stop_on_client_after still run", "error", err)
+		return errors.Join(err, c.Close())
+	}
 	req := methods.NodeHeartbeatRequest{NodeAuth: c.Auth(), Status: structs.NodeDown}
 	hctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callPatience)
 	defer cancel()

@@ -84,6 +84,7 @@ type HostConfig struct {
 	Fabric         Fabric                      // the network between nodes, for training programs
 	Networks       Networks                    // creates the networks of allocations; nil: there are none
 	Supervisor     Supervisor                  // lists the running tasks, including those that the agent does not know; or nil
+	Leases         Leases                      // ends tasks when contact with the servers is lost, without the agent; nil: the agent ends them
 	// DeviceNodes returns the device files of granted devices; see runner.Host. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// DeviceStats returns the last measurement of the devices; it does not block. nil: nothing is measured.

@@ -3,11 +3,9 @@ package client
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -18,48 +16,6 @@ const callPatience = 10 * time.Second
 
 // registerGather is how long changes of the node are collected before it registers again.
 const registerGather = 500 * time.Millisecond
-
-// contact records when the servers last heard from the node, on a clock that neither jumps nor stops during suspend.
-type contact struct {
-	mu   sync.Mutex
-	last time.Duration // boottime just before the last answered heartbeat was sent; 0 for none
-	ttl  time.Duration // from the answer to that heartbeat
-}
-
-func newContact() *contact { return &contact{} }
-
-// boottime returns the time since the machine started, suspend included.
-func boottime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return time.Duration(time.Now().UnixNano()) // the kernel lacks this clock
-	}
-	return time.Duration(ts.Nano())
-}
-
-func (c *contact) heard(sent, ttl time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ttl = ttl
-	c.last = max(c.last, sent)
-}
-
-// silent returns how long the servers have not heard from the node; 0 if they never have.
-func (c *contact) silent() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.last == 0 {
-		return 0
-	}
-	return boottime() - c.last
-}
-
-// due returns the longest normal silence between two heartbeats.
-func (c *contact) due() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ttl/2 + time.Second
-}
 
 // heartbeatLoop registers the node, then sends heartbeats, each well within the TTL that the servers give. While they
 // do not answer it retries with a backoff.
@@ -81,7 +37,7 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 		if err != nil {
 			wait := bo.next()
 			if ttl > 0 {
-				wait = min(wait, ttl/8)
+				wait = min(wait, c.hasten(ttl)/8)
 			}
 			c.log.Warn("the servers did not answer", "error", err, "retry_in", wait.Round(time.Millisecond))
 			c.conn.Failed()
@@ -95,10 +51,12 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 			continue // the servers no longer know the node
 		}
 		wait := ttl/2 + rand.N(ttl/6+1) // after a lost heartbeat a third of the TTL, and the servers' grace, are left for the next one
+		wait = c.hasten(wait)
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
+		case <-c.beatNow:
 		case <-c.reregister:
 			if pause(ctx, registerGather) {
 				drain(c.reregister)
@@ -123,15 +81,16 @@ const ttlMin = 100 * time.Millisecond
 func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	sent := boottime()
+	sent := supervisor.Boottime()
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current()})
 	if err != nil {
 		return 0, err
 	}
-	c.connected.heard(sent, resp.HeartbeatTTL)
+	c.heard(sent)
 	c.clock.heard(sent, resp.Now)
 	c.conn.SetServers(resp.Servers)
 	c.mu.Lock()
+	c.registered = resp.Index
 	select {
 	case <-c.joined:
 	default:
@@ -144,9 +103,9 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 
 // beat sends one heartbeat. known is false when the servers no longer know the node.
 func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duration, known bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(ttl/3, time.Second)))
+	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(c.hasten(ttl)/3, time.Second)))
 	defer cancel()
-	sent := boottime()
+	sent := supervisor.Boottime()
 	req := methods.NodeHeartbeatRequest{NodeAuth: c.Auth(), Status: structs.NodeReady}
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeHeartbeat, c.header(), &req)
 	if err != nil {
@@ -155,7 +114,7 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 		}
 		return ttl, true, err
 	}
-	c.connected.heard(sent, resp.HeartbeatTTL)
+	c.heard(sent)
 	c.clock.heard(sent, resp.Now)
 	if len(resp.Servers) > 0 {
 		c.conn.SetServers(resp.Servers)

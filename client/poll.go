@@ -37,7 +37,9 @@ func (c *Client) pollLoop(ctx context.Context) {
 		}
 		if err == nil {
 			var again bool
-			again, err = c.obey(ctx, resp)
+			if again, err = c.obey(ctx, resp); err == nil && !again && !c.noteObeyed(resp) {
+				err = errors.New("the server's state is older than the registration of this node")
+			}
 			switch {
 			case err != nil:
 			case again && after != 0:
@@ -59,6 +61,23 @@ func (c *Client) pollLoop(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// noteObeyed records that the agent has obeyed an answer which is not older than its registration. It returns false if
+// no such answer has come yet.
+func (c *Client) noteObeyed(resp *methods.NodePollResponse) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.obeyed:
+		return true
+	default:
+	}
+	if resp.StateIndex < c.registered {
+		return false
+	}
+	close(c.obeyed)
+	return true
 }
 
 func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*methods.NodePollResponse, error) {

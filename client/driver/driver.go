@@ -57,6 +57,8 @@ type Task interface {
 var (
 	// ErrLost means that this node no longer knows the task: it must be treated as gone.
 	ErrLost = errors.New("task is not known on this node")
+	// ErrLapsed means that a task with StopOnClientAfter may not start: contact with the servers was lost for that long.
+	ErrLapsed = errors.New("the time without contact to the servers is over")
 	// ErrNotRunning answers Signal and Exec on a task that has ended.
 	ErrNotRunning = errors.New("task is not running")
 	// ErrPermanent marks a start error that another attempt cannot cure (bad config, missing command, unknown user).
@@ -125,6 +127,10 @@ type TaskConfig struct {
 
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
+
+	// StopOnClientAfter ends the task, whatever becomes of the agent, when contact with the servers has been lost for that
+	// long; 0: never. Drivers that cannot do so refuse such a task.
+	StopOnClientAfter time.Duration
 
 	// Launcher, when set, is a host program that runs in the task's place, in its namespaces and with its limits, as
 	// "muster ranks -- <file> <argument 0> <argument>...": it starts the ranks of the task (package ranks). Drivers

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/structs"
+
 	"pgregory.net/rapid"
 )
 
@@ -107,7 +109,7 @@ func TestHowToStop(t *testing.T) {
 		wantSignal          syscall.Signal
 		wantTimeout         time.Duration
 	}{
-		{name: "defaults", wantSignal: syscall.SIGTERM, wantTimeout: KillTimeoutDefault},
+		{name: "defaults", wantSignal: syscall.SIGTERM, wantTimeout: structs.KillTimeoutDefault},
 		{name: "the task's", own: "SIGINT", ownTimeout: time.Minute, wantSignal: syscall.SIGINT, wantTimeout: time.Minute},
 		{name: "the caller's", signal: "HUP", timeout: time.Second, own: "SIGINT", ownTimeout: time.Minute, wantSignal: syscall.SIGHUP, wantTimeout: time.Second},
 		{name: "at once", timeout: -1, ownTimeout: time.Minute, wantSignal: syscall.SIGTERM, wantTimeout: -1},

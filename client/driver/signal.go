@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // ParseSignal turns "SIGTERM", "term" or "TERM" into a signal; "" is SIGTERM.
@@ -25,12 +27,9 @@ func ParseSignal(name string) (syscall.Signal, error) {
 	return 0, Permanent(fmt.Errorf("unknown signal %q; examples are SIGTERM, SIGINT, SIGHUP, SIGUSR1", name))
 }
 
-// KillTimeoutDefault is how long a task may take to end by itself if its job sets no time.
-const KillTimeoutDefault = 5 * time.Second
-
 // HowToStop returns the signal and the timeout of a Stop: the caller's, else the task's own, else SIGTERM and
-// KillTimeoutDefault.
+// structs.KillTimeoutDefault.
 func HowToStop(signal string, timeout time.Duration, ownSignal string, ownTimeout time.Duration) (syscall.Signal, time.Duration, error) {
 	sig, err := ParseSignal(cmp.Or(signal, ownSignal))
-	return sig, cmp.Or(timeout, ownTimeout, KillTimeoutDefault), err
+	return sig, cmp.Or(timeout, ownTimeout, structs.KillTimeoutDefault), err
 }

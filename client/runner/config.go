@@ -59,6 +59,12 @@ type Agent struct {
 	Await func(ctx context.Context, ids []structs.AllocID) error
 	// Fault drains the node for this reason. It does not block.
 	Fault func(reason string)
+	// Contact waits until the servers have answered recently enough for a task that may run for limit without them, and
+	// until the agent knows what they wanted of this node then; nil: tasks do not wait.
+	Contact func(ctx context.Context, limit time.Duration) error
+	// Lapsed reports whether the node ended an allocation without the agent, because contact with the servers was lost for
+	// longer than stop_on_client_after; nil: it never does.
+	Lapsed func(ctx context.Context, id structs.AllocID) bool
 	// Healthy is closed once the node is known to be healthy; no task starts before. nil: tasks start at once.
 	Healthy <-chan struct{}
 	// ServeTask serves the agent's API on the socket of a task until it is closed; nil: tasks get no socket.

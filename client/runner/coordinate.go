@@ -232,6 +232,9 @@ func (r *Runner) endTasks(ctx context.Context, ms []member, why *stopReason) boo
 		func(m member) bool { return !m.role.sidecar() },
 		func(m member) bool { return true },
 	}
+	if r.lapsed() {
+		waves = waves[2:]
+	}
 	for _, in := range waves {
 		left := false
 		for _, m := range ms {
@@ -275,6 +278,9 @@ func (r *Runner) groupDelay(ctx context.Context, d time.Duration, ms []member) b
 
 // runStops runs the poststop tasks and returns true when they have ended. They do not run if no other task ever did.
 func (r *Runner) runStops(ctx context.Context, ms []member) bool {
+	if r.lapsed() {
+		return r.endStops(ctx, ms)
+	}
 	ran := false
 	for _, m := range ms {
 		if m.role != roleStop && m.st.StartedAt != 0 {

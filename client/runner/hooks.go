@@ -170,6 +170,7 @@ type taskHook struct {
 
 var taskHooks = []taskHook{
 	{name: "validate", prestart: validateTask},
+	{name: "contact", prestart: awaitContact},
 	{name: "gang", prestart: joinGang},
 	{name: "environment", prestart: makeEnv},
 	{name: "user", prestart: resolveUser},

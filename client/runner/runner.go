@@ -54,6 +54,8 @@ type stopReason struct {
 	fail  bool // the allocation counts as failed
 	desc  string
 	force bool // do not wait for shutdown delays
+	// lapsed: contact with the servers was lost for too long (see Runner.Lapse).
+	lapsed bool
 }
 
 // New makes a runner for an allocation that the servers sent. rec is its record from an earlier agent, or nil.
@@ -448,6 +450,8 @@ func (r *Runner) finish(ctx context.Context) {
 	switch s := r.stopping; {
 	case r.setup != "":
 		o.Client, o.ClientDesc = structs.ClientFailed, r.setup
+	case s != nil && s.lapsed:
+		o.Client, o.ClientDesc, o.Lapsed = structs.ClientComplete, s.desc, true
 	case s != nil && s.fail:
 		o.Client, o.ClientDesc = structs.ClientFailed, s.desc
 	case s != nil && o.Client != structs.ClientFailed:

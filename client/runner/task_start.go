@@ -244,6 +244,11 @@ func (t *task) startFailed(ctx context.Context, err error) {
 	if errors.As(err, &se) {
 		e = event(EventSetupFailure, fmt.Sprintf("%s: %v", se.hook, se.err), "setup_error", err.Error())
 	}
+	if errors.Is(err, driver.ErrLapsed) {
+		t.r.Lapse()
+		t.finish(ctx, e)
+		return
+	}
 	if w := t.wanted(); w.kind == wishKill {
 		t.finish(ctx, e, w.event)
 		return

@@ -96,7 +96,7 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 			return nil
 		}
 	}
-	if w.kind == wishKill {
+	if w.kind == wishKill && !t.r.lapsed() {
 		if res := t.save(ctx, h, t.r.endCause()); res != nil {
 			return res
 		}
@@ -106,7 +106,7 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	}
 	timeout := spec.KillTimeout
 	if timeout <= 0 {
-		timeout = 5 * time.Second
+		timeout = structs.KillTimeoutDefault
 	}
 	if most := t.r.cfg.Policy.MaxKillTimeout; most > 0 && timeout > most {
 		timeout = most
@@ -144,6 +144,9 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 		}
 	}
 	w := t.wanted()
+	if w.kind != wishKill && t.r.endedByLease(ctx) {
+		w.kind = wishKill
+	}
 	switch w.kind {
 	case wishKill:
 		killed := event(EventKilled, "Task successfully killed")

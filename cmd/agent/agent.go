@@ -283,7 +283,7 @@ func (a *Agent) openClient() error {
 	cc.Host.Networks = a.networks
 	cc.Host.Fingerprint.Devices = cfg.Client.Devices
 	a.openGPUs(&cc)
-	cc.Host.Supervisor = a.supervisor()
+	cc.Host.Supervisor, cc.Host.Leases = a.supervisor(), a.super
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
 	cc.Tasks.ServeTask = a.serveTask

@@ -141,6 +141,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 		v.errorf(w+", max_run_duration", "0s would stop the allocation at once; leave it out for no limit")
 	}
 	v.disconnect(w, g)
+	v.leased(w, g)
 	if d := g.EphemeralDisk; d != nil {
 		v.amount(w+", ephemeral_disk.size", d.SizeMB, 0)
 	}
@@ -191,7 +192,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 
 func (v *validator) disconnect(w string, g *TaskGroup) {
 	ok := v.duration(w+", max_client_disconnect", g.MaxClientDisconnect)
-	ok = v.duration(w+", stop_after_client_disconnect", g.StopAfterClientDisconnect) && ok
+	ok = v.stopOnClient(w+", stop_after_client_disconnect", g.StopAfterClientDisconnect) && ok
 	if ok && g.MaxClientDisconnect != nil && g.StopAfterClientDisconnect != nil {
 		v.errorf(w, "max_client_disconnect and stop_after_client_disconnect contradict each other; use one, or better the disconnect block")
 	}
@@ -204,11 +205,36 @@ func (v *validator) disconnect(w string, g *TaskGroup) {
 		v.errorf(dw, "the block replaces max_client_disconnect and stop_after_client_disconnect; use only the block")
 	}
 	v.duration(dw+".lost_after", d.LostAfter)
-	v.duration(dw+".stop_on_client_after", d.StopOnClientAfter)
+	v.stopOnClient(dw+".stop_on_client_after", d.StopOnClientAfter)
 	v.oneOf(dw+".reconcile", val(d.Reconcile), "best_score", "keep_original", "keep_replacement", "longest_running")
 	if d.StopOnClientAfter != nil && val(d.LostAfter) > 0 && *d.StopOnClientAfter > *d.LostAfter {
 		v.errorf(dw, "stop_on_client_after (%s) must not be longer than lost_after (%s), or two of it may run at once", *d.StopOnClientAfter, *d.LostAfter)
 	}
+}
+
+// leased refuses tasks that nothing would end on a node without contact: the engine runs a container whatever becomes
+// of the agent and of its supervisor.
+func (v *validator) leased(w string, g *TaskGroup) {
+	if g.StopAfterClientDisconnect == nil && (g.Disconnect == nil || g.Disconnect.StopOnClientAfter == nil) {
+		return
+	}
+	for _, t := range g.Tasks {
+		if t.Driver == structs.DockerDriver {
+			v.errorf(w, "stop_on_client_after cannot be kept for task %q: its container runs on when the agent is stopped or killed; use driver exec or raw_exec, or leave the setting out", t.Name)
+		}
+	}
+}
+
+// stopOnClient checks how long tasks may run on a node without contact.
+func (v *validator) stopOnClient(where string, d *Duration) bool {
+	if !v.duration(where, d) {
+		return false
+	}
+	if d != nil && d.D() < structs.StopOnClientMin {
+		v.errorf(where, "%s is too short: agents send heartbeats once a second at most, and the tasks would end when one is late; want at least %s", *d, structs.StopOnClientMin)
+		return false
+	}
+	return true
 }
 
 func (v *validator) scaling(w string, s *ScalingPolicy, count int) {

@@ -48,6 +48,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, fmt.Errorf("docker: the engine at %s: %w", d.opt.Host, err)
 	}
+	if cfg.StopOnClientAfter > 0 { // jobs are refused before
+		return nil, refuse("stop_on_client_after cannot be kept: the container would run on without the agent")
+	}
 	v, err := d.decode(cfg.Config)
 	if err != nil {
 		return nil, err

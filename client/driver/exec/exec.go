@@ -218,6 +218,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
 		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS,
 	}
+	if spec.Lease, err = process.Lease(cfg); err != nil {
+		return nil, err
+	}
 	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	return process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{

@@ -261,6 +261,18 @@ func Launch(spec *supervisor.Spec, cfg *driver.TaskConfig) {
 	spec.Path, spec.Early = cfg.Launcher, true
 }
 
+// Lease returns the lease of a task; nil if it runs on without contact to the servers.
+func Lease(cfg *driver.TaskConfig) (*supervisor.Lease, error) {
+	if cfg.StopOnClientAfter <= 0 {
+		return nil, nil
+	}
+	sig, timeout, err := driver.HowToStop("", 0, cfg.KillSignal, cfg.KillTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("kill_signal: %w", err)
+	}
+	return &supervisor.Lease{Group: cfg.AllocID, Limit: cfg.StopOnClientAfter, Signal: int(sig), Timeout: timeout}, nil
+}
+
 // State is a task's persisted state. It contains neither environment nor secrets.
 type State struct {
 	ID          string
@@ -296,6 +308,9 @@ func Start(ctx context.Context, name string, sup *supervisor.Client, spec *super
 		return nil, fmt.Errorf("kill_signal: %w", err)
 	}
 	status, err := sup.Start(ctx, spec)
+	if errors.Is(err, supervisor.ErrLapsed) {
+		return nil, fmt.Errorf("%s: %w: %w", name, driver.ErrLapsed, err)
+	}
 	if err != nil {
 		var se *supervisor.StartError
 		if errors.As(err, &se) && strings.Contains(se.Msg, "cannot be executed") {

@@ -89,6 +89,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
 		NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS, Limits: cgroup.Limits{PidsMax: limit},
 	}
+	if spec.Lease, err = process.Lease(cfg); err != nil {
+		return nil, err
+	}
 	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	st := process.State{Dir: dir, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}

@@ -1,0 +1,222 @@
+//go:build e2e
+
+// Package contact proves that work with stop_on_client_after never runs twice: the agent is stopped, killed, and cut off
+// from the servers, while its tasks write down when they were alive.
+package contact
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// Times of the tasks. They ignore their signal, so that the whole of killTimeout passes.
+const (
+	stopAfter   = 3 * time.Second // the shortest that is accepted
+	killTimeout = 2 * time.Second
+)
+
+// rounds is how often each fault happens; COUNT replaces it.
+const rounds = 2
+
+// faults are what happens to the agent of a node, and how it is undone.
+var faults = []struct {
+	name, node string
+	begin, end func(c *cluster, node string)
+}{
+	{"stopped", "n1", func(c *cluster, n string) { c.procs[n].Signal(syscall.SIGSTOP) }, func(c *cluster, n string) { c.procs[n].Signal(syscall.SIGCONT) }},
+	{"killed", "n2", func(c *cluster, n string) { c.procs[n].Kill9() }, func(c *cluster, n string) { c.start(n) }},
+	{"cut off", "n3", func(c *cluster, n string) { c.net.Host(n).Cut() }, func(c *cluster, n string) { c.net.Host(n).Join() }},
+}
+
+// spare is the node that replacements run on.
+const spare = "n4"
+
+type cluster struct {
+	t     *testing.T
+	dir   string // shared by all nodes, as a shared file system is
+	net   *harness.Net
+	procs map[string]*harness.Proc
+	api   *harness.API
+}
+
+func newCluster(t *testing.T) *cluster {
+	harness.NeedNamespaces(t)
+	dir, err := os.MkdirTemp("/var/tmp", "muster-contact-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { harness.KillBelow(t, dir); os.RemoveAll(dir) })
+	c := &cluster{t: t, dir: dir, procs: map[string]*harness.Proc{}}
+	c.net = harness.NewNet(t, "s1", "n1", "n2", "n3", spare)
+	key := make([]byte, 32)
+	_, _ = rand.Read(key)
+	gossip := base64.StdEncoding.EncodeToString(key)
+	for _, h := range c.net.Hosts {
+		conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, filepath.Join(dir, "data-"+h.Name), h.IP)
+		if h.Name == "s1" {
+			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = %q\n}\n", gossip)
+		} else {
+			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [\"%s:4647\"]\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", c.net.Host("s1").IP, gossip)
+		}
+		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.api = harness.NewAPI(t, c.net.Dial, "", "http://"+c.net.Host("s1").IP+":4646")
+	for _, h := range c.net.Hosts {
+		c.start(h.Name)
+	}
+	c.ready(4)
+	return c
+}
+
+func (c *cluster) start(name string) {
+	c.procs[name] = harness.Start(c.t, c.net.Host(name), name, nil, "agent", "-config", filepath.Join(c.dir, name+".hcl"))
+}
+
+// ready waits until that many nodes are ready.
+func (c *cluster) ready(want int) {
+	c.t.Helper()
+	harness.Eventually(c.t, 90*time.Second, "nodes to be ready", func() (bool, string) {
+		var nodes []struct{ Name, Status string }
+		err := c.api.Call("GET", "/v1/nodes", nil, &nodes)
+		n := 0
+		for _, x := range nodes {
+			if x.Status == "ready" {
+				n++
+			}
+		}
+		return n == want, fmt.Sprintf("%v %v", nodes, err)
+	})
+}
+
+type dict = map[string]any
+
+// run submits a job of one task that writes its allocation and the time to a file, every 20 ms, and ignores SIGTERM.
+func (c *cluster) run(id, node string) {
+	c.t.Helper()
+	script := fmt.Sprintf("trap '' TERM; while :; do echo $NOMAD_ALLOC_ID $(date +%%s%%N) >> %s; sleep 0.02; done", c.file(id))
+	job := dict{"ID": id, "Name": id, "Type": "service", "Datacenters": []string{"*"}, "TaskGroups": []dict{{
+		"Name": "g", "Count": 1, "StopAfterClientDisconnect": stopAfter,
+		"Constraints": []dict{{"LTarget": "${node.unique.name}", "RTarget": "^(" + node + "|" + spare + ")$", "Operand": "regexp"}},
+		"Affinities":  []dict{{"LTarget": "${node.unique.name}", "RTarget": node, "Operand": "=", "Weight": 100}},
+		"Tasks": []dict{{"Name": "t", "Driver": "raw_exec", "Config": dict{"command": "/bin/sh", "args": []string{"-c", script}},
+			"KillTimeout": killTimeout, "Resources": dict{"CPU": 20, "MemoryMB": 20}}},
+	}}}
+	if err := c.api.Call("PUT", "/v1/jobs", dict{"Job": job}, nil); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) file(id string) string { return filepath.Join(c.dir, id+".alive") }
+
+// life is the time between the first and the last sign of life of an allocation.
+type life struct {
+	alloc       string
+	first, last time.Time
+}
+
+// lives reads what the tasks of a job wrote, the oldest allocation first.
+func (c *cluster) lives(id string) (out []life) {
+	b, _ := os.ReadFile(c.file(id))
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) != 2 || !strings.HasSuffix(line, "\n") {
+			continue
+		}
+		ns, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			c.t.Fatalf("%s: %q: %v", id, line, err)
+		}
+		at := time.Unix(0, ns)
+		i := slices.IndexFunc(out, func(l life) bool { return l.alloc == f[0] })
+		if i < 0 {
+			out = append(out, life{alloc: f[0], first: at, last: at})
+			continue
+		}
+		out[i].last = at
+	}
+	return out
+}
+
+// TestContact: the agent of each node is stopped, killed or cut off. Its task ends by itself, and only then it is
+// replaced; when the agent is back the old one does not start again.
+func TestContact(t *testing.T) {
+	c := newCluster(t)
+	count := rounds
+	if n, err := strconv.Atoi(os.Getenv("COUNT")); err == nil && n > 0 {
+		count = n
+	}
+	overlaps, gap, told := 0, time.Duration(0), false
+	for round := range count {
+		job := func(i int) string { return fmt.Sprintf("%s-%d", strings.ReplaceAll(faults[i].name, " ", "-"), round) }
+		for i, f := range faults {
+			c.run(job(i), f.node)
+		}
+		for i := range faults {
+			harness.Eventually(t, 30*time.Second, job(i)+" to run", func() (bool, string) { return len(c.lives(job(i))) == 1, "no sign of life" })
+		}
+		time.Sleep(2 * stopAfter) // with contact it runs for longer than without
+		for i, f := range faults {
+			if l := c.lives(job(i)); len(l) != 1 || time.Since(l[0].last) > stopAfter {
+				t.Fatalf("%s does not run on with contact: %v", job(i), l)
+			}
+			f.begin(c, f.node)
+		}
+		for i := range faults {
+			harness.Eventually(t, 90*time.Second, job(i)+" to be replaced", func() (bool, string) {
+				var why struct {
+					Silent *struct {
+						Allocs int
+						Nodes  []string
+					}
+				}
+				if err := c.api.Call("GET", "/v1/job/"+job(i)+"/why", nil, &why); err == nil && why.Silent != nil {
+					told = told || why.Silent.Allocs == 1 && slices.Equal(why.Silent.Nodes, []string{faults[i].node})
+				}
+				return len(c.lives(job(i))) == 2, fmt.Sprint(c.lives(job(i)))
+			})
+		}
+		for _, f := range faults {
+			f.end(c, f.node)
+		}
+		c.ready(4)
+		time.Sleep(2 * time.Second) // the agents obey
+		for i, f := range faults {
+			ls := c.lives(job(i))
+			if len(ls) != 2 {
+				t.Errorf("round %d, %s: %d allocations ran, want 2: %v", round, f.name, len(ls), ls)
+				continue
+			}
+			between := ls[1].first.Sub(ls[0].last)
+			if between <= 0 {
+				overlaps++
+				t.Errorf("round %d, %s: both ran for %s", round, f.name, -between)
+			}
+			if gap == 0 || between < gap {
+				gap = between
+			}
+			if time.Since(ls[1].last) > time.Second {
+				t.Errorf("round %d, %s: the replacement was ended %s ago", round, f.name, time.Since(ls[1].last))
+			}
+			if err := c.api.Call("DELETE", "/v1/job/"+job(i)+"?purge=true", nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !told {
+		t.Error("`job why` never told that a silent node is waited for")
+	}
+	t.Logf("%d rounds of %d faults: %d overlaps by the tasks' own time; the shortest time between two was %s", count, len(faults), overlaps, gap)
+}
