@@ -11,7 +11,7 @@ import (
 
 // Groups with stop_on_client_after run only while the node is in contact with the servers. What counts is when the last
 // heartbeat that they answered was *sent*: the servers' knowledge of the contact is not older, and they count from when
-// they miss the next one. The node's supervisor is told (leaseLoop) and ends the tasks without the agent; the agent does
+// they miss the next one. leaseLoop reports it to the node's supervisor, which ends the tasks without the agent; the agent does
 // the same for allocations of which nothing runs just now (endSilent). Both clocks are the same, which suspend does not
 // stop.
 
@@ -65,7 +65,7 @@ func (c *Client) heard(sent time.Duration) {
 	}
 }
 
-// leaseLoop tells the supervisor of answered heartbeats while tasks need it.
+// leaseLoop reports answered heartbeats to the supervisor while tasks need it.
 func (c *Client) leaseLoop(ctx context.Context) {
 	for c.cfg.Host.Leases != nil {
 		select {

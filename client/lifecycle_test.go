@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -353,7 +354,61 @@ func TestServersSilence(t *testing.T) {
 		t.Error("a task without such a limit was ended too")
 	}
 	srv.Fail(nil)
-	srv.WaitStatus(t, exclusive, structs.ClientComplete) // reported once they are back
+	srv.WaitStatus(t, exclusive, structs.ClientLost) // reported once they are back
+}
+
+// TestStoppedAgent: an agent that was itself stopped for too long ends the allocation when its next heartbeat is
+// answered, before anything of it starts again.
+func TestStoppedAgent(t *testing.T) {
+	srv := clientfake.New()
+	srv.TTL = time.Minute
+	a := start(t, srv, newConfig(t, srv))
+	job := clientfake.Job("exclusive", structs.JobService, hook("m", "", false, `{}`))
+	limit := time.Hour
+	job.Groups[0].StopAfterDisc = &limit
+	id := srv.Place(a.ID(), job)
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	a.connected.mu.Lock()
+	a.connected.last -= limit // as if it had not run since
+	a.connected.mu.Unlock()
+	a.heard(supervisor.Boottime())
+	srv.WaitStatus(t, id, structs.ClientLost)
+}
+
+// TestContactBeforeStart: a task that may not run without contact waits for recent contact, and until the agent knows
+// what the servers wanted when it registered.
+func TestContactBeforeStart(t *testing.T) {
+	c := &Client{connected: newContact(), obeyed: make(chan struct{}), beatNow: make(chan struct{}, 1), registered: 10}
+	result := make(chan error, 1)
+	ask := func() { result <- c.inContact(t.Context(), time.Hour) }
+	waits := func(why string) {
+		t.Helper()
+		select {
+		case err := <-result:
+			t.Fatalf("it started before %s (%v)", why, err)
+		case <-time.After(3 * contactLook):
+		}
+	}
+	c.connected.heard(supervisor.Boottime() - 40*time.Minute)
+	go ask()
+	waits("the agent obeyed an answer")
+	if c.noteObeyed(&methods.NodePollResponse{StateIndex: 9}) {
+		t.Error("an answer that is older than the registration counts")
+	}
+	waits("a recent answer")
+	if !c.noteObeyed(&methods.NodePollResponse{StateIndex: 10}) {
+		t.Error("a recent answer does not count")
+	}
+	waits("recent contact")
+	select {
+	case <-c.beatNow:
+	default:
+		t.Error("no heartbeat was asked for")
+	}
+	c.connected.heard(supervisor.Boottime())
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestLeave(t *testing.T) {

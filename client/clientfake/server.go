@@ -271,6 +271,9 @@ func (s *Server) observe(_ context.Context, _ *rpc.Call, req *methods.NodeObserv
 		}
 		next := *a
 		next.Client, next.ClientDesc, next.TaskStates = u.Client, u.ClientDesc, u.TaskStates
+		if u.Lapsed { // as Apply does
+			next.Client = structs.ClientLost
+		}
 		next.Saved = next.Saved.Newer(u.Saved)
 		next.Frozen = u.Frozen
 		next.StartedAt, next.FinishedAt, next.NetworkIP = u.StartedAt, u.FinishedAt, u.NetworkIP

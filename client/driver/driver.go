@@ -128,8 +128,8 @@ type TaskConfig struct {
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
 
-	// StopOnClientAfter ends the task, whatever becomes of the agent, when contact with the servers has been lost for that
-	// long; 0: never. Drivers that cannot do so refuse such a task.
+	// StopOnClientAfter ends the task when contact with the servers has been lost for that long, also if the agent is
+	// stopped or dead; 0: never. Drivers that cannot do so refuse such a task.
 	StopOnClientAfter time.Duration
 
 	// Launcher, when set, is a host program that runs in the task's place, in its namespaces and with its limits, as

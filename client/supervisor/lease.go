@@ -23,8 +23,8 @@ import (
 //	renewed ----------- Limit -----------> signal -- Timeout --> SIGKILL
 //
 // After that nothing of the allocation starts again (lapsed), even if contact returns: the servers may have replaced
-// it. The last renewal is on disk, so that a supervisor that was killed, and started by an agent without contact, goes
-// on counting. Nothing ends tasks while both the supervisor and the agent that would start another are gone or stopped.
+// it. The last renewal is on disk, so that a supervisor that was killed, and started by an agent without contact,
+// continues to count. Nothing ends tasks while both the supervisor and the agent that would start another are gone or stopped.
 
 // Lease limits how long a task runs without contact between its node and the servers.
 type Lease struct {
@@ -189,6 +189,13 @@ func (l *leases) isLapsed(group string) bool {
 	return l.lapsed[group]
 }
 
+// markLapsed records that an allocation's time was over.
+func (l *leases) markLapsed(group string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapsed[group] = true
+}
+
 // run ends tasks whose time is over, until the timer is closed.
 func (l *leases) run() {
 	var b [8]byte
@@ -275,6 +282,14 @@ func (t *task) heldTask() *heldTask {
 func (s *Service) keep(t *task) {
 	if t.mem.Lease == nil {
 		return
+	}
+	select {
+	case <-t.done: // under an earlier supervisor, or with the machine
+		if t.mem.Lease.Lapsed {
+			s.leases.markLapsed(t.mem.Lease.Group)
+		}
+		return
+	default:
 	}
 	s.leases.hold(t.mem.ID, t.heldTask())
 	go func() {

@@ -212,8 +212,8 @@ func (v *validator) disconnect(w string, g *TaskGroup) {
 	}
 }
 
-// leased refuses tasks that nothing would end on a node without contact: the engine runs a container whatever becomes
-// of the agent and of its supervisor.
+// leased refuses tasks that nothing would end on a node without contact: the engine runs a container also
+// when the agent and its supervisor have ended.
 func (v *validator) leased(w string, g *TaskGroup) {
 	if g.StopAfterClientDisconnect == nil && (g.Disconnect == nil || g.Disconnect.StopOnClientAfter == nil) {
 		return
