@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -47,6 +48,7 @@ type Config struct {
 	ShareJob func(*structs.Job) *structs.Job
 
 	Log     hclog.Logger            // nil discards
+	Exit    func(why string)        // ends the process when its state cannot be trusted; nil: log a line and os.Exit(1)
 	Monitor hclog.InterceptLogger   // source of Client.Monitor; nil: Monitor is refused
 	OnNode  func(id structs.NodeID) // called with the node's id once it is known; or nil
 }
@@ -66,6 +68,16 @@ type NodeConfig struct {
 	HostVolumes                    map[string]structs.HostVolume
 	Reserved                       structs.NodeReserved
 	DynamicPortMin, DynamicPortMax int // 0 are structs.DynamicPortMin and Max
+}
+
+// exit ends the process, because it would be wrong to continue. Tasks of drivers with a supervisor go on.
+func (c *Config) exit(why string) {
+	c.Log.Error("ending the process", "why", why)
+	if c.Exit != nil {
+		c.Exit(why)
+		return
+	}
+	os.Exit(1)
 }
 
 // StorageConfig says where the agent keeps its files.
@@ -265,6 +277,11 @@ func (c *Config) openStore() (store agentstore.Store, damage string, err error) 
 		return agentstore.Memory{}, "", nil
 	}
 	disk, damage, err := agentstore.Open(c.Storage.DataDir)
+	if disk != nil {
+		disk.OnFailedSync = func(err error) {
+			c.exit(fmt.Sprintf("the agent's state could not be synced to disk, so nobody knows what its disk holds until it is read again: %v", err))
+		}
+	}
 	if err != nil {
 		return nil, damage, err
 	}

@@ -104,7 +104,7 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.InMemory {
 		keyDir = ""
 	}
-	if s.keys, err = keystore.Open(keystore.Environment{DataDir: keyDir, Log: cfg.Logger, Published: s.Published, Apply: s.apply,
+	if s.keys, err = keystore.Open(keystore.Environment{DataDir: keyDir, Log: cfg.Logger, Exit: s.exit, Published: s.Published, Apply: s.apply,
 		To:      func(addr string) rpc.Caller { return s.pool.To(addr) },
 		Servers: func() (map[string]bool, int, error) { return s.members.RaftPeers() },
 	}); err != nil {

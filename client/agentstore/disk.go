@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/internal/boltfile"
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -72,6 +73,10 @@ type Disk struct {
 	queue chan change
 	done  chan struct{}
 
+	// OnFailedSync is called by the writer when a sync has failed; no change succeeds after that. It is set before the first
+	// change; nil: only the changes report it.
+	OnFailedSync func(error)
+
 	mu     sync.RWMutex // held for reading while sending to queue
 	closed bool
 
@@ -79,6 +84,7 @@ type Disk struct {
 	pending pending
 	stored  map[string]struct{} // the allocations that are stored
 	damage  string              // what was wrong with the log, "" for nothing
+	broken  error               // of a failed sync: what the disk holds is unknown
 	doubt   bool                // a checkpoint failed: until one succeeds it is unknown which log belongs to the database
 
 	commits, changes, checkpoints uint64 // used by the writer only; read after Close
@@ -542,6 +548,12 @@ func (d *Disk) write() {
 // commit makes a batch durable: as one record of the log, or by a checkpoint if the log is full or fails. A change that
 // is not allowed fails alone.
 func (d *Disk) commit(batch []change) {
+	if d.broken != nil {
+		for _, c := range batch {
+			c.done(d.broken)
+		}
+		return
+	}
 	record, asked := d.log.begun(), false
 	good := make([]change, 0, len(batch))
 	var undo undo
@@ -565,7 +577,9 @@ func (d *Disk) commit(batch []change) {
 	if logged {
 		d.pending.addAll(good)
 	}
-	if asked || !logged {
+	if fsync.Failed(err) {
+		undo.undo(d.stored)
+	} else if asked || !logged {
 		rest := good
 		if logged {
 			rest = nil
@@ -578,6 +592,11 @@ func (d *Disk) commit(batch []change) {
 	}
 	if err == nil {
 		d.commits++
+	} else if fsync.Failed(err) {
+		d.broken = err
+		if d.OnFailedSync != nil {
+			d.OnFailedSync(err)
+		}
 	}
 	for _, c := range good {
 		d.changes += uint64(min(len(c.ops), 1))
@@ -646,7 +665,7 @@ func (d *Disk) checkpoint(more []change) error {
 
 func (d *Disk) transact(fn func(*bolt.Tx) error) (err error) {
 	defer guard("write", &err)
-	return d.db.Update(fn)
+	return fsync.Commit(d.path, d.db.Update(fn))
 }
 
 // Close implements Store.
@@ -661,6 +680,9 @@ func (d *Disk) Close() error {
 	d.mu.Unlock()
 	<-d.done
 	defer faults()()
+	if d.broken != nil { // the next agent finds what was acknowledged in the log
+		return errors.Join(d.broken, d.log.file.Close(), d.db.Close())
+	}
 	// If this fails, the next agent finds everything in the log.
 	err := d.transact(func(tx *bolt.Tx) error {
 		return errors.Join(d.pending.store(tx), tx.Bucket(bucketAgent).Delete(keyLog))

@@ -13,6 +13,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/internal/fsync"
 )
 
 // The log is a write-ahead log in front of the database. A commit of bbolt writes each page that a change has touched,
@@ -224,7 +226,7 @@ func (l *logFile) write(record []byte) error {
 	if _, err := l.file.WriteAt(record, l.at); err != nil {
 		return err
 	}
-	if err := fdatasync(l.file); err != nil {
+	if err := fsync.Error(l.file.Name(), fdatasync(l.file)); err != nil {
 		return err
 	}
 	l.size = max(l.size, l.at+int64(len(record)))

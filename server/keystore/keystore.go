@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/internal/identity"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -46,6 +47,7 @@ const (
 type Environment struct {
 	DataDir   string // parent of the directory keystore; "" keeps the keys in memory
 	Log       hclog.Logger
+	Exit      func(why string) // ends the process
 	Published func() *replica.Published
 	Apply     func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 	To        func(addr string) rpc.Caller // returns a caller of another server
@@ -58,6 +60,8 @@ type Environment struct {
 type Keystore struct {
 	env Environment
 	dir string // "": in memory
+
+	write func(path string, content []byte) error // replaces a file, durable on return
 
 	mu   sync.Mutex
 	keys map[string][]byte
@@ -88,7 +92,7 @@ var keyName = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // Open opens the keystore.
 func Open(env Environment) (*Keystore, error) {
-	k := &Keystore{env: env, keys: map[string][]byte{}}
+	k := &Keystore{env: env, keys: map[string][]byte{}, write: replaceFile}
 	if env.DataDir == "" {
 		return k, nil
 	}
@@ -122,6 +126,14 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 	return key, nil
 }
 
+// replaceFile replaces a file. Content and name survive a crash.
+func replaceFile(path string, content []byte) error {
+	if err := renameio.WriteFile(path, content, 0o600, renameio.IgnoreUmask()); err != nil {
+		return err
+	}
+	return fsync.Dir(filepath.Dir(path))
+}
+
 // put stores a key, on disk before it returns.
 func (k *Keystore) put(id string, key []byte) error {
 	if !valid(id, key) {
@@ -133,7 +145,11 @@ func (k *Keystore) put(id string, key []byte) error {
 		return nil
 	}
 	if k.dir != "" {
-		if err := renameio.WriteFile(filepath.Join(k.dir, id+".key"), []byte(hex.EncodeToString(key)+"\n"), 0o600, renameio.IgnoreUmask()); err != nil {
+		err := k.write(filepath.Join(k.dir, id+".key"), []byte(hex.EncodeToString(key)+"\n"))
+		if fsync.Failed(err) {
+			k.env.Exit(fmt.Sprintf("a key could not be synced to disk: %v", err))
+		}
+		if err != nil {
 			return fmt.Errorf("keystore: %w", err)
 		}
 	}

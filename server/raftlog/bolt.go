@@ -15,6 +15,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/muster-sched/muster/internal/boltfile"
+	"github.com/muster-sched/muster/internal/fsync"
 )
 
 // The boltdb backend keeps the entries in a B-tree file. A commit writes the changed pages and syncs, then writes the
@@ -45,7 +46,7 @@ func (l *Log) openBolt(path string, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	l.entries, l.closeEntries = boltEntries{db}, db.Close
+	l.entries, l.closeEntries = boltEntries{db, file}, db.Close
 	return nil
 }
 
@@ -96,7 +97,15 @@ func checkBolt(file string) error {
 }
 
 // boltEntries refuses gaps, as the wal backend does, so that a missing entry always means damage.
-type boltEntries struct{ *raftboltdb.BoltStore }
+type boltEntries struct {
+	*raftboltdb.BoltStore
+	file string
+}
+
+// DeleteRange removes entries in one commit.
+func (b boltEntries) DeleteRange(first, last uint64) error {
+	return fsync.Commit(b.file, b.BoltStore.DeleteRange(first, last))
+}
 
 // StoreLogs writes entries in one commit.
 func (b boltEntries) StoreLogs(es []*raft.Log) error {
@@ -110,5 +119,5 @@ func (b boltEntries) StoreLogs(es []*raft.Log) error {
 		}
 		last = e.Index
 	}
-	return b.BoltStore.StoreLogs(es)
+	return fsync.Commit(b.file, b.BoltStore.StoreLogs(es))
 }

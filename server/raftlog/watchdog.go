@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
+
+	"github.com/muster-sched/muster/internal/fsync"
 )
 
 // Health says whether a server's disk takes writes. The zero value is a healthy disk.
@@ -31,8 +33,8 @@ func (h *Health) Ill() bool {
 	return at != 0 && time.Since(time.Unix(0, at)) < illFor
 }
 
-// Watch returns a store that ends the process when a write takes longer than limit, or when an entry cannot be read.
-// Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead. Returning an
+// Watch returns a store that ends the process when a write takes longer than limit, when a sync fails, or when an entry
+// cannot be read. Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead. Returning an
 // error instead is not safe: the late write may still reach the disk and overwrite a newer entry. Failed writes are
 // noted in health.
 func Watch(store raft.LogStore, health *Health, limit time.Duration, exit func(why string)) raft.LogStore {
@@ -53,6 +55,14 @@ func (w *watchdog) guard(what string, f func() error) error {
 	defer t.Stop()
 	err := f()
 	w.health.note(err)
+	switch {
+	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
+		w.exit("the raft log cannot create its next file; is its disk full?")
+	case errors.Is(err, ErrDamaged):
+		w.exit(fmt.Sprintf("the raft log cannot be written: %v%s", err, advice(err)))
+	case fsync.Failed(err):
+		w.exit(fmt.Sprintf("the raft log could not be synced while %s, so nobody knows what its disk holds until it is read again: %v", what, err))
+	}
 	return err
 }
 
@@ -61,14 +71,11 @@ func (w *watchdog) StoreLog(l *raft.Log) error {
 }
 
 func (w *watchdog) StoreLogs(ls []*raft.Log) error {
-	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
-	switch {
-	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
-		w.exit("the raft log cannot create its next file; is its disk full?")
-	case errors.Is(err, ErrDamaged):
-		w.exit(fmt.Sprintf("the raft log cannot be written: %v%s", err, advice(err)))
-	}
-	return err
+	return w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
+}
+
+func (w *watchdog) DeleteRange(first, last uint64) error {
+	return w.guard("removing entries", func() error { return w.LogStore.DeleteRange(first, last) })
 }
 
 // GetLog ends the process when an entry cannot be read. Raft would do so, too, but without saying what to do.
@@ -88,7 +95,7 @@ func (w *watchdog) IsMonotonic() bool {
 
 // Patient returns a store that retries to store a number until limit has passed, and then ends the process. Raft panics
 // at the first error, but a full disk may have room a second later. Until then the server does not vote, and failures are
-// noted in health.
+// noted in health. A failed sync ends the process at once.
 func Patient(store raft.StableStore, health *Health, limit time.Duration, exit func(why string)) raft.StableStore {
 	return patient{store, health, limit, exit}
 }
@@ -103,11 +110,30 @@ type patient struct {
 	exit   func(why string)
 }
 
+// Set stores a value.
+func (p patient) Set(key, value []byte) error {
+	err := p.StableStore.Set(key, value)
+	p.ended(key, err)
+	return err
+}
+
+// ended ends the process if a sync has failed.
+func (p patient) ended(key []byte, err error) bool {
+	if !fsync.Failed(err) {
+		return false
+	}
+	p.exit(fmt.Sprintf("raft's %s could not be synced to disk: %v", key, err))
+	return true
+}
+
 // SetUint64 stores a number.
 func (p patient) SetUint64(key []byte, n uint64) error {
 	err := p.StableStore.SetUint64(key, n)
 	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, ErrClosed); err = p.StableStore.SetUint64(key, n) {
 		p.health.note(err)
+		if p.ended(key, err) {
+			break
+		}
 		if time.Now().After(end) {
 			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
 			break

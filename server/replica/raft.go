@@ -51,7 +51,7 @@ func (r *Replica) openStores() (*stores, error) {
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := openSnapshots(dir, r.log.Named("snapshots"))
+	snaps, err := openSnapshots(dir, r.log.Named("snapshots"), r.cfg.Exit)
 	if err == nil {
 		err = snaps.check(log)
 	}

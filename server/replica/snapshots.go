@@ -9,22 +9,24 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/server/raftlog"
 )
 
 // snapshots is raft's store of snapshots in files, which only the owner of the data directory may read.
 type snapshots struct {
 	*raft.FileSnapshotStore
-	dir string
+	dir  string
+	exit func(why string) // ends the process
 }
 
 // openSnapshots opens the snapshots below dir, raft's directory.
-func openSnapshots(dir string, log hclog.Logger) (*snapshots, error) {
+func openSnapshots(dir string, log hclog.Logger, exit func(why string)) (*snapshots, error) {
 	store, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsRetained, log)
 	if err != nil {
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
-	s := &snapshots{store, filepath.Join(dir, "snapshots")}
+	s := &snapshots{store, filepath.Join(dir, "snapshots"), exit}
 	return s, s.restrict()
 }
 
@@ -47,7 +49,22 @@ func (s *snapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Co
 			sink.Cancel()
 		}
 	}
-	return sink, err
+	return syncedSink{sink, s.exit}, err
+}
+
+// syncedSink ends the process when a snapshot cannot be synced. Nothing was lost yet, but the log is on the same disk.
+type syncedSink struct {
+	raft.SnapshotSink
+	exit func(why string)
+}
+
+// Close implements raft.SnapshotSink.
+func (s syncedSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if fsync.Failed(err) {
+		s.exit(fmt.Sprintf("a snapshot could not be synced to disk: %v", err))
+	}
+	return err
 }
 
 // check returns an error if the readable snapshots and the log do not lead to the newest state: raft would panic at the
