@@ -40,6 +40,8 @@ type Agent interface {
 	// Monitor sends log lines of at least a level until ctx ends. The first call of out is empty and confirms that it
 	// listens.
 	Monitor(ctx context.Context, level string, json bool, out func([]byte) error) error
+	// MayReadMetrics checks whether a token may read the metrics of this agent.
+	MayReadMetrics(ctx context.Context, token string) error
 	// Metrics returns the metrics in the form asked for: "" for Nomad's JSON, "prometheus" for the text exposition.
 	Metrics(format string) (contentType string, body []byte, err error)
 	// Reload reads the configuration file again.

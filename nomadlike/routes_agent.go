@@ -44,7 +44,7 @@ func agentRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/agent/reload", rpc: needAgentWrite, handle: agentReload},
 		{methods: "GET", pattern: "/v1/agent/monitor", rpc: needAgentRead, handle: agentMonitor},
 		{methods: "GET", pattern: "/v1/agent/pprof/{name}", rpc: needAgentWrite, handle: agentPprof},
-		{methods: "GET", pattern: "/v1/metrics", rpc: "", handle: metrics},
+		{methods: "GET", pattern: "/v1/metrics", rpc: needAgentRead, handle: metrics},
 	}
 }
 
@@ -358,6 +358,9 @@ func metrics(c *call) (any, error) {
 	format := c.r.URL.Query().Get("format")
 	if format != "" && format != "prometheus" {
 		return nil, structs.Errorf(structs.CodeInvalid, "unknown metrics format %q: want prometheus, or none for JSON", clip(format, 40))
+	}
+	if err := c.cfg.Agent.MayReadMetrics(c.r.Context(), c.hdr.Token); err != nil {
+		return nil, err
 	}
 	ctype, body, err := c.cfg.Agent.Metrics(format)
 	if err != nil {

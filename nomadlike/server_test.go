@@ -59,6 +59,7 @@ func (m *memory) Invoke(_ context.Context, h rpc.Header, req, resp any) error {
 type open struct{ Agent }
 
 func (open) Authorize(context.Context, string, string, string) error { return nil }
+func (open) MayReadMetrics(context.Context, string) error            { return nil }
 func (open) Members() []Member                                       { return nil }
 func (open) LocalServer() string                                     { return "one.global" }
 

@@ -66,13 +66,14 @@ type Config struct {
 
 	AllowedHosts []string // further host names of the HTTP API, in lower case; see edge.NewSite
 
-	ConnsPerIP  int  // of the HTTP API and a client of it; see edge.NewConns
-	ConnsTotal  int  // of the HTTP API; see edge.NewConns
-	RPCPerIP    int  // connections of one address to the RPC port; 0 is its default
-	EnableDebug bool // pprof without a token
-	Telemetry   telemetry.Sinks
-	Effective   map[string]any // configuration for /v1/agent/self, without secrets
-	LeaveOnTerm bool           // leave the cluster on SIGTERM
+	ConnsPerIP    int  // of the HTTP API and a client of it; see edge.NewConns
+	ConnsTotal    int  // of the HTTP API; see edge.NewConns
+	RPCPerIP      int  // connections of one address to the RPC port; 0 is its default
+	EnableDebug   bool // pprof without a token
+	Telemetry     telemetry.Sinks
+	PublicMetrics bool           // metrics without a token
+	Effective     map[string]any // configuration for /v1/agent/self, without secrets
+	LeaveOnTerm   bool           // leave the cluster on SIGTERM
 
 	Log    hclog.InterceptLogger
 	Reload func() error // reads the configuration again; nil: nothing to reload

@@ -37,7 +37,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		TLS:         tlsutil.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile},
 		VerifyHTTPS: c.TLS.VerifyHTTPSClient, Encrypt: c.GossipKey(), Insecure: c.Insecure,
 		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), ConnsTotal: c.Limits.HTTPMaxConns, RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
-		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), Effective: effective(c), Log: log,
+		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), PublicMetrics: c.Telemetry.UnauthenticatedMetricsAccess, Effective: effective(c), Log: log,
 	}
 	if c.Server.Enabled {
 		s := &c.Server

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -224,5 +225,17 @@ func TestSocketLogin(t *testing.T) {
 		if want := map[bool]int{false: http.StatusForbidden, true: http.StatusOK}[all]; status != want {
 			t.Errorf("login node %v: status %d (%s), want %d", all, status, answer, want)
 		}
+	}
+}
+
+// TestMetricsWithoutToken is the witness of telemetry.unauthenticated_metrics_access.
+func TestMetricsWithoutToken(t *testing.T) {
+	for open, want := range map[bool]int{false: http.StatusForbidden, true: http.StatusOK} {
+		cfg, port := devConfig(t, fmt.Sprintf(`"acl": {"enabled": true}, "telemetry": {"unauthenticated_metrics_access": %v}`, open))
+		addr := startAgent(t, cfg, port)
+		wait(t, fmt.Sprintf("status %d with the setting %v", want, open), func() bool {
+			status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/metrics", "", "")
+			return status == want
+		})
 	}
 }

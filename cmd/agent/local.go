@@ -265,6 +265,19 @@ func (w *monitorWriter) Write(b []byte) (int, error) {
 
 func (w *monitorWriter) lost() int64 { return w.dropped.Swap(0) }
 
+// MayReadMetrics lets callers with agent:read read the metrics, or all if the configuration says so. A server decides by
+// its own state, so that metrics can be read while there is no leader.
+func (a *Agent) MayReadMetrics(ctx context.Context, token string) error {
+	if a.cfg.PublicMetrics {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req := &methods.ACLAuthorizeRequest{Query: methods.Query{Stale: true}, What: "agent", Level: "read"}
+	_, err := rpc.Invoke(ctx, a.back, methods.ACLAuthorize, rpc.Header{Token: token, Region: a.cfg.Region, Namespace: structs.NamespaceDefault}, req)
+	return err
+}
+
 // Metrics returns the metrics in a format.
 func (a *Agent) Metrics(format string) (string, []byte, error) { return a.tel.Metrics(format) }
 

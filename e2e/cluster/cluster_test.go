@@ -115,13 +115,8 @@ tls {
 	for _, s := range c.servers {
 		c.start(s)
 	}
-	c.eventually(30*time.Second, "a leader", func() (bool, string) {
-		var l string
-		err := c.api.Call("GET", "/v1/status/leader", nil, &l)
-		return err == nil && l != "", fmt.Sprint(err)
-	})
 	var tok struct{ SecretID string }
-	c.eventually(10*time.Second, "acl bootstrap", func() (bool, string) {
+	c.eventually(30*time.Second, "a leader and the acl bootstrap", func() (bool, string) {
 		err := c.api.Call("PUT", "/v1/acl/bootstrap", nil, &tok)
 		return err == nil, fmt.Sprint(err)
 	})

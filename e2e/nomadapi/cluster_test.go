@@ -375,11 +375,11 @@ func TestACL(t *testing.T) {
 		}
 		return nil
 	})
-	// Public endpoints answer without a token.
-	for _, path := range []string{"/v1/status/leader", "/v1/regions", "/v1/agent/health", "/.well-known/jwks.json"} {
+	// Health and public keys need no token. Unlike in Nomad, metrics and status do.
+	for path, want := range map[string]int{"/v1/agent/health": 200, "/.well-known/jwks.json": 200, "/v1/metrics": 403, "/v1/status/leader": 403, "/v1/status/peers": 403, "/v1/regions": 403} {
 		resp, err := http.Get(a.addr + path)
 		ok(t, err)
 		resp.Body.Close()
-		equal(t, path, resp.StatusCode, 200)
+		equal(t, path, resp.StatusCode, want)
 	}
 }

@@ -506,10 +506,13 @@ type Limits struct {
 // Telemetry says where metrics are sent. They are always served at /v1/metrics, in JSON and for Prometheus; see
 // docs/reference/metrics.md.
 type Telemetry struct {
-	StatsdAddress   string   `conf:"statsd_address"`   // HOST:PORT of a statsd, over UDP; default: none
-	StatsiteAddress string   `conf:"statsite_address"` // HOST:PORT of a statsite, over TCP; default: none
-	DatadogAddress  string   `conf:"datadog_address"`  // HOST:PORT of a DogStatsD, over UDP, or unix:///PATH of its socket; default: none
-	DatadogTags     []string `conf:"datadog_tags"`     // added to everything that DogStatsD gets
+	// UnauthenticatedMetricsAccess serves /v1/metrics without a token, for scrapers that send none. Metrics name jobs,
+	// namespaces and users. Default: false, with ACLs a reader needs the rule agent { policy = "read" }.
+	UnauthenticatedMetricsAccess bool     `conf:"unauthenticated_metrics_access"`
+	StatsdAddress                string   `conf:"statsd_address"`   // HOST:PORT of a statsd, over UDP; default: none
+	StatsiteAddress              string   `conf:"statsite_address"` // HOST:PORT of a statsite, over TCP; default: none
+	DatadogAddress               string   `conf:"datadog_address"`  // HOST:PORT of a DogStatsD, over UDP, or unix:///PATH of its socket; default: none
+	DatadogTags                  []string `conf:"datadog_tags"`     // added to everything that DogStatsD gets
 	// CollectionInterval is the time between two looks at counters and gauges; /v1/metrics in JSON has counters and samples of
 	// one such interval. Default: 10s.
 	CollectionInterval time.Duration `conf:"collection_interval"`

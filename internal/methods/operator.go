@@ -76,6 +76,7 @@ type (
 	ACLOneTimeRequest struct{ Secret structs.SecretID }
 	// ACLAuthorizeRequest asks whether the header's token permits something that the calling agent answers itself.
 	ACLAuthorizeRequest struct {
+		Query        // Stale: the server that receives the request decides, even without a leader
 		What  string // "agent", "node", "operator", or "namespace" (the header's)
 		Level string // "read" or "write"; for a namespace, a capability such as "parse-job"
 	}

@@ -240,6 +240,7 @@ limits {
 }
 
 telemetry {
+  unauthenticated_metrics_access = true
   prometheus_metrics         = true
   publish_allocation_metrics = true
   publish_node_metrics       = true
