@@ -106,6 +106,8 @@ type Policy struct {
 
 // GPUs limits tasks on GPUs and measures what they use.
 type GPUs interface {
+	// AwaitFree waits until nothing that has ended holds memory of the GPUs, and calls note while something does.
+	AwaitFree(ctx context.Context, gpus []string, note func(sentence string)) error
 	// LimitMemory makes the GPU driver enforce the shares (backend "dmem") of a task that is about to start under taskID.
 	LimitMemory(ctx context.Context, taskID string, grants []structs.Grant) error
 	// LimitPower sets the power limit of a GPU until the allocation has ended.

@@ -34,6 +34,7 @@ const (
 	EventMainDead       = "Main Tasks Dead"
 	EventDisk           = "Disk Resources Exceeded"
 	EventGPUMemory      = "GPU Memory Exceeded"
+	EventGPUWait        = "GPU Memory Held"
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"

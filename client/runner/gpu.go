@@ -25,6 +25,21 @@ func (r *Runner) ShimDir(task string) string {
 	return filepath.Join(r.dir.SharedDir(), shimDir, task)
 }
 
+// awaitGPUs waits until the memory of the task's GPUs is seen free of what has ended (D19).
+func awaitGPUs(ctx context.Context, a *attempt) error {
+	_, grants := a.task.r.GPURequest(a.spec.Name)
+	if len(grants) == 0 {
+		return nil
+	}
+	uuids := make([]string, len(grants))
+	for i := range grants {
+		uuids[i] = grants[i].Instance
+	}
+	return a.interruptibly(ctx, func(ctx context.Context) error {
+		return a.task.r.cfg.Host.GPUs.AwaitFree(ctx, uuids, func(sentence string) { a.note(event(EventGPUWait, sentence)) })
+	})
+}
+
 // limitGPUs sets the power limits and the shares of GPU memory before a task starts.
 func limitGPUs(ctx context.Context, a *attempt) error {
 	r := a.task.r

@@ -182,6 +182,7 @@ var taskHooks = []taskHook{
 	{name: "templates", prestart: renderTemplates},
 	{name: "configuration", prestart: makeConfig},
 	{name: "limits", prestart: setLimits},
+	{name: "GPU memory of ended tasks", prestart: awaitGPUs},
 	{name: "shares of GPU memory", prestart: limitGPUs},
 	{name: "logs", prestart: setLogs},
 	{name: "network", prestart: setNetwork},

@@ -72,6 +72,22 @@ func TestQuotas(t *testing.T) {
 		m.stop("shared", "whole", "beside", "eighth")
 	})
 
+	run("memory of the dead is waited for", func(t *testing.T, m *machine) {
+		m.edit(func(s *fakegpu.State) {
+			for i := range s.GPUs {
+				s.Procs = append(s.Procs, fakegpu.Proc{UUID: s.GPUs[i].UUID, PID: 1 << 29, Bytes: 700 << 20})
+			}
+		})
+		m.run("next", "gpu {\n count = 1\n}", "exec sleep 600")
+		m.event("next", "GPU Memory Held", "700 MiB of process 536870912, which is dead")
+		if as, err := m.api.Allocs("next"); err != nil || harness.Count(as, "running") != 0 {
+			t.Errorf("it runs beside what has ended: %v %v", as, err)
+		}
+		m.edit(func(s *fakegpu.State) { s.Procs = nil })
+		m.gpuOf("next", "running")
+		m.stop("next")
+	})
+
 	run("more than is there is not placed", func(t *testing.T, m *machine) {
 		m.run("huge", share("90GiB"), holds(1))
 		m.waits("huge", "GPU")

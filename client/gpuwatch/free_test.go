@@ -1,0 +1,76 @@
+package gpuwatch
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestAwaitFree: a task waits for the memory of processes that are dead or whose allocation has ended, with an event,
+// and for nothing else; it does not start if the memory is not released.
+func TestAwaitFree(t *testing.T) {
+	const gone = 1 << 29 // beyond the pids of any machine
+	for what, c := range map[string]struct {
+		pid   int
+		waits bool
+	}{"a dead process": {gone, true}, "an ended allocation's": {1, true}, "a running allocation's": {2, false}, "another program": {os.Getpid(), false}, "another GPU": {-1, false}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode("")
+				n.place("", 0).ended = true
+				n.place("", 100)
+				w := New(Config{Device: Device{Samples: n.Samples}}, n, hclog.NewNullLogger())
+				w.watcher.Owner = func(pid int) (structs.AllocID, string, bool) {
+					return structs.AllocID{byte(pid)}, train, pid == 1 || pid == 2
+				}
+				hold := func(ps ...gpu.Process) {
+					n.mu.Lock()
+					defer n.mu.Unlock()
+					n.samples = []gpu.Sample{{UUID: gpu1, Processes: ps}, {UUID: "GPU-2", Processes: []gpu.Process{{PID: gone}}}}
+				}
+				if hold(); c.pid > 0 {
+					hold(gpu.Process{PID: c.pid, Bytes: 300 * mib})
+				}
+				await := func(ctx context.Context) (notes []string, took time.Duration, err error) {
+					began := time.Now()
+					err = w.AwaitFree(ctx, []string{gpu1}, func(s string) { notes = append(notes, s) })
+					return notes, time.Since(began), err
+				}
+				if !c.waits {
+					if notes, took, err := await(t.Context()); err != nil || took > 0 || notes != nil {
+						t.Errorf("waited %s, %v, %q", took, err, notes)
+					}
+					return
+				}
+				notes, took, err := await(t.Context())
+				if err == nil || !strings.Contains(err.Error(), "not released within 30s") || took < freePatience || took > freePatience+5*time.Second || len(notes) != 1 || !strings.Contains(notes[0], "300 MiB") {
+					t.Errorf("waited %s, %v, %q", took, err, notes)
+				}
+				time.AfterFunc(5*time.Second, func() { hold() })
+				if _, took, err := await(t.Context()); err != nil || took < 5*time.Second || took > 7*time.Second {
+					t.Errorf("released after 5 s: waited %s, %v", took, err)
+				}
+				hold(gpu.Process{PID: c.pid})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if _, took, err := await(ctx); err == nil || took > 2*time.Second {
+					t.Errorf("a stopped task waits %s, %v", took, err)
+				}
+				n.mu.Lock()
+				n.down = errDown
+				n.mu.Unlock()
+				if _, took, err := await(t.Context()); err != nil || took > 0 {
+					t.Errorf("a driver that does not answer: waited %s, %v", took, err)
+				}
+			})
+		})
+	}
+}
