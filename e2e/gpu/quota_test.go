@@ -84,7 +84,10 @@ func TestQuotas(t *testing.T) {
 			t.Errorf("it runs beside what has ended: %v %v", as, err)
 		}
 		m.edit(func(s *fakegpu.State) { s.Procs = nil })
-		m.gpuOf("next", "running")
+		harness.Eventually(t, 20*time.Second, "the start", func() (bool, string) {
+			as, err := m.api.Allocs("next")
+			return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(as, err)
+		})
 		m.stop("next")
 	})
 
