@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -138,4 +139,61 @@ func (s *sup) renewedOnDisk() time.Duration {
 	}
 	defer l.timer.Close()
 	return l.renewed
+}
+
+// TestLeaseAfterSuspend: a machine that slept for longer than signal and kill timeout kills the tasks at once when it
+// wakes; one that slept for less gives them the rest of the time. A task that starts beside them ends with them.
+func TestLeaseAfterSuspend(t *testing.T) {
+	for _, c := range []struct {
+		slept time.Duration
+		want  []syscall.Signal
+	}{
+		{59 * time.Second, nil},
+		{61 * time.Second, []syscall.Signal{syscall.SIGTERM}},
+		{time.Hour, []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}},
+	} {
+		l, err := openLeases(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Hour
+		l.clock = func() time.Duration { return now }
+		if err := l.renew(now); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan syscall.Signal, 4)
+		lease := Lease{Group: "a", Limit: time.Minute, Signal: int(syscall.SIGTERM), Timeout: 5 * time.Second}
+		noted := 0
+		held := func() *heldTask {
+			return &heldTask{lease: lease, end: func(s syscall.Signal) { got <- s }, note: func(*Lease) error { noted++; return nil }}
+		}
+		l.hold("t", held())
+		now += c.slept
+		l.expire()
+		l.expire() // twice: nothing is sent again
+		for range c.want {
+			select {
+			case s := <-got:
+				if !slices.Contains(c.want, s) {
+					t.Errorf("slept %s: it was sent %v, want %v", c.slept, s, c.want)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("slept %s: fewer signals than %v", c.slept, c.want)
+			}
+		}
+		if len(got) > 0 || noted != min(1, len(c.want)) || l.isLapsed("a") != (len(c.want) > 0) {
+			t.Errorf("slept %s: %d more signals, noted %d times, lapsed %v", c.slept, len(got), noted, l.isLapsed("a"))
+		}
+		if err := l.check(&Lease{Group: "a", Limit: time.Minute, Renewed: now}); (err != nil) != (len(c.want) > 0) {
+			t.Errorf("slept %s: a start with contact again: %v", c.slept, err)
+		}
+		if len(c.want) > 0 {
+			l.hold("late", held())
+			l.expire()
+			if s := <-got; s != syscall.SIGTERM {
+				t.Errorf("a task whose allocation lapsed while it started was sent %v", s)
+			}
+		}
+		l.timer.Close()
+	}
 }
