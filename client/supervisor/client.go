@@ -382,6 +382,18 @@ func (c *Client) Renew(ctx context.Context, at time.Duration) error {
 // Renewed returns the newest renewal through this client, 0 for none.
 func (c *Client) Renewed() time.Duration { return time.Duration(c.renewed.Load()) }
 
+// Guard puts a container under the lease of its allocation.
+func (c *Client) Guard(ctx context.Context, g *Guard) error {
+	asked := *g
+	asked.Lease.Renewed = c.Renewed()
+	return c.call(ctx, "Guard", asked, new(Reply))
+}
+
+// Unguard forgets a container.
+func (c *Client) Unguard(ctx context.Context, id string) error {
+	return c.call(ctx, "Unguard", id, new(Reply))
+}
+
 // Lapsed reports whether an allocation was ended because contact with the servers was lost for too long.
 func (c *Client) Lapsed(ctx context.Context, alloc string) (bool, error) {
 	err := c.call(ctx, "Lapsed", alloc, new(Reply))

@@ -182,6 +182,20 @@ func (l *leases) drop(id string) {
 	delete(l.held, id)
 }
 
+// holds reports whether a task is under its lease.
+func (l *leases) holds(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[id] != nil
+}
+
+// count returns how many tasks are under their lease.
+func (l *leases) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.held)
+}
+
 // isLapsed reports whether an allocation's time was over.
 func (l *leases) isLapsed(group string) bool {
 	l.mu.Lock()

@@ -375,6 +375,9 @@ func run(ctx context.Context, dir string) error {
 		return err
 	}
 	go s.leases.run()
+	if err := s.recoverGuards(); err != nil {
+		return fmt.Errorf("take up guarded containers: %w", err)
+	}
 	if err := s.recover(); err != nil {
 		return fmt.Errorf("take up tasks: %w", err)
 	}
@@ -407,7 +410,7 @@ func run(ctx context.Context, dir string) error {
 			return nil
 		case <-tick.C:
 			s.mu.Lock()
-			if len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 {
+			if len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 || s.leases.count() > 0 {
 				s.idle = time.Now()
 			}
 			over := time.Since(s.idle) > idleExit

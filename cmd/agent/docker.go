@@ -24,6 +24,7 @@ func (a *Agent) openDocker() {
 		return a.client.Node().Resources.MHzPerCore
 	}
 	opt.Known = func(taskID string) bool { return a.client == nil || a.client.Knows(taskID) }
+	opt.Guards = a.super
 	a.docker = docker.New(opt)
 }
 

@@ -238,6 +238,7 @@ func TestDocker(t *testing.T) {
 	t.Run("limits", n.limits)
 	t.Run("restart policy", n.restarts)
 	t.Run("agent killed", n.agentKilled)
+	t.Run("silent", n.silent)
 	t.Run("engine killed", n.engineKilled)
 	t.Run("orphans", n.orphans)
 }

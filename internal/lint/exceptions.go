@@ -41,6 +41,7 @@ var exceptions = []exception{
 	{"path", "client/runner/volumes.go", "host volumes are directories of the operator"},
 	{"path", "client/supervisor/client.go", "the state directory of the supervisor, which only root enters; control groups"},
 	{"path", "client/supervisor/exec.go", "control groups"},
+	{"path", "client/supervisor/guard.go", "the state directory of the supervisor, which only root enters"},
 	{"path", "client/supervisor/lease.go", "the state directory of the supervisor, which only root enters"},
 	{"path", "client/supervisor/server.go", "the state directory of the supervisor, which only root enters"},
 	{"path", "client/supervisor/spares.go", "the state directory of the supervisor, which only root enters"},

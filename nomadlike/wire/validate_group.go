@@ -141,7 +141,6 @@ func (v *validator) group(i int, g *TaskGroup) {
 		v.errorf(w+", max_run_duration", "0s would stop the allocation at once; leave it out for no limit")
 	}
 	v.disconnect(w, g)
-	v.leased(w, g)
 	if d := g.EphemeralDisk; d != nil {
 		v.amount(w+", ephemeral_disk.size", d.SizeMB, 0)
 	}
@@ -209,19 +208,6 @@ func (v *validator) disconnect(w string, g *TaskGroup) {
 	v.oneOf(dw+".reconcile", val(d.Reconcile), "best_score", "keep_original", "keep_replacement", "longest_running")
 	if d.StopOnClientAfter != nil && val(d.LostAfter) > 0 && *d.StopOnClientAfter > *d.LostAfter {
 		v.errorf(dw, "stop_on_client_after (%s) must not be longer than lost_after (%s), or two of it may run at once", *d.StopOnClientAfter, *d.LostAfter)
-	}
-}
-
-// leased refuses tasks that nothing would end on a node without contact: the engine runs a container also
-// when the agent and its supervisor have ended.
-func (v *validator) leased(w string, g *TaskGroup) {
-	if g.StopAfterClientDisconnect == nil && (g.Disconnect == nil || g.Disconnect.StopOnClientAfter == nil) {
-		return
-	}
-	for _, t := range g.Tasks {
-		if t.Driver == structs.DockerDriver {
-			v.errorf(w, "stop_on_client_after cannot be kept for task %q: its container runs on when the agent is stopped or killed; use driver exec or raw_exec, or leave the setting out", t.Name)
-		}
 	}
 }
 

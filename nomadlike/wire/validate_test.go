@@ -169,10 +169,6 @@ func TestValidate(t *testing.T) {
 		{"stop on client", "service", func(j *Job) {
 			g(j).Disconnect = &DisconnectStrategy{StopOnClientAfter: wdur(time.Second)}
 		}, "stop_on_client_after: 1s is too short"},
-		{"stop on client of containers", "service", func(j *Job) {
-			g(j).StopAfterClientDisconnect = wdur(time.Minute)
-			g(j).Tasks = append(g(j).Tasks, &Task{Name: "c", Driver: "docker", Config: map[string]any{"image": "busybox"}})
-		}, `stop_on_client_after cannot be kept for task "c"`},
 		{"stop after disconnect", "service", func(j *Job) { g(j).StopAfterClientDisconnect = wdur(0) }, "stop_after_client_disconnect: 0s is too short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

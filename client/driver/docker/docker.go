@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -67,6 +68,9 @@ type Options struct {
 	Log      hclog.Logger             // nil discards
 	Known    func(taskID string) bool // reports whether a task is still needed; nil: all are
 
+	// Guards end the containers of tasks with StopOnClientAfter; nil: such tasks are refused.
+	Guards Guards
+
 	AllowPrivileged bool          // tasks may ask for privileged containers and the host's namespaces
 	AllowCaps       []string      // capabilities tasks may have; nil is AllowCapsDefault, "all" is every one
 	AllowDevices    []string      // patterns of device files that tasks may ask for; nil is AllowDevicesDefault
@@ -80,6 +84,12 @@ type Options struct {
 	GPU             string        // GPUAuto and so on; "" is GPUAuto
 	CDIDir          string        // directory for CDI specifications; "" is /var/run/cdi
 	Proc            string        // directory with the device numbers; "" is /proc
+}
+
+// Guards end containers without the agent when contact with the servers is lost (supervisor.Client).
+type Guards interface {
+	Guard(ctx context.Context, g *supervisor.Guard) error
+	Unguard(ctx context.Context, taskID string) error
 }
 
 // Driver is docker.

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/supervisor"
 )
 
 // taskState is what finds a task again. It contains neither environment nor credentials.
@@ -25,6 +26,7 @@ type taskState struct {
 	KillTimeout time.Duration    `json:",omitempty"`
 	TTY         bool             `json:",omitempty"`
 	Logs        driver.LogConfig `json:",omitzero"`
+	Guarded     bool             `json:",omitempty"` // the supervisor ends it when its lease is over
 }
 
 func (d *Driver) inspect(ctx context.Context, name string) (container.InspectResponse, error) {
@@ -48,8 +50,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, fmt.Errorf("docker: the engine at %s: %w", d.opt.Host, err)
 	}
-	if cfg.StopOnClientAfter > 0 { // jobs are refused before
-		return nil, refuse("stop_on_client_after cannot be kept: the container would run on without the agent")
+	socket, err := d.guardable(cfg)
+	if err != nil {
+		return nil, err
 	}
 	v, err := d.decode(cfg.Config)
 	if err != nil {
@@ -87,6 +90,11 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	for _, w := range made.Warnings {
 		d.log.Debug("the engine warns", "task", cfg.TaskID, "warning", w)
 	}
+	if err := d.guard(ctx, cfg, socket, made.ID); err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return nil, errors.Join(err, d.remove(clean, made.ID, cfg.TaskID))
+	}
 	for attempt := 0; ; attempt++ {
 		_, err = d.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
 		// The engine notices a new CDI specification with a short delay.
@@ -101,7 +109,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		}
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		if rerr := d.remove(clean, made.ID, cfg.TaskID); rerr != nil {
+		if rerr := errors.Join(d.remove(clean, made.ID, cfg.TaskID), d.unguard(clean, cfg.TaskID, socket != "")); rerr != nil {
 			d.log.Warn("a container that could not be started could not be removed either", "task", cfg.TaskID, "error", rerr)
 		}
 		return nil, startError("start the container", err)
@@ -144,6 +152,7 @@ func (d *Driver) started(ctx context.Context, id string, cfg *driver.TaskConfig,
 	}
 	s := taskState{
 		Container: in.ID, TaskID: cfg.TaskID, User: cfg.User, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TTY: v.Bool("tty"), Logs: cfg.Logs,
+		Guarded: cfg.StopOnClientAfter > 0,
 	}
 	t := &Task{d: d, state: s}
 	t.see(&in)
@@ -171,4 +180,44 @@ func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error)
 	t := &Task{d: d, state: s}
 	t.see(&in)
 	return t, nil
+}
+
+// guardable returns the engine's socket if the task's container must be guarded; "" if it need not be.
+func (d *Driver) guardable(cfg *driver.TaskConfig) (socket string, err error) {
+	if cfg.StopOnClientAfter <= 0 {
+		return "", nil
+	}
+	socket, local := strings.CutPrefix(d.opt.Host, "unix://")
+	if !local || d.opt.Guards == nil {
+		return "", refuse("stop_on_client_after needs an engine at a unix socket of this machine, which can be reached without the agent; this one is at %s", d.opt.Host)
+	}
+	return socket, nil
+}
+
+// guard makes the supervisor end a container when contact with the servers is lost; socket "" does nothing.
+func (d *Driver) guard(ctx context.Context, cfg *driver.TaskConfig, socket, container string) error {
+	if socket == "" {
+		return nil
+	}
+	sig, timeout, err := driver.HowToStop("", 0, cfg.KillSignal, cfg.KillTimeout)
+	if err != nil {
+		return fmt.Errorf("docker: kill_signal: %w", err)
+	}
+	err = d.opt.Guards.Guard(ctx, &supervisor.Guard{ID: cfg.TaskID, Engine: socket, Container: container,
+		Lease: supervisor.Lease{Group: cfg.AllocID, Limit: cfg.StopOnClientAfter, Signal: int(sig), Timeout: timeout}})
+	if errors.Is(err, supervisor.ErrLapsed) {
+		return fmt.Errorf("docker: %w: %w", driver.ErrLapsed, err)
+	}
+	if err != nil {
+		return fmt.Errorf("docker: guard the container: %w", err)
+	}
+	return nil
+}
+
+// unguard undoes guard.
+func (d *Driver) unguard(ctx context.Context, taskID string, guarded bool) error {
+	if !guarded || d.opt.Guards == nil {
+		return nil
+	}
+	return d.opt.Guards.Unguard(ctx, taskID)
 }

@@ -239,6 +239,9 @@ func (t *Task) Destroy(ctx context.Context) error {
 	if err := t.d.remove(ctx, t.state.Container, t.state.TaskID); err != nil {
 		return fmt.Errorf("docker: remove the container: %w", brief(err))
 	}
+	if err := t.d.unguard(ctx, t.state.TaskID, t.state.Guarded); err != nil {
+		return fmt.Errorf("docker: end the guard of the container: %w", err)
+	}
 	return nil
 }
 
