@@ -142,7 +142,7 @@ func (s *sup) renewedOnDisk() time.Duration {
 }
 
 // TestLeaseAfterSuspend: a machine that slept for longer than signal and kill timeout kills the tasks at once when it
-// wakes; one that slept for less gives them the rest of the time. A task that starts beside them ends with them.
+// wakes; one that slept for less gives them the rest of the time. A task that is starting then ends, too.
 func TestLeaseAfterSuspend(t *testing.T) {
 	for _, c := range []struct {
 		slept time.Duration
