@@ -28,7 +28,8 @@ func TestCheckWork(t *testing.T) {
 			"level": {func(j *structs.Job) {
 				j.Groups[0].Gang, j.Groups[0].Topology = &structs.Gang{}, &structs.Topology{Across: "leav", Mode: structs.TopologyRequired}
 			}, "no node of pool \"default\" has that level"},
-			"array": {func(j *structs.Job) { j.Array = &structs.Array{Count: 2, Params: map[string][]string{"A": {"1"}}} }, "has 1 values for 2 indices"},
+			"reserved": {func(j *structs.Job) { j.Groups[0].Tasks[0].Name = ".fetch" }, "the name begins with a dot"},
+			"array":    {func(j *structs.Job) { j.Array = &structs.Array{Count: 2, Params: map[string][]string{"A": {"1"}}} }, "has 1 values for 2 indices"},
 		} {
 			j := passJob("a", 1, func(j *structs.Job) { j.Type = structs.JobBatch; j.Groups[0].Reschedule = structs.Reschedule{} })
 			if errs := s.endpoints.CheckJob(j); len(errs) > 0 {

@@ -80,6 +80,9 @@ func TestSecretsInMemory(t *testing.T) {
 	if !isMount(t, d) {
 		t.Skip("not run: this machine does not let us mount")
 	}
+	if list, err := d.List("web"); err != nil || len(list) != 3 {
+		t.Errorf("the task's directory shows %v, %v", list, err)
+	}
 	if os.WriteFile(filepath.Join(s, "big"), make([]byte, 2<<20), 0o600) == nil {
 		t.Error("secrets may be larger than their file system")
 	}

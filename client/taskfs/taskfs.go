@@ -428,14 +428,14 @@ func (d *Dir) Open(name string) (*os.File, error) {
 	return n.Open(unix.O_RDONLY)
 }
 
-// Stat describes an object, or the symbolic link that leads to one.
+// Stat describes what has a name in the directory: a symbolic link itself, and the root of what is mounted there.
 func (d *Dir) Stat(name string) (Info, error) {
-	n, err := d.Node(name)
-	if err != nil {
-		return Info{}, err
+	info := Info{name: name}
+	err := single(name)
+	if err == nil {
+		err = unix.Fstatat(d.fd, name, &info.st, unix.AT_SYMLINK_NOFOLLOW)
 	}
-	defer n.Close()
-	return n.Info, nil
+	return info, wrap("stat", name, err)
 }
 
 // Info describes the directory itself.
