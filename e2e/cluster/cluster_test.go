@@ -32,9 +32,9 @@ type cluster struct {
 	clients []string
 }
 
-func newCluster(t *testing.T, backend string) *cluster {
+func newCluster(t *testing.T, backend string, clients ...string) *cluster {
 	harness.NeedNamespaces(t)
-	c := &cluster{t: t, dir: t.TempDir(), procs: map[string]*harness.Proc{}, servers: []string{"s1", "s2", "s3"}, clients: []string{"c1", "c2", "c3"}}
+	c := &cluster{t: t, dir: t.TempDir(), procs: map[string]*harness.Proc{}, servers: []string{"s1", "s2", "s3"}, clients: clients}
 	t.Cleanup(func() { harness.KillBelow(t, c.dir) })
 	c.net = harness.NewNet(t, append(append([]string{}, c.servers...), c.clients...)...)
 
@@ -124,7 +124,7 @@ tls {
 	for _, s := range c.clients {
 		c.start(s)
 	}
-	c.eventually(30*time.Second, "three ready nodes", func() (bool, string) {
+	c.eventually(30*time.Second, "ready nodes", func() (bool, string) {
 		var ns []struct{ Name, Status string }
 		err := c.api.Call("GET", "/v1/nodes", nil, &ns)
 		ready := 0
@@ -133,7 +133,7 @@ tls {
 				ready++
 			}
 		}
-		return err == nil && ready == 3, fmt.Sprint(ns, err)
+		return err == nil && ready == len(clients), fmt.Sprint(ns, err)
 	})
 	return c
 }
@@ -211,7 +211,7 @@ func TestClusterSurvives(t *testing.T) {
 }
 
 func clusterSurvives(t *testing.T, backend, other string) {
-	c := newCluster(t, backend)
+	c := newCluster(t, backend, "c1", "c2", "c3")
 	must := func(method, path string, in, out any) {
 		t.Helper()
 		c.eventually(15*time.Second, method+" "+path, func() (bool, string) {

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,12 +49,35 @@ type watchdog struct {
 	exit   func(why string)
 }
 
-func (w *watchdog) guard(what string, f func() error) error {
-	t := time.AfterFunc(w.limit, func() {
+// guardSteps is the number of timers in which the limit of a write passes one after the other. A process that was
+// stopped, or whose machine slept, loses one step of the limit, not all of it.
+const guardSteps = 5
+
+// guard runs a write and ends the process when it takes longer than the limit.
+func (w *watchdog) guard(what string, write func() error) error {
+	var mu sync.Mutex
+	var t *time.Timer
+	left, done := guardSteps, false
+	step := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if done {
+			return
+		}
+		if left--; left > 0 {
+			t.Reset(w.limit / guardSteps)
+			return
+		}
 		w.exit(fmt.Sprintf("the disk of the raft log hangs: %s took more than %s", what, w.limit))
-	})
-	defer t.Stop()
-	err := f()
+	}
+	mu.Lock()
+	t = time.AfterFunc(w.limit/guardSteps, step)
+	mu.Unlock()
+	err := write()
+	mu.Lock()
+	done = true
+	t.Stop()
+	mu.Unlock()
 	w.health.note(err)
 	switch {
 	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
