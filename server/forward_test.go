@@ -157,6 +157,9 @@ func TestSilentLeader(t *testing.T) {
 			unknown := h.check(t, c.servers[next])
 			t.Logf("round %d: new leader after %s; %d writes, %d acknowledged, %d unknown; longest gap between acknowledged writes %s, slowest write %s, slowest of %d reads %s",
 				round, elected, len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write, h.reads, h.slowest.read)
+			if ended := time.Duration(c.servers[lead].lead.ended.Load()); ended > 100*time.Millisecond {
+				t.Errorf("the services of the leader that was cut off took %s to end", ended)
+			}
 			if h.slowest.write > 2*time.Second || h.slowest.read > 2*time.Second || h.longestGap() > 2*time.Second {
 				t.Error("a call waited longer than 2 s for a leader that was replaced")
 			}
@@ -238,6 +241,9 @@ func TestLeaderWithIllDisk(t *testing.T) {
 				t.Errorf("round %d: the server whose disk fails won %d elections", round, n-gains)
 			}
 			ill[lead].Store(false)
+			if ended := time.Duration(c.servers[lead].lead.ended.Load()); ended > 100*time.Millisecond {
+				t.Errorf("the services of the leader whose disk fails took %s to end", ended)
+			}
 			c.converge()
 			unknown := h.check(t, c.servers[c.leader()])
 			t.Logf("round %d: %d writes, %d acknowledged, %d unknown; longest gap %s, slowest write %s", round, len(h.outcome), len(h.acks), unknown, h.longestGap(), h.slowest.write)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/server/replica"
 )
 
 // Service is a service of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
@@ -24,6 +26,7 @@ type leadership struct {
 	ready atomic.Uint64 // term whose barrier has passed; 0: none
 	since atomic.Int64  // when leadership was last gained, in Unix nanoseconds
 	gains atomic.Int64
+	ended atomic.Int64 // nanoseconds that the services took to end when leadership was last lost
 }
 
 // IsLeader reports whether this server leads and has applied everything before its term.
@@ -67,9 +70,16 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	s.lead.gains.Add(1)
 	s.log.Info("leading", "term", term)
 	var wg sync.WaitGroup
+	var lost atomic.Int64 // when leadership ended, in Unix nanoseconds, or 0
+	late := func(what string) {
+		if at := lost.Load(); at != 0 && time.Since(time.Unix(0, at)) >= replica.StallMin {
+			s.log.Warn("a leader service ended late", "service", what, "term", term, "after", time.Since(time.Unix(0, at)))
+		}
+	}
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
+		defer late("establish")
 		if why := s.replica.Quarantined(); why != "" {
 			s.log.Error("elected while in quarantine; handing leadership over", "why", why)
 			if err := s.replica.TransferLeadership(); err != nil {
@@ -84,6 +94,7 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
+				defer late(svc.Name)
 				s.runService(ctx, term, svc)
 			}()
 		}
@@ -91,13 +102,20 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	return func() {
 		s.lead.ready.Store(0)
 		s.lead.term.Store(0)
+		began := time.Now()
+		lost.Store(began.UnixNano())
 		cancel()
 		done := make(chan struct{})
 		go func() { wg.Wait(); close(done) }()
 		for waited := time.Duration(0); ; waited += 5 * time.Second {
 			select {
 			case <-done:
-				s.log.Info("no longer leading", "term", term)
+				took := time.Since(began)
+				s.lead.ended.Store(int64(took))
+				if took >= replica.StallMin {
+					s.metrics.stalled(replica.StallServices, took)
+				}
+				s.log.Info("no longer leading", "term", term, "services_ended_in", took)
 				return
 			case <-time.After(5 * time.Second):
 				s.log.Error("leader services have not ended", "term", term, "after", waited+5*time.Second)

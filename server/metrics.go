@@ -25,6 +25,7 @@ type metrics struct {
 	rpc                  *telemetry.Histogram
 	apply, pass, commit  *telemetry.Histogram // seconds
 	planDepth, planPlans *telemetry.Histogram // of a log entry that is sent
+	stalls               *telemetry.Histogram // seconds
 }
 
 // declare declares all metrics. The tables are below and in cluster_metrics.go and gpu_metrics.go.
@@ -35,6 +36,7 @@ func (m *metrics) declare(s *Server) {
 	m.commit = m.set.Histogram("muster_server_plan_commit_seconds", "Time from sending a log entry of plans to its answer.", telemetry.Latency)
 	m.planDepth = m.set.Histogram("muster_server_plan_depth", "Log entries of plans in flight when one is sent, the new one included.", telemetry.Counts)
 	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
+	m.stalls = m.set.Histogram("muster_server_stall_seconds", "Stalls of at least 100 ms in work that raft or a change of leaders waits for. Causes: apply, publish, restore, snapshot, disk, process (nothing ran: no processor, garbage collection, or stopped), services.", telemetry.Latency, "cause")
 	m.set.Read(func(out *telemetry.Samples) {
 		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.RaftStats()})
 	}, serverMetrics)
@@ -44,6 +46,11 @@ func (m *metrics) declare(s *Server) {
 		}
 	}, clusterTable)
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
+}
+
+// stalled counts a stall.
+func (m *metrics) stalled(cause replica.Stall, took time.Duration) {
+	m.stalls.Observe(took.Seconds(), string(cause))
 }
 
 // observers returns the histograms for the deciding service.

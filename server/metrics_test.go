@@ -3,10 +3,12 @@ package server
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/server/replica"
@@ -97,4 +99,22 @@ func TestCallsAreObserved(t *testing.T) {
 	if c, f := s.metrics.calls.Load(), s.metrics.failed.Load(); c != 3 || f != 1 {
 		t.Errorf("%d calls, %d failed; want 3 and 1", c, f)
 	}
+}
+
+// A slow write of the raft log is counted as a stall of the disk, and a fast one is not.
+func TestStallsAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Int64
+		s := testServer(t, func(c *Config) {
+			c.Testing.Replica.StoreLogs = func() error { time.Sleep(time.Duration(slow.Load())); return nil }
+		})
+		for i, d := range []time.Duration{90 * time.Millisecond, 150 * time.Millisecond} {
+			slow.Store(int64(d))
+			call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(fmt.Sprint("j", i), 1)})
+			slow.Store(0)
+			if n, sum := s.metrics.stalls.Count(); i == 0 && n != 0 || i == 1 && (n == 0 || sum < 0.15) {
+				t.Errorf("after a write of %s: %d stalls of %v s together", d, n, sum)
+			}
+		}
+	})
 }

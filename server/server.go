@@ -89,6 +89,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
+		Stalled: s.metrics.stalled,
 		Applied: func(took time.Duration) { s.metrics.apply.Observe(took.Seconds()) },
 	})
 	s.duties.collect = make(chan chan error)

@@ -14,7 +14,10 @@ import (
 )
 
 // Health says whether a server's disk takes writes. The zero value is a healthy disk.
-type Health struct{ failed atomic.Int64 } // time of the last failure in Unix nanoseconds; 0: the newest write succeeded
+type Health struct {
+	Wrote  func(began time.Time) // called after each write of entries, or nil
+	failed atomic.Int64          // time of the last failure in Unix nanoseconds; 0: the newest write succeeded
+}
 
 // illFor is how long a failed write counts if no other follows. Nothing is written by a server that hears of no leader,
 // so it must try at some time.
@@ -70,6 +73,7 @@ func (w *watchdog) guard(what string, write func() error) error {
 		}
 		w.exit(fmt.Sprintf("the disk of the raft log hangs: %s took more than %s", what, w.limit))
 	}
+	began := time.Now()
 	mu.Lock()
 	t = time.AfterFunc(w.limit/guardSteps, step)
 	mu.Unlock()
@@ -78,6 +82,9 @@ func (w *watchdog) guard(what string, write func() error) error {
 	done = true
 	t.Stop()
 	mu.Unlock()
+	if f := w.health.Wrote; f != nil {
+		f(began)
+	}
 	w.health.note(err)
 	switch {
 	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log

@@ -76,6 +76,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 		began := time.Now()
 		results, delta, err := m.fsm.ApplyBatch(entries[:n])
+		m.r.stalled(StallApply, began)
 		for i, r := range results {
 			out[where[i]] = r
 		}
@@ -85,7 +86,9 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 		m.last = entries[n-1].Index
 		m.keepFormat()
+		publishing := time.Now()
 		m.publish(delta)
+		m.r.stalled(StallPublish, publishing)
 		m.r.applied.entries.Add(int64(n))
 		if f := m.r.cfg.Applied; f != nil {
 			f(time.Since(began))
@@ -151,12 +154,14 @@ func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
 
 // Snapshot implements raft.FSM.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	defer m.r.stalled(StallSnapshot, time.Now())
 	return &machineSnapshot{snap: m.fsm.Snapshot(), r: m.r}, nil
 }
 
 // Restore implements raft.FSM. The new state is built separately, swapped in, and published.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
+	defer m.r.stalled(StallRestore, time.Now())
 	delta, err := m.fsm.Restore(r)
 	if err != nil {
 		var other *feature.UnreadableError

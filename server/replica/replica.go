@@ -23,11 +23,12 @@ type Config struct {
 
 	Raft    RaftConfig
 	Logger  hclog.Logger
-	Now     func() time.Time         // wall clock
-	Exit    func(why string)         // ends the process, for reasons such as a state that cannot be trusted
-	Applied func(took time.Duration) // receives the time that each batch of entries took; or nil
-	Feeds   []func(Applied)          // receive every applied batch before the subscribers; called by one goroutine, must not block
-	Peers   Peers                    // the other servers, to compare states with; nil: none
+	Now     func() time.Time                      // wall clock
+	Exit    func(why string)                      // ends the process, for reasons such as a state that cannot be trusted
+	Applied func(took time.Duration)              // receives the time that each batch of entries took; or nil
+	Stalled func(cause Stall, took time.Duration) // is told of stalls of at least StallMin; or nil
+	Feeds   []func(Applied)                       // receive every applied batch before the subscribers; called by one goroutine, must not block
+	Peers   Peers                                 // the other servers, to compare states with; nil: none
 
 	Testing TestingKnobs
 }
@@ -119,6 +120,7 @@ func New(cfg Config) *Replica {
 	r.deltas = newSubscription("fan-out", fanOutMax)
 	r.machine = &machine{r: r, fsm: newFSM()}
 	r.machine.publish(structs.Delta{Restored: true})
+	r.disk.Wrote = func(began time.Time) { r.stalled(StallDisk, began) }
 	return r
 }
 
@@ -129,6 +131,7 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 	r.props.completing.Store(true)
 	start(r.runCompleter)
 	start(func() { r.runSnapshots(ctx) })
+	start(func() { r.runStallWatch(ctx) })
 	if r.cfg.Peers != nil {
 		start(func() { r.runHashCheck(ctx, r.cfg.Peers) })
 	}

@@ -1,0 +1,48 @@
+package replica
+
+import (
+	"context"
+	"time"
+)
+
+// Stall names what kept raft waiting.
+type Stall string
+
+// Causes of stalls. A leader that stalls for longer than the others' timeouts is replaced.
+const (
+	StallApply    Stall = "apply"    // entries were applied to the state
+	StallPublish  Stall = "publish"  // the view was advanced and the state published
+	StallRestore  Stall = "restore"  // a snapshot was restored
+	StallSnapshot Stall = "snapshot" // a snapshot was begun
+	StallDisk     Stall = "disk"     // entries were written to the raft log
+	StallProcess  Stall = "process"  // nothing of the process ran: too little processor time, garbage collection, or stopped
+	StallServices Stall = "services" // the leader's services had to end
+)
+
+// StallMin is the shortest stall that is reported, a third of the heartbeat timeout.
+const StallMin = 100 * time.Millisecond
+
+// stallLook is the time between two looks at whether the process runs.
+const stallLook = 50 * time.Millisecond
+
+// stalled reports what began at a time and has just ended, if it took long.
+func (r *Replica) stalled(cause Stall, began time.Time) {
+	if took := time.Since(began); took >= StallMin && r.cfg.Stalled != nil {
+		r.cfg.Stalled(cause, took)
+	}
+}
+
+// runStallWatch notices when its own timer is late.
+func (r *Replica) runStallWatch(ctx context.Context) {
+	t := time.NewTimer(stallLook)
+	defer t.Stop()
+	for due := time.Now().Add(stallLook); ; due = time.Now().Add(stallLook) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		r.stalled(StallProcess, due)
+		t.Reset(stallLook)
+	}
+}
