@@ -3,6 +3,7 @@ package server
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -182,7 +183,7 @@ func testDamagedSnapshot(t *testing.T, edit func(*Config)) {
 			if err != nil || len(files) != 2 {
 				t.Fatalf("snapshots %q, %v", files, err)
 			}
-			slices.Reverse(files)
+			slices.SortFunc(files, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(b, a)) }) // newest first: index 15 before 9
 			for _, f := range files[:c.damage] {
 				b, err := os.ReadFile(f)
 				if err != nil {

@@ -70,7 +70,20 @@ func TestClusterSilentLeader(t *testing.T) {
 				})
 			}
 		}
-		time.Sleep(2 * time.Second)
+		answers := func(since time.Time, n int) func() (bool, string) {
+			return func() (bool, string) {
+				mu.Lock()
+				defer mu.Unlock()
+				have := 0
+				for _, a := range all {
+					if a.sent.After(since) {
+						have++
+					}
+				}
+				return have >= n, fmt.Sprintf("%d answers", have)
+			}
+		}
+		c.eventually(20*time.Second, "answers before the fault", answers(time.Time{}, 100))
 		began := time.Now()
 		fault.begin(lead)
 		next := ""
@@ -83,7 +96,7 @@ func TestClusterSilentLeader(t *testing.T) {
 			}
 			return next != "", next
 		})
-		time.Sleep(max(0, 12*time.Second-time.Since(began)))
+		c.eventually(60*time.Second, "answers after the fault", answers(began.Add(8*time.Second), 100))
 		close(stop)
 		wg.Wait()
 		fault.end(lead)

@@ -26,7 +26,7 @@ type Config struct {
 	Now     func() time.Time                      // wall clock
 	Exit    func(why string)                      // ends the process, for reasons such as a state that cannot be trusted
 	Applied func(took time.Duration)              // receives the time that each batch of entries took; or nil
-	Stalled func(cause Stall, took time.Duration) // is told of stalls of at least StallMin; or nil
+	Stalled func(cause Stall, took time.Duration) // receives stalls of at least StallMin; or nil
 	Feeds   []func(Applied)                       // receive every applied batch before the subscribers; called by one goroutine, must not block
 	Peers   Peers                                 // the other servers, to compare states with; nil: none
 
