@@ -236,7 +236,19 @@ func TestSecretsStayInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private := signing.D.Bytes()
+	secrets := map[string]string{"a node's secret": string(node.SecretID[:]), "a node's secret in text": node.SecretID.String(), "the key of identities": string(signing.D.Bytes()), "a variable": "CANARY-variable"}
+	setVariable(t, s, "", "a", map[string]string{"k": "CANARY-variable"})
+	seal, err := s.keys.Get(s.Published().Snapshot.ActiveSealKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets["the key of variables"] = string(seal)
+	tok := &structs.ACLToken{Accessor: structs.AccessorID{8}, Secret: structs.SecretID{8, 8, 8, 8, 8, 8, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8}, Type: structs.TokenManagement}
+	mustApply(t, s, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
+	mustApply(t, s, &structs.OneTimeUpsertCommand{Token: &structs.OneTimeToken{Secret: structs.SecretID{7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 4, 5, 6, 7, 8}, Accessor: tok.Accessor, ExpiresAt: s.replica.Now().Add(time.Hour)}})
+	for what, id := range map[string]structs.SecretID{"a token": tok.Secret, "a one-time token": {7, 7, 7, 7, 7, 7, 7, 7, 1, 2, 3, 4, 5, 6, 7, 8}} {
+		secrets[what], secrets[what+" in text"] = string(id[:]), id.String()
+	}
 	for _, row := range methods.Table {
 		if row.Kind != methods.KindRead || row.Side != methods.SideServer {
 			continue
@@ -251,7 +263,7 @@ func TestSecretsStayInside(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		for what, secret := range map[string]string{"a node's secret": string(node.SecretID[:]), "a node's secret in text": node.SecretID.String(), "a signing key": string(private)} {
+		for what, secret := range secrets {
 			if strings.Contains(string(out), secret) {
 				t.Errorf("%s answers with %s", row.Name, what)
 			}
