@@ -464,6 +464,9 @@ func allocExec(c *call) (any, error) {
 	}
 	st, err := rpc.OpenStream(ctx, c.cfg.Backend, methods.ClientExec, c.hdr, req)
 	if err != nil {
+		if errors.Is(err, structs.ErrTokenNotFound) {
+			_ = c.cfg.Rates.Wrong(c.r)
+		}
 		closeExec(ws, err)
 		return nil, errWritten
 	}

@@ -47,6 +47,7 @@ type Config struct {
 	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
 	Region  string
 	Site    *edge.Site                                         // which requests of browsers are refused; nil: the agent answers to addresses and localhost only
+	Rates   *edge.Rates                                        // limits of requests; nil: none
 	Observe func(route string, status int, took time.Duration) // or nil
 }
 
@@ -60,6 +61,9 @@ type Server struct {
 func New(cfg Config) *Server {
 	if cfg.Site == nil {
 		cfg.Site = edge.NewSite(nil, nil)
+	}
+	if cfg.Rates == nil {
+		cfg.Rates = edge.NewRates(edge.RateLimits{}, cfg.Log)
 	}
 	return &Server{cfg: cfg, rt: newRouter(table())}
 }
@@ -117,7 +121,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	rt, params, allow := s.rt.find(r.Method, path)
 	effects := r.Method != http.MethodGet && r.Method != http.MethodHead || rt != nil && rt.effects
-	if err := s.cfg.Site.Check(r, effects); err != nil {
+	if err := s.admit(rec, r, effects); err != nil {
 		(&call{Server: s, w: rec, r: r}).fail(err)
 		return
 	}
@@ -153,6 +157,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		c.answer(out)
 	}
+}
+
+// admit returns an error for a request that its client, its token or the page that sent it may not make.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request, effects bool) error {
+	if wait, err := s.cfg.Rates.Take(r, tokenOf(r)); err != nil {
+		w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
+		return err
+	}
+	return s.cfg.Site.Check(r, effects)
 }
 
 // recorder records the status and whether anything was written, and delays a refusal until the body has been read.
@@ -327,6 +340,11 @@ func WithLoginRefused(ctx context.Context, why string) context.Context {
 
 // fail answers with an error: its status and one line of text, or a problem document for clients that ask for one.
 func (c *call) fail(err error) {
+	if errors.Is(err, structs.ErrTokenNotFound) {
+		if busy := c.cfg.Rates.Wrong(c.r); busy != nil {
+			err = busy
+		}
+	}
 	var e *structs.Error
 	if !errors.As(err, &e) {
 		if errors.Is(err, context.Canceled) {
@@ -340,7 +358,7 @@ func (c *call) fail(err error) {
 	}
 	status := e.Code.Status()
 	h := c.w.Header()
-	if e.Code == structs.CodeBusy {
+	if e.Code == structs.CodeBusy && h.Get("Retry-After") == "" {
 		h.Set("Retry-After", "1")
 	}
 	if strings.Contains(c.r.Header.Get("Accept"), "application/problem+json") {

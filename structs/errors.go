@@ -93,5 +93,8 @@ func Denied(format string, args ...any) *Error {
 	return Errorf(CodeDenied, ErrPermissionDenied.Msg+": needs "+format, args...)
 }
 
+// ErrTokenNotFound refuses a token that does not exist. Nomad's clients match the text.
+var ErrTokenNotFound = &Error{Code: CodeDenied, Msg: "ACL token not found"}
+
 // ErrNoLeader is returned while no leader is known.
 var ErrNoLeader = &Error{Code: CodeNoLeader, Msg: "No cluster leader"}

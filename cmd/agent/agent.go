@@ -64,6 +64,7 @@ type Config struct {
 	Encrypt         []byte // gossip key
 	Insecure        bool   // the configuration spells out that it is insecure
 
+	Rates        edge.RateLimits
 	AllowedHosts []string // further host names of the HTTP API, in lower case; see edge.NewSite
 
 	ConnsPerIP    int  // of the HTTP API and a client of it; see edge.NewConns
@@ -328,7 +329,8 @@ func (a *Agent) openClient() error {
 func (a *Agent) openHTTP() error {
 	api := nomadlike.New(nomadlike.Config{
 		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.observeHTTP,
-		Site: edge.NewSite(a.ownHosts(), a.cfg.AllowedHosts),
+		Rates: edge.NewRates(a.cfg.Rates, a.log.Named("http")),
+		Site:  edge.NewSite(a.ownHosts(), a.cfg.AllowedHosts),
 	})
 	a.logins = newLogins(a)
 	a.http = nomadlike.NewHTTPServer(a.logins.handler(api), a.log.Named("http"))

@@ -53,7 +53,10 @@ func devConfig(t *testing.T, settings string) (Config, int) {
 		held[i], ports[i] = l, l.Addr().(*net.TCPAddr).Port
 	}
 	file := filepath.Join(dir, "agent.json")
-	conf := fmt.Sprintf(`{"name": "one", "log_level": "ERROR", "ports": {"http": %d, "rpc": %d, "serf": %d}, "limits": {"http_max_conns_per_client": 500}`, ports[0], ports[1], ports[2])
+	conf := fmt.Sprintf(`{"name": "one", "log_level": "ERROR", "ports": {"http": %d, "rpc": %d, "serf": %d}`, ports[0], ports[1], ports[2])
+	if !strings.Contains(settings, `"limits"`) {
+		conf += `, "limits": {"http_max_conns_per_client": 500, "http_wrong_token_delay": "0s"}`
+	}
 	if settings != "" {
 		conf += ", " + settings
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
 )
@@ -36,7 +37,8 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		ACL: c.ACL.Enabled, TLSRPC: c.TLS.RPC, TLSHTTP: c.TLS.HTTP,
 		TLS:         tlsutil.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile},
 		VerifyHTTPS: c.TLS.VerifyHTTPSClient, Encrypt: c.GossipKey(), Insecure: c.Insecure,
-		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), ConnsTotal: c.Limits.HTTPMaxConns, RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
+		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), ConnsTotal: c.Limits.HTTPMaxConns,
+		Rates: edge.RateLimits{PerClient: c.Limits.HTTPMaxRatePerClient, PerToken: c.Limits.HTTPMaxRatePerToken, WrongToken: c.Limits.HTTPWrongTokenDelay}, RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
 		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), PublicMetrics: c.Telemetry.UnauthenticatedMetricsAccess, Effective: effective(c), Log: log,
 	}
 	if c.Server.Enabled {

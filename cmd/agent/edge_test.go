@@ -239,3 +239,50 @@ func TestMetricsWithoutToken(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestLimits is the witness of the limits on requests: each refuses what comes beyond it, with Retry-After.
+func TestRequestLimits(t *testing.T) {
+	for setting, value := range map[string]any{"http_max_rate_per_client": 5, "http_max_rate_per_token": 5, "http_wrong_token_delay": "300ms"} {
+		limits := map[string]any{"http_max_rate_per_client": 0, "http_max_rate_per_token": 0, "http_wrong_token_delay": "0s"}
+		limits[setting] = value
+		text, err := json.Marshal(limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, port := devConfig(t, `"acl": {"enabled": true}, "limits": `+string(text))
+		addr := startAgent(t, cfg, port)
+		wait(t, "the agent", func() bool {
+			status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", "", "")
+			return status == http.StatusForbidden
+		})
+		begin, refused := time.Now(), 0
+		for range 30 {
+			req, err := http.NewRequest("GET", addr+"/v1/jobs", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("X-Nomad-Token", nowhere)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if setting == "http_wrong_token_delay" {
+				if took := time.Since(begin); resp.StatusCode != http.StatusForbidden || took < 300*time.Millisecond {
+					t.Errorf("a wrong token: status %d after %s", resp.StatusCode, took)
+				}
+				break
+			}
+			if resp.StatusCode != http.StatusTooManyRequests {
+				continue
+			}
+			if refused++; resp.Header.Get("Retry-After") != "1" || !strings.Contains(string(b), setting) {
+				t.Errorf("%s: Retry-After %q, %s", setting, resp.Header.Get("Retry-After"), b)
+			}
+		}
+		if most := 30 - 20; setting != "http_wrong_token_delay" && (refused == 0 || refused > most) {
+			t.Errorf("%s: %d of 30 requests refused, want 1 to %d", setting, refused, most)
+		}
+	}
+}

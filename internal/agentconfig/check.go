@@ -243,6 +243,11 @@ func (c *Config) numbers(fail failFunc) {
 	}
 	between("limits.http_max_conns_per_client", int64(c.Limits.HTTPMaxConnsPerClient), 0, 1<<20)
 	between("limits.http_max_conns", int64(c.Limits.HTTPMaxConns), 0, 1<<20)
+	between("limits.http_max_rate_per_client", int64(c.Limits.HTTPMaxRatePerClient), 0, 1e9)
+	between("limits.http_max_rate_per_token", int64(c.Limits.HTTPMaxRatePerToken), 0, 1e9)
+	if d := c.Limits.HTTPWrongTokenDelay; d < 0 || d > 10*time.Second {
+		fail("limits.http_wrong_token_delay", "%s: want 0s to 10s", d)
+	}
 	between("limits.rpc_max_conns_per_client", int64(c.Limits.RPCMaxConnsPerClient), 0, 1<<20)
 }
 

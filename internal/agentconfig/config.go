@@ -498,6 +498,15 @@ type Limits struct {
 	// user can connect to the unix socket beyond it. Default and 0: 16,384, at most half of the agent's limit of open
 	// files.
 	HTTPMaxConns int `conf:"http_max_conns"`
+	// HTTPMaxRatePerClient is how many requests a second a client of the HTTP API may send; four seconds' worth may come at
+	// once. Further ones are answered with 429 and Retry-After. Root at the unix socket has no limit. Default: 5,000; 0 is
+	// no limit.
+	HTTPMaxRatePerClient int `conf:"http_max_rate_per_client"`
+	// HTTPMaxRatePerToken is the same for the requests with one token. Default: 5,000; 0 is no limit.
+	HTTPMaxRatePerToken int `conf:"http_max_rate_per_token"`
+	// HTTPWrongTokenDelay is how much later a request whose token does not exist is answered. Sixteen of a client wait at
+	// a time; further ones are answered with 429. Default: 100ms; 0 is no delay.
+	HTTPWrongTokenDelay time.Duration `conf:"http_wrong_token_delay"`
 	// RPCMaxConnsPerClient is how many connections without a verified certificate an IP address may have to the RPC port.
 	// Default: 100; 0 is no limit.
 	RPCMaxConnsPerClient int `conf:"rpc_max_conns_per_client"`
@@ -535,7 +544,7 @@ func Defaults() *Config {
 	c := &Config{
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
-		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
+		Limits: Limits{HTTPMaxConnsPerClient: 100, HTTPMaxRatePerClient: 5000, HTTPMaxRatePerToken: 5000, HTTPWrongTokenDelay: 100 * time.Millisecond, RPCMaxConnsPerClient: 100},
 		Client: Client{NodePool: "default", GPUIdle: 30 * time.Minute},
 
 		Telemetry: Telemetry{CollectionInterval: 10 * time.Second, FilterDefault: true},

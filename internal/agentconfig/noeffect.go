@@ -80,7 +80,7 @@ var noEffect = map[string]map[string]string{
 	},
 	"limits": {
 		"https_handshake_timeout": "handshakes have a fixed time limit", "rpc_handshake_timeout": "handshakes have a fixed time limit", "rpc_default_write_rate": "there is no rate limit",
-		"rpc_max_burst": "there is no rate limit", "http_max_burst": "there is no rate limit",
+		"rpc_max_burst": "there is no rate limit", "http_max_burst": "bursts are four seconds of http_max_rate_per_client",
 	},
 	"telemetry": {
 		"in_memory_collection_interval": "it is collection_interval", "in_memory_retention_period": "one interval is shown",

@@ -48,8 +48,8 @@ func Who(ctx context.Context) *Identity {
 }
 
 var (
-	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found") // not in this server's state; another server may have it
-	errTokenInvalid = structs.Errorf(structs.CodeDenied, "ACL token not found") // no state could make it valid
+	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "%s", structs.ErrTokenNotFound.Msg) // not in this server's state; another server may have it
+	errTokenInvalid = structs.Errorf(structs.CodeDenied, "%s", structs.ErrTokenNotFound.Msg) // no state could make it valid
 	errTokenExpired = structs.Errorf(structs.CodeDenied, "ACL token expired")
 )
 

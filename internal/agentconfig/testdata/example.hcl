@@ -236,6 +236,9 @@ tls {
 limits {
   http_max_conns_per_client = 100
   http_max_conns            = 20000
+  http_max_rate_per_client  = 2000
+  http_max_rate_per_token   = 1000
+  http_wrong_token_delay    = "250ms"
   rpc_max_conns_per_client  = 100
 }
 
