@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -82,7 +83,10 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	sent := supervisor.Boottime()
-	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current()})
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current(), RPC: feature.RPC})
+	if err == nil {
+		err = feature.CheckCalls("the server", resp.RPC)
+	}
 	if err != nil {
 		return 0, err
 	}

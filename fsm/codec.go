@@ -95,7 +95,9 @@ func encode(cmd structs.Command, in structs.Format) ([]byte, error) {
 	if row.format > in {
 		return nil, errGate(fmt.Sprintf("the change (%s)", row.body.Elem().Name()), row.format, in)
 	}
-	if needs, field := pack.Since(cmd.Body); structs.Format(needs) > in {
+	if needs, field := pack.Since(cmd.Body); structs.Format(needs) > in && row.omits {
+		pack.Omit(cmd.Body, uint64(in))
+	} else if structs.Format(needs) > in {
 		return nil, errGate(fmt.Sprintf("the field %s (%s)", field, row.body.Elem().Name()), structs.Format(needs), in)
 	}
 	scratch := scratches.Get().(*[]byte)

@@ -19,12 +19,12 @@ var commands = tableOf(
 	command(4, applyJobTag),
 	command(5, applyEvalUpsert),
 	encodedCommand(6, applyPlan, appendPlan, decodePlan),
-	command(7, applyNodeRegister),
+	command(7, applyNodeRegister).fromAgents(),
 	command(8, applyNodePurge),
 	command(9, applyNodeStatus),
 	command(10, applyNodeEligibility),
 	command(11, applyNodeDrain),
-	command(12, applyAllocObserved),
+	command(12, applyAllocObserved).fromAgents(),
 	command(13, applyAllocTransition),
 	command(14, applyPoolUpsert),
 	command(15, applyPoolDelete),
@@ -47,7 +47,7 @@ var commands = tableOf(
 	command(32, applyClusterInit),
 	command(33, applyRestored),
 	command(34, applySigningKey),
-	command(35, applyNodeEvent),
+	command(35, applyNodeEvent).fromAgents(),
 	command(36, applyEvalDelete),
 	command(37, applyBatch), // encoded by encode and decode themselves, since it holds commands
 	encodedCommand(38, applyPlans, appendPlans, decodePlans),
@@ -94,6 +94,7 @@ func TypeOf[P structs.CommandBody]() structs.CommandType {
 type commandRow struct {
 	typ    structs.CommandType
 	format structs.Format // that must be in force
+	omits  bool           // fields of later formats are left out instead of refused
 	body   reflect.Type
 	empty  func() structs.CommandBody
 	encode func(b []byte, body structs.CommandBody) ([]byte, error) // appends to b
@@ -134,6 +135,12 @@ func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx,
 // since declares that a command needs a gate.
 func (r *commandRow) since(g feature.Gate) *commandRow {
 	r.format = g.Format
+	return r
+}
+
+// fromAgents declares that agents report the body. An agent does not know the format in force: what is too new is left out.
+func (r *commandRow) fromAgents() *commandRow {
+	r.omits = true
 	return r
 }
 

@@ -398,6 +398,11 @@ func TestGates(t *testing.T) {
 			t.Errorf("%s: got %v, want a refusal that says what to do", name, err)
 		}
 	}
+	reported := &laterBody{Unheard: "of"}
+	commands.byBody[reflect.TypeOf(reported)].fromAgents()
+	if _, err := Encode(structs.Command{Body: reported}, feature.Newest); err != nil || reported.Unheard != "" {
+		t.Errorf("a field that an agent reports: %v, want it left out", err)
+	}
 	if _, err := Encode(structs.Command{Body: &laterBody{}}, feature.Newest); err != nil {
 		t.Errorf("a field that is not set: %v", err)
 	}

@@ -75,7 +75,13 @@ func (l *Log) Tail(n int) string {
 // Start runs the binary, on a host (nil: this machine's own network). The process is killed with -9 when the test ends.
 func Start(t testing.TB, h *Host, name string, env []string, args ...string) *Proc {
 	t.Helper()
-	full := append([]string{Bin(t)}, args...)
+	return StartProgram(t, h, Bin(t), name, env, args...)
+}
+
+// StartProgram is Start with another binary.
+func StartProgram(t testing.TB, h *Host, bin, name string, env []string, args ...string) *Proc {
+	t.Helper()
+	full := append([]string{bin}, args...)
 	if h != nil {
 		// nsenter executes the program in its place, so the process id is the agent's own.
 		full = append([]string{"nsenter", "--net=/var/run/netns/" + h.ns}, full...)

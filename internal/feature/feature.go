@@ -40,6 +40,17 @@ func Here() structs.Speaks {
 	return structs.Speaks{Muster: version.Version, Oldest: Oldest, Newest: Newest, RPC: RPC}
 }
 
+// CheckCalls returns an error unless this build understands the calls of another agent; who names it, for the sentence. An
+// agent that reports no version has the first.
+func CheckCalls(who string, theirs uint64) error {
+	theirs = max(theirs, 1)
+	if theirs+1 >= RPC && theirs <= RPC+1 {
+		return nil
+	}
+	return structs.Errorf(structs.CodeUnprocessable, "%s speaks version %d of the calls between agents, and Muster %s speaks version %d; neighbouring releases work together: upgrade one release after the other, servers first",
+		who, theirs, version.Version, RPC)
+}
+
 // UnreadableError reports data of a format that this build does not read.
 type UnreadableError struct {
 	What   string // the data, for example "the snapshot"

@@ -39,3 +39,12 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckCalls(t *testing.T) {
+	for theirs := range uint64(RPC + 4) {
+		far := max(theirs, 1) > RPC+1 || max(theirs, 1)+1 < RPC
+		if err := CheckCalls("the agent", theirs); (err != nil) != far {
+			t.Errorf("version %d, here %d: %v", theirs, RPC, err)
+		}
+	}
+}

@@ -547,6 +547,7 @@ type (
 	// NodeRegisterRequest registers a node. Node.SecretID is its secret.
 	NodeRegisterRequest struct {
 		Node *structs.Node
+		RPC  uint64 // feature.RPC of the agent
 	}
 	// NodeRegisterResponse answers a registration.
 	NodeRegisterResponse struct {
@@ -556,6 +557,7 @@ type (
 		RestoreEpoch uint64
 		Servers      []string // RPC addresses of all servers
 		Now          structs.LogTime
+		RPC          uint64 // feature.RPC of the leader
 	}
 	// NodeHeartbeatRequest reports that a node is alive. It is logged only if the node's status must change.
 	NodeHeartbeatRequest struct {

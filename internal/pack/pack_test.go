@@ -121,6 +121,12 @@ func TestSince(t *testing.T) {
 		if since, field := Since(c.v); since != c.since || field != c.field {
 			t.Errorf("%s: got %d %q, want %d %q", name, since, field, c.since, c.field)
 		}
+		if n, ok := c.v.(*node); ok {
+			Omit(n, 2)
+			if since, field := Since(n); since > 2 || min(c.since, 2) != since && c.since == 2 {
+				t.Errorf("%s: without fields after version 2, %q of version %d is left", name, field, since)
+			}
+		}
 	}
 }
 

@@ -141,3 +141,40 @@ func (g *gates) find(v reflect.Value, path string, version *uint64, field *strin
 		}
 	}
 }
+
+// Omit clears the fields below v, a pointer, that need a later version.
+func Omit(v any, version uint64) {
+	rv := reflect.ValueOf(v)
+	gatesOf(rv.Type()).omit(rv, version)
+}
+
+func (g *gates) omit(v reflect.Value, version uint64) {
+	if g == nil {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			g.elem.omit(v.Elem(), version)
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			g.elem.omit(v.Index(i), version)
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); {
+			at := reflect.New(v.Type().Elem()).Elem()
+			at.Set(it.Value())
+			g.elem.omit(at, version)
+			v.SetMapIndex(it.Key(), at)
+		}
+	case reflect.Struct:
+		for _, f := range g.fields {
+			if f.since > version {
+				v.Field(f.index).SetZero()
+			} else {
+				f.below.omit(v.Field(f.index), version)
+			}
+		}
+	}
+}

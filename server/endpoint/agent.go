@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
@@ -37,8 +38,11 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	if err := s.validateNode(n); err != nil {
 		return nil, err
 	}
+	if err := feature.CheckCalls("node "+n.Name, req.RPC); err != nil {
+		return nil, err
+	}
 	old := s.published().Snapshot.NodeByID(n.ID)
-	resp := &methods.NodeRegisterResponse{}
+	resp := &methods.NodeRegisterResponse{RPC: feature.RPC}
 	if old == nil || !sameReport(old, n) {
 		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeRegisterCommand{Node: n}})
 		if err != nil {

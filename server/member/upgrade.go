@@ -148,7 +148,7 @@ func (m *Members) firstFormat(ctx context.Context) structs.Format {
 func (m *Members) speaksHere(s structs.Speaks) error {
 	now := m.env.Replica.Format()
 	if s.Reads(now) {
-		return nil
+		return feature.CheckCalls("it", s.RPC)
 	}
 	return structs.Errorf(structs.CodeConflict, "the cluster is at format %d, and it runs Muster %s, which speaks %s; start another release there", now, s.Muster, s)
 }

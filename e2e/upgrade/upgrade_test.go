@@ -1,0 +1,500 @@
+//go:build e2e
+
+// Package upgrade rolls a cluster from an old build to a later one and back, under load, and finishes the upgrade. The old
+// build is the commit that the file OLD names. The later one is the tree with testdata/next.overlay: a format with a
+// command, a table, fields of known commands and a conversion, and newer protocols between agents.
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/e2e/harness"
+	"github.com/muster-sched/muster/e2e/overlay"
+	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/internal/version"
+)
+
+const root = "../.."
+
+// rounds is how often the cluster is rolled forth and back: once in CI, ROUNDS=3 for the long form.
+func rounds(t *testing.T) int {
+	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
+	if os.Getenv("ROUNDS") == "" {
+		return 1
+	}
+	if err != nil || n < 1 {
+		t.Fatalf("ROUNDS=%q; want a number of 1 or more", os.Getenv("ROUNDS"))
+	}
+	return n
+}
+
+// buildOld builds the commit that OLD names. MUSTER_OLD_BIN is a binary of it that exists already.
+func buildOld(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv("MUSTER_OLD_BIN"); bin != "" {
+		return bin
+	}
+	b, err := os.ReadFile("OLD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := strings.TrimSpace(string(b))
+	if out, err := exec.Command("git", "-C", root, "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Fatalf("the commit %s, which e2e/upgrade/OLD names, is not in this clone: fetch the whole history (git fetch --unshallow)\n%s", commit, out)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", `git -C "$1" archive "$2" | tar -x -C "$3"`, "sh", root, commit, dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v\n%s", commit, err, out)
+	}
+	bin := filepath.Join(t.TempDir(), "muster-old")
+	if err := overlay.Build(dir, "./cmd/muster", bin, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// buildNext builds the tree with the overlay. MUSTER_NEXT_BIN is a binary of it that exists already.
+func buildNext(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv("MUSTER_NEXT_BIN"); bin != "" {
+		return bin
+	}
+	change, err := overlay.Read("testdata/next.overlay", map[string]string{
+		"version": version.Version, "newest": fmt.Sprint(feature.Newest), "next": fmt.Sprint(feature.Newest + 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(t.TempDir(), "muster-next")
+	if err := overlay.Build(top, "./cmd/muster", bin, t.TempDir(), change); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// agent is a server or a client, which runs one of the two builds.
+type agent struct {
+	name, conf, addr, raft string
+	proc                   *harness.Proc
+}
+
+type cluster struct {
+	t                *testing.T
+	dir              string
+	servers, clients []*agent
+	api              *harness.API
+}
+
+func newCluster(t *testing.T) *cluster {
+	c := &cluster{t: t, dir: t.TempDir()}
+	t.Cleanup(func() { harness.KillBelow(t, c.dir) })
+	var joins, calls, addrs []string
+	add := func(name string) (*agent, string) {
+		http, rpc, serf := harness.FreePort(t), harness.FreePort(t), harness.FreePort(t)
+		a := &agent{name: name, conf: filepath.Join(c.dir, name+".hcl"), addr: fmt.Sprintf("http://127.0.0.1:%d", http), raft: fmt.Sprintf("127.0.0.1:%d", rpc)}
+		conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nleave_on_terminate = false\nports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n",
+			name, filepath.Join(c.dir, name), http, rpc, serf)
+		if name[0] == 's' {
+			joins, calls, addrs = append(joins, fmt.Sprintf("%q", fmt.Sprint("127.0.0.1:", serf))), append(calls, fmt.Sprintf("%q", a.raft)), append(addrs, a.addr)
+		}
+		return a, conf
+	}
+	confs := map[*agent]string{}
+	for _, name := range []string{"s1", "s2", "s3", "c1", "c2"} {
+		a, conf := add(name)
+		confs[a] = conf
+		if name[0] == 's' {
+			c.servers = append(c.servers, a)
+		} else {
+			c.clients = append(c.clients, a)
+		}
+	}
+	for a, conf := range confs {
+		if a.name[0] == 's' {
+			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  server_join {\n    retry_join = [%s]\n  }\n}\n", strings.Join(joins, ", "))
+		} else {
+			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [%s]\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", strings.Join(calls, ", "))
+		}
+		if err := os.WriteFile(a.conf, []byte(conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.api = harness.NewAPI(t, nil, "", addrs...)
+	return c
+}
+
+func (c *cluster) start(a *agent, bin string) {
+	c.t.Helper()
+	a.proc = harness.StartProgram(c.t, nil, bin, a.name, nil, "agent", "-config", a.conf)
+}
+
+// replace stops an agent and starts it with another build.
+func (c *cluster) replace(a *agent, bin string) {
+	c.t.Helper()
+	a.proc.Signal(syscall.SIGTERM)
+	if err := a.proc.WaitExit(30 * time.Second); err != nil && !strings.Contains(err.Error(), "exit status") {
+		c.t.Fatalf("stop %s: %v", a.name, err)
+	}
+	c.start(a, bin)
+}
+
+// call is a request to any server.
+func (c *cluster) call(method, path string, in, out any) {
+	c.t.Helper()
+	harness.Eventually(c.t, 20*time.Second, method+" "+path, func() (bool, string) {
+		err := c.api.Call(method, path, in, out)
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// leader returns the server that leads.
+func (c *cluster) leader() *agent {
+	c.t.Helper()
+	var addr string
+	var a *agent
+	harness.Eventually(c.t, 30*time.Second, "a leader", func() (bool, string) {
+		err := c.api.Call("GET", "/v1/status/leader", nil, &addr)
+		if i := slices.IndexFunc(c.servers, func(a *agent) bool { return a.raft == addr }); err == nil && i >= 0 {
+			a = c.servers[i]
+		}
+		return a != nil, fmt.Sprint(addr, err)
+	})
+	return a
+}
+
+// roll replaces the servers one by one, then the agents. The first server that was replaced leads the mixed cluster, which
+// is when a release can do harm; mixed is called then. It wants at most one election for a server.
+func (c *cluster) roll(bin string, mixed func()) {
+	c.t.Helper()
+	before := c.term()
+	lead := c.leader()
+	order := slices.DeleteFunc(slices.Clone(c.servers), func(a *agent) bool { return a == lead })
+	for i, a := range append(order, lead) {
+		c.replace(a, bin)
+		c.follows(a)
+		if i == 0 {
+			c.call("PUT", "/v1/operator/raft/transfer-leadership?address="+a.raft, nil, nil)
+			harness.Eventually(c.t, 20*time.Second, a.name+" leads", func() (bool, string) { return c.leader() == a, "" })
+			mixed()
+		}
+		time.Sleep(time.Second) // under load
+	}
+	if got := c.term() - before; got > len(c.servers) {
+		c.t.Errorf("%d elections while %d servers were replaced, want at most one for a server", got, len(c.servers))
+	}
+	for _, a := range c.clients {
+		c.replace(a, bin)
+	}
+	c.ready()
+	c.hashes()
+}
+
+// term returns raft's term, which every election raises.
+func (c *cluster) term() int {
+	c.t.Helper()
+	var self struct {
+		Stats map[string]map[string]string `json:"stats"`
+	}
+	c.call("GET", "/v1/agent/self", nil, &self)
+	n, err := strconv.Atoi(self.Stats["raft"]["term"])
+	if err != nil {
+		c.t.Fatalf("the term is %q: %v", self.Stats["raft"]["term"], err)
+	}
+	return n
+}
+
+// follows waits until a server that was replaced has applied what the cluster had when it was asked, and autopilot calls
+// all servers healthy.
+func (c *cluster) follows(a *agent) {
+	c.t.Helper()
+	type hash struct{ Index uint64 }
+	var want hash
+	c.call("GET", "/v1/operator/state-hash", nil, &want)
+	harness.Eventually(c.t, 60*time.Second, a.name+" follows", func() (bool, string) {
+		if gone, err := a.proc.Exited(); gone {
+			c.t.Fatalf("%s has ended: %v\n%s", a.name, err, a.proc.Log.Tail(20))
+		}
+		var have hash
+		var h struct{ Healthy bool }
+		err := c.api.At(a.addr).Call("GET", "/v1/operator/state-hash?stale=true", nil, &have)
+		if err == nil {
+			err = c.api.At(a.addr).Call("GET", "/v1/operator/autopilot/health", nil, &h)
+		}
+		return err == nil && h.Healthy && have.Index >= want.Index, fmt.Sprint(have, want, err)
+	})
+}
+
+// ready waits until all nodes are ready.
+func (c *cluster) ready() {
+	c.t.Helper()
+	harness.Eventually(c.t, 60*time.Second, "all nodes are ready", func() (bool, string) {
+		var list []struct{ Name, Status string }
+		err := c.api.Call("GET", "/v1/nodes", nil, &list)
+		good := err == nil && len(list) == len(c.clients)
+		for _, n := range list {
+			good = good && n.Status == "ready"
+		}
+		for _, a := range c.clients {
+			if gone, err := a.proc.Exited(); gone {
+				c.t.Fatalf("%s has ended: %v\n%s", a.name, err, a.proc.Log.Tail(20))
+			}
+		}
+		return good, fmt.Sprint(list, err)
+	})
+}
+
+// hashes waits until all servers have the same state hash at one index.
+func (c *cluster) hashes() {
+	c.t.Helper()
+	type hash struct {
+		Server, Hash  string
+		Index, Format uint64
+	}
+	harness.Eventually(c.t, 60*time.Second, "equal state hashes", func() (bool, string) {
+		var all []hash
+		for _, a := range c.servers {
+			var h hash
+			if err := c.api.At(a.addr).Call("GET", "/v1/operator/state-hash?stale=true", nil, &h); err != nil {
+				return false, err.Error()
+			}
+			all = append(all, h)
+		}
+		for _, h := range all {
+			if h.Index != all[0].Index || h.Hash != all[0].Hash || h.Format != all[0].Format {
+				return false, fmt.Sprint(all)
+			}
+		}
+		return true, ""
+	})
+}
+
+// tasks returns pid and start time of every process of the steady job, as the kernel has them.
+func (c *cluster) tasks() map[string]string {
+	c.t.Helper()
+	out := map[string]string{}
+	for _, task := range harness.Tasks(c.dir) {
+		out[fmt.Sprint(task.Pid)] = fmt.Sprint(task)
+	}
+	return out
+}
+
+// load writes to the cluster until it is stopped, and remembers what was acknowledged.
+type load struct {
+	mu    sync.Mutex
+	acked map[string]string // description by namespace
+	wg    sync.WaitGroup
+	stop  context.CancelFunc
+}
+
+func startLoad(t *testing.T, c *cluster) *load {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{acked: map[string]string{}, stop: cancel}
+	t.Cleanup(l.end)
+	for w := range 3 {
+		l.wg.Add(1)
+		go func() {
+			defer l.wg.Done()
+			for i := 0; ctx.Err() == nil; i++ {
+				l.write(c, w, i)
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	return l
+}
+
+// write sends one of the usual writes.
+func (l *load) write(c *cluster, w, i int) {
+	name := fmt.Sprintf("load-%d-%d", w, i)
+	if err := c.api.Call("PUT", "/v1/namespace/"+name, map[string]string{"Name": name, "Description": fmt.Sprint(i)}, nil); err == nil {
+		l.mu.Lock()
+		l.acked[name] = fmt.Sprint(i)
+		l.mu.Unlock()
+	}
+	id := "job-" + name
+	if c.api.Call("PUT", "/v1/jobs", map[string]any{"Job": batch(id)}, nil) == nil {
+		_ = c.api.Call("PUT", "/v1/job/"+id+"/priority", map[string]int{"Priority": 60}, nil)
+		_ = c.api.Call("DELETE", "/v1/job/"+id, nil, nil)
+	}
+}
+
+func (l *load) end() {
+	l.stop()
+	l.wg.Wait()
+}
+
+// check wants every acknowledged write to be there.
+func (l *load) check(t *testing.T, c *cluster) {
+	t.Helper()
+	var list []struct{ Name, Description string }
+	c.call("GET", "/v1/namespaces?per_page=10000", nil, &list)
+	have := map[string]string{}
+	for _, n := range list {
+		have[n.Name] = n.Description
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := 0
+	for name, want := range l.acked {
+		if have[name] != want {
+			lost++
+		}
+	}
+	if lost > 0 || len(l.acked) == 0 {
+		t.Errorf("%d of %d acknowledged writes are lost", lost, len(l.acked))
+	}
+	t.Logf("%d writes were acknowledged, %d are lost", len(l.acked), lost)
+}
+
+// batch is a job that no node can run.
+func batch(id string) map[string]any {
+	return map[string]any{"ID": id, "Name": id, "Type": "batch", "Constraints": []any{map[string]string{"LTarget": "${node.class}", "RTarget": "none", "Operand": "="}},
+		"TaskGroups": []any{map[string]any{"Name": "g", "Count": 1, "Tasks": []any{map[string]any{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/true"}}}}}}
+}
+
+func TestUpgrade(t *testing.T) {
+	began := time.Now()
+	before, next := buildOld(t), buildNext(t)
+	t.Logf("built both after %s", time.Since(began).Round(time.Second))
+	c := newCluster(t)
+	for _, a := range append(slices.Clone(c.servers), c.clients...) {
+		c.start(a, before)
+	}
+	c.leader()
+	c.ready()
+	const steady = 4
+	c.call("PUT", "/v1/jobs", map[string]any{"Job": map[string]any{"ID": "steady", "Type": "service", "TaskGroups": []any{map[string]any{"Name": "g", "Count": steady,
+		"Tasks": []any{map[string]any{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/sleep", "args": []string{"100000"}},
+			"Resources": map[string]int{"CPU": 10, "MemoryMB": 16}}}}}}}, nil)
+	c.running(steady)
+	tasks := c.tasks()
+	l := startLoad(t, c)
+
+	format := c.format()
+	for range rounds(t) {
+		t.Logf("%s: rolling forth", time.Since(began).Round(time.Second))
+		c.roll(next, c.refused)
+		t.Logf("%s: rolling back", time.Since(began).Round(time.Second))
+		c.roll(before, c.refused)
+	}
+	t.Logf("%s: rolling forth to stay", time.Since(began).Round(time.Second))
+	c.roll(next, c.refused)
+	if got := c.format(); got != format {
+		t.Errorf("format %d is in force, although nobody has finished the upgrade from %d", got, format)
+	}
+	c.finish()
+	l.end()
+	l.check(t, c)
+	c.hashes()
+	c.running(steady)
+	if now := c.tasks(); !maps.Equal(now, tasks) {
+		t.Errorf("tasks were restarted:\nbefore %v\nnow    %v", tasks, now)
+	}
+	c.noWayBack(before)
+}
+
+// running waits until the steady job runs, with no restart.
+func (c *cluster) running(n int) {
+	c.t.Helper()
+	harness.Eventually(c.t, 60*time.Second, "the steady job runs", func() (bool, string) {
+		as, err := c.api.Allocs("steady")
+		return err == nil && len(as) == n && harness.Count(as, "running") == n, fmt.Sprint(as, err)
+	})
+}
+
+// status is what `muster operator upgrade status` shows.
+type status struct {
+	Format, Next uint64
+	Why          string
+	Servers      []struct {
+		Name, Muster, Formats string
+		Leader                bool
+	}
+	Gates []struct {
+		Name string
+		Open bool
+	}
+}
+
+func (c *cluster) format() uint64 {
+	c.t.Helper()
+	var st status
+	c.call("GET", "/v1/operator/upgrade", nil, &st)
+	return st.Format
+}
+
+// refused wants what is new to be refused before the upgrade is finished, without harm. An old leader does not know it.
+func (c *cluster) refused() {
+	c.t.Helper()
+	var st status
+	c.call("GET", "/v1/operator/upgrade", nil, &st)
+	for _, s := range st.Servers {
+		if s.Leader && s.Muster == version.Version {
+			return
+		}
+	}
+	if st.Next != st.Format || st.Why == "" {
+		c.t.Errorf("an upgrade could be finished while a server runs the old build: %+v", st)
+	}
+	if err := c.api.Call("PUT", "/v1/operator/upgrade/finish", nil, nil); err == nil {
+		c.t.Error("an upgrade was finished while a server runs the old build")
+	}
+	for path, in := range map[string]any{"/v1/system/reconcile/summaries": nil, "/v1/namespace/early": map[string]string{"Name": "early", "Description": "probe"}} {
+		err := c.api.Call("PUT", path, in, nil)
+		if se, ok := err.(*harness.StatusError); !ok || se.Status != 409 || !strings.Contains(se.Body, "muster operator upgrade finish") {
+			c.t.Errorf("PUT %s before the upgrade is finished: %v; want 409 with what to do", path, err)
+		}
+	}
+}
+
+// finish finishes the upgrade and uses what is new.
+func (c *cluster) finish() {
+	c.t.Helper()
+	var st status
+	c.call("GET", "/v1/operator/upgrade", nil, &st)
+	if st.Next <= st.Format || st.Why != "" || len(st.Servers) != len(c.servers) {
+		c.t.Fatalf("the upgrade cannot be finished: %+v", st)
+	}
+	var done struct{ Format uint64 }
+	c.call("PUT", "/v1/operator/upgrade/finish", nil, &done)
+	if done.Format != st.Next {
+		c.t.Fatalf("format %d is in force, want %d", done.Format, st.Next)
+	}
+	c.call("PUT", "/v1/system/reconcile/summaries", nil, nil)
+	c.call("PUT", "/v1/namespace/late", map[string]string{"Name": "late", "Description": "probe"}, nil)
+	c.hashes()
+}
+
+// noWayBack wants the old build to refuse the data of a finished upgrade in one sentence.
+func (c *cluster) noWayBack(before string) {
+	c.t.Helper()
+	a := c.servers[0]
+	a.proc.Signal(syscall.SIGTERM)
+	if err := a.proc.WaitExit(30 * time.Second); err != nil && !strings.Contains(err.Error(), "exit status") {
+		c.t.Fatal(err)
+	}
+	c.start(a, before)
+	if err := a.proc.WaitExit(30 * time.Second); err == nil || strings.Contains(err.Error(), "still runs") {
+		c.t.Errorf("the old build started on the data of a finished upgrade: %v", err)
+	}
+	log := a.proc.Log.String()
+	if !strings.Contains(log, "`muster operator upgrade finish` cannot be undone; run Muster 9.9.9 or later") || strings.Contains(log, "goroutine ") {
+		c.t.Errorf("the old build does not end with one sentence:\n%s", a.proc.Log.Tail(20))
+	}
+}
