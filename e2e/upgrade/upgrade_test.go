@@ -99,6 +99,7 @@ type cluster struct {
 	dir              string
 	servers, clients []*agent
 	api              *harness.API
+	load             *load
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -193,7 +194,7 @@ func (c *cluster) roll(bin string, mixed func()) {
 			harness.Eventually(c.t, 20*time.Second, a.name+" leads", func() (bool, string) { return c.leader() == a, "" })
 			mixed()
 		}
-		time.Sleep(time.Second) // under load
+		c.load.more(c.t, 30)
 	}
 	if got := c.term() - before; got > len(c.servers) {
 		c.t.Errorf("%d elections while %d servers were replaced, want at most one for a server", got, len(c.servers))
@@ -310,9 +311,11 @@ func startLoad(t *testing.T, c *cluster) *load {
 		l.wg.Add(1)
 		go func() {
 			defer l.wg.Done()
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
 			for i := 0; ctx.Err() == nil; i++ {
 				l.write(c, w, i)
-				time.Sleep(10 * time.Millisecond)
+				<-tick.C
 			}
 		}()
 	}
@@ -337,6 +340,18 @@ func (l *load) write(c *cluster, w, i int) {
 func (l *load) end() {
 	l.stop()
 	l.wg.Wait()
+}
+
+// more waits until n more writes were acknowledged.
+func (l *load) more(t *testing.T, n int) {
+	t.Helper()
+	count := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.acked)
+	}
+	from := count()
+	harness.Eventually(t, 30*time.Second, fmt.Sprint(n, " more writes are acknowledged"), func() (bool, string) { return count() >= from+n, fmt.Sprint(count() - from) })
 }
 
 // check wants every acknowledged write to be there.
@@ -384,7 +399,7 @@ func TestUpgrade(t *testing.T) {
 			"Resources": map[string]int{"CPU": 10, "MemoryMB": 16}}}}}}}, nil)
 	c.running(steady)
 	tasks := c.tasks()
-	l := startLoad(t, c)
+	c.load = startLoad(t, c)
 
 	format := c.format()
 	for range rounds(t) {
@@ -399,8 +414,8 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("format %d is in force, although nobody has finished the upgrade from %d", got, format)
 	}
 	c.finish()
-	l.end()
-	l.check(t, c)
+	c.load.end()
+	c.load.check(t, c)
 	c.hashes()
 	c.running(steady)
 	if now := c.tasks(); !maps.Equal(now, tasks) {
