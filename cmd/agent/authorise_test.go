@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -33,27 +32,16 @@ func TestMain(m *testing.M) {
 // live runs a dev agent with tokens demanded, in this process, and gives the address of its HTTP API.
 func live(t *testing.T) string {
 	t.Helper()
-	cfg, port := devConfig(t, `"acl": {"enabled": true}`)
-	return startAgent(t, cfg, port)
+	return startAgent(t, devConfig(t, `"acl": {"enabled": true}`))
 }
 
-// devConfig is the configuration of a dev agent with these settings (JSON), and the port of its HTTP API.
-func devConfig(t *testing.T, settings string) (Config, int) {
+// devConfig is the configuration of a dev agent with these settings (JSON). It listens on any free ports.
+func devConfig(t *testing.T, settings string) Config {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	var ports [3]int
-	var held [3]net.Listener
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // a second time when all went well; held until all are known, so that they differ
-		held[i], ports[i] = l, l.Addr().(*net.TCPAddr).Port
-	}
 	file := filepath.Join(dir, "agent.json")
-	conf := fmt.Sprintf(`{"name": "one", "log_level": "ERROR", "ports": {"http": %d, "rpc": %d, "serf": %d}`, ports[0], ports[1], ports[2])
+	conf := `{"name": "one", "log_level": "ERROR", "ports": {"http": 0, "rpc": 0, "serf": 0}`
 	if !strings.Contains(settings, `"limits"`) {
 		conf += `, "limits": {"http_max_conns_per_client": 500, "http_wrong_token_delay": "0s"}`
 	}
@@ -72,10 +60,7 @@ func devConfig(t *testing.T, settings string) (Config, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range held {
-		l.Close()
-	}
-	return cfg, ports[0]
+	return cfg
 }
 
 // TestDefaultUserIsTold checks that who owns the directories of a task is who the driver runs it as.
@@ -97,7 +82,7 @@ func TestDefaultUserIsTold(t *testing.T) {
 	}
 }
 
-func startAgent(t *testing.T, cfg Config, port int) string {
+func startAgent(t *testing.T, cfg Config) string {
 	t.Helper()
 	a, err := New(cfg)
 	if err != nil {
@@ -114,7 +99,7 @@ func startAgent(t *testing.T, cfg Config, port int) string {
 			t.Error("the agent did not end")
 		}
 	})
-	return fmt.Sprintf("http://127.0.0.1:%d", port)
+	return "http://" + a.HTTPAddr()
 }
 
 // ask makes a request and gives its status; 0 when the answer did not come within the patience, as of a stream.

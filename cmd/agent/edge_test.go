@@ -48,8 +48,8 @@ func send(t *testing.T, addr, method, path, body string, header ...string) (stat
 // TestOtherSites plays a web page in the browser of a user who reaches an agent without tokens: by a form, by the name
 // of the page pointed at the agent, and by a websocket. Every route refuses it, and nothing runs.
 func TestOtherSites(t *testing.T) {
-	cfg, port := devConfig(t, `"http_allowed_hosts": ["muster.example.com"]`)
-	addr := startAgent(t, cfg, port)
+	cfg := devConfig(t, `"http_allowed_hosts": ["muster.example.com"]`)
+	addr := startAgent(t, cfg)
 	wait(t, "a leader", func() bool {
 		status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", "", "")
 		return status == http.StatusOK
@@ -100,11 +100,11 @@ func TestOtherSites(t *testing.T) {
 // TestSocketFlood: thousands of connections of one user to the unix socket leave the agent to all others.
 func TestSocketFlood(t *testing.T) {
 	const connections = 3000
-	cfg, port := devConfig(t, "")
+	cfg := devConfig(t, "")
 	cfg.ConnsPerIP = edge.PerClientDefault
 	var log lockedBuffer
 	cfg.Log = hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})
-	addr := startAgent(t, cfg, port)
+	addr := startAgent(t, cfg)
 	dir := os.Getenv("TMPDIR")
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // another user has to reach the socket
 		t.Fatal(err)
@@ -192,12 +192,12 @@ func (l *lockedBuffer) String() string {
 // TestSocketLogin: a denial at the unix socket says why the user could not log in, and at a login node they can.
 func TestSocketLogin(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		cfg, port := devConfig(t, `"acl": {"enabled": true}`)
+		cfg := devConfig(t, `"acl": {"enabled": true}`)
 		if !cfg.Server.Logins.All {
 			t.Error("-dev does not log in the users of its node")
 		}
 		cfg.Server.Logins.All = all
-		addr := startAgent(t, cfg, port)
+		addr := startAgent(t, cfg)
 		var root struct{ SecretID string }
 		wait(t, "the bootstrap", func() bool {
 			status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/bootstrap", "", "")
@@ -231,8 +231,8 @@ func TestSocketLogin(t *testing.T) {
 // TestMetricsWithoutToken is the witness of telemetry.unauthenticated_metrics_access.
 func TestMetricsWithoutToken(t *testing.T) {
 	for open, want := range map[bool]int{false: http.StatusForbidden, true: http.StatusOK} {
-		cfg, port := devConfig(t, fmt.Sprintf(`"acl": {"enabled": true}, "telemetry": {"unauthenticated_metrics_access": %v}`, open))
-		addr := startAgent(t, cfg, port)
+		cfg := devConfig(t, fmt.Sprintf(`"acl": {"enabled": true}, "telemetry": {"unauthenticated_metrics_access": %v}`, open))
+		addr := startAgent(t, cfg)
 		wait(t, fmt.Sprintf("status %d with the setting %v", want, open), func() bool {
 			status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/metrics", "", "")
 			return status == want
@@ -249,8 +249,8 @@ func TestRequestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, port := devConfig(t, `"acl": {"enabled": true}, "limits": `+string(text))
-		addr := startAgent(t, cfg, port)
+		cfg := devConfig(t, `"acl": {"enabled": true}, "limits": `+string(text))
+		addr := startAgent(t, cfg)
 		wait(t, "the agent", func() bool {
 			status, _ := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", "", "")
 			return status == http.StatusForbidden

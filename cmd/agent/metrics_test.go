@@ -22,7 +22,7 @@ const metricsPage = "../../docs/reference/metrics.md"
 
 // TestMetricsPage keeps the reference of metrics equal to their declarations. `go generate ./cmd/agent` writes it.
 func TestMetricsPage(t *testing.T) {
-	cfg, _ := devConfig(t, "")
+	cfg := devConfig(t, "")
 	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -101,9 +101,9 @@ func TestMetricsOfAnAgent(t *testing.T) {
 		defer l.Close()
 		sinks[i] = l
 	}
-	cfg, port := devConfig(t, fmt.Sprintf(`"telemetry": {"statsd_address": %q, "datadog_address": %q, "datadog_tags": ["team:ml"], "use_node_name": true, "collection_interval": "100ms", "prefix_filter": ["-muster.server", "+muster.server.jobs"]}`,
+	cfg := devConfig(t, fmt.Sprintf(`"telemetry": {"statsd_address": %q, "datadog_address": %q, "datadog_tags": ["team:ml"], "use_node_name": true, "collection_interval": "100ms", "prefix_filter": ["-muster.server", "+muster.server.jobs"]}`,
 		sinks[0].LocalAddr(), sinks[1].LocalAddr()))
-	addr := startAgent(t, cfg, port)
+	addr := startAgent(t, cfg)
 	get(t, addr, "/v1/status/leader")
 	for i, lines := range [][]string{{"muster.one.server.jobs:0.000000|g\n", "|ms\n"}, {"muster.server.jobs:0|g|#team:ml\n", "muster.http.request:"}} {
 		got := ""
