@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -78,7 +76,7 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 			if !repeatable(row, c, err) || ctx.Err() != nil {
 				return nil, err
 			}
-			if errors.Is(err, errReplaced) {
+			if structs.CodeOf(err) == structs.CodeUnknown {
 				until = time.Now().Add(leaderPatience) // a blocking read may have waited for long
 			}
 			last = err
@@ -92,8 +90,7 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 	}
 }
 
-// tryLeader forwards a call to the leader at addr. proven says, and is set when, the leader knows the caller. A read
-// ends with errReplaced when another server becomes the leader.
+// tryLeader forwards a call to the leader at addr. proven says, and is set when, the leader knows the caller.
 func (s *Server) tryLeader(ctx context.Context, row *methods.Row, c *rpc.Call, addr string, proven *bool) (*rpc.Reply, error) {
 	if !*proven {
 		if err := s.vouch(ctx, row, c, addr); err != nil {
@@ -101,19 +98,7 @@ func (s *Server) tryLeader(ctx context.Context, row *methods.Row, c *rpc.Call, a
 		}
 		*proven = true
 	}
-	if row.Kind != methods.KindRead {
-		return s.forward(ctx, c, addr)
-	}
-	fctx, done := s.forwards.add(ctx, addr)
-	defer done()
-	if now, _ := s.Leader(); now != addr { // changed before the call was added
-		return nil, errReplaced
-	}
-	reply, err := s.forward(fctx, c, addr)
-	if err != nil && context.Cause(fctx) == error(errReplaced) {
-		return nil, errReplaced
-	}
-	return reply, err
+	return s.forward(ctx, c, addr)
 }
 
 // repeatable reports whether a call that failed at the leader may be sent again: nothing was done, or it is a read.
@@ -130,53 +115,11 @@ func repeatable(row *methods.Row, c *rpc.Call, err error) bool {
 	return false
 }
 
-// errReplaced is the error of a read whose leader was replaced.
-var errReplaced = structs.Errorf(structs.CodeNoLeader, "the leader was replaced while the read was in progress")
-
-// forwards are the reads that wait for a leader's answer.
-type forwards struct {
-	mu    sync.Mutex
-	reads map[*forwardedRead]struct{}
-}
-
-type forwardedRead struct {
-	leader string // address
-	cancel context.CancelCauseFunc
-}
-
-// add returns a context for a read at a leader, which ends when another server leads.
-func (f *forwards) add(ctx context.Context, leader string) (_ context.Context, done func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	r := &forwardedRead{leader, cancel}
-	f.mu.Lock()
-	if f.reads == nil {
-		f.reads = map[*forwardedRead]struct{}{}
-	}
-	f.reads[r] = struct{}{}
-	f.mu.Unlock()
-	return ctx, func() {
-		f.mu.Lock()
-		delete(f.reads, r)
-		f.mu.Unlock()
-		cancel(nil)
-	}
-}
-
-// replaced ends the reads at leaders other than the one at addr.
-func (f *forwards) replaced(addr string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for r := range f.reads {
-		if r.leader != addr {
-			r.cancel(errReplaced)
-		}
-	}
-}
-
-// watchLeader helps the calls in flight when the leader changes. Reads are repeated at the new leader. Writes may have
-// been done, so they wait for the old leader's answer. A leader that was killed resets its connections, but one that is
-// frozen or cut off does not, and the pings of a session take 45 s to notice. So the old leader is probed: unless it
-// answers, its session is closed, and writes end with CodeUnknown.
+// watchLeader helps the calls in flight when the leader changes. A leader that was killed resets its connections, but one
+// that is frozen or cut off does not, and the pings of a session take 45 s to notice. So the old leader is probed: unless
+// it answers, its session is closed. Reads are then repeated at the new leader, and writes end with CodeUnknown. An old
+// leader that is alive answers the calls itself. Repeating reads whenever the leader changes would multiply the work of
+// a cluster whose leaders change because they are overloaded.
 func (s *Server) watchLeader(ctx context.Context) {
 	changes := s.replica.LeaderChanges()
 	before := ""
@@ -184,9 +127,6 @@ func (s *Server) watchLeader(ctx context.Context) {
 		addr, id := s.Leader()
 		if addr != before && before != "" {
 			s.pool.Probe(before, probePatience)
-		}
-		if addr != "" {
-			s.forwards.replaced(addr)
 		}
 		if before = addr; id == s.cfg.ID {
 			before = "" // a server does not call itself

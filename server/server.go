@@ -37,8 +37,7 @@ type Server struct {
 	pool    *rpc.Pool // sessions to other servers
 	replica *replica.Replica
 
-	lead     leadership
-	forwards forwards
+	lead leadership
 
 	hub       *watch.Hub
 	ring      *events.Ring
