@@ -71,6 +71,8 @@ type Client struct {
 	lostDB   bool                          // the state was unreadable or absent: unknown tasks may run
 	ended    atomic.Int64                  // allocations that have ended and are kept
 	joined   chan struct{}                 // closed at the first registration
+	launched chan struct{}                 // closed when the stored allocations were started
+	yielded  error                         // why this agent gave the node up, or nil
 
 	registered structs.Index // of the state that had the last registration
 	healthy    chan struct{} // closed at the first success of the operator's health command
@@ -102,6 +104,7 @@ func New(cfg Config) (*Client, error) {
 		gone:       map[structs.AllocID]time.Time{},
 		recent:     map[structs.AllocID]bool{},
 		joined:     make(chan struct{}),
+		launched:   make(chan struct{}),
 		healthy:    make(chan struct{}),
 		stopped:    make(chan struct{}),
 	}
@@ -242,7 +245,8 @@ func (c *Client) Allocs() []*runner.Runner {
 	return out
 }
 
-// Run runs the agent until ctx ends or Close is called. The tasks keep running. It may be called once.
+// Run runs the agent until ctx ends or Close is called, or another agent speaks for the node, which is an error. The
+// tasks keep running, except in the last case. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -263,8 +267,10 @@ func (c *Client) Run(ctx context.Context) error {
 	c.run.Host.BootID = c.node.current().BootID
 	c.gpus.Restore(c.usedGPUs, c.run.Host.BootID)
 	c.sweepNetworks()
-	for _, r := range c.Allocs() {
-		c.launch(r)
+	if c.id.moved {
+		c.threads.start(func() { c.launchAccepted(ctx) })
+	} else {
+		c.launchStored()
 	}
 	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.leaseLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpus.Run, c.healthLoop} {
 		c.threads.start(func() { loop(ctx) })
@@ -272,7 +278,25 @@ func (c *Client) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.conn.Close()
 	c.threads.wait()
-	return c.store.Close()
+	return errors.Join(c.yielded, c.store.Close())
+}
+
+// launchAccepted starts the stored allocations when the servers have accepted this agent. The data directory comes from
+// another place, where an agent may live and run them.
+func (c *Client) launchAccepted(ctx context.Context) {
+	select {
+	case <-c.joined:
+		c.launchStored()
+	case <-ctx.Done():
+	}
+}
+
+// launchStored starts the stored allocations.
+func (c *Client) launchStored() {
+	for _, r := range c.Allocs() {
+		c.launch(r)
+	}
+	close(c.launched)
 }
 
 // launch starts a runner for the rest of the agent's life.

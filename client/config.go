@@ -60,6 +60,7 @@ type NodeConfig struct {
 	Datacenter                     string           // "" is structs.DatacenterDefault
 	Pool                           structs.PoolName // "" is structs.NodePoolDefault
 	Class                          string
+	IntroToken                     string // for the first registration; "" for none
 	Version                        string // of this program
 	HTTPAddr                       string // of the agent's HTTP API, "" for none
 	TLSEnabled                     bool   // the HTTP API uses TLS

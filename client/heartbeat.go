@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
+	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
@@ -35,13 +37,22 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		code := structs.CodeOf(err)
+		if err != nil && code == structs.CodeFenced && !registered {
+			c.yield(ctx, err)
+			return
+		}
 		if err != nil {
 			wait := bo.next()
 			if ttl > 0 {
 				wait = min(wait, c.hasten(ttl)/8)
 			}
-			c.log.Warn("the servers did not answer", "error", err, "retry_in", wait.Round(time.Millisecond))
-			c.conn.Failed()
+			c.log.Warn("the servers did not accept the node's call", "error", err, "retry_in", wait.Round(time.Millisecond))
+			if code == structs.CodeFenced {
+				registered = false // only a registration decides which agent speaks for the node
+			} else if code != structs.CodeBusy {
+				c.conn.Failed()
+			}
 			if !pause(ctx, wait) {
 				return
 			}
@@ -68,6 +79,42 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 	}
 }
 
+// claim makes the agent register again, because the servers refuse its calls in favour of another agent.
+func (c *Client) claim() {
+	select {
+	case c.reregister <- struct{}{}:
+	default:
+	}
+}
+
+// yieldPatience is how much longer than their kill timeout tasks may take to end before the agent ends.
+const yieldPatience = 10 * time.Second
+
+// yield ends this agent, because another one speaks for the node. What this agent runs, it stops: the servers count only
+// on what the other one runs. An agent that was never accepted has started nothing, and touches nothing.
+func (c *Client) yield(ctx context.Context, why error) {
+	err := fmt.Errorf("this agent ends, because another one has the same node id: %w. If this machine or its data directory was copied from another, "+
+		"remove %s and start the agent again: it then registers as a new node", why, c.cfg.Storage.DataDir)
+	c.log.Error(err.Error())
+	c.observed.mute()
+	select {
+	case <-c.joined:
+		for _, r := range c.Allocs() {
+			if r.Final() == nil {
+				r.Kill("another agent speaks for this node", false)
+			}
+		}
+		wctx, cancel := context.WithTimeout(ctx, c.cfg.Tasks.MaxKillTimeout+yieldPatience)
+		defer cancel()
+		if werr := c.waitAll(wctx, func(*runner.Runner) bool { return true }); werr != nil {
+			c.log.Error("not all tasks ended in time; their supervisor keeps them", "error", werr)
+		}
+	default:
+	}
+	c.yielded = err
+	c.stop()
+}
+
 func drain(ch chan struct{}) {
 	select {
 	case <-ch:
@@ -83,7 +130,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	sent := supervisor.Boottime()
-	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current(), RPC: feature.RPC})
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current(), Introduction: c.cfg.Node.IntroToken, RPC: feature.RPC})
 	if err == nil {
 		err = feature.CheckCalls("the server", resp.RPC)
 	}
@@ -93,6 +140,12 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	c.heard(sent)
 	c.clock.heard(sent, resp.Now)
 	c.conn.SetServers(resp.Servers)
+	if c.id.moved {
+		if err := c.id.settle(c.cfg.Storage.DataDir); err != nil {
+			return 0, err
+		}
+		c.id.moved = false
+	}
 	c.mu.Lock()
 	c.registered = resp.Index
 	select {

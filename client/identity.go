@@ -2,22 +2,29 @@ package client
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/structs"
 )
 
-// identity identifies the node to the servers. It lasts as long as the data directory.
+// identity identifies the node to the servers. id and secret last as long as the data directory.
 type identity struct {
 	id     structs.NodeID
 	secret structs.SecretID
+	start  structs.StartID // of this agent; never stored, so that a copy of the data directory has another one
+	place  string          // of this agent: see placeOf; "" if nothing is stored
+	moved  bool            // the data directory was last used at another place, or never
 }
 
 // newIdentity makes a random identity.
@@ -26,6 +33,7 @@ func newIdentity() identity {
 	rand.Read(seed[:]) // never fails
 	id := identity{id: structs.DeriveID[structs.NodeID](seed, "node", "", 0)}
 	rand.Read(id.secret[:])
+	rand.Read(id.start[:])
 	id.secret[6] = id.secret[6]&0x0f | 0x40
 	id.secret[8] = id.secret[8]&0x3f | 0x80
 	return id
@@ -53,7 +61,42 @@ func loadIdentity(dir string) (identity, error) {
 	} else if err := saveID(filepath.Join(dir, "client-id"), out.id.String()); err != nil {
 		return identity{}, err
 	}
+	if out.place, err = placeOf(dir); err != nil {
+		return identity{}, fmt.Errorf("node identity: %w", err)
+	}
+	was, err := os.ReadFile(filepath.Join(dir, placeFile))
+	out.moved = err != nil || strings.TrimSpace(string(was)) != out.place
 	return out, nil
+}
+
+// settle stores that the servers accept the agent at this place.
+func (id *identity) settle(dir string) error { return saveID(filepath.Join(dir, placeFile), id.place) }
+
+const placeFile = "place"
+
+// placeOf identifies this machine and a directory on it. It is equal after a restart of the agent and of the machine,
+// and differs for a copy of the directory and for a copy of the machine's disk in another machine.
+func placeOf(dir string) (string, error) {
+	// The number of the file system's device is no help, for it changes with the order in which disks are found.
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return "", err
+	}
+	read := func(path string) string {
+		b, _ := os.ReadFile(path) // one that is missing distinguishes nothing
+		return strings.TrimSpace(string(b))
+	}
+	machine := []string{read("/etc/machine-id"), read("/sys/class/dmi/id/product_uuid")}
+	if machine[1] == "" { // not a PC: the addresses of hardware network cards instead
+		cards, _ := filepath.Glob("/sys/class/net/*/device")
+		for _, c := range cards {
+			machine = append(machine, read(filepath.Join(filepath.Dir(c), "address")))
+		}
+		slices.Sort(machine)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %d.%d %q", st.Ino, st.Btime.Sec, st.Btime.Nsec, machine)
+	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
 func loadID[T interface {

@@ -35,7 +35,7 @@ func newNodeState(cfg *Config, id identity, dynamic map[string]*string) *nodeSta
 		n.dynamic = map[string]*string{}
 	}
 	n.base = structs.Node{
-		ID: id.id, SecretID: id.secret, Name: cfg.Node.Name,
+		ID: id.id, SecretID: id.secret, Start: id.start, Place: id.place, Name: cfg.Node.Name,
 		Datacenter: cfg.Node.Datacenter, Pool: cfg.Node.Pool, Class: cfg.Node.Class,
 		HTTPAddr: cfg.Node.HTTPAddr, TLSEnabled: cfg.Node.TLSEnabled, Version: cfg.Node.Version,
 		Reserved: cfg.Node.Reserved, HostVolumes: cfg.Node.HostVolumes,
@@ -309,5 +309,5 @@ func (c *Client) sendEvents(ctx context.Context, events []structs.NodeEvent) {
 
 // Auth authenticates the node, in its own calls and in those that the agent makes for a user.
 func (c *Client) Auth() methods.NodeAuth {
-	return methods.NodeAuth{NodeID: c.id.id, Secret: c.id.secret}
+	return methods.NodeAuth{NodeID: c.id.id, Secret: c.id.secret, Start: c.id.start}
 }

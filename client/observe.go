@@ -127,6 +127,9 @@ func (o *observer) loop(ctx context.Context) {
 			}
 			sent = time.Now()
 			if err != nil {
+				if structs.CodeOf(err) == structs.CodeFenced {
+					o.c.claim()
+				}
 				wait := bo.next()
 				o.c.log.Warn("what was observed could not be reported; it is kept", "error", err, "retry_in", wait.Round(time.Millisecond))
 				if !pause(ctx, wait) {

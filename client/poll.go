@@ -21,10 +21,12 @@ const pollHaste = 50 * time.Millisecond
 
 // pollLoop polls for the allocations of this node.
 func (c *Client) pollLoop(ctx context.Context) {
-	select { // an unregistered node has no allocations
-	case <-c.joined:
-	case <-ctx.Done():
-		return
+	for _, first := range []chan struct{}{c.joined, c.launched} { // an unregistered node has no allocations
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return
+		}
 	}
 	bo := retry{min: 50 * time.Millisecond, max: 5 * time.Second}
 	after := structs.Index(0) // 0: the full list
@@ -90,6 +92,8 @@ func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*
 	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
 	switch structs.CodeOf(err) {
+	case structs.CodeFenced:
+		c.claim()
 	case structs.CodeTimeout, structs.CodeNoLeader:
 		if err != nil {
 			c.conn.Failed()

@@ -71,6 +71,7 @@ var commands = tableOf(
 	command(56, applyVariableReseal),
 	command(57, applySuspend),
 	command(58, applyUpgradeFinish),
+	command(59, applyIntroduce),
 )
 
 // commandTable finds the row of a command by its number, and by the type of its body. An unknown number or type has no

@@ -383,7 +383,15 @@ func (g *generator) one() structs.Command {
 			return cmd(c)
 		}
 	case w < 54:
-		return cmd(&structs.NodeRegisterCommand{Node: g.node(g.r.IntN(8)), Unregister: g.chance(3)})
+		c := &structs.NodeRegisterCommand{Node: g.node(g.r.IntN(8)), Unregister: g.chance(3)}
+		hash := fmt.Sprint("hash", g.r.IntN(3))
+		if g.chance(10) {
+			return cmd(&structs.IntroduceCommand{Introduction: &structs.Introduction{Hash: hash, Pool: c.Node.Pool, ExpiresAt: g.now.Add(time.Duration(g.r.IntN(3)-1) * time.Hour)}})
+		}
+		if g.chance(10) {
+			c.Introduction = hash
+		}
+		return cmd(c)
 	case w < 62:
 		st := []structs.NodeStatus{structs.NodeReady, structs.NodeReady, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected, "odd"}[g.r.IntN(6)]
 		return cmd(&structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})

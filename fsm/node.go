@@ -102,6 +102,16 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if state.Pools.Get(x, n.Pool) == nil {
 		state.Pools.Put(x, &structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
 	}
+	if old == nil && c.Introduction != "" {
+		intro := state.Introductions.Get(x, c.Introduction)
+		if intro == nil {
+			return structs.ErrIntroductionUnknown
+		}
+		if err := intro.Admits(&n, x.time); err != nil {
+			return err
+		}
+		state.Introductions.Delete(x, c.Introduction)
+	}
 	// The server's fields are kept; the agent's values of them are ignored.
 	pool := state.Pools.Get(x, n.Pool)
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
@@ -127,6 +137,34 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if now.Epoch == x.index && now.Ready() {
 		x.systemEvals(now)
 	}
+	return nil
+}
+
+// introductionsMax limits the introductions that were neither used nor have expired.
+const introductionsMax = 10_000
+
+func applyIntroduce(x *tx, c *structs.IntroduceCommand) *structs.Error {
+	if c.Introduction == nil || c.Introduction.Hash == "" || c.Introduction.ExpiresAt == 0 {
+		return structs.Errorf(structs.CodeInvalid, "an introduction has a hash and an expiry")
+	}
+	live := 0
+	var expired []string
+	for i := range state.Introductions.All(x) {
+		if x.time >= i.ExpiresAt {
+			expired = append(expired, i.Hash)
+		} else {
+			live++
+		}
+	}
+	for _, hash := range expired {
+		state.Introductions.Delete(x, hash)
+	}
+	if live >= introductionsMax {
+		return structs.Errorf(structs.CodeBusy, "%d introduction tokens wait to be used; use them, or wait until some have expired", live)
+	}
+	n := *c.Introduction
+	n.CreateIndex = x.index
+	state.Introductions.Put(x, &n)
 	return nil
 }
 

@@ -29,6 +29,7 @@ func aclRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/acl/role/{id}", rpc: methods.ACLRoleUpsert.Name, handle: aclRolePut},
 		{methods: "DELETE", pattern: "/v1/acl/role/{id}", rpc: methods.ACLRoleDelete.Name, handle: aclRoleDelete},
 		{methods: "GET", pattern: "/v1/acl/auth-methods", rpc: "", handle: emptyList},
+		{methods: "PUT,POST", pattern: "/v1/acl/identity/client-introduction-token", rpc: methods.NodeIntroduce.Name, handle: aclIntroduce},
 		{methods: "GET", pattern: "/v1/acl/binding-rules", rpc: methods.ACLRoleList.Name, handle: aclBindingRules},
 	}
 }
@@ -167,6 +168,19 @@ func aclOneTime(c *call) (any, error) {
 	}
 	c.index(resp.Index)
 	return &wire.OneTimeTokenUpsertResponse{OneTimeToken: wire.OneTimeFromStructs(resp.Token), Index: uint64(resp.Index)}, nil
+}
+
+func aclIntroduce(c *call) (any, error) {
+	var body wire.IntroductionRequest
+	if err := c.optionalBody(&body); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodeIntroduce, &methods.NodeIntroduceRequest{NodeName: body.NodeName, Pool: structs.PoolName(body.NodePool), TTL: body.TTL})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.IntroductionResponse{JWT: resp.Token}, nil
 }
 
 func aclExchange(c *call) (any, error) {

@@ -19,10 +19,11 @@ const (
 	vouchesMax     = 32                     // concurrent questions to the leader; beyond it calls fail with CodeBusy
 )
 
-// mayBeStale reports whether a caller may be unknown only because this server's state lags: the token or node is not in
-// it, and another server leads. The leader is then asked.
+// mayBeStale reports whether a caller may be unknown only because this server's state lags: the token, the node or the
+// newest start of its agent is not in it, and another server leads. The leader is then asked.
 func (s *Server) mayBeStale(row *methods.Row, err error) bool {
-	unknown := auth.TokenUnknown(err) || row.Need.NodeSecret && structs.CodeOf(err) == structs.CodeNotFound
+	code := structs.CodeOf(err)
+	unknown := auth.TokenUnknown(err) || row.Need.NodeSecret && (code == structs.CodeNotFound || code == structs.CodeFenced)
 	return unknown && !s.IsLeader()
 }
 
@@ -41,6 +42,9 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 			return err
 		}
 		ask.Node = *auth.NodeAuth(req) // authenticateNode found it
+		if r, ok := req.(*methods.NodeRegisterRequest); ok {
+			ask.Register, ask.Introduction = true, r.Introduction
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()

@@ -20,6 +20,7 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		if row == nil {
 			return nil, structs.ErrPermissionDenied
 		}
+		c.Inside = s.auth.Inside(c) // no other caller may claim it, and it is forwarded
 		if c.Region != "" && c.Region != s.cfg.Region {
 			return s.toRegion(ctx, row, c)
 		}
@@ -87,7 +88,8 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		}
 		return nil, err
 	}
-	if !id.Node.IsZero() && c.Hops == 0 {
+	ofNode, register := !id.Node.IsZero() && c.Hops == 0, row.Name == methods.NodeRegister.Name
+	if ofNode && !register { // the registration of an agent may be refused in favour of another's
 		s.nodes.Sessions.Heard(id.Node, c)
 	}
 	if row.Side == methods.SideNode {
@@ -101,6 +103,9 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	reply, err := next(auth.With(ctx, id), c)
 	if err != nil {
 		return nil, err
+	}
+	if ofNode && register {
+		s.nodes.Sessions.Heard(id.Node, c)
 	}
 	if verify {
 		if err := s.replica.VerifyRead(ctx); err != nil {

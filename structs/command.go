@@ -84,8 +84,15 @@ type EvalDeleteCommand struct {
 type NodeRegisterCommand struct {
 	command
 
-	Node       *Node
-	Unregister bool
+	Node         *Node
+	Unregister   bool
+	Introduction string // hash of the introduction that a new node uses up, or ""
+}
+
+// IntroduceCommand writes an introduction and deletes those that have expired.
+type IntroduceCommand struct {
+	command
+	Introduction *Introduction
 }
 
 // NodePurgeCommand deletes nodes; their allocations become lost.

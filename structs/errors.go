@@ -15,6 +15,7 @@ const (
 	CodeNotFound      ErrorCode = "not-found"       // 404: the named object does not exist
 	CodeMethod        ErrorCode = "method"          // 405: wrong HTTP method
 	CodeConflict      ErrorCode = "conflict"        // 409: check-and-set failed, or the object is in use
+	CodeFenced        ErrorCode = "fenced"          // 409: another agent speaks for the node
 	CodeTooLarge      ErrorCode = "too-large"       // 413: body, job or entry over its limit
 	CodeUnprocessable ErrorCode = "unprocessable"   // 422: understood, but refused by a rule of the cluster
 	CodeBusy          ErrorCode = "busy"            // 429: admission refused; retry after the stated time
@@ -57,7 +58,7 @@ func (c ErrorCode) Status() int {
 		return 404
 	case CodeMethod:
 		return 405
-	case CodeConflict:
+	case CodeConflict, CodeFenced:
 		return 409
 	case CodeTooLarge:
 		return 413

@@ -20,6 +20,7 @@ type (
 	roleKind   struct{}
 	secretKind struct{}
 	clusterK   struct{}
+	startKind  struct{}
 )
 
 // The kinds of identifier in use.
@@ -32,6 +33,7 @@ type (
 	RoleID       = ID[roleKind]   // identifies an ACL role
 	SecretID     = ID[secretKind] // a bearer secret: of a token or of a node; never logged
 	ClusterID    = ID[clusterK]
+	StartID      = ID[startKind] // one start of an agent
 )
 
 // Seed is the randomness of one command, minted before the log. Everything random in Apply derives from it (D5).

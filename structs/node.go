@@ -34,6 +34,8 @@ const (
 type Node struct {
 	ID         NodeID
 	SecretID   SecretID // authenticates the node in every RPC; never leaves the servers
+	Start      StartID  // of the agent that speaks for the node; calls of another start are refused
+	Place      string   // of that agent: machine and data directory, "" if unknown. A restarted agent has the same
 	Name       string
 	Datacenter string
 	Pool       PoolName
@@ -70,6 +72,36 @@ type Node struct {
 	Epoch         Index  // last change that a plan's verification depends on (D6)
 	CreateIndex   Index
 	ModifyIndex   Index
+}
+
+// Introduction permits one node to register where agents do not prove by a certificate that they belong to the cluster.
+// The token itself is only with the operator who asked for it, and with the new agent.
+type Introduction struct {
+	Hash        string   // of the token, SHA-256 in hex
+	NodeName    string   // of the node that may use it; "": any
+	Pool        PoolName // of that node; "": any
+	ExpiresAt   LogTime
+	CreateIndex Index
+}
+
+// ErrIntroductionUnknown refuses the registration of a new node.
+var ErrIntroductionUnknown = Errorf(CodeNotFound, "the introduction token was used, has expired, or never existed; `muster node intro create` makes another one")
+
+// Admits returns an error unless the node may register by the introduction now.
+func (i *Introduction) Admits(n *Node, now LogTime) *Error {
+	pool := n.Pool
+	if pool == "" {
+		pool = NodePoolDefault
+	}
+	switch {
+	case now >= i.ExpiresAt:
+		return Errorf(CodeDenied, "the introduction token has expired; make another one with `muster node intro create`")
+	case i.NodeName != "" && i.NodeName != n.Name:
+		return Errorf(CodeDenied, "the introduction token is for node %q, and this one is %q", i.NodeName, n.Name)
+	case i.Pool != "" && i.Pool != pool:
+		return Errorf(CodeDenied, "the introduction token is for node pool %q, and this node is in %q", i.Pool, pool)
+	}
+	return nil
 }
 
 // WithoutSecret returns the node as others than itself may see it. A nil node stays nil.

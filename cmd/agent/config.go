@@ -82,7 +82,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	}
 	cc := client.Config{
 		Node: client.NodeConfig{
-			Pool: structs.PoolName(cl.NodePool), Class: cl.NodeClass, Meta: cl.Meta, Options: cl.Options,
+			IntroToken: cl.IntroToken, Pool: structs.PoolName(cl.NodePool), Class: cl.NodeClass, Meta: cl.Meta, Options: cl.Options,
 			Reserved:       structs.NodeReserved{CPU: cl.Reserved.CPU, MemoryMiB: cl.Reserved.Memory, DiskMiB: cl.Reserved.Disk, Ports: ports},
 			DynamicPortMin: cl.MinDynamicPort, DynamicPortMax: cl.MaxDynamicPort,
 		},

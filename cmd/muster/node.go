@@ -18,7 +18,7 @@ muster node status -self
 muster node drain -enable -deadline 30m 46f1c6c4
 muster node eligibility -disable 46f1c6c4
 muster node taint 46f1c6c4 team=nlp:no-schedule`,
-		newNodeStatus, newNodeDrain, newNodeEligibility, newNodeTaint, newNodePurge, newNodePool, newNodeMeta)
+		newNodeStatus, newNodeDrain, newNodeEligibility, newNodeTaint, newNodePurge, newNodePool, newNodeMeta, newNodeIntro)
 }
 
 type nodeEligibilityOptions struct {

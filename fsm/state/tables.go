@@ -42,10 +42,12 @@ var (
 		func(d *structs.Delta) *[]structs.Changed[structs.ACLRole] { return &d.Roles })
 	Tokens = declare("acl-tokens", lessID, func(t *structs.ACLToken) structs.AccessorID { return t.Accessor },
 		func(d *structs.Delta) *[]structs.Changed[structs.ACLToken] { return &d.Tokens })
-	OneTime     = declare("one-time-tokens", lessID, func(t *structs.OneTimeToken) structs.SecretID { return t.Secret }, nil)
-	SigningKeys = declare("signing-keys", lessString, func(k *structs.SigningKey) string { return k.ID }, nil)
-	Usages      = declare("usage", lessUsage, func(u *Usage) usageKey { return usageKey{u.Kind, u.Name} }, nil)
-	Rosters     = declare("rosters", structs.RosterKey.Less, (*structs.Roster).Key,
+	OneTime = declare("one-time-tokens", lessID, func(t *structs.OneTimeToken) structs.SecretID { return t.Secret }, nil)
+	// Introductions permit new nodes to register.
+	Introductions = declare("introductions", lessString, func(i *structs.Introduction) string { return i.Hash }, nil)
+	SigningKeys   = declare("signing-keys", lessString, func(k *structs.SigningKey) string { return k.ID }, nil)
+	Usages        = declare("usage", lessUsage, func(u *Usage) usageKey { return usageKey{u.Kind, u.Name} }, nil)
+	Rosters       = declare("rosters", structs.RosterKey.Less, (*structs.Roster).Key,
 		func(d *structs.Delta) *[]structs.Changed[structs.Roster] { return &d.Rosters })
 	Preemptions = declare("preemptions", cmp.Less[structs.QueuePath], func(p *structs.Preemptions) structs.QueuePath { return p.Queue },
 		func(d *structs.Delta) *[]structs.Changed[structs.Preemptions] { return &d.Preempted })
@@ -75,7 +77,7 @@ var (
 var tables = inOrder(
 	Meta, Scheduler, Autopilot, Namespaces, Pools, Nodes, Jobs, Versions, Evals, Allocs, Workloads, Launches, Scaling,
 	Policies, Roles, Tokens, OneTime, SigningKeys, Usages, Rosters, Preemptions, Acct, AcctOpen, DecisionLog, Arrays,
-	Queues, QueueUse, Quotas, Reservations, Variables, SealKeys, Services,
+	Queues, QueueUse, Quotas, Reservations, Variables, SealKeys, Services, Introductions,
 )
 
 // Tables returns every table. The caller must not change the slice.

@@ -312,6 +312,14 @@ func (c *Config) clientValues(fail failFunc) {
 	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
 		fail("plugin.nvidia.config.library", "%q must be absolute", l)
 	}
+	if cl.IntroToken != "" {
+		switch key := "client.intro_token"; {
+		case len(cl.IntroToken) > 128 || strings.ContainsFunc(cl.IntroToken, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+			fail(key, "want a token as `muster node intro create` prints it")
+		case c.TLS.RPC:
+			c.warn(c.at(key), "%s has no effect: with tls.rpc, clients prove who they are by their certificates", key)
+		}
+	}
 	if cl.GCMaxAge < 0 {
 		fail("client.gc_max_age", "%s: want 0 or more", cl.GCMaxAge)
 	}

@@ -183,6 +183,9 @@ type Client struct {
 	Servers []string `conf:"servers"`
 	// ServerJoin adds to Servers.
 	ServerJoin ServerJoin `conf:"server_join"`
+	// IntroToken permits the first registration of this node where ACLs are enabled and tls.rpc is not; `muster node intro
+	// create` makes one. It is used up by the registration and may stay here. Default: none.
+	IntroToken string `conf:"intro_token"`
 	// GossipJoin are gossip addresses; with any, this agent gossips, so that its failure is detected at once. Ours.
 	// Default: none, no gossip.
 	GossipJoin []string `conf:"gossip_join"`

@@ -296,8 +296,10 @@ type (
 	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, otherwise the
 	// token.
 	ServerAuthenticateRequest struct {
-		Token string
-		Node  NodeAuth
+		Token        string
+		Node         NodeAuth
+		Register     bool   // Node wants to register
+		Introduction string // with Register: the token that it sends, or ""
 	}
 	// ServerAuthenticateResponse confirms the caller. If the leader refuses the caller, the call fails.
 	ServerAuthenticateResponse struct{}

@@ -543,11 +543,26 @@ type (
 	NodeAuth struct {
 		NodeID structs.NodeID
 		Secret structs.SecretID
+		Start  structs.StartID // of the agent; CodeFenced if another agent has registered the node since
 	}
-	// NodeRegisterRequest registers a node. Node.SecretID is its secret.
+	// NodeRegisterRequest registers a node. Node.SecretID is its secret. If another agent has registered the node, the
+	// answer is CodeBusy until it is certain whether that agent lives, and CodeFenced if it does.
 	NodeRegisterRequest struct {
-		Node *structs.Node
-		RPC  uint64 // feature.RPC of the agent
+		Node         *structs.Node
+		Introduction string // token for the first registration; "": none
+		RPC          uint64 // feature.RPC of the agent
+	}
+	// NodeIntroduceRequest asks for an introduction token.
+	NodeIntroduceRequest struct {
+		NodeName string           // of the node that may use it; "": any
+		Pool     structs.PoolName // of that node; "": any
+		TTL      time.Duration    // 0: 30 minutes; at most a day
+	}
+	// NodeIntroduceResponse is the token. The servers keep only its hash.
+	NodeIntroduceResponse struct {
+		Index     structs.Index
+		Token     string
+		ExpiresAt structs.LogTime
 	}
 	// NodeRegisterResponse answers a registration.
 	NodeRegisterResponse struct {

@@ -151,6 +151,7 @@ var (
 	NodeEligibility = method[NodeEligibilityRequest, NodeWriteResponse]("Node.Eligibility", SideServer, AtLeader, Need{Node: "write"})
 	NodeTaint       = method[NodeTaintRequest, NodeWriteResponse]("Node.Taint", SideServer, AtLeader, Need{Node: "write"})
 	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, AtLeader, Need{Node: "write"})
+	NodeIntroduce   = method[NodeIntroduceRequest, NodeIntroduceResponse]("Node.Introduce", SideServer, AtLeader, Need{Node: "write"})
 	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, AtLeader, Need{Node: "write"})
 
 	// Nodes, as their agents call them.

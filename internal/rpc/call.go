@@ -29,6 +29,7 @@ type Header struct {
 	Trace     [16]byte `codec:"x"`           // the same on every hop, for logs
 	Hops      uint8    `codec:"h,omitempty"` // how often the call was forwarded; see Call.Forward
 	Stream    bool     `codec:"s,omitempty"` // filled in by Open
+	Inside    bool     `codec:"i,omitempty"` // the caller is a part of the process of the server that forwarded the call; trusted from servers only
 }
 
 // Peer identifies the other end of a connection.

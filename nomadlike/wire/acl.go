@@ -107,6 +107,14 @@ type (
 		Token *ACLToken
 		Index uint64
 	}
+	// IntroductionRequest asks for a token by which a new node may register.
+	IntroductionRequest struct {
+		TTL      time.Duration // 0: the servers' default
+		NodeName string        // of the node that may use it; "": any
+		NodePool string        // of that node; "": any
+	}
+	// IntroductionResponse is that token. It is no JWT; the name is that of Nomad's clients.
+	IntroductionResponse struct{ JWT string }
 	// BootstrapRequest may name the secret of the first token.
 	BootstrapRequest struct {
 		BootstrapSecret string

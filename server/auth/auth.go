@@ -3,7 +3,9 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,14 +199,14 @@ func NodeAuth(req any) *methods.NodeAuth {
 		if r.Node == nil {
 			return nil
 		}
-		return &methods.NodeAuth{NodeID: r.Node.ID, Secret: r.Node.SecretID}
+		return &methods.NodeAuth{NodeID: r.Node.ID, Secret: r.Node.SecretID, Start: r.Node.Start}
 	case methods.NodeRequest:
 		return r.AuthRef()
 	}
 	return nil
 }
 
-// authenticateNode checks a node's secret. An unknown node may only register and send heartbeats.
+// authenticateNode checks a node's secret. An unknown node may only send heartbeats and, if permitted, register.
 func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
 	if g.env.TLS && !c.Peer.Local && (c.Peer.Role != "client" && c.Peer.Role != "server" || c.Peer.Region != g.env.Region) {
 		return nil, structs.Denied("a certificate of role client or server of region %q", g.env.Region)
@@ -217,14 +219,45 @@ func (g *Guard) authenticateNode(c *rpc.Call) (*Identity, error) {
 	if a == nil || a.NodeID.IsZero() || a.Secret.IsZero() {
 		return nil, structs.Errorf(structs.CodeDenied, "%s needs the node's id and secret", c.Method)
 	}
-	known, err := g.CheckNode(a)
-	if err != nil && (known || c.Method != methods.NodeRegister.Name && c.Method != methods.NodeHeartbeat.Name) {
+	if r, ok := req.(*methods.NodeRegisterRequest); ok {
+		err = g.CheckRegistration(a, r.Introduction, c.Inside)
+	} else if known, cerr := g.CheckNode(a); known || c.Method != methods.NodeHeartbeat.Name {
+		err = cerr // an unknown node may send heartbeats: it is asked to register
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &Identity{ACL: acl.Deny, Node: a.NodeID, By: structs.Submitter{Name: "node " + a.NodeID.String(), UID: -1, GID: -1}}, nil
 }
 
-// CheckNode compares a node's secret with the state. known reports whether the state has the node at all.
+// Hash returns what the servers keep of an introduction token.
+func Hash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// CheckRegistration returns an error unless an agent may register as a node. A known node proves itself by its secret;
+// which of its agents may speak for it is decided by the handler. With access control, the agent of a new node needs a
+// certificate, is a part of a server's process (inside), or has an introduction token. Apply checks the token again.
+func (g *Guard) CheckRegistration(a *methods.NodeAuth, introduction string, inside bool) error {
+	known, err := g.CheckNode(a)
+	switch {
+	case known && structs.CodeOf(err) == structs.CodeFenced:
+		return nil
+	case known:
+		return err
+	case !g.env.ACL || g.env.TLS || inside:
+		return nil
+	case introduction == "":
+		return structs.Errorf(structs.CodeNotFound, "node %s is not known: with ACLs and without TLS, an agent registers for the first time by an introduction token in client.intro_token; "+
+			"`muster node intro create` makes one", a.NodeID)
+	case state.Introductions.Get(g.env.Published().Snapshot, Hash(introduction)) == nil:
+		return structs.ErrIntroductionUnknown
+	}
+	return nil
+}
+
+// CheckNode compares a node's secret, and the start of its agent, with the state. known reports whether the state has the node at all.
 func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
 	n := g.env.Published().Snapshot.NodeByID(a.NodeID)
 	if n == nil {
@@ -233,7 +266,15 @@ func (g *Guard) CheckNode(a *methods.NodeAuth) (known bool, err error) {
 	if subtle.ConstantTimeCompare(n.SecretID[:], a.Secret[:]) != 1 {
 		return true, structs.Errorf(structs.CodeDenied, "the secret does not belong to node %s; if the node's state was lost, purge the node first or let it register under a new id", a.NodeID)
 	}
+	if n.Start != a.Start {
+		return true, structs.Errorf(structs.CodeFenced, "another agent has registered as node %s", a.NodeID)
+	}
 	return true, nil
+}
+
+// Inside reports whether a caller is a part of a server's process: of this one, or of the one that forwarded the call.
+func (g *Guard) Inside(c *rpc.Call) bool {
+	return c.Peer.Local || c.Inside && g.isServer(c.Peer)
 }
 
 // isServer reports whether the peer has proved that it is a server of this region: by its certificate, or by the join

@@ -2,6 +2,8 @@ package endpoint
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/nodes"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
@@ -42,9 +45,12 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 		return nil, err
 	}
 	old := s.published().Snapshot.NodeByID(n.ID)
+	if err := s.mayClaim(old, n); err != nil {
+		return nil, err
+	}
 	resp := &methods.NodeRegisterResponse{RPC: feature.RPC}
 	if old == nil || !sameReport(old, n) {
-		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.NodeRegisterCommand{Node: n}})
+		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: registration(old, req)})
 		if err != nil {
 			return nil, err
 		}
@@ -69,6 +75,66 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	}
 	resp.HeartbeatTTL, resp.Servers, resp.Now = ttl, s.env.Members.Servers(), s.env.Replica.Now()
 	return resp, nil
+}
+
+// registration returns the command of a registration. A new node uses its introduction up; for others it is ignored.
+func registration(old *structs.Node, req *methods.NodeRegisterRequest) *structs.NodeRegisterCommand {
+	cmd := &structs.NodeRegisterCommand{Node: req.Node}
+	if old == nil && req.Introduction != "" {
+		cmd.Introduction = auth.Hash(req.Introduction)
+	}
+	return cmd
+}
+
+// Limits of introduction tokens.
+const (
+	introTTL      = 30 * time.Minute // if the request names none
+	introTTLMax   = 24 * time.Hour
+	introKeyBytes = 32
+)
+
+// nodeIntroduce makes a token by which one new node may register.
+func (s *Set) nodeIntroduce(ctx context.Context, c *rpc.Call, req *methods.NodeIntroduceRequest) (*methods.NodeIntroduceResponse, error) {
+	if !s.env.ACL {
+		return nil, errACLDisabled
+	}
+	if req.TTL == 0 {
+		req.TTL = introTTL
+	}
+	if req.TTL < time.Second || req.TTL > introTTLMax {
+		return nil, structs.Errorf(structs.CodeInvalid, "an introduction token lives 1s to %s, not %s", introTTLMax, req.TTL)
+	}
+	if len(req.NodeName) > 128 || len(req.Pool) > 128 {
+		return nil, structs.Errorf(structs.CodeInvalid, "names of nodes and node pools have at most 128 characters")
+	}
+	b := make([]byte, introKeyBytes)
+	rand.Read(b) // never fails
+	token := base64.RawURLEncoding.EncodeToString(b)
+	intro := &structs.Introduction{Hash: auth.Hash(token), NodeName: req.NodeName, Pool: req.Pool, ExpiresAt: s.env.Replica.Now().Add(req.TTL)}
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.IntroduceCommand{Introduction: intro}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.NodeIntroduceResponse{Index: res.Index, Token: token, ExpiresAt: intro.ExpiresAt}, nil
+}
+
+// mayClaim decides between two agents with the id and secret of one node (ADR 0019). The one that sends heartbeats
+// keeps the node: a copied disk must not stop the machine it was copied from. An agent at the same place is a restart,
+// because the data directory is locked: the other one has ended.
+func (s *Set) mayClaim(old, n *structs.Node) error {
+	if old == nil || old.Start.IsZero() || old.Start == n.Start || old.Place != "" && old.Place == n.Place {
+		return nil
+	}
+	if old.Status == structs.NodeDown || old.Status == structs.NodeDisconnected {
+		return nil
+	}
+	switch s.env.Nodes.Beats.Claim(n.ID, n.Start) {
+	case nodes.ClaimOpen:
+		return structs.Errorf(structs.CodeBusy, "the agent at %s speaks for node %s; this one may take the node over when that one has been silent for one heartbeat interval", old.HTTPAddr, n.ID)
+	case nodes.ClaimTaken:
+		return structs.Errorf(structs.CodeFenced, "the agent at %s (node name %q) speaks for node %s and is alive", old.HTTPAddr, old.Name, n.ID)
+	}
+	return nil
 }
 
 // readyEvent returns the event for a node that becomes ready again; nil for a new node.

@@ -35,6 +35,7 @@ func (s *Set) registerNodeUsers() {
 	handle(s, methods.NodeTaint, s.nodeTaint)
 	handle(s, methods.NodeEvaluate, s.nodeEvaluate)
 	handle(s, methods.NodePurge, s.nodePurge)
+	handle(s, methods.NodeIntroduce, s.nodeIntroduce)
 	handle(s, methods.PoolGet, s.poolGet)
 	handle(s, methods.PoolList, s.poolList)
 	handle(s, methods.PoolNodes, s.poolNodes)

@@ -31,9 +31,12 @@ func (s *Set) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods.Se
 		return nil, structs.ErrNoLeader
 	}
 	var err error
-	if req.Node.NodeID.IsZero() {
+	switch {
+	case req.Node.NodeID.IsZero():
 		_, err = s.env.Guard.Resolve(req.Token)
-	} else {
+	case req.Register:
+		err = s.env.Guard.CheckRegistration(&req.Node, req.Introduction, false)
+	default:
 		_, err = s.env.Guard.CheckNode(&req.Node)
 	}
 	if err != nil {

@@ -38,10 +38,12 @@ type beatTable struct {
 }
 
 type beat struct {
-	id       structs.NodeID
-	deadline time.Time
-	count    uint32 // heartbeats seen; makes the jitter differ each time
-	pos      int
+	id          structs.NodeID
+	deadline    time.Time
+	count       uint32 // heartbeats seen; makes the jitter differ each time
+	pos         int
+	contender   structs.StartID // the newest agent that wanted to take the node over, or zero
+	contendedAt uint32          // count when it first asked
 }
 
 // ttl returns the interval to give to a node.
@@ -214,6 +216,38 @@ func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 		h.wake()
 	}
 	return ttl
+}
+
+// Claim is the result of an agent's wish to speak for a node for which another agent has registered.
+type Claim int
+
+// The other agent is silent, so the node is free; or it was heard before the wish, so that it may live or have just
+// ended; or it was heard after the wish, so that it lives.
+const (
+	ClaimFree Claim = iota
+	ClaimOpen
+	ClaimTaken
+)
+
+// Claim decides whether an agent may take a node over. It is asked again until the answer is not ClaimOpen, which takes
+// until the next heartbeat of the other agent, or until that has missed it.
+func (h *Heartbeats) Claim(id structs.NodeID, by structs.StartID) Claim {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.table == nil {
+		return ClaimOpen
+	}
+	b := h.table.nodes[id]
+	if b == nil || b.pos < 0 {
+		return ClaimFree
+	}
+	if b.contender != by {
+		b.contender, b.contendedAt = by, b.count
+	}
+	if b.count == b.contendedAt {
+		return ClaimOpen
+	}
+	return ClaimTaken
 }
 
 // Left removes a node that announced its shutdown.

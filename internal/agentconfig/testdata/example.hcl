@@ -63,6 +63,7 @@ client {
     retry_join     = []
     retry_interval = "5s"
   }
+  intro_token = "" # clients prove themselves by their certificates
   gossip_join = []
   options = {
     "driver.raw_exec.enable" = "1"
