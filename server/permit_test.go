@@ -44,11 +44,12 @@ func TestAgentCallsUseTheNewestState(t *testing.T) {
 		stays, revoked, changed := token("stays"), token("stays"), token("changes")
 
 		n := testNode(1)
+		introduced := call(t, c.servers[lead], methods.NodeIntroduce, admin, &methods.NodeIntroduceRequest{}).Token
 		pool, to := nodeSide(c, follower, n)
 		defer pool.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
-		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n}); err != nil {
+		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n, Introduction: introduced}); err != nil {
 			t.Fatal(err)
 		}
 		call(t, c.servers[lead], methods.JobRegister, admin, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
