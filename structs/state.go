@@ -7,8 +7,19 @@ type Namespace struct {
 	Meta                            map[string]string
 	Quota                           string
 	EnabledDrivers, DisabledDrivers []string
+	NodePools                       *NamespaceChoice // of its jobs; nil: all
+	Queues                          *NamespaceChoice // of its jobs; nil: all
+	Tolerations                     *NamespaceChoice // keys of taints that its jobs may tolerate; nil: all
+	MaxPriority                     int              // of its jobs; 0: no limit
 	CreateIndex                     Index
 	ModifyIndex                     Index
+}
+
+// NamespaceChoice limits a name that a job chooses. Patterns have * and ?.
+type NamespaceChoice struct {
+	Default string   // of jobs that choose none; always allowed; "": the cluster's default
+	Allowed []string // patterns; nil: what Denied does not deny; empty: Default alone
+	Denied  []string // patterns; not together with Allowed
 }
 
 // SchedulerConfig is the cluster-wide configuration of decisions. It is changed through the operator API only.

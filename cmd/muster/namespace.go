@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,12 +78,40 @@ func (o *namespaceOptions) status(ctx context.Context, args []string) error {
 	if c := n.Capabilities; c != nil {
 		rows = append(rows, [2]string{"EnabledDrivers", strings.Join(c.EnabledTaskDrivers, ",")}, [2]string{"DisabledDrivers", strings.Join(c.DisabledTaskDrivers, ",")})
 	}
+	for _, x := range []struct {
+		name string
+		c    *wire.NamespaceChoice
+	}{{"NodePools", n.NodePoolConfiguration}, {"Queues", n.QueueConfiguration}, {"Tolerations", n.TolerationConfiguration}} {
+		if x.c != nil {
+			rows = append(rows, [2]string{x.name, choiceText(x.c)})
+		}
+	}
+	if n.MaxPriority > 0 {
+		rows = append(rows, [2]string{"MaxPriority", strconv.Itoa(n.MaxPriority)})
+	}
 	o.kv(rows)
 	if len(n.Meta) > 0 {
 		o.heading("Metadata")
 		o.stringMap(n.Meta)
 	}
 	return nil
+}
+
+// choiceText describes what jobs of a namespace may choose.
+func choiceText(c *wire.NamespaceChoice) string {
+	var parts []string
+	if c.Default != "" {
+		parts = append(parts, c.Default+" by default")
+	}
+	switch {
+	case len(c.Allowed) > 0:
+		parts = append(parts, "allowed "+strings.Join(c.Allowed, ","))
+	case c.Allowed != nil:
+		parts = append(parts, "no other allowed")
+	case len(c.Denied) > 0:
+		parts = append(parts, "denied "+strings.Join(c.Denied, ","))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func newNamespaceInspect(e *env) *cobra.Command {

@@ -50,10 +50,7 @@ func (j *Job) Canonicalize() {
 	if *j.Priority == 0 {
 		*j.Priority = structs.JobPriorityDefault
 	}
-	def(&j.NodePool, string(structs.NodePoolDefault))
-	if *j.NodePool == "" {
-		*j.NodePool = string(structs.NodePoolDefault)
-	}
+	def(&j.NodePool, "") // servers know the namespace's default
 	if len(j.Datacenters) == 0 {
 		j.Datacenters = []string{"*"}
 	}

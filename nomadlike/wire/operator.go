@@ -54,16 +54,19 @@ func (p *NodePool) ToStructs() *structs.NodePool {
 
 // Namespace separates jobs, tokens and policies.
 type Namespace struct {
-	Name                  string                 `hcl:"name"`
-	Description           string                 `hcl:"description"`
-	Quota                 string                 `hcl:"quota"`
-	Capabilities          *NamespaceCapabilities `hcl:"capabilities"`
-	NodePoolConfiguration *NamespaceChoice       `hcl:"node_pool_config"`
-	VaultConfiguration    *NamespaceChoice       `hcl:"vault"`
-	ConsulConfiguration   *NamespaceChoice       `hcl:"consul"`
-	Meta                  map[string]string      `hcl:"meta"`
-	CreateIndex           uint64
-	ModifyIndex           uint64
+	Name                    string                 `hcl:"name"`
+	Description             string                 `hcl:"description"`
+	Quota                   string                 `hcl:"quota"`
+	Capabilities            *NamespaceCapabilities `hcl:"capabilities"`
+	NodePoolConfiguration   *NamespaceChoice       `hcl:"node_pool_config"`
+	QueueConfiguration      *NamespaceChoice       `hcl:"queue_config" json:",omitempty"`      // ours
+	TolerationConfiguration *NamespaceChoice       `hcl:"toleration_config" json:",omitempty"` // ours; keys of taints
+	MaxPriority             int                    `hcl:"max_priority" json:",omitempty"`      // ours
+	VaultConfiguration      *NamespaceChoice       `hcl:"vault"`
+	ConsulConfiguration     *NamespaceChoice       `hcl:"consul"`
+	Meta                    map[string]string      `hcl:"meta"`
+	CreateIndex             uint64
+	ModifyIndex             uint64
 }
 
 // NamespaceCapabilities limits what jobs of a namespace may use.
@@ -87,12 +90,30 @@ func NamespaceFromStructs(n *structs.Namespace) *Namespace {
 	if len(n.EnabledDrivers)+len(n.DisabledDrivers) > 0 {
 		out.Capabilities = &NamespaceCapabilities{EnabledTaskDrivers: n.EnabledDrivers, DisabledTaskDrivers: n.DisabledDrivers}
 	}
+	out.NodePoolConfiguration, out.QueueConfiguration = choiceFromStructs(n.NodePools), choiceFromStructs(n.Queues)
+	out.TolerationConfiguration, out.MaxPriority = choiceFromStructs(n.Tolerations), n.MaxPriority
 	return out
+}
+
+func choiceFromStructs(c *structs.NamespaceChoice) *NamespaceChoice {
+	if c == nil {
+		return nil
+	}
+	return &NamespaceChoice{Default: c.Default, Allowed: c.Allowed, Denied: c.Denied}
+}
+
+// toStructs converts a choice; one that restricts nothing is nil.
+func (c *NamespaceChoice) toStructs() *structs.NamespaceChoice {
+	if c == nil || c.Default == "" && c.Allowed == nil && len(c.Denied) == 0 {
+		return nil
+	}
+	return &structs.NamespaceChoice{Default: c.Default, Allowed: c.Allowed, Denied: c.Denied}
 }
 
 // ToStructs converts a namespace. A setting that this build cannot enforce is an error, so that no one relies on it.
 func (n *Namespace) ToStructs() (*structs.Namespace, error) {
-	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta)}
+	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta), MaxPriority: n.MaxPriority,
+		NodePools: n.NodePoolConfiguration.toStructs(), Queues: n.QueueConfiguration.toStructs(), Tolerations: n.TolerationConfiguration.toStructs()}
 	if c := n.Capabilities; c != nil {
 		if len(c.EnabledNetworkModes)+len(c.DisabledNetworkModes) > 0 {
 			return nil, structs.Errorf(structs.CodeUnsupported, "namespace %q: network modes in capabilities are not supported by this build; remove enabled_network_modes and disabled_network_modes", n.Name)
@@ -102,7 +123,7 @@ func (n *Namespace) ToStructs() (*structs.Namespace, error) {
 	for _, x := range []struct {
 		name string
 		set  *NamespaceChoice
-	}{{"node_pool_config", n.NodePoolConfiguration}, {"vault", n.VaultConfiguration}, {"consul", n.ConsulConfiguration}} {
+	}{{"vault", n.VaultConfiguration}, {"consul", n.ConsulConfiguration}} {
 		if x.set != nil && (x.set.Default != "" || len(x.set.Allowed)+len(x.set.Denied) > 0) {
 			return nil, structs.Errorf(structs.CodeUnsupported, "namespace %q: %s is not supported by this build; remove the block", n.Name, x.name)
 		}

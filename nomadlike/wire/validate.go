@@ -74,7 +74,7 @@ func (v *validator) validateJob() {
 	if r := val(j.Region); !poolRE.MatchString(r) {
 		v.errorf("region", "%.64q is not a region: want 1 to 128 letters, digits, dashes or underscores", r)
 	}
-	if np := val(j.NodePool); !poolRE.MatchString(np) {
+	if np := val(j.NodePool); np != "" && !poolRE.MatchString(np) {
 		v.errorf("node_pool", "%.64q is not a node pool: want 1 to 128 letters, digits, dashes or underscores", np)
 	}
 	if q := j.queue(); q != "" && !queueRE.MatchString(string(q)) {

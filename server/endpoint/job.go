@@ -169,6 +169,9 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	if err := s.maySubmit(id, &j); err != nil {
 		return nil, err
 	}
+	if errs := namespaceProblems(&j, snap.Namespace(j.Namespace)); len(errs) > 0 {
+		return nil, oneError("the namespace no longer allows this version", errs)
+	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
 		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
 	}})
@@ -248,6 +251,9 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 			return nil, structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", req.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
 		}
 		child.Priority = req.Priority
+		if n := s.published().Snapshot.Namespace(k.Namespace); n != nil && n.MaxPriority > 0 && req.Priority > n.MaxPriority {
+			return nil, priorityTooHigh(req.Priority, n)
+		}
 	}
 	child.Meta = map[string]string{}
 	for key, v := range parent.Meta {

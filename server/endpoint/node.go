@@ -365,6 +365,9 @@ func (s *Set) namespaceUpsert(ctx context.Context, c *rpc.Call, req *methods.Nam
 	if len(n.Description) > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "description longer than 256")
 	}
+	if err := checkNamespace(n); err != nil {
+		return nil, err
+	}
 	return s.write(ctx, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{n}})
 }
 

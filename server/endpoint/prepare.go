@@ -28,8 +28,10 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 		s.env.Denied()
 		return nil, nil, err
 	}
+	ns := s.published().Snapshot.Namespace(j.Namespace)
+	applyNamespace(j, ns)
 	DefaultJob(j, s.env.Region)
-	errs := s.CheckJob(j)
+	errs := append(s.CheckJob(j), namespaceProblems(j, ns)...)
 	if why := missingQueue(s.published().Snapshot, j); why != "" {
 		errs = append(errs, why)
 	}

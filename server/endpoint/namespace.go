@@ -1,0 +1,106 @@
+package endpoint
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+// namespaceListMax bounds the patterns of one list of a namespace.
+const namespaceListMax = 100
+
+// checkNamespace returns what is wrong with the limits of a namespace.
+func checkNamespace(n *structs.Namespace) error {
+	for what, c := range map[string]*structs.NamespaceChoice{"node_pool_config": n.NodePools, "queue_config": n.Queues, "toleration_config": n.Tolerations} {
+		switch {
+		case c == nil:
+		case c.Allowed != nil && len(c.Denied) > 0:
+			return structs.Errorf(structs.CodeInvalid, "namespace %q: %s has allowed and denied; want one of them", n.Name, what)
+		case len(c.Allowed) > namespaceListMax || len(c.Denied) > namespaceListMax:
+			return structs.Errorf(structs.CodeInvalid, "namespace %q: %s has more than %d patterns", n.Name, what, namespaceListMax)
+		case slices.ContainsFunc(append(slices.Clone(c.Allowed), c.Denied...), func(p string) bool { return p == "" || len(p) > 512 }) || len(c.Default) > 512:
+			return structs.Errorf(structs.CodeInvalid, "namespace %q: %s: names and patterns have 1 to 512 bytes", n.Name, what)
+		case c == n.Tolerations && c.Default != "":
+			return structs.Errorf(structs.CodeInvalid, "namespace %q: toleration_config has a default; jobs tolerate only what they say", n.Name)
+		}
+	}
+	if n.Queues != nil && n.Queues.Default != "" {
+		if err := structs.CheckQueuePath(structs.QueuePath(n.Queues.Default)); err != nil {
+			return structs.Errorf(structs.CodeInvalid, "namespace %q: queue_config: %v", n.Name, err)
+		}
+	}
+	if n.MaxPriority < 0 || n.MaxPriority > structs.JobPriorityMax {
+		return structs.Errorf(structs.CodeInvalid, "namespace %q: max_priority is %d; want 1 to %d, or 0 for no limit", n.Name, n.MaxPriority, structs.JobPriorityMax)
+	}
+	return nil
+}
+
+// applyNamespace gives a job without node pool or queue the namespace's default.
+func applyNamespace(j *structs.Job, n *structs.Namespace) {
+	if n == nil {
+		return
+	}
+	if j.NodePool == "" && n.NodePools != nil {
+		j.NodePool = structs.PoolName(n.NodePools.Default)
+	}
+	if j.Queue == "" && n.Queues != nil {
+		j.Queue = structs.QueuePath(n.Queues.Default)
+	}
+}
+
+// namespaceProblems returns what a namespace does not let a job choose.
+func namespaceProblems(j *structs.Job, n *structs.Namespace) (out []string) {
+	if n == nil {
+		return nil
+	}
+	refuse := func(c *structs.NamespaceChoice, what, name string, all bool) {
+		if !permits(c, name, all) {
+			out = append(out, structs.Errorf(structs.CodeInvalid, "Job %s %q is not allowed in namespace %q: %s", what, name, n.Name, choiceText(c)).Msg)
+		}
+	}
+	refuse(n.NodePools, "node pool", string(j.NodePool), j.NodePool == structs.NodePoolAll)
+	refuse(n.Queues, "queue", string(j.QueueName()), false)
+	for _, t := range j.Tolerations {
+		refuse(n.Tolerations, "toleration of taints with key", t.Key, t.Key == "")
+	}
+	if n.MaxPriority > 0 && j.Priority > n.MaxPriority {
+		out = append(out, priorityTooHigh(j.Priority, n).Msg)
+	}
+	return out
+}
+
+// priorityTooHigh is the refusal of a priority above the namespace's limit.
+func priorityTooHigh(p int, n *structs.Namespace) *structs.Error {
+	return structs.Errorf(structs.CodeInvalid, "Job priority %d is above the limit of namespace %q, which is %d", p, n.Name, n.MaxPriority)
+}
+
+// permits reports whether a choice allows a name. all says that the name stands for all names, so every denial is one of
+// a part of it.
+func permits(c *structs.NamespaceChoice, name string, all bool) bool {
+	matches := func(p string) bool { return acl.Match(p, name) }
+	switch {
+	case c == nil || c.Default != "" && name == c.Default:
+		return true
+	case c.Allowed != nil:
+		return slices.ContainsFunc(c.Allowed, matches)
+	case all:
+		return len(c.Denied) == 0
+	}
+	return !slices.ContainsFunc(c.Denied, matches)
+}
+
+func choiceText(c *structs.NamespaceChoice) string {
+	if c.Allowed == nil {
+		return "denied are " + strings.Join(c.Denied, ", ")
+	}
+	list := slices.Clone(c.Allowed)
+	if c.Default != "" {
+		list = append(list, c.Default)
+	}
+	if len(list) == 0 {
+		return "none is"
+	}
+	return "allowed are " + strings.Join(list, ", ")
+}
