@@ -54,7 +54,7 @@ func (f *FSM) VerifyImmutable() error { return f.store.VerifyImmutable() }
 // those after it have not, and the FSM must not be used any more (I9).
 func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta, error) {
 	results := make([]structs.Result, len(entries))
-	types := make(map[structs.Index]structs.CommandType, len(entries))
+	causes := make(map[structs.Index]structs.Cause, len(entries))
 	last := f.store.Snapshot().Index()
 	var bad error
 	for i, e := range entries {
@@ -70,12 +70,12 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta, erro
 		}
 		last = max(last, e.Index)
 		if cmd.Body != nil {
-			types[e.Index] = commands.of(cmd.Body).typ
+			causes[e.Index] = structs.Cause{Type: commands.of(cmd.Body).typ, By: cmd.By}
 		}
 		results[i] = f.apply(e.Index, cmd)
 	}
 	snap, delta := f.store.Publish(last)
-	delta.EventTypes = types
+	delta.Causes = causes
 	f.snap.Store(snap)
 	return results, delta, bad
 }

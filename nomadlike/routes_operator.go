@@ -537,10 +537,32 @@ func eventsOf(b *methods.EventBatch) *wire.Events {
 			w.Payload["Namespace"] = wire.NamespaceFromStructs(e.NamespaceObject)
 		case e.Service != nil:
 			w.Payload["Service"] = wire.ServiceFromStructs(e.Service)
+		case e.Queue != nil:
+			w.Payload["Queue"] = wire.QueueFromStructs(e.Queue)
+		case e.Quota != nil:
+			w.Payload["Quota"] = wire.QuotaFromStructs(e.Quota)
+		case e.Reservation != nil:
+			w.Payload["Reservation"] = wire.ReservationFromStructs(e.Reservation)
+		case e.SchedulerConfig != nil:
+			w.Payload["SchedulerConfiguration"] = wire.SchedulerConfigFromStructs(e.SchedulerConfig)
+		}
+		if e.By != nil {
+			w.By = actorOf(e.By)
 		}
 		out.Events = append(out.Events, w)
 	}
 	return out
+}
+
+func actorOf(by *structs.Submitter) *wire.EventActor {
+	a := &wire.EventActor{Name: by.Name}
+	if !by.Accessor.IsZero() {
+		a.AccessorID = by.Accessor.String()
+	}
+	if by.UID >= 0 {
+		a.UID = &by.UID
+	}
+	return a
 }
 
 // keysCached is how long verifiers may keep the keys. A key is in use only after every server has it, so an older copy

@@ -58,7 +58,13 @@ type Delta struct {
 	Acct       []Changed[AcctRecord]
 	Variables  []Changed[Variable] // sealed
 	Services   []Changed[ServiceRegistration]
-	Config     bool                  // scheduler, autopilot or cluster configuration changed
-	Restored   bool                  // the whole state was replaced: rebuild everything
-	EventTypes map[Index]CommandType // the kind of each index's entry, for the event stream's Type
+	Config     bool            // scheduler, autopilot or cluster configuration changed
+	Restored   bool            // the whole state was replaced: rebuild everything
+	Causes     map[Index]Cause // the entry at each index, for the event stream
+}
+
+// Cause is the command of a log entry and who sent it.
+type Cause struct {
+	Type CommandType
+	By   Submitter
 }

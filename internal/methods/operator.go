@@ -248,6 +248,11 @@ type (
 		Role                        *structs.ACLRole
 		NamespaceObject             *structs.Namespace
 		Service                     *structs.ServiceRegistration
+		Queue                       *structs.Queue
+		Quota                       *structs.QuotaSpec
+		Reservation                 *structs.Reservation
+		SchedulerConfig             *structs.SchedulerConfig
+		By                          *structs.Submitter // who sent the command; nil when unknown
 	}
 	// EventBatch is the events of one index. Without events it is a heartbeat. With Gap, events were lost and the
 	// reader must list again.

@@ -146,6 +146,14 @@ type Event struct {
 	FilterKeys []string
 	Index      uint64
 	Payload    map[string]any
+	By         *EventActor `json:",omitempty"` // ours
+}
+
+// EventActor is who caused an event.
+type EventActor struct {
+	Name       string // of the token or user, or of the part of the server that acted
+	AccessorID string `json:",omitempty"`
+	UID        *int64 `json:",omitempty"` // of a user who logged in at an agent's unix socket
 }
 
 // The topics of the event stream.

@@ -28,7 +28,7 @@ func (s *Set) registerEvents() {
 }
 
 var eventTopics = []string{"*", "Job", "Evaluation", "Allocation", "Deployment", "Node", "NodePool", "Namespace", "Service", "HostVolume", "CSIVolume", "CSIPlugin",
-	"ACLToken", "ACLPolicy", "ACLRole", "ACLAuthMethod", "ACLBindingRule", "Operator"}
+	"ACLToken", "ACLPolicy", "ACLRole", "ACLAuthMethod", "ACLBindingRule", "Operator", "Queue", "Quota", "Reservation"}
 
 // eventStream sends events as they are applied, filtered by topic, key, namespace and the caller's rights. A reader
 // that is too slow for the ring gets a batch with Gap and must list again.
@@ -171,8 +171,8 @@ func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
 		ok, needs := false, "a management token"
 		switch t {
 		case "*":
-			ok = id.ACL.IsManagement() || id.ACL.AllowNamespaceOp(ns, acl.CapReadJob) || id.ACL.AllowNode("read")
-			needs = fmt.Sprintf("namespace capability %s in namespace %q, or node policy read", acl.CapReadJob, ns)
+			ok = id.ACL.IsManagement() || id.ACL.AllowNamespaceOp(ns, acl.CapReadJob) || id.ACL.AllowNode("read") || id.ACL.AllowOperator("read")
+			needs = fmt.Sprintf("namespace capability %s in namespace %q, or node or operator policy read", acl.CapReadJob, ns)
 		case "Job", "Evaluation", "Allocation", "Deployment", "Service":
 			ok, needs = id.ACL.AllowNamespaceOp(ns, acl.CapReadJob), fmt.Sprintf("namespace capability %s in namespace %q", acl.CapReadJob, ns)
 		case "Node":
@@ -182,6 +182,12 @@ func mayFollow(id *auth.Identity, ns string, topics map[string][]string) error {
 		case "Namespace":
 			ok = id.ACL.AllowNamespaceOp("*", acl.CapListJobs) || id.ACL.AllowNamespaceOp("*", acl.CapReadJob)
 			needs = fmt.Sprintf("namespace capability %s or %s in at least one namespace", acl.CapListJobs, acl.CapReadJob)
+		case "Queue":
+			ok = true // each event is filtered by its queue
+		case "Quota":
+			ok, needs = id.ACL.AllowQuota("read"), "quota policy read"
+		case "Reservation", "Operator":
+			ok, needs = id.ACL.AllowOperator("read"), "operator policy read"
 		default:
 			ok = id.ACL.IsManagement()
 		}
@@ -202,6 +208,12 @@ func mayRead(id *auth.Identity, ev *methods.Event) bool {
 		return id.ACL.AllowNodePool(structs.PoolName(ev.Key), "read")
 	case "Namespace":
 		return id.ACL.AllowNamespace(ev.Key)
+	case "Queue":
+		return id.ACL.AllowQueue(ev.Key, acl.CapQueueRead)
+	case "Quota":
+		return id.ACL.AllowQuota("read")
+	case "Reservation", "Operator":
+		return id.ACL.AllowOperator("read")
 	}
 	return id.ACL.IsManagement()
 }

@@ -35,7 +35,7 @@ func (r *Ring) Feed(a replica.Applied) {
 	defer r.mu.Unlock()
 	if a.Lost || a.Delta.Restored {
 		r.batches, r.events, r.floor = nil, 0, a.Index
-	} else if evs := append(Of(a.Delta), Missed(a)...); len(evs) > 0 {
+	} else if evs := append(append(Of(a.Delta), Missed(a)...), configured(a)...); len(evs) > 0 {
 		r.batches = append(r.batches, methods.EventBatch{Index: a.Index, Events: evs})
 		r.events += len(evs)
 		drop := 0
@@ -100,7 +100,7 @@ func Missed(a replica.Applied) (out []methods.Event) {
 // Of returns the events of a delta.
 func Of(d structs.Delta) []methods.Event {
 	var out []methods.Event
-	typeOf := func(i structs.Index) structs.CommandType { return d.EventTypes[i] }
+	typeOf := func(i structs.Index) structs.CommandType { return d.Causes[i].Type }
 	for _, c := range d.Jobs {
 		x := c.Either()
 		ev := methods.Event{Topic: "Job", Type: "JobRegistered", Key: x.ID, Namespace: x.Namespace, Index: d.Index, Job: x}
@@ -113,6 +113,8 @@ func Of(d structs.Delta) []methods.Event {
 				ev.Type = "JobDeregistered"
 			case t == fsm.TypeOf[*structs.ScaleCommand]():
 				ev.Type = "JobRegistered"
+			case t == fsm.TypeOf[*structs.JobPriorityCommand]():
+				ev.Type = "JobPriorityChanged"
 			case isPlan(t):
 				ev.Type = "PlanResult"
 			case t == fsm.TypeOf[*structs.AllocObservedCommand]():
@@ -174,17 +176,17 @@ func Of(d structs.Delta) []methods.Event {
 	}
 	for _, c := range d.Pools {
 		x := c.Either()
-		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: string(x.Name), Index: d.Index, Pool: x}
+		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: string(x.Name), Index: x.ModifyIndex, Pool: x}
 		if c.After == nil {
-			ev.Type = "NodePoolDeleted"
+			ev.Type, ev.Index = "NodePoolDeleted", deletedAt[*structs.PoolDeleteCommand](d)
 		}
 		out = append(out, ev)
 	}
 	for _, c := range d.Namespaces {
 		x := c.Either()
-		ev := methods.Event{Topic: "Namespace", Type: "NamespaceUpserted", Key: x.Name, Namespace: x.Name, Index: d.Index, NamespaceObject: x}
+		ev := methods.Event{Topic: "Namespace", Type: "NamespaceUpserted", Key: x.Name, Namespace: x.Name, Index: x.ModifyIndex, NamespaceObject: x}
 		if c.After == nil {
-			ev.Type = "NamespaceDeleted"
+			ev.Type, ev.Index = "NamespaceDeleted", deletedAt[*structs.NamespaceDeleteCommand](d)
 		}
 		out = append(out, ev)
 	}
@@ -223,12 +225,76 @@ func Of(d structs.Delta) []methods.Event {
 		}
 		out = append(out, ev)
 	}
+	out = append(out, ofQueues(d)...)
 	for i := range out {
 		if out[i].Node != nil {
 			out[i].Node = out[i].Node.WithoutSecret()
 		}
+		if by := d.Causes[out[i].Index].By; by != (structs.Submitter{}) {
+			out[i].By = &by
+		}
 	}
 	return out
+}
+
+// ofQueues returns the events of queues, quotas and the reservations of operators. The scheduler's own reservations raise
+// none: they change with every pass.
+func ofQueues(d structs.Delta) (out []methods.Event) {
+	for _, c := range d.Queues {
+		x := c.Either()
+		ev := methods.Event{Topic: "Queue", Type: "QueueUpserted", Key: string(x.Path), Index: x.ModifyIndex, Queue: x}
+		if c.After == nil {
+			ev.Type, ev.Index = "QueueDeleted", deletedAt[*structs.QueueDeleteCommand](d)
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Quotas {
+		x := c.Either()
+		ev := methods.Event{Topic: "Quota", Type: "QuotaUpserted", Key: x.Name, Index: x.ModifyIndex, Quota: x}
+		if c.After == nil {
+			ev.Type, ev.Index = "QuotaDeleted", deletedAt[*structs.QuotaDeleteCommand](d)
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Reserved {
+		x := c.Either()
+		if x.JobID != "" {
+			continue
+		}
+		ev := methods.Event{Topic: "Reservation", Type: "ReservationUpserted", Key: x.ID, Index: x.ModifyIndex, Reservation: x}
+		if c.After == nil {
+			ev.Type, ev.Index = "ReservationDeleted", deletedAt[*structs.UnreserveCommand](d)
+		}
+		out = append(out, ev)
+	}
+	return out
+}
+
+// deletedAt returns the index of the newest command of a type in a batch, or that of the batch. A deleted row does not
+// say which entry deleted it.
+func deletedAt[C structs.CommandBody](d structs.Delta) (at structs.Index) {
+	for i, c := range d.Causes {
+		if c.Type == fsm.TypeOf[C]() {
+			at = max(at, i)
+		}
+	}
+	if at == 0 {
+		return d.Index
+	}
+	return at
+}
+
+// configured returns an event for each change of the scheduler configuration.
+func configured(a replica.Applied) (out []methods.Event) {
+	if !a.Delta.Config || a.Snapshot == nil {
+		return nil
+	}
+	c := a.Snapshot.SchedulerConfig()
+	if c == nil || a.Delta.Causes[c.ModifyIndex].Type != fsm.TypeOf[*structs.SchedulerConfigCommand]() {
+		return nil
+	}
+	by := a.Delta.Causes[c.ModifyIndex].By
+	return []methods.Event{{Topic: "Operator", Type: "SchedulerConfigUpserted", Key: "scheduler-configuration", Index: c.ModifyIndex, SchedulerConfig: c, By: &by}}
 }
 
 func isPlan(t structs.CommandType) bool {
