@@ -23,6 +23,7 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 	"github.com/muster-sched/muster/e2e/overlay"
 	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/internal/golden"
 	"github.com/muster-sched/muster/internal/version"
 )
 
@@ -511,5 +512,24 @@ func (c *cluster) noWayBack(before string) {
 	log := a.proc.Log.String()
 	if !strings.Contains(log, "`muster operator upgrade finish` cannot be undone; run Muster 9.9.9 or later") || strings.Contains(log, "goroutine ") {
 		c.t.Errorf("the old build does not end with one sentence:\n%s", a.proc.Log.Tail(20))
+	}
+}
+
+// TestFrozenFilesAreThoseOfTheOldBuild wants the frozen goldens to be what the old build has, so that nobody changes a
+// golden together with its digest.
+func TestFrozenFilesAreThoseOfTheOldBuild(t *testing.T) {
+	b, err := os.ReadFile("OLD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen := golden.Digests()
+	if len(frozen) == 0 {
+		t.Fatal("no golden is frozen")
+	}
+	for path, want := range frozen {
+		old, err := exec.Command("git", "-C", root, "show", strings.TrimSpace(string(b))+":"+path).Output()
+		if err != nil || golden.Digest(old) != want {
+			t.Errorf("%s is not what the commit in e2e/upgrade/OLD has (%v): %s", path, err, golden.Raise)
+		}
 	}
 }

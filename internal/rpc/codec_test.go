@@ -53,3 +53,28 @@ func TestEntriesDoNotShare(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownFieldsAreIgnored: an agent of a later release may send fields that this one does not know (ADR 0024).
+func TestUnknownFieldsAreIgnored(t *testing.T) {
+	type later struct {
+		Name    string
+		Unheard map[string][]int
+		Zone    *struct{ Of string }
+	}
+	type now struct{ Name string }
+	b, err := Encode(&later{Name: "n", Unheard: map[string][]int{"a": {1}}, Zone: &struct{ Of string }{"z"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got now
+	if err := Decode(b, &got); err != nil || got.Name != "n" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	var back later
+	if b, err = Encode(&got); err != nil {
+		t.Fatal(err)
+	}
+	if err := Decode(b, &back); err != nil || back.Name != "n" || back.Zone != nil {
+		t.Errorf("without the later fields: %+v, %v", back, err)
+	}
+}
