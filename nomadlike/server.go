@@ -26,17 +26,18 @@ import (
 
 // Limits of the API. A request that exceeds one is answered with the status in brackets.
 const (
-	BodyMax       = 4 << 20          // bytes of a request body [413]
-	SnapshotMax   = 16 << 30         // bytes of a snapshot to restore [413]
-	ParseMax      = 1 << 20          // bytes of a job file sent to be parsed [413]
-	FilterMax     = 10 << 10         // bytes of a filter expression [400]
-	PerPageMax    = 10_000           // objects per page [400]
-	WaitMax       = 10 * time.Minute // of a blocking query; longer waits are shortened to it
-	WaitDefault   = 5 * time.Minute
-	bodyReadTime  = 30 * time.Second // to send a request's body [408]
-	callTime      = 60 * time.Second // for a call that does not block
-	drainMax      = 16 << 20         // bytes beyond a limit that are read and discarded, so that the client sees the refusal
-	gzipThreshold = 1 << 10          // bytes below which an answer is not compressed
+	BodyMax         = 4 << 20          // bytes of a request body [413]
+	SnapshotMax     = 16 << 30         // bytes of a snapshot to restore [413]
+	ParseMax        = 1 << 20          // bytes of a job file sent to be parsed [413]
+	FilterMax       = 10 << 10         // bytes of a filter expression [400]
+	PerPageMax      = 10_000           // objects per page [400]
+	WaitMax         = 10 * time.Minute // of a blocking query; longer waits are shortened to it
+	WaitDefault     = 5 * time.Minute
+	bodyReadTime    = 30 * time.Second // to send a request's body [408]
+	refusedBodyTime = time.Second      // to send the rest of a body whose request was refused
+	callTime        = 60 * time.Second // for a call that does not block
+	drainMax        = 16 << 20         // bytes beyond a limit that are read and discarded, so that the client sees the refusal
+	gzipThreshold   = 1 << 10          // bytes below which an answer is not compressed
 )
 
 // Config configures a Server.
@@ -122,6 +123,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt, params, allow := s.rt.find(r.Method, path)
 	effects := r.Method != http.MethodGet && r.Method != http.MethodHead || rt != nil && rt.effects
 	if err := s.admit(rec, r, effects); err != nil {
+		if r.ContentLength != 0 { // net/http reads the body before it answers
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTime))
+		}
 		(&call{Server: s, w: rec, r: r}).fail(err)
 		return
 	}

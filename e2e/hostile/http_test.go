@@ -59,7 +59,8 @@ func httpCases() []httpCase {
 		{"null group", put, jobs, `{"Job":{"ID":"x","TaskGroups":[null]}}`, 400, "", nil},
 		{"null task", put, jobs, `{"Job":{"ID":"x","TaskGroups":[{"Name":"g","Tasks":[null]}]}}`, 400, "", nil},
 		{"null everything", put, jobs, jsonJob(`"Meta":{}`, `"Meta":null,"Constraints":[null],"Affinities":[null],"Spreads":[null],"Update":null,"Periodic":null`), 200, "", nil},
-		{"null network and service", put, jobs, jsonJob(`"Count":1`, `"Count":1,"Networks":[null],"Services":[null],"Constraints":[null],"Volumes":{"a":null}`), 200, "", nil},
+		{"null network and service", put, jobs, jsonJob(`"Count":1`, `"Count":1,"Networks":[null],"Services":[null],"Constraints":[null],"Volumes":{"a":{"Source":"x"}}`), 200, "", nil},
+		{"null volume", put, jobs, jsonJob(`"Count":1`, `"Count":1,"Volumes":{"a":null}`), 400, "names no source", nil},
 		{"null ports", put, jobs, jsonJob(`"Count":1`, `"Count":1,"Networks":[{"DynamicPorts":[null],"ReservedPorts":null}]`), 400, "", nil},
 		{"null devices", put, jobs, jsonJob(`"CPU":10`, `"CPU":10,"Devices":[null],"Networks":[null]`), 200, "", nil},
 		{"1e308", put, jobs, jsonJob(`"Priority":50`, `"Priority":1e308`), 400, "Priority", nil},
@@ -220,7 +221,7 @@ func raw(t *testing.T, port int, limit time.Duration, data ...string) (answer st
 }
 
 func testRawHTTP(t *testing.T, v *victim) {
-	const head = "PUT /v1/jobs HTTP/1.1\r\nHost: x\r\n"
+	const head = "PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
 	for _, c := range []struct{ name, data, has string }{
 		{"garbage", "\x00\x01\x02\x03 garbage\r\n\r\n", "400"},
 		{"negative length", head + "Content-Length: -5\r\n\r\n", "400"},
@@ -228,10 +229,12 @@ func testRawHTTP(t *testing.T, v *victim) {
 		{"length and chunks", head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
 		{"bad chunk", head + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffffff\r\n", "400"},
 		{"a length that never comes whole", head + "Content-Length: 999999999999\r\nConnection: close\r\n\r\n{}", "413"},
+		{"the same of a foreign host", "PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n{}", "403"},
+		{"chunks of a foreign host", "PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "403"},
 		{"ten thousand headers", head + strings.Repeat("X-A: b\r\n", 200000) + "\r\n", "431"},
 		{"HTTP/2 without TLS", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1"},
 		{"TLS to a plain port", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
-		{"absolute URL", "GET http://169.254.169.254/latest HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+		{"absolute URL", "GET http://169.254.169.254/latest HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "404"},
 		{"CONNECT", "CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 40"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -292,10 +295,10 @@ func slowClients(t *testing.T) []net.Conn {
 	var out []net.Conn
 	for _, begin := range []string{
 		"GET /v1/jobs HT",
-		"PUT /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"Jo",
-		"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
-		"PUT /v1/nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-		"PUT /v1/operator/snapshot HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nab",
+		"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"Jo",
+		"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+		"PUT /v1/nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+		"PUT /v1/operator/snapshot HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab",
 	} {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", httpPort))
 		if err != nil {
