@@ -155,7 +155,8 @@ func TestSameCallsAsARealAgent(t *testing.T) {
 	simSrv.Wait(t, "the node", func() bool { return f.Joined() == 1 })
 	work(simSrv, f.Nodes()[0].ID())
 
-	want, got := realCalls.shape(), simCalls.shape()
+	// Only an agent with a data directory can be told from a copy of its disk.
+	want, got := slices.DeleteFunc(realCalls.shape(), func(f string) bool { return f == "Node.Register.Node.Place" }), simCalls.shape()
 	if !slices.Equal(want, got) {
 		t.Errorf("a real agent says\n  %s\na simulated node says\n  %s", strings.Join(want, "\n  "), strings.Join(got, "\n  "))
 	}
