@@ -155,7 +155,7 @@ func TestSameCallsAsARealAgent(t *testing.T) {
 	simSrv.Wait(t, "the node", func() bool { return f.Joined() == 1 })
 	work(simSrv, f.Nodes()[0].ID())
 
-	// Only an agent with a data directory can be told from a copy of its disk.
+	// Only an agent with a data directory differs from one with a copy of its disk.
 	want, got := slices.DeleteFunc(realCalls.shape(), func(f string) bool { return f == "Node.Register.Node.Place" }), simCalls.shape()
 	if !slices.Equal(want, got) {
 		t.Errorf("a real agent says\n  %s\na simulated node says\n  %s", strings.Join(want, "\n  "), strings.Join(got, "\n  "))
