@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
@@ -33,7 +35,7 @@ func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := tlsSources(t, "server", "cli")
 		c := newCluster(t, 3, func(_ int, cfg *Config) {
-			cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+			cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].ClientTo
 		})
 		lead := c.leader()
 		management := c.bootstrapACL(lead)
@@ -136,10 +138,22 @@ func TestFreshCallersOnLaggingFollower(t *testing.T) {
 // TestTokensOfAnotherRegion: a call for another region is refused here if no state could make it valid. A token that only
 // the other region may know is checked there by the first server.
 func TestTokensOfAnotherRegion(t *testing.T) {
+	t.Run("by a join key", func(t *testing.T) { testTokensOfAnotherRegion(t, func(*Config) {}) })
+	t.Run("by certificates", func(t *testing.T) {
+		issue := sync.OnceValue(func() func(tlsutil.Role, string) *tlsutil.Source { return tlsAuthority(t) }) // in the bubble's time
+		testTokensOfAnotherRegion(t, func(cfg *Config) {
+			src := issue()("server", cfg.Region)
+			cfg.TLSServer, cfg.TLSClient = src.RPCServer(), src.ClientTo
+		})
+	})
+}
+
+func testTokensOfAnotherRegion(t *testing.T, edit func(*Config)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, func(i int, cfg *Config) {
 			cfg.ACL, cfg.BootstrapExpect = true, 1
 			cfg.Region = []string{"east", "west"}[i]
+			edit(cfg)
 		})
 		east, west := c.servers[0], c.servers[1]
 		waitFor(t, 30*time.Second, "leaders", func() bool { return east.IsLeader() && west.IsLeader() })

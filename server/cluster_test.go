@@ -311,7 +311,7 @@ func TestClusterWithTLSAndACL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := tlsSources(t, "server", "client")
 		c := newCluster(t, 3, func(i int, cfg *Config) {
-			cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+			cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].ClientTo
 		})
 		lead := c.leader()
 		follower := (lead + 1) % 3

@@ -43,8 +43,8 @@ type Config struct {
 	Advertise string         // "host:port" at which others reach this server; "": the first listener's address
 	Dial      rpc.Dialer     // connects to other servers, below TLS; nil: TCP
 
-	TLSServer *tls.Config        // for the listeners; nil: plaintext
-	TLSClient func() *tls.Config // for connections to other servers; required with TLSServer
+	TLSServer *tls.Config                     // for the listeners; nil: plaintext
+	TLSClient func(region string) *tls.Config // for connections to servers of a region; required with TLSServer
 
 	// JoinKey proves to other servers that this is one, where access control is on and TLS is off. nil: this server then
 	// has no peers.

@@ -102,7 +102,7 @@ func (s *Server) tryLeader(ctx context.Context, row *methods.Row, c *rpc.Call, a
 		}
 		*proven = true
 	}
-	return s.forward(ctx, c, addr)
+	return s.forward(ctx, c, s.pool.To(addr))
 }
 
 // repeatable reports whether a call that failed at the leader may be sent again: nothing was done, or it is a read.
@@ -144,9 +144,9 @@ func (s *Server) watchLeader(ctx context.Context) {
 }
 
 // forward sends a call to another server without decoding it.
-func (s *Server) forward(ctx context.Context, c *rpc.Call, addr string) (*rpc.Reply, error) {
+func (s *Server) forward(ctx context.Context, c *rpc.Call, to rpc.Caller) (*rpc.Reply, error) {
 	s.metrics.forwarded.Add(1)
-	return c.Forward(ctx, s.pool.To(addr))
+	return c.Forward(ctx, to)
 }
 
 // toRegion forwards a call to any server of another region. Tokens belong to one region, so a token that is unknown
@@ -163,7 +163,7 @@ func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*
 	}
 	var last error
 	for _, addr := range s.members.ServersOf(c.Region) {
-		reply, err := s.forward(ctx, c, addr)
+		reply, err := s.forward(ctx, c, s.regions.to(c.Region).To(addr))
 		if err == nil || structs.CodeOf(err) != structs.CodeUnavailable || c.Stream() != nil {
 			return reply, err
 		}

@@ -97,7 +97,7 @@ func TestServerMethodsNeedProof(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			src := tlsSources(t, "server", "client", "cli")
 			c := newCluster(t, 3, func(_ int, cfg *Config) {
-				cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+				cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].ClientTo
 			})
 			dial := c.net.Host("evil").Dial
 			c.wantServersOnly(map[string]rpc.Dialer{"as a client": rpc.TLSDialer(dial, src["client"].Client), "as a cli": rpc.TLSDialer(dial, src["cli"].Client)})

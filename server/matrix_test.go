@@ -21,6 +21,17 @@ import (
 // tlsSources makes certificates of one CA, one for each role.
 func tlsSources(t *testing.T, roles ...tlsutil.Role) map[tlsutil.Role]*tlsutil.Source {
 	t.Helper()
+	issue := tlsAuthority(t)
+	out := map[tlsutil.Role]*tlsutil.Source{}
+	for _, r := range roles {
+		out[r] = issue(r, "")
+	}
+	return out
+}
+
+// tlsAuthority makes a CA, and returns what issues certificates of roles in regions ("": the default one).
+func tlsAuthority(t *testing.T) func(role tlsutil.Role, region string) *tlsutil.Source {
+	t.Helper()
 	dir := t.TempDir()
 	ca, err := tlsutil.NewCA(tlsutil.CAOptions{})
 	if err != nil {
@@ -30,21 +41,23 @@ func tlsSources(t *testing.T, roles ...tlsutil.Role) map[tlsutil.Role]*tlsutil.S
 	if err := ca.Write(caFile, filepath.Join(dir, "ca-key.pem")); err != nil {
 		t.Fatal(err)
 	}
-	out := map[tlsutil.Role]*tlsutil.Source{}
-	for _, r := range roles {
-		pair, err := tlsutil.NewCert(ca, tlsutil.CertOptions{Role: r})
+	return func(role tlsutil.Role, region string) *tlsutil.Source {
+		t.Helper()
+		pair, err := tlsutil.NewCert(ca, tlsutil.CertOptions{Role: role, Region: region})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := tlsutil.Files{CA: caFile, Cert: filepath.Join(dir, string(r)+".pem"), Key: filepath.Join(dir, string(r)+"-key.pem")}
+		name := string(role) + region
+		f := tlsutil.Files{CA: caFile, Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem")}
 		if err := pair.Write(f.Cert, f.Key); err != nil {
 			t.Fatal(err)
 		}
-		if out[r], err = tlsutil.Load(f, ""); err != nil {
+		src, err := tlsutil.Load(f, region)
+		if err != nil {
 			t.Fatal(err)
 		}
+		return src
 	}
-	return out
 }
 
 // caller is one identity of the matrix: a certificate, with a token or a node's secret.
@@ -67,7 +80,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 func authorisationMatrix(t *testing.T) {
 	src := tlsSources(t, "server", "client", "cli")
 	cl := newCluster(t, 3, func(_ int, cfg *Config) {
-		cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+		cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].ClientTo
 	})
 	h, s := cl.net.Host("evil"), cl.servers[cl.leader()]
 	ctx := context.Background()

@@ -82,7 +82,7 @@ func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, 
 	if err != nil {
 		if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
 			if addr, _ := s.Leader(); addr != "" {
-				return s.forward(ctx, c, addr) // the allocation or node may be too new for this server
+				return s.forward(ctx, c, s.pool.To(addr)) // the allocation or node may be too new for this server
 			}
 		}
 		return nil, err
@@ -154,7 +154,7 @@ func (s *Server) agentMonitor(ctx context.Context, c *rpc.Call, req *methods.Mon
 	if addr == "" {
 		return structs.Errorf(structs.CodeNotFound, "unknown server %q", name)
 	}
-	_, err := s.forward(ctx, c, addr)
+	_, err := s.forward(ctx, c, s.pool.To(addr))
 	return err
 }
 
@@ -194,7 +194,7 @@ func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (
 	}
 	for range others {
 		if h := <-found; h.addr != "" {
-			return s.forward(ctx, c, h.addr)
+			return s.forward(ctx, c, s.pool.To(h.addr))
 		}
 	}
 	return nil, unreachable

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -21,21 +22,56 @@ func (c *Config) provesPeers() bool { return c.ACL || c.TLSServer != nil }
 
 var errNoPeers = errors.New("access control is on, and without tls and server.join_key servers cannot prove to each other who they are")
 
-// peerConns returns how other servers connect to this one (nil: as agents do) and how this one connects to them.
-func peerConns(cfg *Config) (accept *tls.Config, dial rpc.Dialer, err error) {
+// peerConns returns how other servers connect to this one (nil: as agents do) and how this one connects to those of a
+// region.
+func peerConns(cfg *Config) (accept *tls.Config, dialTo func(region string) rpc.Dialer, err error) {
+	always := func(d rpc.Dialer) func(string) rpc.Dialer { return func(string) rpc.Dialer { return d } }
 	switch {
 	case cfg.TLSClient != nil:
-		return nil, rpc.TLSDialer(cfg.Dial, cfg.TLSClient), nil
+		return nil, func(region string) rpc.Dialer {
+			return rpc.TLSDialer(cfg.Dial, func() *tls.Config { return cfg.TLSClient(region) })
+		}, nil
 	case !cfg.provesPeers():
-		return nil, cfg.Dial, nil
+		return nil, always(cfg.Dial), nil
 	case len(cfg.JoinKey) == 0:
-		return nil, func(context.Context, string) (net.Conn, error) { return nil, errNoPeers }, nil
+		return nil, always(func(context.Context, string) (net.Conn, error) { return nil, errNoPeers }), nil
 	}
 	src, err := tlsutil.FromJoinKey(cfg.JoinKey, cfg.Region)
 	if err != nil {
 		return nil, nil, fmt.Errorf("server.join_key: %w", err)
 	}
-	return src.RPCServer(), rpc.TLSDialer(cfg.Dial, src.Client), nil
+	return src.RPCServer(), always(rpc.TLSDialer(cfg.Dial, src.Client)), nil
+}
+
+// regions holds the sessions to servers of other regions, a pool for each: a server proves the region that it belongs
+// to when the connection is made.
+type regions struct {
+	open func(region string) *rpc.Pool
+
+	mu    sync.Mutex
+	pools map[string]*rpc.Pool
+}
+
+func (r *regions) to(region string) *rpc.Pool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.pools[region]
+	if p == nil {
+		p = r.open(region)
+		if r.pools == nil {
+			r.pools = map[string]*rpc.Pool{}
+		}
+		r.pools[region] = p
+	}
+	return p
+}
+
+func (r *regions) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.pools {
+		p.Close()
+	}
 }
 
 // peers lets the replica ask the other servers for their state hashes.

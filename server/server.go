@@ -34,7 +34,8 @@ type Server struct {
 
 	reg     *rpc.Registry
 	rpc     *rpc.Server
-	pool    *rpc.Pool // sessions to other servers
+	pool    *rpc.Pool // sessions to other servers of the region
+	regions regions   // and of other regions
 	replica *replica.Replica
 
 	lead leadership
@@ -113,7 +114,7 @@ func New(cfg Config) (s *Server, err error) {
 
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
-	peerTLS, dial, err := peerConns(&cfg)
+	peerTLS, dialTo, err := peerConns(&cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -122,10 +123,13 @@ func New(cfg Config) (s *Server, err error) {
 		return nil, err
 	}
 	s.rpc = rpc.NewServer(rpc.ServerConfig{
-		Registry: s.reg, TLS: cfg.TLSServer, PeerTLS: peerTLS, VerifyPeers: cfg.provesPeers(), Dial: dial, Advertise: advertised,
+		Registry: s.reg, TLS: cfg.TLSServer, PeerTLS: peerTLS, VerifyPeers: cfg.provesPeers(), Dial: dialTo(cfg.Region), Advertise: advertised,
 		MaxConnsPerIP: cfg.MaxConnsPerIP, MaxStreams: cfg.MaxStreams, Log: cfg.Logger.Named("rpc"),
 	})
-	s.pool = rpc.NewPool(rpc.PoolConfig{Dial: dial, Registry: s.reg, Log: cfg.Logger.Named("rpc")})
+	s.regions.open = func(region string) *rpc.Pool {
+		return rpc.NewPool(rpc.PoolConfig{Dial: dialTo(region), Registry: s.reg, Log: cfg.Logger.Named("rpc")})
+	}
+	s.pool = s.regions.open(cfg.Region)
 	made := s
 	defer func() {
 		if err != nil {
@@ -236,6 +240,7 @@ func (s *Server) Close() error {
 	}
 	s.replica.Stop()
 	s.pool.Close()
+	s.regions.close()
 	s.rpc.Close()
 	for _, l := range s.cfg.Listeners {
 		l.Close()

@@ -218,7 +218,7 @@ func (a *Agent) openServer() error {
 		return client.Monitor(ctx, a.log, req, st)
 	}
 	if cfg.TLSRPC {
-		sc.TLSServer, sc.TLSClient = a.tls.RPCServer(), a.tls.Client
+		sc.TLSServer, sc.TLSClient = a.tls.RPCServer(), a.tls.ClientTo
 	}
 	g := &sc.Gossip
 	if cfg.Gossip == "" {
