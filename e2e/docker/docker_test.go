@@ -70,6 +70,9 @@ client {
   host_volume "data" {
     path = "%s/volume"
   }
+  egress {
+    allow = ["127.0.0.0/8"]
+  }
 }
 plugin "raw_exec" {
   config {
