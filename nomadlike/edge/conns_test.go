@@ -91,12 +91,19 @@ func TestConnsPerClient(t *testing.T) {
 			}
 		})
 	}
-	if n := strings.Count(log.String(), "were refused"); n != 1 || !strings.Contains(log.String(), "http_max_conns_per_client") {
-		t.Errorf("%d lines about refusals, want one with the setting:\n%s", n, log.String())
+	if n := strings.Count(logged(conns, &log), "were refused"); n != 1 || !strings.Contains(logged(conns, &log), "http_max_conns_per_client") {
+		t.Errorf("%d lines about refusals, want one with the setting:\n%s", n, logged(conns, &log))
 	}
 	if NewConns(-1, 0, hclog.NewNullLogger()).perClient != 0 {
 		t.Error("a negative limit limits")
 	}
+}
+
+// logged returns what was logged so far. Refusals are logged under the lock.
+func logged(conns *Conns, log *bytes.Buffer) string {
+	conns.mu.Lock()
+	defer conns.mu.Unlock()
+	return log.String()
 }
 
 // TestConnsTotal: many clients together meet the total over all listeners. Root and the agent's own user do not.
@@ -114,8 +121,8 @@ func TestConnsTotal(t *testing.T) {
 			t.Errorf("connection %d in total: served %v, want %v", 4+i, got, want)
 		}
 	}
-	if !strings.Contains(log.String(), "raise http_max_conns in") {
-		t.Errorf("no line with the setting:\n%s", log.String())
+	if !strings.Contains(logged(conns, &log), "raise http_max_conns in") {
+		t.Errorf("no line with the setting:\n%s", logged(conns, &log))
 	}
 	if hold(t, conns.Listener(listen(t, "unix", filepath.Join(dir, "own")), "")).dial(t) == nil {
 		t.Error("the agent's own user was refused at the total")
