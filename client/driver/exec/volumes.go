@@ -57,8 +57,19 @@ func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) 
 		}
 		dir.Close()
 		v.Stage, v.Target = filepath.Join(cfg.Dirs.AllocRoot, stage), target
-		v.Make = ownRoot || strings.HasPrefix(target, "/tmp/")
-		if st, err := os.Stat(target); !v.Make && (err != nil || !st.IsDir()) {
+		v.Make = ownRoot
+		below, inTmp := strings.CutPrefix(target, "/tmp/")
+		if inTmp && !ownRoot { // made by handle: a task of the allocation may have put links there
+			rel, err := filepath.Rel(cfg.Dirs.AllocRoot, filepath.Join(cfg.Dirs.TaskDir, allocdir.Tmp, below))
+			if err != nil {
+				return nil, err
+			}
+			dir, err := alloc.MakeDir(rel)
+			if err != nil {
+				return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q: %w", m.Target, err))
+			}
+			dir.Close()
+		} else if st, err := os.Stat(target); !ownRoot && (err != nil || !st.IsDir()) {
 			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q is not a directory of this node, whose root tasks of this driver see; name one that is, a path below the task's directory (such as \"data\"), or a rootfs", m.Target))
 		}
 		out = append(out, v)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 )
 
@@ -51,6 +52,7 @@ func TestVolumesRefused(t *testing.T) {
 		"leads out of the task's directory": {Target: "../../../x"},
 		"is not a directory of this node":   {Target: "/no-such-place"},
 		"symbolic link":                     {Target: "link/x"},
+		"\"/tmp/link/deep/x\"":              {Target: "/tmp/link/deep/x"},
 		"propagation_mode bidirectional":    {Target: "x", Propagation: "bidirectional"},
 	} {
 		cfg := n.config("true")
@@ -59,6 +61,15 @@ func TestVolumesRefused(t *testing.T) {
 		if err := os.Symlink("/etc", filepath.Join(cfg.Dirs.TaskDir, "link")); err != nil {
 			t.Fatal(err)
 		}
+		victim, tmp := t.TempDir(), filepath.Join(cfg.Dirs.TaskDir, allocdir.Tmp)
+		if err := errors.Join(os.MkdirAll(tmp, 0o777), os.Symlink(victim, filepath.Join(tmp, "link"))); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if made, _ := os.ReadDir(victim); len(made) != 0 {
+				t.Errorf("%+v: the agent followed a task's link and made %v", m, made)
+			}
+		}()
 		if _, err := n.exec.Start(t.Context(), cfg); !errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", m, err, want)
 		}
