@@ -45,7 +45,8 @@ func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 		c.net.Host(hostName(i)) // so that addresses are sorted
 	}
 	for i := range n {
-		cfg := Config{Name: hostName(i), ID: serverUUID(i), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i))}
+		cfg := Config{Name: hostName(i), ID: serverUUID(i), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i)),
+			Testing: TestingKnobs{NoSigningKey: true}}
 		cfg.Gossip.Key, cfg.JoinKey = []byte("0123456789abcdef"), testJoinKey
 		for j := range n {
 			if j != i {

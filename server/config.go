@@ -77,6 +77,8 @@ type Config struct {
 type TestingKnobs struct {
 	Replica replica.TestingKnobs
 	Decide  decide.TestingKnobs
+
+	NoSigningKey bool // the first identity makes the key that signs them, not the first leader
 }
 
 func (c *Config) setDefaults() error {

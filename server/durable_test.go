@@ -38,7 +38,8 @@ func diskServer(t *testing.T, dir string, edit func(*Config)) (*Server, func()) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "one", DataDir: dir, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Gossip: member.GossipConfig{Disabled: true}, Logger: testLogger(t)}
+	cfg := Config{Name: "one", DataDir: dir, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Gossip: member.GossipConfig{Disabled: true}, Logger: testLogger(t),
+		Testing: TestingKnobs{NoSigningKey: true}}
 	if edit != nil {
 		edit(&cfg)
 	}

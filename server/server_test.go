@@ -25,7 +25,7 @@ func testServer(t *testing.T, edit func(*Config)) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "one", InMemory: true, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Logger: testLogger(t)}
+	cfg := Config{Name: "one", InMemory: true, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Logger: testLogger(t), Testing: TestingKnobs{NoSigningKey: true}}
 	cfg.Gossip.Disabled = true
 	if edit != nil {
 		edit(&cfg)

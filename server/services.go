@@ -10,7 +10,7 @@ import (
 
 // leaderServices returns the services that run while this server leads, in starting order.
 func (s *Server) leaderServices() []Service {
-	return []Service{
+	services := []Service{
 		{"members", s.members.RunMembers},
 		{"autopilot", s.members.RunAutopilot},
 		{"reseal", s.keys.Reseal},
@@ -26,6 +26,10 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("deadlines", duty.NewDeadlines(), nil),
 		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.duties.collect),
 	}
+	if !s.cfg.Testing.NoSigningKey {
+		services = append(services, Service{"signing key", s.keys.MakeSigner})
+	}
+	return services
 }
 
 // invalidPeriodic logs a periodic job that cannot be launched.

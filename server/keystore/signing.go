@@ -36,8 +36,15 @@ func (k *Keystore) signerOf(id string, pkcs8 []byte) (*signer, error) {
 	return s, nil
 }
 
-// Signing returns the key that signs identities, and its ID. The first identity makes one, and so does the first after
-// all servers have lost the private part. Only the leader can make one.
+// MakeSigner makes the key that signs identities if there is none. The leader runs it: who verifies identities may be set
+// up before the first job, and Nomad's clients wait for a key before they use a new cluster.
+func (k *Keystore) MakeSigner(ctx context.Context, _ uint64) error {
+	_, _, err := k.Signing(ctx)
+	return err
+}
+
+// Signing returns the key that signs identities, and its ID. If there is none, or all servers have lost its private part,
+// the leader makes one.
 func (k *Keystore) Signing(ctx context.Context) (id string, key *rsa.PrivateKey, err error) {
 	if s, err := k.activeSigner(ctx); s != nil || err != nil {
 		return signerParts(s, err)
