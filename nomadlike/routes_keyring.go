@@ -41,7 +41,9 @@ func rootKeyRotate(c *call) (any, error) {
 		return nil, err
 	}
 	c.index(resp.Index)
-	return &wire.RotateResponse{Key: wire.RootKeyMetaFrom(&resp.Key), Index: uint64(resp.Index)}, nil
+	key := wire.RootKeyMetaFrom(&resp.Key)
+	key.CreateIndex, key.ModifyIndex = 0, 0 // as in Nomad, whose clients list the keys after this index and would wait
+	return &wire.RotateResponse{Key: key, Index: uint64(resp.Index)}, nil
 }
 
 // rootKeyDelete deletes a key that is not in use; force does not change that.
