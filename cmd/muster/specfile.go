@@ -101,7 +101,8 @@ func (e *env) specFile(path, kind string, v any) error {
 var ownKeys = map[string]bool{"meta": true, "models": true, "user_weights": true}
 
 // specNames are the attributes whose JSON name differs in more than spelling.
-var specNames = map[string]string{"node_pool_config": "NodePoolConfiguration", "vault": "VaultConfiguration", "consul": "ConsulConfiguration", "scheduler_config": "SchedulerConfiguration"}
+var specNames = map[string]string{"node_pool_config": "NodePoolConfiguration", "queue_config": "QueueConfiguration", "toleration_config": "TolerationConfiguration",
+	"vault": "VaultConfiguration", "consul": "ConsulConfiguration", "scheduler_config": "SchedulerConfiguration"}
 
 // hclMap evaluates a body without variables into out.
 func hclMap(body *hclsyntax.Body, out map[string]any) hcl.Diagnostics {
