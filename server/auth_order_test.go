@@ -75,19 +75,25 @@ func TestUnauthenticatedCallsAreNotForwarded(t *testing.T) {
 	})
 }
 
+// newHeldCluster starts three servers with ACLs. A server applies nothing while it is held.
+func newHeldCluster(t *testing.T) (c *cluster, held *[3]atomic.Bool) {
+	t.Helper()
+	held = new([3]atomic.Bool)
+	return newCluster(t, 3, func(i int, cfg *Config) {
+		cfg.ACL = true
+		cfg.Testing.Replica.BeforeApply = func() {
+			for held[i].Load() {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	}), held
+}
+
 // TestFreshCallersOnLaggingFollower: a follower whose state lags serves a token and a node that it does not know yet,
 // and still forwards nothing for strangers.
 func TestFreshCallersOnLaggingFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var held [3]atomic.Bool
-		c := newCluster(t, 3, func(i int, cfg *Config) {
-			cfg.ACL = true
-			cfg.Testing.Replica.BeforeApply = func() {
-				for held[i].Load() {
-					time.Sleep(10 * time.Millisecond)
-				}
-			}
-		})
+		c, held := newHeldCluster(t)
 		lead := c.leader()
 		follower := (lead + 1) % 3
 		management := c.bootstrapACL(lead)

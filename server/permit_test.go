@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,15 +16,7 @@ import (
 // method of the table is called through the follower to which the node is connected.
 func TestAgentCallsUseTheNewestState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var held [3]atomic.Bool
-		c := newCluster(t, 3, func(i int, cfg *Config) {
-			cfg.ACL = true
-			cfg.Testing.Replica.BeforeApply = func() {
-				for held[i].Load() {
-					time.Sleep(10 * time.Millisecond)
-				}
-			}
-		})
+		c, held := newHeldCluster(t)
 		lead := c.leader()
 		follower := (lead + 1) % 3
 		management := c.bootstrapACL(lead)
