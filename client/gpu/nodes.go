@@ -97,6 +97,19 @@ func findUUID(s *Snapshot, uuid string) (*Device, *MIG) {
 	return nil, nil
 }
 
+// Instance returns the GPU that holds a MIG instance and the instance's number there; ok is false for other UUIDs, and
+// before the first query.
+func (n *NVIDIA) Instance(uuid string) (parent string, gi int64, ok bool) {
+	s := n.Snapshot()
+	if s == nil {
+		return "", 0, false
+	}
+	if d, m := findUUID(s, uuid); m != nil {
+		return d.UUID, m.GI, true
+	}
+	return "", 0, false
+}
+
 // majorOf returns the major number of a character driver in /proc/devices.
 func majorOf(proc, name string) (int64, bool) {
 	b, err := os.ReadFile(proc + "/devices")

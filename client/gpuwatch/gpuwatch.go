@@ -99,6 +99,8 @@ type TaskControl interface {
 type Device struct {
 	// Samples measures the GPUs and the memory of each process now. nil: nothing is watched or measured.
 	Samples func(context.Context) ([]gpu.Sample, error)
+	// Instance returns the GPU that holds a MIG instance, and the instance's number there. nil: there are no instances.
+	Instance func(uuid string) (parent string, gi int64, ok bool)
 	// Reports delivers errors as the driver reports them. nil: there are none.
 	Reports <-chan gpu.Report
 	// LimitMemory makes the driver limit a task (backend "dmem"), named by its id, to bytes of a GPU; -1 removes the

@@ -55,6 +55,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.Host.DeviceStats = a.gpus.Stats
 	cc.Host.DeviceNodes = a.gpus.Nodes
 	cc.GPU.Device.Samples, cc.Host.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
+	cc.GPU.Device.Instance = a.gpus.Instance
 	if os.Geteuid() == 0 {
 		cc.GPU.Device.LimitPower, cc.GPU.Device.RestorePower = a.gpus.LimitPower, a.gpus.RestorePower
 	}
