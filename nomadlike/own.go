@@ -31,6 +31,7 @@ type (
 		Saving                   *Saving    `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
 		Suspended                *Suspended `json:",omitempty"` // absent: no part of it is suspended
 		Silent                   *Silent    `json:",omitempty"` // absent: no part of it is on a silent node that must end it
+		Refused                  string     `json:",omitempty"` // why the namespace refuses launches of this periodic or parameterized job now
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -149,6 +150,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
 	w.Deadline = int64(r.Job.Deadline)
+	w.Refused = r.Refused
 	if r.Saving != nil {
 		w.Saving = &Saving{Now: r.Saving.Now, Waiting: r.Saving.Waiting, Where: r.Saving.Where, Limit: r.Saving.Limit}
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -39,6 +40,11 @@ func TestNamespaceLimits(t *testing.T) {
 		tmpl := job(nil)
 		tmpl.ID, tmpl.Parameterized = "tmpl", &structs.Parameterized{}
 		call(t, s, methods.JobRegister, h, &methods.JobRegisterRequest{Job: tmpl})
+		periodic := job(cpu)
+		periodic.ID, periodic.Type, periodic.Periodic = "cron", structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"* * * * *"}}
+		call(t, s, methods.JobRegister, h, &methods.JobRegisterRequest{Job: periodic})
+		call(t, s, methods.JobPeriodic, h, &methods.JobGetRequest{JobID: "cron"})
+		call(t, s, methods.JobDispatch, h, &methods.JobDispatchRequest{JobID: "tmpl"})
 		apply(&structs.Namespace{MaxPriority: 60,
 			NodePools:   &structs.NamespaceChoice{Default: "gpu", Allowed: []string{"gpu-*"}},
 			Queues:      &structs.NamespaceChoice{Default: "research/ml", Allowed: []string{}},
@@ -83,14 +89,40 @@ func TestNamespaceLimits(t *testing.T) {
 				_, err := callErr(s, methods.JobPriority, h, &methods.JobPriorityRequest{JobID: "j", Priority: 61})
 				return err
 			}(),
-			"dispatch": func() error {
+			"dispatch with a priority": func() error {
 				_, err := callErr(s, methods.JobDispatch, h, &methods.JobDispatchRequest{JobID: "tmpl", Priority: 61})
+				return err
+			}(),
+			"dispatch": func() error { // the job's pool is no longer allowed
+				_, err := callErr(s, methods.JobDispatch, h, &methods.JobDispatchRequest{JobID: "tmpl"})
+				return err
+			}(),
+			"forced launch": func() error {
+				_, err := callErr(s, methods.JobPeriodic, h, &methods.JobGetRequest{JobID: "cron"})
 				return err
 			}(),
 		} {
 			if structs.CodeOf(err) != structs.CodeInvalid || !strings.Contains(err.Error(), `namespace "ml"`) {
 				t.Errorf("%s: %v; want it refused because of the namespace", what, err)
 			}
+		}
+		cron := structs.JobKey{Namespace: "ml", ID: "cron"}
+		children := func() (n int) {
+			for range s.Published().Snapshot.ChildrenOf(cron) {
+				n++
+			}
+			return n
+		}
+		before := children()
+		time.Sleep(3 * time.Minute)
+		why := call(t, s, methods.JobWhy, h, &methods.JobGetRequest{JobID: "cron"})
+		if n := children(); n != before || !strings.Contains(why.Refused, `node pool "cpu" is not allowed in namespace "ml"`) {
+			t.Errorf("%d launches of a job that the namespace no longer allows; why says %q", n-before, why.Refused)
+		}
+		apply(&structs.Namespace{})
+		time.Sleep(90 * time.Second)
+		if n := children(); n == before || n > before+2 {
+			t.Errorf("%d launches in 90 s after the namespace allowed the job again", n-before)
 		}
 		for what, n := range map[string]*structs.Namespace{
 			"both lists":               {Name: "bad", NodePools: &structs.NamespaceChoice{Allowed: []string{"a"}, Denied: []string{"b"}}},
@@ -100,6 +132,35 @@ func TestNamespaceLimits(t *testing.T) {
 		} {
 			if _, err := callErr(s, methods.NamespaceUpsert, rpc.Header{}, &methods.NamespaceUpsertRequest{Namespace: n}); structs.CodeOf(err) != structs.CodeInvalid {
 				t.Errorf("a namespace with %s: %v", what, err)
+			}
+		}
+	})
+}
+
+// TestScaleNeedsQueue: more allocations are charged to a job's queue, so the caller needs the right to submit to it.
+func TestScaleNeedsQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, func(_ int, cfg *Config) { cfg.ACL = true })
+		root := c.bootstrapACL(c.leader())
+		s, admin := c.servers[c.leader()], rpc.Header{Token: root.String()}
+		call(t, s, methods.QueueUpsert, admin, &methods.QueueUpsertRequest{Queues: []*structs.Queue{{Path: "research"}}})
+		j := apiJob("j", 1)
+		j.Queue = "research"
+		call(t, s, methods.JobRegister, admin, &methods.JobRegisterRequest{Job: j})
+		scale := "namespace \"default\" { policy = \"scale\" }\n"
+		two := int64(2)
+		for who, rules := range map[string]string{
+			"none":  scale,
+			"read":  scale + `queue "*" { policy = "read" }`,
+			"write": scale + `queue "research" { policy = "write" }`,
+		} {
+			h := rpc.Header{Token: c.tokenWith(root, who, rules).String()}
+			_, err := callErr(s, methods.JobScale, h, &methods.JobScaleRequest{JobID: "j", Group: "g", Count: &two})
+			if denied := structs.CodeOf(err) == structs.CodeDenied && err != nil; denied != (who == "read") || err != nil && !denied {
+				t.Errorf("scaling with rule %q of the queue: %v", who, err)
+			}
+			if _, err := callErr(s, methods.JobScale, h, &methods.JobScaleRequest{JobID: "j", Group: "g", Message: "a note"}); err != nil {
+				t.Errorf("a message without a count with rule %q of the queue: %v", who, err)
 			}
 		}
 	})

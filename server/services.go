@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 
 	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +20,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
 		s.dutyService("windows", duty.NewWindows(), nil),
-		s.dutyService("periodic", duty.NewPeriodic(s.invalidPeriodic), nil),
+		s.dutyService("periodic", duty.NewPeriodic(endpoint.NamespaceRefuses, s.periodicRefused), nil),
 		s.dutyService("runtime limits", duty.NewRuntimeLimits(), nil),
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),
@@ -32,8 +33,8 @@ func (s *Server) leaderServices() []Service {
 	return services
 }
 
-// invalidPeriodic logs a periodic job that cannot be launched.
-func (s *Server) invalidPeriodic(key structs.JobKey, err error) {
+// periodicRefused logs a periodic job that cannot be launched.
+func (s *Server) periodicRefused(key structs.JobKey, err error) {
 	s.log.Error("periodic job cannot be launched", "job", key, "error", err)
 }
 

@@ -116,6 +116,9 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost)
 		}
 	}
+	if w.Refused != "" {
+		add("launches", "none: %s", w.Refused)
+	}
 	if s := w.Saving; s != nil {
 		add("saving", "%s that must end first: %d save their state, %d wait for their turn (%s lets %d do so at a time)", plural(s.Now+s.Waiting, "allocation"), s.Now, s.Waiting, s.Where, s.Limit)
 	}

@@ -388,6 +388,7 @@ type (
 		NodeNames map[string]string // node id -> name for the nodes in the reports
 		Suspended *Suspended        // nil: nothing of it is suspended
 		Saving    *Saving           // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
+		Refused   string            // why the namespace refuses launches of a periodic or parameterized job now; "" if it does not
 		Silent    *Silent           // nil: no allocation of the job is on a silent node that must end it
 	}
 	// Silent counts the allocations of a job that are not replaced yet because their nodes, which fell silent, may still

@@ -97,7 +97,7 @@ var Words = []Word{
 	{"queue", true, "write", []string{CapQueueRead, CapQueueSubmit, CapQueueWrite}, "The queue can also be changed and deleted."},
 	{"queue", true, CapDeny, []string{CapDeny}, denied},
 	{"queue", false, CapQueueRead, nil, "Read the queue, its use, and reservations for it."},
-	{"queue", false, CapQueueSubmit, []string{CapQueueRead}, "Submit, plan, revert, dispatch and launch jobs of the queue."},
+	{"queue", false, CapQueueSubmit, []string{CapQueueRead}, "Submit, plan, revert, dispatch, launch and scale jobs of the queue."},
 	{"queue", false, CapQueueWrite, []string{CapQueueRead}, "Change and delete the queue."},
 	{"queue", false, CapDeny, nil, denied},
 

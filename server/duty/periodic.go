@@ -16,16 +16,18 @@ import (
 // an overlapping child. Launches missed while there was no leader are made up by one, for the newest missed time.
 type Periodic struct {
 	queue   *Queue[structs.JobKey]
-	invalid func(structs.JobKey, error)
+	refuses func(*state.Snapshot, *structs.Job) error
+	report  func(structs.JobKey, error)
 }
 
 // missedMax bounds the search for the newest missed time. At the bound, the newest one found is used.
 const missedMax = 10_000
 
-// NewPeriodic returns the duty. Call Load first. invalid is called for jobs whose cron expression or time zone cannot
-// be read.
-func NewPeriodic(invalid func(structs.JobKey, error)) *Periodic {
-	return &Periodic{NewQueue(compareJobs), invalid}
+// NewPeriodic returns the duty. Call Load first. refuses returns why a job may not launch now, or nil; the launch is then
+// recorded without a child, so that it is not made up for later. report is called for such jobs and for those whose cron
+// expression or time zone cannot be read.
+func NewPeriodic(refuses func(*state.Snapshot, *structs.Job) error, report func(structs.JobKey, error)) *Periodic {
+	return &Periodic{NewQueue(compareJobs), refuses, report}
 }
 
 // Load implements Duty.
@@ -56,7 +58,7 @@ func (p *Periodic) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogT
 func (p *Periodic) plan(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) {
 	at, err := nextDue(snap, snap.JobByKey(k), now.Time())
 	if err != nil {
-		p.invalid(k, err)
+		p.report(k, err)
 	}
 	p.queue.Set(k, structs.LogTimeOf(at))
 }
@@ -93,8 +95,13 @@ func (p *Periodic) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 		if j == nil || !j.IsPeriodic() || j.Stop {
 			continue
 		}
+		launch := Launch(j, at, false)
+		if err := p.refuses(snap, j); err != nil {
+			p.report(k, err)
+			launch.Child = nil
+		}
 		// The child gets its parent's submitter.
-		cmds = append(cmds, Command{Subject: "job " + k.String(), Command: structs.Command{By: j.Submitter, Body: Launch(j, at, false)}})
+		cmds = append(cmds, Command{Subject: "job " + k.String(), Command: structs.Command{By: j.Submitter, Body: launch}})
 		if later, err := NextLaunch(j.Periodic, at.Time()); err == nil {
 			p.queue.Set(k, structs.LogTimeOf(later))
 		}

@@ -4,13 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
 
 // TestCatchUpIsOnce: of several missed launches only the newest is due, once.
 func TestCatchUpIsOnce(t *testing.T) {
-	d := duty.NewPeriodic(func(k structs.JobKey, err error) { t.Errorf("%s: %v", k, err) })
+	d := duty.NewPeriodic(allowed, func(k structs.JobKey, err error) { t.Errorf("%s: %v", k, err) })
 	w := newWorld(t, d)
 	j := newJob("p", structs.JobBatch, 1)
 	j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"*/10 * * * *"}, TimeZone: "UTC"}
@@ -40,7 +41,7 @@ func TestCatchUpIsOnce(t *testing.T) {
 // TestInvalidSchedule: a job whose cron expression cannot be read is reported, and other jobs launch.
 func TestInvalidSchedule(t *testing.T) {
 	var bad []string
-	d := duty.NewPeriodic(func(k structs.JobKey, err error) { bad = append(bad, k.ID) })
+	d := duty.NewPeriodic(allowed, func(k structs.JobKey, err error) { bad = append(bad, k.ID) })
 	w := newWorld(t, d)
 	for id, spec := range map[string]string{"good": "* * * * *", "bad": "every minute"} {
 		j := newJob(id, structs.JobBatch, 1)
@@ -55,5 +56,42 @@ func TestInvalidSchedule(t *testing.T) {
 	w.runUntil(began.Add(90 * time.Second))
 	if launched != 1 {
 		t.Errorf("%d launches in 90 s, want 1", launched)
+	}
+}
+
+// allowed is a namespace without limits.
+func allowed(*state.Snapshot, *structs.Job) error { return nil }
+
+// TestRefusedLaunch: a job that its namespace refuses launches nothing, which is reported. When the namespace allows it
+// again, it launches at the next time, and what was refused is not made up for.
+func TestRefusedLaunch(t *testing.T) {
+	refusal := structs.Errorf(structs.CodeInvalid, "not in this pool")
+	var err error = refusal
+	reported := 0
+	d := duty.NewPeriodic(func(*state.Snapshot, *structs.Job) error { return err }, func(_ structs.JobKey, got error) {
+		if got != error(refusal) {
+			t.Errorf("reported %v", got)
+		}
+		reported++
+	})
+	w := newWorld(t, d)
+	j := newJob("p", structs.JobBatch, 1)
+	j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"* * * * *"}}
+	w.register(j)
+	children := func() (n int) {
+		for range w.snap().ChildrenOf(j.Key()) {
+			n++
+		}
+		return n
+	}
+	w.runUntil(began.Add(150 * time.Second))
+	if n := children(); n != 0 || reported != 2 {
+		t.Errorf("%d children and %d reports while the namespace refuses the job, want 0 and 2", n, reported)
+	}
+	err = nil
+	d.Load(w.snap(), w.now)
+	w.runUntil(began.Add(210 * time.Second))
+	if n := children(); n != 1 {
+		t.Errorf("%d children in the first minute after the namespace allowed the job again, want 1", n)
 	}
 }

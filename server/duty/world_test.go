@@ -22,7 +22,7 @@ var builtin = map[string]func() duty.Duty{
 	"taints":         func() duty.Duty { return duty.NewTaints() },
 	"drains":         func() duty.Duty { return duty.NewDrains() },
 	"windows":        func() duty.Duty { return duty.NewWindows() },
-	"periodic":       func() duty.Duty { return duty.NewPeriodic(func(structs.JobKey, error) {}) },
+	"periodic":       func() duty.Duty { return duty.NewPeriodic(allowed, func(structs.JobKey, error) {}) },
 	"arrays":         func() duty.Duty { return duty.NewArrays() },
 	"collect":        func() duty.Duty { return duty.NewCollect(duty.DefaultCollectLimits) },
 }

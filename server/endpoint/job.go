@@ -169,8 +169,8 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	if err := s.maySubmit(id, &j); err != nil {
 		return nil, err
 	}
-	if errs := namespaceProblems(&j, snap.Namespace(j.Namespace)); len(errs) > 0 {
-		return nil, oneError("the namespace no longer allows this version", errs)
+	if err := NamespaceRefuses(snap, &j); err != nil {
+		return nil, err
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
 		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
@@ -251,9 +251,9 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 			return nil, structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", req.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
 		}
 		child.Priority = req.Priority
-		if n := s.published().Snapshot.Namespace(k.Namespace); n != nil && n.MaxPriority > 0 && req.Priority > n.MaxPriority {
-			return nil, priorityTooHigh(req.Priority, n)
-		}
+	}
+	if err := NamespaceRefuses(s.published().Snapshot, &child); err != nil {
+		return nil, err
 	}
 	child.Meta = map[string]string{}
 	for key, v := range parent.Meta {
@@ -332,6 +332,9 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if err := s.mayUseQueue(auth.Who(ctx), j); err != nil {
 		return nil, err
 	}
+	if err := NamespaceRefuses(s.published().Snapshot, j); err != nil {
+		return nil, err
+	}
 	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
 	res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: duty.Launch(j, at, true)})
 	if err != nil {
@@ -348,6 +351,9 @@ func (s *Set) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScaleRe
 	}
 	if req.Count != nil {
 		if err := s.mayRegister(auth.Who(ctx)); err != nil {
+			return nil, err
+		}
+		if err := s.mayUseQueue(auth.Who(ctx), j); err != nil {
 			return nil, err
 		}
 	}

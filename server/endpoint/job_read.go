@@ -303,6 +303,11 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		resp.Saving = s.CheckpointsFor(snap, k)
 		resp.Suspended = SuspendedOf(snap, k)
 		resp.Silent = silentOf(snap, k)
+		if j.IsPeriodic() || j.IsParameterized() {
+			if err := NamespaceRefuses(snap, j); err != nil {
+				resp.Refused = err.Error()
+			}
+		}
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {

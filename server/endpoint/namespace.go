@@ -1,9 +1,11 @@
 package endpoint
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/structs"
 )
@@ -48,6 +50,15 @@ func applyNamespace(j *structs.Job, n *structs.Namespace) {
 	if j.Queue == "" && n.Queues != nil {
 		j.Queue = structs.QueuePath(n.Queues.Default)
 	}
+}
+
+// NamespaceRefuses returns why a job's namespace does not let it run now, or nil. The namespace may have been limited since
+// the job was registered.
+func NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
+	if errs := namespaceProblems(j, snap.Namespace(j.Namespace)); len(errs) > 0 {
+		return oneError(fmt.Sprintf("namespace %q no longer allows job %q", j.Namespace, j.ID), errs)
+	}
+	return nil
 }
 
 // namespaceProblems returns what a namespace does not let a job choose.

@@ -45,8 +45,8 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 }
 
 // maySubmit reports whether the caller may submit a version of a job: to its queue, and with its host volumes. Calls
-// that let the caller choose what runs ask it (register, plan, revert). A dispatch or a launch runs what its author was
-// allowed to submit, so it asks for the queue alone, which the caller's work is charged to.
+// that let the caller choose what runs ask it (register, plan, revert). A dispatch, a launch or a change of count runs what
+// the job's author was allowed to submit, so it asks for the queue alone, which the caller's work is charged to.
 func (s *Set) maySubmit(id *auth.Identity, j *structs.Job) error {
 	if err := s.mayUseQueue(id, j); err != nil {
 		return err
