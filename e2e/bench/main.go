@@ -27,10 +27,10 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, raftlog, http, latency, tasks, shim, replay; launch, real and scale only by their names")
-	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
-	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
-	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, raftlog, http, latency, tasks, shim, replay; launch, memory, real and scale only by their names")
+	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale and memory")
+	allocs := flag.Int("allocs", 100_000, "allocations of -only scale and memory")
+	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale and memory")
 	servers := flag.Int("servers", 3, "servers of -only scale")
 	trace := flag.String("trace", "sim/testdata/traces/philly-muri/trace3.csv", "of -only real, in the form of Muri's")
 	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
@@ -84,6 +84,9 @@ func main() {
 	}
 	if *only == "real" {
 		runReal(bin, *trace, *jobs, *length)
+	}
+	if *only == "memory" {
+		runMemory(bin, *nodes, *allocs, *perJob)
 	}
 	if *only == "scale" {
 		runScale(bin, *servers, *nodes, *allocs, *perJob)

@@ -20,7 +20,7 @@ const (
 // Ring keeps the newest events for event streams.
 type Ring struct {
 	mu      sync.Mutex
-	batches []methods.EventBatch // ascending by index; elements are never changed, because readers hold parts of it
+	batches []methods.EventBatch // ascending by index
 	events  int
 	floor   structs.Index // events at or below this index are gone
 	changed chan struct{} // closed and replaced by Feed
@@ -44,7 +44,8 @@ func (r *Ring) Feed(a replica.Applied) {
 			r.floor = r.batches[drop].Index
 			drop++
 		}
-		// The dropped batches stay in memory until append reallocates the slice, at the latest when it has doubled.
+		// Dropped batches are cleared. The array still reaches them, and their events keep old versions of rows alive.
+		clear(r.batches[:drop])
 		r.batches = r.batches[drop:]
 	}
 	close(r.changed)
@@ -73,8 +74,7 @@ func (r *Ring) After(index structs.Index) (list []methods.EventBatch, gap bool, 
 			hi = mid
 		}
 	}
-	rest := r.batches[lo:]
-	return rest[:len(rest):len(rest)], gap, r.changed
+	return slices.Clone(r.batches[lo:]), gap, r.changed
 }
 
 // Missed returns an event for each job that missed its deadline: when the miss is written, or, for a job that ended
@@ -99,7 +99,7 @@ func Missed(a replica.Applied) (out []methods.Event) {
 
 // Of returns the events of a delta.
 func Of(d structs.Delta) []methods.Event {
-	var out []methods.Event
+	out := make([]methods.Event, 0, len(d.Jobs)+len(d.Evals)+len(d.Allocs)+len(d.Nodes)) // nearly all of them; the ring keeps the slice
 	typeOf := func(i structs.Index) structs.CommandType { return d.Causes[i].Type }
 	for _, c := range d.Jobs {
 		x := c.Either()

@@ -16,7 +16,8 @@ import (
 // Raft's own limits.
 const (
 	raftMaxAppend      = 512              // entries in one append, and in one batch for the state machine
-	raftLogCache       = 1024             // newest entries kept decoded in memory
+	raftLogCache       = 1024             // newest entries kept decoded in memory, at most
+	raftLogCacheBytes  = 16 << 20         // their data, at most
 	raftPool           = 3                // idle connections kept to each other server
 	raftIOTimeout      = 10 * time.Second // for one raft message; scaled by size for snapshots
 	snapshotsRetained  = 2
@@ -61,10 +62,7 @@ func (r *Replica) openStores() (*stores, error) {
 	}
 	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, &r.disk, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
 	if !c.Raft.NoLogCache {
-		if st.log, err = raft.NewLogCache(raftLogCache, st.log); err != nil {
-			log.Close()
-			return nil, err
-		}
+		st.log = raftlog.Cache(st.log, raftLogCache, raftLogCacheBytes)
 	}
 	return st, nil
 }
