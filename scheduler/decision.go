@@ -183,17 +183,21 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 	return w.Over(j.Weights)
 }
 
-// continueArrays schedules the next decision about arrays whose batch was placed. If a batch was not placed, it counts
-// the indices after it as waiting too.
-func (d *decision) continueArrays() {
+// continueStarts schedules the next decision about groups of which more is to be started, if all that was wanted now was
+// placed. Otherwise the rest waits, too.
+func (d *decision) continueStarts() {
 	for _, g := range d.groups {
+		later := reconcile.Later{At: d.in.Now, Trigger: structs.TriggerQueued, Desc: "further allocations may start", Group: g.Name}
+		if d.load.Job != nil && d.load.Job.Array != nil {
+			later.Trigger, later.Desc = structs.TriggerArray, "further indices of an array may start"
+		}
 		switch {
 		case g.More == 0:
 		case d.misses[g.Name] > 0:
 			d.misses[g.Name] += g.More
 			g.Missed = g.More
 		case !g.Capped:
-			d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now, Trigger: structs.TriggerArray, Desc: "further indices of an array may start", Group: g.Name})
+			d.work.Later = append(d.work.Later, later)
 		}
 	}
 }

@@ -81,9 +81,12 @@ func (d *decision) asks() (sum structs.Amount) {
 
 // unplaced lists the wants of a group that found no place.
 func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
+	placed := make(map[*reconcile.Want]bool, len(d.placed))
+	for i := range d.placed {
+		placed[d.placed[i].want] = true
+	}
 	for i := range g.Wants {
-		w := &g.Wants[i]
-		if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.want == w }) {
+		if w := &g.Wants[i]; !placed[w] {
 			out = append(out, w)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,7 +66,8 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	}
 }
 
-// A job that needs more than one log entry gets several; all of them are accepted.
+// A job that needs more than one log entry gets several; all of them are accepted. One decision starts no more than
+// 2,000 of its allocations, and another one continues.
 func TestLargeJobIsSplit(t *testing.T) {
 	var ns []*structs.Node
 	for i := range 300 {
@@ -74,6 +77,11 @@ func TestLargeJobIsSplit(t *testing.T) {
 	}
 	v := model.NewView(10, ns, nil, nil)
 	j := job("big", 20_000)
+	var ports structs.Network
+	for i := range 10 {
+		ports.DynamicPorts = append(ports.DynamicPorts, structs.Port{Label: fmt.Sprintf("port-%d", i)})
+	}
+	j.Groups[0].Networks = []structs.Network{ports}
 	in := scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, 1)}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	total := 0
@@ -91,13 +99,45 @@ func TestLargeJobIsSplit(t *testing.T) {
 		}
 		f = f.Add(uint64(i), e, nil)
 	}
-	if total != 20_000 || len(plan.Entries) < 2 {
-		t.Errorf("%d parts in %d entries", total, len(plan.Entries))
+	if total != 2_000 || len(plan.Entries) < 2 || rep.Workloads[0].Failed {
+		t.Errorf("%d parts in %d entries, failed: %v", total, len(plan.Entries), rep.Workloads[0].Failed)
 	}
+	next := plan.Entries[len(plan.Entries)-1].Evals
+	if !slices.ContainsFunc(next, func(e *structs.Evaluation) bool {
+		return e.Trigger == structs.TriggerQueued && e.Status == structs.EvalPending && e.WaitUntil <= 1
+	}) {
+		t.Errorf("no decision about the rest follows: %+v", next)
+	}
+	j.Groups[0].Networks = nil
 	j.AllAtOnce = true
 	plan, rep = scheduler.Schedule(in, binpack)
 	if len(rep.Workloads) != 1 || !strings.Contains(rep.Workloads[0].Refused, "all_at_once") || len(plan.Entries) != 1 || len(plan.Entries[0].Parts) != 0 {
 		t.Errorf("20,000 at once: %+v", rep.Workloads[0].Refused)
+	}
+}
+
+// TestMemoryOfLargeCount: a pass about a job with a count of 100,000 allocates a bounded number of bytes, whether its
+// allocations find a place or not.
+func TestMemoryOfLargeCount(t *testing.T) {
+	for what, perNode := range map[string]int64{"all fit": 1_000_000, "none fits": 1} {
+		var ns []*structs.Node
+		for i := range 300 {
+			n := node(i)
+			n.Resources.CPU, n.Resources.MemoryMiB = perNode, perNode
+			ns = append(ns, n)
+		}
+		in := scheduler.Input{View: model.NewView(10, ns, nil, nil), Now: 1, Pending: []contend.Workload{load(job("big", 100_000), 1)}}
+		scheduler.Schedule(in, binpack) // caches of the view
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, rep := scheduler.Schedule(in, binpack)
+		runtime.ReadMemStats(&after)
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 16 {
+			t.Errorf("%s: the pass allocated %d MiB, want at most 16", what, n)
+		}
+		if g := rep.Workloads[0].Groups[0]; perNode == 1 && g.Wanted != 100_000 {
+			t.Errorf("%s: the report says that %d wait, want all 100,000", what, g.Wanted)
+		}
 	}
 }
 

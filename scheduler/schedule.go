@@ -300,7 +300,7 @@ func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID)
 // assemble makes the plan entries of the decision.
 func (d *decision) assemble() {
 	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[structs.GroupName]int)}
-	d.continueArrays()
+	d.continueStarts()
 	evals := d.laterEvals()
 	// Stops alone, then updates in place, then one part per placement with what it replaces.
 	var stops []structs.PlanStop

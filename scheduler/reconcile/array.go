@@ -9,10 +9,7 @@ import (
 
 // Arrays (D22). Naive: want a place for each of 100,000 indices in every pass. Instead a pass looks at the indices that
 // are allocations, skips the runs of those that have ended and were collected, and wants places for the next few: as
-// many as the cap allows, at most arrayBatch. When all of those are placed, an evaluation continues with the next.
-
-// arrayBatch is the highest number of array indices that one decision starts.
-const arrayBatch = 2_000
+// many as the cap allows, at most startsMax. When all of those are placed, an evaluation continues with the next.
 
 // array reconciles the one group of an array.
 func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
@@ -56,10 +53,10 @@ func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
 		}
 	}
 	r.replace(g, stale, 0, nil)
-	room := arrayBatch
+	room := startsMax
 	if spec.Concurrency > 0 {
 		room = min(room, spec.Concurrency-begun)
-		g.Capped = spec.Concurrency-begun <= arrayBatch
+		g.Capped = spec.Concurrency-begun <= startsMax
 	}
 	// Walk over what has ended and what exists: both ascend.
 	next, at := 0, 0

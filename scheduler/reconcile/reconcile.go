@@ -119,18 +119,37 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 		}
 	}
 	r.replace(g, stale, unsettled, update)
+	missing := max(g.Tg.Most()-len(slots), 0)
+	starts := r.startsNow(g.Tg, missing)
+	g.Counts.Place += int64(missing)
+	g.More = int64(missing - starts)
+	g.Wants = slices.Grow(g.Wants, min(starts, max(g.Tg.Fewest()-len(slots), 0)))
 	next := 0
-	for n := len(slots); n < g.Tg.Most(); n++ {
+	for n := len(slots); n < len(slots)+starts; n++ {
 		for taken[next] {
 			next++
 		}
-		taken[next] = true
-		g.Counts.Place++
+		w := Want{Index: next, Prev: g.former[next]}
+		next++
 		if n >= g.Tg.Fewest() {
-			g.Expansion = append(g.Expansion, Want{Index: next, Prev: g.former[next]})
+			g.Expansion = append(g.Expansion, w)
 			continue
 		}
-		g.Wants = append(g.Wants, Want{Index: next, Prev: g.former[next]})
+		g.Wants = append(g.Wants, w)
 	}
 	slices.SortStableFunc(g.Wants, func(a, b Want) int { return cmp.Compare(a.Index, b.Index) })
+}
+
+// startsMax bounds the allocations that one decision starts of an array, or of another group whose allocations start
+// independently. A decision takes some 2 KiB of memory for each; without the bound, a job of 2 KB with a count of 100,000
+// took 200 MiB in every pass in which one of its allocations had ended.
+const startsMax = 2_000
+
+// startsNow returns how many of the missing allocations of a group this decision starts: all of those that are placed
+// together or ranked against each other, and otherwise startsMax.
+func (r *reconciler) startsNow(tg *structs.Group, missing int) int {
+	if r.job.AllAtOnce || tg.Elastic != nil {
+		return missing
+	}
+	return min(missing, startsMax)
 }

@@ -63,7 +63,7 @@ type GroupPlan struct {
 	Updates []structs.PlanUpdate
 	Staying []*structs.Allocation // live ones that are unchanged, or that wants replace: they count for spread and distinctness
 	Counts  DesiredUpdates
-	More    int64                       // of an array: indices after those that are wanted now
+	More    int64                       // allocations to start after those that are wanted now (startsMax)
 	Missed  int64                       // of those: counted as missed
 	Capped  bool                        // of an array: only its concurrency cap holds further indices back
 	Nowhere bool                        // a system group with no feasible node
