@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -69,32 +70,13 @@ func (a *API) Call(method, path string, in, out any) error {
 }
 
 func (a *API) once(addr, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(b)
-	}
-	req, err := http.NewRequest(method, addr+path, body)
+	answer, err := a.Send(addr, method, path, in)
 	if err != nil {
 		return err
 	}
-	if a.Token != "" {
-		req.Header.Set("X-Nomad-Token", a.Token)
-	}
-	resp, err := a.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode >= 300 {
-		return &StatusError{resp.StatusCode, strings.TrimSpace(string(b))}
+	b := answer.Body
+	if answer.Status >= 300 {
+		return &StatusError{answer.Status, strings.TrimSpace(string(b))}
 	}
 	if out == nil || len(bytes.TrimSpace(b)) == 0 {
 		return nil
@@ -104,6 +86,71 @@ func (a *API) once(addr, method, path string, in, out any) error {
 		return nil
 	}
 	return json.Unmarshal(b, out)
+}
+
+// Answer is the response to one request.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Send sends one request to one address, and does not repeat it.
+func (a *API) Send(addr, method, path string, in any) (*Answer, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, addr+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if a.Token != "" {
+		req.Header.Set("X-Nomad-Token", a.Token)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	return &Answer{resp.StatusCode, resp.Header, b}, nil
+}
+
+// Outcome says what a caller may conclude about a request from its answer.
+type Outcome string
+
+// Outcomes.
+const (
+	Done    Outcome = "done"
+	Refused Outcome = "refused" // by the state: there is no such object (404), or a check-and-set failed (409)
+	NotDone Outcome = "not done"
+	Unknown Outcome = "unknown" // it may have been done, or will be
+)
+
+// Outcome returns what the answer, or the error of Send, says about a request.
+func (a *Answer) Outcome(err error) Outcome {
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial":
+		return NotDone
+	case err != nil:
+		return Unknown
+	case a.Status < 300:
+		return Done
+	case a.Status == http.StatusNotFound || a.Status == http.StatusConflict:
+		return Refused
+	case a.Status < 500 || a.Status == http.StatusNotImplemented || a.Status == http.StatusServiceUnavailable:
+		return NotDone
+	}
+	return Unknown
 }
 
 // Alloc is what the tests read of an allocation.

@@ -140,12 +140,16 @@ func (h *Host) Cut() { h.link("down") }
 // Join undoes Cut.
 func (h *Host) Join() { h.link("up") }
 
-func (h *Host) link(state string) {
+func (h *Host) link(state string) { h.net.in(h.net.sw, "ip", "link", "set", h.port(), state) }
+
+// port returns the name of the host's port at the switch.
+func (h *Host) port() string {
 	for i, o := range h.net.Hosts {
 		if o == h {
-			h.net.in(h.net.sw, "ip", "link", "set", fmt.Sprintf("p%d", i), state)
+			return fmt.Sprintf("p%d", i)
 		}
 	}
+	panic(h.Name + " is on no switch")
 }
 
 // Dial connects from the switch's namespace, so that a test reaches every host.
