@@ -106,7 +106,7 @@ type dict = map[string]any
 // run submits a job of one task that writes its allocation and the time to a file, every 20 ms, and ignores SIGTERM.
 func (c *cluster) run(id, node string) {
 	c.t.Helper()
-	script := fmt.Sprintf("trap '' TERM; while :; do echo $NOMAD_ALLOC_ID $(date +%%s%%N) >> %s; sleep 0.02; done", c.file(id))
+	script := "trap '' TERM; " + harness.SignOfLife(c.file(id))
 	job := dict{"ID": id, "Name": id, "Type": "service", "Datacenters": []string{"*"}, "TaskGroups": []dict{{
 		"Name": "g", "Count": 1, "StopAfterClientDisconnect": stopAfter,
 		"Constraints": []dict{{"LTarget": "${node.unique.name}", "RTarget": "^(" + node + "|" + spare + ")$", "Operand": "regexp"}},
@@ -120,35 +120,6 @@ func (c *cluster) run(id, node string) {
 }
 
 func (c *cluster) file(id string) string { return filepath.Join(c.dir, id+".alive") }
-
-// life is the time between the first and the last sign of life of an allocation.
-type life struct {
-	alloc       string
-	first, last time.Time
-}
-
-// lives reads what the tasks of a job wrote, the oldest allocation first.
-func (c *cluster) lives(id string) (out []life) {
-	b, _ := os.ReadFile(c.file(id))
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) != 2 || !strings.HasSuffix(line, "\n") {
-			continue
-		}
-		ns, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			c.t.Fatalf("%s: %q: %v", id, line, err)
-		}
-		at := time.Unix(0, ns)
-		i := slices.IndexFunc(out, func(l life) bool { return l.alloc == f[0] })
-		if i < 0 {
-			out = append(out, life{alloc: f[0], first: at, last: at})
-			continue
-		}
-		out[i].last = at
-	}
-	return out
-}
 
 // TestContact: the agent of each node is stopped, killed or cut off. Its task ends by itself, and only then it is
 // replaced; when the agent is back the old one does not start again.
@@ -165,15 +136,15 @@ func TestContact(t *testing.T) {
 			c.run(job(i), f.node)
 		}
 		for i := range faults {
-			harness.Eventually(t, 30*time.Second, job(i)+" to run", func() (bool, string) { return len(c.lives(job(i))) == 1, "no sign of life" })
+			harness.Eventually(t, 30*time.Second, job(i)+" to run", func() (bool, string) { return len(harness.Lives(t, c.file(job(i)))) == 1, "no sign of life" })
 		}
 		for i := range faults { // with contact it runs for longer than without
 			harness.Eventually(t, 30*time.Second, job(i)+" to run for longer than without contact", func() (bool, string) {
-				l := c.lives(job(i))
+				l := harness.Lives(t, c.file(job(i)))
 				if len(l) != 1 {
 					t.Fatalf("%s ended in spite of contact: %v", job(i), l)
 				}
-				return l[0].last.Sub(l[0].first) > 2*stopAfter, fmt.Sprint(l)
+				return l[0].Last.Sub(l[0].First) > 2*stopAfter, fmt.Sprint(l)
 			})
 		}
 		for _, f := range faults {
@@ -190,7 +161,7 @@ func TestContact(t *testing.T) {
 				if err := c.api.Call("GET", "/v1/job/"+job(i)+"/why", nil, &why); err == nil && why.Silent != nil {
 					told = told || why.Silent.Allocs == 1 && slices.Equal(why.Silent.Nodes, []string{faults[i].node})
 				}
-				return len(c.lives(job(i))) == 2, fmt.Sprint(c.lives(job(i)))
+				return len(harness.Lives(t, c.file(job(i)))) == 2, fmt.Sprint(harness.Lives(t, c.file(job(i))))
 			})
 		}
 		for _, f := range faults {
@@ -200,15 +171,15 @@ func TestContact(t *testing.T) {
 		back := time.Now()
 		for i, f := range faults {
 			harness.Eventually(t, 30*time.Second, job(i)+" to run on", func() (bool, string) { // the agents have obeyed by then
-				ls := c.lives(job(i))
-				return len(ls) != 2 || ls[1].last.Sub(back) > 2*time.Second, fmt.Sprint(ls)
+				ls := harness.Lives(t, c.file(job(i)))
+				return len(ls) != 2 || ls[1].Last.Sub(back) > 2*time.Second, fmt.Sprint(ls)
 			})
-			ls := c.lives(job(i))
+			ls := harness.Lives(t, c.file(job(i)))
 			if len(ls) != 2 {
 				t.Errorf("round %d, %s: %d allocations ran, want 2: %v", round, f.name, len(ls), ls)
 				continue
 			}
-			between := ls[1].first.Sub(ls[0].last)
+			between := ls[1].First.Sub(ls[0].Last)
 			if between <= 0 {
 				overlaps++
 				t.Errorf("round %d, %s: both ran for %s", round, f.name, -between)

@@ -53,6 +53,11 @@ func (e *StatusError) Error() string { return fmt.Sprintf("status %d: %s", e.Sta
 // At is the same client for one address.
 func (a *API) At(addr string) *API { return &API{Addrs: []string{addr}, Token: a.Token, http: a.http} }
 
+// Within is the same client with another time limit for a request.
+func (a *API) Within(d time.Duration) *API {
+	return &API{Addrs: a.Addrs, Token: a.Token, http: &http.Client{Transport: a.http.Transport, Timeout: d}}
+}
+
 // Call sends a request to the first address that takes it. An answer of 500 and above tries the next one.
 func (a *API) Call(method, path string, in, out any) error {
 	var last error

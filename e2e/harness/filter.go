@@ -12,26 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterTable is the name of the nftables table of packets that a host drops.
-const filterTable = "faults"
+// Silence drops what one host sends to another, one way only: programs notice nothing but silence. Hear undoes it.
+func (n *Net) Silence(from, to *Host) { n.setFilter(from, to, 100) }
 
-// Filter is which packets a host drops, by nftables in its namespace. Programs notice nothing but silence.
-type Filter struct {
-	From []*Host // packets from these hosts are dropped on arrival
-	To   []*Host // packets to these hosts are never sent
-	Loss uint32  // percent of all packets that arrive or leave
-}
+// Hear undoes Silence.
+func (n *Net) Hear(from, to *Host) { n.setFilter(from, to, 0) }
 
-// Drop replaces the host's filter. The zero Filter lets everything pass.
-func (h *Host) Drop(f Filter) {
-	h.net.t.Helper()
-	if err := h.drop(f); err != nil {
-		h.net.t.Fatalf("nftables on %s: %v", h.Name, err)
+// Lose drops so many percent of the packets that other hosts send to this one. 0 undoes it.
+func (h *Host) Lose(percent uint32) { h.net.setFilter(nil, h, percent) }
+
+// route is what goes from one host (nil: any) to another.
+type route struct{ from, to *Host }
+
+func (n *Net) setFilter(from, to *Host, percent uint32) {
+	n.t.Helper()
+	if n.drops == nil {
+		n.drops = map[route]uint32{}
+	}
+	n.drops[route{from, to}] = percent
+	if err := n.filter(); err != nil {
+		n.t.Fatalf("nftables on the switch: %v", err)
 	}
 }
 
-func (h *Host) drop(f Filter) error {
-	ns, err := os.Open(h.Namespace())
+// filter replaces the table of the switch:
+//
+//	table bridge faults { chain forward { type filter hook forward priority 0; ip saddr A ip daddr B drop; ... } }
+//
+// A host's own rules would tell its programs: a packet that is dropped where it is sent is an error of send.
+func (n *Net) filter() error {
+	ns, err := os.Open("/var/run/netns/" + n.sw)
 	if err != nil {
 		return err
 	}
@@ -40,32 +50,35 @@ func (h *Host) drop(f Filter) error {
 	if err != nil {
 		return err
 	}
-	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: filterTable}
+	t := &nftables.Table{Family: nftables.TableFamilyBridge, Name: "faults"}
 	c.AddTable(t) // a table must exist to be deleted
 	c.DelTable(t)
 	c.AddTable(t)
-	chain := func(name string, hook *nftables.ChainHook, peers []*Host, offset uint32) {
-		ch := c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityFilter})
-		drop := &expr.Verdict{Kind: expr.VerdictDrop}
-		for _, p := range peers {
-			c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: []expr.Any{
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: net.ParseIP(p.IP).To4()},
-				drop,
-			}})
+	ch := c.AddChain(&nftables.Chain{Name: "forward", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	for r, percent := range n.drops {
+		if percent == 0 {
+			continue
 		}
-		if f.Loss > 0 {
-			c.AddRule(&nftables.Rule{Table: t, Chain: ch, Exprs: []expr.Any{
+		rule := &nftables.Rule{Table: t, Chain: ch}
+		match := func(offset uint32, h *Host) {
+			rule.Exprs = append(rule.Exprs,
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: net.ParseIP(h.IP).To4()})
+		}
+		const source, destination = 12, 16 // in the header of IPv4
+		if r.from != nil {
+			match(source, r.from)
+		}
+		match(destination, r.to)
+		if percent < 100 {
+			rule.Exprs = append(rule.Exprs,
 				&expr.Numgen{Register: 1, Modulus: 100, Type: unix.NFT_NG_RANDOM},
 				&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
-				&expr.Cmp{Op: expr.CmpOpLt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, f.Loss)},
-				drop,
-			}})
+				&expr.Cmp{Op: expr.CmpOpLt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, percent)})
 		}
+		rule.Exprs = append(rule.Exprs, &expr.Verdict{Kind: expr.VerdictDrop})
+		c.AddRule(rule)
 	}
-	const source, destination = 12, 16 // in the header of IPv4
-	chain("arriving", nftables.ChainHookInput, f.From, source)
-	chain("leaving", nftables.ChainHookOutput, f.To, destination)
 	return c.Flush()
 }
 

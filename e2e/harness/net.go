@@ -23,6 +23,7 @@ type Net struct {
 	tag   string
 	sw    string // namespace of the switch; the test itself speaks from there
 	Hosts []*Host
+	drops map[route]uint32 // percent of packets that the switch drops
 }
 
 // Host is one namespace with one address.

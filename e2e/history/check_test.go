@@ -51,6 +51,7 @@ func TestCheck(t *testing.T) {
 		{"a lost stop", "no order", []Op{done(opWrite, "a", 1, 2), done(opStop, "", 3, 4), read("a", 5, 6)}},
 		{"a stop", "", []Op{done(opWrite, "a", 1, 2), done(opStop, "", 3, 4), read("a"+stopped, 5, 6), done(opWrite, "b", 7, 8), read("b", 9, 10)}},
 		{"a stop of what is not there", "", []Op{with(done(opStop, "", 1, 2), refused), done(opWrite, "a", 3, 4)}},
+		{"a stop that was answered for a job that is not there", "no order", []Op{done(opWrite, "a", 1, 2), with(done(opStop, "", 3, 4), func(o *Op) { o.SeenOK = true })}},
 		{"a stop that did not find the job", "no order", []Op{done(opWrite, "a", 1, 2), with(done(opStop, "", 3, 4), refused)}},
 		{"a delete", "", []Op{done(opWrite, "a", 1, 2), done(opDelete, "", 3, 4), read(absent, 5, 6)}},
 		{"a deleted variable returns", "no order", []Op{done(opWrite, "a", 1, 2), done(opDelete, "", 3, 4), read("a", 5, 6)}},

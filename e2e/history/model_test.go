@@ -58,7 +58,7 @@ func step(state string, o *Op) (bool, string) {
 		case opSwap:
 			return known && state != o.Expect, state
 		default: // there is none
-			return known && state == absent, state
+			return state == absent, state
 		}
 	}
 	sure := o.Outcome == harness.Done
@@ -70,13 +70,16 @@ func step(state string, o *Op) (bool, string) {
 			return !sure, state
 		}
 		return true, o.Value
-	case opStop:
-		if state == absent {
+	case opStop, opDelete:
+		switch {
+		case o.SeenOK && sure: // the answer says that there was nothing to stop
+			return state == o.Seen, state
+		case o.Kind == opDelete:
+			return true, absent
+		case state == absent:
 			return !sure, state
 		}
 		return true, strings.TrimSuffix(state, stopped) + stopped
-	case opDelete:
-		return true, absent
 	}
 	return o.Seen == state, state
 }

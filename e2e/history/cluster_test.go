@@ -1,0 +1,268 @@
+//go:build e2e
+
+package history
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// diskSize is enough for a server whose log is cut often.
+const diskSize = 64 << 20
+
+// region is the other region. It has one server.
+const region = "west"
+
+var (
+	servers = []string{"s1", "s2", "s3"} // of the region that runs the tasks
+	agents  = []string{"c1", "c2"}
+	other   = []string{"w1"} // of the other region
+)
+
+// cluster is two federated regions with a disk for each server of the first.
+type cluster struct {
+	t     *testing.T
+	dir   string
+	net   *harness.Net
+	api   *harness.API // of the servers
+	disks map[string]*harness.Disk
+
+	mu     sync.Mutex
+	procs  map[string]*harness.Proc
+	starts map[string]int  // how often a process was started
+	mayEnd map[string]bool // a process whose disk failed may end by itself
+}
+
+func newCluster(t *testing.T, seed uint64) *cluster {
+	harness.NeedNamespaces(t)
+	dir, err := os.MkdirTemp("/var/tmp", "muster-history-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { harness.KillBelow(t, dir); os.RemoveAll(dir) })
+	c := &cluster{t: t, dir: dir, disks: map[string]*harness.Disk{}, procs: map[string]*harness.Proc{}, starts: map[string]int{}, mayEnd: map[string]bool{}}
+	c.net = harness.NewNet(t, slices.Concat(servers, agents, other)...)
+	for i, s := range servers {
+		if i == 1 {
+			c.disks[s] = harness.NewMemoryDisk(t, c.data(s), diskSize)
+		} else {
+			c.disks[s] = harness.NewDisk(t, c.data(s), diskSize)
+		}
+	}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key)
+	for i, h := range c.net.Hosts {
+		backend := []string{"wal", "boltdb"}[(seed+uint64(i))/2%2]
+		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(c.config(h, backend, base64.StdEncoding.EncodeToString(key))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, c.addr(s))
+	}
+	c.api = harness.NewAPI(t, c.net.Dial, "", addrs...)
+	for _, h := range c.net.Hosts {
+		c.start(h.Name)
+	}
+	harness.Eventually(t, 60*time.Second, "both regions and their nodes", func() (bool, string) {
+		var nodes []struct{ Status string }
+		err := c.api.Call("GET", "/v1/nodes", nil, &nodes)
+		if err == nil {
+			err = c.api.Call("GET", "/v1/vars?region="+region, nil, nil)
+		}
+		ready := 0
+		for _, n := range nodes {
+			if n.Status == "ready" {
+				ready++
+			}
+		}
+		return err == nil && ready == len(agents), fmt.Sprint(nodes, err)
+	})
+	return c
+}
+
+func (c *cluster) data(name string) string { return filepath.Join(c.dir, "data-"+name) }
+func (c *cluster) addr(name string) string { return "http://" + c.net.Host(name).IP + ":4646" }
+
+// config returns the configuration of a host's agent. Logs are cut often, so that servers that lag receive snapshots.
+func (c *cluster) config(h *harness.Host, backend, key string) string {
+	join := func(port string) string {
+		var all []string
+		for _, s := range servers {
+			all = append(all, fmt.Sprintf("%q", c.net.Host(s).IP+":"+port))
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	}
+	conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, c.data(h.Name), h.IP)
+	if slices.Contains(agents, h.Name) {
+		return conf + fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", join("4647"), key)
+	}
+	expect := len(servers)
+	if slices.Contains(other, h.Name) {
+		conf += fmt.Sprintf("region = %q\n", region)
+		expect = len(other)
+	}
+	return conf + fmt.Sprintf(`server {
+  enabled                 = true
+  bootstrap_expect        = %d
+  encrypt                 = %q
+  raft_snapshot_threshold = 300
+  raft_snapshot_interval  = "1s"
+  raft_trailing_logs      = 200
+  raft_logstore {
+    backend = %q
+    wal {
+      segment_size_mb = 1
+    }
+  }
+  server_join {
+    retry_join     = %s
+    retry_interval = "1s"
+  }
+}
+`, expect, key, backend, join("4648"))
+}
+
+func (c *cluster) start(name string) {
+	p := harness.Start(c.t, c.net.Host(name), name, nil, "agent", "-config", filepath.Join(c.dir, name+".hcl"))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.procs[name] = p
+	c.starts[name]++
+}
+
+func (c *cluster) proc(name string) *harness.Proc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.procs[name]
+}
+
+// kill ends a process with -9.
+func (c *cluster) kill(name string) {
+	c.examine(name)
+	c.proc(name).Kill9()
+}
+
+// revive starts a process that was killed, or that ended because its disk had failed.
+func (c *cluster) revive(name string) {
+	if ended, _ := c.proc(name).Exited(); ended {
+		c.examine(name)
+		c.start(name)
+	}
+}
+
+// examine fails the test if a process has crashed.
+func (c *cluster) examine(name string) {
+	c.t.Helper()
+	p := c.proc(name)
+	log := p.Log.String()
+	for _, bad := range []string{"panic:", "fatal error:", "DATA RACE"} {
+		if strings.Contains(log, bad) {
+			c.t.Errorf("%s crashed:\n%s", name, p.Log.Tail(60))
+		}
+	}
+	ended, err := p.Exited()
+	if ended && err != nil && !strings.Contains(err.Error(), "killed") && !c.mayEnd[name] {
+		c.t.Errorf("%s ended by itself (%v) although its disk was well:\n%s", name, err, p.Log.Tail(30))
+	}
+}
+
+// incarnation names a server together with the number of its start.
+func (c *cluster) incarnation(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("%s#%d", name, c.starts[name])
+}
+
+// leader returns the server that leads according to most of those that answer, or "".
+func (c *cluster) leader() string {
+	votes := map[string]int{}
+	best := ""
+	for _, s := range servers {
+		var l string
+		if c.api.At(c.addr(s)).Within(time.Second).Call("GET", "/v1/status/leader", nil, &l) != nil {
+			continue
+		}
+		for _, n := range servers {
+			if strings.HasPrefix(l, c.net.Host(n).IP+":") {
+				votes[n]++
+			}
+			if votes[n] > votes[best] {
+				best = n
+			}
+		}
+	}
+	return best
+}
+
+// settled waits until a server leads and all servers have the same state.
+func (c *cluster) settled() {
+	c.t.Helper()
+	harness.Eventually(c.t, 60*time.Second, "three servers with one state hash at one index", func() (bool, string) {
+		type hash struct {
+			Server, Hash string
+			Index        uint64
+		}
+		var got []hash
+		for _, s := range servers {
+			var h hash
+			if err := c.api.At(c.addr(s)).Call("GET", "/v1/operator/state-hash?stale=true", nil, &h); err != nil {
+				return false, s + ": " + err.Error()
+			}
+			got = append(got, h)
+		}
+		same := func(h hash) bool { return h.Index == got[0].Index && h.Hash == got[0].Hash }
+		return !slices.ContainsFunc(got, func(h hash) bool { return !same(h) }), fmt.Sprint(got)
+	})
+}
+
+// rejoin removes a server from raft, and lets it join again with an empty disk.
+func (c *cluster) rejoin(name string, wait time.Duration) {
+	c.t.Helper()
+	peer := c.net.Host(name).IP + ":4647"
+	harness.Eventually(c.t, 30*time.Second, "removing "+name, func() (bool, string) {
+		err := c.api.Call("DELETE", "/v1/operator/raft/peer?address="+peer, nil, nil)
+		return err == nil || strings.Contains(err.Error(), "no raft peer"), fmt.Sprint(err)
+	})
+	time.Sleep(wait)
+	c.kill(name)
+	if d := c.disks[name]; d != nil {
+		d.Replace()
+	}
+	c.start(name)
+	c.mayEnd[name] = false
+	c.voters()
+}
+
+// voters waits until all servers vote.
+func (c *cluster) voters() {
+	c.t.Helper()
+	harness.Eventually(c.t, 60*time.Second, "all servers to vote", func() (bool, string) {
+		var conf struct {
+			Servers []struct {
+				Node   string
+				Voter  bool
+				Leader bool
+			}
+		}
+		err := c.api.Call("GET", "/v1/operator/raft/configuration", nil, &conf)
+		n := 0
+		for _, s := range conf.Servers {
+			if s.Voter {
+				n++
+			}
+		}
+		return err == nil && n == len(servers) && len(conf.Servers) == n, fmt.Sprint(conf, err)
+	})
+}

@@ -1,0 +1,177 @@
+//go:build e2e
+
+package history
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// begin begins a fault and returns what ends it.
+func (c *cluster) begin(s Step) (what string, end func()) {
+	name := c.target(s)
+	h := c.net.Host(name)
+	peers := slices.DeleteFunc(slices.Clone(servers), func(o string) bool { return o == name })
+	var others []*harness.Host
+	for _, p := range peers {
+		others = append(others, c.net.Host(p))
+	}
+	what = fmt.Sprintf("%s %s", s.Fault, name)
+	nothing := func() {}
+	switch s.Fault {
+	case pause, pauseAgent:
+		p := c.proc(name)
+		p.Signal(syscall.SIGSTOP)
+		return what, func() { p.Signal(syscall.SIGCONT) }
+	case kill, killAgent:
+		c.kill(name)
+		return what, func() { c.revive(name) }
+	case killAll:
+		for _, s := range servers {
+			c.kill(s)
+		}
+		return s.Fault, func() {
+			for _, s := range servers {
+				c.revive(s)
+			}
+		}
+	case cut, cutAgent:
+		h.Cut()
+		return what, h.Join
+	case deaf:
+		for _, o := range others {
+			c.net.Silence(o, h)
+		}
+		return what, func() {
+			for _, o := range others {
+				c.net.Hear(o, h)
+			}
+		}
+	case mute:
+		for _, o := range others {
+			c.net.Silence(h, o)
+		}
+		return what, func() {
+			for _, o := range others {
+				c.net.Hear(h, o)
+			}
+		}
+	case split:
+		o := others[s.Pick%len(others)]
+		c.net.Silence(h, o)
+		c.net.Silence(o, h)
+		return what + " from " + o.Name, func() {
+			c.net.Hear(h, o)
+			c.net.Hear(o, h)
+		}
+	case lossy:
+		h.Lose(20)
+		return what, func() { h.Lose(0) }
+	case slow:
+		h.Slow()
+		return what, h.Fast
+	case full:
+		d := c.disks[name]
+		c.mayEnd[name] = true
+		d.Fill()
+		return what, func() { d.Free(); c.revive(name) }
+	case freeze:
+		d := c.disks[name]
+		c.mayEnd[name] = true
+		d.Freeze()
+		return what, func() { d.Thaw(); c.revive(name) }
+	case broken:
+		c.mayEnd[name] = true
+		c.disks[name].Break()
+		return what, func() { c.rejoin(name, 0) }
+	case remove:
+		c.rejoin(name, s.For)
+		return what, nothing
+	case transfer:
+		_, _ = c.api.Send(c.addr(servers[s.Pick%len(servers)]), "PUT", "/v1/operator/raft/transfer-leadership", nil) // it may be refused
+		return s.Fault, nothing
+	case loseRegion:
+		for _, o := range other {
+			c.net.Host(o).Cut()
+		}
+		return s.Fault, func() {
+			for _, o := range other {
+				c.net.Host(o).Join()
+			}
+		}
+	}
+	panic("no fault " + s.Fault)
+}
+
+// target returns the host that a fault happens to.
+func (c *cluster) target(s Step) string {
+	if slices.Contains(onAgents, s.Fault) {
+		return agents[s.Pick%len(agents)]
+	}
+	able := servers
+	if s.Fault == freeze || s.Fault == broken {
+		able = slices.DeleteFunc(slices.Clone(servers), func(n string) bool { return !c.disks[n].CanBreak() })
+	}
+	lead := c.leader()
+	if s.Leader && slices.Contains(able, lead) {
+		return lead
+	}
+	able = slices.DeleteFunc(slices.Clone(able), func(n string) bool { return n == lead })
+	return able[s.Pick%len(able)]
+}
+
+// play runs a schedule. Faults overlap unless they must be alone.
+func (c *cluster) play(steps []Step) {
+	type running struct {
+		what  string
+		until time.Time
+		end   func()
+	}
+	began := time.Now()
+	since := func() time.Duration { return time.Since(began).Round(10 * time.Millisecond) }
+	var now []running
+	// finish ends the faults that are due by a time.
+	finish := func(by time.Time) {
+		for len(now) > 0 {
+			next := slices.IndexFunc(now, func(r running) bool {
+				return !slices.ContainsFunc(now, func(o running) bool { return o.until.Before(r.until) })
+			})
+			r := now[next]
+			if r.until.After(by) {
+				break
+			}
+			time.Sleep(time.Until(r.until))
+			r.end()
+			c.t.Logf("%7s  end of %s", since(), r.what)
+			now = slices.Delete(now, next, next+1)
+		}
+		time.Sleep(time.Until(by))
+	}
+	all := func() {
+		for len(now) > 0 {
+			finish(slices.MinFunc(now, func(a, b running) int { return a.until.Compare(b.until) }).until)
+		}
+	}
+	for _, s := range steps {
+		single := slices.Contains(alone, s.Fault)
+		if single {
+			all()
+			c.voters()
+		}
+		finish(time.Now().Add(s.Wait))
+		what, end := c.begin(s)
+		c.t.Logf("%7s  %s", since(), what)
+		now = append(now, running{what, time.Now().Add(s.For), end})
+		if single {
+			all()
+		}
+	}
+	all()
+	for _, h := range c.net.Hosts {
+		c.revive(h.Name)
+	}
+}
