@@ -5,7 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// applyVariableSet writes a variable. A failed check-and-set changes nothing and is not an error: Swapped stays false.
+// applyVariableSet writes a variable. A failed check-and-set changes nothing and is not an error: Swapped stays false, and
+// the result has the variable that stood in its way.
 func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	if c.Variable == nil || len(c.Variable.Sealed) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "a variable needs items")
@@ -26,17 +27,19 @@ func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	n.CreateTime, n.ModifyTime, n.CreateIndex, n.ModifyIndex = x.time, x.time, x.index, x.index
 	var at structs.Index
 	grow := int64(len(n.Sealed) + len(n.Path))
-	if old := state.Variables.Get(x, n.Key()); old != nil {
+	old := state.Variables.Get(x, n.Key())
+	if old != nil {
 		at, n.CreateTime, n.CreateIndex = old.ModifyIndex, old.CreateTime, old.CreateIndex
 		grow -= int64(len(old.Sealed) + len(old.Path))
 	}
 	if c.CAS && at != c.CASIndex {
+		x.result.Variable = old
 		return nil
 	}
 	if grow > 0 && x.VariableBytes()+grow > structs.VariablesSizeMax {
 		return structs.Errorf(structs.CodeUnprocessable, "all variables together take %d MiB and may take no more; purge some first", structs.VariablesSizeMax>>20)
 	}
-	x.result.Swapped = true
+	x.result.Swapped, x.result.Variable = true, &n
 	state.Variables.Put(x, &n)
 	return nil
 }
@@ -50,6 +53,7 @@ func applyVariableDelete(x *tx, c *structs.VariableDeleteCommand) *structs.Error
 		at = old.ModifyIndex
 	}
 	if c.CAS && at != c.CASIndex {
+		x.result.Variable = old
 		return nil
 	}
 	x.result.Swapped = true

@@ -362,6 +362,7 @@ type Result struct {
 	Plans     []*PlanResult // of a PlansCommand, one per entry
 	ChildID   string        // of a periodic launch
 	Swapped   bool          // of a check-and-set
+	Variable  *Variable     // that was written, or found by a check-and-set that failed; or nil
 }
 
 type (

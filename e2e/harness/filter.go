@@ -39,7 +39,7 @@ func (n *Net) setFilter(from, to *Host, percent uint32) {
 //
 //	table bridge faults { chain forward { type filter hook forward priority 0; ip saddr A ip daddr B drop; ... } }
 //
-// A host's own rules would tell its programs: a packet that is dropped where it is sent is an error of send.
+// Rules of the host itself would not be silent: a packet that is dropped where it is sent is an error of send.
 func (n *Net) filter() error {
 	ns, err := os.Open("/var/run/netns/" + n.sw)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 		{"check-and-set", "", []Op{swap(absent, "a", 1, 2), swap("a", "b", 3, 4), read("b", 5, 6)}},
 		{"two of one check-and-set", "no order", []Op{done(opWrite, "a", 1, 2), swap("a", "b", 3, 6), swap("a", "c", 3, 6)}},
 		{"a check-and-set refused without cause", "no order", []Op{done(opWrite, "a", 1, 2), with(swap("a", "b", 3, 4), refused)}},
-		{"a check-and-set refused by what nobody saw", "", []Op{done(opWrite, "a", 1, 2), with(done(opWrite, "b", 3, 4), unknown), with(swap("a", "c", 5, 6), refused)}},
+		{"a check-and-set refused by what no answer shows", "", []Op{done(opWrite, "a", 1, 2), with(done(opWrite, "b", 3, 4), unknown), with(swap("a", "c", 5, 6), refused)}},
 		{"a lost stop", "no order", []Op{done(opWrite, "a", 1, 2), done(opStop, "", 3, 4), read("a", 5, 6)}},
 		{"a stop", "", []Op{done(opWrite, "a", 1, 2), done(opStop, "", 3, 4), read("a"+stopped, 5, 6), done(opWrite, "b", 7, 8), read("b", 9, 10)}},
 		{"a stop of what is not there", "", []Op{with(done(opStop, "", 1, 2), refused), done(opWrite, "a", 3, 4)}},
@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 		{"a server goes back", "then", []Op{done(opWrite, "a", 1, 2), done(opWrite, "b", 3, 4), stale("s1#1", "b", 11, 5, 6), stale("s1#1", "a", 10, 7, 8)}},
 		{"a server forgets", "then", []Op{done(opWrite, "a", 1, 2), stale("s1#1", "a", 11, 5, 6), stale("s1#1", absent, 0, 7, 8)}},
 		{"a server goes back when it restarts", "", []Op{done(opWrite, "a", 1, 2), done(opWrite, "b", 3, 4), stale("s1#1", "b", 11, 5, 6), stale("s1#2", "a", 10, 7, 8)}},
-		{"a stale read of what nobody wrote", "nobody", []Op{done(opWrite, "a", 1, 2), stale("s1#1", "x", 11, 5, 6)}},
+		{"a stale read of what was never written", "never", []Op{done(opWrite, "a", 1, 2), stale("s1#1", "x", 11, 5, 6)}},
 		{"two indexes of one value", "indexes", []Op{done(opWrite, "a", 1, 2), stale("s1#1", "a", 11, 5, 6), stale("s2#1", "a", 12, 5, 6)}},
 	} {
 		got := strings.Join(check(c.ops, func(porcupine.LinearizationInfo) {}), "; ")

@@ -127,8 +127,8 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // operations returns the part of a history that must be linearizable. An operation of unknown outcome has no end: it may
-// take effect at any later time. One that took none is the last of all then. A write of unknown outcome that nobody saw
-// is left out where every answer shows the state, because then nothing can follow from it.
+// take effect at any later time. One that took none is the last of all then. A write of unknown outcome that no answer
+// shows is left out where every answer shows the state, because then nothing can follow from it.
 func operations(ops []Op) []porcupine.Operation {
 	seen, blind := map[string]bool{}, map[string]bool{}
 	for i := range ops {
@@ -206,7 +206,7 @@ func checkIndexes(ops []Op) (out []string) {
 	return out
 }
 
-// checkStale checks what a stale read promises: it shows a state that was written before its answer, and a server that
+// checkStale checks what stale reads guarantee: one shows a state that was written before its answer, and a server that
 // was not restarted never goes back.
 func checkStale(ops []Op) (out []string) {
 	written := map[string]int64{} // by key and value: call of its write
@@ -225,7 +225,7 @@ func checkStale(ops []Op) (out []string) {
 			continue
 		}
 		if at, ok := written[o.Key+" "+strings.TrimSuffix(o.Seen, stopped)]; o.Seen != absent && (!ok || at > o.Return) {
-			out = append(out, fmt.Sprintf("%s: a stale read by %s shows %q, which nobody had written", o.Key, o.Server, o.Seen))
+			out = append(out, fmt.Sprintf("%s: a stale read by %s shows %q, which was never written", o.Key, o.Server, o.Seen))
 		}
 		if o.Server != "" {
 			byServer[o.Key+" "+o.Server] = append(byServer[o.Key+" "+o.Server], o)

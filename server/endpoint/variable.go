@@ -141,21 +141,17 @@ func (s *Set) variableSet(ctx context.Context, c *rpc.Call, req *methods.Variabl
 	resp := &methods.VariableWriteResponse{Index: res.Index, Updated: res.Swapped}
 	if !res.Swapped {
 		var err error
-		resp.Variable, err = s.conflict(ctx, ns, req.Path)
+		resp.Variable, err = s.conflict(ctx, ns, req.Path, res.Variable)
 		return resp, err
 	}
-	// Return what this write stored; a later one may have replaced it already.
-	resp.Variable = &methods.Variable{VariableMeta: methods.VariableMeta{Namespace: ns, Path: req.Path}, Items: req.Items}
-	if v := s.published().Snapshot.Variable(ns, req.Path); v != nil {
-		resp.Variable.VariableMeta = variableMeta(v)
-		resp.Variable.ModifyIndex = res.Index
-	}
+	// A later write may already have replaced what this one stored.
+	resp.Variable = &methods.Variable{VariableMeta: variableMeta(res.Variable), Items: req.Items}
 	return resp, nil
 }
 
-// conflict returns the current variable for a failed check-and-set, as far as the caller may see it.
-func (s *Set) conflict(ctx context.Context, ns, path string) (*methods.Variable, error) {
-	v := s.published().Snapshot.Variable(ns, path)
+// conflict returns what a failed check-and-set found (nil: nothing), as far as the caller may see it. The variable in the
+// published state may be a later one, which the check-and-set would not have failed for.
+func (s *Set) conflict(ctx context.Context, ns, path string, v *structs.Variable) (*methods.Variable, error) {
 	if v == nil {
 		return &methods.Variable{VariableMeta: methods.VariableMeta{Namespace: ns, Path: path}}, nil
 	}
@@ -178,7 +174,7 @@ func (s *Set) variableDelete(ctx context.Context, c *rpc.Call, req *methods.Vari
 	}
 	resp := &methods.VariableWriteResponse{Index: res.Index, Updated: res.Swapped}
 	if !res.Swapped {
-		resp.Variable, err = s.conflict(ctx, ns, req.Path)
+		resp.Variable, err = s.conflict(ctx, ns, req.Path, res.Variable)
 	}
 	return resp, err
 }
