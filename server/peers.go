@@ -74,10 +74,18 @@ func (r *regions) close() {
 	}
 }
 
-// peers lets the replica ask the other servers for their state hashes.
+// peers lets the replica ask the other servers.
 type peers struct{ s *Server }
 
 func (p peers) Others() []string { return p.s.members.OtherServers() }
+
+func (p peers) Silence(ctx context.Context, addr string, term uint64) (replica.Silence, error) {
+	resp, err := rpc.Invoke(ctx, p.s.pool.To(addr), methods.ServerSilence, rpc.Header{}, &methods.ServerSilenceRequest{Term: term})
+	if err != nil {
+		return replica.Silence{}, err
+	}
+	return replica.Silence(*resp), nil
+}
 
 func (p peers) Hashes(ctx context.Context, addr string) (replica.Hashes, error) {
 	resp, err := rpc.Invoke(ctx, p.s.pool.To(addr), methods.ServerHashes, rpc.Header{}, &methods.EmptyRequest{})

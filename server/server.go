@@ -246,6 +246,7 @@ func (s *Server) Close() error {
 		l.Close()
 	}
 	s.wg.Wait()
+	s.decide.Wait()
 	s.replica.Close()
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/server/raftlog"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -59,7 +60,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		}
 		r := &cfg.Server.Raft
 		if m := time.Duration(s.RaftMultiplier); m > 1 {
-			r.Heartbeat, r.Election, r.Lease = m*300*time.Millisecond, m*300*time.Millisecond, m*200*time.Millisecond
+			r.Quiet, r.Heartbeat = m*replica.QuietDefault, m*replica.HeartbeatDefault
 		}
 		r.TrailingLogs, r.SnapshotEntries, r.SnapshotEvery = uint64(s.RaftTrailingLogs), uint64(s.RaftSnapshotThreshold), s.RaftSnapshotInterval
 		r.NoLogCache = s.RaftLogStore.DisableLogCache

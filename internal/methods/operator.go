@@ -284,6 +284,14 @@ type (
 		Server string // raft id
 		Marks  []StateMark
 	}
+	// ServerSilenceRequest asks a server whether it hears the leader of a term.
+	ServerSilenceRequest struct{ Term uint64 }
+	// ServerSilenceResponse answers ServerSilenceRequest.
+	ServerSilenceResponse struct {
+		Silent bool   // it has no leader, or has heard nothing of it for too long
+		Stands bool   // it may become the leader itself
+		Last   uint64 // index of its newest log entry
+	}
 	// ServerKeyringRequest is an operation on the gossip keys of one server: list, install, use, remove.
 	ServerKeyringRequest struct {
 		Op  string

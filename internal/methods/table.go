@@ -226,6 +226,7 @@ var (
 	EventStream        = stream[EventStreamRequest]("Event.Stream", SideServer, Need{AnyToken: true}) // frames: EventBatch; filtered per object
 	ServerInfo         = method[EmptyRequest, ServerInfoResponse]("Server.Info", SideServer, KindAny, Need{ServerCert: true})
 	ServerHashes       = method[EmptyRequest, ServerHashesResponse]("Server.Hashes", SideServer, KindAny, Need{ServerCert: true})
+	ServerSilence      = method[ServerSilenceRequest, ServerSilenceResponse]("Server.Silence", SideServer, KindAny, Need{ServerCert: true})
 	ServerKeyring      = method[ServerKeyringRequest, ServerKeyringResponse]("Server.Keyring", SideServer, KindAny, Need{ServerCert: true})
 	ServerHasNode      = method[ServerHasNodeRequest, ServerHasNodeResponse]("Server.HasNode", SideServer, KindAny, Need{ServerCert: true})
 	ServerAuthenticate = method[ServerAuthenticateRequest, ServerAuthenticateResponse]("Server.Authenticate", SideServer, KindAny, Need{ServerCert: true})

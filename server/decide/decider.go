@@ -25,7 +25,9 @@ func (d *decider) run(ctx context.Context, sub *replica.Subscription) error {
 		case <-time.After(lostPause):
 		}
 	}
-	for d.flight.passes+d.flight.writes > 0 { // wait for the goroutines; their answers no longer matter
+	// Wait for the goroutines, whose answers no longer matter. A pass cannot be interrupted, and a term must end at
+	// once, so its passes are left to end by themselves (Service.Wait).
+	for d.flight.writes > 0 || d.flight.passes > 0 && ctx.Err() == nil {
 		select {
 		case <-d.flight.decided:
 			d.flight.passes--
@@ -164,11 +166,16 @@ func (d *decider) begin(now structs.LogTime) {
 		in := d.input(&pass, now)
 		d.flight.passes++
 		d.s.inputs.keep(pass.Domain, in)
+		d.s.computing.Add(1)
 		go func() {
+			defer d.s.computing.Done()
 			began := time.Now()
 			x := d.s.compute(pass, in)
 			x.took = time.Since(began)
-			d.flight.decided <- x
+			select {
+			case d.flight.decided <- x:
+			case <-d.inbox.closed: // the term is over
+			}
 		}()
 	}
 }

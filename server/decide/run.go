@@ -10,6 +10,9 @@ func New(env Environment) *Service {
 	return &Service{env: env, log: env.Logger, dryRuns: make(turnstile, dryRunsMax), advisings: make(turnstile, advisingsMax)}
 }
 
+// Wait waits for passes that still compute after Run has returned. Their results are dropped.
+func (s *Service) Wait() { s.computing.Wait() }
+
 // Run decides until ctx ends. It returns an error if the outcome of a plan is unknown, and must then be called again:
 // it starts over from the state, after a barrier, so that the state includes everything in the log.
 func (s *Service) Run(ctx context.Context, term uint64) error {

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -65,6 +66,7 @@ type Service struct {
 	lastTerm  atomic.Uint64 // newest term in which Run was called
 	dryRuns   turnstile
 	advisings turnstile
+	computing sync.WaitGroup // passes; those of a term that is over may still compute
 }
 
 // turnstile bounds the number of concurrent holders by its capacity.

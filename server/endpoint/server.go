@@ -18,6 +18,7 @@ func (s *Set) registerServers() {
 		return s.env.Members.KeyringHere(req)
 	})
 	handle(s, methods.ServerHashes, s.serverHashes)
+	handle(s, methods.ServerSilence, s.serverSilence)
 	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
 		return &methods.ServerHasNodeResponse{Has: s.env.Nodes.Sessions.Find(req.NodeID) != nil}, nil
 	})
@@ -67,6 +68,12 @@ func (s *Set) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJo
 		return nil, err
 	}
 	return &methods.WriteResponse{Index: s.published().Index}, nil
+}
+
+// serverSilence answers another server that asks whether this one hears the leader of a term.
+func (s *Set) serverSilence(_ context.Context, _ *rpc.Call, req *methods.ServerSilenceRequest) (*methods.ServerSilenceResponse, error) {
+	resp := methods.ServerSilenceResponse(s.env.Replica.Silence(req.Term))
+	return &resp, nil
 }
 
 // serverHashes returns the hashes of this server's state.

@@ -23,6 +23,8 @@ type Peers interface {
 	Others() []string
 	// Hashes returns the marks of the server at an address.
 	Hashes(ctx context.Context, addr string) (Hashes, error)
+	// Silence asks the server at an address whether it hears the leader of a term.
+	Silence(ctx context.Context, addr string, term uint64) (Silence, error)
 }
 
 // Hashes returns the marks of this server.

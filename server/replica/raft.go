@@ -99,7 +99,7 @@ func (r *Replica) Start(conns raft.StreamLayer) error {
 	rc := r.cfg.Raft
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(r.cfg.ID)
-	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout, conf.CommitTimeout = rc.Heartbeat, rc.Election, rc.Lease, rc.Commit
+	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout, conf.CommitTimeout = rc.Heartbeat, rc.Heartbeat, rc.Heartbeat, rc.Commit
 	conf.MaxAppendEntries = raftMaxAppend
 	conf.BatchApplyCh = true
 	conf.ShutdownOnRemove = false
@@ -114,11 +114,11 @@ func (r *Replica) Start(conns raft.StreamLayer) error {
 		Timeout:         raftIOTimeout,
 		Logger:          r.log.Named("raft-net"),
 	})
-	r.transport = trans
+	r.transport = newTransport(trans, &r.disk)
 	if err := r.recoverPeers(conf, st, trans); err != nil {
 		return err
 	}
-	if r.raft, err = raft.NewRaft(conf, r.machine, st.log, st.stable, st.snaps, transport{trans, &r.disk}); err != nil {
+	if r.raft, err = raft.NewRaft(conf, r.machine, st.log, st.stable, st.snaps, r.transport); err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
 	r.verifier = newVerifier(r.raft)

@@ -40,11 +40,16 @@ type TestingKnobs struct {
 	AfterHash   func(hash *[32]byte) // may change a hash of the state, or nil
 }
 
+// Default timing of elections (ADR 0026).
+const (
+	QuietDefault     = 300 * time.Millisecond
+	HeartbeatDefault = time.Second
+)
+
 // RaftConfig tunes raft. A zero field takes its default, which is for production.
 type RaftConfig struct {
-	Heartbeat time.Duration // default 300 ms
-	Election  time.Duration // default 300 ms
-	Lease     time.Duration // default 200 ms
+	Quiet     time.Duration // silence of the leader after which the servers agree on an election where nothing stalls; default QuietDefault
+	Heartbeat time.Duration // silence after which each server stands by itself, and the leader's lease; default HeartbeatDefault
 	Commit    time.Duration // default 5 ms
 
 	SnapshotEntries uint64        // entries since the last snapshot that trigger one; 0: 16,384
@@ -63,9 +68,8 @@ func (c *RaftConfig) setDefaults() {
 			*d = v
 		}
 	}
-	duration(&c.Heartbeat, 300*time.Millisecond)
-	duration(&c.Election, 300*time.Millisecond)
-	duration(&c.Lease, 200*time.Millisecond)
+	duration(&c.Quiet, QuietDefault)
+	duration(&c.Heartbeat, HeartbeatDefault)
 	duration(&c.Commit, 5*time.Millisecond)
 	duration(&c.SnapshotEvery, 30*time.Second)
 	duration(&c.StoreTimeout, 5*time.Second)
@@ -86,11 +90,12 @@ type Replica struct {
 	log hclog.Logger
 
 	raft      *raft.Raft // nil before Start
-	transport *raft.NetworkTransport
+	transport *transport
 	stores    *stores
 	disk      raftlog.Health
 	machine   *machine
 	verifier  *verifier
+	silence   silenceWatch
 
 	pub      atomic.Pointer[Published]
 	lastTime atomic.Int64 // newest log time applied
@@ -119,6 +124,7 @@ func New(cfg Config) *Replica {
 	r := &Replica{cfg: cfg, log: cfg.Logger, props: newProposals(), clock: newClock(cfg.Now)}
 	r.deltas = newSubscription("fan-out", fanOutMax)
 	r.machine = &machine{r: r, fsm: newFSM()}
+	r.silence.quiet = cfg.Raft.Quiet
 	r.machine.publish(structs.Delta{Restored: true})
 	r.disk.Wrote = func(began time.Time) { r.stalled(StallDisk, began) }
 	return r
@@ -132,6 +138,7 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 	start(r.runCompleter)
 	start(func() { r.runSnapshots(ctx) })
 	start(func() { r.runStallWatch(ctx) })
+	start(func() { r.runSilence(ctx, r.cfg.Peers) })
 	if r.cfg.Peers != nil {
 		start(func() { r.runHashCheck(ctx, r.cfg.Peers) })
 	}
@@ -146,7 +153,7 @@ func (r *Replica) Stop() {
 		}
 	}
 	if r.transport != nil {
-		r.transport.Close()
+		r.transport.stop()
 	}
 }
 

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"runtime/metrics"
 	"time"
 )
 
@@ -22,6 +23,9 @@ const (
 // StallMin is the shortest stall that is reported, a third of the heartbeat timeout.
 const StallMin = 100 * time.Millisecond
 
+// stallWarn is the shortest time without processor time that is logged.
+const stallWarn = 300 * time.Millisecond
+
 // stallLook is the time between two looks at whether the process runs.
 const stallLook = 50 * time.Millisecond
 
@@ -36,6 +40,7 @@ func (r *Replica) stalled(cause Stall, began time.Time) {
 func (r *Replica) runStallWatch(ctx context.Context) {
 	t := time.NewTimer(stallLook)
 	defer t.Stop()
+	waiting := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	for due := time.Now().Add(stallLook); ; due = time.Now().Add(stallLook) {
 		select {
 		case <-ctx.Done():
@@ -43,6 +48,10 @@ func (r *Replica) runStallWatch(ctx context.Context) {
 		case <-t.C:
 		}
 		r.stalled(StallProcess, due)
+		if late := time.Since(due); late >= stallWarn {
+			metrics.Read(waiting)
+			r.log.Warn("this process did not run; it lacks processor time, or was stopped", "for", late, "goroutines_waiting", waiting[0].Value.Uint64())
+		}
 		t.Reset(stallLook)
 	}
 }

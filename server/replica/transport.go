@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -12,11 +13,64 @@ import (
 // appendAgain is the time after which a leader repeats the same message to a follower. Heartbeats are sent separately.
 const appendAgain = 50 * time.Millisecond
 
-// transport is raft's network with two rules of our own: it asks for no votes while this server's disk takes no writes,
-// and its pipelines drop messages that repeat the last one (quietPipeline).
+// transport is raft's network with three rules of our own: it asks for no votes while this server's disk takes no
+// writes, its pipelines drop messages that repeat the last one (quietPipeline), and it can have raft elect (elect).
+//
+// Messages to another server never wait for each other: each call has its own connection while it runs, entries
+// have their pipeline, and each snapshot has a connection. Raft answers heartbeats on the goroutine of their connection.
 type transport struct {
 	*raft.NetworkTransport
 	disk *raftlog.Health
+	rpcs chan raft.RPC // to raft's main goroutine
+	done chan struct{} // closed when the replica stops
+}
+
+func newTransport(net *raft.NetworkTransport, disk *raftlog.Health) *transport {
+	t := &transport{NetworkTransport: net, disk: disk, rpcs: make(chan raft.RPC), done: make(chan struct{})}
+	go t.deliver()
+	return t
+}
+
+// deliver passes messages on until stop.
+func (t *transport) deliver() {
+	for {
+		select {
+		case rpc := <-t.NetworkTransport.Consumer():
+			select {
+			case t.rpcs <- rpc:
+			case <-t.done:
+				return
+			}
+		case <-t.done:
+			return
+		}
+	}
+}
+
+// Consumer returns the messages for raft's main goroutine.
+func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
+
+// stop ends the goroutine and closes the connections. Raft must have been shut down.
+func (t *transport) stop() {
+	close(t.done)
+	t.NetworkTransport.Close()
+}
+
+// elect has raft stand for election at once and without a pre-vote, as if the leader had handed leadership over.
+func (t *transport) elect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, silenceStepTry)
+	defer cancel()
+	answer := make(chan raft.RPCResponse, 1)
+	req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}}
+	select {
+	case t.rpcs <- raft.RPC{Command: req, RespChan: answer}:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-answer:
+	case <-ctx.Done():
+	}
 }
 
 // errIllDisk answers a candidate that could not store what it would have to store as a leader.
@@ -24,7 +78,7 @@ var errIllDisk = errors.New("not sent: the newest write to the raft log failed, 
 
 // RequestPreVote asks for a promise to vote for this server. A leader whose disk fails steps down, but its log is the
 // longest, and its last message delays the others' timeouts. Without this rule it wins one election after another.
-func (t transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	if t.disk.Ill() {
 		return errIllDisk
 	}
@@ -32,7 +86,7 @@ func (t transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, a
 }
 
 // RequestVote asks for a vote for this server.
-func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	if t.disk.Ill() {
 		return errIllDisk
 	}
@@ -40,7 +94,7 @@ func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args
 }
 
 // AppendEntriesPipeline opens a pipeline of entries to a follower.
-func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
 		return nil, err
