@@ -13,7 +13,7 @@ type indexes struct {
 	allocNode    *btree.BTreeG[nodeAlloc]
 	allocJob     *btree.BTreeG[jobAlloc]
 	evalJob      *btree.BTreeG[jobEval]
-	secret       *btree.BTreeG[item[structs.SecretID, structs.ACLToken]]
+	secret       *btree.BTreeG[item[structs.SecretID]]
 	allocService *btree.BTreeG[allocService]
 }
 
@@ -22,7 +22,7 @@ func newIndexes() indexes {
 		allocNode: newTree(lessNodeAlloc),
 		allocJob:  newTree(lessJobAlloc),
 		evalJob:   newTree(lessJobEval),
-		secret: newTree(func(a, b item[structs.SecretID, structs.ACLToken]) bool {
+		secret: newTree(func(a, b item[structs.SecretID]) bool {
 			return lessID(a.key, b.key)
 		}),
 		allocService: newTree(lessAllocService),
@@ -134,9 +134,9 @@ func (s *Store) evalChanged(before, after *structs.Evaluation) {
 
 func (s *Store) tokenChanged(before, after *structs.ACLToken) {
 	if before != nil {
-		s.index.secret.Delete(item[structs.SecretID, structs.ACLToken]{key: before.Secret})
+		s.index.secret.Delete(item[structs.SecretID]{key: before.Secret})
 	}
 	if after != nil {
-		s.index.secret.Set(item[structs.SecretID, structs.ACLToken]{after.Secret, after})
+		s.index.secret.Set(item[structs.SecretID]{after.Secret, after})
 	}
 }

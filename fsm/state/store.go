@@ -233,9 +233,9 @@ func (s *Store) TokenBySecret(id structs.SecretID) *structs.ACLToken {
 	return tokenOf(s.index.secret, id)
 }
 
-func tokenOf(t *tree[structs.SecretID, structs.ACLToken], id structs.SecretID) *structs.ACLToken {
-	it, _ := t.Get(item[structs.SecretID, structs.ACLToken]{key: id})
-	return it.val
+func tokenOf(t *tree[structs.SecretID], id structs.SecretID) *structs.ACLToken {
+	it, _ := t.Get(item[structs.SecretID]{key: id})
+	return rowOf[structs.ACLToken](it)
 }
 
 // DispatchedAs returns the ID of the child that was dispatched with an idempotency token, or "".

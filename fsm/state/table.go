@@ -14,13 +14,21 @@ import (
 // faster.
 const degree = 16
 
-// item is one row of a primary tree. The key is stored next to the pointer so that a search touches no object.
-type item[K any, T any] struct {
+// item is one row of a primary tree. The key is stored next to the pointer so that a search touches no object. val is a
+// *T: without T in the type, tables with the same kind of key share one instance of the tree's code, which takes a
+// compiler most of its time in this package.
+type item[K any] struct {
 	key K
-	val *T
+	val any
 }
 
-type tree[K any, T any] = btree.BTreeG[item[K, T]]
+type tree[K any] = btree.BTreeG[item[K]]
+
+// rowOf returns the row of an item, or nil if there is none.
+func rowOf[T any, K any](it item[K]) *T {
+	v, _ := it.val.(*T)
+	return v
+}
 
 // newTree creates a tree without locks: one goroutine changes it, and readers have copies.
 func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
@@ -76,8 +84,8 @@ func (t *Table[K, T]) Changed(d *structs.Delta) bool {
 
 // Get returns the row with key k, or nil.
 func (t *Table[K, T]) Get(r Reader, k K) *T {
-	it, _ := t.tree(r).Get(item[K, T]{key: k})
-	return it.val
+	it, _ := t.tree(r).Get(item[K]{key: k})
+	return rowOf[T](it)
 }
 
 // Lookup returns Get as a function of the key.
@@ -88,20 +96,20 @@ func (t *Table[K, T]) Lookup(r Reader) func(K) *T {
 // All returns every row in the order of keys. A Store must not change meanwhile.
 func (t *Table[K, T]) All(r Reader) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).Scan(func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Scan(func(it item[K]) bool { return yield(rowOf[T](it)) })
 	}
 }
 
 // from returns the rows whose key is k or higher, in the order of keys.
 func (t *Table[K, T]) from(r Reader, k K) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).Ascend(item[K, T]{key: k}, func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Ascend(item[K]{key: k}, func(it item[K]) bool { return yield(rowOf[T](it)) })
 	}
 }
 
 // atOrBelow returns the highest key that is k or lower, or the zero key.
 func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
-	t.tree(r).Descend(item[K, T]{key: k}, func(it item[K, T]) bool {
+	t.tree(r).Descend(item[K]{key: k}, func(it item[K]) bool {
 		at = it.key
 		return false
 	})
@@ -111,20 +119,20 @@ func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
 // backward returns every row, the highest key first.
 func (t *Table[K, T]) backward(r Reader) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).Reverse(func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Reverse(func(it item[K]) bool { return yield(rowOf[T](it)) })
 	}
 }
 
 // First returns the row with the lowest key, or nil.
 func (t *Table[K, T]) First(r Reader) *T {
 	it, _ := t.tree(r).Min()
-	return it.val
+	return rowOf[T](it)
 }
 
 // Last returns the row with the highest key, or nil.
 func (t *Table[K, T]) Last(r Reader) *T {
 	it, _ := t.tree(r).Max()
-	return it.val
+	return rowOf[T](it)
 }
 
 // Len returns the number of rows.
@@ -140,7 +148,7 @@ func (t *Table[K, T]) Delete(w Writer, k K) {
 	}
 }
 
-func (t *Table[K, T]) tree(r Reader) *tree[K, T]    { return r.tree(t.id).(*tree[K, T]) }
+func (t *Table[K, T]) tree(r Reader) *tree[K]       { return r.tree(t.id).(*tree[K]) }
 func (t *Table[K, T]) in(s *Store) *rows[K, T]      { return s.rows[t.id].(*rows[K, T]) }
 func (t *Table[K, T]) place(id int)                 { t.id = id }
 func (t *Table[K, T]) at() int                      { return t.id }
@@ -151,7 +159,7 @@ func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v)
 // open adds the empty table to a new store and its first snapshot.
 func (t *Table[K, T]) open(s *Store) {
 	r := &rows[K, T]{Table: t, s: s, first: map[K]*T{}, entry: map[K]int{}}
-	r.tree = newTree(func(a, b item[K, T]) bool { return t.less(a.key, b.key) })
+	r.tree = newTree(func(a, b item[K]) bool { return t.less(a.key, b.key) })
 	r.put = func(v *T) { r.set(t.key(v), v) }
 	if s.opts.CheckWrites || checkAlways {
 		r.seen = map[*T]digest{}
@@ -186,7 +194,7 @@ func (t *Table[K, T]) sum(s *Snapshot) (out sum) {
 type rows[K comparable, T any] struct {
 	*Table[K, T]
 	s    *Store
-	tree *tree[K, T]
+	tree *tree[K]
 
 	hook  func(before, after *T) // keeps secondary indexes and derived values; nil: there are none. It is also called for undone changes
 	share func(*indexes)         // publishes the secondary indexes; nil: there are none
@@ -211,8 +219,8 @@ type anyRows interface {
 }
 
 func (r *rows[K, T]) get(k K) *T {
-	it, _ := r.tree.Get(item[K, T]{key: k})
-	return it.val
+	it, _ := r.tree.Get(item[K]{key: k})
+	return rowOf[T](it)
 }
 
 func (r *rows[K, T]) set(k K, after *T) {
@@ -230,16 +238,17 @@ func (r *rows[K, T]) set(k K, after *T) {
 
 // apply changes the tree and derived values without recording the change.
 func (r *rows[K, T]) apply(k K, after *T) (before *T) {
-	var it item[K, T]
+	var it item[K]
 	if after == nil {
-		it, _ = r.tree.Delete(item[K, T]{key: k})
+		it, _ = r.tree.Delete(item[K]{key: k})
 	} else {
-		it, _ = r.tree.Set(item[K, T]{k, after})
+		it, _ = r.tree.Set(item[K]{k, after})
 	}
-	if r.hook != nil && it.val != after {
-		r.hook(it.val, after)
+	before = rowOf[T](it)
+	if r.hook != nil && before != after {
+		r.hook(before, after)
 	}
-	return it.val
+	return before
 }
 
 func (r *rows[K, T]) commitEntry(d *structs.Delta) bool {
