@@ -531,7 +531,11 @@ func (e *env) agentSummary(c *agentconfig.Config, a *agent.Agent) {
 		}
 		rows = append(rows, [2]string{"Client", v})
 	}
-	rows = append(rows, [2]string{"TLS", "HTTP " + on(c.TLS.HTTP) + ", RPC " + on(c.TLS.RPC)}, [2]string{"ACL", on(c.ACL.Enabled)},
+	acl := on(c.ACL.Enabled)
+	if !c.Server.Enabled && !c.ACL.Enabled {
+		acl = "as on the servers, which decide"
+	}
+	rows = append(rows, [2]string{"TLS", "HTTP " + on(c.TLS.HTTP) + ", RPC " + on(c.TLS.RPC)}, [2]string{"ACL", acl},
 		[2]string{"Log level", c.LogLevel}, [2]string{"Version", version.String()})
 	if len(c.Files) > 0 {
 		rows = append(rows, [2]string{"Configuration", strings.Join(c.Files, ", ")})

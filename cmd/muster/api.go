@@ -164,7 +164,7 @@ func (a *api) stream(ctx context.Context, method, path string, q url.Values, bod
 			if errors.Is(ue.Err, context.Canceled) {
 				return nil, meta{}, ue.Err
 			}
-			return nil, meta{}, fmt.Errorf("no agent answers at %s: %w (is one running? set -address or MUSTER_ADDR)", a.base, ue.Err)
+			return nil, meta{}, a.unreachable(ue.Err)
 		}
 		return nil, meta{}, err
 	}
@@ -172,6 +172,9 @@ func (a *api) stream(ctx context.Context, method, path string, q url.Values, bod
 		defer resp.Body.Close()
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		msg := strings.TrimSpace(string(b))
+		if rest, plain := strings.CutPrefix(a.base, "http://"); plain && resp.StatusCode == http.StatusBadRequest && strings.Contains(msg, "HTTP request to an HTTPS server") {
+			return nil, meta{}, fmt.Errorf("the agent at %s speaks TLS: set MUSTER_ADDR=https://%s and MUSTER_CACERT to the file of its CA certificate", a.base, rest)
+		}
 		if msg == "" {
 			msg = http.StatusText(resp.StatusCode)
 		}
@@ -184,6 +187,21 @@ func (a *api) stream(ctx context.Context, method, path string, q url.Values, bod
 	}
 	m.KnownLeader = resp.Header.Get("X-Nomad-KnownLeader") == "true"
 	return resp.Body, m, nil
+}
+
+// unreachable explains why no answer came, and what the user can set.
+func (a *api) unreachable(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("the certificate of the agent at %s is of an unknown CA: set MUSTER_CACERT (or -ca-cert) to the file of the cluster's CA certificate", a.base)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("the agent at %s does not speak TLS: set MUSTER_ADDR=http://%s", a.base, strings.TrimPrefix(a.base, "https://"))
+	case errors.As(err, &name):
+		return fmt.Errorf("the certificate of the agent at %s is for another name (%w): use a name that it has, or set MUSTER_TLS_SERVER_NAME", a.base, err)
+	}
+	return fmt.Errorf("no agent answers at %s: %w (is one running? set -address or MUSTER_ADDR)", a.base, err)
 }
 
 // call sends in as JSON (nil for no body) and decodes the answer into out (nil to ignore it).

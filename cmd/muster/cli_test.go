@@ -235,6 +235,7 @@ var golden = []struct {
 	{"acl_role_list", "acl role list", "", 0},
 	{"namespace_list", "namespace list", "", 0},
 	{"namespace_apply", "namespace apply -description new ml", "", 0},
+	{"namespace_apply_file", "namespace apply -", "name = \"ml\"\nmeta {\n  team = \"nlp\"\n}\nqueue_config {\n  allowed = [\"research\"]\n}\ntoleration_config {\n  denied = [\"dedicated\"]\n}\n", 0},
 	{"namespace_status", "namespace status ml", "", 0},
 	{"system_gc", "system gc", "", 0},
 	{"monitor", "monitor -log-level DEBUG -node-id 46f1c6c4", "", 0},

@@ -153,10 +153,11 @@ func (o *evalStatusOptions) run(ctx context.Context, args []string) error {
 	}
 	if len(ev.FailedTGAllocs) > 0 {
 		o.heading("Failed Placements")
+		never := a.neverFits(ctx, ev.JobID, ev.Namespace)
 		for _, g := range sortedKeys(ev.FailedTGAllocs) {
 			m := ev.FailedTGAllocs[g]
 			o.printf("Task Group %q (failed to place %s):\n", g, plural(int64(m.CoalescedFailures+1), "allocation"))
-			for _, l := range metricLines(m) {
+			for _, l := range metricLines(m, never) {
 				o.printf("  * %s\n", l)
 			}
 		}

@@ -130,7 +130,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		for _, g := range sortedKeys(resp.FailedTGAllocs) {
 			m := resp.FailedTGAllocs[g]
 			o.printf("  Task group %q: %s without a place\n", g, plural(int64(m.CoalescedFailures+1), "allocation"))
-			for _, l := range metricLines(m) {
+			for _, l := range metricLines(m, resp.NeverFits) {
 				o.printf("    * %s\n", l)
 			}
 		}

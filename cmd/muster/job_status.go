@@ -262,6 +262,12 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 // waiting prints why allocations are not placed.
 func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobListStub, evals []*wire.Evaluation) {
 	o.heading("Placement Failure")
+	var w nomadlike.Why
+	_, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w)
+	never := ""
+	if err == nil && w.Advice != nil {
+		never = w.Advice.Never
+	}
 	for _, ev := range evals {
 		if len(ev.FailedTGAllocs) == 0 {
 			continue
@@ -269,14 +275,16 @@ func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobLi
 		for _, g := range sortedKeys(ev.FailedTGAllocs) {
 			m := ev.FailedTGAllocs[g]
 			o.printf("Task Group %q: %s without a place\n", g, plural(int64(m.CoalescedFailures+1), "allocation"))
-			for _, l := range metricLines(m) {
+			for _, l := range metricLines(m, never) {
 				o.printf("  * %s\n", l)
 			}
 		}
 		break
 	}
-	var w nomadlike.Why
-	if _, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w); err == nil && w.Reason != "" {
+	if never != "" {
+		o.printf("It can never be placed here: %s\n", never)
+	}
+	if err == nil && w.Reason != "" {
 		o.printf("Reason %s", w.Reason)
 		if w.Position > 0 {
 			o.printf(", position %d of %d", w.Position, w.QueueLength)

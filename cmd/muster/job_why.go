@@ -230,10 +230,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 		var cures []string
 		for _, r := range g.Refusals {
-			if never && r.CuredBy != structs.EventNodeJoined {
-				continue // no released resource would help
-			}
-			if c := cure(r.ToStructs()); c != "" && !slices.Contains(cures, c) {
+			if c := cureOf(r.ToStructs(), never); c != "" && !slices.Contains(cures, c) {
 				cures = append(cures, c)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,7 +143,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 	}
 	unplaced := len(ev.FailedTGAllocs) > 0
 	if unplaced {
-		p.failed(&ev)
+		p.failed(ctx, &ev)
 		if !p.wait {
 			if ev.BlockedEval != "" {
 				p.step("Evaluation %q waits to place the remainder", shortID(ev.BlockedEval, p.verbose))
@@ -174,13 +175,17 @@ func pause(ctx context.Context) error {
 }
 
 // failed prints for each group why it was not placed.
-func (p *progress) failed(ev *wire.Evaluation) {
+func (p *progress) failed(ctx context.Context, ev *wire.Evaluation) {
+	never := p.api.neverFits(ctx, ev.JobID, ev.Namespace)
 	for _, g := range sortedKeys(ev.FailedTGAllocs) {
 		m := ev.FailedTGAllocs[g]
 		p.step("Task group %q: %s not placed", g, plural(int64(m.CoalescedFailures+1), "allocation"))
-		for _, l := range metricLines(m) {
+		for _, l := range metricLines(m, never) {
 			p.printf("      * %s\n", l)
 		}
+	}
+	if never != "" {
+		p.step("It can never be placed here: %s", never)
 	}
 }
 
@@ -222,18 +227,28 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 	}
 }
 
-// because returns the last event of a failed allocation's failed task.
+// because returns what failed an allocation's failed task.
 func (p *progress) because(a *wire.AllocationListStub) string {
 	if a.ClientStatus != "failed" && a.ClientStatus != "lost" {
 		return ""
 	}
 	for _, name := range sortedKeys(a.TaskStates) {
-		if t := a.TaskStates[name]; t.Failed && len(t.Events) > 0 {
-			for i := len(t.Events) - 1; i >= 0; i-- {
-				if m := t.Events[i].DisplayMessage; m != "" {
-					return fmt.Sprintf(": task %q: %s", name, m)
-				}
+		t := a.TaskStates[name]
+		if !t.Failed {
+			continue
+		}
+		verdict := ""
+		for _, e := range slices.Backward(t.Events) {
+			switch {
+			case e.DisplayMessage == "":
+			case e.Type != "Not Restarting": // that only says that there is no further attempt, not what failed
+				return fmt.Sprintf(": task %q: %s", name, e.DisplayMessage)
+			case verdict == "":
+				verdict = e.DisplayMessage
 			}
+		}
+		if verdict != "" {
+			return fmt.Sprintf(": task %q: %s", name, verdict)
 		}
 	}
 	if a.ClientDescription != "" {
@@ -357,8 +372,17 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 	p.hint("Follow its logs:  muster alloc logs -f %s", p.cut(first.ID))
 }
 
-// metricLines describes why allocations of a group were not placed.
-func metricLines(m *wire.AllocationMetric) []string {
+// neverFits returns why not even an empty cluster could hold a waiting job; "" if it could, or nobody knows.
+func (a *api) neverFits(ctx context.Context, jobID, namespace string) string {
+	var w nomadlike.Why
+	if _, err := a.get(ctx, jobPath(jobID, "/why"), ns(namespace), &w); err != nil || w.Advice == nil {
+		return ""
+	}
+	return w.Advice.Never
+}
+
+// metricLines describes why allocations of a group were not placed. never says why they never will be, or "".
+func metricLines(m *wire.AllocationMetric, never string) []string {
 	var out []string
 	if m.NodesInPool == 0 && m.NodesEvaluated == 0 && len(m.Refusals) == 0 {
 		pool := ""
@@ -374,11 +398,11 @@ func metricLines(m *wire.AllocationMetric) []string {
 	}
 	if len(m.Refusals) > 0 {
 		for _, r := range m.Refusals {
-			line := refusalLine(r.ToStructs())
-			if c := cureText(r.CuredBy); c != "" && r.Nodes > 0 {
-				line += "; " + c
+			line := refusalLine(r.ToStructs()) + slotText(r.ToStructs())
+			if c := cureOf(r.ToStructs(), never != ""); c != "" && r.Nodes > 0 {
+				line += "; it fits if " + c
 			}
-			out = append(out, line+slotText(r.ToStructs()))
+			out = append(out, line)
 		}
 	} else {
 		for _, c := range sortedKeys(m.ConstraintFiltered) {

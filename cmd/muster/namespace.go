@@ -136,7 +136,7 @@ func (o *namespaceOptions) inspect(ctx context.Context, args []string) error {
 
 func newNamespaceApply(e *env) *cobra.Command {
 	o := &namespaceOptions{env: e}
-	c := e.verb("apply [options] NAME|FILE", "Make or change a namespace", "Make or change a namespace from flags, or from a file in HCL or JSON; \"-\" is standard input.", `
+	c := e.verb("apply [options] NAME|FILE", "Make or change a namespace", "Make or change a namespace from flags, or from a file in HCL or JSON; \"-\" is standard input. Flags change what they name and keep the rest. A file is the whole namespace: what it does not mention is removed, and printed.", `
 muster namespace apply -description "machine learning" -meta team=vision ml
 muster namespace apply ml.hcl`, 1, 1, o.apply)
 	f := c.Flags()
@@ -153,8 +153,8 @@ func (o *namespaceOptions) apply(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	n := &wire.Namespace{Name: args[0]}
-	if looksLikeFile(args[0]) {
+	n, cur, file := &wire.Namespace{Name: args[0]}, &wire.Namespace{}, looksLikeFile(args[0])
+	if file {
 		n.Name = ""
 		if err := o.specFile(args[0], "namespace", n); err != nil {
 			return err
@@ -162,13 +162,12 @@ func (o *namespaceOptions) apply(ctx context.Context, args []string) error {
 		if n.Name == "" {
 			return fmt.Errorf("%s names no namespace: write name = \"...\"", args[0])
 		}
-	} else {
-		var cur wire.Namespace
-		if _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(args[0]), nil, &cur); err == nil {
-			n = &cur
-		} else if !notFound(err) {
-			return err
-		}
+	}
+	switch _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(n.Name), nil, cur); {
+	case err != nil && !notFound(err):
+		return err
+	case err == nil && !file:
+		*n = *cur
 	}
 	if o.changed("description") {
 		n.Description = o.description
@@ -187,7 +186,28 @@ func (o *namespaceOptions) apply(ctx context.Context, args []string) error {
 		return fmt.Errorf("apply namespace %q: %w", n.Name, err)
 	}
 	o.printf("Namespace %q applied\n", n.Name)
+	if lost := removed(cur, n); file && len(lost) > 0 {
+		o.printf("Removed, because the file does not mention it: %s\n", strings.Join(lost, ", "))
+	}
 	return nil
+}
+
+// removed names what a namespace had and has no longer.
+func removed(cur, n *wire.Namespace) (out []string) {
+	for _, f := range []struct {
+		name     string
+		was, has bool
+	}{
+		{fmt.Sprintf("quota %q", cur.Quota), cur.Quota != "", n.Quota != ""}, {"description", cur.Description != "", n.Description != ""}, {"meta", len(cur.Meta) > 0, len(n.Meta) > 0},
+		{"capabilities", cur.Capabilities != nil, n.Capabilities != nil}, {"node_pool_config", cur.NodePoolConfiguration != nil, n.NodePoolConfiguration != nil},
+		{"queue_config", cur.QueueConfiguration != nil, n.QueueConfiguration != nil}, {"toleration_config", cur.TolerationConfiguration != nil, n.TolerationConfiguration != nil},
+		{fmt.Sprintf("max_priority = %d", cur.MaxPriority), cur.MaxPriority != 0, n.MaxPriority != 0},
+	} {
+		if f.was && !f.has {
+			out = append(out, f.name)
+		}
+	}
+	return out
 }
 
 func newNamespaceDelete(e *env) *cobra.Command {

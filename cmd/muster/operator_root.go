@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/internal/identity"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -81,13 +82,22 @@ func (o *rootKeyOptions) rotate(ctx context.Context, _ []string) error {
 	queryFlag(q, "full", o.full)
 	var resp wire.RotateResponse
 	if _, err := a.put(ctx, "/v1/operator/keyring/rotate", q, nil, &resp); err != nil {
-		return fmt.Errorf("rotate the key of the variables: %w", err)
+		return fmt.Errorf("rotate the keys: %w", err)
 	}
 	if done, err := o.form.done(o.env, &resp); done || err != nil {
 		return err
 	}
 	if resp.Key != nil {
-		o.printf("Key %s is the active one\n", resp.Key.KeyID)
+		o.printf("Key %s encrypts variables from now on\n", resp.Key.KeyID)
+	}
+	var keys []*wire.RootKeyMeta // the answer, which is Nomad's, has room for one
+	if _, err := a.get(ctx, "/v1/operator/keyring/keys", nil, &keys); err != nil {
+		return fmt.Errorf("the keys were replaced; read which one signs identities: %w", err)
+	}
+	for _, k := range keys {
+		if k.Algorithm == identity.Algorithm && k.State == "active" {
+			o.printf("Key %s signs identities from now on\n", k.KeyID)
+		}
 	}
 	if o.full {
 		o.hint("variables are encrypted again in the background: muster operator root keyring list shows how many are left under each key")

@@ -99,43 +99,57 @@ func newQuotaStatus(e *env) *cobra.Command {
 			if x := u.Used[l.Region]; x != nil && x.RegionLimit != nil {
 				used = x.RegionLimit
 			}
-			limit := l.RegionLimit
-			if limit == nil {
-				limit = &wire.QuotaResources{}
-			}
-			for _, c := range []struct {
-				name        string
-				used, limit *int
-			}{{"CPU (MHz)", used.CPU, limit.CPU}, {"Memory (MiB)", used.MemoryMB, limit.MemoryMB}, {"GPU memory (MiB)", used.GPUMemoryMB, limit.GPUMemoryMB}} {
-				rows = append(rows, []string{l.Region, c.name, intText(c.used), intText(c.limit)})
-			}
-			for _, d := range limit.Devices {
-				n := "0"
-				for _, x := range used.Devices {
-					if x.Count != nil {
-						n = strconv.FormatUint(*x.Count, 10)
-					}
-				}
-				if d.Count != nil {
-					rows = append(rows, []string{l.Region, d.Name, n, strconv.FormatUint(*d.Count, 10)})
-				}
-			}
+			rows = append(rows, quotaRows(l, used)...)
 		}
-		o.table("Region|Resource|Used|Limit", rows)
+		o.table("Region|Resource|Used|Limit|Soft limit", rows)
 		return nil
 	})
 	o.form.flags(c)
 	return c
 }
 
-func intText(n *int) string {
-	switch {
-	case n == nil:
-		return "-"
-	case *n < 0:
-		return "0"
+// quotaRows shows what is used in a region beside both limits.
+func quotaRows(l *wire.QuotaLimit, used *wire.QuotaResources) (rows [][]string) {
+	amount := func(n *int) string {
+		if n == nil {
+			return "0"
+		}
+		return strconv.Itoa(*n)
 	}
-	return strconv.Itoa(*n)
+	limit := func(r *wire.QuotaResources, of func(*wire.QuotaResources) *int) string {
+		if r == nil {
+			return "-"
+		}
+		switch n := of(r); {
+		case n == nil || *n == 0:
+			return "unlimited"
+		case *n < 0: // nothing is allowed
+			return "0"
+		default:
+			return strconv.Itoa(*n)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		of   func(*wire.QuotaResources) *int
+	}{
+		{"CPU (MHz)", func(r *wire.QuotaResources) *int { return r.CPU }}, {"Memory (MiB)", func(r *wire.QuotaResources) *int { return r.MemoryMB }},
+		{"GPU memory (MiB)", func(r *wire.QuotaResources) *int { return r.GPUMemoryMB }},
+	} {
+		rows = append(rows, []string{l.Region, c.name, amount(c.of(used)), limit(l.RegionLimit, c.of), limit(l.Soft, c.of)})
+	}
+	devices := func(r *wire.QuotaResources, none string) string {
+		if r == nil {
+			return "-"
+		}
+		for _, d := range r.Devices { // GPUs of all models are limited together
+			if d.Count != nil {
+				return strconv.FormatUint(*d.Count, 10)
+			}
+		}
+		return none
+	}
+	return append(rows, []string{l.Region, "GPUs", devices(used, "0"), devices(l.RegionLimit, "unlimited"), devices(l.Soft, "unlimited")})
 }
 
 // quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as in Nomad,

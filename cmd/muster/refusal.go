@@ -186,7 +186,7 @@ func cureByEvent(r structs.Refusal) string {
 	case structs.EventJobChanged:
 		return "the job asks for less or other " + text
 	}
-	if c := strings.TrimSuffix(strings.TrimSuffix(cureText(r.CuredBy), " would cure it"), " will cure it"); c != "" {
+	if c := eventCure(r.CuredBy); c != "" {
 		return c + ": " + text
 	}
 	return ""
@@ -221,6 +221,9 @@ func cureByEnd(r structs.Refusal) string {
 func cureByNode(r structs.Refusal) string {
 	if what, missing := r.Missing(); missing {
 		text := "a node with " + what + " becomes ready"
+		if r.Dimension == structs.DimensionMissingDriver && r.Subject == "raw_exec" { // off by default, because its tasks are not isolated
+			text += "; an operator enables it on a node with plugin \"raw_exec\" { config { enabled = true } } in the agent's configuration, and restarts the agent"
+		}
 		if r.Dimension == structs.DimensionMissingMIG && r.Count > 0 {
 			text = "an operator makes such an instance, or " + text
 		}
@@ -237,31 +240,31 @@ func cureByNode(r structs.Refusal) string {
 	return "a node with " + r.Text() + " becomes ready"
 }
 
-// cureText says which event would help.
-func cureText(kind structs.EventKind) string {
-	switch kind {
-	case structs.EventNone:
+// cureOf is cure for a job that may never fit, even on an empty cluster: then nothing that is released would help.
+func cureOf(r structs.Refusal, never bool) string {
+	if never && r.CuredBy != structs.EventNodeJoined {
 		return ""
-	case structs.EventAllocStopped:
-		return "an allocation that stops there would cure it"
-	case structs.EventNodeJoined:
-		return "a node that becomes ready would cure it"
-	case structs.EventNodeEligible:
-		return "making the node eligible would cure it (muster node eligibility -enable)"
-	case structs.EventDeviceHealthy:
-		return "a device that becomes healthy would cure it"
-	case structs.EventDriverHealthy:
-		return "a driver that becomes healthy would cure it"
-	case structs.EventJobChanged:
-		return "only a change of the job would cure it"
-	case structs.EventConfigChanged:
-		return "a change of queue, pool or scheduler configuration would cure it"
-	case structs.EventTime:
-		return "time will cure it"
-	case structs.EventQueueUsage:
-		return "it is cured when others of the queue end, or its limit is raised"
-	case structs.EventJobEnded:
-		return "it is cured when that job gets there"
 	}
-	return "cured by " + strings.ReplaceAll(string(kind), "-", " ")
+	return cure(r)
+}
+
+// eventCure says which event would help where a refusal has no more to say.
+func eventCure(kind structs.EventKind) string {
+	switch kind {
+	case structs.EventNodeEligible:
+		return "the node is made eligible (muster node eligibility -enable)"
+	case structs.EventDeviceHealthy:
+		return "a device becomes healthy"
+	case structs.EventDriverHealthy:
+		return "a driver becomes healthy"
+	case structs.EventConfigChanged:
+		return "the configuration of queue, pool or scheduler changes"
+	case structs.EventTime:
+		return "time passes"
+	case structs.EventQueueUsage:
+		return "others of the queue end, or its limit is raised"
+	case structs.EventJobEnded:
+		return "that job gets there"
+	}
+	return ""
 }

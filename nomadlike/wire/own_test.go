@@ -33,6 +33,15 @@ func TestValidateOwn(t *testing.T) {
 		want  string
 	}{
 		{"volume of a plugin", "batch", func(j *Job) { g(j).Volumes = map[string]*VolumeRequest{"v": {Type: "csi", Source: "x"}} }, `only "host" is supported`},
+		{"template outside", "batch", func(j *Job) {
+			g(j).Tasks[0].Templates = []*Template{{EmbeddedTmpl: ptr("x"), DestPath: ptr("/local/app.conf")}}
+		}, `"/local/app.conf" is a directory of the node: paths are below the task's directory, write "local/app.conf"`},
+		{"artifact outside", "batch", func(j *Job) {
+			g(j).Tasks[0].Artifacts = []*TaskArtifact{{GetterSource: ptr("https://h/x"), RelativeDest: ptr("/alloc/data")}}
+		}, `write "${NOMAD_ALLOC_DIR}/data"`},
+		{"template outside of a container", "batch", func(j *Job) {
+			g(j).Tasks[0].Driver, g(j).Tasks[0].Templates = "docker", []*Template{{EmbeddedTmpl: ptr("x"), DestPath: ptr("/etc/app.conf")}}
+		}, "write a path below /local, /secrets or /alloc"},
 		{"artifact of the node", "batch", func(j *Job) { g(j).Tasks[0].Artifacts = []*TaskArtifact{{GetterSource: ptr("file:///etc/shadow")}} }, "mount a host volume"},
 		{"placement", "batch", func(j *Job) { j.Placement = ptr("a b") }, "is not a placement policy"},
 		{"runtime", "batch", func(j *Job) { j.Runtime = &Runtime{Expected: wdur(2 * time.Hour), Limit: wdur(time.Hour)} }, "expected (2h0m0s) is longer than limit (1h0m0s)"},

@@ -73,14 +73,30 @@ func (v *validator) artifacts(w string, t *Task) {
 			v.errorf(aw+", source", "%.64q: files of the node are not fetched; mount a host volume", src)
 		}
 		v.oneOf(aw+", mode", val(a.GetterMode), "any", "file", "dir")
-		v.inside(aw+", destination", val(a.RelativeDest))
+		v.inside(aw+", destination", t.Driver, val(a.RelativeDest))
 	}
 }
 
-// inside checks that a relative path stays in the task's directory; the node checks absolute ones.
-func (v *validator) inside(w, p string) {
-	if clean := path.Clean(p); !strings.HasPrefix(p, "${") && !path.IsAbs(p) && (clean == ".." || strings.HasPrefix(clean, "../")) {
-		v.errorf(w, "%.64q leads out of the task's directory", p)
+// inside checks that a path stays in the task's directory. The node checks what begins with a variable.
+func (v *validator) inside(w, driver, p string) {
+	switch clean := path.Clean(p); {
+	case strings.HasPrefix(p, "${"):
+	case !path.IsAbs(p):
+		if clean == ".." || strings.HasPrefix(clean, "../") {
+			v.errorf(w, "%.64q leads out of the task's directory", p)
+		}
+	case driver == "docker": // its containers have these directories
+		if top := strings.Split(clean, "/")[1]; !slices.Contains([]string{"alloc", "local", "secrets"}, top) {
+			v.errorf(w, "%.64q is not in a directory of the allocation: write a path below /local, /secrets or /alloc", p)
+		}
+	case driver == "exec" || driver == "raw_exec": // their tasks see the node's directories, where the allocation's differ each time
+		right := strings.TrimPrefix(clean, "/")
+		if top, rest, _ := strings.Cut(right, "/"); top == "alloc" {
+			right = path.Join("${NOMAD_ALLOC_DIR}", rest)
+		} else if top != "local" && top != "secrets" {
+			right = path.Join("local", path.Base(clean))
+		}
+		v.errorf(w, "%.64q is a directory of the node: paths are below the task's directory, write %.64q", p, right)
 	}
 }
 
@@ -116,7 +132,7 @@ func (v *validator) identities(w string, t *Task) {
 		if ttl := id.TTL.D(); ttl != 0 && (ttl < structs.IdentityTTLMin || ttl > structs.IdentityTTLMax) {
 			v.errorf(iw+", ttl", "%s: want %s to %s; without it tokens are valid for %s and are renewed after half of that", ttl, structs.IdentityTTLMin, structs.IdentityTTLMax, structs.IdentityTTLDefault)
 		}
-		v.inside(iw+", filepath", id.Filepath)
+		v.inside(iw+", filepath", t.Driver, id.Filepath)
 	}
 }
 
@@ -145,8 +161,8 @@ func (v *validator) templates(w string, t *Task) {
 			v.errorf(tw+", destination", "%.64q is another template's already", val(m.DestPath))
 		}
 		seen[dest] = true
-		v.inside(tw+", destination", val(m.DestPath))
-		v.inside(tw+", source", val(m.SourcePath))
+		v.inside(tw+", destination", t.Driver, val(m.DestPath))
+		v.inside(tw+", source", t.Driver, val(m.SourcePath))
 		v.oneOf(tw+", change_mode", val(m.ChangeMode), "noop", "restart", "signal", "script")
 		if s := val(m.ChangeSignal); val(m.ChangeMode) == "signal" && !strings.HasPrefix(s, "SIG") {
 			v.errorf(tw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
