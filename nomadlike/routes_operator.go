@@ -335,7 +335,7 @@ func autopilotHealth(c *call) (any, error) {
 		out.Servers = append(out.Servers, wire.ServerHealth{
 			ID: s.ID, Name: s.Name, Address: s.Address, SerfStatus: s.SerfStatus, Version: s.Version, Formats: s.Formats, Leader: s.Leader,
 			LastContact: wire.TextDuration(s.LastContact), LastTerm: s.LastTerm, LastIndex: s.LastIndex, Healthy: s.Healthy,
-			Voter: s.Voter, StableSince: s.StableSince.Time(),
+			Voter: s.Voter, StableSince: s.StableSince.Time(), Problem: s.Problem,
 		})
 	}
 	if !out.Healthy {

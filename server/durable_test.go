@@ -288,8 +288,15 @@ func testServerOutlivesAFullDisk(t *testing.T, edit func(*Config)) {
 		}
 	}
 	t.Logf("%d jobs, then: %v", len(known), err)
+	if why := s.replica.Problem(0); why != "the disk of the raft log takes no writes: no space left on device" {
+		t.Errorf("the server says of its full disk: %q", why)
+	}
+	if s.Problem(t.Context()) == "" {
+		t.Error("a server with a full disk is healthy")
+	}
 	free()
 	waitFor(t, 30*time.Second, "a write after there was room", func() bool { return register("after") == nil })
+	waitFor(t, 10*time.Second, "health", func() bool { return s.Problem(t.Context()) == "" })
 	stop()
 	s, stop = diskServer(t, dir, edit)
 	defer stop()

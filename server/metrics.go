@@ -118,6 +118,7 @@ var serverMetrics = table{
 	gauge("muster_server_healthy", "Whether the leader's autopilot finds all servers healthy: 1 or 0.", func(r reading) float64 { return telemetry.Bool(!r.s.members.Unhealthy.Load()) }),
 	gauge("muster_server_quarantined", "Whether this server distrusts its own state: 1 or 0.", func(r reading) float64 { return telemetry.Bool(r.s.replica.Quarantined() != "") }),
 	gauge("muster_server_last_contact_seconds", "Time since this server heard from the leader.", func(r reading) float64 { return r.s.lastContact().Seconds() }),
+	gauge("muster_server_problem", "Whether this server does not do its part, for the reason that /v1/agent/health tells: 1 or 0.", func(r reading) float64 { return telemetry.Bool(r.s.replica.Problem(0) != "") }),
 	counter("muster_server_leaderships_total", "Terms in which this server began to lead.", func(r reading) int64 { return r.s.lead.gains.Load() }),
 
 	gauge("muster_server_applied_index", "Index of the newest log entry that was applied.", func(r reading) float64 { return float64(r.s.Published().Index) }),

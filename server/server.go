@@ -296,6 +296,15 @@ func (s *Server) Leader() (addr, id string) {
 	return s.replica.Leader()
 }
 
+// Problem returns why this server does not do its part: no leader, a disk that takes no writes, a state that it distrusts,
+// or a log that is far behind; "" if it does.
+func (s *Server) Problem(ctx context.Context) string {
+	if addr, _ := s.Leader(); addr == "" {
+		return "No cluster leader"
+	}
+	return s.members.Problem(ctx)
+}
+
 // resolveAdvertise returns an address for raft. Host names are not resolved.
 func resolveAdvertise(addr string) (net.Addr, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {

@@ -183,9 +183,7 @@ func (a *Agent) Keyring(op, key string) (keys, primary map[string]int, members i
 func (a *Agent) Health() (srv, cl string, hasServer, hasClient bool) {
 	hasServer, hasClient = a.server != nil, a.client != nil
 	if hasServer {
-		if addr, _ := a.server.Leader(); addr == "" {
-			srv = "No cluster leader"
-		}
+		srv = a.server.Problem(context.Background())
 	}
 	if hasClient {
 		select {

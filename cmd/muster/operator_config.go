@@ -351,5 +351,10 @@ func (o *autopilotOptions) health(ctx context.Context, _ []string) error {
 		rows = append(rows, []string{s.Name, s.Address, s.SerfStatus, s.Version, orNone(s.Formats), strconv.FormatBool(s.Leader), time.Duration(s.LastContact).String(), fmt.Sprint(s.LastTerm), fmt.Sprint(s.LastIndex), strconv.FormatBool(s.Voter), strconv.FormatBool(s.Healthy), o.age(s.StableSince, false)})
 	}
 	o.table("Name|Address|Gossip|Version|Formats|Leader|Last Contact|Last Term|Last Index|Voter|Healthy|Stable", rows)
+	for _, s := range h.Servers {
+		if s.Problem != "" {
+			o.printf("\n%s: %s\n", s.Name, s.Problem)
+		}
+	}
 	return bad
 }

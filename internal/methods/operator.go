@@ -138,6 +138,7 @@ type (
 		LastContact                            time.Duration
 		LastTerm, LastIndex                    uint64
 		StableSince                            structs.LogTime
+		Problem                                string // in its own words, or ""
 	}
 	// PredictionsResponse measures how accurate the predicted run times of recently ended work were.
 	PredictionsResponse struct {
@@ -272,6 +273,7 @@ type (
 		LastContact                        time.Duration   // since it heard from the leader; 0 on the leader
 		Now                                structs.LogTime // its wall clock
 		Speaks                             structs.Speaks
+		Problem                            string // why it is not healthy, or ""
 	}
 	// StateMark is a server's state hash after every command up to Index.
 	StateMark struct {

@@ -241,6 +241,7 @@ type ServerHealth struct {
 	Healthy     bool
 	Voter       bool
 	StableSince time.Time
+	Problem     string `json:",omitempty"` // what it says of itself; our addition
 }
 
 // OperatorHealthReply is autopilot's opinion of the cluster.

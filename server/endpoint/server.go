@@ -52,6 +52,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 		ID: s.env.ID, Name: s.env.Name, Address: s.env.Advertise, Version: s.env.Version, Region: s.env.Region,
 		Bootstrapped: s.env.Replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
 		LastContact: s.env.LastContact(), Leaving: s.env.Members.Leaving(), Now: structs.LogTimeOf(s.env.Now()), Speaks: feature.Here(),
+		Problem: s.env.Replica.Problem(0),
 	}
 	if meta := s.published().Snapshot.ClusterMeta(); meta != nil {
 		resp.Cluster = meta.ID

@@ -114,7 +114,7 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 	for id, srv := range servers {
 		go func() {
 			if string(id) == p.m.env.Self.ID {
-				ch <- answer{id, p.m.OwnStats()}
+				ch <- answer{id, p.m.ailed(id, p.m.env.Replica.Problem(0), p.m.OwnStats())}
 				return
 			}
 			info, err := p.m.serverInfo(ctx, string(srv.Address))
@@ -122,7 +122,7 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 				ch <- answer{id, nil}
 				return
 			}
-			ch <- answer{id, &autopilot.ServerStats{LastContact: info.LastContact, LastTerm: info.LastTerm, LastIndex: info.LastIndex}}
+			ch <- answer{id, p.m.ailed(id, info.Problem, &autopilot.ServerStats{LastContact: info.LastContact, LastTerm: info.LastTerm, LastIndex: info.LastIndex})}
 			if srv.NodeStatus == autopilot.NodeFailed {
 				p.m.reunite(string(id))
 			}
@@ -140,6 +140,40 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 		}
 	}
 	return out
+}
+
+// ail is what a server says of itself when it does not do its part, with its true time of contact.
+type ail struct {
+	why     string
+	contact time.Duration
+}
+
+// ailed notes what a server says of itself. Autopilot has no word for a full disk: a server without contact is not
+// healthy for it, and one that cannot store entries is no better.
+func (m *Members) ailed(id raft.ServerID, why string, st *autopilot.ServerStats) *autopilot.ServerStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if why == "" {
+		delete(m.ailing, string(id))
+		return st
+	}
+	if m.ailing == nil {
+		m.ailing = map[string]ail{}
+	}
+	m.ailing[string(id)] = ail{why, st.LastContact}
+	st.LastContact = -1
+	return st
+}
+
+// Problem returns why this server does not do its part, or "". It asks the leader how far its log is.
+func (m *Members) Problem(ctx context.Context) string {
+	last := uint64(0)
+	if addr, id := m.env.Replica.Leader(); id != m.env.Self.ID && addr != "" {
+		if info, err := m.serverInfo(ctx, addr); err == nil {
+			last = info.LastIndex
+		}
+	}
+	return m.env.Replica.Problem(last)
 }
 
 // reunite exchanges gossip with a server that answers calls but is dead for gossip. Otherwise two servers that take each
@@ -254,10 +288,17 @@ func (m *Members) Health() *methods.AutopilotHealthResponse {
 	}
 	for _, id := range sortedServerIDs(st.Servers) {
 		x := st.Servers[id]
+		m.mu.Lock()
+		ails, ill := m.ailing[string(id)]
+		m.mu.Unlock()
+		contact := x.Stats.LastContact
+		if ill && contact < 0 {
+			contact = ails.contact
+		}
 		resp.Servers = append(resp.Servers, methods.AutopilotServer{
 			ID: string(id), Name: x.Server.Name, Address: string(x.Server.Address), SerfStatus: string(x.Server.NodeStatus), Version: x.Server.Version, Formats: speaks[string(id)],
 			Leader: x.State == autopilot.RaftLeader, Healthy: x.Health.Healthy, Voter: x.State == autopilot.RaftVoter || x.State == autopilot.RaftLeader,
-			LastContact: x.Stats.LastContact, LastTerm: x.Stats.LastTerm, LastIndex: x.Stats.LastIndex, StableSince: structs.LogTimeOf(x.Health.StableSince),
+			LastContact: contact, LastTerm: x.Stats.LastTerm, LastIndex: x.Stats.LastIndex, StableSince: structs.LogTimeOf(x.Health.StableSince), Problem: ails.why,
 		})
 	}
 	return resp

@@ -60,6 +60,7 @@ type Members struct {
 
 	mu     sync.Mutex
 	pruned map[string]bool // raft IDs that autopilot has given up
+	ailing map[string]ail  // by raft ID: servers that do not do their part
 
 	known atomic.Pointer[knownServers]
 }

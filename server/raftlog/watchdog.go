@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -17,6 +18,7 @@ import (
 type Health struct {
 	Wrote  func(began time.Time) // called after each write of entries, or nil
 	failed atomic.Int64          // time of the last failure in Unix nanoseconds; 0: the newest write succeeded
+	why    atomic.Pointer[string]
 }
 
 // illFor is how long a failed write counts if no other follows. Nothing is written by a server that hears of no leader,
@@ -27,8 +29,21 @@ func (h *Health) note(err error) {
 	if err == nil {
 		h.failed.Store(0)
 	} else {
+		why := err.Error()
+		if errno := syscall.Errno(0); errors.As(err, &errno) { // who asks for the health need not know the file
+			why = errno.Error()
+		}
+		h.why.Store(&why)
 		h.failed.Store(time.Now().UnixNano())
 	}
+}
+
+// Problem returns why the newest write failed, however long ago that was; "" if it succeeded.
+func (h *Health) Problem() string {
+	if h.failed.Load() == 0 {
+		return ""
+	}
+	return *h.why.Load()
 }
 
 // Ill reports whether the newest write failed, unless that was long ago.

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -81,6 +82,28 @@ func (r *Replica) Restore(meta *raft.SnapshotMeta, state io.Reader, timeout time
 
 // LastIndex returns the index of the newest log entry, applied or not.
 func (r *Replica) LastIndex() uint64 { return r.raft.LastIndex() }
+
+// lagMax is how many entries a server may have to apply, or to receive, before it is not healthy.
+const lagMax = 1000
+
+// Problem returns in a sentence what keeps this server from doing its part, or "". leaderLast is the newest entry of the
+// leader's log, or 0 if the leader did not tell.
+func (r *Replica) Problem(leaderLast uint64) string {
+	if why := r.Quarantined(); why != "" {
+		return "this server distrusts its own state: " + why
+	}
+	if why := r.disk.Problem(); why != "" {
+		return "the disk of the raft log takes no writes: " + why
+	}
+	last, applied := r.raft.LastIndex(), r.raft.AppliedIndex()
+	if leaderLast > last+lagMax {
+		return fmt.Sprintf("its log is %d entries behind the leader's", leaderLast-last)
+	}
+	if last > applied+lagMax {
+		return fmt.Sprintf("%d entries of its log are not applied yet", last-applied)
+	}
+	return ""
+}
 
 // RaftStats returns raft's own metrics and the backend of its log.
 func (r *Replica) RaftStats() map[string]string {
