@@ -18,6 +18,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"go.uber.org/goleak"
+
 	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
 	"github.com/muster-sched/muster/structs"
@@ -25,11 +27,12 @@ import (
 
 func TestMain(m *testing.M) {
 	MaybeRun()
-	code := m.Run()
-	if libs.dir != "" {
-		os.RemoveAll(libs.dir)
-	}
-	os.Exit(code)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if libs.dir != "" {
+			os.RemoveAll(libs.dir)
+		}
+		os.Exit(code)
+	}))
 }
 
 var libs struct {

@@ -12,11 +12,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	MaybeRun()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // launch runs a script in two ranks, 4 and 5 of the world.

@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/muster-sched/muster/client/cgroup"
 )
 
 func TestMain(m *testing.M) {
 	MaybeRun()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // sup is a supervisor in a temporary directory, removed with the test.

@@ -16,6 +16,8 @@ import (
 	"github.com/coder/websocket"
 	"github.com/hashicorp/go-hclog"
 
+	"go.uber.org/goleak"
+
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/methods"
@@ -26,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	supervisor.MaybeRun()
 	jobspec.MaybeRunChild()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // live runs a dev agent with tokens demanded, in this process, and gives the address of its HTTP API.

@@ -31,6 +31,7 @@ const (
 type caught struct {
 	ctx  context.Context // ends with the first signal
 	ch   chan os.Signal
+	raw  chan os.Signal
 	end  context.CancelFunc
 	mu   sync.Mutex
 	last os.Signal
@@ -38,16 +39,15 @@ type caught struct {
 
 // catch takes over the signals that end a command, until stop. Under nohup SIGHUP remains ignored.
 func catch(parent context.Context) *caught {
-	c := &caught{ch: make(chan os.Signal, 4)}
+	c := &caught{ch: make(chan os.Signal, 4), raw: make(chan os.Signal, 4)}
 	c.ctx, c.end = context.WithCancel(parent)
 	sigs := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT}
 	if !signal.Ignored(syscall.SIGHUP) {
 		sigs = append(sigs, syscall.SIGHUP)
 	}
-	raw := make(chan os.Signal, 4)
-	signal.Notify(raw, sigs...)
-	go func() { // runs until the process ends: more signals may come
-		for s := range raw {
+	signal.Notify(c.raw, sigs...)
+	go func() { // more signals may come until stop
+		for s := range c.raw {
 			c.mu.Lock()
 			c.last = s
 			c.mu.Unlock()
@@ -61,7 +61,11 @@ func catch(parent context.Context) *caught {
 	return c
 }
 
-func (c *caught) stop() { c.end() }
+func (c *caught) stop() {
+	signal.Stop(c.raw)
+	close(c.raw) // nothing is sent after Stop
+	c.end()
+}
 
 // code returns the exit code of a command that a signal ended, as in shells.
 func (c *caught) code() int {
