@@ -372,7 +372,7 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 	p.hint("Follow its logs:  muster alloc logs -f %s", p.cut(first.ID))
 }
 
-// neverFits returns why not even an empty cluster could hold a waiting job; "" if it could, or nobody knows.
+// neverFits returns why not even an empty cluster could hold a waiting job; "" if it could, or the reason is unknown.
 func (a *api) neverFits(ctx context.Context, jobID, namespace string) string {
 	var w nomadlike.Why
 	if _, err := a.get(ctx, jobPath(jobID, "/why"), ns(namespace), &w); err != nil || w.Advice == nil {

@@ -108,7 +108,7 @@ func newQuotaStatus(e *env) *cobra.Command {
 	return c
 }
 
-// quotaRows shows what is used in a region beside both limits.
+// quotaRows shows what is used in a region, and both limits.
 func quotaRows(l *wire.QuotaLimit, used *wire.QuotaResources) (rows [][]string) {
 	amount := func(n *int) string {
 		if n == nil {

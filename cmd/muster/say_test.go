@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestNeverHasOneSource: whoever waits for GPUs that no node has is not told that an allocation's end would help, and
-// every command says so in the same way.
+// TestNeverHasOneSource: where a job asks for GPUs that no node has, no command says that an allocation's end would help, and
+// all commands say so in the same way.
 func TestNeverHasOneSource(t *testing.T) {
 	r := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPU}, Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}
 	m := &wire.AllocationMetric{NodesInPool: 2, NodesEvaluated: 2, Refusals: []wire.Refusal{wire.RefusalFromStructs(r)}}

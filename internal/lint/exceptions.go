@@ -2,7 +2,7 @@ package lint
 
 // exception silences one rule at one place.
 type exception struct {
-	rule  string // "clock", "random", "goroutine", "map-order", "float", "math", "import", "long-file", "todo", "path"
+	rule  string // "clock", "random", "goroutine", "map-order", "float", "math", "import", "long-file", "todo", "path", "leak"
 	where string // file, or file:function
 	why   string
 }

@@ -87,7 +87,7 @@ func (r *Replica) LastIndex() uint64 { return r.raft.LastIndex() }
 const lagMax = 1000
 
 // Problem returns in a sentence what keeps this server from doing its part, or "". leaderLast is the newest entry of the
-// leader's log, or 0 if the leader did not tell.
+// leader's log, or 0 if it is unknown.
 func (r *Replica) Problem(leaderLast uint64) string {
 	if why := r.Quarantined(); why != "" {
 		return "this server distrusts its own state: " + why

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// FuzzObjectFiles reads any bytes as a file of queues, quotas, reservations or a namespace: objects or a sentence.
+func FuzzObjectFiles(f *testing.F) {
+	f.Add([]byte("queue \"a\" {\n  weight = 2\n  limit { gpus = 8 }\n}\n"))
+	f.Add([]byte("name = \"q\"\nlimit {\n  region = \"global\"\n  region_limit {\n    cpu = 1\n    device \"nvidia/gpu\" { count = 1 }\n  }\n}\n"))
+	f.Add([]byte("name = \"n\"\nquota = \"q\"\nqueue_config {\n  allowed = [\"a\"]\n}\nmeta { a = \"b\" }\n"))
+	f.Add([]byte(`[{"Name": "a", "Weight": 1}]`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e := func() *env { return &env{in: bytes.NewReader(b), out: io.Discard, err: io.Discard} }
+		for _, kind := range []string{"queue", "reservation"} {
+			list, err := e().specBlocks("-", kind)
+			if err == nil && list == nil {
+				t.Fatalf("%s: neither objects nor an error", kind)
+			}
+			for _, raw := range list {
+				_ = decodeSpec(raw, "-", kind, &wire.Queue{})
+			}
+		}
+		list, err := e().quotaSpecs("-")
+		if err == nil && list == nil {
+			t.Fatal("quota: neither objects nor an error")
+		}
+		for _, raw := range list {
+			_ = decodeSpec(raw, "-", "quota", &wire.QuotaSpec{})
+		}
+		_ = e().specFile("-", "namespace", &wire.Namespace{})
+	})
+}
