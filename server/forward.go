@@ -102,6 +102,9 @@ func (s *Server) tryLeader(ctx context.Context, row *methods.Row, c *rpc.Call, a
 		}
 		*proven = true
 	}
+	if row.Name == methods.NodeHeartbeat.Name {
+		return s.forward(ctx, c, s.vital.To(addr))
+	}
 	return s.forward(ctx, c, s.pool.To(addr))
 }
 
@@ -131,6 +134,7 @@ func (s *Server) watchLeader(ctx context.Context) {
 		addr, id := s.Leader()
 		if addr != before && before != "" {
 			s.pool.Probe(before, probePatience)
+			s.vital.Probe(before, probePatience)
 		}
 		if before = addr; id == s.cfg.ID {
 			before = "" // a server does not call itself

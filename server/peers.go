@@ -80,7 +80,7 @@ type peers struct{ s *Server }
 func (p peers) Others() []string { return p.s.members.OtherServers() }
 
 func (p peers) Silence(ctx context.Context, addr string, term uint64) (replica.Silence, error) {
-	resp, err := rpc.Invoke(ctx, p.s.pool.To(addr), methods.ServerSilence, rpc.Header{}, &methods.ServerSilenceRequest{Term: term})
+	resp, err := rpc.Invoke(ctx, p.s.vital.To(addr), methods.ServerSilence, rpc.Header{}, &methods.ServerSilenceRequest{Term: term})
 	if err != nil {
 		return replica.Silence{}, err
 	}

@@ -35,6 +35,7 @@ type Server struct {
 	reg     *rpc.Registry
 	rpc     *rpc.Server
 	pool    *rpc.Pool // sessions to other servers of the region
+	vital   *rpc.Pool // the same for what must not wait behind other calls: heartbeats of nodes, questions about the leader
 	regions regions   // and of other regions
 	replica *replica.Replica
 
@@ -89,7 +90,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
-		Stalled: s.metrics.stalled,
+		Stalled: s.stalled,
 		Applied: func(took time.Duration) { s.metrics.apply.Observe(took.Seconds()) },
 	})
 	s.duties.collect = make(chan chan error)
@@ -129,7 +130,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.regions.open = func(region string) *rpc.Pool {
 		return rpc.NewPool(rpc.PoolConfig{Dial: dialTo(region), Registry: s.reg, Log: cfg.Logger.Named("rpc")})
 	}
-	s.pool = s.regions.open(cfg.Region)
+	s.pool, s.vital = s.regions.open(cfg.Region), s.regions.open(cfg.Region)
 	made := s
 	defer func() {
 		if err != nil {
@@ -240,6 +241,7 @@ func (s *Server) Close() error {
 	}
 	s.replica.Stop()
 	s.pool.Close()
+	s.vital.Close()
 	s.regions.close()
 	s.rpc.Close()
 	for _, l := range s.cfg.Listeners {
@@ -249,6 +251,14 @@ func (s *Server) Close() error {
 	s.decide.Wait()
 	s.replica.Close()
 	return nil
+}
+
+// stalled counts a stall. Nodes get more time for what this process could not hear.
+func (s *Server) stalled(cause replica.Stall, took time.Duration) {
+	s.metrics.stalled(cause, took)
+	if cause == replica.StallProcess {
+		s.nodes.Beats.Stalled(took)
+	}
 }
 
 // exit ends the process, because it would be wrong to continue.

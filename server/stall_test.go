@@ -1,13 +1,18 @@
 package server
 
 import (
+	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
 )
 
 // elections returns how often servers began to lead.
@@ -129,5 +134,67 @@ func TestServicesEndInAPass(t *testing.T) {
 			t.Error("the services have not ended 100 ms after leadership was lost")
 		}
 		c.net.Heal()
+	})
+}
+
+// A heartbeat through a follower is answered although more calls are in progress than one session takes.
+func TestHeartbeatsPassOtherCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var held [3]atomic.Bool
+		c := newCluster(t, 3, func(i int, cfg *Config) {
+			cfg.Testing.Replica.BeforeApply = func() {
+				for held[i].Load() {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+		})
+		lead := c.leader()
+		node := testNode(1)
+		call(t, c.servers[lead], methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node})
+		c.converge()
+		follower := c.servers[(lead+1)%3]
+		held[lead].Store(true)
+		ctx, cancel := context.WithCancel(context.Background())
+		for i := range rpc.DefaultMaxStreams + 100 {
+			go func() {
+				_, _ = rpc.Invoke(ctx, follower.Caller(rpc.Peer{}), methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(fmt.Sprint("j", i), 1)})
+			}()
+		}
+		time.Sleep(500 * time.Millisecond)
+		began := time.Now()
+		bctx, done := context.WithTimeout(ctx, 3*time.Second)
+		_, err := rpc.Invoke(bctx, follower.Caller(rpc.Peer{}), methods.NodeHeartbeat, rpc.Header{},
+			&methods.NodeHeartbeatRequest{NodeAuth: methods.NodeAuth{NodeID: node.ID, Secret: node.SecretID}, Status: structs.NodeReady})
+		if took := time.Since(began); err != nil || took > 100*time.Millisecond {
+			t.Errorf("a heartbeat beside %d calls: %v after %s", rpc.DefaultMaxStreams, err, took)
+		}
+		done()
+		cancel()
+		held[lead].Store(false)
+	})
+}
+
+// A node whose heartbeats were late by as long as the server itself did not run is not down.
+func TestStallsOfTheServerGiveNodesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		node := testNode(1)
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node})
+		auth := methods.NodeAuth{NodeID: node.ID, Secret: node.SecretID}
+		beat := func() time.Duration {
+			return call(t, s, methods.NodeHeartbeat, rpc.Header{}, &methods.NodeHeartbeatRequest{NodeAuth: auth, Status: structs.NodeReady}).HeartbeatTTL
+		}
+		ttl := beat()
+		for range 30 {
+			s.stalled(replica.StallProcess, 200*time.Millisecond)
+		}
+		time.Sleep(ttl + 10*time.Second)
+		if n := s.Published().Snapshot.NodeByID(node.ID); n.Status != structs.NodeReady {
+			t.Errorf("the node is %s after %s, 6 s of which the server did not run", n.Status, ttl+10*time.Second)
+		}
+		time.Sleep(3 * time.Second)
+		if n := s.Published().Snapshot.NodeByID(node.ID); n.Status != structs.NodeDown {
+			t.Errorf("the node is %s; want it down", n.Status)
+		}
 	})
 }

@@ -33,6 +33,12 @@ func TestBeatTableAgainstOracle(t *testing.T) {
 		case 4:
 			now = now.Add(time.Duration(r.Intn(3000)) * time.Millisecond)
 			if r.Intn(200) == 0 {
+				tab.delay(time.Second)
+				for k, d := range want {
+					want[k] = d.Add(time.Second)
+				}
+			}
+			if r.Intn(200) == 0 {
 				floor := now.Add(time.Second)
 				tab.floor(floor)
 				for k, d := range want {

@@ -140,6 +140,13 @@ func (t *beatTable) floor(d time.Time) {
 	}
 }
 
+// delay moves every deadline by d, which keeps the heap order.
+func (t *beatTable) delay(d time.Duration) {
+	for _, b := range t.heap {
+		b.deadline = b.deadline.Add(d)
+	}
+}
+
 func (t *beatTable) less(i, k int) bool {
 	a, b := t.heap[i], t.heap[k]
 	if !a.deadline.Equal(b.deadline) {
@@ -256,6 +263,16 @@ func (h *Heartbeats) Left(id structs.NodeID) {
 	defer h.mu.Unlock()
 	if h.table != nil {
 		h.table.remove(id)
+	}
+}
+
+// Stalled gives every node more time, because this process did not run for d and handled no heartbeats meanwhile.
+func (h *Heartbeats) Stalled(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.table != nil {
+		h.stalls++
+		h.table.delay(d)
 	}
 }
 
@@ -421,7 +438,9 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 	}
 	h.mu.Lock()
 	beaten := h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos >= 0
-	h.missed++
+	if !beaten {
+		h.missed++
+	}
 	h.mu.Unlock()
 	if beaten {
 		return // a heartbeat came while leadership was confirmed
