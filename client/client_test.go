@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
@@ -193,6 +194,12 @@ func TestHistoryIsNotObeyedBackwards(t *testing.T) {
 	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	empty := func(r *methods.NodePollResponse) { r.Refs, r.Changed, r.Index = nil, nil, 1 }
+	history := func() agentstore.History {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.history
+	}
+	srv.Wait(t, "the agent to know the history", func() bool { return history().Index > 0 })
 	for name, change := range map[string]func(*methods.NodePollResponse){
 		"an older state with an empty list": func(r *methods.NodePollResponse) { empty(r); r.StateIndex = 1 },
 		"the same state with an empty list": func(r *methods.NodePollResponse) {
@@ -205,11 +212,15 @@ func TestHistoryIsNotObeyedBackwards(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := srv.Calls("Node.Poll")
+			have := history()
 			srv.Answer(change)
 			srv.Wait(t, "the answer was seen", func() bool { return srv.Calls("Node.Poll") >= before+2 })
 			srv.Answer(nil)
 			if a.Alloc(id) == nil || a.Alloc(id).Final() != nil || len(a.Alloc(id).Running()) != 1 {
 				t.Fatal("the task was stopped")
+			}
+			if now := history(); now.Older(have) || now.Cluster != have.Cluster {
+				t.Errorf("the agent goes by %+v after %+v", now, have)
 			}
 		})
 	}

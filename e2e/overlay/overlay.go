@@ -109,19 +109,32 @@ func (f *file) apply(root string) (string, error) {
 	return text, nil
 }
 
-// Write writes the changed files to dir and returns the path of the file for `go build -overlay`.
-func (c *Change) Write(root, dir string) (string, error) {
-	replace := map[string]string{}
-	for i, f := range c.files {
+// Texts returns the changed files by path below root, with their new text.
+func (c *Change) Texts(root string) (map[string]string, error) {
+	texts := map[string]string{}
+	for _, f := range c.files {
 		text, err := f.apply(root)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		to := filepath.Join(dir, fmt.Sprintf("%03d-%s", i, filepath.Base(f.path)))
+		texts[f.path] = text
+	}
+	return texts, nil
+}
+
+// Write writes the changed files to dir and returns the path of the file for `go build -overlay`.
+func (c *Change) Write(root, dir string) (string, error) {
+	texts, err := c.Texts(root)
+	if err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for path, text := range texts {
+		to := filepath.Join(dir, strings.ReplaceAll(path, "/", "-"))
 		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
 			return "", err
 		}
-		replace[filepath.Join(root, f.path)] = to
+		replace[filepath.Join(root, path)] = to
 	}
 	b, err := json.MarshalIndent(map[string]any{"Replace": replace}, "", "\t")
 	if err != nil {

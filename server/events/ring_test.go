@@ -49,3 +49,40 @@ func TestRingForgets(t *testing.T) {
 	}
 	runtime.KeepAlive(r)
 }
+
+// TestEachEventOnce: readers that come back at any index get every batch after it, once and in order, or hear of a gap.
+func TestEachEventOnce(t *testing.T) {
+	r := NewRing()
+	const from, to = 10, 40
+	feed := func(i structs.Index) {
+		n := &structs.Node{ID: structs.NodeID{byte(i)}, ModifyIndex: i}
+		r.Feed(replica.Applied{Published: &replica.Published{Index: i}, Delta: structs.Delta{Index: i, Nodes: []structs.Changed[structs.Node]{{After: n}}}})
+	}
+	r.Feed(replica.Applied{Published: &replica.Published{Index: from}, Lost: true})
+	for i := structs.Index(from + 1); i <= to; i++ {
+		feed(i)
+	}
+	for after := structs.Index(0); after <= to+1; after++ {
+		list, gap, _ := r.After(after)
+		if gap != (after < from) {
+			t.Errorf("after %d: gap %t", after, gap)
+		}
+		next := max(after, from) + 1
+		for _, b := range list {
+			if b.Index != next || len(b.Events) != 1 || b.Events[0].Index != next {
+				t.Errorf("after %d: batch %d with %d events, want %d", after, b.Index, len(b.Events), next)
+			}
+			next++
+		}
+		if next != max(to, after)+1 {
+			t.Errorf("after %d: the last batch is %d, want %d", after, next-1, to)
+		}
+	}
+	_, _, changed := r.After(to)
+	feed(to + 1)
+	select {
+	case <-changed:
+	default:
+		t.Error("a reader that waits is not woken")
+	}
+}
