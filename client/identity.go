@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -120,7 +120,7 @@ func loadID[T interface {
 }
 
 func saveID(path, text string) error {
-	if err := renameio.WriteFile(path, []byte(text+"\n"), 0o600, renameio.IgnoreUmask()); err != nil {
+	if err := fsync.WriteFile(path, []byte(text+"\n")); err != nil {
 		return fmt.Errorf("node identity: %w", err)
 	}
 	return nil

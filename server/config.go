@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/decide"
@@ -138,7 +139,7 @@ func serverID(cfg *Config) (string, error) {
 	if cfg.InMemory {
 		return fresh, nil
 	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+	if err := fsync.MkdirAll(cfg.DataDir); err != nil {
 		return "", fmt.Errorf("data directory: %w", err)
 	}
 	path := filepath.Join(cfg.DataDir, "server-id")
@@ -153,7 +154,7 @@ func serverID(cfg *Config) (string, error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
-	if err := os.WriteFile(path, []byte(fresh+"\n"), 0o600); err != nil {
+	if err := fsync.WriteFile(path, []byte(fresh+"\n")); err != nil {
 		return "", fmt.Errorf("write %s: %w", path, err)
 	}
 	return fresh, nil

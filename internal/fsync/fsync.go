@@ -1,6 +1,6 @@
-// Package fsync recognises the error of a failed sync.
+// Package fsync recognises the error of a failed sync, and writes files and names that survive a crash.
 //
-// After it no one knows what the disk holds: the kernel may have dropped the pages that it could not write, and a second
+// After a failed sync no one knows what the disk holds: the kernel may have dropped the pages that it could not write, and a second
 // sync then succeeds without them. So a process whose sync has failed must end and read the disk again.
 package fsync
 
@@ -8,9 +8,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/google/renameio/v2"
 )
 
 // Op is the operation in the *fs.PathError of a failed sync, as os.File.Sync names it.
@@ -59,4 +62,22 @@ func Commit(path string, err error) error {
 		return Error(path, err)
 	}
 	return err
+}
+
+// WriteFile replaces a file. A crash leaves the old or the new content, and once WriteFile has returned the new one.
+func WriteFile(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := renameio.WriteFile(path, content, 0o600, renameio.IgnoreUmask(), renameio.WithTempDir(dir)); err != nil {
+		return err
+	}
+	return Dir(dir)
+}
+
+// MkdirAll creates a directory unless it exists, for its owner only, with its parents. Once MkdirAll has returned, its name
+// survives a crash.
+func MkdirAll(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	return Dir(filepath.Dir(path))
 }

@@ -19,7 +19,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -92,12 +91,12 @@ var keyName = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // Open opens the keystore.
 func Open(env Environment) (*Keystore, error) {
-	k := &Keystore{env: env, keys: map[string][]byte{}, write: replaceFile}
+	k := &Keystore{env: env, keys: map[string][]byte{}, write: fsync.WriteFile}
 	if env.DataDir == "" {
 		return k, nil
 	}
 	k.dir = filepath.Join(env.DataDir, "keystore")
-	if err := os.MkdirAll(k.dir, 0o700); err != nil {
+	if err := fsync.MkdirAll(k.dir); err != nil {
 		return nil, fmt.Errorf("keystore: %w", err)
 	}
 	return k, nil
@@ -124,14 +123,6 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 	}
 	k.keys[id] = key
 	return key, nil
-}
-
-// replaceFile replaces a file. Content and name survive a crash.
-func replaceFile(path string, content []byte) error {
-	if err := renameio.WriteFile(path, content, 0o600, renameio.IgnoreUmask()); err != nil {
-		return err
-	}
-	return fsync.Dir(filepath.Dir(path))
 }
 
 // put stores a key, on disk before it returns.

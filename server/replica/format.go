@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -61,11 +62,7 @@ func writeFormat(dir string, note formatNote) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, formatFile)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return fsync.WriteFile(filepath.Join(dir, formatFile), b)
 }
 
 // checkFormat refuses to start with data that this build cannot read.

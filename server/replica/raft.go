@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/server/raftlog"
 )
 
@@ -42,7 +43,7 @@ func (r *Replica) openStores() (*stores, error) {
 		return &stores{log: r.watch(mem), stable: mem, backend: "inmem", snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
 	}
 	dir := r.raftDir()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := fsync.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
 	}
 	if err := r.checkFormat(); err != nil {

@@ -26,6 +26,9 @@ func openSnapshots(dir string, log hclog.Logger, exit func(why string)) (*snapsh
 	if err != nil {
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
+	if err := fsync.Dir(dir); err != nil {
+		return nil, err
+	}
 	s := &snapshots{store, filepath.Join(dir, "snapshots"), exit}
 	return s, s.restrict()
 }
@@ -41,11 +44,12 @@ func (s *snapshots) restrict() error {
 	return errors.Join(err, os.Chmod(s.dir, 0o700))
 }
 
-// Create implements raft.SnapshotStore.
+// Create implements raft.SnapshotStore. The library syncs the files of a snapshot and the directory of all snapshots, but not
+// the names of the files, which exist from here on.
 func (s *snapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.FileSnapshotStore.Create(v, index, term, c, ci, trans)
 	if err == nil {
-		if err = s.restrict(); err != nil {
+		if err = errors.Join(s.restrict(), fsync.Dir(filepath.Join(s.dir, sink.ID()+".tmp"))); err != nil {
 			sink.Cancel()
 		}
 	}
