@@ -51,6 +51,9 @@ type Config struct {
 	Exit    func(why string)        // ends the process when its state cannot be trusted; nil: log a line and os.Exit(1)
 	Monitor hclog.InterceptLogger   // source of Client.Monitor; nil: Monitor is refused
 	OnNode  func(id structs.NodeID) // called with the node's id once it is known; or nil
+	// OnGossip is called with the servers' advice in each answer to a heartbeat; it does not block. nil: this agent does
+	// not gossip.
+	OnGossip func(methods.GossipAdvice)
 }
 
 // NodeConfig describes the node to the servers.

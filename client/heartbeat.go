@@ -140,6 +140,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	c.heard(sent)
 	c.clock.heard(sent, resp.Now)
 	c.conn.SetServers(resp.Servers)
+	c.advised(resp.Gossip)
 	if c.id.moved {
 		if err := c.id.settle(c.cfg.Storage.DataDir); err != nil {
 			return 0, err
@@ -156,6 +157,13 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	}
 	c.mu.Unlock()
 	return max(resp.HeartbeatTTL, ttlMin), nil
+}
+
+// advised passes on whether the servers want this agent to gossip.
+func (c *Client) advised(a methods.GossipAdvice) {
+	if c.cfg.OnGossip != nil {
+		c.cfg.OnGossip(a)
+	}
 }
 
 // beat sends one heartbeat. known is false when the servers no longer know the node.
@@ -176,5 +184,6 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 	if len(resp.Servers) > 0 {
 		c.conn.SetServers(resp.Servers)
 	}
+	c.advised(resp.Gossip)
 	return max(resp.HeartbeatTTL, ttlMin), !resp.Unknown, nil
 }

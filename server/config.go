@@ -20,6 +20,7 @@ import (
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/member"
+	"github.com/muster-sched/muster/server/nodes"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -52,7 +53,11 @@ type Config struct {
 	JoinKey []byte
 
 	Gossip member.GossipConfig
-	Raft   replica.RaftConfig
+
+	// RestartGrace is how long after its last heartbeat a node keeps its work when only its agent has ended; 0:
+	// nodes.RestartGraceDefault.
+	RestartGrace time.Duration
+	Raft         replica.RaftConfig
 
 	ACL           bool // enforce access control; if false, every caller has management rights
 	Logins        endpoint.LoginNodes
@@ -124,6 +129,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.RestartGrace == 0 {
+		c.RestartGrace = nodes.RestartGraceDefault
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (m *metrics) declare(s *Server) {
 	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
 	m.stalls = m.set.Histogram("muster_server_stall_seconds", "Stalls of at least 100 ms in work that raft or a change of leaders waits for. Causes: apply, publish, restore, snapshot, disk, process (nothing ran: no processor, garbage collection, or stopped), services.", telemetry.Latency, "cause")
 	m.set.Read(func(out *telemetry.Samples) {
-		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.RaftStats()})
+		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.nodes.Probes.Metrics(), s.RaftStats()})
 	}, serverMetrics)
 	m.set.Read(func(out *telemetry.Samples) {
 		if c := s.clusterMetrics(); c != nil {
@@ -83,11 +83,12 @@ func (m *metrics) Refused(reason string) { m.refused.Add(1) }
 
 // serverReading is the source of the metrics of a server's own work.
 type serverReading struct {
-	s     *Server
-	rep   replica.Stats
-	pass  decide.Metrics
-	beats nodes.HeartbeatMetrics
-	raft  map[string]string
+	s      *Server
+	rep    replica.Stats
+	pass   decide.Metrics
+	beats  nodes.HeartbeatMetrics
+	probes nodes.ProbeMetrics
+	raft   map[string]string
 }
 
 type (
@@ -150,6 +151,13 @@ var serverMetrics = table{
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
 	counter("muster_server_heartbeats_missed_total", "Nodes that missed their heartbeats and went down.", func(r reading) int64 { return r.beats.Missed }),
 	counter("muster_server_heartbeat_stalls_total", "Times this server was too late itself to judge heartbeats.", func(r reading) int64 { return r.beats.Stalls }),
+
+	gauge("muster_server_nodes_reached", "Nodes that this server has reached at their gossip address. It does not trust the silence of others.", func(r reading) float64 { return float64(r.probes.Reached) }),
+	counter("muster_server_node_doubts_total", "Nodes that may be lost: their session ended or is silent, gossip suspects them, or they missed an interval.", func(r reading) int64 { return r.probes.Doubts }),
+	counter("muster_server_node_probes_total", "Probes of such nodes, by the leader.", func(r reading) int64 { return r.probes.Probes }),
+	counter("muster_server_node_probes_unsure_total", "Probes without a result: too few servers saw the node silent, or could tell.", func(r reading) int64 { return r.probes.Unsure }),
+	counter("muster_server_nodes_gone_total", "Nodes that went down because their machine answered no server.", func(r reading) int64 { return r.probes.Gone }),
+	counter("muster_server_nodes_ended_total", "Nodes whose agent had ended while their machine answered.", func(r reading) int64 { return r.probes.Ended }),
 
 	counter("muster_server_broker_passes_total", "Scheduling passes begun.", func(r reading) int64 { return r.pass.Broker.Passes }),
 	counter("muster_server_broker_taken_total", "Jobs given to passes.", func(r reading) int64 { return r.pass.Broker.Taken }),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/decide"
@@ -99,8 +100,9 @@ func New(cfg Config) (s *Server, err error) {
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
 		Reports:  nodes.NewObservations(s.replica.Propose),
-		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.apply}),
+		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.apply, Grace: cfg.RestartGrace}),
 	}
+	s.nodes.Probes = nodes.NewProber(s.probeEnvironment())
 
 	keyDir := cfg.DataDir
 	if cfg.InMemory {
@@ -175,6 +177,32 @@ func (s *Server) memberEnvironment() member.Environment {
 			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build,
 			Oldest: speaks.Oldest, Newest: speaks.Newest, Calls: speaks.RPC},
 		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
+		OnDoubt: s.nodes.Probes.Doubt,
+	}
+}
+
+// probeEnvironment returns what probes of nodes need from this server.
+func (s *Server) probeEnvironment() nodes.ProbeEnvironment {
+	return nodes.ProbeEnvironment{
+		Log: s.log, Now: s.cfg.Now, Sessions: s.nodes.Sessions, Beats: s.nodes.Beats, IsLeader: s.IsLeader, Dial: s.cfg.Dial,
+		Address: func(id structs.NodeID) string { return s.members.NodeAddr(id) },
+		Members: func() []structs.NodeID { return s.members.NodeMembers() },
+		Others:  func() []string { return s.members.RaftOthers() },
+		Ask: func(ctx context.Context, server string, id structs.NodeID) (nodes.Sign, error) {
+			resp, err := rpc.Invoke(ctx, s.pool.To(server), methods.ServerNodeSign, rpc.Header{}, &methods.ServerNodeRequest{NodeID: id})
+			if err != nil {
+				return "", err
+			}
+			return nodes.Sign(resp.Sign), nil
+		},
+		Report: func(ctx context.Context, id structs.NodeID) error {
+			addr, _ := s.Leader()
+			if addr == "" {
+				return structs.ErrNoLeader
+			}
+			_, err := rpc.Invoke(ctx, s.pool.To(addr), methods.ServerNodeDoubt, rpc.Header{}, &methods.ServerNodeRequest{NodeID: id})
+			return err
+		},
 	}
 }
 
@@ -183,6 +211,9 @@ func (s *Server) Members() []gossip.Member { return s.members.All() }
 
 // Gossip returns this server's gossip, or nil.
 func (s *Server) Gossip() *gossip.Gossip { return s.members.Gossip() }
+
+// SetNode announces to other servers which node the client part in this process is.
+func (s *Server) SetNode(id structs.NodeID) { s.members.SetNode(id) }
 
 // Join contacts other servers by gossip and returns how many answered.
 func (s *Server) Join(addrs []string) (int, error) { return s.members.Join(addrs) }
@@ -203,6 +234,7 @@ func (s *Server) Run(ctx context.Context) error {
 	run(func() { s.watchLeader(s.ctx) })
 	run(func() { s.members.Run(s.ctx) })
 	run(func() { s.members.RunClock(s.ctx) })
+	run(func() { s.nodes.Probes.Run(s.ctx) })
 	run(func() { s.keys.Run(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {

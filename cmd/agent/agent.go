@@ -28,7 +28,6 @@ import (
 	"github.com/muster-sched/muster/client/netns"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
-	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
@@ -51,7 +50,7 @@ type Config struct {
 	Datacenter string
 	DataDir    string // "" only with Dev: a temporary directory, removed at the end
 
-	HTTP, RPC, Gossip                            string // "host:port" to listen on; RPC and Gossip of servers (Gossip "" for none)
+	HTTP, RPC, Gossip                            string // "host:port" to listen on; RPC of servers; Gossip "" for none
 	AdvertiseHTTP, AdvertiseRPC, AdvertiseGossip string // "": the listen address
 
 	Server *ServerConfig // nil: no server part
@@ -87,6 +86,8 @@ type ServerConfig struct {
 	Join            []string
 	RetryJoin       []string
 	RetryInterval   time.Duration
+	RestartGrace    time.Duration
+	GossipNodes     int
 	JoinKey         []byte // proves to other servers that this is one, with ACLs and without TLS; or nil
 	Logins          endpoint.LoginNodes
 	Raft            replica.RaftConfig
@@ -95,7 +96,7 @@ type ServerConfig struct {
 // ClientConfig is the client part.
 type ClientConfig struct {
 	Servers []string // RPC addresses; unused when the server part is in the same process
-	Join    []string // gossip addresses; none: this agent does not gossip
+	Join    []string // gossip addresses to join before the servers name theirs
 	Config  client.Config
 	RawExec bool
 	Docker  *docker.Options // how to reach the Docker Engine; nil: not at all
@@ -118,7 +119,7 @@ type Agent struct {
 	networks *netns.Manager
 	gpus     *gpu.NVIDIA    // or nil
 	docker   *docker.Driver // or nil
-	gossip   *gossip.Gossip // of an agent without a server part
+	gossip   *membership    // of an agent without a server part; or nil
 	back     rpc.Caller
 
 	listener net.Listener // HTTP
@@ -212,7 +213,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, MaxConnsPerIP: cfg.RPCPerIP, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)
@@ -236,6 +237,7 @@ func (a *Agent) openServer() error {
 				return fmt.Errorf("advertised gossip address: %w", err)
 			}
 		}
+		g.Nodes = cfg.Server.GossipNodes
 		g.Key, g.Join, g.RetryJoin, g.RetryInterval, g.AllowPlain = cfg.Encrypt, cfg.Server.Join, cfg.Server.RetryJoin, cfg.Server.RetryInterval, cfg.Insecure
 	}
 	if a.server, err = server.New(sc); err != nil {
@@ -298,6 +300,12 @@ func (a *Agent) openClient() error {
 			dc.Dial = rpc.TLSDialer(rpc.NetDialer(), a.tls.Client)
 		}
 		cc.Connect = client.Dial(dc)
+		if cfg.Gossip != "" {
+			if a.gossip, err = newMembership(cfg, a.log); err != nil {
+				return err
+			}
+			cc.OnGossip = a.gossip.advise
+		}
 	}
 	if a.client, err = client.New(cc); err != nil {
 		return err
@@ -305,23 +313,10 @@ func (a *Agent) openClient() error {
 	if a.docker != nil {
 		a.docker.Tidy()
 	}
-	if a.server == nil && len(cfg.Client.Join) > 0 {
-		host, port, err := splitPort(cfg.Gossip)
-		if err != nil {
-			return fmt.Errorf("gossip address: %w", err)
-		}
-		gc := gossip.Config{
-			Name: cfg.Name, BindAddr: host, BindPort: port, Key: cfg.Encrypt, AllowPlain: cfg.Insecure, Log: a.log.Named("gossip"),
-			Meta: gossip.Meta{Role: gossip.RoleClient, Region: cfg.Region, Datacenter: cfg.Datacenter, ID: a.client.ID().String(), Version: version.Version, Build: version.NomadCompat},
-		}
-		if cfg.AdvertiseGossip != "" {
-			if gc.AdvertiseAddr, gc.AdvertisePort, err = splitPort(cfg.AdvertiseGossip); err != nil {
-				return fmt.Errorf("advertised gossip address: %w", err)
-			}
-		}
-		if a.gossip, err = gossip.Start(gc); err != nil {
-			return err
-		}
+	if a.server != nil {
+		a.server.SetNode(a.client.ID())
+	} else if a.gossip != nil {
+		a.gossip.cfg.Meta.ID = a.client.ID().String()
 	}
 	return nil
 }
@@ -414,7 +409,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		close(clientDone)
 	}
 	if a.gossip != nil {
-		run("gossip", func() error { a.joinLoop(ctx); return nil })
+		run("gossip", func() error { a.gossip.run(ctx); return nil })
 	}
 	run("telemetry", func() error { a.tel.Run(ctx); return nil })
 	run("http", serve(a.listener))
@@ -441,21 +436,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-func (a *Agent) joinLoop(ctx context.Context) {
-	for {
-		if a.gossip.Alone() {
-			if _, err := a.gossip.Join(a.cfg.Client.Join); err != nil {
-				a.log.Debug("gossip join", "error", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(5 * time.Second):
-		}
-	}
 }
 
 // Close ends everything immediately, without leaving the cluster.
@@ -487,7 +467,7 @@ func (a *Agent) Close() error {
 			a.gpus.Close()
 		}
 		if a.gossip != nil {
-			a.gossip.Close()
+			a.gossip.close()
 		}
 		if a.server != nil {
 			a.server.Close()
@@ -529,7 +509,7 @@ func (a *Agent) Leave(ctx context.Context) error {
 		errs = append(errs, a.server.Leave(ctx))
 	}
 	if a.gossip != nil {
-		errs = append(errs, a.gossip.Leave())
+		errs = append(errs, a.gossip.leave())
 	}
 	return errors.Join(errs...)
 }

@@ -46,6 +46,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		s := &c.Server
 		cfg.Server = &ServerConfig{
 			BootstrapExpect: s.BootstrapExpect, OIDCIssuer: s.OIDCIssuer, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
+			RestartGrace: s.RestartGrace, GossipNodes: s.GossipNodes,
 		}
 		for _, n := range c.ACL.LoginNodes {
 			if n == agentconfig.AllNodes {

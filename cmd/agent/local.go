@@ -78,8 +78,8 @@ func (a *Agent) Members() []nomadlike.Member {
 	switch {
 	case a.server != nil:
 		list = a.server.Members()
-	case a.gossip != nil:
-		list = a.gossip.Members()
+	case a.gossip.current() != nil:
+		list = a.gossip.current().Members()
 	}
 	out := []nomadlike.Member{}
 	for _, m := range list {
@@ -131,14 +131,14 @@ func (a *Agent) Join(addrs []string) (int, error) {
 	switch {
 	case a.server != nil:
 		return a.server.Join(addrs)
-	case a.gossip != nil:
-		return a.gossip.Join(addrs)
+	case a.gossip.current() != nil:
+		return a.gossip.current().Join(addrs)
 	}
 	return 0, structs.Errorf(structs.CodeUnprocessable, "this agent does not gossip")
 }
 
 func (a *Agent) ring() (*gossip.Gossip, error) {
-	g := a.gossip
+	g := a.gossip.current()
 	if a.server != nil {
 		g = a.server.Gossip()
 	}

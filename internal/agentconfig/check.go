@@ -219,6 +219,10 @@ func (c *Config) numbers(fail failFunc) {
 	between("log_rotate_bytes", c.LogRotateBytes, 0, 1<<50)
 	between("log_rotate_max_files", int64(c.LogRotateMaxFiles), -1, 1<<20)
 	between("server.raft_multiplier", int64(c.Server.RaftMultiplier), 0, 10)
+	between("server.gossip_nodes", int64(c.Server.GossipNodes), -1, 10_000)
+	if g := c.Server.RestartGrace; g < 0 || g > time.Hour {
+		fail("server.restart_grace", "%s: want 0s to 1h", g)
+	}
 	between("server.raft_trailing_logs", c.Server.RaftTrailingLogs, 0, big)
 	between("server.raft_snapshot_threshold", c.Server.RaftSnapshotThreshold, 0, big)
 	c.logStore(fail)
@@ -484,6 +488,7 @@ func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 		}
 		c.BindAddr = bind
 	}
+	mayGossip := gossips || c.Client.Enabled && c.agentMayGossip()
 	type port struct {
 		key, bind, advertise string
 		port                 int
@@ -493,7 +498,7 @@ func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 	ports := []port{
 		{"http", c.Addresses.HTTP, c.Advertise.HTTP, c.Ports.HTTP, true, &c.Bind.HTTP, &c.Public.HTTP},
 		{"rpc", c.Addresses.RPC, c.Advertise.RPC, c.Ports.RPC, c.Server.Enabled, &c.Bind.RPC, &c.Public.RPC},
-		{"serf", c.Addresses.Serf, c.Advertise.Serf, c.Ports.Serf, gossips, &c.Bind.Serf, &c.Public.Serf},
+		{"serf", c.Addresses.Serf, c.Advertise.Serf, c.Ports.Serf, mayGossip, &c.Bind.Serf, &c.Public.Serf},
 	}
 	var open []string
 	openAt := pos{}
@@ -549,6 +554,17 @@ func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
 	errs.add(openAt, "this agent would listen beyond this machine (%s) without %s, so that anyone could run programs here. "+
 		"Either configure %s; or listen on 127.0.0.1; or, on a network where everybody may do everything, spell it out with insecure = true",
 		strings.Join(open, ", "), and(missing), strings.Join(cure, ", and "))
+}
+
+// agentMayGossip reports whether an agent that is no server may gossip where the servers ask for it: beyond loopback it
+// needs the key.
+func (c *Config) agentMayGossip() bool {
+	host := c.Addresses.Serf
+	if host == "" {
+		host = c.BindAddr
+	}
+	ip, err := parseIP(host)
+	return c.Server.Encrypt != "" || c.Insecure || err == nil && ip.IsLoopback()
 }
 
 func isAre(list []string) string {

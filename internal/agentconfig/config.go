@@ -98,7 +98,7 @@ type Addresses struct {
 type Ports struct {
 	HTTP int `conf:"http"` // default 4646
 	RPC  int `conf:"rpc"`  // default 4647; only servers listen there
-	Serf int `conf:"serf"` // default 4648; servers, and clients with gossip_join
+	Serf int `conf:"serf"` // default 4648; TCP and UDP
 }
 
 // Server configures the server.
@@ -125,6 +125,14 @@ type Server struct {
 	RetryJoin []string `conf:"retry_join"`
 	// RetryInterval is used when server_join has none.
 	RetryInterval time.Duration `conf:"retry_interval"`
+	// RestartGrace is how long after its last heartbeat a node keeps its work when its agent has ended while its machine
+	// answers; set it on all servers. Work with stop_on_client_after waits no longer than that. At most 1h. Ours. Default
+	// and 0: 60s.
+	RestartGrace time.Duration `conf:"restart_grace"`
+	// GossipNodes is how many nodes a region may have for its agents to gossip, so that the loss of a machine is noticed
+	// within seconds; with more, only heartbeats count. The same on all servers. -1: agents do not gossip. At most 10000.
+	// Ours. Default and 0: 2000.
+	GossipNodes int `conf:"gossip_nodes"`
 	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1. A leader that is silent is then replaced
 	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 2 seconds otherwise.
 	RaftMultiplier int `conf:"raft_multiplier"`
@@ -187,8 +195,8 @@ type Client struct {
 	// IntroToken permits the first registration of this node where ACLs are enabled and tls.rpc is not; `muster node intro
 	// create` makes one. It is used up by the registration and may stay here. Default: none.
 	IntroToken string `conf:"intro_token"`
-	// GossipJoin are gossip addresses; with any, this agent gossips, so that its failure is detected at once. Ours.
-	// Default: none, no gossip.
+	// GossipJoin are gossip addresses of servers to join at the start; without them the agent joins when it has registered
+	// and the servers ask for it (server.gossip_nodes). Ours. Default: none.
 	GossipJoin []string `conf:"gossip_join"`
 	// Options are free keys. Known are driver.raw_exec.enable, fingerprint.denylist (for nvidia) and user.denylist.
 	Options map[string]string `conf:"options"`

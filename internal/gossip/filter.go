@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/memberlist"
+
+	"github.com/muster-sched/muster/internal/rpc"
 )
 
 // Message types of memberlist's protocol.
@@ -52,6 +54,7 @@ type filter struct {
 	memberlist.Transport
 	ring *memberlist.Keyring // or nil: plaintext
 	log  hclog.Logger
+	seen func(suspect string) // called with the name in each suspicion that others send; must not block
 
 	packets chan *memberlist.Packet
 	streams chan net.Conn
@@ -61,8 +64,8 @@ type filter struct {
 	wg      sync.WaitGroup
 }
 
-func newFilter(inner memberlist.Transport, ring *memberlist.Keyring, log hclog.Logger) *filter {
-	f := &filter{Transport: inner, ring: ring, log: log,
+func newFilter(inner memberlist.Transport, ring *memberlist.Keyring, log hclog.Logger, seen func(suspect string)) *filter {
+	f := &filter{Transport: inner, ring: ring, log: log, seen: seen,
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
 		slots: make(chan struct{}, streamPending), done: make(chan struct{})}
 	f.wg.Add(2)
@@ -220,14 +223,39 @@ func (f *filter) checkPacket(b []byte) error {
 	if len(b) == 0 || len(b) > packetMax {
 		return fmt.Errorf("packet of %d bytes", len(b))
 	}
-	if f.ring == nil {
-		return checkMessage(b, 0)
+	plain := b
+	if f.ring != nil {
+		var err error
+		if plain, err = f.decrypt(b, nil); err != nil {
+			return err
+		}
 	}
-	plain, err := f.decrypt(b, nil)
-	if err != nil {
+	if err := checkMessage(plain, 0); err != nil {
 		return err
 	}
-	return checkMessage(plain, 0)
+	f.suspects(plain)
+	return nil
+}
+
+// suspects reports the suspicions in a checked message. memberlist's events come only when a suspicion has become a
+// failure, seconds later.
+func (f *filter) suspects(b []byte) {
+	switch b[0] {
+	case msgCRC:
+		f.suspects(b[5:])
+	case msgCompound:
+		at := 2 + 2*int(b[1])
+		for i := range int(b[1]) {
+			size := int(binary.BigEndian.Uint16(b[2+2*i:]))
+			f.suspects(b[at : at+size])
+			at += size
+		}
+	case msgSuspect:
+		var s struct{ Node string }
+		if rpc.Decode(b[1:], &s) == nil && s.Node != "" {
+			f.seen(s.Node)
+		}
+	}
 }
 
 // checkMessage looks at type, checksum header and compound lengths.

@@ -1,5 +1,6 @@
 // Package gossip lets servers and agents find each other. Its data is a hint: to become a raft server an agent must
-// call with a server certificate or the join key, and a member believed dead is probed before any action (D12).
+// call with a server certificate or the join key, and a node that is suspected is probed before any action (D12, ADR
+// 0027).
 //
 // It starts two goroutines (the filters of packets and of streams); they and memberlist's own end with Close.
 package gossip
@@ -50,7 +51,8 @@ type Meta struct {
 	Role       string `codec:"o"`
 	Region     string `codec:"g"`
 	Datacenter string `codec:"d,omitempty"`
-	ID         string `codec:"i"` // raft server id, or node id
+	ID         string `codec:"i"`           // raft server id, or node id
+	Node       string `codec:"n,omitempty"` // of a server: the node id of the client part in its process
 	RPC        string `codec:"r,omitempty"`
 	Raft       string `codec:"f,omitempty"` // "" is RPC
 	Expect     int    `codec:"e,omitempty"` // bootstrap_expect
@@ -95,10 +97,11 @@ type Config struct {
 	BindPort      int
 	AdvertiseAddr string
 	AdvertisePort int
-	Key           []byte   // 16, 24 or 32 bytes, or nil
-	Keyring       [][]byte // further accepted keys
-	AllowPlain    bool     // gossip without a key even beyond loopback
-	OnChange      func()   // called after each change of the list; must not block
+	Key           []byte          // 16, 24 or 32 bytes, or nil
+	Keyring       [][]byte        // further accepted keys
+	AllowPlain    bool            // gossip without a key even beyond loopback
+	OnChange      func()          // called after each change of a server; must not block
+	OnDoubt       func(id string) // called with the node id of a member that others suspect, or that failed; must not block
 	Log           hclog.Logger
 }
 
@@ -110,7 +113,8 @@ type Gossip struct {
 	log  hclog.Logger
 
 	mu      sync.Mutex
-	members map[string]*Member // by full name; cfg.Meta.Leaving is guarded too
+	members map[string]*Member // by full name; cfg.Meta is guarded too
+	nodes   map[string]string  // full names by node id
 }
 
 // Start makes this process reachable. It joins no other member yet.
@@ -127,7 +131,7 @@ func Start(cfg Config) (*Gossip, error) {
 	if len(cfg.Key) == 0 && !cfg.AllowPlain && !loopback(cfg.BindAddr) {
 		return nil, fmt.Errorf("gossip: no encryption key although bound to %s; set server.encrypt (make one with `muster operator gossip keyring generate`)", cfg.BindAddr)
 	}
-	g := &Gossip{cfg: cfg, log: cfg.Log, members: map[string]*Member{}}
+	g := &Gossip{cfg: cfg, log: cfg.Log, members: map[string]*Member{}, nodes: map[string]string{}}
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = cfg.Name + "." + cfg.Meta.Region
 	mc.BindAddr, mc.BindPort = cfg.BindAddr, cfg.BindPort
@@ -162,7 +166,7 @@ func Start(cfg Config) (*Gossip, error) {
 		}
 		inner = t
 	}
-	ft := newFilter(inner, g.ring, cfg.Log)
+	ft := newFilter(inner, g.ring, cfg.Log, g.suspected)
 	mc.Transport = ft
 	list, err := memberlist.Create(mc)
 	if err != nil {
@@ -188,14 +192,23 @@ func (g *Gossip) Join(addrs []string) (int, error) { return g.list.Join(addrs) }
 func (g *Gossip) Alone() bool { return g.list.NumMembers() < 2 }
 
 // Members returns all members by name; failed ones for a day.
-func (g *Gossip) Members() []Member {
+func (g *Gossip) Members() []Member { return g.ofRole("") }
+
+// Servers returns the members that are servers.
+func (g *Gossip) Servers() []Member { return g.ofRole(RoleServer) }
+
+// ofRole returns the members with a role, or all.
+func (g *Gossip) ofRole(role string) []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	out := make([]Member, 0, len(g.members))
+	out := make([]Member, 0, 16)
 	for name, m := range g.members {
+		if role != "" && m.Role != role {
+			continue
+		}
 		if m.Status != Alive && now.Sub(m.Since) > deadKept {
-			delete(g.members, name)
+			g.drop(name, m)
 			continue
 		}
 		out = append(out, *m)
@@ -215,11 +228,75 @@ func (g *Gossip) Forget(name string) bool {
 	defer g.mu.Unlock()
 	for full, m := range g.members {
 		if (m.Name == name || full == name) && m.Status != Alive {
-			delete(g.members, full)
+			g.drop(full, m)
 			return true
 		}
 	}
 	return false
+}
+
+// drop forgets a member. The caller holds mu.
+func (g *Gossip) drop(full string, m *Member) {
+	delete(g.members, full)
+	if g.nodes[m.NodeID()] == full {
+		delete(g.nodes, m.NodeID())
+	}
+}
+
+// NodeID returns the id of the member's node, or "" if it has no client part.
+func (m *Meta) NodeID() string {
+	if m.Role == RoleClient {
+		return m.ID
+	}
+	return m.Node
+}
+
+// Node returns the member of this region whose agent speaks for a node.
+func (g *Gossip) Node(id string) (Member, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := g.members[g.nodes[id]]
+	if m == nil || m.Region != g.cfg.Meta.Region {
+		return Member{}, false
+	}
+	return *m, true
+}
+
+// Nodes returns the ids of the nodes of this region whose agents are alive.
+func (g *Gossip) Nodes() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]string, 0, len(g.nodes))
+	for id, full := range g.nodes {
+		if m := g.members[full]; m != nil && m.Status == Alive && m.Region == g.cfg.Meta.Region {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// SetNode says which node the client part of this process is.
+func (g *Gossip) SetNode(id string) error {
+	g.mu.Lock()
+	g.cfg.Meta.Node = id
+	g.mu.Unlock()
+	return g.list.UpdateNode(leaveTimeout)
+}
+
+// suspected reports doubt about a member by its full name.
+func (g *Gossip) suspected(full string) {
+	if g.cfg.OnDoubt == nil {
+		return
+	}
+	g.mu.Lock()
+	id := ""
+	if m := g.members[full]; m != nil {
+		id = m.NodeID()
+	}
+	g.mu.Unlock()
+	if id != "" {
+		g.cfg.OnDoubt(id)
+	}
 }
 
 // Leave announces that this member leaves on purpose. memberlist reports leaving and dying alike, so the member first
@@ -318,8 +395,14 @@ func (e *events) set(n *memberlist.Node, st Status) {
 		return
 	}
 	e.members[n.Name] = m
+	if id := m.NodeID(); id != "" {
+		e.nodes[id] = n.Name
+	}
 	e.mu.Unlock()
-	if e.cfg.OnChange != nil {
+	if m.Status == Failed {
+		(*Gossip)(e).suspected(n.Name)
+	}
+	if e.cfg.OnChange != nil && m.Role == RoleServer {
 		e.cfg.OnChange()
 	}
 }
@@ -327,5 +410,5 @@ func (e *events) set(n *memberlist.Node, st Status) {
 // sane limits what a key holder can make other members show and dial.
 func sane(m *Meta) bool {
 	return (m.Role == RoleServer || m.Role == RoleClient) && m.Region != "" && len(m.Region) <= 128 &&
-		len(m.ID) <= 64 && len(m.RPC) <= 255 && len(m.Raft) <= 255 && m.Expect >= 0 && m.Expect < 100
+		len(m.ID) <= 64 && len(m.Node) <= 64 && len(m.RPC) <= 255 && len(m.Raft) <= 255 && m.Expect >= 0 && m.Expect < 100
 }

@@ -308,6 +308,11 @@ type (
 	ServerHasNodeRequest struct{ NodeID structs.NodeID }
 	// ServerHasNodeResponse answers ServerHasNodeRequest.
 	ServerHasNodeResponse struct{ Has bool }
+	// ServerNodeRequest names a node: ServerNodeSign asks what a server sees of it, and ServerNodeDoubt reports to the
+	// leader that it may be lost.
+	ServerNodeRequest struct{ NodeID structs.NodeID }
+	// ServerNodeSignResponse answers ServerNodeSign.
+	ServerNodeSignResponse struct{ Sign string } // nodes.Sign
 	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, otherwise the
 	// token.
 	ServerAuthenticateRequest struct {

@@ -52,6 +52,8 @@ const (
 type (
 	// EmptyRequest has no arguments.
 	EmptyRequest struct{ Query }
+	// EmptyResponse says only that the call succeeded.
+	EmptyResponse struct{}
 	// WriteResponse acknowledges a write at an index.
 	WriteResponse struct {
 		Index   structs.Index
@@ -565,6 +567,11 @@ type (
 		Token     string
 		ExpiresAt structs.LogTime
 	}
+	// GossipAdvice says whether an agent should gossip. Neither field set: it stays as it is.
+	GossipAdvice struct {
+		Join  []string // gossip addresses of servers
+		Leave bool     // it should stop
+	}
 	// NodeRegisterResponse answers a registration.
 	NodeRegisterResponse struct {
 		Index        structs.Index
@@ -574,6 +581,7 @@ type (
 		Servers      []string // RPC addresses of all servers
 		Now          structs.LogTime
 		RPC          uint64 // feature.RPC of the leader
+		Gossip       GossipAdvice
 	}
 	// NodeHeartbeatRequest reports that a node is alive. It is logged only if the node's status must change.
 	NodeHeartbeatRequest struct {
@@ -587,6 +595,7 @@ type (
 		Servers      []string
 		Unknown      bool // the servers do not know the node: it must register again
 		Now          structs.LogTime
+		Gossip       GossipAdvice
 	}
 	// NodePollRequest waits for the allocations of a node to change (D13, D14).
 	NodePollRequest struct {

@@ -55,6 +55,16 @@ func (s *Session) Closed() <-chan struct{} { return s.m.closed }
 // Err returns why the session is over, or nil if it is not.
 func (s *Session) Err() error { return s.m.isClosed() }
 
+// Silent returns how long nothing has arrived from the other side.
+func (s *Session) Silent() time.Duration {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return time.Since(s.m.mu.heard)
+}
+
+// Ping asks the other side for a sign of life and does not wait for it.
+func (s *Session) Ping() { s.m.control(kindPing, 0, make([]byte, 8)) }
+
 // GoAway asks the other side to start no new calls on this session. Calls in progress continue.
 func (s *Session) GoAway() { s.m.control(kindGoAway, 0, nil) }
 

@@ -73,6 +73,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	if meta := snap.ClusterMeta(); meta != nil {
 		resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
 	}
+	resp.Gossip = s.env.Members.Advice(snap.NodeCount())
 	resp.HeartbeatTTL, resp.Servers, resp.Now = ttl, s.env.Members.Servers(), s.env.Replica.Now()
 	return resp, nil
 }
@@ -149,7 +150,7 @@ func readyEvent(n *structs.Node) *structs.NodeEvent {
 func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.published()
 	n := p.Snapshot.NodeByID(req.NodeID)
-	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now()}
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now(), Gossip: s.env.Members.Advice(p.Snapshot.NodeCount())}
 	if n == nil {
 		resp.Unknown = true
 		return resp, nil

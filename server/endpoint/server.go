@@ -22,6 +22,13 @@ func (s *Set) registerServers() {
 	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
 		return &methods.ServerHasNodeResponse{Has: s.env.Nodes.Sessions.Find(req.NodeID) != nil}, nil
 	})
+	handle(s, methods.ServerNodeSign, func(ctx context.Context, _ *rpc.Call, req *methods.ServerNodeRequest) (*methods.ServerNodeSignResponse, error) {
+		return &methods.ServerNodeSignResponse{Sign: string(s.env.Nodes.Probes.Look(ctx, req.NodeID))}, nil
+	})
+	handle(s, methods.ServerNodeDoubt, func(_ context.Context, _ *rpc.Call, req *methods.ServerNodeRequest) (*methods.EmptyResponse, error) {
+		s.env.Nodes.Probes.Doubt(req.NodeID)
+		return &methods.EmptyResponse{}, nil
+	})
 	handle(s, methods.ServerAuthenticate, s.serverAuthenticate)
 	handle(s, methods.ServerJoin, s.serverJoin)
 }

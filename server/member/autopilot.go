@@ -182,7 +182,7 @@ func (m *Members) reunite(id string) {
 	if m.g == nil {
 		return
 	}
-	for _, x := range m.g.Members() {
+	for _, x := range m.g.Servers() {
 		if x.ID == id && x.Status == gossip.Failed {
 			if _, err := m.g.Join([]string{x.Addr}); err != nil {
 				m.env.Log.Warn("a server answers calls, but not gossip", "server", x.Name, "addr", x.Addr, "error", err)
@@ -220,8 +220,8 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	if m.g == nil {
 		return out
 	}
-	for _, x := range m.g.Members() {
-		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || pruned[x.ID] {
+	for _, x := range m.g.Servers() {
+		if x.Region != m.env.Self.Region || pruned[x.ID] {
 			continue
 		}
 		if old := out[raft.ServerID(x.ID)]; old != nil && x.Status != gossip.Alive && string(old.Address) != x.RaftAddr() {
@@ -237,7 +237,7 @@ func (m *Members) givenUp() map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.g != nil && len(m.pruned) > 0 {
-		for _, x := range m.g.Members() {
+		for _, x := range m.g.Servers() {
 			if x.Status == gossip.Alive && m.pruned[x.ID] {
 				m.env.Log.Info("a server that was given up is back", "server", x.Name, "id", x.ID)
 				delete(m.pruned, x.ID)

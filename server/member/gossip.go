@@ -19,5 +19,6 @@ type GossipConfig struct {
 	RetryJoin     []string             // retried until one answers
 	RetryInterval time.Duration        // longest time between attempts, which start at 250 ms; 0: 5 s
 	Disabled      bool                 // no gossip: a single server
+	Nodes         int                  // agents gossip in a region of at most this many nodes; 0: GossipNodesDefault; below 0: they never do
 	AllowPlain    bool                 // the configuration explicitly allows gossip without a key
 }

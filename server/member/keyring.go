@@ -29,8 +29,8 @@ func (m *Members) Keyring(ctx context.Context, op string, key []byte) (has, writ
 		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "gossip is disabled on this server")
 	}
 	var others []gossip.Member
-	for _, x := range m.g.Members() {
-		if x.Role == gossip.RoleServer && x.Region == m.env.Self.Region && x.ID != m.env.Self.ID && x.Status != gossip.Left {
+	for _, x := range m.g.Servers() {
+		if x.Region == m.env.Self.Region && x.ID != m.env.Self.ID && x.Status != gossip.Left {
 			others = append(others, x)
 		}
 	}

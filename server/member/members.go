@@ -44,6 +44,7 @@ type Environment struct {
 	LastContact func() time.Duration         // time since this server heard from a leader
 	To          func(addr string) rpc.Caller // returns a caller of another server
 	Apply       func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	OnDoubt     func(node structs.NodeID) // gossip suspects the agent of a node; must not block
 }
 
 // Members combines this server's gossip and autopilot. g is nil without gossip.
@@ -62,7 +63,8 @@ type Members struct {
 	pruned map[string]bool // raft IDs that autopilot has given up
 	ailing map[string]ail  // by raft ID: servers that do not do their part
 
-	known atomic.Pointer[knownServers]
+	known  atomic.Pointer[knownServers]
+	advice atomic.Pointer[knownJoin]
 }
 
 // knownServers caches the list of servers, which every heartbeat carries.
@@ -88,13 +90,20 @@ func New(env Environment) (*Members, error) {
 		Transport: c.Transport, BindAddr: c.BindAddr, BindPort: c.BindPort,
 		AdvertiseAddr: c.AdvertiseAddr, AdvertisePort: c.AdvertisePort,
 		Key: c.Key, Keyring: c.Keyring, AllowPlain: c.AllowPlain,
-		OnChange: m.notify, Log: env.Log.Named("gossip"),
+		OnChange: m.notify, OnDoubt: m.doubt, Log: env.Log.Named("gossip"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	m.g = g
 	return m, nil
+}
+
+// doubt passes a suspicion on.
+func (m *Members) doubt(node string) {
+	if id, err := structs.ParseID[structs.NodeID](node); err == nil {
+		m.env.OnDoubt(id)
+	}
 }
 
 func (m *Members) notify() {
@@ -196,8 +205,8 @@ func (m *Members) maybeBootstrap(ctx context.Context) {
 		return
 	}
 	var peers []raft.Server
-	for _, x := range m.g.Members() {
-		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || x.Status != gossip.Alive {
+	for _, x := range m.g.Servers() {
+		if x.Region != m.env.Self.Region || x.Status != gossip.Alive {
 			continue
 		}
 		if x.Expect == 0 {
@@ -260,8 +269,8 @@ func (m *Members) Gossip() *gossip.Gossip { return m.g }
 func (m *Members) ServersOf(region string) []string {
 	var out []string
 	if m.g != nil {
-		for _, x := range m.g.Members() {
-			if x.Role == gossip.RoleServer && x.Region == region && x.Status == gossip.Alive && x.RPC != "" {
+		for _, x := range m.g.Servers() {
+			if x.Region == region && x.Status == gossip.Alive && x.RPC != "" {
 				out = append(out, x.RPC)
 			}
 		}
@@ -273,10 +282,8 @@ func (m *Members) ServersOf(region string) []string {
 func (m *Members) Regions() []string {
 	out := []string{m.env.Self.Region}
 	if m.g != nil {
-		for _, x := range m.g.Members() {
-			if x.Role == gossip.RoleServer {
-				out = append(out, x.Region)
-			}
+		for _, x := range m.g.Servers() {
+			out = append(out, x.Region)
 		}
 	}
 	slices.Sort(out)
@@ -359,11 +366,11 @@ func (m *Members) reconcileMembers(ctx context.Context) {
 	for _, x := range servers {
 		inRaft[string(x.ID)] = x
 	}
-	for _, x := range m.g.Members() {
+	for _, x := range m.g.Servers() {
 		if ctx.Err() != nil {
 			return
 		}
-		if x.Role != gossip.RoleServer || x.Region != m.env.Self.Region || x.ID == m.env.Self.ID {
+		if x.Region != m.env.Self.Region || x.ID == m.env.Self.ID {
 			continue
 		}
 		have, ok := inRaft[x.ID]
@@ -438,6 +445,18 @@ func (m *Members) RaftServers() ([]raft.Server, error) {
 		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
 	}
 	return servers, nil
+}
+
+// RaftOthers returns the addresses of raft's other servers.
+func (m *Members) RaftOthers() []string {
+	servers, _, _ := m.env.Replica.Configuration()
+	var out []string
+	for _, x := range servers {
+		if string(x.ID) != m.env.Self.ID {
+			out = append(out, string(x.Address))
+		}
+	}
+	return out
 }
 
 // RaftPeers returns the addresses of raft's other servers, each with whether it votes, and the number of voters

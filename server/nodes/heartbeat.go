@@ -20,7 +20,8 @@ import (
 //	                              \--> disconnected --longest lost_after there--> down
 //
 // After an election every node gets one full interval, because the old deadlines are lost. A dead node is then noticed
-// after the election, one interval and the grace: about 16 s in a fleet of up to 10,000 nodes.
+// after the election, one interval and the grace: about 16 s in a fleet of up to 10,000 nodes. Probes move the deadline of
+// a node that gossips: to now if nothing answers at its machine, and later if only its agent has ended (probe.go).
 const (
 	beatTTL     = 10 * time.Second // interval given to nodes of a small fleet
 	beatGrace   = 5 * time.Second  // how late a beat may be
@@ -44,6 +45,7 @@ type beat struct {
 	pos         int
 	contender   structs.StartID // the newest agent that wanted to take the node over, or zero
 	contendedAt uint32          // count when it first asked
+	doubt                       // what probes have found since the last heartbeat
 }
 
 // ttl returns the interval to give to a node.
@@ -64,6 +66,7 @@ func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 		t.nodes[id] = b
 	}
 	b.count++
+	b.doubt = doubt{heard: now}
 	ttl := t.ttl(id, b.count)
 	t.set(b, now.Add(ttl+beatGrace))
 	return ttl
@@ -191,6 +194,7 @@ type Environment struct {
 	Now     func() time.Time
 	Replica *replica.Replica
 	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	Grace   time.Duration // see Heartbeats.Ended
 }
 
 // Heartbeats guards the table for endpoints and for Run. The table is nil while this server does not lead.
@@ -437,7 +441,14 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 		}
 	}
 	h.mu.Lock()
-	beaten := h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos >= 0
+	b := (*beat)(nil)
+	if h.table != nil {
+		b = h.table.nodes[id]
+	}
+	beaten := b != nil && b.pos >= 0
+	if b != nil {
+		cmd.Event.Message += b.why()
+	}
 	if !beaten {
 		h.missed++
 	}

@@ -14,6 +14,7 @@ type Nodes struct {
 	Sessions *Sessions
 	Reports  *Observations
 	Beats    *Heartbeats
+	Probes   *Prober
 }
 
 // Sessions maps nodes to connections. A node is called over the session that it keeps to one of the servers, so agents
@@ -21,10 +22,13 @@ type Nodes struct {
 type Sessions struct {
 	mu   sync.Mutex
 	byID map[structs.NodeID]rpc.Caller
+	lost func(structs.NodeID) // called when the only session of a node here has ended
 }
 
 // NewSessions returns an empty map.
-func NewSessions() *Sessions { return &Sessions{byID: map[structs.NodeID]rpc.Caller{}} }
+func NewSessions() *Sessions {
+	return &Sessions{byID: map[structs.NodeID]rpc.Caller{}, lost: func(structs.NodeID) {}}
+}
 
 // Heard records the connection of an authenticated call of a node.
 func (n *Sessions) Heard(id structs.NodeID, c *rpc.Call) {
@@ -47,12 +51,22 @@ func (n *Sessions) Heard(id structs.NodeID, c *rpc.Call) {
 	sess := c.Session
 	go func() { // ends with the session
 		<-sess.Closed()
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.byID[id] == rpc.Caller(sess) {
-			delete(n.byID, id)
-		}
+		n.ended(id, sess)
 	}()
+}
+
+// ended forgets a session that has ended.
+func (n *Sessions) ended(id structs.NodeID, sess *rpc.Session) {
+	n.mu.Lock()
+	last := n.byID[id] == rpc.Caller(sess)
+	if last {
+		delete(n.byID, id)
+	}
+	lost := n.lost
+	n.mu.Unlock()
+	if last {
+		lost(id)
+	}
 }
 
 // Find returns the connection of a node, or nil.
@@ -64,6 +78,19 @@ func (n *Sessions) Find(id structs.NodeID) rpc.Caller {
 		return nil
 	}
 	return c
+}
+
+// open returns the open sessions over the network by node.
+func (n *Sessions) open() map[structs.NodeID]*rpc.Session {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make(map[structs.NodeID]*rpc.Session, len(n.byID))
+	for id, c := range n.byID {
+		if s, ok := c.(*rpc.Session); ok {
+			out[id] = s
+		}
+	}
+	return out
 }
 
 // Count returns the number of nodes that can be called.

@@ -37,6 +37,8 @@ server {
   }
   oidc_issuer             = "https://muster.example.com"
   raft_multiplier         = 1
+  restart_grace           = "60s"
+  gossip_nodes            = 2000
   raft_trailing_logs      = 10240
   raft_snapshot_threshold = 16384
   raft_snapshot_interval  = "30s"

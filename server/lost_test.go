@@ -1,0 +1,322 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// machine is a host of the test's network with an agent that gossips, registers and sends heartbeats to any server.
+type machine struct {
+	c    *cluster
+	name string
+	node *structs.Node
+	stop func() // ends the agent's own goroutines; the network decides what others see of it
+}
+
+func (c *cluster) machines(n int) (out []*machine) {
+	for i := range n {
+		m := &machine{c: c, name: fmt.Sprintf("node-%d", i), node: testNode(i)}
+		m.start()
+		out = append(out, m)
+		c.t.Cleanup(func() { m.stop() })
+	}
+	waitFor(c.t, time.Minute, "nodes", func() bool {
+		s := c.servers[c.leader()]
+		ready := 0
+		for x := range s.Published().Snapshot.Nodes() {
+			if x.Status == structs.NodeReady {
+				ready++
+			}
+		}
+		return ready == n && len(s.members.NodeMembers()) == n
+	})
+	time.Sleep(5*time.Second + time.Duration(n)*20*time.Millisecond) // every server has reached every node
+	return out
+}
+
+func (m *machine) start() {
+	m.c.t.Helper()
+	h := m.c.net.Host(m.name)
+	tr, err := h.Gossip(4648)
+	if err != nil {
+		m.c.t.Fatal(err)
+	}
+	g, err := gossip.Start(gossip.Config{Name: m.name, Transport: tr, Key: []byte("0123456789abcdef"),
+		Meta: gossip.Meta{Role: gossip.RoleClient, Region: "global", ID: m.node.ID.String()}})
+	if err != nil {
+		m.c.t.Fatal(err)
+	}
+	pool := rpc.NewPool(rpc.PoolConfig{Dial: h.Dial, Registry: rpc.NewRegistry(nil, nil)})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		m.run(ctx, g, pool)
+	}()
+	m.stop = sync.OnceFunc(func() { cancel(); pool.Close(); <-done; g.Close() })
+}
+
+func (m *machine) run(ctx context.Context, g *gossip.Gossip, pool *rpc.Pool) {
+	at := int(m.node.ID[0]) % len(m.c.servers)
+	registered := false
+	for ctx.Err() == nil {
+		to := pool.To(m.c.net.Host(hostName(at)).IP().String() + ":4647")
+		cctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		var err error
+		if !registered {
+			var resp *methods.NodeRegisterResponse
+			if resp, err = rpc.Invoke(cctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: m.node}); err == nil {
+				_, err = g.Join(resp.Gossip.Join)
+			}
+			registered = err == nil
+		} else {
+			auth := methods.NodeAuth{NodeID: m.node.ID, Secret: m.node.SecretID}
+			_, err = rpc.Invoke(cctx, to, methods.NodeHeartbeat, rpc.Header{}, &methods.NodeHeartbeatRequest{NodeAuth: auth, Status: structs.NodeReady})
+		}
+		cancel()
+		if err != nil {
+			at = (at + 1) % len(m.c.servers)
+			pause(ctx, 300*time.Millisecond)
+			continue
+		}
+		pause(ctx, 5*time.Second)
+	}
+}
+
+// work places a job on every node and reports it as running.
+func (c *cluster) work(n int, edit func(*structs.Job)) *Server {
+	s := c.servers[c.leader()]
+	register(c.t, s, passJob("web", n, func(j *structs.Job) {
+		j.Groups[0].Tasks[0].Resources.CPU = 3000 // one to a node
+		if edit != nil {
+			edit(j)
+		}
+	}))
+	waitFor(c.t, 10*time.Second, "placements", func() bool { return len(live(s, "web")) == n })
+	for _, a := range live(s, "web") {
+		mustApply(c.t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(time.Now())}}})
+	}
+	return s
+}
+
+// history is the statuses of a node, "ready" until it changes.
+func (c *cluster) history(m *machine, d time.Duration, each func(status structs.NodeStatus, after time.Duration) (stop bool)) {
+	last := structs.NodeReady
+	for began := time.Now(); time.Since(began) < d; time.Sleep(20 * time.Millisecond) {
+		n := c.servers[c.leader()].Published().Snapshot.NodeByID(m.node.ID)
+		if n == nil {
+			c.t.Fatal("the node is not in the state")
+		}
+		if n.Status != last {
+			last = n.Status
+			if each(n.Status, time.Since(began)) {
+				return
+			}
+		}
+	}
+}
+
+func (c *cluster) statuses(m *machine, d time.Duration) string {
+	var out []string
+	c.history(m, d, func(s structs.NodeStatus, after time.Duration) bool {
+		out = append(out, fmt.Sprintf("%s after %s", s, after.Round(time.Second)))
+		return false
+	})
+	return strings.Join(out, ", ")
+}
+
+func (c *cluster) allServers(f func(name string)) {
+	for i := range c.servers {
+		f(hostName(i))
+	}
+}
+
+// TestLostNodes: what happens to a node decides what the servers believe of it, and how soon. Nothing else makes a node
+// go down.
+func TestLostNodes(t *testing.T) {
+	const soon = 5 * time.Second
+	for _, x := range []struct {
+		name    string
+		servers int
+		fault   func(c *cluster, m *machine)
+		want    func(got string) bool
+		within  time.Duration
+	}{
+		{"the machine is off", 3, func(c *cluster, m *machine) { c.net.PowerOff(m.name); m.stop() },
+			nil, soon},
+		{"the machine is off, and there is one server", 1, func(c *cluster, m *machine) { c.net.PowerOff(m.name); m.stop() },
+			nil, soon},
+		{"packets are dropped", 3, func(c *cluster, m *machine) {
+			c.net.Isolate(m.name)
+		}, nil, soon},
+		{"packets to the servers are dropped", 3, func(c *cluster, m *machine) {
+			c.allServers(func(s string) { c.net.Cut(m.name, s) })
+		}, nil, soon},
+		{"packets from the servers are dropped", 3, func(c *cluster, m *machine) {
+			c.allServers(func(s string) { c.net.Cut(s, m.name) })
+		}, nil, soon},
+		{"the agent has ended", 3, func(c *cluster, m *machine) { c.net.Kill(m.name); m.stop() },
+			func(got string) bool {
+				return strings.HasPrefix(got, "initializing after 5s, down after 5") || got == "initializing after 5s, down after 1m0s"
+			}, 0},
+		{"the agent has ended and returns after 3 s", 3, func(c *cluster, m *machine) {
+			c.net.Kill(m.name)
+			m.stop()
+			time.AfterFunc(3*time.Second, func() { c.net.Revive(m.name); m.start() })
+		}, func(got string) bool { return got == "" }, 0},
+		{"the agent has ended and returns after 40 s", 3, func(c *cluster, m *machine) {
+			c.net.Kill(m.name)
+			m.stop()
+			time.AfterFunc(40*time.Second, func() { c.net.Revive(m.name); m.start() })
+		}, func(got string) bool { return got == "initializing after 5s, ready after 40s" }, 0},
+		{"only the leader is cut off from it", 3, func(c *cluster, m *machine) {
+			lead := hostName(c.leader())
+			c.net.Cut(m.name, lead)
+			c.net.Cut(lead, m.name)
+		}, func(got string) bool { return got == "" }, 0},
+		{"only packets to the leader are dropped", 3, func(c *cluster, m *machine) { c.net.Cut(m.name, hostName(c.leader())) },
+			func(got string) bool { return got == "" }, 0},
+		{"only packets from the leader are dropped", 3, func(c *cluster, m *machine) { c.net.Cut(hostName(c.leader()), m.name) },
+			func(got string) bool { return got == "" }, 0},
+		{"nothing", 3, func(c *cluster, m *machine) {}, func(got string) bool { return got == "" }, 0},
+		{"the agent has ended, and then its machine is off", 3, func(c *cluster, m *machine) {
+			c.net.Kill(m.name)
+			m.stop()
+			time.AfterFunc(20*time.Second, func() { c.net.PowerOff(m.name) })
+		}, func(got string) bool {
+			return strings.HasPrefix(got, "initializing after 5s, down after 2")
+		}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, x.servers, nil)
+				c.leader()
+				ms := c.machines(4)
+				c.work(3, nil)
+				began := time.Now()
+				x.fault(c, ms[0])
+				fault := time.Since(began)
+				if x.within > 0 {
+					var first time.Duration
+					c.history(ms[0], time.Minute, func(s structs.NodeStatus, after time.Duration) bool {
+						first = after + fault
+						t.Logf("%s after %s", s, first)
+						return true
+					})
+					if first == 0 || first > x.within {
+						t.Errorf("down after %s, want within %s", first, x.within)
+					}
+					return
+				}
+				got := c.statuses(ms[0], 90*time.Second)
+				if !x.want(got) {
+					t.Errorf("the node was: %s", got)
+				}
+				for _, m := range ms[1:] {
+					if n := c.servers[c.leader()].Published().Snapshot.NodeByID(m.node.ID); n.Status != structs.NodeReady {
+						t.Errorf("%s is %s, and nothing happened to it", n.Name, n.Status)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestFleetLosesMachines prints how soon lost machines are noticed in a fleet of 200 nodes, or of LOST_NODES.
+func TestFleetLosesMachines(t *testing.T) {
+	fleet := 200
+	if n, err := strconv.Atoi(os.Getenv("LOST_NODES")); err == nil {
+		fleet = n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.leader()
+		ms := c.machines(fleet)
+		at := 0
+		for _, lost := range []int{1, fleet / 10} {
+			gone := ms[at : at+lost]
+			at += lost
+			began := time.Now()
+			for _, m := range gone {
+				c.net.Isolate(m.name)
+			}
+			var first, last time.Duration
+			waitFor(t, time.Minute, "lost nodes", func() bool {
+				down := 0
+				for _, m := range gone {
+					if c.servers[c.leader()].Published().Snapshot.NodeByID(m.node.ID).Status == structs.NodeDown {
+						down++
+					}
+				}
+				if down > 0 && first == 0 {
+					first = time.Since(began)
+				}
+				last = time.Since(began)
+				return down == lost
+			})
+			t.Logf("%d of %d machines cut off at once: down after %s to %s (goal 5 s)", lost, fleet, first.Round(10*time.Millisecond), last.Round(10*time.Millisecond))
+			if limit := 5*time.Second + time.Duration(lost)*10*time.Millisecond; last > limit {
+				t.Errorf("the last one was noticed after %s", last)
+			}
+		}
+		for _, m := range ms[:at] {
+			m.stop()
+		}
+		for _, m := range ms[at:] {
+			if n := c.servers[c.leader()].Published().Snapshot.NodeByID(m.node.ID); n.Status != structs.NodeReady {
+				t.Errorf("%s is %s, and nothing happened to it", n.Name, n.Status)
+			}
+		}
+	})
+}
+
+// TestGossipAdvice is the witness of server.gossip_nodes: agents join in a small region, leave a large one, and between
+// the two nothing changes.
+func TestGossipAdvice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(i int, cfg *Config) { cfg.Gossip.Nodes = 20 })
+		s := c.servers[c.leader()]
+		waitFor(t, 10*time.Second, "servers to see each other", func() bool { return len(s.Members()) == 3 })
+		for fleet, want := range map[int]string{0: "join", 18: "join", 19: "stay", 20: "stay", 21: "leave"} {
+			time.Sleep(2 * time.Second)
+			got := "stay"
+			switch a := s.members.Advice(fleet); {
+			case a.Leave:
+				got = "leave"
+			case len(a.Join) == 3:
+				got = "join"
+			case len(a.Join) > 0:
+				got = fmt.Sprint(a.Join)
+			}
+			if got != want {
+				t.Errorf("%d nodes, limit 20: %s, want %s", fleet, got, want)
+			}
+		}
+		// A node that registers is advised.
+		resp := call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: testNode(1)})
+		if len(resp.Gossip.Join) != 3 || resp.Gossip.Leave {
+			t.Errorf("advice to the first node: %+v", resp.Gossip)
+		}
+	})
+	for _, limit := range []int{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, 1, func(i int, cfg *Config) { cfg.Gossip.Nodes = limit })
+			s := c.servers[c.leader()]
+			if in, out := s.members.Advice(1800), s.members.Advice(2001); limit == 0 && (in.Leave || len(in.Join) != 1 || !out.Leave) || limit < 0 && !in.Leave {
+				t.Errorf("limit %d: %+v for 1,800 nodes, %+v for 2,001", limit, in, out)
+			}
+		})
+	}
+}
