@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-sched/muster/server/replica"
@@ -19,6 +20,9 @@ func (s *Server) apply(ctx context.Context, lane replica.Lane, cmd structs.Comma
 		ctx, cancel = context.WithTimeout(ctx, applyPatience)
 		defer cancel()
 	}
+	if proposed, ok := ctx.Value(proposalsKey{}).(*atomic.Bool); ok {
+		proposed.Store(true)
+	}
 	res, err := s.decide.ProposeJob(lane, cmd).Wait(ctx)
 	if err != nil {
 		return res, err
@@ -27,6 +31,14 @@ func (s *Server) apply(ctx context.Context, lane replica.Lane, cmd structs.Comma
 		return res, res.Err
 	}
 	return res, nil
+}
+
+type proposalsKey struct{}
+
+// noteProposals returns a context in which apply notes that it proposed a command.
+func noteProposals(ctx context.Context) (context.Context, *atomic.Bool) {
+	proposed := new(atomic.Bool)
+	return context.WithValue(ctx, proposalsKey{}, proposed), proposed
 }
 
 // Published returns the newest state that this server has applied.

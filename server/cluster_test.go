@@ -263,6 +263,34 @@ func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
 	})
 }
 
+// TestDeposedLeaderAnswersNothing calls every method that only the leader answers at a leader that was just cut off and
+// does not know it yet. It must not answer from its state, neither "there is no such thing" nor "nothing to do".
+func TestDeposedLeaderAnswersNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		c.converge()
+		c.net.Isolate(hostName(lead))
+		var wg sync.WaitGroup
+		calls := 0
+		for _, row := range methods.Table {
+			atLeader := row.Kind == methods.AtLeader || row.Kind == methods.KindRead
+			if row.Side != methods.SideServer || !atLeader || row.Need.NodeSecret || row.Need.ServerCert || outsideLog[row.Name] {
+				continue
+			}
+			calls++
+			wg.Go(func() {
+				err := call1(c.servers[lead].Caller(rpc.Peer{}), row, structs.SecretID{}, struct{}{})
+				if code := structs.CodeOf(err); code != structs.CodeNoLeader && code != structs.CodeUnknown && code != structs.CodeTimeout {
+					t.Errorf("%s: %v; want no leader", row.Name, err)
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%d calls", calls)
+	})
+}
+
 func preparedJob(id string) *structs.Job {
 	j := apiJob(id, 1)
 	j.Namespace = "default"

@@ -99,19 +99,20 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	if err != nil {
 		return nil, err
 	}
-	verify := row.Kind == methods.KindRead && s.needsLeader(row, req)
-	reply, err := next(auth.With(ctx, id), c)
+	ctx, proposed := noteProposals(auth.With(ctx, id))
+	reply, err := next(ctx, c)
+	if !proposed.Load() && s.mustConfirm(row, req, err) && s.replica.VerifyRead(ctx) != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		// A deposed leader may have answered from its state: ask the new one.
+		return s.toLeader(ctx, row, c, next, true)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if ofNode && register {
 		s.nodes.Sessions.Heard(id.Node, c)
-	}
-	if verify {
-		if err := s.replica.VerifyRead(ctx); err != nil {
-			// A deposed leader may have answered the read: ask the new one.
-			return s.toLeader(ctx, row, c, next, true)
-		}
 	}
 	if reply != nil {
 		if m, ok := reply.Value().(methods.ReadResponse); ok {
@@ -119,6 +120,30 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		}
 	}
 	return reply, nil
+}
+
+// mustConfirm reports whether a call that proposed nothing was answered from the state of a leader, so that it counts
+// only if this server still leads: reads, and writes that were refused, or found nothing to do ("there is no such job").
+// A command in the log needs no confirmation.
+func (s *Server) mustConfirm(row *methods.Row, req any, err error) bool {
+	switch structs.CodeOf(err) {
+	case structs.CodeNoLeader, structs.CodeUnavailable, structs.CodeUnknown, structs.CodeTimeout, structs.CodeBusy, structs.CodeTooLarge:
+		return false // it says nothing about the state
+	}
+	if !s.needsLeader(row, req) || row.Kind == methods.KindStream {
+		return false
+	}
+	return err != nil || row.Kind == methods.KindRead || !row.Need.NodeSecret && !outsideLog[row.Name]
+}
+
+// outsideLog are calls to the leader that do more than to propose commands. They are not repeated once they succeeded.
+// Calls of nodes do not count either, because their next heartbeat finds the new leader.
+var outsideLog = map[string]bool{
+	methods.RaftTransfer.Name:   true,
+	methods.RaftRemovePeer.Name: true,
+	methods.ServerJoin.Name:     true,
+	methods.JobCheckpoint.Name:  true,
+	methods.SystemGC.Name:       true,
 }
 
 // fillMeta completes the metadata of a response. As in Nomad, the index of a read stays 0 until something of its kind

@@ -60,6 +60,17 @@ func (c *cluster) begin(s Step) (what string, end func()) {
 				c.net.Hear(h, o)
 			}
 		}
+	case isolate:
+		for _, o := range others {
+			c.net.Silence(o, h)
+			c.net.Silence(h, o)
+		}
+		return what, func() {
+			for _, o := range others {
+				c.net.Hear(o, h)
+				c.net.Hear(h, o)
+			}
+		}
 	case split:
 		o := others[s.Pick%len(others)]
 		c.net.Silence(h, o)

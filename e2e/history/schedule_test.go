@@ -16,6 +16,7 @@ const (
 	cut        = "cut off"       // from everybody
 	deaf       = "deaf"          // it hears nothing from the other servers
 	mute       = "mute"          // the other servers hear nothing from it
+	isolate    = "isolate"       // it and the other servers do not hear each other, but clients reach it
 	split      = "split"         // it and one other server do not hear each other
 	slow       = "slow"          // its packets are late
 	lossy      = "lossy"         // every fifth of its packets is lost
@@ -32,7 +33,7 @@ const (
 )
 
 // faults are all of them, in the order of the deck before it is shuffled.
-var faults = []string{pause, kill, killAll, cut, deaf, mute, split, slow, lossy, full, freeze, broken, remove, transfer, loseRegion, pauseAgent, killAgent, cutAgent}
+var faults = []string{pause, kill, killAll, cut, deaf, mute, isolate, split, slow, lossy, full, freeze, broken, remove, transfer, loseRegion, pauseAgent, killAgent, cutAgent}
 
 // alone are faults that begin when all others have ended, and end before the next begins.
 var alone = []string{killAll, freeze, broken, remove}
