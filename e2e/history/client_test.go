@@ -311,7 +311,7 @@ func (k *client) find(child string) {
 func (k *client) last() {
 	for _, s := range k.h.slots {
 		for _, key := range s.keys() {
-			harness.Eventually(k.h.c.t, 30*time.Second, "reading "+key, func() (bool, string) {
+			harness.Eventually(k.h.c.t, 90*time.Second, "reading "+key, func() (bool, string) {
 				k.do(Op{Client: k.id, Key: key, Kind: opRead})
 				o := &k.h.ops[len(k.h.ops)-1]
 				return o.Outcome == harness.Done, string(o.Outcome)

@@ -89,6 +89,11 @@ func newCluster(t *testing.T, seed uint64) *cluster {
 		}
 		return err == nil && ready == len(agents), fmt.Sprint(nodes, err)
 	})
+	// A server that joins again votes after a second, so that the schedule continues soon.
+	pilot := dict{"CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "ServerStabilizationTime": "1s"}
+	if err := c.api.Call("PUT", "/v1/operator/autopilot/configuration", pilot, nil); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
@@ -97,16 +102,16 @@ func (c *cluster) addr(name string) string { return "http://" + c.net.Host(name)
 
 // config returns the configuration of a host's agent. Logs are cut often, so that servers that lag receive snapshots.
 func (c *cluster) config(h *harness.Host, backend, key string) string {
-	join := func(port string) string {
+	join := func(port string, hosts []string) string {
 		var all []string
-		for _, s := range servers {
+		for _, s := range hosts {
 			all = append(all, fmt.Sprintf("%q", c.net.Host(s).IP+":"+port))
 		}
 		return "[" + strings.Join(all, ", ") + "]"
 	}
 	conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, c.data(h.Name), h.IP)
 	if slices.Contains(agents, h.Name) {
-		return conf + fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", join("4647"), key)
+		return conf + fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", join("4647", servers), key)
 	}
 	expect := len(servers)
 	if slices.Contains(other, h.Name) {
@@ -131,7 +136,7 @@ func (c *cluster) config(h *harness.Host, backend, key string) string {
     retry_interval = "1s"
   }
 }
-`, expect, key, backend, join("4648"))
+`, expect, key, backend, join("4648", slices.Concat(servers, other)))
 }
 
 func (c *cluster) start(name string) {
