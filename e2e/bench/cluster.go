@@ -28,6 +28,7 @@ type cluster struct {
 	ports    [][3]int // http, rpc, gossip
 	sim      *exec.Cmd
 	simDebug int // port of the simulated nodes' profiles
+	simNodes int // simulated nodes started
 }
 
 func newCluster(bin string, servers int) *cluster {
@@ -124,7 +125,8 @@ func (c *cluster) nodes(n int, more ...string) {
 	if err := c.sim.Start(); err != nil {
 		fatal(err)
 	}
-	c.until(60*time.Second+time.Duration(n)*10*time.Millisecond, fmt.Sprintf("%d ready nodes", n), func() bool {
+	c.simNodes += n
+	c.until(60*time.Second+time.Duration(n)*10*time.Millisecond, fmt.Sprintf("%d ready nodes", c.simNodes), func() bool {
 		ready := 0
 		for prefix := range 16 { // a page holds 5,000
 			var ns []struct{ Status string }
@@ -137,7 +139,7 @@ func (c *cluster) nodes(n int, more ...string) {
 				}
 			}
 		}
-		return ready == n
+		return ready == c.simNodes
 	})
 }
 

@@ -32,6 +32,9 @@ func main() {
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale and memory")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale and memory")
 	servers := flag.Int("servers", 3, "servers of -only scale")
+	fills := flag.Int("fills", 1, "times that -only scale fills the cluster, and empties it if there are several")
+	check := flag.Bool("check", false, "of -only scale: fail if leadership changed or a node was lost in a round in which no watchdog was late")
+	faults := flag.Bool("faults", false, "of -only scale: kill the leader at the end, then 1,000 nodes at once")
 	trace := flag.String("trace", "sim/testdata/traces/philly-muri/trace3.csv", "of -only real, in the form of Muri's")
 	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
 	length := flag.Duration("length", 2*time.Minute, "of -only real: for how long the nodes would be busy with no gap")
@@ -89,7 +92,8 @@ func main() {
 		runMemory(bin, *nodes, *allocs, *perJob)
 	}
 	if *only == "scale" {
-		runScale(bin, *servers, *nodes, *allocs, *perJob)
+		s := scale{servers: *servers, nodes: *nodes, allocs: *allocs, per: *perJob, fills: *fills, check: *check, faults: *faults}
+		s.run(bin)
 	}
 	print()
 }
