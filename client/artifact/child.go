@@ -164,6 +164,9 @@ func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filte
 		return refuse("its checksum is %s, not %s", hex.EncodeToString(sum.Sum(nil)), hex.EncodeToString(want))
 	}
 	if p.Archive == "" {
+		if err := f.Close(); err != nil { // network file systems report lost writes here
+			return err
+		}
 		return root.Rename(packed, p.Name)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {

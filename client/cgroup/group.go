@@ -304,7 +304,7 @@ func (g Group) freeze(on bool) {
 			val = "1"
 		}
 	}
-	procfile.Write(filepath.Join(g.Main, name), val)
+	_ = procfile.Write(filepath.Join(g.Main, name), val) // who freezes looks at the state afterwards
 }
 
 // freezeWithin limits how long freezing may take; processes inside the kernel freeze late.

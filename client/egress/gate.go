@@ -44,7 +44,7 @@ func (f *Filter) NewGate() (*Gate, error) {
 			forward.ServeHTTP(w, r)
 		}
 	})}
-	go g.server.Serve(l)
+	go func() { _ = g.server.Serve(l) }() // until it is closed
 	return g, nil
 }
 

@@ -55,7 +55,7 @@ func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
 	stop := context.AfterFunc(ctx, func() { f.Close() })
 	defer stop()
 	defer f.Close()
-	f.Seek(0, 2) // skip old messages; a pipe cannot seek and has none
+	_, _ = f.Seek(0, 2) // skip old messages; a pipe cannot seek and has none
 	b := make([]byte, 8<<10)
 	for ctx.Err() == nil {
 		k, err := f.Read(b)

@@ -347,7 +347,7 @@ func numaOf(bus string) int64 {
 	b, err := os.ReadFile(filepath.Join("/sys/bus/pci/devices", strings.ToLower(bus[4:]), "numa_node"))
 	n := int64(-1)
 	if err == nil {
-		fmt.Sscan(string(b), &n)
+		_, _ = fmt.Sscan(string(b), &n)
 	}
 	return n
 }

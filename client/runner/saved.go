@@ -116,7 +116,7 @@ func (w whose) assume() error {
 		call uintptr
 		id   int
 	}{{unix.SYS_SETFSGID, w.gid}, {unix.SYS_SETFSUID, w.uid}} {
-		syscall.RawSyscall(s.call, uintptr(s.id), 0, 0)
+		_, _, _ = syscall.RawSyscall(s.call, uintptr(s.id), 0, 0)
 		if now, _, _ := syscall.RawSyscall(s.call, ^uintptr(0), 0, 0); int(now) != s.id { // the call returns the value in effect, not an error
 			return fmt.Errorf("the rights of user %d cannot be taken", w.uid)
 		}

@@ -230,7 +230,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 				// Another version of the program: it hands its tasks over to a supervisor of this version.
 				if !retired {
 					retired = true
-					conn.Call(serviceName+".Retire", Nothing{}, &Nothing{})
+					_ = conn.Call(serviceName+".Retire", Nothing{}, &Nothing{})
 				}
 				err = fmt.Errorf("it speaks protocol %d, want %d, and does not retire", h.Protocol, protocol)
 			}

@@ -144,7 +144,7 @@ func Enter(e Entry) (*Running, error) {
 	})
 	if err != nil {
 		r.Kill()
-		r.Wait(context.Background())
+		_, _ = r.Wait(context.Background()) // err says more
 		return nil, explain(&Spec{Path: e.Path}, err)
 	}
 	return r, nil

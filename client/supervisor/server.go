@@ -119,7 +119,7 @@ func (s *Service) find(id string, r *Reply) *task {
 	defer s.mu.Unlock()
 	t := s.tasks[id]
 	if t == nil {
-		fail(r, kindUnknown, fmt.Errorf("task %.140q is not known on this node", id))
+		_ = fail(r, kindUnknown, fmt.Errorf("task %.140q is not known on this node", id))
 	}
 	return t
 }
@@ -334,7 +334,7 @@ func Relax(slack time.Duration) {
 		return
 	}
 	for _, t := range threads { // later threads inherit it
-		procfile.Write("/proc/"+t.Name()+"/timerslack_ns", strconv.FormatInt(slack.Nanoseconds(), 10))
+		_ = procfile.Write("/proc/"+t.Name()+"/timerslack_ns", strconv.FormatInt(slack.Nanoseconds(), 10))
 	}
 }
 

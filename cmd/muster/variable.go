@@ -41,7 +41,7 @@ type varOptions struct {
 func (o *varOptions) forms(c *cobra.Command, def string) {
 	c.Flags().StringVar(&o.out, "out", def, "how the variable is printed: table, json, hcl, go-template or none")
 	c.Flags().StringVarP(&o.tmpl, "template", "t", "", "with -out go-template, the template over the JSON shape, such as '{{.Items.password}}'")
-	c.RegisterFlagCompletionFunc("out", cobra.FixedCompletions([]string{"table", "json", "hcl", "go-template", "none"}, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // the flag is there
+	_ = c.RegisterFlagCompletionFunc("out", cobra.FixedCompletions([]string{"table", "json", "hcl", "go-template", "none"}, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // the flag is there
 }
 
 func varPath(p string) string { return "/v1/var/" + escapePath(p) }

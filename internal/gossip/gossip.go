@@ -170,7 +170,7 @@ func Start(cfg Config) (*Gossip, error) {
 	mc.Transport = ft
 	list, err := memberlist.Create(mc)
 	if err != nil {
-		ft.Shutdown()
+		_ = ft.Shutdown() // err says more
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
 	g.list = list

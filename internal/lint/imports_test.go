@@ -56,6 +56,7 @@ var imports = map[string][]string{
 	"internal/feature":     {"structs", "internal/version"},
 	"internal/...":         {"structs"},
 	"internal/lint":        {},
+	"internal/errcheck":    {},
 }
 
 // banned are imports from outside the module, with why. Rows are directories as above.

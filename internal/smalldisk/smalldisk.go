@@ -16,7 +16,7 @@ func Mount(t *testing.T, bytes int) (dir string, fill, free func()) {
 	if err := syscall.Mount("muster-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
 		t.Skipf("not run: a small disk cannot be mounted: %v", err)
 	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	ballast := filepath.Join(dir, "ballast")
 	fill = func() {
 		f, err := os.Create(ballast)

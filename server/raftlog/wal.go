@@ -23,7 +23,7 @@ func (l *Log) openWAL(path string, o Options, log hclog.Logger) error {
 	}
 	l.entries, l.sealed = w, files.sealed
 	l.closeEntries = func() error {
-		w.DeleteRange(math.MaxUint64, math.MaxUint64) // removes nothing, but waits for a file that is being created
+		_ = w.DeleteRange(math.MaxUint64, math.MaxUint64) // removes nothing, but waits for a file that is being created
 		return w.Close()
 	}
 	return nil

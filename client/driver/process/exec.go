@@ -126,7 +126,7 @@ func (t *Task) execPipes(ctx context.Context, e supervisor.Entry, req driver.Exe
 	theirs = nil
 	if stdin != nil {
 		go func() {
-			io.Copy(stdin, req.Stdin)
+			_, _ = io.Copy(stdin, req.Stdin) // the command may end before its input
 			stdin.Close()
 		}()
 	}
@@ -197,8 +197,8 @@ func (t *Task) execTTY(ctx context.Context, e supervisor.Entry, req driver.ExecR
 	}
 	if req.Stdin != nil {
 		go func() {
-			io.Copy(master, req.Stdin)
-			master.Write([]byte{4}) // end of input on a terminal
+			_, _ = io.Copy(master, req.Stdin) // the command may end before its input
+			_, _ = master.Write([]byte{4})    // end of input on a terminal
 		}()
 	}
 	out := req.Stdout

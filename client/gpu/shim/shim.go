@@ -126,8 +126,11 @@ func Place(dir string, limits map[string]int64) error {
 		if err != nil {
 			return err
 		}
-		f.SetLimit(limit)
+		err = f.SetLimit(limit)
 		f.Close()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
