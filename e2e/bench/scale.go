@@ -200,7 +200,7 @@ func (s *scale) jobs() int { return s.allocs / s.per }
 // fill registers jobs until they run.
 func (s *scale) fill(turn int) {
 	c, total := s.c, s.jobs()*s.per
-	before := c.usage()
+	before, earlier := c.usage(), num(c.stats(c.leader())["server.allocations"]) // those of earlier fills are kept until they are collected
 	profiled := c.profile("scale", 20*time.Second)
 	start := time.Now()
 	done := make(chan struct{})
@@ -217,7 +217,7 @@ func (s *scale) fill(turn int) {
 		st := c.stats(c.leader()) // none during an election: then nothing is concluded
 		u := c.usage()
 		peak.serverMiB, peak.simMiB = max(peak.serverMiB, u.serverMiB), max(peak.simMiB, u.simMiB)
-		if placed == 0 && num(st["server.allocations"]) >= float64(total) {
+		if placed == 0 && num(st["server.allocations"]) >= earlier+float64(total) {
 			placed = time.Since(start)
 		}
 		if num(st["server.allocations_running"]) >= float64(total) {
