@@ -16,9 +16,11 @@ import (
 
 // Limits of the load.
 const (
-	clients   = 6
-	opsPerKey = 40                      // then the clients go on to the next key, so that histories of keys stay short
-	patience  = 2500 * time.Millisecond // for an answer; then the outcome is unknown
+	clients     = 8
+	readers     = 4                       // of the clients, one at each host
+	dispatchers = 4                       // besides, one at each host
+	opsPerKey   = 60                      // then the clients take the next key, so that histories of keys stay short
+	patience    = 2500 * time.Millisecond // for an answer; then the outcome is unknown
 )
 
 // history is what the clients record.
@@ -67,7 +69,8 @@ func (h *history) record(o Op) {
 	h.ops = append(h.ops, o)
 }
 
-// client is one sequential caller. It asks every server and an agent, but for a while not the one that did not answer.
+// client is one sequential caller. It asks its host, a server or an agent, and for a while another one if there was no
+// answer. So while a leader is cut off, some clients still ask it, and others have reached the next one.
 type client struct {
 	h     *history
 	id    int
@@ -91,7 +94,11 @@ func (k *client) run(stop <-chan struct{}) {
 		s := k.h.slots[k.r.IntN(len(k.h.slots))]
 		key := s.key()
 		o := Op{Client: k.id, Key: key}
-		switch p := k.r.IntN(100); {
+		p := k.r.IntN(100)
+		if k.id < readers {
+			p = 57 + p%43
+		}
+		switch {
 		case p < 20:
 			o.Kind = opWrite
 		case p < 45:
@@ -115,12 +122,10 @@ func (k *client) run(stop <-chan struct{}) {
 // endpoint picks a host to ask.
 func (k *client) endpoint() string {
 	all := append([]string{agents[0]}, servers...)
-	for {
-		name := all[k.r.IntN(len(all))]
-		if time.Now().After(k.avoid[name]) || k.r.IntN(10) == 0 {
-			return name
-		}
+	if home := all[k.id%len(all)]; time.Now().After(k.avoid[home]) {
+		return home
 	}
+	return all[k.r.IntN(len(all))]
 }
 
 // send sends one request to one host.
@@ -261,7 +266,7 @@ const parent = "parent"
 // and without. Each acknowledged child must then be found.
 func (k *client) dispatch(stop <-chan struct{}) {
 	for i := 0; ; i++ {
-		d := Dispatch{Prefix: fmt.Sprintf("d%d", i), Token: i%2 == 0}
+		d := Dispatch{Prefix: fmt.Sprintf("d%dx%d", k.id, i), Token: i%2 == 0}
 		query := ""
 		if d.Token {
 			query = "?idempotency_token=" + d.Prefix

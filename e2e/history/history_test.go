@@ -63,13 +63,15 @@ func round(t *testing.T, seed uint64) {
 	for i := range clients {
 		wg.Go(func() { h.client(i, seed).run(stop) })
 	}
-	wg.Go(func() { h.client(clients, seed).dispatch(stop) })
+	for i := range dispatchers {
+		wg.Go(func() { h.client(clients+i, seed).dispatch(stop) })
+	}
 	c.play(schedule(seed))
 	time.Sleep(time.Second)
 	close(stop)
 	wg.Wait()
 	c.settled()
-	h.client(clients+1, seed).last()
+	h.client(clients+dispatchers, seed).last()
 	c.allRun()
 	for _, host := range c.net.Hosts {
 		c.examine(host.Name)
