@@ -311,17 +311,21 @@ func (d *disk) do(o *op) {
 }
 
 // apply returns new content; it does not change b.
-func (o *op) apply(b []byte) []byte {
-	size := int64(len(b))
+func (o *op) apply(b []byte) []byte { return o.applyTo(bytes.Clone(b)) }
+
+// applyTo is apply in place, where the size allows it.
+func (o *op) applyTo(b []byte) []byte {
 	if o.kind == opTruncate {
-		size = o.at
-	} else {
-		size = max(size, o.at+int64(len(o.data)))
+		if o.at <= int64(len(b)) {
+			return b[:o.at:o.at]
+		}
+		return append(b, make([]byte, o.at-int64(len(b)))...)
 	}
-	c := make([]byte, size)
-	copy(c, b)
-	copy(c[min(o.at, size):], o.data)
-	return c
+	if end := o.at + int64(len(o.data)); end > int64(len(b)) {
+		b = append(b, make([]byte, end-int64(len(b)))...)
+	}
+	copy(b[o.at:], o.data)
+	return b
 }
 
 const sector = 512
@@ -362,24 +366,21 @@ func (n *node) left(rnd *rand.Rand, all bool) []byte {
 	if all {
 		return n.data
 	}
-	b := n.durable
 	if rnd == nil {
-		return b
+		return n.durable
 	}
+	b := bytes.Clone(n.durable)
 	for _, w := range n.writes {
 		switch rnd.IntN(3) {
 		case 0: // lost
 		case 1:
-			b = w.apply(b)
+			b = w.applyTo(b)
 		default: // torn: some of its sectors are left
-			if w.kind != opWrite {
-				continue
-			}
 			for at := 0; at < len(w.data); {
 				end := min(len(w.data), at+sector-int((w.at+int64(at))%sector))
 				if rnd.IntN(2) == 0 {
 					part := op{kind: opWrite, at: w.at + int64(at), data: w.data[at:end]}
-					b = part.apply(b)
+					b = part.applyTo(b)
 				}
 				at = end
 			}
