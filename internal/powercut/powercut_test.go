@@ -7,7 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestFindsWhatIsNotSynced: of ways to replace a file, the trace finds what is wrong with each.
 func TestFindsWhatIsNotSynced(t *testing.T) {
