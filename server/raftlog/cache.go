@@ -13,6 +13,12 @@ func Cache(store raft.LogStore, count, size int) raft.LogStore {
 	return &cache{LogStore: store, count: uint64(count), size: size, logs: make(map[uint64]*raft.Log, count)}
 }
 
+// Cached reports whether a log was made by Cache.
+func Cached(store raft.LogStore) bool {
+	_, ok := store.(*cache)
+	return ok
+}
+
 type cache struct {
 	raft.LogStore
 	count uint64

@@ -192,10 +192,7 @@ func (r *Replica) Now() structs.LogTime { return r.clock.time(structs.LogTime(r.
 func (r *Replica) LogBackend() string { return r.stores.backend }
 
 // LogCached reports whether the newest entries are cached in memory.
-func (r *Replica) LogCached() bool {
-	_, cached := r.stores.log.(*raft.LogCache)
-	return cached
-}
+func (r *Replica) LogCached() bool { return raftlog.Cached(r.stores.log) }
 
 // Stats count since the process began.
 type Stats struct {
