@@ -414,7 +414,7 @@ func TestUpgrade(t *testing.T) {
 	if got := c.format(); got != format {
 		t.Errorf("format %d is in force, although nobody has finished the upgrade from %d", got, format)
 	}
-	c.finish()
+	c.finish(next)
 	c.load.end()
 	c.load.check(t, c)
 	c.hashes()
@@ -480,21 +480,51 @@ func (c *cluster) refused() {
 }
 
 // finish finishes the upgrade and uses what is new.
-func (c *cluster) finish() {
+func (c *cluster) finish(next string) {
 	c.t.Helper()
 	var st status
 	c.call("GET", "/v1/operator/upgrade", nil, &st)
 	if st.Next <= st.Format || st.Why != "" || len(st.Servers) != len(c.servers) {
 		c.t.Fatalf("the upgrade cannot be finished: %+v", st)
 	}
-	var done struct{ Format uint64 }
-	c.call("PUT", "/v1/operator/upgrade/finish", nil, &done)
-	if done.Format != st.Next {
-		c.t.Fatalf("format %d is in force, want %d", done.Format, st.Next)
+	c.followPage(next)
+	if got := c.format(); got != st.Next {
+		c.t.Fatalf("format %d is in force after the commands of the page, want %d", got, st.Next)
 	}
 	c.call("PUT", "/v1/system/reconcile/summaries", nil, nil)
 	c.call("PUT", "/v1/namespace/late", map[string]string{"Name": "late", "Description": "probe"}, nil)
 	c.hashes()
+}
+
+// upgradePage is what operators read.
+const upgradePage = root + "/docs/operate/upgrade.md"
+
+// followPage runs the commands of the page about upgrades, in order. The last one finishes the upgrade.
+func (c *cluster) followPage(bin string) {
+	c.t.Helper()
+	page, err := os.ReadFile(upgradePage)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	dir, last := c.t.TempDir(), ""
+	for line := range strings.Lines(string(page)) {
+		args, ok := strings.CutPrefix(strings.TrimSpace(line), "muster ")
+		if !ok {
+			continue
+		}
+		cmd := exec.Command(bin, strings.Fields(args)...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "MUSTER_ADDR="+c.leader().addr)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			c.t.Fatalf("muster %s, as %s says: %v\n%s", args, upgradePage, err, out)
+		}
+		last = args
+	}
+	if last != "operator upgrade finish" {
+		c.t.Errorf("the last command of %s is %q", upgradePage, last)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "before-upgrade.snap")); err != nil {
+		c.t.Errorf("the snapshot that %s saves: %v", upgradePage, err)
+	}
 }
 
 // noWayBack wants the old build to refuse the data of a finished upgrade in one sentence.
