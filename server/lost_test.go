@@ -320,3 +320,42 @@ func TestGossipAdvice(t *testing.T) {
 		})
 	}
 }
+
+// TestHeartbeatVoidsVerdict: a heartbeat that arrives after a probe began outweighs what the probe found.
+func TestHeartbeatVoidsVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		node := newFleet(t, one(s), 1).nodes[0]
+		waitFor(t, 10*time.Second, "a heartbeat", func() bool { return s.nodes.Beats.Metrics().Beats > 0 })
+		began := s.cfg.Now()
+		time.Sleep(time.Second)
+		s.nodes.Beats.Beat(node.ID, s.cfg.Now())
+		if s.nodes.Beats.Gone(node.ID, began) || s.nodes.Beats.Ended(t.Context(), node.ID, began) {
+			t.Error("a verdict in spite of a heartbeat after the probe began")
+		}
+		time.Sleep(time.Second)
+		if n := s.Published().Snapshot.NodeByID(node.ID); n.Status != structs.NodeReady {
+			t.Errorf("the node is %s", n.Status)
+		}
+		if !s.nodes.Beats.Gone(node.ID, s.cfg.Now()) {
+			t.Error("no verdict although the last heartbeat came before the probe began")
+		}
+	})
+}
+
+// TestGraceEndsWithTheLease: the supervisor ends work with stop_on_client_after without the agent, so its node is not
+// waited for as long as others.
+func TestGraceEndsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.leader()
+		ms := c.machines(3)
+		limit := 10 * time.Second
+		c.work(3, func(j *structs.Job) { j.Groups[0].StopAfterDisc = &limit })
+		c.net.Kill(ms[0].name)
+		ms[0].stop()
+		if got := c.statuses(ms[0], 25*time.Second); !strings.HasPrefix(got, "initializing after 5s, down after 1") {
+			t.Errorf("the node was: %s", got)
+		}
+	})
+}
