@@ -124,7 +124,7 @@ func New(cfg Config) *Replica {
 	r := &Replica{cfg: cfg, log: cfg.Logger, props: newProposals(), clock: newClock(cfg.Now)}
 	r.deltas = newSubscription("fan-out", fanOutMax)
 	r.machine = &machine{r: r, fsm: newFSM()}
-	r.silence.quiet = cfg.Raft.Quiet
+	r.silence.quiet, r.silence.lost = cfg.Raft.Quiet, cfg.Raft.Heartbeat
 	r.machine.publish(structs.Delta{Restored: true})
 	r.disk.Wrote = func(began time.Time) { r.stalled(StallDisk, began) }
 	return r

@@ -30,6 +30,7 @@ const (
 // contact is what a follower knows of its contact with the leader: a plain structure that is driven by an explicit now.
 type contact struct {
 	quiet time.Duration // least patience
+	lost  time.Duration // raft's own timeout
 
 	term   uint64
 	last   time.Time        // newest contact in the term, or when the term was first seen
@@ -45,15 +46,23 @@ func (c *contact) look(now, last time.Time, term uint64) {
 		c.period, c.worst[1], c.worst[0] = now, c.worst[0], 0
 	}
 	if !c.looked.IsZero() {
-		c.worst[0] = max(c.worst[0], now.Sub(c.looked)-silenceLook)
+		c.stalled(now.Sub(c.looked) - silenceLook)
 	}
 	c.looked = now
 	switch {
 	case term != c.term:
 		c.term, c.last = term, now
 	case last.After(c.last):
-		c.worst[0] = max(c.worst[0], last.Sub(c.last))
+		c.stalled(last.Sub(c.last))
 		c.last = last
+	}
+}
+
+// stalled records a stall. One for which raft's own timeout was too short is not counted: a server that was stopped for
+// a minute would wait for raft's timeout when the next leader dies, and gain nothing.
+func (c *contact) stalled(d time.Duration) {
+	if d < c.lost {
+		c.worst[0] = max(c.worst[0], d)
 	}
 }
 

@@ -10,7 +10,7 @@ func TestContact(t *testing.T) {
 	const ms = time.Millisecond
 	start := time.Unix(1_000_000, 0)
 	now := start
-	c := &contact{quiet: QuietDefault}
+	c := &contact{quiet: QuietDefault, lost: HeartbeatDefault}
 	// run looks for a time, with a contact every gap.
 	run := func(d, gap time.Duration, term uint64) {
 		last := now
@@ -43,6 +43,10 @@ func TestContact(t *testing.T) {
 		t.Errorf("after the process stood still for 150 ms: patience %s", p)
 	}
 	run(2*silenceMemory, 50*ms, 1)
+
+	now = now.Add(10 * time.Second) // it was stopped
+	c.look(now, now, 1)
+	want("after the process was stopped for 10 s", QuietDefault)
 
 	last := now
 	for range 40 { // the leader is dead
