@@ -42,7 +42,7 @@ func Dial(cfg DialConfig) Connector {
 		if len(cfg.Servers) == 0 {
 			return nil, errors.New("client: no server address was configured; set client.servers or server_join")
 		}
-		c := &dialed{pool: rpc.NewPool(rpc.PoolConfig{Dial: cfg.Dial, Registry: back, Log: cfg.Log})}
+		c := &dialed{retries: rpc.NewBudget(retryBurst), pool: rpc.NewPool(rpc.PoolConfig{Dial: cfg.Dial, Registry: back, Log: cfg.Log})}
 		c.mu.static = slices.Clone(cfg.Servers)
 		c.SetServers(nil)
 		return c, nil
@@ -51,8 +51,9 @@ func Dial(cfg DialConfig) Connector {
 
 // dialed is a Conn over sessions.
 type dialed struct {
-	pool *rpc.Pool
-	mu   struct {
+	pool    *rpc.Pool
+	retries *rpc.Budget
+	mu      struct {
 		sync.Mutex
 		static []string  // as configured: always included
 		addrs  []string  // in the order of the attempts
@@ -130,6 +131,9 @@ func elsewhere(err error) bool {
 	return code == structs.CodeUnavailable
 }
 
+// retryBurst is how many calls may be repeated at once; it lets every loop of an agent find another server.
+const retryBurst = 100
+
 // attempts returns how many servers one call tries.
 func (c *dialed) attempts() int {
 	c.mu.Lock()
@@ -140,7 +144,11 @@ func (c *dialed) attempts() int {
 func try[T any](ctx context.Context, c *dialed, call func(to rpc.Caller) (T, error)) (T, error) {
 	var out T
 	var err error
-	for range c.attempts() {
+	c.retries.Called()
+	for n := range c.attempts() {
+		if n > 0 && !c.retries.Retry() {
+			return out, err
+		}
 		addr := c.current()
 		out, err = call(c.pool.To(addr))
 		if err == nil || ctx.Err() != nil {

@@ -1,12 +1,14 @@
 package nomadlike
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -47,8 +49,11 @@ type Config struct {
 	Log     hclog.Logger // never nil
 	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
 	Region  string
-	Site    *edge.Site                                         // which requests of browsers are refused; nil: the agent answers to addresses and localhost only
-	Rates   *edge.Rates                                        // limits of requests; nil: none
+	Site    *edge.Site  // which requests of browsers are refused; nil: the agent answers to addresses and localhost only
+	Rates   *edge.Rates // limits of requests; nil: none
+	// Enter admits a read or write of a user: it waits for a place, refuses, or returns a context for the request's calls and
+	// what gives the place back. nil: everything is admitted.
+	Enter   func(ctx context.Context, write bool) (context.Context, func(), error)
 	Observe func(route string, status int, took time.Duration) // or nil
 }
 
@@ -153,6 +158,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(err)
 		return
 	}
+	leave, err := c.enter(rt)
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	defer leave()
 	out, err := rt.handle(c)
 	switch {
 	case errors.Is(err, errWritten):
@@ -171,6 +182,42 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, effects bool) err
 	}
 	return s.cfg.Site.Check(r, effects)
 }
+
+// enterBody is the size of the largest body that is read before its request is admitted, so that a slow client holds no
+// place.
+const enterBody = 256 << 10
+
+// enter admits the request of a user. Routes by which operators look after the cluster, requests that wait for events, and
+// those with large bodies are admitted by their calls.
+func (c *call) enter(rt *route) (leave func(), err error) {
+	leave = func() {}
+	q := c.r.URL.Query()
+	if c.cfg.Enter == nil || q.Has("index") && q.Get("index") != "0" || c.r.ContentLength > enterBody || c.r.ContentLength < 0 {
+		return leave, nil
+	}
+	for _, p := range []string{"/v1/agent", "/v1/status", "/v1/operator", "/v1/metrics", "/v1/node", "/v1/system", "/v1/client", "/v1/event"} {
+		if strings.HasPrefix(rt.pattern, p) {
+			return leave, nil
+		}
+	}
+	if c.r.ContentLength > 0 {
+		body, err := io.ReadAll(c.r.Body)
+		if err != nil {
+			return leave, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
+		}
+		c.r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	ctx, leave, err := c.cfg.Enter(c.r.Context(), c.r.Method != http.MethodGet && c.r.Method != http.MethodHead)
+	if err != nil {
+		return nil, err
+	}
+	c.r = c.r.WithContext(ctx)
+	return leave, nil
+}
+
+// retryAfter is the longest Retry-After of a refused request, in seconds. The time is drawn, so that the refused do not come
+// back together.
+const retryAfter = 3
 
 // recorder records the status and whether anything was written, and delays a refusal until the body has been read.
 type recorder struct {
@@ -363,7 +410,7 @@ func (c *call) fail(err error) {
 	status := e.Code.Status()
 	h := c.w.Header()
 	if e.Code == structs.CodeBusy && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", "1")
+		h.Set("Retry-After", strconv.Itoa(1+rand.IntN(retryAfter)))
 	}
 	if strings.Contains(c.r.Header.Get("Accept"), "application/problem+json") {
 		h.Set("Content-Type", "application/problem+json")

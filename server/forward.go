@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -15,6 +16,8 @@ const (
 	leaderPatience = 5 * time.Second        // how long a call waits for a leader before it fails with CodeNoLeader
 	probePatience  = 700 * time.Millisecond // for a leader that was replaced or is lost to answer a ping; then its session is closed
 	leaderLook     = 10 * time.Millisecond  // time between checks for a leader
+	repeatPauseMax = 200 * time.Millisecond // longest pause before a call that failed at the leader is sent again; pauses grow from leaderLook
+	repeatBurst    = 4096                   // calls that may be repeated at once when a leader fails
 	vouchTimeout   = time.Second            // for asking the leader about a caller
 	vouchesMax     = 32                     // concurrent questions to the leader; beyond it calls fail with CodeBusy
 )
@@ -63,6 +66,8 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 	}
 	until := time.Now().Add(leaderPatience)
 	var last error = structs.ErrNoLeader
+	s.retries.Called()
+	wait := leaderLook
 	for {
 		if s.IsLeader() {
 			id, err := s.auth.Authenticate(row, c)
@@ -77,9 +82,10 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 			if err == nil {
 				return reply, nil
 			}
-			if !repeatable(row, c, err) || ctx.Err() != nil {
+			if !repeatable(row, c, err) || ctx.Err() != nil || !s.retries.Retry() {
 				return nil, err
 			}
+			wait = min(2*wait, repeatPauseMax)
 			if structs.CodeOf(err) == structs.CodeUnknown {
 				until = time.Now().Add(leaderPatience) // a blocking read may have waited for long
 			}
@@ -88,7 +94,7 @@ func (s *Server) toLeader(ctx context.Context, row *methods.Row, c *rpc.Call, ne
 		if time.Now().After(until) {
 			return nil, last
 		}
-		if !pause(ctx, leaderLook) {
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return nil, ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
+	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/nodes"
 	"github.com/muster-sched/muster/server/replica"
@@ -45,6 +46,11 @@ func (m *metrics) declare(s *Server) {
 			clusterTable.Give(out, c)
 		}
 	}, clusterTable)
+	m.set.Read(func(out *telemetry.Samples) {
+		for _, c := range admit.Classes {
+			admitTable.Give(out, s.gate.Counts(c), c.String())
+		}
+	}, admitTable)
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
 }
 
@@ -198,6 +204,13 @@ var serverMetrics = table{
 	counter("muster_server_duty_refused_total", "Commands of duties refused because the state had moved on.", func(r reading) int64 { return r.s.duties.refused.Load() }),
 	counter("muster_server_duty_retries_total", "Times a duty's command could not be written.", func(r reading) int64 { return r.s.duties.retried.Load() }),
 }
+
+// admitTable counts calls by whose they are (admit.Class): node, operator, read and write.
+var admitTable = telemetry.Table[admit.Counts]{
+	telemetry.Counter("muster_server_calls_admitted_total", "Calls that this server took on, by class: node (of nodes and servers), operator, and reads and writes of users.", func(c admit.Counts) int64 { return c.Admitted }),
+	telemetry.Counter("muster_server_calls_delayed_total", "Calls that waited for a place before this server took them on or refused them, by class.", func(c admit.Counts) int64 { return c.Waited }),
+	telemetry.Counter("muster_server_calls_refused_total", "Calls refused because this server was overloaded, by class. Those of nodes and servers never are.", func(c admit.Counts) int64 { return c.Refused }),
+}.Labelled("class")
 
 // Stats returns values for agent-info: the metrics without labels, and values that are not numbers.
 func (s *Server) Stats() map[string]string {

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/endpoint"
@@ -51,6 +52,8 @@ type Server struct {
 	decide    *decide.Service
 	duties    duties
 	endpoints *endpoint.Set
+	gate      *admit.Gate
+	retries   *rpc.Budget // of calls that are forwarded to the leader
 	metrics   metrics
 
 	lifetime
@@ -82,7 +85,7 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.ID, err = serverID(&cfg); err != nil {
 		return nil, err
 	}
-	s = &Server{cfg: cfg, log: cfg.Logger, lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
+	s = &Server{cfg: cfg, log: cfg.Logger, gate: admit.New(), retries: rpc.NewBudget(repeatBurst), lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
@@ -100,7 +103,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
 		Reports:  nodes.NewObservations(s.replica.Propose),
-		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Apply: s.apply, Grace: cfg.RestartGrace}),
+		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.gate.Stressed, Apply: s.apply, Grace: cfg.RestartGrace}),
 	}
 	s.nodes.Probes = nodes.NewProber(s.probeEnvironment())
 

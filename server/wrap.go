@@ -6,14 +6,15 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
 // wrap is the only way to a method. It authenticates the caller, forwards the call to the leader or another region,
-// authorises it against the table (deny by default), calls the handler, and confirms linearizable reads, in this order.
-// Nothing is forwarded or stored for a caller that was not authenticated. Replica.Propose bounds the commands that
-// wait for the log; metrics.Call measures calls.
+// authorises it against the table (deny by default), admits it (package admit), calls the handler, and confirms
+// linearizable reads, in this order. Nothing is forwarded or stored for a caller that was not authenticated.
+// metrics.Call measures calls.
 func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 	return func(ctx context.Context, c *rpc.Call) (*rpc.Reply, error) {
 		row := methods.Find(c.Method)
@@ -99,6 +100,11 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	if err != nil {
 		return nil, err
 	}
+	leave, err := s.enter(ctx, row, c, req)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	ctx, proposed := noteProposals(auth.With(ctx, id))
 	reply, err := next(ctx, c)
 	if !proposed.Load() && s.mustConfirm(row, req, err) && s.replica.VerifyRead(ctx) != nil {
@@ -144,6 +150,47 @@ var outsideLog = map[string]bool{
 	methods.ServerJoin.Name:     true,
 	methods.JobCheckpoint.Name:  true,
 	methods.SystemGC.Name:       true,
+}
+
+// enter admits a call to this server. A call that will wait for events gives its place back at once.
+func (s *Server) enter(ctx context.Context, row *methods.Row, c *rpc.Call, req any) (leave func(), err error) {
+	if admit.Held(ctx) {
+		return func() {}, nil
+	}
+	leave, err = s.gate.Enter(ctx, classOf(row, c))
+	if err != nil {
+		return nil, err
+	}
+	if q, ok := req.(methods.ReadRequest); ok && q.QueryOpts().MinIndex > 0 || row.Kind == methods.KindStream {
+		leave()
+		return func() {}, nil
+	}
+	return leave, nil
+}
+
+// classOf returns the class of a call for admission. Calls that anybody may make are those by which others find out how
+// the server does; they cost nothing.
+func classOf(row *methods.Row, c *rpc.Call) admit.Class {
+	switch n := row.Need; {
+	case n.NodeSecret, n.ServerCert, n.Anonymous, c.Inside:
+		return admit.Node
+	case n.Operator != "", n.Agent != "", n.Node != "", n.Management:
+		return admit.Operator
+	case row.Kind == methods.AtLeader:
+		return admit.Write
+	}
+	return admit.Read
+}
+
+// EnterUser admits a request of a user to the HTTP API, so that decoding and encoding count as a part of its work. Calls
+// with the context that it returns need no place of their own.
+func (s *Server) EnterUser(ctx context.Context, write bool) (held context.Context, leave func(), err error) {
+	class := admit.Read
+	if write {
+		class = admit.Write
+	}
+	leave, err = s.gate.Enter(ctx, class)
+	return admit.Hold(ctx), leave, err
 }
 
 // fillMeta completes the metadata of a response. As in Nomad, the index of a read stays 0 until something of its kind

@@ -322,7 +322,12 @@ func (a *Agent) openClient() error {
 }
 
 func (a *Agent) openHTTP() error {
+	var enter func(ctx context.Context, write bool) (context.Context, func(), error)
+	if a.server != nil {
+		enter = a.server.EnterUser
+	}
 	api := nomadlike.New(nomadlike.Config{
+		Enter:   enter,
 		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.observeHTTP,
 		Rates: edge.NewRates(a.cfg.Rates, a.log.Named("http")),
 		Site:  edge.NewSite(a.ownHosts(), a.cfg.AllowedHosts),

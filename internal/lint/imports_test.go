@@ -29,6 +29,7 @@ var imports = map[string][]string{
 	"server/broker":        {"structs", "scheduler/..."},
 	"server/planner":       {"structs", "scheduler/..."},
 	"server/acl":           {"structs", "internal/suggest"},
+	"server/admit":         {"structs"},
 	"server/raftlog":       {"internal/boltfile", "internal/fsync", "internal/syncfail"},
 	"server/checkpoint":    {"structs", "fsm/state"},
 	"server/duty":          {"structs", "fsm/state", "scheduler/reconcile", "server/checkpoint"},

@@ -102,3 +102,23 @@ func TestBeatRateIsBounded(t *testing.T) {
 func beatID(i int) structs.NodeID {
 	return structs.DeriveID[structs.NodeID](structs.Seed{}, "n", "", uint64(i))
 }
+
+// TestStretchedIntervals: an overloaded server gives nodes a longer interval, and judges each by what it gave it.
+func TestStretchedIntervals(t *testing.T) {
+	now, stressed, id := time.Unix(1000, 0), true, structs.NodeID{1}
+	table := &beatTable{nodes: map[structs.NodeID]*beat{}, stressed: func() bool { return stressed }}
+	ttl := table.beat(id, now)
+	if ttl < beatStretch*beatTTL {
+		t.Fatalf("under load the interval is %s, want at least %s", ttl, beatStretch*beatTTL)
+	}
+	stressed = false
+	if due := table.expired(now.Add(ttl+beatGrace-time.Second), 10); len(due) != 0 {
+		t.Error("a node was judged by a shorter interval than it was told")
+	}
+	if due := table.expired(now.Add(ttl+beatGrace), 10); len(due) != 1 {
+		t.Error("a silent node was not noticed after its interval and the grace")
+	}
+	if next := table.beat(id, now); next > beatTTL+beatTTL/beatJitter {
+		t.Errorf("after the load the interval is %s", next)
+	}
+}

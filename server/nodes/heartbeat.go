@@ -19,13 +19,16 @@ import (
 //	beat --ttl + grace without one--> down
 //	                              \--> disconnected --longest lost_after there--> down
 //
-// After an election every node gets one full interval, because the old deadlines are lost. A dead node is then noticed
-// after the election, one interval and the grace: about 16 s in a fleet of up to 10,000 nodes. Probes move the deadline of
+// While the leader is overloaded, it gives nodes a longer interval, which makes their heartbeats fewer and their deadlines
+// later. After an election every node gets the longest interval that the leader before may have given it, because the old
+// deadlines are lost, until its first heartbeat. A dead node is then noticed after the election, that interval and the
+// grace: about 26 s in a fleet of up to 10,000 nodes. Probes move the deadline of
 // a node that gossips: to now if nothing answers at its machine, and later if only its agent has ended (probe.go).
 const (
 	beatTTL     = 10 * time.Second // interval given to nodes of a small fleet
 	beatGrace   = 5 * time.Second  // how late a beat may be
 	beatRateMax = 1000             // heartbeats a second from the whole fleet; a larger fleet gets a longer interval
+	beatStretch = 2                // how many times longer an interval is while the server is overloaded
 	beatJitter  = 10               // an interval is lengthened by up to 1/beatJitter, so that beats spread out
 	beatStall   = time.Second      // if the service ran later than this, every node gets that much more time, at most beatTTL
 	downsMax    = 256              // status writes in flight at once
@@ -34,8 +37,9 @@ const (
 // beatTable holds the timers as a plain structure: a heap by deadline. Times come from the caller's clock. Only their
 // differences count, so with a monotonic clock, jumps of the wall clock do no harm.
 type beatTable struct {
-	nodes map[structs.NodeID]*beat
-	heap  []*beat
+	nodes    map[structs.NodeID]*beat
+	heap     []*beat
+	stressed func() bool // whether intervals are stretched now; nil: never
 }
 
 type beat struct {
@@ -51,6 +55,9 @@ type beat struct {
 // ttl returns the interval to give to a node.
 func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	base := max(beatTTL, time.Duration(len(t.nodes))*time.Second/beatRateMax)
+	if t.stressed != nil && t.stressed() {
+		base *= beatStretch
+	}
 	h := fnv.New32a()
 	h.Write(id[:])
 	h.Write([]byte{byte(count), byte(count >> 8)})
@@ -193,8 +200,10 @@ type Environment struct {
 	Log     hclog.Logger
 	Now     func() time.Time
 	Replica *replica.Replica
-	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
-	Grace   time.Duration // see Heartbeats.Ended
+	// Stressed reports whether the server is overloaded, so that nodes should send fewer heartbeats.
+	Stressed func() bool
+	Apply    func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	Grace    time.Duration // see Heartbeats.Ended
 }
 
 // Heartbeats guards the table for endpoints and for Run. The table is nil while this server does not lead.
@@ -376,7 +385,8 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := &beatTable{nodes: make(map[structs.NodeID]*beat, p.Snapshot.NodeCount())}
+	stretched := func() bool { return true } // the leader before may have been overloaded
+	t := &beatTable{nodes: make(map[structs.NodeID]*beat, p.Snapshot.NodeCount()), stressed: stretched}
 	for n := range p.Snapshot.Nodes() {
 		if n.Status != structs.NodeDown {
 			t.nodes[n.ID] = &beat{id: n.ID, pos: -1}
@@ -391,6 +401,7 @@ func (h *Heartbeats) load(p *replica.Published, now time.Time) {
 			t.beat(n.ID, now)
 		}
 	}
+	t.stressed = h.env.Stressed
 	h.table = t
 }
 

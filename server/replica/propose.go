@@ -24,9 +24,9 @@ const (
 	LanePriority
 )
 
-// Limits of the command path.
+// Limits of the command path. How many writes of users are in progress is bounded before (package admit); here counts how
+// late the log is, for which commands of nodes and plans may be the cause.
 const (
-	userQueueMax     = 4096             // proposals waiting in the user lane; beyond it CodeBusy
 	priorityQueueMax = 65536            // proposals waiting in the priority lane; beyond it CodeBusy
 	applyGapMax      = 2000             // entries between log and state; above it user writes fail with CodeBusy
 	queueAgeMax      = time.Second      // age of the oldest waiting user write; above it user writes fail with CodeBusy
@@ -127,11 +127,11 @@ func (r *Replica) Propose(lane Lane, cmd structs.Command) *Proposal {
 		q.mu.Unlock()
 		p.finish(structs.Result{}, structs.Errorf(structs.CodeUnavailable, "the server is shutting down"))
 		return p
-	case lane == LaneUser && (len(q.user) >= userQueueMax || len(q.user) > 0 && time.Since(q.user[0].at) > queueAgeMax):
+	case lane == LaneUser && len(q.user) > 0 && time.Since(q.user[0].at) > queueAgeMax:
 		n := len(q.user)
 		q.mu.Unlock()
 		q.refused.Add(1)
-		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d writes are waiting, the oldest for more than %s or the queue is full; retry in a second", n, queueAgeMax))
+		p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "%d writes are waiting, the oldest for more than %s; retry in a second", n, queueAgeMax))
 		return p
 	case lane != LaneUser && len(q.priority) >= priorityQueueMax:
 		q.mu.Unlock()
