@@ -54,7 +54,7 @@ func TestCheckpointNotice(t *testing.T) {
 				t.Errorf("the task said %v, want %q at last", out, c.out)
 			}
 			var told []string
-			st := end.TaskStates["main"]
+			st := end.TaskStates.Get("main")
 			for _, e := range st.Events {
 				if e.Type == "Checkpoint" {
 					told = append(told, e.Message)
@@ -80,7 +80,7 @@ func TestCheckpointNotice(t *testing.T) {
 		readLog(t, srv.Back(a.ID()), id, "stdout", func(s string) bool { return strings.Contains(s, "ready\n") })
 		srv.Change(id, evict)
 		events := func() (out []string) {
-			for _, e := range srv.Alloc(id).TaskStates["main"].Events {
+			for _, e := range srv.Alloc(id).TaskStates.Get("main").Events {
 				if e.Type == "Checkpoint" {
 					out = append(out, e.Message)
 				}
@@ -178,7 +178,7 @@ func TestProgress(t *testing.T) {
 	})
 
 	events := func(al *structs.Allocation) (out string) {
-		for _, e := range al.TaskStates["main"].Events {
+		for _, e := range al.TaskStates.Get("main").Events {
 			if e.Type == "Checkpoint" {
 				out += e.Message + "; "
 			}
@@ -226,7 +226,7 @@ func TestProgress(t *testing.T) {
 	t.Run("saved at the end, and told to the next", func(t *testing.T) {
 		// The task lives for a moment: a process that has ended before the agent looks has no files to be looked at.
 		id := place(`env | grep MUSTER_CHECKPOINT; printf 123 > $NOMAD_ALLOC_DIR/data/last; sleep 1`, structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, func(al *structs.Allocation) {
-			al.Resume = &structs.Saved{Time: 1_700_000_000_000_000_000, Path: "/shared/ckpt/7"}
+			al.OwnLineage().Resume = &structs.Saved{Time: 1_700_000_000_000_000_000, Path: "/shared/ckpt/7"}
 		})
 		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
 		if s := srv.Alloc(id).Saved; s == nil || s.Path != "${NOMAD_ALLOC_DIR}/data/last" {

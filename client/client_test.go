@@ -118,7 +118,7 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 
 	id := srv.Place(a.ID(), clientfake.Job("batch", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"50ms"}`)))
 	al := srv.WaitStatus(t, id, structs.ClientComplete)
-	st := al.TaskStates["main"]
+	st := al.TaskStates.Get("main")
 	if st == nil || st.State != "dead" || st.Failed || al.StartedAt == 0 || al.FinishedAt < al.StartedAt || al.NetworkIP != "192.0.2.7" {
 		t.Fatalf("allocation ended as %+v, task %+v", al, st)
 	}
@@ -140,7 +140,7 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	srv.Stop(id)
 	al = srv.WaitStatus(t, id, structs.ClientComplete)
-	last := al.TaskStates["main"].Events
+	last := al.TaskStates.Get("main").Events
 	if last[len(last)-1].Type != "Killed" {
 		t.Errorf("events of a stopped task are %+v", last)
 	}
@@ -158,7 +158,7 @@ func TestRestoreKeepsTasks(t *testing.T) {
 	done := srv.Place(a.ID(), clientfake.Job("done", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"1ms"}`)))
 	srv.WaitStatus(t, live, structs.ClientRunning)
 	ended := srv.WaitStatus(t, done, structs.ClientComplete)
-	started := srv.Alloc(live).TaskStates["main"].StartedAt
+	started := srv.Alloc(live).TaskStates.Get("main").StartedAt
 	id := a.ID()
 	for i := range 20 {
 		a = a.restart()
@@ -177,7 +177,7 @@ func TestRestoreKeepsTasks(t *testing.T) {
 		}
 		return len(a.Allocs()) == 6
 	})
-	st := srv.Alloc(live).TaskStates["main"]
+	st := srv.Alloc(live).TaskStates.Get("main")
 	if st.StartedAt != started || st.Restarts != 0 || srv.Alloc(live).Client != structs.ClientRunning {
 		t.Errorf("the service was restarted: %+v", st)
 	}

@@ -78,11 +78,11 @@ func TestFailingPrologDrains(t *testing.T) {
 				t.Errorf("drained with %+v", d)
 			}
 			srv.Wait(t, "the event", func() bool {
-				st := srv.Alloc(id).TaskStates["m"]
+				st := srv.Alloc(id).TaskStates.Get("m")
 				return st != nil && strings.Contains(eventTypes(st), "Prolog Failed")
 			})
 			al := srv.Alloc(id)
-			st := al.TaskStates["m"]
+			st := al.TaskStates.Get("m")
 			if e := st.Events[len(st.Events)-1]; !strings.Contains(e.Message, c.want) {
 				t.Errorf("the event says %q, want %q", e.Message, c.want)
 			}
@@ -91,7 +91,7 @@ func TestFailingPrologDrains(t *testing.T) {
 			}
 			srv.Stop(id) // as servers do once it has another place
 			al = srv.WaitStatus(t, id, structs.ClientComplete)
-			if st := al.TaskStates["m"]; st.Failed || st.StartedAt != 0 {
+			if st := al.TaskStates.Get("m"); st.Failed || st.StartedAt != 0 {
 				t.Errorf("task %+v", st)
 			}
 		})
@@ -104,7 +104,7 @@ func TestFailingEpilogDrains(t *testing.T) {
 	cfg.Hooks.Epilog = command("echo a process does not die; exit 1")
 	a := start(t, srv, cfg)
 	al := srv.WaitStatus(t, srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
-	if got := eventTypes(al.TaskStates["m"]); !strings.Contains(got, "Epilog Failed") {
+	if got := eventTypes(al.TaskStates.Get("m")); !strings.Contains(got, "Epilog Failed") {
 		t.Errorf("events %s", got)
 	}
 	srv.Wait(t, "the drain", func() bool { return len(srv.Drains()) == 1 })

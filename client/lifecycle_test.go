@@ -46,7 +46,7 @@ func TestLifecycleOrder(t *testing.T) {
 		hook("clean", "poststop", false, `{"run_for":"10ms"}`),
 	))
 	al := srv.WaitStatus(t, id, structs.ClientComplete)
-	st := al.TaskStates
+	st := al.TaskStates.Expand()
 	for _, o := range []struct {
 		what string
 		a, b structs.LogTime
@@ -176,7 +176,7 @@ func TestHowAllocationsEnd(t *testing.T) {
 			}
 			al := srv.WaitStatus(t, id, c.want[0].client)
 			for _, w := range c.want {
-				st := al.TaskStates[w.task]
+				st := al.TaskStates.Get(w.task)
 				if st == nil || st.State != "dead" || st.Failed != w.failed {
 					t.Errorf("task %s is %+v, want failed=%t", w.task, st, w.failed)
 					continue
@@ -197,7 +197,7 @@ func TestStopInterruptsWaiting(t *testing.T) {
 	job.Groups[0].Restart = structs.Restart{Attempts: 3, Interval: time.Hour, Delay: time.Hour, Mode: "delay"}
 	later := srv.Place(a.ID(), job)
 	srv.Wait(t, "the restart to be planned", func() bool {
-		st := srv.Alloc(later).TaskStates["m"]
+		st := srv.Alloc(later).TaskStates.Get("m")
 		return st != nil && st.Restarts == 1
 	})
 	// Waiting for another allocation.
@@ -297,7 +297,7 @@ func TestRestartAndSignalByHand(t *testing.T) {
 	counts := func(init, m, n int64) {
 		t.Helper()
 		srv.Wait(t, "the restarts", func() bool {
-			st := srv.Alloc(id).TaskStates
+			st := srv.Alloc(id).TaskStates.Expand()
 			return st["init"].Restarts == init && st["m"].Restarts == m && st["n"].Restarts == n && st["m"].State == "running" && st["n"].State == "running"
 		})
 	}

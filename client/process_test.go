@@ -270,7 +270,7 @@ func TestTooMuchDisk(t *testing.T) {
 	big := srv.Place(a.ID(), clientfake.Job("big", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=12 2>/dev/null; sleep 300`)))
 	small := srv.Place(a.ID(), clientfake.Job("small", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=5 2>/dev/null; sleep 300`)))
 	al := srv.WaitStatus(t, big, structs.ClientFailed)
-	st := al.TaskStates["main"]
+	st := al.TaskStates.Get("main")
 	if !st.Failed || !strings.Contains(eventTypes(st), "Disk Resources Exceeded") || !strings.Contains(al.ClientDesc, "10 MiB") {
 		t.Errorf("it ended as %q with events %s", al.ClientDesc, eventTypes(st))
 	}
@@ -343,7 +343,7 @@ func TestAgentKilled(t *testing.T) {
 	line := func(name string) string { return "echo $$ >> " + filepath.Join(proof, name) }
 	svc := srv.Place(node, clientfake.Job("svc", structs.JobService, sh("main", line("svc")+"; while :; do sleep 0.1; done")))
 	srv.WaitStatus(t, svc, structs.ClientRunning)
-	started := srv.Alloc(svc).TaskStates["main"].StartedAt
+	started := srv.Alloc(svc).TaskStates.Get("main").StartedAt
 	batch := map[string]structs.AllocID{}
 	for i := range 20 {
 		for k := range 2 {
@@ -364,7 +364,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	for name, id := range batch {
 		al := srv.WaitStatus(t, id, structs.ClientComplete)
-		if st := al.TaskStates["main"]; st.Failed || st.Restarts != 0 {
+		if st := al.TaskStates.Get("main"); st.Failed || st.Restarts != 0 {
 			t.Errorf("%s: %+v", name, st)
 		}
 		if n := lines1(t, filepath.Join(proof, name)); n != 1 {
@@ -372,7 +372,7 @@ func TestAgentKilled(t *testing.T) {
 		}
 	}
 	srv.WaitStatus(t, svc, structs.ClientRunning)
-	if st := srv.Alloc(svc).TaskStates["main"]; st.StartedAt != started || st.Restarts != 0 {
+	if st := srv.Alloc(svc).TaskStates.Get("main"); st.StartedAt != started || st.Restarts != 0 {
 		t.Errorf("the service was started at %v, now %v with %d restarts", started.Time(), st.StartedAt.Time(), st.Restarts)
 	}
 	if n := lines1(t, filepath.Join(proof, "svc")); n != 1 {

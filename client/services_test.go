@@ -221,7 +221,7 @@ func TestChecksRestartTasks(t *testing.T) {
 	still := srv.Place(a.ID(), patient, sicker.at("http"))
 	id := srv.Place(a.ID(), job, sick.at("http"))
 	al := srv.WaitStatus(t, id, structs.ClientFailed)
-	st := al.TaskStates["main"]
+	st := al.TaskStates.Get("main")
 	if st.Restarts != 2 || !st.Failed {
 		t.Errorf("%d restarts, failed %t: want both that the policy allows, and the end", st.Restarts, st.Failed)
 	}

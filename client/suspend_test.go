@@ -106,7 +106,7 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	cmd = agent()
 	waitStill(t, srv, id, false)
 	still("resumed", false)
-	st := srv.Alloc(id).TaskStates["main"]
+	st := srv.Alloc(id).TaskStates.Get("main")
 	if got := eventTypes(st); !strings.Contains(got, "Suspended") || !strings.Contains(got, "Resumed") || st.Restarts != 0 {
 		t.Errorf("events %s, %d restarts", got, st.Restarts)
 	}
@@ -161,7 +161,7 @@ func TestSuspendedTime(t *testing.T) {
 			}
 		}
 	}
-	if st := srv.WaitStatus(t, killed, structs.ClientFailed).TaskStates["main"]; !strings.Contains(eventTypes(st), "Terminated") {
+	if st := srv.WaitStatus(t, killed, structs.ClientFailed).TaskStates.Get("main"); !strings.Contains(eventTypes(st), "Terminated") {
 		t.Errorf("events of a process that was killed while it stood still: %s", eventTypes(st))
 	}
 
@@ -176,7 +176,7 @@ func TestSuspendedTime(t *testing.T) {
 		t.Fatalf("it is %s (%s): the limit came while it stood still", a.Client, a.ClientDesc)
 	}
 	if a := srv.Alloc(waiting); a.StartedAt != 0 {
-		t.Errorf("a suspended allocation started: %+v", a.TaskStates["main"])
+		t.Errorf("a suspended allocation started: %+v", a.TaskStates.Get("main"))
 	}
 	suspend(srv, id, false)
 	suspend(srv, waiting, false)

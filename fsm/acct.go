@@ -25,7 +25,7 @@ type tally struct {
 // used adds an allocation to the tally. If it has not ended, it counts up to now.
 func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	t.rec.Allocs++
-	if !a.PreemptedBy.IsZero() {
+	if !a.Lineage().PreemptedBy.IsZero() {
 		t.preempt++
 	}
 	t.rec.GPUUse = t.rec.GPUUse.Add(structs.SumGPUUse(a.GPUUse))
@@ -179,7 +179,7 @@ func (t *tally) exit(j *structs.Job) (string, int64) {
 			if worst == nil || newer(a, worst) {
 				worst = a
 			}
-		case !a.PreemptedBy.IsZero():
+		case !a.Lineage().PreemptedBy.IsZero():
 			preempted = true
 		case a.ServerTerminal():
 			stopped = true
@@ -210,13 +210,8 @@ func (t *tally) exit(j *structs.Job) (string, int64) {
 
 // exitCode returns the first nonzero exit code of the allocation's tasks, in the order of their names.
 func exitCode(a *structs.Allocation) int64 {
-	names := make([]string, 0, len(a.TaskStates))
-	for n := range a.TaskStates {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	for _, n := range names {
-		if ts := a.TaskStates[n]; ts != nil {
+	for _, ts := range a.TaskStates.All() {
+		if ts != nil {
 			for i := len(ts.Events) - 1; i >= 0; i-- {
 				if e := &ts.Events[i]; e.ExitCode != 0 {
 					return e.ExitCode

@@ -14,7 +14,7 @@ type arrayEnds map[structs.JobKey][]structs.ArrayEnd
 // note records the end of an allocation that is about to be collected, if it is the end of an index.
 func (e arrayEnds) note(x *tx, a *structs.Allocation) {
 	j := state.Jobs.Get(x, a.JobKey())
-	if j == nil || j.Array == nil || a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.Transition.Requeue {
+	if j == nil || j.Array == nil || a.CreateIndex < j.CreateIndex || !a.Lineage().Next.IsZero() || a.Transition.Requeue {
 		return
 	}
 	limit := a.DesiredDesc == structs.DescMaxRun
@@ -42,7 +42,7 @@ func (x *tx) ofArray(a *structs.Allocation) bool {
 	if j == nil || j.Array == nil || a.Transition.ForceReschedule || a.Client == structs.ClientLost {
 		return false
 	}
-	f := state.Evals.Get(x, a.FollowupEval)
+	f := state.Evals.Get(x, a.Lineage().FollowupEval)
 	return a.Client == structs.ClientComplete || f == nil || f.Terminal()
 }
 
@@ -64,7 +64,7 @@ func (x *tx) retry(j *structs.Job) *structs.Error {
 		state.Arrays.Put(x, &n)
 	}
 	for _, a := range x.AllocsByJob(k) {
-		if a.Client != structs.ClientFailed || a.Desired != structs.DesiredRun || !a.Next.IsZero() || a.CreateIndex < j.CreateIndex {
+		if a.Client != structs.ClientFailed || a.Desired != structs.DesiredRun || !a.Lineage().Next.IsZero() || a.CreateIndex < j.CreateIndex {
 			continue
 		}
 		n := *a

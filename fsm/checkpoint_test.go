@@ -21,7 +21,7 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 			}
 			by := func() (out [2]*structs.Allocation) {
 				for _, a := range c.f.Snapshot().AllocsByJob(key) {
-					if a.Next.IsZero() && !a.ClientTerminal() {
+					if a.Lineage().Next.IsZero() && !a.ClientTerminal() {
 						out[a.NameIndex] = a
 					}
 				}
@@ -55,8 +55,8 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 				}
 				was = by()
 				for i, a := range was {
-					if has := i == 1 || gang != nil; has != (a.Resume != nil) || has && *a.Resume != want || a.Saved != nil {
-						t.Errorf("round %d: index %d goes on from %+v, and has saved %+v", round, i, a.Resume, a.Saved)
+					if has := i == 1 || gang != nil; has != (a.Lineage().Resume != nil) || has && *a.Lineage().Resume != want || a.Saved != nil {
+						t.Errorf("round %d: index %d goes on from %+v, and has saved %+v", round, i, a.Lineage().Resume, a.Saved)
 					}
 				}
 			}

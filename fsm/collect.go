@@ -62,7 +62,7 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 // again).
 func (x *tx) over(a *structs.Allocation) bool {
 	j := state.Jobs.Get(x, a.JobKey())
-	return j == nil || j.Status == structs.JobDead || !a.Next.IsZero() || a.JobVersion != j.Version
+	return j == nil || j.Status == structs.JobDead || !a.Lineage().Next.IsZero() || a.JobVersion != j.Version
 }
 
 func (x *tx) dropAlloc(a *structs.Allocation) {

@@ -274,20 +274,21 @@ func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 		ID: id, EvalID: pl.p.EvalID, Namespace: pl.job.Namespace, JobID: pl.job.ID, JobVersion: at.version,
 		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
 		Grants: p.Grants, Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn,
-		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
-		Client: structs.ClientPending, Expect: p.Expect, Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason,
+		CreateTime: pl.time, CreateIndex: pl.index, Client: structs.ClientPending, Expect: p.Expect,
 	}
+	line := structs.Lineage{Previous: p.Previous, Reschedules: p.Resched, Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason}
 	if w := state.Workloads.Get(pl, pl.key); w != nil {
-		a.Preempted = w.Preempted
+		line.Preempted = w.Preempted
 	}
-	a.Resume = pl.resume(pl.group(at), a)
+	line.Resume = pl.resume(pl.group(at), &line)
+	a.SetLineage(line)
 	a.Suspension = pl.inheritedSuspension(pl.group(at))
 	pl.serverWrote(a)
 	pl.countReturn(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
 		if prev := state.Allocs.Get(pl, p.Previous); prev != nil && prev.JobKey() == pl.key {
 			c := *prev
-			c.Next = a.ID
+			c.OwnLineage().Next = a.ID
 			pl.serverWrote(&c)
 		}
 	}
@@ -295,18 +296,18 @@ func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 
 // resume returns the checkpoint that new work resumes from, or nil: the newest of the allocation that it replaces, or
 // of any member of a gang, whose ranks save together.
-func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
+func (pl *planApply) resume(g *structs.Group, line *structs.Lineage) *structs.Saved {
 	if g.Checkpoint == nil {
 		return nil
 	}
-	of := func(o *structs.Allocation) *structs.Saved { return o.Resume.Newer(o.Saved) }
+	of := func(o *structs.Allocation) *structs.Saved { return o.Lineage().Resume.Newer(o.Saved) }
 	if g.Gang == nil {
-		if o := state.Allocs.Get(pl, a.Previous); o != nil && o.JobKey() == pl.key {
+		if o := state.Allocs.Get(pl, line.Previous); o != nil && o.JobKey() == pl.key {
 			return of(o)
 		}
 		return nil
 	}
-	if a.Previous.IsZero() && a.Restarts == 0 {
+	if line.Previous.IsZero() && line.Restarts == 0 {
 		return nil // the job starts from the beginning
 	}
 	newest, known := pl.saved[g.Name]
@@ -331,17 +332,17 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 	}
 	a := *old
 	if s.Desired != "" && a.Desired == structs.DesiredRun {
-		a.Desired, a.DesiredDesc, a.Asked = s.Desired, s.Desc, pl.time
+		a.Desired, a.DesiredDesc, a.OwnLineage().Asked = s.Desired, s.Desc, pl.time
 		a.EndsFor(s.Cause)
 		if !s.Preempt.IsZero() {
-			a.PreemptedBy = s.Preempt
+			a.OwnLineage().PreemptedBy = s.Preempt
 			if s.Desired == structs.DesiredEvict && !a.ClientTerminal() {
 				pl.preempted(&a)
 			}
 		}
 	}
 	if !s.Followup.IsZero() {
-		a.FollowupEval = s.Followup
+		a.OwnLineage().FollowupEval = s.Followup
 	}
 	if s.Client != "" && !a.ClientTerminal() {
 		a.Client, a.ClientDesc = s.Client, s.Desc
@@ -351,8 +352,8 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 			pl.attain(&a)
 			pl.lostWithNode(&a)
 		case structs.ClientUnknown:
-			if a.DisconnectedAt == 0 {
-				a.DisconnectedAt = pl.time
+			if a.Lineage().DisconnectedAt == 0 {
+				a.OwnLineage().DisconnectedAt = pl.time
 			}
 		}
 	}

@@ -561,10 +561,11 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		case *structs.AllocObservedCommand: // only the agent's fields
 			x := *a
 			if restart { // its gang lost another member
-				x.Desired, x.DesiredDesc, x.AllocIndex, x.Asked, x.Transition = b.Desired, b.DesiredDesc, b.AllocIndex, b.Asked, b.Transition
+				x.Desired, x.DesiredDesc, x.AllocIndex, x.OwnLineage().Asked, x.Transition = b.Desired, b.DesiredDesc, b.AllocIndex, b.Lineage().Asked, b.Transition
 			}
 			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt, x.GPUUse, x.Saved = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt, b.GPUUse, b.Saved
-			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job
+			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.OwnLineage().DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.Lineage().DisconnectedAt, b.Job
+			x.SetLineage(*x.Lineage())
 			r.check(reflect.DeepEqual(&x, b), "an observation of %s changed what the server owns", a.ID)
 			if a.Client == structs.ClientFailed {
 				r.saw("alloc failed")
@@ -578,15 +579,15 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 				r.check(a.Client == structs.ClientLost || a.Client == structs.ClientUnknown, "a plan made %s %s", a.ID, a.Client)
 				r.saw("alloc lost by plan")
 			}
-			if a.Next != b.Next {
+			if a.Lineage().Next != b.Lineage().Next {
 				r.saw("alloc replaced with link")
-				n := after.AllocByID(a.Next)
-				r.check(n != nil && n.Previous == a.ID, "allocation %s names a successor that does not name it", a.ID)
+				n := after.AllocByID(a.Lineage().Next)
+				r.check(n != nil && n.Lineage().Previous == a.ID, "allocation %s names a successor that does not name it", a.ID)
 			}
 			if a.JobVersion != b.JobVersion {
 				r.saw("alloc updated in place")
 			}
-			if a.PreemptedBy != b.PreemptedBy {
+			if a.Lineage().PreemptedBy != b.Lineage().PreemptedBy {
 				r.saw("alloc preempted")
 			}
 		default:

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -51,7 +50,7 @@ func (x *tx) putRoster(r *structs.Roster) {
 func (x *tx) endMembers(ids []structs.AllocID, desc, cause string) {
 	for _, id := range ids {
 		a := *state.Allocs.Get(x, id)
-		a.Desired, a.DesiredDesc, a.Asked = structs.DesiredStop, desc, x.time
+		a.Desired, a.DesiredDesc, a.OwnLineage().Asked = structs.DesiredStop, desc, x.time
 		a.EndsFor(cause)
 		x.serverWrote(&a)
 	}
@@ -113,8 +112,7 @@ func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
 
 // exitOf describes how the first failed task ended; "" if it did not start.
 func exitOf(a *structs.Allocation) string {
-	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		st := a.TaskStates[name]
+	for _, st := range a.TaskStates.All() {
 		if st == nil || !st.Failed {
 			continue
 		}

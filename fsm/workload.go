@@ -111,11 +111,11 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 // countReturn counts work that returns from the queue in its job's workload: a gang once per entry, other work per
 // allocation.
 func (pl *planApply) countReturn(a *structs.Allocation) {
-	if a.Requeues == 0 || a.Previous.IsZero() {
+	if a.Lineage().Requeues == 0 || a.Lineage().Previous.IsZero() {
 		return
 	}
-	prev := state.Allocs.Get(pl, a.Previous)
-	if prev == nil || a.Requeues <= prev.Requeues {
+	prev := state.Allocs.Get(pl, a.Lineage().Previous)
+	if prev == nil || a.Lineage().Requeues <= prev.Lineage().Requeues {
 		return
 	}
 	if g := pl.job.Group(a.Group); g != nil && g.Gang != nil {
@@ -129,8 +129,8 @@ func (pl *planApply) countReturn(a *structs.Allocation) {
 		return
 	}
 	n := *w
-	n.Returned.Add(a.RestartReason)
-	if a.RestartReason != structs.RequeueByHand { // a requeue by hand was counted when it was requested
+	n.Returned.Add(a.Lineage().RestartReason)
+	if a.Lineage().RestartReason != structs.RequeueByHand { // a requeue by hand was counted when it was requested
 		n.Requeued++
 	}
 	n.ModifyIndex = pl.index

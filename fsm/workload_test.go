@@ -79,7 +79,7 @@ func (r *run) arrays(before, after *state.Snapshot, cmd structs.Command) {
 		}
 		ended := after.ArrayByKey(j.Key())
 		for _, a := range before.AllocsByJob(j.Key()) {
-			if a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.Desired != structs.DesiredRun || a.Transition.Requeue || after.AllocByID(a.ID) != nil {
+			if a.CreateIndex < j.CreateIndex || !a.Lineage().Next.IsZero() || a.Desired != structs.DesiredRun || a.Transition.Requeue || after.AllocByID(a.ID) != nil {
 				continue
 			}
 			if a.Client == structs.ClientComplete || a.Client == structs.ClientFailed {

@@ -211,7 +211,7 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 	for _, a := range allocs {
 		p.started = p.started || a.StartedAt != 0
 		p.checkpointed = p.checkpointed || a.Checkpointed()
-		if !a.ClientTerminal() || !a.Next.IsZero() {
+		if !a.ClientTerminal() || !a.Lineage().Next.IsZero() {
 			continue
 		}
 		if a.Desired == structs.DesiredEvict && a.JobVersion == j.Version {

@@ -135,7 +135,8 @@ func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *struct
 	if s.Preempt.IsZero() {
 		return
 	}
-	a.PreemptedBy, a.Asked = s.Preempt, w.now
+	line := a.OwnLineage()
+	line.PreemptedBy, line.Asked = s.Preempt, w.now
 	if s.Desired != structs.DesiredEvict {
 		w.counts["shrunk"]++
 		return
@@ -143,7 +144,7 @@ func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *struct
 	w.counts["evicted"]++
 	key := a.JobKey()
 	for _, b := range w.allocs {
-		if b.JobKey() == key && b.ID != a.ID && b.Asked == w.now && b.PreemptedBy != (structs.AllocID{}) && b.Desired == structs.DesiredEvict {
+		if b.JobKey() == key && b.ID != a.ID && b.Lineage().Asked == w.now && b.Lineage().PreemptedBy != (structs.AllocID{}) && b.Desired == structs.DesiredEvict {
 			return // counted once a pass
 		}
 	}

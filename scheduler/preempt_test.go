@@ -107,7 +107,7 @@ func (w *world) decide() (evicted int) {
 						_, err := fmt.Sscanf(why, "its queue gets back what it is guaranteed; %d GPU seconds are lost", &lost)
 						w.check(err == nil, "%s is told %q", a.JobID, s.Desc)
 					}
-					w.check(a.Preempted < 3, "%s was preempted %d times before", a.JobID, a.Preempted)
+					w.check(a.Lineage().Preempted < 3, "%s was preempted %d times before", a.JobID, a.Lineage().Preempted)
 					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
 						w.check(a.Job.Priority < by.Priority, "%s of priority %d was preempted for %s of %d", a.JobID, a.Job.Priority, by.ID, by.Priority)
 					} else {

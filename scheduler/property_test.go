@@ -225,7 +225,7 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		if s.Client != "" && !a.ClientTerminal() {
 			a.Client = s.Client
 			if s.Client == structs.ClientUnknown {
-				a.DisconnectedAt = w.now
+				a.OwnLineage().DisconnectedAt = w.now
 			}
 			if k := (structs.RosterKey{Job: a.JobKey(), Group: a.Group}); s.Client == structs.ClientLost && w.gangs[k] != nil && w.gangs[k].Rank(a.ID) < 0 {
 				w.gangs[k] = w.gangs[k].Blame(a.NodeID)
@@ -233,7 +233,7 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 			w.counts["declared "+string(s.Client)]++
 		}
 		if !s.Followup.IsZero() {
-			a.FollowupEval = s.Followup
+			a.OwnLineage().FollowupEval = s.Followup
 		}
 		w.putAlloc(&a)
 	}
@@ -250,10 +250,9 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		g := e.Groups[p.Group]
 		a := &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, g, p.Index), EvalID: e.EvalID, Namespace: e.Namespace, JobID: e.JobID,
 			JobVersion: j.Version, Job: j, Group: g, NameIndex: p.Index, NodeID: e.Nodes[p.Node].ID, Resources: structs.GroupVector(j.Group(g)), Grants: p.Grants,
-			Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, Client: structs.ClientPending, WaitsOn: p.WaitsOn, Previous: p.Previous,
-			Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason, Reschedules: p.Resched, CreateIndex: w.index + 1, CreateTime: w.now, Expect: p.Expect}
+			Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, Client: structs.ClientPending, WaitsOn: p.WaitsOn, Line: &structs.Lineage{Previous: p.Previous, Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason, Reschedules: p.Resched}, CreateIndex: w.index + 1, CreateTime: w.now, Expect: p.Expect}
 		if q := w.queue[a.JobKey()]; q != nil {
-			a.Preempted = q.Preempted
+			a.OwnLineage().Preempted = q.Preempted
 		}
 		w.check(w.allocs[a.ID] == nil, "allocation id %s made twice", a.ID)
 		w.check(e.Asks[p.Group] == a.Resources, "the entry's ask %v is not the group's %v", e.Asks[p.Group], a.Resources)
@@ -280,7 +279,7 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		w.counts["placements"]++
 		if prev := w.allocs[p.Previous]; prev != nil {
 			b := *prev
-			b.Next = a.ID
+			b.OwnLineage().Next = a.ID
 			w.putAlloc(&b)
 		}
 		w.putAlloc(a)
@@ -398,7 +397,7 @@ func id2node(a *structs.Allocation) structs.NodeID { return a.NodeID }
 func (w *world) audit() {
 	names := map[string]bool{}
 	for _, a := range w.allocs {
-		if a.Terminal() || a.Client == structs.ClientUnknown || !a.Next.IsZero() {
+		if a.Terminal() || a.Client == structs.ClientUnknown || !a.Lineage().Next.IsZero() {
 			continue
 		}
 		k := a.Namespace + a.Name()

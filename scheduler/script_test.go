@@ -129,14 +129,14 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 				b.FinishedAt = w.now
 			}
 			if code := c.Int(t, "exit", 0); code != 0 {
-				b.TaskStates = map[string]*structs.TaskState{"t": {State: "dead", Failed: true, Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: int64(code)}}}}
+				b.TaskStates = structs.CompactTaskStates(map[string]*structs.TaskState{"t": {State: "dead", Failed: true, Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: int64(code)}}}})
 			}
 			if c.Has("gpu_error") { // its GPU was reported, then it ended: in this run, or in the one before
 				s := &structs.TaskState{State: "dead", Failed: true, StartedAt: b.StartedAt, Events: []structs.TaskEvent{{Type: structs.TaskEventGPUError, Time: w.now}, {Type: "Terminated", Time: w.now, ExitCode: 1}}}
 				if c.String("gpu_error", "") == "before" {
 					s.StartedAt = w.now.Add(time.Second)
 				}
-				b.TaskStates = map[string]*structs.TaskState{"t": s}
+				b.TaskStates = structs.CompactTaskStates(map[string]*structs.TaskState{"t": s})
 			}
 			w.putAlloc(&b)
 			w.addEval(a.JobKey(), structs.TriggerRetryFailed)

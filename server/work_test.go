@@ -93,7 +93,7 @@ func TestGatesOpen(t *testing.T) {
 		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "well", Action: structs.ActionRequeue})
 		time.Sleep(20 * time.Second)
 		as := live(s, "well")
-		if len(as) != 1 || as[0].Restarts != 1 || as[0].RestartReason != "requeue" {
+		if len(as) != 1 || as[0].Lineage().Restarts != 1 || as[0].Lineage().RestartReason != "requeue" {
 			t.Errorf("a requeued job is back: %+v", as)
 		}
 	})

@@ -271,9 +271,10 @@ func (e *Engine) place(l *Live, pe *structs.PlanEntry, p *structs.PlanPlace) {
 	a := &structs.Allocation{
 		ID: structs.DeriveAllocID(pe.EvalID, pe.SnapshotIndex, group, p.Index), EvalID: pe.EvalID, Namespace: l.Key.Namespace, JobID: l.Key.ID,
 		JobVersion: pe.JobVersion, Job: l.Job.Job, Group: group, NameIndex: p.Index, NodeID: node, Resources: pe.Asks[p.Group], Grants: p.Grants,
-		Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn, Previous: p.Previous, CreateTime: e.now,
+		Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn, CreateTime: e.now,
 		CreateIndex: e.index, Client: structs.ClientPending, Expect: p.Expect,
 	}
+	a.SetLineage(structs.Lineage{Previous: p.Previous})
 	r := &run{live: l, alloc: a, node: e.rows[node], gpus: gpusOf(a), unit: l.unit(group, p.Index)}
 	r.units = e.unitsOf(r)
 	e.runs[a.ID] = r
@@ -304,7 +305,8 @@ func (e *Engine) stop(s *structs.PlanStop) *run {
 		return nil
 	}
 	a := *r.alloc
-	a.Desired, a.DesiredDesc, a.PreemptedBy, a.Asked = s.Desired, s.Desc, s.Preempt, e.now
+	line := a.OwnLineage()
+	a.Desired, a.DesiredDesc, line.PreemptedBy, line.Asked = s.Desired, s.Desc, s.Preempt, e.now
 	if s.Client != "" {
 		a.Client = s.Client
 	}

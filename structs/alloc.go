@@ -99,35 +99,23 @@ type Allocation struct {
 	Ports     []PortGrant
 	Cores     []int64 // core ids reserved, ascending
 
-	Desired        DesiredStatus
-	DesiredDesc    string
-	Transition     Transition
-	WaitsOn        []AllocID // starts only when these are client-terminal, and owns what they free on its node (D19)
-	Previous       AllocID   // the allocation that this one replaces
-	Next           AllocID   // the allocation that replaced this one
-	FollowupEval   EvalID    // delayed evaluation that will reschedule this one
-	Reschedules    []RescheduleEvent
-	PreemptedBy    AllocID
-	DeploymentID   DeploymentID
-	CreateTime     LogTime
-	CreateIndex    Index
-	AllocIndex     Index // last change by the server: what agents wait for ("AllocModifyIndex")
-	ModifyIndex    Index
-	ModifyTime     LogTime
-	DisconnectedAt LogTime
-	Expect         time.Duration // predicted run time when it was placed; 0: none
-	Restarts       int64         // earlier allocations that did this work
-	Requeues       int64         // times that the work returned to the queue by the job's requeue block
-	RestartReason  string        // why the previous one ended; "" for the first
-	Asked          LogTime       // when it was asked to end; its turn to save its state depends on it
-	Preempted      int64         // how often its job had been preempted when it was placed
-	Resume         *Saved        // the newest checkpoint of earlier allocations of this work, passed to its tasks; nil for none
-	Suspension     *Suspension   // whether it must be frozen; nil: it never was
+	Desired     DesiredStatus
+	DesiredDesc string
+	Transition  Transition
+	WaitsOn     []AllocID // starts only when these are client-terminal, and owns what they free on its node (D19)
+	CreateTime  LogTime
+	CreateIndex Index
+	AllocIndex  Index // last change by the server: what agents wait for ("AllocModifyIndex")
+	ModifyIndex Index
+	ModifyTime  LogTime
+	Expect      time.Duration // predicted run time when it was placed; 0: none
+	Suspension  *Suspension   // whether it must be frozen; nil: it never was
+	Line        *Lineage      `codec:",inline"` // read it by Lineage and change it by OwnLineage; nil for most
 
 	// ------------------------------------------------ agent
 	Client       ClientStatus
 	ClientDesc   string
-	TaskStates   map[string]*TaskState
+	TaskStates   TaskStates
 	StartedAt    LogTime // first task running; 0 before
 	FinishedAt   LogTime // client-terminal; 0 before
 	NetworkIP    string
@@ -136,6 +124,56 @@ type Allocation struct {
 	HealthySince LogTime  // since when all checks of its services pass; 0: they do not, or there are none
 	Frozen       LogTime  // since when its tasks are frozen; 0: they are not
 	ClientIndex  Index    // last change by the agent
+}
+
+// Lineage has the fields of an allocation that are zero unless it replaces another, was replaced, moved or preempted. They
+// are apart because servers keep every allocation in memory, and few have them. Written only by the server. A Lineage is
+// immutable: versions of an allocation share it.
+type Lineage struct {
+	Previous       AllocID // the allocation that this one replaces
+	Next           AllocID // the allocation that replaced this one
+	FollowupEval   EvalID  // delayed evaluation that will reschedule this one
+	Reschedules    []RescheduleEvent
+	PreemptedBy    AllocID
+	DeploymentID   DeploymentID
+	DisconnectedAt LogTime
+	Restarts       int64   // earlier allocations that did this work
+	Requeues       int64   // times that the work returned to the queue by the job's requeue block
+	RestartReason  string  // why the previous one ended; "" for the first
+	Asked          LogTime // when it was asked to end; its turn to save its state depends on it
+	Preempted      int64   // how often its job had been preempted when it was placed
+	Resume         *Saved  // the newest checkpoint of earlier allocations of this work, passed to its tasks; nil for none
+}
+
+var noLineage Lineage
+
+// Lineage returns the allocation's lineage for reading; it is never nil.
+func (a *Allocation) Lineage() *Lineage {
+	if a.Line == nil {
+		return &noLineage
+	}
+	return a.Line
+}
+
+// SetLineage replaces the allocation's lineage.
+func (a *Allocation) SetLineage(l Lineage) {
+	a.Line = nil
+	if !l.IsZero() {
+		a.Line = &l
+	}
+}
+
+// IsZero reports whether no field is set.
+func (l *Lineage) IsZero() bool {
+	return l.Previous.IsZero() && l.Next.IsZero() && l.FollowupEval.IsZero() && l.Reschedules == nil && l.PreemptedBy.IsZero() && l.DeploymentID.IsZero() &&
+		l.DisconnectedAt == 0 && l.Restarts == 0 && l.Requeues == 0 && l.RestartReason == "" && l.Asked == 0 && l.Preempted == 0 && l.Resume == nil
+}
+
+// OwnLineage gives the allocation a lineage of its own, a copy, and returns it for changes.
+func (a *Allocation) OwnLineage() *Lineage {
+	own := *a.Lineage()
+	a.Line = &own
+	return &own
 }
 
 // Name returns "job.group[index]".
@@ -191,7 +229,7 @@ func (a *Allocation) Checkpointed() bool {
 	if a.Saved != nil {
 		return true
 	}
-	for _, s := range a.TaskStates { // one is enough: the order does not matter
+	for _, s := range a.TaskStates.All() {
 		for i := range s.Events {
 			if s.Events[i].Type == TaskEventCheckpoint && s.Events[i].Details["saved"] == "true" {
 				return true

@@ -245,7 +245,7 @@ func (s *Server) dump() string {
 	out := ""
 	for id, a := range s.allocs {
 		out += fmt.Sprintf("alloc %s of %s: %s/%s %q\n", id.Short(), a.JobID, a.Desired, a.Client, a.ClientDesc)
-		for name, st := range a.TaskStates {
+		for name, st := range a.TaskStates.All() {
 			out += fmt.Sprintf("  task %s: %s failed=%t restarts=%d\n", name, st.State, st.Failed, st.Restarts)
 			for _, e := range st.Events {
 				out += fmt.Sprintf("    %s: %s\n", e.Type, e.Message)

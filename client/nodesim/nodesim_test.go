@@ -95,7 +95,7 @@ func TestFleetRunsAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv.Wait(t, "the restart", func() bool {
-		st := srv.Alloc(ids[5]).TaskStates["main"]
+		st := srv.Alloc(ids[5]).TaskStates.Get("main")
 		return st.Restarts == 1 && st.State == "running"
 	})
 	_, err = rpc.Invoke(context.Background(), back, methods.ClientHostStats, rpc.Header{}, &methods.AllocNodeRequest{NodeID: structs.NodeID{1}})

@@ -63,8 +63,8 @@ func validateAlloc(_ context.Context, r *Runner) error {
 func waitForOthers(ctx context.Context, r *Runner) error {
 	a := r.Alloc()
 	ids := a.WaitsOn
-	if g := a.Job.Group(a.Group); !a.Previous.IsZero() && g != nil && g.Disk.Sticky {
-		ids = append(slices.Clip(ids), a.Previous) // its data can be taken over only when it is no longer written
+	if g := a.Job.Group(a.Group); !a.Lineage().Previous.IsZero() && g != nil && g.Disk.Sticky {
+		ids = append(slices.Clip(ids), a.Lineage().Previous) // its data can be taken over only when it is no longer written
 	}
 	if len(ids) == 0 || r.resumed() {
 		return nil
@@ -129,11 +129,11 @@ func dropSecrets(r *Runner) {
 
 func adoptData(_ context.Context, r *Runner) error {
 	a, g := r.Alloc(), r.group()
-	if r.dir == nil || g == nil || !g.Disk.Sticky || a.Previous.IsZero() || r.resumed() {
+	if r.dir == nil || g == nil || !g.Disk.Sticky || a.Lineage().Previous.IsZero() || r.resumed() {
 		return nil
 	}
 	r.touched.Store(true)
-	prev := allocdir.New(r.cfg.Host.AllocsDir, a.Previous.String())
+	prev := allocdir.New(r.cfg.Host.AllocsDir, a.Lineage().Previous.String())
 	names := make([]string, 0, len(g.Tasks))
 	for _, t := range g.Tasks {
 		names = append(names, t.Name)

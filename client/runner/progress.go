@@ -376,5 +376,5 @@ func (t *task) rest(ctx context.Context, well bool) {
 // was given.
 func (t *task) restored() *structs.Saved {
 	a := t.r.Alloc()
-	return a.Resume.Newer(a.Saved).Newer(t.newest())
+	return a.Lineage().Resume.Newer(a.Saved).Newer(t.newest())
 }

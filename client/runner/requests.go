@@ -196,10 +196,10 @@ func Found(a *structs.Allocation, running []string) *agentstore.AllocRecord {
 				continue
 			}
 			if old := rec.Tasks[spec.Name]; old == nil || old.Attempt < n {
-				rec.Tasks[spec.Name] = &agentstore.TaskRecord{Attempt: n, Phase: agentstore.PhaseStarting, State: a.TaskStates[spec.Name]}
+				rec.Tasks[spec.Name] = &agentstore.TaskRecord{Attempt: n, Phase: agentstore.PhaseStarting, State: a.TaskStates.Get(spec.Name)}
 			}
 		}
-		if st := a.TaskStates[spec.Name]; st != nil && st.State == stateDead && rec.Tasks[spec.Name] == nil {
+		if st := a.TaskStates.Get(spec.Name); st != nil && st.State == stateDead && rec.Tasks[spec.Name] == nil {
 			rec.Tasks[spec.Name] = &agentstore.TaskRecord{Phase: agentstore.PhaseDead, State: st}
 		}
 	}

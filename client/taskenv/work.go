@@ -71,7 +71,7 @@ func (e *Env) checkpoint(g *structs.Group, in Input) {
 // restarted returns how often the work of a task was started again, by allocations before this one and within it, and
 // the last reason.
 func restarted(in Input) (int64, string) {
-	n, why := in.Alloc.Restarts, in.Alloc.RestartReason
+	n, why := in.Alloc.Lineage().Restarts, in.Alloc.Lineage().RestartReason
 	if in.Gang != nil && in.Gang.Roster.Restarts > 0 {
 		n = max(n, in.Gang.Roster.Restarts)
 		if why == "" {

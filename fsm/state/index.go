@@ -2,6 +2,9 @@ package state
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
+	"iter"
+	"math"
 
 	"github.com/tidwall/btree"
 
@@ -43,20 +46,34 @@ func (s *Store) keepIndexes() {
 	services.share = func(x *indexes) { x.allocService = s.index.allocService.Copy() }
 }
 
+// nodeAlloc is an allocation in the order of nodes, then IDs. A server has one of these, and one jobAlloc, for every
+// allocation, so they have only the beginning of each key. What decides between equal beginnings is read from the row.
+// Two nodes whose IDs begin alike are mixed; allocsOfNode tells them apart.
 type nodeAlloc struct {
-	node structs.NodeID
-	id   structs.AllocID
+	node uint64 // beginning of the node's ID
+	id   uint64 // beginning of the allocation's ID
 	val  *structs.Allocation
 }
 
-// jobAlloc sorts the allocations of one job and version together. The job is identified by the first half of a digest
-// of its key, because a fixed width keeps the tree flat.
+func nodeAllocOf(a *structs.Allocation) nodeAlloc {
+	return nodeAlloc{binary.BigEndian.Uint64(a.NodeID[:8]), binary.BigEndian.Uint64(a.ID[:8]), a}
+}
+
+// jobAlloc is an allocation in the order of jobs (by the hash of the key), then versions, then IDs. Two jobs with the
+// same hash are mixed; allocsOfJob tells them apart.
 type jobAlloc struct {
-	job     [16]byte
-	version uint64
-	id      structs.AllocID
+	job     uint64 // beginning of jobHash
+	version uint32 // at most: later versions are in the row
+	id      uint32 // beginning of the allocation's ID
 	val     *structs.Allocation
 }
+
+func jobAllocOf(a *structs.Allocation) jobAlloc {
+	h := jobHash(a.JobKey())
+	return jobAlloc{binary.BigEndian.Uint64(h[:8]), shortVersion(a.JobVersion), binary.BigEndian.Uint32(a.ID[:4]), a}
+}
+
+func shortVersion(v uint64) uint32 { return uint32(min(v, math.MaxUint32)) }
 
 type jobEval struct {
 	job [16]byte
@@ -66,19 +83,54 @@ type jobEval struct {
 
 func lessNodeAlloc(a, b nodeAlloc) bool {
 	if a.node != b.node {
-		return lessID(a.node, b.node)
+		return a.node < b.node
 	}
-	return lessID(a.id, b.id)
+	if a.id != b.id {
+		return a.id < b.id
+	}
+	return lessID(a.val.ID, b.val.ID)
 }
 
 func lessJobAlloc(a, b jobAlloc) bool {
 	if a.job != b.job {
-		return less16(&a.job, &b.job)
+		return a.job < b.job
 	}
 	if a.version != b.version {
 		return a.version < b.version
 	}
-	return lessID(a.id, b.id)
+	if a.version == math.MaxUint32 && a.val.JobVersion != b.val.JobVersion {
+		return a.val.JobVersion < b.val.JobVersion
+	}
+	if a.id != b.id {
+		return a.id < b.id
+	}
+	return lessID(a.val.ID, b.val.ID)
+}
+
+// allocsOfNode returns the allocations on a node by ID.
+func allocsOfNode(t *btree.BTreeG[nodeAlloc], id structs.NodeID) iter.Seq[*structs.Allocation] {
+	return func(yield func(*structs.Allocation) bool) {
+		first := nodeAllocOf(&structs.Allocation{NodeID: id})
+		t.Ascend(first, func(it nodeAlloc) bool {
+			if it.node != first.node {
+				return false
+			}
+			return it.val.NodeID != id || yield(it.val)
+		})
+	}
+}
+
+// allocsOfJob returns the allocations of a job from a version on, by version, then ID.
+func allocsOfJob(t *btree.BTreeG[jobAlloc], k structs.JobKey, from uint64) iter.Seq[*structs.Allocation] {
+	return func(yield func(*structs.Allocation) bool) {
+		first := jobAllocOf(&structs.Allocation{Namespace: k.Namespace, JobID: k.ID, JobVersion: from})
+		t.Ascend(first, func(it jobAlloc) bool {
+			if it.job != first.job {
+				return false
+			}
+			return it.val.JobID != k.ID || it.val.Namespace != k.Namespace || yield(it.val)
+		})
+	}
 }
 
 func lessJobEval(a, b jobEval) bool {
@@ -101,19 +153,14 @@ func jobHash(k structs.JobKey) (h [16]byte) {
 
 func (s *Store) allocChanged(before, after *structs.Allocation) {
 	if before != nil && (after == nil || after.NodeID != before.NodeID) {
-		s.index.allocNode.Delete(nodeAlloc{node: before.NodeID, id: before.ID})
+		s.index.allocNode.Delete(nodeAllocOf(before))
 	}
-	a := after
-	if a == nil {
-		a = before
-	}
-	h := jobHash(a.JobKey())
 	if before != nil && (after == nil || after.JobVersion != before.JobVersion) {
-		s.index.allocJob.Delete(jobAlloc{job: h, version: before.JobVersion, id: before.ID})
+		s.index.allocJob.Delete(jobAllocOf(before))
 	}
 	if after != nil {
-		s.index.allocNode.Set(nodeAlloc{after.NodeID, after.ID, after})
-		s.index.allocJob.Set(jobAlloc{h, after.JobVersion, after.ID, after})
+		s.index.allocNode.Set(nodeAllocOf(after))
+		s.index.allocJob.Set(jobAllocOf(after))
 	}
 	s.countAlloc(before, -1)
 	s.countAlloc(after, 1)

@@ -124,12 +124,12 @@ func (s *Snapshot) AllocsByPrefix(prefix string) (iter.Seq[*structs.Allocation],
 
 // AllocsByNode lists the allocations on a node by id.
 func (s *Snapshot) AllocsByNode(id structs.NodeID) []*structs.Allocation {
-	return collectNode(s.allocNode, id)
+	return slices.Collect(allocsOfNode(s.allocNode, id))
 }
 
 // AllocsByJob lists the allocations of a job by version, then id.
 func (s *Snapshot) AllocsByJob(k structs.JobKey) []*structs.Allocation {
-	return collectJob(s.allocJob, k)
+	return slices.Collect(allocsOfJob(s.allocJob, k, 0))
 }
 
 // AllocsByEval lists the allocations that an evaluation placed, by id.
@@ -139,34 +139,11 @@ func (s *Snapshot) AllocsByEval(id structs.EvalID) []*structs.Allocation {
 		return nil
 	}
 	var out []*structs.Allocation
-	for _, a := range collectJob(s.allocJob, e.JobKey()) {
+	for a := range allocsOfJob(s.allocJob, e.JobKey(), 0) {
 		if a.EvalID == id {
 			out = append(out, a)
 		}
 	}
-	return out
-}
-
-func collectNode(t *btree.BTreeG[nodeAlloc], id structs.NodeID) (out []*structs.Allocation) {
-	t.Ascend(nodeAlloc{node: id}, func(it nodeAlloc) bool {
-		if it.node != id {
-			return false
-		}
-		out = append(out, it.val)
-		return true
-	})
-	return out
-}
-
-func collectJob(t *btree.BTreeG[jobAlloc], k structs.JobKey) (out []*structs.Allocation) {
-	h := jobHash(k)
-	t.Ascend(jobAlloc{job: h}, func(it jobAlloc) bool {
-		if it.job != h {
-			return false
-		}
-		out = append(out, it.val)
-		return true
-	})
 	return out
 }
 

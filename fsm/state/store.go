@@ -190,36 +190,57 @@ func versionOf(j *structs.Job, h *structs.JobVersions, v uint64) *structs.Job {
 // PutAlloc writes an allocation after linking it to its job's version and sharing its repeated strings. An allocation
 // that does not run, or must stop, loses its service registrations.
 func (s *Store) PutAlloc(a *structs.Allocation) {
+	if a.Line != nil && a.Line.IsZero() {
+		a.Line = nil
+	}
 	if j := s.JobVersion(a.JobKey(), a.JobVersion); j != nil {
 		a.Job, a.Namespace, a.JobID = j, j.Namespace, j.ID
 		if g := j.Group(a.Group); g != nil {
 			a.Group = g.Name
 		}
 	}
+	s.shareStrings(a)
 	Allocs.Put(s, a)
 	if !a.Serves() {
 		s.dropServices(a.ID)
 	}
 }
 
+// shareStrings replaces strings that were decoded for this allocation alone by equal ones that others use, too.
+func (s *Store) shareStrings(a *structs.Allocation) {
+	a.Desired, a.Client = structs.DesiredStatus(structs.Share(string(a.Desired))), structs.ClientStatus(structs.Share(string(a.Client)))
+	a.ClientDesc = structs.Share(a.ClientDesc)
+	n := Nodes.Get(s, a.NodeID)
+	if n == nil {
+		return
+	}
+	if a.NodeName == n.Name {
+		a.NodeName = n.Name
+	}
+	for i := range n.Resources.Networks {
+		if ip := n.Resources.Networks[i].IP; ip == a.NetworkIP {
+			a.NetworkIP = ip
+		}
+	}
+}
+
 // AllocsByNode lists the allocations on a node by id.
 func (s *Store) AllocsByNode(id structs.NodeID) []*structs.Allocation {
-	return collectNode(s.index.allocNode, id)
+	return slices.Collect(allocsOfNode(s.index.allocNode, id))
 }
 
 // AllocsByJob lists the allocations of a job by version, then id.
 func (s *Store) AllocsByJob(k structs.JobKey) []*structs.Allocation {
-	return collectJob(s.index.allocJob, k)
+	return slices.Collect(allocsOfJob(s.index.allocJob, k, 0))
 }
 
 // HasAllocsOfVersion reports whether an allocation, ended or not, belongs to version v of a job.
 func (s *Store) HasAllocsOfVersion(k structs.JobKey, v uint64) bool {
 	found := false
-	from := jobAlloc{job: jobHash(k), version: v}
-	s.index.allocJob.Ascend(from, func(it jobAlloc) bool {
-		found = it.job == from.job && it.version == v
-		return false
-	})
+	for a := range allocsOfJob(s.index.allocJob, k, v) {
+		found = a.JobVersion == v
+		break
+	}
 	return found
 }
 

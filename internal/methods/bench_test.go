@@ -55,7 +55,7 @@ func sampleTask() *structs.TaskState {
 }
 
 func running(a *structs.Allocation) *structs.Allocation {
-	a.Client, a.ClientDesc, a.TaskStates, a.StartedAt, a.NetworkIP = structs.ClientRunning, "tasks are running", map[string]*structs.TaskState{"train": sampleTask()}, now, "10.0.0.154"
+	a.Client, a.ClientDesc, a.TaskStates, a.StartedAt, a.NetworkIP = structs.ClientRunning, "tasks are running", structs.CompactTaskStates(map[string]*structs.TaskState{"train": sampleTask()}), now, "10.0.0.154"
 	return a
 }
 

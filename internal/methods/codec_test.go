@@ -16,6 +16,12 @@ import (
 // fill sets fields a few levels deep to values that are not zero.
 func fill(v reflect.Value, n *int, depth int) {
 	*n++
+	if of := pack.Expands(v.Type()); of != nil {
+		x := reflect.New(of).Elem()
+		fill(x, n, depth)
+		v.Addr().MethodByName("Compact").Call([]reflect.Value{x})
+		return
+	}
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)

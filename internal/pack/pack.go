@@ -3,7 +3,8 @@
 // version adds changes no bytes while it is zero. Log entries, snapshots and the state hash depend on both.
 //
 // Floating point, interfaces, channels and functions are refused when a type is first used (D10). Fields tagged
-// `codec:"-"` and unexported fields are omitted. Nil and empty slices and maps remain distinct.
+// `codec:"-"` and unexported fields are omitted; those of a struct behind a pointer tagged `codec:",inline"` belong to the
+// outer struct. Nil and empty slices and maps remain distinct.
 //
 // A type is examined once, by reflection, and compiled into functions over the address of a value, because the log, the
 // state hash and the calls that place work spend much of their time here. After that, only maps, allocation and growth
@@ -51,6 +52,31 @@ type field struct {
 	off  uintptr
 	look look
 	c    *coder
+	in   reflect.Type // struct that off is in, of an inline field; nil: the struct itself
+	ptr  uintptr      // offset of the pointer to that struct
+}
+
+// at returns the address of a field, and whether it exists: the pointer to an inline struct may be nil.
+func (f *field) at(p addr) (addr, bool) {
+	if f.in == nil {
+		return p.plus(f.off), true
+	}
+	if p = *as[addr](p.plus(f.ptr)); p.isNil() {
+		return p, false
+	}
+	return p.plus(f.off), true
+}
+
+// make is at for a field that is about to be read: a missing inline struct is allocated.
+func (f *field) make(p addr) addr {
+	if f.in == nil {
+		return p.plus(f.off)
+	}
+	at := as[addr](p.plus(f.ptr))
+	if at.isNil() {
+		*at = addrOf(reflect.New(f.in))
+	}
+	return at.plus(f.off)
 }
 
 // Coder writes and reads values with one set of rules. It caches the types that it has compiled.
@@ -202,6 +228,11 @@ func (b *builder) compile(t reflect.Type) *coder {
 	}
 	c := &coder{}
 	b.done[t] = c
+	if of := Expands(t); of != nil {
+		standIn(c, b.compile(of), t, of)
+		c.zero = zeroOf(t)
+		return c
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		c.enc, c.dec, c.look = encBool, decBool, look8
@@ -332,7 +363,11 @@ type Field struct {
 func (m *Coder) Fields(t reflect.Type) []Field {
 	var out []Field
 	for _, f := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("codec"), ",")
+		name, option, _ := strings.Cut(f.Tag.Get("codec"), ",")
+		if option == "inline" {
+			out = append(out, m.inline(t, f)...)
+			continue
+		}
 		inline := m.wire && f.Anonymous && name == ""
 		if name == "-" || inline && f.Type.Kind() == reflect.Struct || !inline && !f.IsExported() || !m.wire && len(f.Index) > 1 {
 			continue
@@ -346,6 +381,21 @@ func (m *Coder) Fields(t reflect.Type) []Field {
 		out = append(out, Field{name, f})
 	}
 	slices.SortFunc(out, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// inline returns the fields of a struct that a field points to. They are written like fields of the outer struct.
+func (m *Coder) inline(t reflect.Type, f reflect.StructField) (out []Field) {
+	if f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct || len(f.Index) > 1 {
+		panic(refusal(t.String() + "." + f.Name + " is inline, and not a pointer to a struct"))
+	}
+	for _, sub := range m.Fields(f.Type.Elem()) {
+		if len(sub.Index) > 1 {
+			panic(refusal(f.Type.Elem().String() + " is inline, and embeds a struct"))
+		}
+		sub.Index = append(slices.Clone(f.Index), sub.Index...)
+		out = append(out, sub)
+	}
 	return out
 }
 
@@ -365,7 +415,13 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 	var fields []field
 	for _, f := range b.m.Fields(t) {
 		c := b.compile(f.Type)
-		fields = append(fields, field{name: f.Name, key: appendString(nil, f.Name), off: offset(t, f.Index), look: c.look, c: c})
+		at := field{name: f.Name, key: appendString(nil, f.Name), look: c.look, c: c}
+		if in := t.Field(f.Index[0]); in.Type.Kind() == reflect.Pointer && len(f.Index) > 1 {
+			at.in, at.ptr, at.off = in.Type.Elem(), in.Offset, offset(in.Type.Elem(), f.Index[1:])
+		} else {
+			at.off = offset(t, f.Index)
+		}
+		fields = append(fields, at)
 	}
 	if len(fields) > fieldsMax {
 		panic(refusal(t.String() + " has too many fields"))
@@ -382,7 +438,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 		n := 0
 		for i := range fields {
 			f := &fields[i]
-			if !f.isZero(p.plus(f.off)) {
+			if at, ok := f.at(p); ok && !f.isZero(at) {
 				set[i/64] |= 1 << (i % 64)
 				n++
 			}
@@ -392,7 +448,8 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 			for ; left != 0; left &= left - 1 {
 				f := &fields[w*64+bits.TrailingZeros64(left)]
 				b = append(b, f.key...)
-				b = f.c.enc(b, p.plus(f.off))
+				at, _ := f.at(p)
+				b = f.c.enc(b, at)
 			}
 		}
 		return b
@@ -432,7 +489,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 					continue
 				}
 			}
-			if err := fields[i].c.dec(r, p.plus(fields[i].off)); err != nil {
+			if err := fields[i].c.dec(r, fields[i].make(p)); err != nil {
 				return fmt.Errorf("%s: %w", fields[i].name, err)
 			}
 			next = i + 1

@@ -95,7 +95,7 @@ func Decode(b []byte, v any) (err error) {
 	if err := checkShape(b); err != nil {
 		return fmt.Errorf("decode %T: %w", v, err)
 	}
-	if _, ok := v.(Packed); ok || holdsStructMap(reflect.TypeOf(v)) {
+	if _, ok := v.(Packed); ok || packDecodes(reflect.TypeOf(v)) {
 		if err := decodePacked(b, v); err != nil {
 			return fmt.Errorf("decode %T: %w", v, err)
 		}

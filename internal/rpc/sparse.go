@@ -21,6 +21,7 @@ func (sparse) MapBySlice() {}
 // shape describes how values of a type are shortened.
 type shape struct {
 	plain  bool   // contains no struct: the library writes it unchanged
+	expand bool   // of a stand-in; elem is the shape of what it stands for
 	elem   *shape // of a pointer, list or map
 	fields []part // of a struct, sorted by name
 }
@@ -57,6 +58,10 @@ func shapeOf(t reflect.Type, known map[reflect.Type]*shape) *shape {
 	}
 	s := &shape{}
 	known[t] = s
+	if of := pack.Expands(t); of != nil {
+		s.expand, s.elem = true, shapeOf(of, known)
+		return s
+	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		s.elem = shapeOf(t.Elem(), known)
@@ -80,6 +85,9 @@ func (s *shape) of(v reflect.Value) any {
 			return v.Addr().Interface() // a pointer needs no copy
 		}
 		return v.Interface()
+	}
+	if s.expand {
+		return s.elem.of(pack.Expand(v))
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -105,9 +113,9 @@ func (s *shape) of(v reflect.Value) any {
 			p := &s.fields[i]
 			f := v.Field(p.index[0])
 			if len(p.index) > 1 {
-				f = v.FieldByIndex(p.index)
+				f, _ = v.FieldByIndexErr(p.index) // the pointer to an inline struct may be nil
 			}
-			if !f.IsZero() {
+			if f.IsValid() && !f.IsZero() {
 				out = append(out, p.name, p.shape.of(f))
 			}
 		}
@@ -131,34 +139,37 @@ func (s *shape) entries(v reflect.Value) any {
 	return out.Interface()
 }
 
-var structMaps sync.Map // reflect.Type -> bool
+var packDecoded sync.Map // reflect.Type -> bool
 
-// holdsStructMap reports whether values of the type hold a map whose values are structs. Package pack decodes these
-// messages: the library decodes all values of such a map into the same place, where the zero fields that a body leaves
-// out keep what the entry before had.
-func holdsStructMap(t reflect.Type) bool {
-	if held, ok := structMaps.Load(t); ok {
+// packDecodes reports whether values of the type hold a map whose values are structs, a stand-in or an inline struct.
+// Package pack decodes these messages. The library decodes all values of such a map into the same place, where the zero
+// fields that a body leaves out keep what the entry before had; and it knows neither stand-ins nor inline structs.
+func packDecodes(t reflect.Type) bool {
+	if held, ok := packDecoded.Load(t); ok {
 		return held.(bool)
 	}
-	held := findStructMap(t, map[reflect.Type]bool{})
-	structMaps.Store(t, held)
+	held := findPackDecodes(t, map[reflect.Type]bool{})
+	packDecoded.Store(t, held)
 	return held
 }
 
-func findStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
+func findPackDecodes(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t == nil || seen[t] || t.Implements(binaryType) {
 		return false
 	}
 	seen[t] = true
+	if pack.Expands(t) != nil {
+		return true
+	}
 	switch t.Kind() {
 	case reflect.Map:
 		e := t.Elem()
-		return e.Kind() == reflect.Struct && !e.Implements(binaryType) || findStructMap(e, seen)
+		return e.Kind() == reflect.Struct && !e.Implements(binaryType) || findPackDecodes(e, seen)
 	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return findStructMap(t.Elem(), seen)
+		return findPackDecodes(t.Elem(), seen)
 	case reflect.Struct:
 		for _, f := range pack.Wire.Fields(t) {
-			if findStructMap(f.Type, seen) {
+			if len(f.Index) > 1 && t.Field(f.Index[0]).Type.Kind() == reflect.Pointer || findPackDecodes(f.Type, seen) {
 				return true
 			}
 		}

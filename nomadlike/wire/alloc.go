@@ -382,13 +382,13 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 		NodeName: a.NodeName, JobID: a.JobID, TaskGroup: string(a.Group), JobVersion: a.JobVersion,
 		AllocatedResources: allocatedResources(a),
 		DesiredStatus:      string(a.Desired), DesiredDescription: a.DesiredDesc, DesiredTransition: transition(a.Transition),
-		ClientStatus: string(a.Client), ClientDescription: a.ClientDesc, TaskStates: taskStates(a.TaskStates),
-		DeploymentID: a.DeploymentID.String(), FollowupEvalID: a.FollowupEval.String(),
-		PreviousAllocation: a.Previous.String(), NextAllocation: a.Next.String(), RescheduleTracker: tracker(a.Reschedules),
-		PreemptedByAllocation: a.PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
+		ClientStatus: string(a.Client), ClientDescription: a.ClientDesc, TaskStates: taskStates(a.TaskStates.Expand()),
+		DeploymentID: a.Lineage().DeploymentID.String(), FollowupEvalID: a.Lineage().FollowupEval.String(),
+		PreviousAllocation: a.Lineage().Previous.String(), NextAllocation: a.Lineage().Next.String(), RescheduleTracker: tracker(a.Lineage().Reschedules),
+		PreemptedByAllocation: a.Lineage().PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
 		AllocModifyIndex: uint64(a.AllocIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
-	out.Checkpoint, out.ResumeFrom, out.Suspension = SavedFrom(a.Saved), SavedFrom(a.Resume), suspensionFrom(a)
+	out.Checkpoint, out.ResumeFrom, out.Suspension = SavedFrom(a.Saved), SavedFrom(a.Lineage().Resume), suspensionFrom(a)
 	for _, id := range a.WaitsOn {
 		out.WaitsOn = append(out.WaitsOn, id.String())
 	}
@@ -427,8 +427,8 @@ func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *Alloca
 		ID: a.ID.String(), EvalID: a.EvalID.String(), Name: a.Name(), Namespace: a.Namespace, NodeID: a.NodeID.String(),
 		NodeName: a.NodeName, JobID: a.JobID, JobVersion: a.JobVersion, TaskGroup: string(a.Group),
 		DesiredStatus: string(a.Desired), DesiredDescription: a.DesiredDesc, ClientStatus: string(a.Client),
-		ClientDescription: a.ClientDesc, DesiredTransition: transition(a.Transition), FollowupEvalID: a.FollowupEval.String(),
-		NextAllocation: a.Next.String(), RescheduleTracker: tracker(a.Reschedules), PreemptedByAllocation: a.PreemptedBy.String(),
+		ClientDescription: a.ClientDesc, DesiredTransition: transition(a.Transition), FollowupEvalID: a.Lineage().FollowupEval.String(),
+		NextAllocation: a.Lineage().Next.String(), RescheduleTracker: tracker(a.Lineage().Reschedules), PreemptedByAllocation: a.Lineage().PreemptedBy.String(),
 		CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
 	out.Suspension = suspensionFrom(a)
@@ -439,7 +439,7 @@ func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *Alloca
 		out.AllocatedResources = allocatedResources(a)
 	}
 	if states {
-		out.TaskStates = taskStates(a.TaskStates)
+		out.TaskStates = taskStates(a.TaskStates.Expand())
 	}
 	return out
 }

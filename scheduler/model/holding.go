@@ -58,7 +58,7 @@ type HeldRare struct {
 
 // HeldOf returns what an allocation holds.
 func HeldOf(a *structs.Allocation) *Held {
-	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
+	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Lineage().Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
 	if s := a.Suspension; s != nil {
 		h.Work.Began, h.Work.Frozen = a.CreateTime.Add(s.Total), s.Since
 	}

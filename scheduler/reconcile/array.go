@@ -103,7 +103,7 @@ func Settled(j *structs.Job, a *structs.Allocation) bool {
 	if !a.ClientTerminal() || a.Transition.ForceReschedule {
 		return false
 	}
-	if !a.Next.IsZero() || a.Client == structs.ClientComplete && a.Desired == structs.DesiredRun {
+	if !a.Lineage().Next.IsZero() || a.Client == structs.ClientComplete && a.Desired == structs.DesiredRun {
 		return true
 	}
 	tg := j.Group(a.Group)

@@ -111,7 +111,7 @@ func (m *gangState) look(a *structs.Allocation) {
 			m.taken[a.NameIndex] = true
 			return
 		}
-		if a.Next.IsZero() {
+		if a.Lineage().Next.IsZero() {
 			m.latest[a.NameIndex] = a
 		}
 	case a.Client == structs.ClientComplete && m.batch:
@@ -121,7 +121,7 @@ func (m *gangState) look(a *structs.Allocation) {
 			g.Counts.Ignore++
 		}
 	case a.ClientTerminal():
-		if !a.Next.IsZero() {
+		if !a.Lineage().Next.IsZero() {
 			return
 		}
 		m.latest[a.NameIndex] = a
@@ -203,7 +203,7 @@ func (m *gangState) mayStart(missing int) bool {
 		if m.forgive {
 			break
 		}
-		if m.by == nil || len(a.Reschedules) > len(m.by.Reschedules) {
+		if m.by == nil || len(a.Lineage().Reschedules) > len(m.by.Lineage().Reschedules) {
 			m.by = a
 		}
 		if r.force || a.Transition.ForceReschedule {
@@ -214,7 +214,7 @@ func (m *gangState) mayStart(missing int) bool {
 			m.delay = delay
 		}
 		due := r.now
-		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
+		if !a.Lineage().FollowupEval.IsZero() && r.answering(a.Lineage().FollowupEval) {
 			due = due.Add(FollowupWindow)
 		}
 		switch {
@@ -229,7 +229,7 @@ func (m *gangState) mayStart(missing int) bool {
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
 			g.Counts.Delayed++
-			if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+			if a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval) {
 				r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a gang will be started again", Group: g.Name,
 					Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 			}
@@ -306,7 +306,7 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 func (m *gangState) want(index int) Want {
 	w := Want{Index: index, Avoid: m.avoid(), gang: m.again}
 	if prev := m.latest[index]; prev != nil {
-		w.Prev, w.Resched = prev, prev.Reschedules
+		w.Prev, w.Resched = prev, prev.Lineage().Reschedules
 		if !prev.ServerTerminal() {
 			st := StopOf(prev, descRescheduled)
 			w.Stop = &st

@@ -68,7 +68,7 @@ func (m *gangState) returns() bool {
 		if worst == nil || rank(why) > rank(reason) {
 			worst, reason = a, why
 		}
-		next.restarts, next.requeues = max(next.restarts, a.Restarts+1), max(next.requeues, a.Requeues)
+		next.restarts, next.requeues = max(next.restarts, a.Lineage().Restarts+1), max(next.requeues, a.Lineage().Requeues)
 	}
 	if worst == nil {
 		return true // the first start, or a new version of the job, for which the count begins again
@@ -79,7 +79,7 @@ func (m *gangState) returns() bool {
 	m.forgive = rank(reason) >= 2
 	if m.batch && listed(m.r.job.Requeue, worst, reason) {
 		most := *worst
-		most.Requeues = next.requeues
+		most.OwnLineage().Requeues = next.requeues
 		if m.r.giveUp(&most, reason) {
 			return false
 		}

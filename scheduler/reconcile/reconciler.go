@@ -128,7 +128,7 @@ func (r *reconciler) overtime(g *GroupPlan, a *structs.Allocation) bool {
 	if r.now >= end {
 		return true
 	}
-	if !a.Suspended() && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
+	if !a.Suspended() && (a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval)) {
 		r.Later = append(r.Later, Later{At: end, Trigger: structs.TriggerMaxRun, Desc: "an allocation reaches its wall-clock limit", Group: g.Name,
 			Stops: []structs.PlanStop{{ID: a.ID}}})
 	}
@@ -142,7 +142,7 @@ func (r *reconciler) answering(id structs.EvalID) bool {
 
 // track gives a want the history of attempts, and makes it avoid the nodes where they failed.
 func (r *reconciler) track(w *Want, tg *structs.Group, a *structs.Allocation, delay time.Duration) {
-	w.Resched = append(slices.Clone(a.Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
+	w.Resched = append(slices.Clone(a.Lineage().Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
 	if n := len(w.Resched); n > reschedulesKept {
 		w.Resched = w.Resched[n-reschedulesKept:]
 	}
@@ -168,7 +168,7 @@ func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.
 			return 0, 0, false
 		}
 		tried := 0
-		for _, e := range a.Reschedules {
+		for _, e := range a.Lineage().Reschedules {
 			if e.Time > end.Add(-p.Interval) {
 				tried++
 			}
@@ -177,7 +177,7 @@ func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.
 			return 0, 0, false
 		}
 	}
-	delay = nextDelay(p, a.Reschedules, end)
+	delay = nextDelay(p, a.Lineage().Reschedules, end)
 	return end.Add(delay), delay, true
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -29,7 +28,7 @@ const (
 // requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when only the
 // reschedule policy applies.
 func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (s slot, fills, ok bool) {
-	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
+	if !a.Lineage().Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
 		return slot{}, false, false
 	}
 	wait := func() (slot, bool, bool) { return slot{a: a, kind: slotWaiting}, true, true }
@@ -75,14 +74,14 @@ func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (
 	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.mayRequeue(a, reason):
 		when, delay, _ := r.nextTry(g.Tg, a, reason)
 		due := r.now
-		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
+		if !a.Lineage().FollowupEval.IsZero() && r.answering(a.Lineage().FollowupEval) {
 			due = due.Add(FollowupWindow)
 		}
 		if r.force || when <= due {
 			return again(delay)
 		}
 		g.Counts.Delayed++
-		if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+		if a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval) {
 			r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "work that failed returns to the queue", Group: g.Name,
 				Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
@@ -93,14 +92,14 @@ func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (
 
 // mayRequeue reports whether the job's work returns after this end, and has not returned too often.
 func (r *reconciler) mayRequeue(a *structs.Allocation, reason string) bool {
-	return listed(r.job.Requeue, a, reason) && a.Requeues < int64(r.job.Requeue.Max)
+	return listed(r.job.Requeue, a, reason) && a.Lineage().Requeues < int64(r.job.Requeue.Max)
 }
 
 // giveUp reports whether work would have to return to the queue but has done so as often as its job allows. It has then
 // failed for good, and the queue entry says why.
 func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
 	q := r.job.Requeue
-	if r.job.Type != structs.JobBatch || !listed(q, a, reason) || a.Requeues < int64(q.Max) || r.force || a.Transition.ForceReschedule {
+	if r.job.Type != structs.JobBatch || !listed(q, a, reason) || a.Lineage().Requeues < int64(q.Max) || r.force || a.Transition.ForceReschedule {
 		return false
 	}
 	if r.Spent == "" {
@@ -108,7 +107,7 @@ func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
 		if tg := r.job.Group(a.Group); tg != nil && tg.Gang != nil {
 			name = fmt.Sprintf("gang %q", a.Group)
 		}
-		r.Spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Requeues, q.Max)
+		r.Spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Lineage().Requeues, q.Max)
 	}
 	return true
 }
@@ -149,7 +148,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 	switch {
 	case a.Transition.Requeue:
 		return restartByHand
-	case a.Desired == structs.DesiredEvict || !a.PreemptedBy.IsZero():
+	case a.Desired == structs.DesiredEvict || !a.Lineage().PreemptedBy.IsZero():
 		return structs.RequeuePreempt
 	case a.Client == structs.ClientLost || place == nodeLost && !a.ClientTerminal():
 		return structs.RequeueNodeLost
@@ -172,8 +171,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 
 // exitCode returns the exit code of the task that failed the allocation; 0 when unknown.
 func exitCode(a *structs.Allocation) int64 {
-	for _, name := range model.SortedKeys(a.TaskStates) {
-		s := a.TaskStates[name]
+	for _, s := range a.TaskStates.All() {
 		if s == nil || !s.Failed {
 			continue
 		}
@@ -188,7 +186,7 @@ func exitCode(a *structs.Allocation) int64 {
 
 // gpuError reports whether a task failed because of its GPU: its agent has reported so since the task started last.
 func gpuError(a *structs.Allocation) bool {
-	for _, s := range a.TaskStates { // any task will do
+	for _, s := range a.TaskStates.All() {
 		for i := range s.Events {
 			if e := &s.Events[i]; e.Type == structs.TaskEventGPUError && e.Time >= s.StartedAt {
 				return true
@@ -216,7 +214,7 @@ func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
 		return
 	}
 	p.Reason = r.endOf(prev, r.where(prev))
-	p.Restarts, p.Requeues = prev.Restarts+1, prev.Requeues
+	p.Restarts, p.Requeues = prev.Lineage().Restarts+1, prev.Lineage().Requeues
 	if prev.Transition.Requeue || listed(r.job.Requeue, prev, p.Reason) {
 		p.Requeues++
 	}

@@ -32,7 +32,7 @@ func TestNextReschedule(t *testing.T) {
 			end := structs.LogTime(0).Add(time.Hour)
 			a := &structs.Allocation{FinishedAt: end}
 			for i, d := range c.past {
-				a.Reschedules = append(a.Reschedules, structs.RescheduleEvent{Time: end.Add(-time.Duration(len(c.past)-i) * time.Minute), Delay: d})
+				a.OwnLineage().Reschedules = append(a.Lineage().Reschedules, structs.RescheduleEvent{Time: end.Add(-time.Duration(len(c.past)-i) * time.Minute), Delay: d})
 			}
 			when, delay, may := NextReschedule(&c.policy, a)
 			if may != c.may || delay != c.want || may && when != end.Add(delay) {

@@ -19,7 +19,7 @@ import (
 // hold keeps an allocation on a silent node, and schedules an evaluation for when its tasks must have ended.
 func (r *reconciler) hold(g *GroupPlan, a *structs.Allocation) {
 	g.Counts.Ignore++
-	if a.Client == structs.ClientUnknown && !a.FollowupEval.IsZero() && !r.answering(a.FollowupEval) {
+	if a.Client == structs.ClientUnknown && !a.Lineage().FollowupEval.IsZero() && !r.answering(a.Lineage().FollowupEval) {
 		return // it is scheduled
 	}
 	until := a.SilentUntil(r.view.Node(a.NodeID))

@@ -30,7 +30,7 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	switch {
 	case place == nodeSilent:
 		r.hold(g, a)
-		return slot{a: a, kind: slotWaiting}, a.Next.IsZero() && (!a.ServerTerminal() || a.NameIndex < g.Tg.Most())
+		return slot{a: a, kind: slotWaiting}, a.Lineage().Next.IsZero() && (!a.ServerTerminal() || a.NameIndex < g.Tg.Most())
 
 	case a.ServerTerminal():
 		if !a.ClientTerminal() && place == nodeLost {
@@ -42,11 +42,11 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		if batch && a.Desired == structs.DesiredEvict && !a.ClientTerminal() && place == nodeFine {
 			return slot{a: a, kind: slotWaiting}, true // it saves its state; then it returns to the queue
 		}
-		lost := a.Client == structs.ClientLost && a.DesiredDesc == descLost && a.Next.IsZero() && !r.older(a)
+		lost := a.Client == structs.ClientLost && a.DesiredDesc == descLost && a.Lineage().Next.IsZero() && !r.older(a)
 		if lost && !r.force && !a.Transition.ForceReschedule && (g.Tg.PreventLostResch || r.giveUp(a, structs.RequeueNodeLost)) {
 			return slot{a: a, kind: slotDone}, true
 		}
-		if batch && (lost || a.Desired == structs.DesiredEvict && a.ClientTerminal() && a.Next.IsZero() && !r.older(a)) {
+		if batch && (lost || a.Desired == structs.DesiredEvict && a.ClientTerminal() && a.Lineage().Next.IsZero() && !r.older(a)) {
 			if g.former == nil {
 				g.former = make(map[int]*structs.Allocation)
 			}
@@ -61,7 +61,7 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		return slot{}, false // a service that ended is started again, under its name
 
 	case a.Client == structs.ClientLost:
-		if !a.Next.IsZero() {
+		if !a.Lineage().Next.IsZero() {
 			return slot{}, false
 		}
 		return r.lost(g, a)
@@ -76,7 +76,7 @@ func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		return r.away(g, a)
 
 	case a.Client == structs.ClientUnknown: // its node is back; the agent has not reported on the allocation yet
-		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
+		return slot{a: a, kind: slotWaiting}, a.Lineage().Next.IsZero()
 
 	case r.overtime(g, a):
 		g.Stops = append(g.Stops, StopOf(a, descMaxRun))
@@ -141,21 +141,21 @@ func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		return r.lost(g, a)
 	}
 	if a.Client == structs.ClientUnknown {
-		if a.DisconnectedAt != 0 && r.now >= a.DisconnectedAt.Add(after) {
-			if !a.Next.IsZero() {
+		if a.Lineage().DisconnectedAt != 0 && r.now >= a.Lineage().DisconnectedAt.Add(after) {
+			if !a.Lineage().Next.IsZero() {
 				g.Stops = append(g.Stops, lostOf(a))
 				g.Counts.Stop++
 				return slot{}, false
 			}
 			return r.lost(g, a)
 		}
-		if a.DisconnectedAt != 0 && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
+		if a.Lineage().DisconnectedAt != 0 && (a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval)) {
 			// The evaluation was scheduled for lost_after from the decision; the time counts from when that was
 			// committed.
-			r.Later = append(r.Later, Later{At: a.DisconnectedAt.Add(after), Trigger: structs.TriggerReconnect, Desc: "a disconnected allocation may be lost", Group: g.Name,
+			r.Later = append(r.Later, Later{At: a.Lineage().DisconnectedAt.Add(after), Trigger: structs.TriggerReconnect, Desc: "a disconnected allocation may be lost", Group: g.Name,
 				Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
-		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
+		return slot{a: a, kind: slotWaiting}, a.Lineage().Next.IsZero()
 	}
 	g.Counts.Disconnect++
 	mark := structs.PlanStop{ID: a.ID, Desc: descUnknown, Client: structs.ClientUnknown}
@@ -168,7 +168,7 @@ func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 
 // failed handles an allocation whose tasks failed: it is replaced now, later or never.
 func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
-	if !a.Next.IsZero() {
+	if !a.Lineage().Next.IsZero() {
 		return slot{}, false
 	}
 	st := StopOf(a, descRescheduled)
@@ -192,14 +192,14 @@ func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 		return slot{a: a, kind: slotDone}, true
 	}
 	due := r.now
-	if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
+	if !a.Lineage().FollowupEval.IsZero() && r.answering(a.Lineage().FollowupEval) {
 		due = due.Add(FollowupWindow)
 	}
 	if when <= due {
 		return now(delay)
 	}
 	g.Counts.Delayed++
-	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+	if a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval) {
 		r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a failed allocation will be rescheduled", Group: g.Name,
 			Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}

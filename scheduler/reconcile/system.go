@@ -126,7 +126,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 // node for now; else w is its replacement, or nil for a fresh start.
 func (r *reconciler) systemEnded(g *GroupPlan, a *structs.Allocation) (w *Want, wait bool) {
 	sysbatch := r.job.Type == structs.JobSysBatch
-	if r.older(a) || !a.Next.IsZero() {
+	if r.older(a) || !a.Lineage().Next.IsZero() {
 		return nil, false
 	}
 	if a.Client != structs.ClientFailed {
@@ -157,7 +157,7 @@ func (r *reconciler) systemEnded(g *GroupPlan, a *structs.Allocation) (w *Want, 
 	if when <= r.now {
 		return again(delay), false
 	}
-	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+	if a.Lineage().FollowupEval.IsZero() || r.answering(a.Lineage().FollowupEval) {
 		r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a failed allocation will be started again", Group: g.Name,
 			Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}

@@ -116,14 +116,14 @@ func NewLine(snap *state.Snapshot) *Line {
 	cfg := config(snap)
 	gangs := map[gangKey]*Unit{}
 	for a := range snap.Allocs() {
-		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Asked {
+		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Lineage().Asked {
 			continue
 		}
 		limits := limitsOf(snap, cfg, a, a.EndCause())
 		if len(limits) == 0 {
 			continue
 		}
-		l.Of[a.ID] = join(gangs, &l.units, a, a.Asked, limits)
+		l.Of[a.ID] = join(gangs, &l.units, a, a.Lineage().Asked, limits)
 	}
 	slices.SortFunc(l.units, (*Unit).compare)
 	for _, u := range l.units {
@@ -172,7 +172,7 @@ func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked 
 // agent should ask again.
 func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.LogTime) (u *Unit, again time.Duration) {
 	u = l.Of[a.ID]
-	if u == nil || u.Now || now.Sub(a.Asked) >= structs.CheckpointWaitMax {
+	if u == nil || u.Now || now.Sub(a.Lineage().Asked) >= structs.CheckpointWaitMax {
 		return nil, 0
 	}
 	if n := snap.NodeByID(a.NodeID); n != nil && n.Drain != nil && (n.Drain.Deadline < 0 || n.Drain.ForceAt > 0 && now >= n.Drain.ForceAt) {

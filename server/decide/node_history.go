@@ -85,7 +85,7 @@ func pastOf(as []*structs.Allocation) (x search.Past) {
 	var ended []*structs.Allocation
 	for _, a := range as {
 		lost := a.Client == structs.ClientLost
-		if a.ClientTerminal() && a.StartedAt != 0 && (lost || !a.ServerTerminal() || !a.Next.IsZero() && a.Client == structs.ClientFailed) {
+		if a.ClientTerminal() && a.StartedAt != 0 && (lost || !a.ServerTerminal() || !a.Lineage().Next.IsZero() && a.Client == structs.ClientFailed) {
 			ended = append(ended, a)
 		}
 	}

@@ -142,7 +142,7 @@ func collectable(snap *state.Snapshot, l CollectLimits, now structs.LogTime, for
 		age := l.EvalAge
 		j := snap.JobByKey(a.JobKey())
 		switch {
-		case j == nil || j.Stop || a.ServerTerminal() || !a.Next.IsZero() || a.JobVersion != j.Version:
+		case j == nil || j.Stop || a.ServerTerminal() || !a.Lineage().Next.IsZero() || a.JobVersion != j.Version:
 		case j.Status == structs.JobDead:
 			age = l.BatchAge
 		default:

@@ -247,8 +247,7 @@ func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok 
 // steadySince returns when the last running task started; 0 if a task has failed or waits for its restart.
 func steadySince(a *structs.Allocation) structs.LogTime {
 	since := a.StartedAt
-	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		t := a.TaskStates[name]
+	for _, t := range a.TaskStates.All() {
 		switch {
 		case t.State == "running":
 			since = max(since, t.StartedAt)

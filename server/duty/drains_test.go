@@ -12,10 +12,12 @@ func TestProven(t *testing.T) {
 	at := func(s int64) structs.LogTime { return structs.LogTime(0).Add(time.Duration(s) * time.Second) }
 	m := &structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 10 * time.Second, HealthyDeadline: 300 * time.Second}
 	state := func(tasks ...*structs.TaskState) *structs.Allocation {
-		a := &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientRunning, TaskStates: map[string]*structs.TaskState{}}
+		a := &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientRunning}
+		states := map[string]*structs.TaskState{}
 		for i, x := range tasks {
-			a.TaskStates[string(rune('a'+i))] = x
+			states[string(rune('a'+i))] = x
 		}
+		a.TaskStates.Compact(states)
 		return a
 	}
 	run := &structs.TaskState{State: "running", StartedAt: at(105)}

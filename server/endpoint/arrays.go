@@ -13,7 +13,7 @@ func arraySummary(snap *state.Snapshot, j *structs.Job, sum *methods.Summary) *m
 	g.Complete, g.Failed = ended.Count()
 	seen := make(map[int]bool)
 	for _, a := range snap.AllocsByJob(j.Key()) {
-		if a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.NameIndex >= j.Array.Count || seen[a.NameIndex] || ended.Has(a.NameIndex) {
+		if a.CreateIndex < j.CreateIndex || !a.Lineage().Next.IsZero() || a.NameIndex >= j.Array.Count || seen[a.NameIndex] || ended.Has(a.NameIndex) {
 			continue
 		}
 		switch {

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -139,8 +138,7 @@ func waitsOn(snap *state.Snapshot, a *structs.Allocation) string {
 // lastWords returns the text of the newest event of an allocation's tasks; "" for none.
 func lastWords(a *structs.Allocation) string {
 	var last *structs.TaskEvent
-	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		st := a.TaskStates[name]
+	for _, st := range a.TaskStates.All() {
 		if n := len(st.Events); n > 0 && (last == nil || st.Events[n-1].Time > last.Time) {
 			last = &st.Events[n-1]
 		}

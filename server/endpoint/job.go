@@ -120,7 +120,7 @@ func (s *Set) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobEval
 	if req.ForceReschedule {
 		var failed []structs.AllocID
 		for _, a := range s.published().Snapshot.AllocsByJob(k) {
-			if a.Client == structs.ClientFailed && a.Desired == structs.DesiredRun && a.Next.IsZero() {
+			if a.Client == structs.ClientFailed && a.Desired == structs.DesiredRun && a.Lineage().Next.IsZero() {
 				failed = append(failed, a.ID)
 			}
 		}

@@ -151,8 +151,8 @@ func Of(d structs.Delta) []methods.Event {
 		case t == fsm.TypeOf[*structs.AllocTransitionCommand](), t == fsm.TypeOf[*structs.SuspendCommand]():
 			ev.Type = "AllocationUpdateDesiredStatus"
 		}
-		if !x.DeploymentID.IsZero() {
-			ev.FilterKeys = append(ev.FilterKeys, x.DeploymentID.String())
+		if !x.Lineage().DeploymentID.IsZero() {
+			ev.FilterKeys = append(ev.FilterKeys, x.Lineage().DeploymentID.String())
 		}
 		out = append(out, ev)
 	}
