@@ -30,7 +30,7 @@ func (t *task) serveAPI() {
 	}
 	l, err := listen(t.r.dir, t.name)
 	if err != nil {
-		t.r.log.Warn("a task has no socket to the agent's API", "task", t.name, "error", err)
+		t.r.log().Warn("a task has no socket to the agent's API", "task", t.name, "error", err)
 		return
 	}
 	t.api = t.r.cfg.Agent.ServeTask(t.r.id, t.name, l)

@@ -181,7 +181,7 @@ func (t *task) keepSigned(ctx context.Context, h driver.Task, spec *structs.Task
 		if err != nil {
 			if wait = bo.next(); !warned {
 				warned = true
-				t.r.log.Warn("the token of an identity cannot be renewed; the task keeps the older one", "task", t.name, "identity", id.Name, "error", err)
+				t.r.log().Warn("the token of an identity cannot be renewed; the task keeps the older one", "task", t.name, "identity", id.Name, "error", err)
 			}
 			continue
 		}
@@ -196,7 +196,7 @@ func (t *task) keepSigned(ctx context.Context, h driver.Task, spec *structs.Task
 		case "signal":
 			t.note(ctx, event(EventSignaling, "Identity renewed", "signal", id.ChangeSignal))
 			if err := h.Signal(ctx, id.ChangeSignal); err != nil {
-				t.r.log.Warn("a task could not be notified of a renewed identity", "task", t.name, "signal", id.ChangeSignal, "error", err)
+				t.r.log().Warn("a task could not be notified of a renewed identity", "task", t.name, "signal", id.ChangeSignal, "error", err)
 			}
 		}
 	}

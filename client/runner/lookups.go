@@ -242,7 +242,7 @@ func (l *lookups) follow(k lookupKey, index structs.Index) {
 	for l.ctx.Err() == nil {
 		x, err := l.ask(l.ctx, k, index)
 		if err != nil {
-			l.t.r.log.Debug("what a template looks up cannot be looked at", "task", l.t.name, "what", k.String(), "error", err)
+			l.t.r.log().Debug("what a template looks up cannot be looked at", "task", l.t.name, "what", k.String(), "error", err)
 			if !sleep(l.ctx, bo.next()) {
 				return
 			}

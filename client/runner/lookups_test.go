@@ -86,7 +86,7 @@ func TestServiceLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{items: map[string]string{}, index: 5, changed: make(chan struct{})}
 		var wg sync.WaitGroup
-		r := &Runner{cfg: &Config{Servers: Servers{Variables: s, Region: "global"}, Agent: Agent{Go: func(fn func()) bool { wg.Go(fn); return true }}}, log: hclog.NewNullLogger(), alloc: &structs.Allocation{Namespace: "team"}}
+		r := &Runner{cfg: &Config{Log: hclog.NewNullLogger(), Servers: Servers{Variables: s, Region: "global"}, Agent: Agent{Go: func(fn func()) bool { wg.Go(fn); return true }}}, alloc: &structs.Allocation{Namespace: "team"}}
 		tk := &task{r: r, name: "client"}
 		ctx, cancel := context.WithCancel(t.Context())
 		looks := tk.lookupsIn(ctx)
@@ -121,7 +121,7 @@ func TestLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{items: map[string]string{}, index: 5, changed: make(chan struct{}), err: structs.Errorf(structs.CodeNoLeader, "No cluster leader")}
 		var wg sync.WaitGroup
-		r := &Runner{cfg: &Config{Servers: Servers{Variables: s, Region: "global"}, Agent: Agent{Go: func(fn func()) bool { wg.Go(fn); return true }}}, log: hclog.NewNullLogger(), alloc: &structs.Allocation{Namespace: "team"}}
+		r := &Runner{cfg: &Config{Log: hclog.NewNullLogger(), Servers: Servers{Variables: s, Region: "global"}, Agent: Agent{Go: func(fn func()) bool { wg.Go(fn); return true }}}, alloc: &structs.Allocation{Namespace: "team"}}
 		tk := &task{r: r, name: "server"}
 		ctx, cancel := context.WithCancel(t.Context())
 		looks := tk.lookupsIn(ctx)

@@ -71,7 +71,7 @@ func dropNetwork(r *Runner) {
 		return
 	}
 	if err := r.cfg.Host.Networks.Release(r.id.String()); err != nil {
-		r.log.Warn("the network of an allocation that has ended is left; it is removed later", "error", err)
+		r.log().Warn("the network of an allocation that has ended is left; it is removed later", "error", err)
 	}
 }
 

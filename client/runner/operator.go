@@ -110,7 +110,7 @@ func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error)
 	if out != "" {
 		text += ": " + out
 	}
-	r.log.Error("command of the operator failed; the node drains", "hook", hook, "error", err, "output", out)
+	r.log().Error("command of the operator failed; the node drains", "hook", hook, "error", err, "output", out)
 	e := event(map[string]string{"prolog": EventProlog, "epilog": EventEpilog}[hook], text, "output", out)
 	for _, t := range r.tasks {
 		t.note(ctx, e)

@@ -20,7 +20,6 @@ import (
 type Runner struct {
 	cfg *Config
 	id  structs.AllocID
-	log hclog.Logger
 	dir *allocdir.Dir // nil on nodes without allocation directories
 
 	services services
@@ -62,7 +61,6 @@ type stopReason struct {
 func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
-		log:  cfg.Log.With("alloc", a.ID.Short()),
 		done: make(chan struct{}),
 	}
 	if cfg.Host.AllocsDir != "" {
@@ -95,6 +93,10 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 	}
 	return r
 }
+
+// log returns a logger that names the allocation. It is made for each message: a logger takes 300 bytes, and most
+// allocations log nothing.
+func (r *Runner) log() hclog.Logger { return r.cfg.Log.With("alloc", r.id.Short()) }
 
 // ID returns the allocation's id.
 func (r *Runner) ID() structs.AllocID { return r.id }
@@ -159,7 +161,7 @@ func (r *Runner) Acked() {
 	r.mu.Unlock()
 	r.cfg.Agent.Go(func() {
 		if err := r.cfg.Host.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, agentstore.ErrClosed) && !r.isDestroyed() {
-			r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
+			r.log().Warn("remembering that an end was reported failed; it will be reported again", "error", err)
 		}
 		r.release(ctx)
 	})
@@ -187,7 +189,7 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 		if err == nil || errors.Is(err, agentstore.ErrClosed) || ctx.Err() != nil {
 			return
 		}
-		r.log.Error("agent state not written; trying again", "what", what, "error", err)
+		r.log().Error("agent state not written; trying again", "what", what, "error", err)
 		if !sleep(ctx, bo.next()) {
 			return
 		}
@@ -356,7 +358,7 @@ func (r *Runner) begin(ctx context.Context) {
 	if err != nil && !r.resumed() {
 		r.notStarted(ctx, err)
 	} else if err != nil { // a failed hook does not end tasks that run already
-		r.log.Error("a hook failed; the allocation continues because its tasks already run", "error", err)
+		r.log().Error("a hook failed; the allocation continues because its tasks already run", "error", err)
 	}
 	r.mu.Lock()
 	r.to(driving)
@@ -405,7 +407,7 @@ func (r *Runner) notStarted(ctx context.Context, err error) {
 			e = s.event
 		}
 	} else {
-		r.log.Error("allocation cannot start", "error", err)
+		r.log().Error("allocation cannot start", "error", err)
 		e = failing(e)
 		r.mu.Lock()
 		r.setup = err.Error()

@@ -103,7 +103,7 @@ func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 	}
 	if text := strings.Join(wrong, "; "); text != v.lastProblem {
 		if v.lastProblem = text; text != "" {
-			r.log.Warn("services cannot be registered", "error", text)
+			r.log().Warn("services cannot be registered", "error", text)
 			first := r.tasks[0]
 			r.cfg.Agent.Go(func() { first.note(context.Background(), event(EventServices, "Services cannot be registered: "+text)) })
 		}

@@ -183,7 +183,7 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 		if ctx.Err() != nil {
 			return
 		}
-		t.r.log.Error("could not thaw a suspended task; trying again", "task", t.name, "error", err)
+		t.r.log().Error("could not thaw a suspended task; trying again", "task", t.name, "error", err)
 		if why != "" || t.r.stopReason() != nil {
 			return // a task that cannot be thawed is killed
 		}

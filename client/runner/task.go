@@ -152,7 +152,7 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstor
 	case soon:
 		t.r.cfg.Host.Store.PutTaskSoon(t.r.id, t.name, &rec, func(err error) {
 			if !errors.Is(err, agentstore.ErrClosed) {
-				t.r.log.Error("agent state not written; after a restart it is found out again", "what", "task "+t.name, "error", err)
+				t.r.log().Error("agent state not written; after a restart it is found out again", "what", "task "+t.name, "error", err)
 			}
 		})
 	case before:

@@ -185,7 +185,7 @@ func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (d
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		t.r.log.Warn("cannot find out about a task that was running", "task", t.name, "error", err)
+		t.r.log().Warn("cannot find out about a task that was running", "task", t.name, "error", err)
 		if !warned {
 			warned = true
 			t.note(ctx, event(EventDriverFailure, "The driver does not know whether the task still runs: "+err.Error()))
@@ -238,7 +238,7 @@ func (e *setupError) Error() string { return e.err.Error() }
 func (e *setupError) Unwrap() error { return e.err }
 
 func (t *task) startFailed(ctx context.Context, err error) {
-	t.r.log.Warn("task did not start", "task", t.name, "error", err)
+	t.r.log().Warn("task did not start", "task", t.name, "error", err)
 	e := event(EventDriverFailure, err.Error(), "driver_error", err.Error())
 	var se *setupError
 	if errors.As(err, &se) {

@@ -53,7 +53,7 @@ func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult,
 	case errors.Is(err, driver.ErrLost):
 		res = lostResult()
 	default:
-		t.r.log.Warn("waiting for a task failed", "task", t.name, "error", err)
+		t.r.log().Warn("waiting for a task failed", "task", t.name, "error", err)
 		if sleep(ctx, waitAgain+rand.N(waitAgain)) {
 			t.watch(ctx, h)
 			return
@@ -127,7 +127,7 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 		if errors.Is(err, driver.ErrLost) {
 			return lostResult()
 		}
-		t.r.log.Error("killing a task failed; trying again", "task", t.name, "error", err)
+		t.r.log().Error("killing a task failed; trying again", "task", t.name, "error", err)
 		if !sleep(ctx, bo.next()) {
 			return nil
 		}
@@ -200,7 +200,7 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 		return
 	}
 	if err := h.Destroy(ctx); err != nil {
-		t.r.log.Warn("cleaning up after a task failed; it is repeated at the next start of the agent", "task", t.name, "error", err)
+		t.r.log().Warn("cleaning up after a task failed; it is repeated at the next start of the agent", "task", t.name, "error", err)
 		return
 	}
 	t.mu.Lock()
@@ -232,6 +232,6 @@ func (t *task) destroyOld(ctx context.Context) {
 		return
 	}
 	if err != nil && !errors.Is(err, driver.ErrLost) {
-		t.r.log.Warn("cleaning up after an earlier run failed", "task", t.name, "error", err)
+		t.r.log().Warn("cleaning up after an earlier run failed", "task", t.name, "error", err)
 	}
 }

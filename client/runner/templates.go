@@ -276,7 +276,7 @@ func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 			todo, err := t.renderAgain(ctx, spec, list)
 			if err != nil && err.Error() != told {
 				told = err.Error()
-				t.r.log.Warn("a template of a running task cannot be rendered; its file is not changed", "task", t.name, "error", err)
+				t.r.log().Warn("a template of a running task cannot be rendered; its file is not changed", "task", t.name, "error", err)
 			}
 			if len(todo) > 0 && !t.followTemplates(ctx, h, todo) {
 				return
@@ -343,7 +343,7 @@ func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templa
 	for _, sig := range signals {
 		t.note(ctx, event(EventSignaling, "Template re-rendered", "signal", sig))
 		if err := h.Signal(ctx, sig); err != nil {
-			t.r.log.Warn("a task could not be notified of a changed template", "task", t.name, "signal", sig, "error", err)
+			t.r.log().Warn("a task could not be notified of a changed template", "task", t.name, "signal", sig, "error", err)
 		}
 	}
 	for _, s := range scripts {

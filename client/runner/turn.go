@@ -36,7 +36,7 @@ func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult 
 					"waits", turn.Where))
 			}
 		case code != structs.CodeUnavailable && code != structs.CodeBusy && code != structs.CodeTimeout && ctx.Err() == nil, time.Since(heard) >= turnSilence:
-			t.r.log.Warn("no turn to save state from the servers; going ahead", "task", t.name, "error", err)
+			t.r.log().Warn("no turn to save state from the servers; going ahead", "task", t.name, "error", err)
 			return nil
 		default:
 			turn = &methods.SaveTurn{Again: turnAgain}
