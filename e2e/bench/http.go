@@ -50,6 +50,7 @@ func overHTTP(bin string, quick, rate, latency bool) {
 	if !rate {
 		return
 	}
+	defer needProfiles()()
 	for _, r := range []struct {
 		per, total int
 		goal, peer string
@@ -83,8 +84,10 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		row(fmt.Sprintf("placements/s over HTTP, %d a job (%d jobs, 3 servers, fsync, 200 simulated nodes)", r.per, jobs),
 			fmt.Sprintf("%.0f/s (submitted in %.2f s)", float64(total)/took.Seconds(), submitted.Seconds()), r.goal, r.peer, cmd)
 		row(fmt.Sprintf("processor time of a placement over all processes, %d a job", r.per), cpu.perAlloc(total), "<= 180 us", "-", cmd)
-		row(fmt.Sprintf("the same until the nodes run it, %d a job", r.per), fmt.Sprintf("%s, %.0f/s", c.usage().since(used).perAlloc(total), running), "-", "-", cmd)
+		whole := c.usage().since(used)
+		row(fmt.Sprintf("the same until the nodes run it, %d a job", r.per), fmt.Sprintf("%s, %.0f/s", whole.perAlloc(total), running), "-", "-", cmd)
 		profiled()
+		c.stageRows(fmt.Sprintf("rate%d", r.per), whole, total, cmd)
 		entries := num(after["server.plan_entries"]) - num(before["server.plan_entries"])
 		plans := num(after["server.plans"]) - num(before["server.plans"])
 		if entries > 0 {

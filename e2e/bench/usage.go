@@ -17,7 +17,10 @@ import (
 var profiles string
 
 // usage is what the processes of a cluster have used: processor time in seconds, and memory now in MiB.
-type usage struct{ servers, sim, self, serverMax, simMiB, serverMiB float64 }
+type usage struct {
+	servers, sim, self, simMiB, serverMiB float64
+	each                                  []float64 // processor time of each server
+}
 
 // usage reads /proc; figures of processes that are gone are 0. serverMiB is that of the largest server.
 func (c *cluster) usage() usage {
@@ -25,7 +28,7 @@ func (c *cluster) usage() usage {
 	for _, p := range c.procs {
 		cpu, mib := procUsage(p.Process.Pid)
 		u.servers += cpu
-		u.serverMax = max(u.serverMax, cpu)
+		u.each = append(u.each, cpu)
 		u.serverMiB = max(u.serverMiB, mib)
 	}
 	if c.sim != nil {
@@ -37,6 +40,9 @@ func (c *cluster) usage() usage {
 
 func (u usage) since(b usage) usage {
 	u.servers, u.sim, u.self = u.servers-b.servers, u.sim-b.sim, u.self-b.self
+	for i := range u.each {
+		u.each[i] -= b.each[i]
+	}
 	return u
 }
 
