@@ -169,7 +169,7 @@ func (l *Lineage) IsZero() bool {
 		l.DisconnectedAt == 0 && l.Restarts == 0 && l.Requeues == 0 && l.RestartReason == "" && l.Asked == 0 && l.Preempted == 0 && l.Resume == nil
 }
 
-// OwnLineage gives the allocation a lineage of its own, a copy, and returns it for changes.
+// OwnLineage replaces the allocation's lineage by a copy that no other version shares, and returns it for changes.
 func (a *Allocation) OwnLineage() *Lineage {
 	own := *a.Lineage()
 	a.Line = &own

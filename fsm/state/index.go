@@ -48,7 +48,7 @@ func (s *Store) keepIndexes() {
 
 // nodeAlloc is an allocation in the order of nodes, then IDs. A server has one of these, and one jobAlloc, for every
 // allocation, so they have only the beginning of each key. What decides between equal beginnings is read from the row.
-// Two nodes whose IDs begin alike are mixed; allocsOfNode tells them apart.
+// Two nodes whose IDs begin alike are mixed; allocsOfNode separates them.
 type nodeAlloc struct {
 	node uint64 // beginning of the node's ID
 	id   uint64 // beginning of the allocation's ID
@@ -60,7 +60,7 @@ func nodeAllocOf(a *structs.Allocation) nodeAlloc {
 }
 
 // jobAlloc is an allocation in the order of jobs (by the hash of the key), then versions, then IDs. Two jobs with the
-// same hash are mixed; allocsOfJob tells them apart.
+// same hash are mixed; allocsOfJob separates them.
 type jobAlloc struct {
 	job     uint64 // beginning of jobHash
 	version uint32 // at most: later versions are in the row
