@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/cronexpr"
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/internal/cron"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -66,15 +66,6 @@ func nextLaunch(p *wire.PeriodicConfig, now time.Time) time.Time {
 	if s := val(p.Spec); s != "" {
 		specs = append([]string{s}, specs...)
 	}
-	var first time.Time
-	for _, s := range specs {
-		x, err := cronexpr.Parse(s)
-		if err != nil {
-			continue
-		}
-		if t := x.Next(now.In(loc)); !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
-	}
-	return first
+	next, _ := cron.Next(specs, now.In(loc)) // the server has refused what cannot be read
+	return next
 }

@@ -77,10 +77,10 @@ func (c *Case) Int(t testing.TB, key string, def int) int {
 	return n
 }
 
-// Walk runs f as a subtest for every file of a directory, in order of their names.
+// Walk runs f as a subtest for every script (*.txt) of a directory, in order of their names.
 func Walk(t *testing.T, dir string, f func(t *testing.T, path string)) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts in %s", dir)
 	}

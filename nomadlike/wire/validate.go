@@ -10,8 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/hashicorp/cronexpr"
-
+	"github.com/muster-sched/muster/internal/cron"
 	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/structs"
 )
@@ -157,29 +156,13 @@ func (v *validator) periodic() {
 	}
 	v.count("periodic, crons", len(specs))
 	for _, s := range specs {
-		if err := checkCron(s); err != nil {
+		if err := cron.Check(s); err != nil {
 			v.errorf("periodic, cron", "%v", err)
 		}
 	}
 	if _, err := time.LoadLocation(val(p.TimeZone)); err != nil {
 		v.errorf("periodic, time_zone", "%.64q is not known; want a name such as \"UTC\" or \"Europe/Berlin\"", val(p.TimeZone))
 	}
-}
-
-// checkCron parses a cron expression. The parser panics on some input; that is an error, too.
-func checkCron(s string) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = fmt.Errorf("%.64q is not a cron expression: want five fields such as \"*/15 * * * *\"", s)
-		}
-	}()
-	if len(s) > 256 {
-		return fmt.Errorf("an expression of %d bytes; want at most 256", len(s))
-	}
-	if _, perr := cronexpr.Parse(s); perr != nil {
-		return fmt.Errorf("%.64q is not a cron expression: want five fields such as \"*/15 * * * *\"", s)
-	}
-	return nil
 }
 
 func (v *validator) parameterized() {

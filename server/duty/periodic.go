@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/cronexpr"
-
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/cron"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -132,29 +131,9 @@ func NextLaunch(p *structs.Periodic, t time.Time) (time.Time, error) {
 			return time.Time{}, structs.Errorf(structs.CodeInvalid, "time zone %q is not known here; want a name like Europe/Berlin", p.TimeZone)
 		}
 	}
-	var first time.Time
-	for _, spec := range p.Specs {
-		next, err := cronNext(spec, t.In(zone))
-		if err != nil {
-			return time.Time{}, err
-		}
-		if !next.IsZero() && (first.IsZero() || next.Before(first)) {
-			first = next
-		}
-	}
-	return first, nil
-}
-
-// cronNext returns a panic of the parser as an error, because users write the expression.
-func cronNext(spec string, t time.Time) (next time.Time, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = structs.Errorf(structs.CodeInvalid, "cron expression %q cannot be read: %v", spec, r)
-		}
-	}()
-	e, err := cronexpr.Parse(spec)
+	next, err := cron.Next(p.Specs, t.In(zone))
 	if err != nil {
-		return time.Time{}, structs.Errorf(structs.CodeInvalid, "cron expression %q cannot be read: %v", spec, err)
+		return time.Time{}, structs.Errorf(structs.CodeInvalid, "%v", err)
 	}
-	return e.Next(t), nil
+	return next, nil
 }

@@ -7,8 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/hashicorp/cronexpr"
-
+	"github.com/muster-sched/muster/internal/cron"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -126,8 +125,8 @@ func (p *problems) templates(j *structs.Job) {
 			p.addf("Periodic needs a cron expression")
 		}
 		for _, spec := range j.Periodic.Specs {
-			if _, err := cronexpr.Parse(spec); err != nil || len(spec) > 256 {
-				p.addf("Invalid cron expression %.80q: want five fields such as \"*/15 * * * *\"", spec)
+			if err := cron.Check(spec); err != nil {
+				p.addf("Invalid periodic block: %v", err)
 			}
 		}
 		if tz := j.Periodic.TimeZone; tz != "" && !validZone(tz) {
