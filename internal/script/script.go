@@ -77,14 +77,17 @@ func (c *Case) Int(t testing.TB, key string, def int) int {
 	return n
 }
 
-// Walk runs f as a subtest for every script (*.txt) of a directory, in order of their names.
+// Walk runs f as a subtest for every file of a directory, in order of their names.
 func Walk(t *testing.T, dir string, f func(t *testing.T, path string)) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts in %s", dir)
 	}
 	for _, path := range files {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			continue // corpora of fuzz targets
+		}
 		t.Run(filepath.Base(path), func(t *testing.T) { f(t, path) })
 	}
 }
