@@ -35,7 +35,7 @@ func (c *cluster) work() {
 	}
 	for i := range services {
 		id, file := c.service(i)
-		harness.Eventually(c.t, 30*time.Second, id+" to run", func() (bool, string) { return len(harness.Lives(c.t, file)) == 1, "no sign of life" })
+		harness.Eventually(c.t, 90*time.Second, id+" to run", func() (bool, string) { return len(harness.Lives(c.t, file)) == 1, "no sign of life" })
 	}
 }
 
