@@ -36,6 +36,8 @@ const (
 func Record(t testing.TB, dir string, work func(dir string) error) *Trace {
 	t.Helper()
 	if os.Getenv(childEnv) != "" {
+		os.Remove(dir) // it is empty: this process works in that of its parent, and its test never cleans up
+		os.Remove(filepath.Dir(dir))
 		err := enter()
 		if err == nil {
 			err = work(os.Getenv(dirEnv))
