@@ -163,7 +163,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(err)
 		return
 	}
-	defer leave()
+	rec.leave = sync.OnceFunc(leave)
+	defer rec.leave()
 	out, err := rt.handle(c)
 	switch {
 	case errors.Is(err, errWritten):
@@ -225,11 +226,20 @@ type recorder struct {
 	r      *http.Request
 	status int
 	wrote  bool
+	leave  func() // gives back the request's place, as soon as the answer begins: a client that reads slowly holds none
+}
+
+// begin notes the status of an answer that begins.
+func (r *recorder) begin(code int) {
+	r.status, r.wrote = code, true
+	if r.leave != nil {
+		r.leave()
+	}
 }
 
 func (r *recorder) WriteHeader(code int) {
 	if !r.wrote {
-		r.status, r.wrote = code, true
+		r.begin(code)
 		if code >= http.StatusBadRequest {
 			r.drain()
 		}
@@ -248,7 +258,7 @@ func (r *recorder) drain() {
 
 func (r *recorder) Write(b []byte) (int, error) {
 	if !r.wrote {
-		r.status, r.wrote = http.StatusOK, true
+		r.begin(http.StatusOK)
 	}
 	return r.ResponseWriter.Write(b)
 }
@@ -459,13 +469,13 @@ func (c *call) answer(out any) {
 	h.Set("Content-Type", ctype)
 	if len(body) >= gzipThreshold && strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		c.w.WriteHeader(http.StatusOK)
+		var small bytes.Buffer // packed as a part of the work, not at the pace of the client
 		z := gzips.Get().(*gzip.Writer)
-		z.Reset(c.w)
+		z.Reset(&small)
 		_, _ = z.Write(body)
 		_ = z.Close()
 		gzips.Put(z)
-		return
+		body = small.Bytes()
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(http.StatusOK)

@@ -414,3 +414,39 @@ func TestHostileConnections(t *testing.T) {
 		}
 	}
 }
+
+// reader is a client that reads an answer: seen is called with each part.
+type reader struct {
+	*httptest.ResponseRecorder
+	seen func()
+}
+
+func (r reader) Write(b []byte) (int, error) {
+	r.seen()
+	return r.ResponseRecorder.Write(b)
+}
+
+// TestSlowReaders: a request holds its place while it is answered, and not while its client reads the answer.
+func TestSlowReaders(t *testing.T) {
+	for _, encoding := range []string{"", "gzip"} {
+		s, _ := testServer()
+		held, most := 0, 0
+		s.cfg.Enter = func(ctx context.Context, write bool) (context.Context, func(), error) {
+			held++
+			most = max(most, held)
+			return ctx, func() { held-- }, nil
+		}
+		r := httptest.NewRequest("GET", "/v1/jobs", nil)
+		r.Header.Set("Accept-Encoding", encoding)
+		parts := 0
+		w := reader{httptest.NewRecorder(), func() {
+			if parts++; held != 0 {
+				t.Errorf("%q: a client that reads holds %d places", encoding, held)
+			}
+		}}
+		s.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || parts == 0 || most != 1 || held != 0 {
+			t.Errorf("%q: status %d, %d parts, at most %d places held, %d at the end", encoding, w.Code, parts, most, held)
+		}
+	}
+}
