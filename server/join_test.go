@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -173,4 +174,35 @@ func TestForgedLeave(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		c.wantRaft(lead, 0, 1, 2)
 	})
+}
+
+// TestLostRegionIsMetAgain: two regions that were cut off from each other for so long that memberlist forgot the other
+// find each other again, and so does a server that started while the other region was away.
+func TestLostRegionIsMetAgain(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart=%t", restart), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 4, func(i int, cfg *Config) {
+					cfg.Region, cfg.BootstrapExpect = []string{"east", "east", "west", "west"}[i], 2
+				})
+				knows := func(i int, region string) bool { return len(c.servers[i].members.ServersOf(region)) > 0 }
+				met := func() bool { return knows(0, "west") && knows(1, "west") && knows(2, "east") && knows(3, "east") }
+				waitFor(t, time.Minute, "the regions know each other", met)
+				c.net.Partition([]string{hostName(0), hostName(1)}, []string{hostName(2), hostName(3)})
+				time.Sleep(5 * time.Minute)
+				if restart {
+					for i := range 2 {
+						c.stops[i]()
+						c.start(i)
+					}
+					time.Sleep(time.Minute)
+				}
+				if knows(0, "west") || knows(2, "east") {
+					t.Fatal("the regions are not cut off")
+				}
+				c.net.Heal()
+				waitFor(t, time.Minute, "the regions know each other again", met)
+			})
+		})
+	}
 }

@@ -91,7 +91,7 @@ func (r *recorder) record(test string) error {
 	unix.Close(pair[0])
 	if err != nil {
 		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Wait() // it was killed
 		return fmt.Errorf("the recorded process did not enter: %w\n%s", err, out.Bytes())
 	}
 	done := make(chan error, 1)

@@ -29,6 +29,12 @@ type Sinks struct {
 // open returns the sink that an operator has configured, or nil if none is.
 func (s *Sinks) open() (metrics.MetricSink, error) {
 	var all metrics.FanoutSink
+	opened := false
+	defer func() {
+		if !opened {
+			all.Shutdown()
+		}
+	}()
 	if s.Statsd != "" {
 		sink, err := metrics.NewStatsdSink(s.Statsd)
 		if err != nil {
@@ -66,6 +72,7 @@ func (s *Sinks) open() (metrics.MetricSink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
+	opened = true
 	return &outlet{filtered, all}, nil
 }
 

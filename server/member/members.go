@@ -158,43 +158,100 @@ func (m *Members) Join(addrs []string) (int, error) {
 	return m.g.Join(addrs)
 }
 
-// Run joins until it succeeds, and creates a cluster when the expected servers are there.
+// Run joins the configured addresses, meets again those that gossip has lost, and creates a cluster when the expected
+// servers are there.
 func (m *Members) Run(ctx context.Context) {
 	if m.g == nil {
 		return
 	}
-	retry := m.env.Gossip.RetryJoin
-	most := m.env.Gossip.RetryInterval
-	if most <= 0 {
-		most = joinRetryMax
+	j := joiner{Members: m, open: slices.Clone(m.env.Gossip.RetryJoin), most: m.env.Gossip.RetryInterval}
+	if j.most <= 0 {
+		j.most = joinRetryMax
 	}
-	wait := min(joinRetryMin, most)
+	j.wait = min(joinRetryMin, j.most)
+	var joining sync.WaitGroup
+	joining.Go(func() { j.run(ctx) }) // an address without an answer takes seconds
+	defer joining.Wait()
+	t := time.NewTicker(bootstrapEvery)
+	defer t.Stop()
+	for !m.env.Replica.Bootstrapped() {
+		m.maybeBootstrap(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.changed:
+		case <-t.C:
+		}
+	}
+	<-ctx.Done()
+}
+
+// joiner brings this server together with those that it should know.
+type joiner struct {
+	*Members
+	open       []string      // addresses of retry_join that have not answered; all of them while this server is alone
+	wait, most time.Duration // until the next try while nobody has answered; the longest one
+	turn       int           // of the servers that have failed
+}
+
+func (j *joiner) run(ctx context.Context) {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.changed:
-			m.maybeBootstrap(ctx)
 		case <-t.C:
-			next := most
-			if len(retry) > 0 && m.g.Alone() {
-				if n, err := m.g.Join(retry); n == 0 {
-					m.env.Log.Warn("could not join; trying again", "addresses", retry, "error", err, "in", wait)
-					next = wait
-					wait = min(2*wait, most)
-				} else {
-					m.env.Log.Info("joined", "servers", n)
-					wait = min(joinRetryMin, most)
-				}
-			}
-			m.maybeBootstrap(ctx)
-			if !m.env.Replica.Bootstrapped() {
-				next = min(next, bootstrapEvery)
-			}
-			t.Reset(next)
+			t.Reset(j.try())
 		}
+	}
+}
+
+// try makes one attempt and returns the time until the next. An address that does not answer is tried again, although
+// others have: it may be the only one of its part of the network. Members that gossip takes for dead are tried in turns,
+// because memberlist forgets them after a while, and two halves that do so never meet again.
+func (j *joiner) try() time.Duration {
+	if j.g.Alone() {
+		j.open = slices.Clone(j.env.Gossip.RetryJoin)
+	}
+	var failed error
+	before := len(j.open)
+	j.open = slices.DeleteFunc(j.open, func(addr string) bool {
+		n, err := j.g.Join([]string{addr})
+		if err != nil {
+			failed = err
+		}
+		return n > 0
+	})
+	j.rejoin()
+	if len(j.open) == before && j.g.Alone() && before > 0 {
+		j.env.Log.Warn("could not join; trying again", "addresses", j.open, "error", failed, "in", j.wait)
+		next := j.wait
+		j.wait = min(2*j.wait, j.most)
+		return next
+	}
+	if n := before - len(j.open); n > 0 {
+		j.env.Log.Info("joined", "servers", n)
+	}
+	j.wait = min(joinRetryMin, j.most)
+	return j.most
+}
+
+// rejoin contacts the next server that gossip takes for dead.
+func (j *joiner) rejoin() {
+	var lost []gossip.Member
+	for _, x := range j.g.Servers() {
+		if x.Status == gossip.Failed {
+			lost = append(lost, x)
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	j.turn++
+	x := lost[j.turn%len(lost)]
+	if _, err := j.g.Join([]string{x.Addr}); err == nil {
+		j.env.Log.Info("met a lost server again", "server", x.Name, "addr", x.Addr)
 	}
 }
 

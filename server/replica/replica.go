@@ -148,6 +148,7 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 func (r *Replica) Stop() {
 	if r.raft != nil {
 		r.props.settle()
+		r.verifier.settle()
 		if err := r.raft.Shutdown().Error(); err != nil {
 			r.log.Error("raft shutdown", "error", err)
 		}

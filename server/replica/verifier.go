@@ -21,6 +21,8 @@ type verifier struct {
 	mu      sync.Mutex
 	next    *verifyRound
 	running bool
+	closed  bool
+	idle    chan struct{} // closed when the running round ends and closed is set
 }
 
 type verifyRound struct {
@@ -28,10 +30,14 @@ type verifyRound struct {
 	err  error
 }
 
-func newVerifier(r *raft.Raft) *verifier { return &verifier{raft: r} }
+func newVerifier(r *raft.Raft) *verifier { return &verifier{raft: r, idle: make(chan struct{})} }
 
 func (v *verifier) verify(ctx context.Context) error {
 	v.mu.Lock()
+	if v.closed {
+		v.mu.Unlock()
+		return structs.Errorf(structs.CodeNoLeader, "this server is shutting down")
+	}
 	if v.next == nil {
 		v.next = &verifyRound{done: make(chan struct{})}
 	}
@@ -61,12 +67,33 @@ func (v *verifier) run() {
 		v.next = nil
 		if r == nil {
 			v.running = false
+			if v.closed {
+				close(v.idle)
+			}
 			v.mu.Unlock()
 			return
 		}
 		v.mu.Unlock()
 		r.err = v.raft.VerifyLeader().Error()
 		close(r.done)
+	}
+}
+
+// settle refuses further reads and waits for the running round: raft answers none of those that it has when it is shut
+// down. A leader that is cut off steps down first; one whose disk hangs is not waited for.
+func (v *verifier) settle() {
+	v.mu.Lock()
+	v.closed = true
+	running := v.running
+	v.mu.Unlock()
+	if !running {
+		return
+	}
+	t := time.NewTimer(2 * verifyTimeout)
+	defer t.Stop()
+	select {
+	case <-v.idle:
+	case <-t.C:
 	}
 }
 
