@@ -178,7 +178,7 @@ type WAL struct {
 type ServerJoin struct {
 	// StartJoin is tried once at the start; if no address answers, the agent ends.
 	StartJoin []string `conf:"start_join"`
-	// RetryJoin is tried until an address answers.
+	// RetryJoin is tried until each address has answered once.
 	RetryJoin []string `conf:"retry_join"`
 	// RetryInterval is the longest time between two tries. Default and 0: 5s.
 	RetryInterval time.Duration `conf:"retry_interval"`

@@ -190,7 +190,7 @@ func (m *Members) Run(ctx context.Context) {
 type joiner struct {
 	*Members
 	open       []string      // addresses of retry_join that have not answered; all of them while this server is alone
-	wait, most time.Duration // until the next try while nobody has answered; the longest one
+	wait, most time.Duration // until the next try while no one has answered; the longest one
 	turn       int           // of the servers that have failed
 }
 
