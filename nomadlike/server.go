@@ -184,16 +184,12 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, effects bool) err
 	return s.cfg.Site.Check(r, effects)
 }
 
-// enterBody is the size of the largest body that is read before its request is admitted, so that a slow client holds no
-// place.
-const enterBody = 256 << 10
-
-// enter admits the request of a user. Routes by which operators look after the cluster, requests that wait for events, and
-// those with large bodies are admitted by their calls.
+// enter admits the request of a user, after its body has come, so that a slow client holds no place. Routes by which
+// operators look after the cluster, and requests that wait for events, are admitted by their calls.
 func (c *call) enter(rt *route) (leave func(), err error) {
 	leave = func() {}
 	q := c.r.URL.Query()
-	if c.cfg.Enter == nil || q.Has("index") && q.Get("index") != "0" || c.r.ContentLength > enterBody || c.r.ContentLength < 0 {
+	if c.cfg.Enter == nil || q.Has("index") && q.Get("index") != "0" {
 		return leave, nil
 	}
 	for _, p := range []string{"/v1/agent", "/v1/status", "/v1/operator", "/v1/metrics", "/v1/node", "/v1/system", "/v1/client", "/v1/event"} {
@@ -201,12 +197,12 @@ func (c *call) enter(rt *route) (leave func(), err error) {
 			return leave, nil
 		}
 	}
-	if c.r.ContentLength > 0 {
-		body, err := io.ReadAll(c.r.Body)
+	if c.r.ContentLength != 0 {
+		body, err := io.ReadAll(io.LimitReader(c.r.Body, BodyMax))
 		if err != nil {
 			return leave, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
 		}
-		c.r.Body = io.NopCloser(bytes.NewReader(body))
+		c.r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), c.r.Body)) // handlers refuse what is longer
 	}
 	ctx, leave, err := c.cfg.Enter(c.r.Context(), c.r.Method != http.MethodGet && c.r.Method != http.MethodHead)
 	if err != nil {

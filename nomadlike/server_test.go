@@ -450,3 +450,33 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 }
+
+// TestEveryWriteTakesAPlace: a body of unknown length, or a large one, is read before the request takes a place, which it
+// needs as others do.
+func TestEveryWriteTakesAPlace(t *testing.T) {
+	for _, size := range []int{10, 1 << 20, BodyMax + 1} {
+		for _, known := range []bool{true, false} {
+			s, _ := testServer()
+			body, entered := strings.NewReader(strings.Repeat(" ", size)), 0
+			s.cfg.Enter = func(ctx context.Context, write bool) (context.Context, func(), error) {
+				if entered++; !write || body.Len() > 1 {
+					t.Errorf("%d bytes: write %t, %d bytes have not come yet", size, write, body.Len())
+				}
+				return ctx, func() {}, nil
+			}
+			r := httptest.NewRequest("PUT", "/v1/jobs", io.NopCloser(body))
+			if r.ContentLength = -1; known {
+				r.ContentLength = int64(size)
+			}
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			want := http.StatusBadRequest // no job
+			if size > BodyMax {
+				want = http.StatusRequestEntityTooLarge
+			}
+			if entered != 1 || w.Code != want {
+				t.Errorf("%d bytes: took %d places, status %d; want 1, %d", size, entered, w.Code, want)
+			}
+		}
+	}
+}

@@ -157,7 +157,7 @@ func (s *Server) enter(ctx context.Context, row *methods.Row, c *rpc.Call, req a
 	if admit.Held(ctx) {
 		return func() {}, nil
 	}
-	leave, err = s.gate.Enter(ctx, classOf(row, c))
+	leave, err = s.gate.Enter(ctx, classOf(row))
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +170,9 @@ func (s *Server) enter(ctx context.Context, row *methods.Row, c *rpc.Call, req a
 
 // classOf returns the class of a call for admission. Calls that anybody may make are those by which others find out how
 // the server does; they cost nothing.
-func classOf(row *methods.Row, c *rpc.Call) admit.Class {
+func classOf(row *methods.Row) admit.Class {
 	switch n := row.Need; {
-	case n.NodeSecret, n.ServerCert, n.Anonymous, c.Inside:
+	case n.NodeSecret, n.ServerCert, n.Anonymous:
 		return admit.Node
 	case n.Operator != "", n.Agent != "", n.Node != "", n.Management:
 		return admit.Operator
