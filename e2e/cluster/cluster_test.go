@@ -98,7 +98,7 @@ tls {
 }
 `, name, filepath.Join(c.dir, "data-"+name), h.IP, ca[0], filepath.Join(c.dir, name+".pem"), filepath.Join(c.dir, name+"-key.pem"))
 		if name[0] == 's' {
-			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  raft_logstore {\n    backend = %q\n  }\n  encrypt = %q\n  server_join {\n    retry_join = %s\n  }\n}\n", backend, gossip, join)
+			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  restart_grace = \"5s\"\n  raft_logstore {\n    backend = %q\n  }\n  encrypt = %q\n  server_join {\n    retry_join = %s\n  }\n}\n", backend, gossip, join)
 		} else {
 			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n  options = { \"driver.raw_exec.enable\" = \"1\" }\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nserver {\n  encrypt = %q\n}\n", strings.ReplaceAll(join, "4648", "4647"), gossip)
 		}

@@ -579,7 +579,7 @@ func (n *node) artifacts(t *testing.T) {
 		t.Errorf("%q", out)
 	}
 	for name, c := range map[string]struct{ block, want string }{
-		"gone": {fetch("/nothing", ""), "404"}, "outside": {fetch("/text", "destination = \"/etc/x\""), "it is neither in the task's directory"},
+		"gone": {fetch("/nothing", ""), "404"}, "outside": {"meta {\n out = \"/etc/x\"\n}\n" + fetch("/text", "destination = \"${NOMAD_META_out}\""), "it is neither in the task's directory"},
 		"sum": {fetch("/text?checksum=md5:00000000000000000000000000000000", ""), "its checksum is"}, "file": {"artifact {\n source = \"git::file:///etc\"\n}\n", "files of the node are not fetched"},
 	} {
 		n.run(t, "art-"+name, "batch", c.block+box("env"), "")
@@ -636,7 +636,7 @@ func (n *node) templates(t *testing.T) {
 	n.run(t, "services", "batch", tpl(`SERVICES="{{ range nomadService "x" }}one{{ else }}none{{ end }}"`, "local/x", "env = true")+box("env"), "")
 	wantText(t, "the environment", n.logs(t, n.alloc(t, "services", "complete"), "stdout"), "SERVICES=none\n")
 	for name, c := range map[string]struct{ block, want string }{
-		"outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
+		"outside": {"meta {\n out = \"/etc/muster-x\"\n}\n" + tpl("x", "${NOMAD_META_out}", ""), "it is neither in the task's directory"},
 		"read":    {tpl(`{{ file "/etc/passwd" }}`, "local/x", ""), "it is neither in the task's directory"}, "loop": {tpl(`{{ range 100000000 }}{{ end }}`, "local/x", ""), "range goes over lists"},
 	} {
 		n.run(t, "tpl-"+name, "batch", c.block+box("env"), "")
