@@ -167,7 +167,7 @@ func TestQuota(t *testing.T) {
 	f.Running(eight, 8)
 	f.Run(ninth)
 	waits(f, ninth, "QUOTA", "quota team: the limit of gpu would be passed by 1 GPU")
-	if out := f.Must("quota", "status", "team"); !strings.Contains(strings.Join(strings.Fields(out), " "), "nvidia/gpu 8 8") {
+	if out := f.Must("quota", "status", "team"); !strings.Contains(strings.Join(strings.Fields(out), " "), "GPUs 8 8 -") {
 		t.Errorf("quota status: %s", out)
 	}
 	// Others are not held back.
@@ -177,7 +177,7 @@ func TestQuota(t *testing.T) {
 	advised(f, ninth, "1 more GPU in the limit of quota team")
 	quota(9)
 	f.Running(ninth, 1)
-	if out := f.Must("quota", "status", "team"); !strings.Contains(strings.Join(strings.Fields(out), " "), "nvidia/gpu 9 9") {
+	if out := f.Must("quota", "status", "team"); !strings.Contains(strings.Join(strings.Fields(out), " "), "GPUs 9 9 -") {
 		t.Errorf("quota status: %s", out)
 	}
 	f.Stop(eight, ninth, free)
