@@ -48,10 +48,10 @@ func (c Class) String() string { return [...]string{"node", "operator", "read", 
 
 // Limits of a line.
 const (
-	operatorsMax  = 16   // calls of operators in progress
-	readsPerProc  = 32   // reads in progress for each processor: few wait for anything but a round to the other servers
-	writesPerProc = 64   // writes in progress for each processor: most of them wait for the log, which writes them together
-	lineMax       = 4096 // calls that wait in a line
+	operatorsPerProc = 32   // calls of operators in progress for each processor: dashboards and scripts make them, too
+	readsPerProc     = 32   // reads in progress for each processor: few wait for anything but a round to the other servers
+	writesPerProc    = 64   // writes in progress for each processor: most of them wait for the log, which writes them together
+	lineMax          = 4096 // calls that wait in a line
 
 	patienceCalm     = time.Second            // longest wait in a line that was empty within this time
 	patienceOverload = 500 * time.Millisecond // longest wait in one that was not
@@ -82,7 +82,7 @@ type waiter struct{ turn chan struct{} }
 func New() *Gate {
 	n := max(runtime.GOMAXPROCS(0), 2)
 	g := &Gate{}
-	g.lines[Operator].places = operatorsMax
+	g.lines[Operator].places = operatorsPerProc * n
 	g.lines[Read].places = readsPerProc * n
 	g.lines[Write].places = writesPerProc * n
 	return g
