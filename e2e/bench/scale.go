@@ -131,10 +131,16 @@ func (v *verdict) count(d strain, late time.Duration) {
 	}
 }
 
-// wrong returns why the run does not pass, or "". A machine that is too busy for a verdict is no failure.
+// wrong returns why the run does not pass, or "". That a machine is too busy for half of the verdicts is printed only.
 func (v *verdict) wrong() string {
 	if v.usable*2 < v.rounds {
 		fmt.Fprintf(os.Stderr, "only %d of %d rounds say something about Muster: in the others a watchdog was late by %s\n", v.usable, v.rounds, watchdogLimit)
+	}
+	if v.unknown > 0 {
+		return fmt.Sprintf("a server did not answer after %d rounds; want none", v.unknown)
+	}
+	if v.usable == 0 {
+		return fmt.Sprintf("none of %d rounds says anything about Muster: in all of them a watchdog was late by %s; run it on a machine with less to do", v.rounds, watchdogLimit)
 	}
 	if v.blamed.elections > 0 || v.blamed.downs > 0 {
 		return fmt.Sprintf("%.0f elections and %.0f false downs in rounds in which no watchdog was late by %s; want none", v.blamed.elections, v.blamed.downs, watchdogLimit)

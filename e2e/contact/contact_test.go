@@ -5,13 +5,9 @@
 package contact
 
 import (
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,71 +30,17 @@ var faults = []struct {
 	name, node string
 	begin, end func(c *cluster, node string)
 }{
-	{"stopped", "n1", func(c *cluster, n string) { c.procs[n].Signal(syscall.SIGSTOP) }, func(c *cluster, n string) { c.procs[n].Signal(syscall.SIGCONT) }},
-	{"killed", "n2", func(c *cluster, n string) { c.procs[n].Kill9() }, func(c *cluster, n string) { c.start(n) }},
-	{"cut off", "n3", func(c *cluster, n string) { c.net.Host(n).Cut() }, func(c *cluster, n string) { c.net.Host(n).Join() }},
+	{"stopped", "n1", func(c *cluster, n string) { c.Procs[n].Signal(syscall.SIGSTOP) }, func(c *cluster, n string) { c.Procs[n].Signal(syscall.SIGCONT) }},
+	{"killed", "n2", func(c *cluster, n string) { c.Procs[n].Kill9() }, func(c *cluster, n string) { c.Start(n) }},
+	{"cut off", "n3", func(c *cluster, n string) { c.Net.Host(n).Cut() }, func(c *cluster, n string) { c.Net.Host(n).Join() }},
 }
 
 // spare is the node that replacements run on.
 const spare = "n4"
 
 type cluster struct {
-	t     *testing.T
-	dir   string // shared by all nodes, as a shared file system is
-	net   *harness.Net
-	procs map[string]*harness.Proc
-	api   *harness.API
-}
-
-func newCluster(t *testing.T) *cluster {
-	harness.NeedNamespaces(t)
-	dir, err := os.MkdirTemp("/var/tmp", "muster-contact-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { harness.KillBelow(t, dir); os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, procs: map[string]*harness.Proc{}}
-	c.net = harness.NewNet(t, "s1", "n1", "n2", "n3", spare)
-	key := make([]byte, 32)
-	_, _ = rand.Read(key)
-	gossip := base64.StdEncoding.EncodeToString(key)
-	for _, h := range c.net.Hosts {
-		conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, filepath.Join(dir, "data-"+h.Name), h.IP)
-		if h.Name == "s1" {
-			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = %q\n}\n", gossip)
-		} else {
-			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [\"%s:4647\"]\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", c.net.Host("s1").IP, gossip)
-		}
-		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(conf), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.api = harness.NewAPI(t, c.net.Dial, "", "http://"+c.net.Host("s1").IP+":4646")
-	for _, h := range c.net.Hosts {
-		c.start(h.Name)
-	}
-	c.ready(4)
-	return c
-}
-
-func (c *cluster) start(name string) {
-	c.procs[name] = harness.Start(c.t, c.net.Host(name), name, nil, "agent", "-config", filepath.Join(c.dir, name+".hcl"))
-}
-
-// ready waits until that many nodes are ready.
-func (c *cluster) ready(want int) {
-	c.t.Helper()
-	harness.Eventually(c.t, 90*time.Second, "nodes to be ready", func() (bool, string) {
-		var nodes []struct{ Name, Status string }
-		err := c.api.Call("GET", "/v1/nodes", nil, &nodes)
-		n := 0
-		for _, x := range nodes {
-			if x.Status == "ready" {
-				n++
-			}
-		}
-		return n == want, fmt.Sprintf("%v %v", nodes, err)
-	})
+	*harness.Cluster
+	t *testing.T
 }
 
 type dict = map[string]any
@@ -114,21 +56,18 @@ func (c *cluster) run(id, node string) {
 		"Tasks": []dict{{"Name": "t", "Driver": "raw_exec", "Config": dict{"command": "/bin/sh", "args": []string{"-c", script}},
 			"KillTimeout": killTimeout, "Resources": dict{"CPU": 20, "MemoryMB": 20}}},
 	}}}
-	if err := c.api.Call("PUT", "/v1/jobs", dict{"Job": job}, nil); err != nil {
+	if err := c.API.Call("PUT", "/v1/jobs", dict{"Job": job}, nil); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *cluster) file(id string) string { return filepath.Join(c.dir, id+".alive") }
+func (c *cluster) file(id string) string { return filepath.Join(c.Dir, id+".alive") }
 
 // TestContact: the agent of each node is stopped, killed or cut off. Its task ends by itself, and only then it is
 // replaced; when the agent is back the old one does not start again.
 func TestContact(t *testing.T) {
-	c := newCluster(t)
-	count := rounds
-	if n, err := strconv.Atoi(os.Getenv("COUNT")); err == nil && n > 0 {
-		count = n
-	}
+	c := &cluster{harness.NewCluster(t, 1, 4, ""), t}
+	count := harness.Number(t, "COUNT", rounds)
 	overlaps, gap, told := 0, time.Duration(0), false
 	for round := range count {
 		job := func(i int) string { return fmt.Sprintf("%s-%d", strings.ReplaceAll(faults[i].name, " ", "-"), round) }
@@ -158,7 +97,7 @@ func TestContact(t *testing.T) {
 						Nodes  []string
 					}
 				}
-				if err := c.api.Call("GET", "/v1/job/"+job(i)+"/why", nil, &why); err == nil && why.Silent != nil {
+				if err := c.API.Call("GET", "/v1/job/"+job(i)+"/why", nil, &why); err == nil && why.Silent != nil {
 					told = told || why.Silent.Allocs == 1 && slices.Equal(why.Silent.Nodes, []string{faults[i].node})
 				}
 				return len(harness.Lives(t, c.file(job(i)))) == 2, fmt.Sprint(harness.Lives(t, c.file(job(i))))
@@ -167,7 +106,7 @@ func TestContact(t *testing.T) {
 		for _, f := range faults {
 			f.end(c, f.node)
 		}
-		c.ready(4)
+		c.Ready(4)
 		back := time.Now()
 		for i, f := range faults {
 			harness.Eventually(t, 30*time.Second, job(i)+" to run on", func() (bool, string) { // the agents have obeyed by then
@@ -187,7 +126,7 @@ func TestContact(t *testing.T) {
 			if gap == 0 || between < gap {
 				gap = between
 			}
-			if err := c.api.Call("DELETE", "/v1/job/"+job(i)+"?purge=true", nil, nil); err != nil {
+			if err := c.API.Call("DELETE", "/v1/job/"+job(i)+"?purge=true", nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -164,6 +164,7 @@ func (c *cluster) revive(name string) {
 	if ended, _ := c.proc(name).Exited(); ended {
 		c.examine(name)
 		c.start(name)
+		c.mayEnd[name] = false // its disk is well again
 	}
 }
 

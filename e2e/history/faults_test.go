@@ -43,42 +43,14 @@ func (c *cluster) begin(s Step) (what string, end func()) {
 		h.Cut()
 		return what, h.Join
 	case deaf:
-		for _, o := range others {
-			c.net.Silence(o, h)
-		}
-		return what, func() {
-			for _, o := range others {
-				c.net.Hear(o, h)
-			}
-		}
+		return what, c.silence(h, others, true, false)
 	case mute:
-		for _, o := range others {
-			c.net.Silence(h, o)
-		}
-		return what, func() {
-			for _, o := range others {
-				c.net.Hear(h, o)
-			}
-		}
+		return what, c.silence(h, others, false, true)
 	case isolate:
-		for _, o := range others {
-			c.net.Silence(o, h)
-			c.net.Silence(h, o)
-		}
-		return what, func() {
-			for _, o := range others {
-				c.net.Hear(o, h)
-				c.net.Hear(h, o)
-			}
-		}
+		return what, c.silence(h, others, true, true)
 	case split:
 		o := others[s.Pick%len(others)]
-		c.net.Silence(h, o)
-		c.net.Silence(o, h)
-		return what + " from " + o.Name, func() {
-			c.net.Hear(h, o)
-			c.net.Hear(o, h)
-		}
+		return what + " from " + o.Name, c.silence(h, []*harness.Host{o}, true, true)
 	case lossy:
 		h.Lose(20)
 		return what, func() { h.Lose(0) }
@@ -116,6 +88,22 @@ func (c *cluster) begin(s Step) (what string, end func()) {
 		}
 	}
 	panic("no fault " + s.Fault)
+}
+
+// silence drops what others send to a host (in), what it sends to them (out), or both, and returns what ends that.
+func (c *cluster) silence(h *harness.Host, others []*harness.Host, in, out bool) (end func()) {
+	each := func(f func(from, to *harness.Host)) {
+		for _, o := range others {
+			if in {
+				f(o, h)
+			}
+			if out {
+				f(h, o)
+			}
+		}
+	}
+	each(c.net.Silence)
+	return func() { each(c.net.Hear) }
 }
 
 // target returns the host that a fault happens to.

@@ -25,17 +25,20 @@ var fixed = []uint64{0, 1, 2}
 // DURATION as many as fit into that time.
 func TestHistory(t *testing.T) {
 	until := time.Time{}
-	rounds, _ := strconv.Atoi(os.Getenv("ROUNDS"))
-	if d, err := time.ParseDuration(os.Getenv("DURATION")); err == nil {
+	rounds := harness.Number(t, "ROUNDS", 0)
+	if d := harness.Period(t, "DURATION", 0); d > 0 {
 		until, rounds = time.Now().Add(d), 1<<30
 	}
-	seed, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
-	if err != nil {
-		seed = rand.Uint64N(1 << 32)
+	seed := rand.Uint64N(1 << 32)
+	seeds := append(fixed, seed)
+	if s := os.Getenv("SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("SEED=%q; want a number", s)
+		}
 	}
-	seeds := []uint64{seed}
-	if err != nil && rounds == 0 {
-		seeds = append(fixed, seed)
+	if rounds > 0 || os.Getenv("SEED") != "" {
+		seeds = []uint64{seed}
 	}
 	for i := 0; i < max(rounds, len(seeds)) && !t.Failed() && (until.IsZero() || time.Now().Before(until)); i++ {
 		s := seed + uint64(i)

@@ -5,10 +5,7 @@
 package lost
 
 import (
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,74 +25,20 @@ const (
 )
 
 type cluster struct {
-	t     *testing.T
-	dir   string
-	net   *harness.Net
-	procs map[string]*harness.Proc
-	api   *harness.API
+	*harness.Cluster
+	t *testing.T
 }
 
 func newCluster(t *testing.T) *cluster {
-	harness.NeedNamespaces(t)
-	dir, err := os.MkdirTemp("/var/tmp", "muster-lost-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { harness.KillBelow(t, dir); os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, procs: map[string]*harness.Proc{}}
-	var names, rpc, serf []string
-	for i := range servers {
-		names = append(names, fmt.Sprintf("s%d", i+1))
-	}
-	for i := range agents {
-		names = append(names, fmt.Sprintf("n%d", i+1))
-	}
-	c.net = harness.NewNet(t, names...)
-	key := make([]byte, 32)
-	_, _ = rand.Read(key)
-	gossip := base64.StdEncoding.EncodeToString(key)
-	for _, h := range c.net.Hosts[:servers] {
-		rpc, serf = append(rpc, fmt.Sprintf("%q", h.IP)), append(serf, fmt.Sprintf("%q", h.IP))
-	}
-	var addrs []string
-	for i, h := range c.net.Hosts {
-		conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, filepath.Join(dir, "data-"+h.Name), h.IP)
-		if i < servers {
-			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = %d\n  encrypt = %q\n  restart_grace = %q\n  server_join {\n    retry_join = [%s]\n  }\n}\n", servers, gossip, grace, strings.Join(serf, ", "))
-			addrs = append(addrs, "http://"+h.IP+":4646")
-		} else {
-			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [%s]\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", strings.Join(rpc, ", "), gossip)
-		}
-		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(conf), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.api = harness.NewAPI(t, c.net.Dial, "", addrs...)
-	for _, h := range c.net.Hosts {
-		c.start(h.Name)
-	}
-	c.eventually(90*time.Second, "every node to be ready", func() (bool, string) {
-		ready := 0
-		nodes := c.nodes()
-		for _, s := range nodes {
-			if s == "ready" {
-				ready++
-			}
-		}
-		return ready == agents, fmt.Sprint(nodes)
-	})
-	for _, h := range c.net.Hosts[:servers] {
+	c := &cluster{harness.NewCluster(t, servers, agents, fmt.Sprintf("restart_grace = %q", grace)), t}
+	for _, h := range c.Net.Hosts[:servers] {
 		c.eventually(30*time.Second, h.Name+" to have reached every agent", func() (bool, string) {
 			var text string
-			err := c.api.At("http://"+h.IP+":4646").Call("GET", "/v1/metrics?format=prometheus", nil, &text)
+			err := c.API.At("http://"+h.IP+":4646").Call("GET", "/v1/metrics?format=prometheus", nil, &text)
 			return strings.Contains(text, fmt.Sprintf("muster_server_nodes_reached %d\n", agents)), fmt.Sprint(err)
 		})
 	}
 	return c
-}
-
-func (c *cluster) start(name string) {
-	c.procs[name] = harness.Start(c.t, c.net.Host(name), name, nil, "agent", "-config", filepath.Join(c.dir, name+".hcl"))
 }
 
 func (c *cluster) eventually(d time.Duration, what string, f func() (bool, string)) {
@@ -103,24 +46,12 @@ func (c *cluster) eventually(d time.Duration, what string, f func() (bool, strin
 	harness.Eventually(c.t, d, what, f)
 }
 
-// nodes returns the status of each node.
-func (c *cluster) nodes() map[string]string {
-	var list []struct{ Name, Status string }
-	out := map[string]string{}
-	if c.api.Call("GET", "/v1/nodes", nil, &list) == nil {
-		for _, n := range list {
-			out[n.Name] = n.Status
-		}
-	}
-	return out
-}
-
 // become waits until a node has a status, and fails if another node has not the status ready then.
 func (c *cluster) become(node, status string, d time.Duration) time.Duration {
 	c.t.Helper()
 	began := time.Now()
 	c.eventually(d, node+" to be "+status, func() (bool, string) {
-		got := c.nodes()
+		got := c.Nodes()
 		for other, s := range got {
 			if other != node && s != "ready" {
 				c.t.Fatalf("%s is %s, and nothing happened to it", other, s)
@@ -142,7 +73,7 @@ func (c *cluster) run(id, node string) harness.Alloc {
 		"Tasks": []dict{{"Name": "t", "Driver": "raw_exec", "Config": dict{"command": "/bin/sh", "args": []string{"-c", "while :; do sleep 1; done"}},
 			"Resources": dict{"CPU": 20, "MemoryMB": 20}}},
 	}}}
-	if err := c.api.Call("PUT", "/v1/jobs", dict{"Job": job}, nil); err != nil {
+	if err := c.API.Call("PUT", "/v1/jobs", dict{"Job": job}, nil); err != nil {
 		c.t.Fatal(err)
 	}
 	var a harness.Alloc
@@ -157,13 +88,13 @@ func (c *cluster) run(id, node string) harness.Alloc {
 }
 
 func (c *cluster) allocs(id string) (as []harness.Alloc) {
-	_ = c.api.Call("GET", "/v1/job/"+id+"/allocations", nil, &as)
+	_ = c.API.Call("GET", "/v1/job/"+id+"/allocations", nil, &as)
 	return as
 }
 
 // pid returns the process of a job's task on a node.
 func (c *cluster) pid(node, alloc string) int {
-	for _, t := range harness.Tasks(filepath.Join(c.dir, "data-"+node)) {
+	for _, t := range harness.Tasks(filepath.Join(c.Dir, "data-"+node)) {
 		if t.AllocID == alloc {
 			return t.Pid
 		}
@@ -176,7 +107,7 @@ func TestLost(t *testing.T) {
 
 	// Packets are dropped: the node is down within seconds, and its work runs elsewhere.
 	c.run("cut", "n1")
-	c.net.Host("n1").Cut()
+	c.Net.Host("n1").Cut()
 	took := c.become("n1", "down", 30*time.Second)
 	t.Logf("%d nodes, packets of one dropped: down after %s (goal %s)", agents, took.Round(10*time.Millisecond), goal)
 	if took > 2*goal { // twice the goal, because the machine that runs this may be busy
@@ -186,13 +117,13 @@ func TestLost(t *testing.T) {
 		as := c.allocs("cut")
 		return slices.ContainsFunc(as, func(a harness.Alloc) bool { return a.NodeName != "n1" && a.ClientStatus == "running" }), fmt.Sprint(as)
 	})
-	c.net.Host("n1").Join()
+	c.Net.Host("n1").Join()
 	c.become("n1", "ready", 60*time.Second)
 
 	// The agent is killed and comes back within the grace: nothing is replaced, and the task is the same process.
 	a := c.run("back", "n2")
 	pid := c.pid("n2", a.ID)
-	c.procs["n2"].Kill9()
+	c.Procs["n2"].Kill9()
 	c.become("n2", "initializing", 30*time.Second)
 	looks := 0
 	c.eventually(10*time.Second, "looks at the work of an agent that ended", func() (bool, string) {
@@ -202,7 +133,7 @@ func TestLost(t *testing.T) {
 		looks++
 		return looks > 10, fmt.Sprint(looks)
 	})
-	c.start("n2")
+	c.Start("n2")
 	c.become("n2", "ready", 30*time.Second)
 	if as, now := c.allocs("back"), c.pid("n2", a.ID); len(as) != 1 || as[0].ClientStatus != "running" || pid == 0 || now != pid {
 		t.Errorf("after the agent came back: %v; process %d, before %d", as, now, pid)
@@ -211,7 +142,7 @@ func TestLost(t *testing.T) {
 	// The agent is killed and does not come back: its work is replaced after the grace.
 	c.run("ended", "n3")
 	began := time.Now()
-	c.procs["n3"].Kill9()
+	c.Procs["n3"].Kill9()
 	c.become("n3", "initializing", 30*time.Second)
 	c.become("n3", "down", 60*time.Second)
 	took = time.Since(began)
@@ -219,48 +150,49 @@ func TestLost(t *testing.T) {
 	if took < grace-8*time.Second {
 		t.Errorf("down after %s, which is within the grace of %s", took, grace)
 	}
-	c.start("n3")
+	c.Start("n3")
 	c.become("n3", "ready", 30*time.Second)
 
 	// The agent is stopped: its machine answers, so that only its heartbeats count.
-	c.procs["n4"].Signal(syscall.SIGSTOP)
+	c.Procs["n4"].Signal(syscall.SIGSTOP)
 	took = c.become("n4", "down", 60*time.Second)
 	t.Logf("agent stopped: down after %s", took.Round(100*time.Millisecond))
 	if took < 8*time.Second {
 		t.Errorf("a stopped agent was taken for a lost machine after %s", took)
 	}
-	c.procs["n4"].Signal(syscall.SIGCONT)
+	c.Procs["n4"].Signal(syscall.SIGCONT)
 	c.become("n4", "ready", 30*time.Second)
 	c.flap()
 }
 
 // flap changes the leader again and again, by leadership transfers and by kills. No node goes down.
 func (c *cluster) flap() {
-	length := flaps
-	if d, err := time.ParseDuration(os.Getenv("FLAPS")); err == nil {
-		length = d
-	}
+	length := harness.Period(c.t, "FLAPS", flaps)
 	changes, bad := 0, map[string]string{}
 	for began := time.Now(); time.Since(began) < length; {
 		lead := c.leader()
 		if changes%2 == 0 {
-			c.procs[lead].Kill9()
+			c.Procs[lead].Kill9()
 			c.eventually(30*time.Second, "another leader", func() (bool, string) { l := c.leader(); return l != "" && l != lead, l })
-			c.start(lead)
+			c.Start(lead)
 		} else {
-			c.procs[lead].Signal(syscall.SIGSTOP)
+			c.Procs[lead].Signal(syscall.SIGSTOP)
 			c.eventually(30*time.Second, "another leader", func() (bool, string) { l := c.leader(lead); return l != "" && l != lead, l })
-			c.procs[lead].Signal(syscall.SIGCONT)
+			c.Procs[lead].Signal(syscall.SIGCONT)
 		}
 		changes++
-		until := time.Now().Add(4 * time.Second)
+		until, lists := time.Now().Add(4*time.Second), 0
 		c.eventually(time.Minute, "the agents to find their servers", func() (bool, string) {
-			for n, s := range c.nodes() {
+			nodes := c.Nodes()
+			for n, s := range nodes {
 				if s != "ready" {
 					bad[n] = s
 				}
 			}
-			return time.Now().After(until), ""
+			if len(nodes) == agents {
+				lists++
+			}
+			return time.Now().After(until) && lists > 0, fmt.Sprintf("%d lists of all nodes", lists)
 		})
 	}
 	c.t.Logf("%d changes of the leader in %s: not ready at any time: %v", changes, length, bad)
@@ -271,12 +203,12 @@ func (c *cluster) flap() {
 
 // leader returns the name of the leader that a server other than the given ones names.
 func (c *cluster) leader(except ...string) string {
-	for _, h := range c.net.Hosts[:servers] {
+	for _, h := range c.Net.Hosts[:servers] {
 		var addr string
-		if slices.Contains(except, h.Name) || c.api.At("http://"+h.IP+":4646").Call("GET", "/v1/status/leader", nil, &addr) != nil {
+		if slices.Contains(except, h.Name) || c.API.At("http://"+h.IP+":4646").Call("GET", "/v1/status/leader", nil, &addr) != nil {
 			continue
 		}
-		for _, x := range c.net.Hosts[:servers] {
+		for _, x := range c.Net.Hosts[:servers] {
 			if addr == x.IP+":4647" {
 				return x.Name
 			}

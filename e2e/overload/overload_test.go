@@ -7,6 +7,7 @@ package overload
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -14,9 +15,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,10 +206,7 @@ func metric(t *testing.T, api *harness.API, name, label string) (total float64) 
 // TestOverload: a server with default limits and 20 nodes, at 5 times its capacity and then at 0.8. OVERLOAD is how many seconds
 // the overload takes (12; 60 in the long form).
 func TestOverload(t *testing.T) {
-	seconds := 12
-	if s := os.Getenv("OVERLOAD"); s != "" {
-		fmt.Sscan(s, &seconds)
-	}
+	seconds := harness.Number(t, "OVERLOAD", 12)
 	dir := t.TempDir()
 	port, rpc, serf := harness.FreePort(t), harness.FreePort(t), harness.FreePort(t)
 	conf := filepath.Join(dir, "s.hcl")
@@ -237,6 +237,7 @@ func TestOverload(t *testing.T) {
 		return r == nodes, fmt.Sprint(r, d)
 	})
 
+	speed := spin()
 	g := newGenerator(t, addr)
 	g.capacity(1) // connections
 	capacity := g.capacity(3)
@@ -264,9 +265,9 @@ func TestOverload(t *testing.T) {
 	t.Logf("normal again within %d s (-1: not within 12); heartbeats missed %.0f, nodes ready %d, down %d; refused by the server's count %.0f", normal, missed, r, d, counted)
 
 	if normal < 0 || normal > 10 {
-		// On a machine that others use, the capacity may have fallen below the load that was to be four fifths of it.
-		if now := g.capacity(3); now < capacity {
-			t.Logf("this round says nothing about the recovery: the capacity is %.0f now, and was %.0f", now, capacity)
+		// On a machine that others use, what was four fifths of the capacity may be more than all of it.
+		if now := spin(); now < 3*speed/4 {
+			t.Logf("this round says nothing about the recovery: a loop on this machine does %d rounds a second, and did %d", now, speed)
 		} else {
 			t.Errorf("the server is not normal within 10 s of the load's end")
 		}
@@ -274,8 +275,8 @@ func TestOverload(t *testing.T) {
 			t.Logf("second %d: %s", i, o)
 		}
 	}
-	if missed != 0 || d != 0 {
-		t.Errorf("%.0f nodes missed heartbeats, %d are down", missed, d)
+	if missed != 0 || d != 0 || r != nodes {
+		t.Errorf("%.0f nodes missed heartbeats, %d are down, %d ready of %d", missed, d, r, nodes)
 	}
 	if n := metric(t, api, "muster_server_calls_refused_total", `"node"`); n != 0 {
 		t.Errorf("%.0f calls of nodes were refused", n)
@@ -283,7 +284,7 @@ func TestOverload(t *testing.T) {
 	if float64(flood.refused) > counted {
 		t.Errorf("%d refusals, of which the server counted %.0f", flood.refused, counted)
 	}
-	if goodput < capacity/8 {
+	if goodput < capacity/4 {
 		t.Errorf("the goodput collapsed: %.0f a second of %.0f", goodput, capacity)
 	}
 	if g.wrong != "" {
@@ -292,4 +293,23 @@ func TestOverload(t *testing.T) {
 	if flood.failed > flood.sent/100 {
 		t.Errorf("%d of %d requests failed, the first with %s", flood.failed, flood.sent, g.first)
 	}
+}
+
+// spin returns how many rounds of a loop a second all processors of this machine do now.
+func spin() int64 {
+	const length = 500 * time.Millisecond
+	var rounds atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			sum := [32]byte{}
+			for end := time.Now().Add(length); time.Now().Before(end); rounds.Add(1) {
+				for range 100 {
+					sum = sha256.Sum256(sum[:])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return rounds.Load() * int64(time.Second/length)
 }

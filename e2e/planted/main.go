@@ -18,12 +18,12 @@ import (
 )
 
 func main() {
-	sample := flag.Int("sample", 0, "plant only so many bugs, drawn by -seed; 0: all")
+	sample := flag.Uint("sample", 0, "plant only so many bugs, drawn by -seed; 0: all")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the sample")
 	only := flag.String("only", "", "plant only these bugs, separated by commas")
 	write := flag.Bool("write", false, "write the table of DESIGN.md")
 	flag.Parse()
-	if err := run(*sample, *seed, *only, *write); err != nil {
+	if err := run(int(*sample), *seed, *only, *write); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -269,10 +269,7 @@ func asSubmitter(t *testing.T, c *cluster) {
 
 // startMany starts a small program in 4 ranks on 2 nodes so many times that a lost start in a hundred would show.
 func startMany(t *testing.T, c *cluster) {
-	count := 100
-	if n, err := strconv.Atoi(os.Getenv("COUNT")); err == nil && n > 0 {
-		count = n
-	}
+	count := harness.Number(t, "COUNT", 100)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -29,18 +29,6 @@ import (
 
 const root = "../.."
 
-// rounds is how often the cluster is rolled forth and back: once in CI, ROUNDS=3 for the long form.
-func rounds(t *testing.T) int {
-	n, err := strconv.Atoi(os.Getenv("ROUNDS"))
-	if os.Getenv("ROUNDS") == "" {
-		return 1
-	}
-	if err != nil || n < 1 {
-		t.Fatalf("ROUNDS=%q; want a number of 1 or more", os.Getenv("ROUNDS"))
-	}
-	return n
-}
-
 // buildOld builds the commit that OLD names. MUSTER_OLD_BIN is a binary of it that exists already.
 func buildOld(t *testing.T) string {
 	t.Helper()
@@ -403,7 +391,7 @@ func TestUpgrade(t *testing.T) {
 	c.load = startLoad(t, c)
 
 	format := c.format()
-	for range rounds(t) {
+	for range harness.Number(t, "ROUNDS", 1) {
 		t.Logf("%s: rolling forth", time.Since(began).Round(time.Second))
 		c.roll(next, c.refused)
 		t.Logf("%s: rolling back", time.Since(began).Round(time.Second))
