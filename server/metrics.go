@@ -155,7 +155,7 @@ var serverMetrics = table{
 	gauge("muster_server_event_streams", "Event streams that are open.", func(r reading) float64 { return float64(r.s.endpoints.Streams()) }),
 
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
-	counter("muster_server_heartbeats_missed_total", "Nodes that missed their heartbeats and went down.", func(r reading) int64 { return r.beats.Missed }),
+	counter("muster_server_heartbeats_missed_total", "Nodes whose time ended, by missed heartbeats or by a probe.", func(r reading) int64 { return r.beats.Missed }),
 	counter("muster_server_heartbeat_stalls_total", "Times this server was too late itself to judge heartbeats.", func(r reading) int64 { return r.beats.Stalls }),
 
 	gauge("muster_server_nodes_reached", "Nodes that this server has reached at their gossip address. It does not trust the silence of others.", func(r reading) float64 { return float64(r.probes.Reached) }),

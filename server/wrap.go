@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -100,7 +101,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	if err != nil {
 		return nil, err
 	}
-	leave, err := s.enter(ctx, row, c, req)
+	ctx, leave, err := s.enter(ctx, row)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +113,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 			return nil, ctx.Err()
 		}
 		// A deposed leader may have answered from its state: ask the new one.
+		leave()
 		return s.toLeader(ctx, row, c, next, true)
 	}
 	if err != nil {
@@ -152,20 +154,21 @@ var outsideLog = map[string]bool{
 	methods.SystemGC.Name:       true,
 }
 
-// enter admits a call to this server. A call that will wait for events gives its place back at once.
-func (s *Server) enter(ctx context.Context, row *methods.Row, c *rpc.Call, req any) (leave func(), err error) {
+// enter admits a call to this server. A stream gives its place back at once, and a blocking query when it begins to wait
+// (Hub.Read).
+func (s *Server) enter(ctx context.Context, row *methods.Row) (held context.Context, leave func(), err error) {
 	if admit.Held(ctx) {
-		return func() {}, nil
+		return ctx, func() {}, nil
 	}
 	leave, err = s.gate.Enter(ctx, classOf(row))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if q, ok := req.(methods.ReadRequest); ok && q.QueryOpts().MinIndex > 0 || row.Kind == methods.KindStream {
+	leave = sync.OnceFunc(leave)
+	if row.Kind == methods.KindStream {
 		leave()
-		return func() {}, nil
 	}
-	return leave, nil
+	return admit.Hold(ctx, leave), leave, nil
 }
 
 // classOf returns the class of a call for admission. Calls that anybody may make are those by which others find out how
@@ -189,8 +192,11 @@ func (s *Server) EnterUser(ctx context.Context, write bool) (held context.Contex
 	if write {
 		class = admit.Write
 	}
-	leave, err = s.gate.Enter(ctx, class)
-	return admit.Hold(ctx), leave, err
+	if leave, err = s.gate.Enter(ctx, class); err != nil {
+		return ctx, nil, err
+	}
+	leave = sync.OnceFunc(leave)
+	return admit.Hold(ctx, leave), leave, nil
 }
 
 // fillMeta completes the metadata of a response. As in Nomad, the index of a read stays 0 until something of its kind

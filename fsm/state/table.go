@@ -16,7 +16,7 @@ const degree = 16
 
 // item is one row of a primary tree. The key is stored next to the pointer so that a search touches no object. val is a
 // *T: without T in the type, tables with the same kind of key share one instance of the tree's code, which takes a
-// compiler most of its time in this package.
+// compiler most of its time in this package. It costs a word for each row.
 type item[K any] struct {
 	key K
 	val any

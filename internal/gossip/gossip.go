@@ -394,6 +394,9 @@ func (e *events) set(n *memberlist.Node, st Status) {
 		e.log.Warn("ignoring a member: the list is full", "name", n.Name, "limit", membersMax)
 		return
 	}
+	if old := e.members[n.Name]; old != nil && e.nodes[old.NodeID()] == n.Name {
+		delete(e.nodes, old.NodeID()) // the machine may have a new node
+	}
 	e.members[n.Name] = m
 	if id := m.NodeID(); id != "" {
 		e.nodes[id] = n.Name

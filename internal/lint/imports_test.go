@@ -36,7 +36,7 @@ var imports = map[string][]string{
 	"server/decide":        {"structs", "scheduler/...", "fsm/state", "server/broker", "server/planner", "server/replica"},
 	"server/replica":       {"structs", "internal/feature", "internal/fsync", "internal/syncfail", "scheduler/model", "fsm/...", "server/raftlog"},
 	"server/auth":          {"structs", "fsm/state", "internal/...", "server/acl", "server/replica"},
-	"server/watch":         {"structs", "fsm/state", "internal/methods", "server/auth", "server/replica"},
+	"server/watch":         {"structs", "fsm/state", "internal/methods", "server/admit", "server/auth", "server/replica"},
 	"server/events":        {"structs", "fsm", "internal/methods", "server/replica"},
 	"server/keystore":      {"structs", "fsm/state", "internal/...", "server/replica"},
 	"server/member":        {"structs", "internal/...", "server/replica"},

@@ -88,8 +88,8 @@ func New() *Gate {
 	return g
 }
 
-// Enter waits until the call may begin; leave ends it. If the server is overloaded, the error has CodeBusy. Of a call that
-// will wait for events rather than work, the caller calls leave at once.
+// Enter waits until the call may begin; leave ends it. If the server is overloaded, the error has CodeBusy. A call that
+// begins to wait for events gives its place back (Release).
 func (g *Gate) Enter(ctx context.Context, c Class) (leave func(), err error) {
 	if c == Node {
 		g.mu.Lock()
@@ -143,8 +143,17 @@ func (g *Gate) Enter(ctx context.Context, c Class) (leave func(), err error) {
 
 type heldKey struct{}
 
-// Hold returns a context whose calls have a place already.
-func Hold(ctx context.Context) context.Context { return context.WithValue(ctx, heldKey{}, true) }
+// Hold returns a context whose calls have a place already; leave gives it back, and may be called more than once.
+func Hold(ctx context.Context, leave func()) context.Context {
+	return context.WithValue(ctx, heldKey{}, leave)
+}
+
+// Release gives back the place of a call that begins to wait for events.
+func Release(ctx context.Context) {
+	if leave, ok := ctx.Value(heldKey{}).(func()); ok {
+		leave()
+	}
+}
 
 // Held reports whether a call has a place already.
 func Held(ctx context.Context) bool { return ctx.Value(heldKey{}) != nil }

@@ -27,8 +27,10 @@ func (d *decider) run(ctx context.Context, sub *replica.Subscription) error {
 	}
 	// Wait for the goroutines, whose answers no longer matter. A pass cannot be interrupted, and a term must end at
 	// once, so its passes are left to end by themselves (Service.Wait).
-	for d.flight.writes > 0 || d.flight.passes > 0 && ctx.Err() == nil {
+	for done := ctx.Done(); d.flight.writes > 0 || d.flight.passes > 0 && ctx.Err() == nil; {
 		select {
+		case <-done:
+			done = nil
 		case <-d.flight.decided:
 			d.flight.passes--
 		case <-d.flight.outcomes:

@@ -202,7 +202,7 @@ func (j *joiner) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			t.Reset(j.try())
+			t.Reset(j.try(ctx))
 		}
 	}
 }
@@ -210,20 +210,20 @@ func (j *joiner) run(ctx context.Context) {
 // try makes one attempt and returns the time until the next. An address that does not answer is tried again, although
 // others have: it may be the only one of its part of the network. Members that gossip takes for dead are tried in turns,
 // because memberlist forgets them after a while, and two halves that do so never meet again.
-func (j *joiner) try() time.Duration {
+func (j *joiner) try(ctx context.Context) time.Duration {
 	if j.g.Alone() {
 		j.open = slices.Clone(j.env.Gossip.RetryJoin)
 	}
 	var failed error
 	before := len(j.open)
 	j.open = slices.DeleteFunc(j.open, func(addr string) bool {
-		n, err := j.g.Join([]string{addr})
+		n, err := j.join(ctx, addr)
 		if err != nil {
 			failed = err
 		}
 		return n > 0
 	})
-	j.rejoin()
+	j.rejoin(ctx)
 	if len(j.open) == before && j.g.Alone() && before > 0 {
 		j.env.Log.Warn("could not join; trying again", "addresses", j.open, "error", failed, "in", j.wait)
 		next := j.wait
@@ -238,7 +238,7 @@ func (j *joiner) try() time.Duration {
 }
 
 // rejoin contacts the next server that gossip takes for dead.
-func (j *joiner) rejoin() {
+func (j *joiner) rejoin(ctx context.Context) {
 	var lost []gossip.Member
 	for _, x := range j.g.Servers() {
 		if x.Status == gossip.Failed {
@@ -250,8 +250,29 @@ func (j *joiner) rejoin() {
 	}
 	j.turn++
 	x := lost[j.turn%len(lost)]
-	if _, err := j.g.Join([]string{x.Addr}); err == nil {
+	if _, err := j.join(ctx, x.Addr); err == nil {
 		j.env.Log.Info("met a lost server again", "server", x.Name, "addr", x.Addr)
+	}
+}
+
+// join contacts an address. memberlist takes up to 10 s for one that does not answer, for which the end of the server
+// does not wait.
+func (j *joiner) join(ctx context.Context, addr string) (n int, err error) {
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	done := make(chan struct{})
+	var answered int
+	var failed error
+	go func() {
+		defer close(done)
+		answered, failed = j.g.Join([]string{addr})
+	}()
+	select {
+	case <-done:
+		return answered, failed
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 }
 

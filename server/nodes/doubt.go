@@ -32,6 +32,9 @@ const RestartGraceDefault = 60 * time.Second
 // endedMark is how long an agent that has ended may take to return before its node gets no new work.
 const endedMark = 5 * time.Second
 
+// markAgain is the time between attempts to write that.
+const markAgain = time.Second
+
 // endedProbe is the time between probes of a machine whose agent has ended.
 const endedProbe = 5 * time.Second
 
@@ -95,28 +98,34 @@ func (h *Heartbeats) waiting(id structs.NodeID) *beat {
 	return nil
 }
 
-// markEnded writes that a node has no agent, if that is still so after endedMark.
+// markEnded writes that a node has no agent, if that is still so after endedMark. A heartbeat that comes while it writes
+// is followed by one that makes the node ready again.
 func (h *Heartbeats) markEnded(ctx context.Context, id structs.NodeID, count uint32) {
-	t := time.NewTimer(endedMark)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-t.C:
+	for wait := endedMark; ; wait = markAgain {
+		sleep(ctx, wait)
+		if ctx.Err() != nil || h.mark(ctx, id, count) {
+			return
+		}
 	}
+}
+
+// mark is an attempt of markEnded, and reports whether there is nothing more to do.
+func (h *Heartbeats) mark(ctx context.Context, id structs.NodeID, count uint32) bool {
 	h.mu.Lock()
 	b := h.waiting(id)
 	still := b != nil && b.count == count && !b.ended.IsZero() && !b.gone
 	h.mu.Unlock()
 	n := h.env.Replica.Published().Snapshot.NodeByID(id)
 	if !still || n == nil || n.Status != structs.NodeReady {
-		return
+		return true
 	}
 	cmd := &structs.NodeStatusCommand{ID: id, Status: structs.NodeInit, Desc: "the agent has ended; its tasks run on",
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Node's agent has ended; no new work until it returns"}}
-	if _, err := h.env.Apply(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil && ctx.Err() == nil {
-		h.env.Log.Warn("could not write that an agent has ended", "node", id, "error", err)
+	_, err := h.env.Apply(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd})
+	if err != nil && ctx.Err() == nil {
+		h.env.Log.Warn("could not write that an agent has ended; trying again", "node", id, "error", err, "in", markAgain)
 	}
+	return err == nil
 }
 
 // overdue returns nodes that should be probed although nothing else raised doubt: those that have missed an interval,

@@ -284,7 +284,6 @@ func (h *Heartbeats) Stalled(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.table != nil {
-		h.stalls++
 		h.table.delay(d)
 	}
 }

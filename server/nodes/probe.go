@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -219,12 +220,8 @@ func (p *Prober) look(ctx context.Context) {
 			delete(p.probed, id)
 		}
 	}
-	for id := range p.tried {
-		if p.env.Address(id) == "" {
-			delete(p.tried, id)
-			delete(p.reached, id)
-		}
-	}
+	maps.DeleteFunc(p.tried, func(id structs.NodeID, _ time.Time) bool { return p.env.Address(id) == "" })
+	maps.DeleteFunc(p.reached, func(id structs.NodeID, _ string) bool { return p.env.Address(id) == "" })
 	p.mu.Unlock()
 	for _, id := range p.env.Members() {
 		p.reach(ctx, id, now)

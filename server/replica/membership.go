@@ -83,8 +83,9 @@ func (r *Replica) Restore(meta *raft.SnapshotMeta, state io.Reader, timeout time
 // LastIndex returns the index of the newest log entry, applied or not.
 func (r *Replica) LastIndex() uint64 { return r.raft.LastIndex() }
 
-// lagMax is how many entries a server may have to apply, or to receive, before it is not healthy.
-const lagMax = 1000
+// lagMax is how many entries a server may have to apply, or to receive, before it is not healthy: as many as a burst of
+// writes that is taken on makes.
+const lagMax = applyGapMax
 
 // Problem returns in a sentence what keeps this server from doing its part, or "". leaderLast is the newest entry of the
 // leader's log, or 0 if it is unknown.

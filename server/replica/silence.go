@@ -141,7 +141,11 @@ func (r *Replica) runSilence(ctx context.Context, peers Peers) {
 			}
 		case r.raft.State() == raft.Follower && r.raft.CurrentTerm() == term:
 			_, id := r.Leader()
-			r.log.Warn("a majority hears nothing of the leader; standing for election", "leader", id, "term", term)
+			if id == "" {
+				r.log.Info("there is no leader; standing for election", "term", term)
+			} else {
+				r.log.Warn("a majority hears nothing of the leader; standing for election", "leader", id, "term", term)
+			}
 			r.transport.elect(ctx)
 			yielded = time.Time{}
 		}

@@ -20,7 +20,7 @@ const (
 	StallServices Stall = "services" // the leader's services had to end
 )
 
-// StallMin is the shortest stall that is reported, a third of the heartbeat timeout.
+// StallMin is the shortest stall that is reported, a third of QuietDefault.
 const StallMin = 100 * time.Millisecond
 
 // stallWarn is the shortest time without processor time that is logged.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -249,6 +250,7 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 		if err != nil || idx > q.MinIndex {
 			return err
 		}
+		admit.Release(ctx)
 		select {
 		case <-w.ch:
 		case <-timer.C:
