@@ -300,7 +300,9 @@ func (a *Agent) openClient() error {
 			dc.Dial = rpc.TLSDialer(rpc.NetDialer(), a.tls.Client)
 		}
 		cc.Connect = client.Dial(dc)
-		if cfg.Gossip != "" {
+		if cfg.Gossip == "" {
+			a.log.Warn("this agent does not gossip, so that only missed heartbeats show that its machine is lost: server.encrypt, the gossip key, is not set")
+		} else {
 			if a.gossip, err = newMembership(cfg, a.log); err != nil {
 				return err
 			}

@@ -66,6 +66,7 @@ func (m *membership) advise(a methods.GossipAdvice) {
 // run follows the advice until ctx ends.
 func (m *membership) run(ctx context.Context) {
 	var join []string
+	left := false // the servers' newest advice is not to gossip
 	for {
 		if g := m.current(); g != nil && len(join) > 0 && g.Alone() {
 			if _, err := g.Join(join); err != nil {
@@ -79,14 +80,17 @@ func (m *membership) run(ctx context.Context) {
 			switch {
 			case a.Leave:
 				join = nil
+				if !left {
+					m.log.Info("agents of this region do not gossip (server.gossip_nodes): only its heartbeats show that this node is there")
+				}
+				left = true
 				if m.current() != nil {
-					m.log.Info("the region has more nodes than gossip (server.gossip_nodes): only its heartbeats show that this node is there")
 					if err := m.leave(); err != nil {
 						m.log.Debug("leaving", "error", err)
 					}
 				}
 			case len(a.Join) > 0:
-				join = a.Join
+				join, left = a.Join, false
 				m.start()
 			}
 		case <-time.After(joinRetry):

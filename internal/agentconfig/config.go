@@ -126,15 +126,16 @@ type Server struct {
 	// RetryInterval is used when server_join has none.
 	RetryInterval time.Duration `conf:"retry_interval"`
 	// RestartGrace is how long after its last heartbeat a node keeps its work when its agent has ended while its machine
-	// answers; set it on all servers. Work with stop_on_client_after waits no longer than that. At most 1h. Ours. Default
-	// and 0: 60s.
+	// answers, but never less than its heartbeats give it, about 16 s; set it on all servers. Work with
+	// stop_on_client_after waits no longer than that. At most 1h. Ours. Default and 0: 60s.
 	RestartGrace time.Duration `conf:"restart_grace"`
 	// GossipNodes is how many nodes a region may have for its agents to gossip, so that the loss of a machine is noticed
 	// within seconds; with more, only heartbeats count. The same on all servers. -1: agents do not gossip. At most 10000.
 	// Ours. Default and 0: 2000.
 	GossipNodes int `conf:"gossip_nodes"`
 	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1. A leader that is silent is then replaced
-	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 2 seconds otherwise.
+	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 3 seconds otherwise. It stretches the leader's
+	// lease of 1 s as well: how long a leader that is cut off may believe that it leads.
 	RaftMultiplier int `conf:"raft_multiplier"`
 	// RaftTrailingLogs is how many log entries are kept after a snapshot. Default and 0: 10,240.
 	RaftTrailingLogs int64 `conf:"raft_trailing_logs"`
