@@ -75,7 +75,8 @@ func (m *Members) compareClocks(ctx context.Context) {
 	if servers, err := m.RaftServers(); err != nil || len(servers) == 0 {
 		return
 	}
-	others := m.OtherServers()
+	clock := m.env.Replica.Clock()
+	since, others := clock.Reading(), m.OtherServers()
 	found := make(chan time.Duration, len(others))
 	var wg sync.WaitGroup
 	for _, addr := range others {
@@ -100,7 +101,7 @@ func (m *Members) compareClocks(ctx context.Context) {
 	}
 	slices.Sort(offsets)
 	median := offsets[(len(offsets)-1)/2]
-	if m.env.Replica.Clock().Consent(median) && median != 0 {
+	if clock.Consent(median, since) && median != 0 {
 		m.env.Log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
 	}
 }

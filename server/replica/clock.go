@@ -85,17 +85,32 @@ func (c *Clock) hold() {
 	}
 }
 
-// Consent sets how far most servers' clocks are ahead of this server's wall clock.
-func (c *Clock) Consent(median time.Duration) (changed bool) {
+// Reading is one reading of the wall clock and of the monotonic clock.
+type Reading struct {
+	wall time.Time
+	even time.Duration
+}
+
+// Reading reads both clocks. A comparison with other servers' clocks begins with it.
+func (c *Clock) Reading() Reading { return Reading{c.now().Round(0), c.mono()} }
+
+// Consent sets how far most servers' clocks are ahead of this server's wall clock. A median that was found while the
+// wall clock jumped is of neither time: it is refused, and consent is due again.
+func (c *Clock) Consent(median time.Duration, since Reading) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.Reading()
+	if step := now.wall.Sub(since.wall) - (now.even - since.even); step > clockStepMax || step < -clockStepMax {
+		c.hold()
+		return false
+	}
 	off := time.Duration(0)
 	if median > clockStepMax || median < -clockStepMax {
 		off = median
 	}
 	changed = c.held || off != c.offset
 	c.agreed, c.offset, c.held = true, off, false
-	c.wall, c.even = c.now().Round(0), c.mono()
+	c.wall, c.even = now.wall, now.even
 	return changed
 }
 

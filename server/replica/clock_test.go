@@ -36,19 +36,19 @@ func TestClock(t *testing.T) {
 	}
 	pass(time.Second)
 	expect("a second after the jump", time.Second)
-	if !c.Consent(-2 * 365 * 24 * time.Hour) {
+	if !c.Consent(-2*365*24*time.Hour, c.Reading()) {
 		t.Error("consent changed nothing")
 	}
 	pass(time.Second)
 	expect("after the others refused the jump", time.Second)
 	wall = wall.Add(-2 * 365 * 24 * time.Hour)
-	c.Consent(0)
+	c.Consent(0, c.Reading())
 	pass(time.Second)
 	expect("after the clock was put right", time.Second)
 	wall = wall.Add(-time.Minute)
 	pass(10 * time.Second)
 	expect("after a step back", 10*time.Second)
-	c.Consent(0)
+	c.Consent(0, c.Reading())
 	pass(time.Second)
 	expect("until the wall has caught up", 0)
 	if now := c.mint(last + 99); now != last+99 {
@@ -57,8 +57,17 @@ func TestClock(t *testing.T) {
 	// The others agree with the step: log time follows.
 	wall = wall.Add(time.Hour)
 	mint()
-	c.Consent(0)
+	c.Consent(0, c.Reading())
 	if now := mint(); now.Sub(last) < 50*time.Minute {
 		t.Errorf("consent to an hour moved log time by %s", now.Sub(last))
 	}
+	// A median that was asked for before a jump says nothing about the time after it.
+	since := c.Reading()
+	wall = wall.Add(-time.Hour)
+	if c.Consent(0, since) {
+		t.Error("a median from before a jump was accepted")
+	}
+	last = mint()
+	pass(time.Minute)
+	expect("a jump while the others were asked", time.Minute)
 }
