@@ -197,8 +197,8 @@ func (c *call) enter(rt *route) (leave func(), err error) {
 			return leave, nil
 		}
 	}
-	if c.r.ContentLength != 0 {
-		body, err := io.ReadAll(io.LimitReader(c.r.Body, BodyMax))
+	if n := c.r.ContentLength; n != 0 && n <= BodyMax+drainMax { // what is longer is refused by its length
+		body, err := io.ReadAll(io.LimitReader(c.r.Body, BodyMax+1+drainMax))
 		if err != nil {
 			return leave, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
 		}

@@ -31,8 +31,12 @@ func (d *Dir) mounted(name string) (_ *Dir, mount bool, err error) {
 // Memory opens the memory file system that MountMemory has mounted at a name, or the plain directory if none was.
 func (d *Dir) Memory(name string) (*Dir, error) {
 	sub, mount, err := d.mounted(name)
-	if err != nil || !mount {
-		return sub, err
+	if err != nil {
+		return nil, err
+	}
+	if !mount { // a directory of the same file system may be bound there: Sub refuses it
+		sub.Close()
+		return d.Sub(name)
 	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(sub.fd, &st); err != nil || st.Type != unix.TMPFS_MAGIC {

@@ -227,20 +227,40 @@ func (g *Ground) cover(in int, name string) {
 	}
 }
 
-// discard removes what is aside, but nothing outside.
+// discard removes what is aside, but nothing outside. The operation renames directories too, so a mount below the name may
+// still be there after unmount: what is mounted is never entered.
 func (g *Ground) discard(in int) {
 	for range 100 {
-		switch err := unix.Unlinkat(in, aside, 0); err {
-		case nil, unix.ENOENT:
+		if remove(in, aside) {
 			return
-		case unix.EISDIR:
-			if unix.Unlinkat(in, aside, unix.AT_REMOVEDIR) == nil {
-				return
-			}
 		}
 		g.unmount(g.Dir)
-		_ = os.RemoveAll("/proc/self/fd/" + strconv.Itoa(in) + "/" + aside)
 	}
+}
+
+// remove removes a name and what is below it, up to mounts, and reports whether the name is gone.
+func remove(in int, name string) (gone bool) {
+	switch err := unix.Unlinkat(in, name, 0); err {
+	case nil, unix.ENOENT:
+		return true
+	case unix.EISDIR:
+	default:
+		return false
+	}
+	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
+	fd, err := unix.Openat2(in, name, how)
+	if err != nil {
+		return false
+	}
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, n := range names {
+		if !remove(fd, n) {
+			return false
+		}
+	}
+	return unix.Unlinkat(in, name, unix.AT_REMOVEDIR) == nil
 }
 
 // unmount detaches everything that is mounted at or below a path.
