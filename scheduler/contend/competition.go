@@ -25,6 +25,7 @@ type Contest struct {
 
 // contenderRun is a contender that holds places.
 type contenderRun struct {
+	load   *Workload
 	allocs []*structs.Allocation
 	chosen bool
 	fixed  bool
@@ -140,7 +141,7 @@ func (cs *Contests) enter() (order []*Contest) {
 // runOf returns the places that a running workload may lose. It returns nil when it cannot lose them, because a plan in
 // flight stops it or one of its nodes is not ready.
 func (cs *Contests) runOf(l *Workload) *contenderRun {
-	run := &contenderRun{}
+	run := &contenderRun{load: l}
 	for _, a := range l.Allocs {
 		if !structs.Holds(a) || a.ServerTerminal() {
 			continue

@@ -73,7 +73,7 @@ type contenderAlloc struct {
 func (t *takeover) losers() map[int][]contenderAlloc {
 	out := map[int][]contenderAlloc{}
 	for _, run := range t.r.runs {
-		if run == nil || run.fixed || run.chosen && !run.gone {
+		if run == nil || run.chosen && !run.gone || !t.mayStop(run) {
 			continue
 		}
 		for _, a := range run.allocs {
@@ -115,8 +115,15 @@ func (t *takeover) movable() []int {
 	return out
 }
 
+// moves reports whether a chosen contender may be moved: it is narrower, and is placed again in the next pass.
 func (t *takeover) moves(run *contenderRun) bool {
-	return run != nil && run.chosen && !run.fixed && !run.gone && run.units < t.need
+	return run != nil && run.chosen && !run.gone && run.units < t.need && t.mayStop(run)
+}
+
+// mayStop reports whether running work may be stopped for this workload. Work of a higher priority never is, even under
+// an order that ignores priorities.
+func (t *takeover) mayStop(run *contenderRun) bool {
+	return !run.fixed && run.load.Priority() <= t.c.Workload().Priority()
 }
 
 // try decides without the given allocations and without the narrower work on the rows to clear. If everything finds a

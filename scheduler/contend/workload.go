@@ -50,6 +50,17 @@ func (w *Workload) Submitted() structs.Index {
 	return 0
 }
 
+// Priority returns the job's priority, as a user may have changed it while it waits.
+func (w *Workload) Priority() int {
+	switch {
+	case w.Queue != nil:
+		return w.Queue.Priority
+	case w.Job != nil:
+		return w.Job.Priority
+	}
+	return 0
+}
+
 // User returns the submitter that the workload is charged to; "": unknown.
 func (w *Workload) User() string {
 	if w.Job == nil {

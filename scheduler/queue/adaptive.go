@@ -36,12 +36,12 @@ func (Adaptive) KnowsRunTimes() {}
 
 // Key is the priority, high first, then the time described above.
 func (a Adaptive) Key(w *contend.Workload, at *Scene) Key {
-	return Key{-int64(priorityOf(w)), int64(submitTime(w)) + int64(a.delay(w, at))}
+	return Key{-int64(w.Priority()), int64(submitTime(w)) + int64(a.delay(w, at))}
 }
 
 // Terms are the priority and, in seconds, the wait and the delay of the work.
 func (a Adaptive) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
-	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at),
+	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(w.Priority())}, waitTerm(w, at),
 		{Name: "put_off_seconds", Micro: int64(a.delay(w, at) / time.Microsecond)}}
 }
 

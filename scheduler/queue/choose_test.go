@@ -19,6 +19,12 @@ func rival(id string, units int64, ran, left, age time.Duration, holds bool) con
 	return contend.Contender{Load: &w, Holds: holds, Each: units, Count: 1, Ran: ran, Left: left}
 }
 
+// ranked gives a contender another priority than 50.
+func ranked(v contend.Contender, priority int) contend.Contender {
+	v.Load.Queue.Priority = priority
+	return v
+}
+
 func chosen(t *testing.T, c contend.Chooser, r *contend.Competition) string {
 	t.Helper()
 	out, _ := c.Choose(r)
@@ -51,6 +57,10 @@ func TestIndex(t *testing.T) {
 		{"who has waited for very long goes before shorter work", []int64{1}, []contend.Contender{rival("old", 1, 0, 2*h, 200*h, false),
 			rival("a", 1, 0, h, h, false), rival("b", 1, 0, h, h, false), rival("c", 1, 0, 30*h, h, false)}, "old"},
 		{"pieces of nodes do not make a whole", []int64{4, 4}, []contend.Contender{func() contend.Contender { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},
+		{"a higher priority before what is worth more", []int64{1}, []contend.Contender{ranked(rival("critical", 1, h, 5*h, 2*h, true), 90), rival("short", 1, 0, time.Minute, h, false)}, "critical"},
+		{"a lower priority gets what is left", []int64{4}, []contend.Contender{ranked(rival("critical", 3, h, 5*h, 2*h, true), 90), rival("wide", 2, 0, time.Minute, h, false), rival("narrow", 1, 0, h, h, false)}, "critical narrow"},
+		{"who may not be stopped keeps its room from a higher priority", []int64{4}, []contend.Contender{func() contend.Contender { r := rival("fixed", 2, 0, 9*h, h, true); r.Fixed = true; return r }(),
+			ranked(rival("wide", 4, 0, h, h, false), 90), ranked(rival("half", 2, 0, 9*h, h, false), 90)}, "fixed half"},
 		{"what needs no GPU competes with nobody", []int64{8}, []contend.Contender{rival("cpu", 0, 0, 90*h, h, false), rival("a", 8, 0, h, h, false)}, "a cpu"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

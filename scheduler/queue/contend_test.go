@@ -1,9 +1,11 @@
 package queue
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,6 +26,9 @@ type floor struct {
 	now   structs.LogTime
 	jobs  []*floorJob
 	evals uint64
+	root  structs.Queue
+	// evicted counts the jobs that were stopped for others, by the priority of the latter.
+	evicted map[int]int
 }
 
 type floorJob struct {
@@ -37,7 +42,7 @@ type floorJob struct {
 }
 
 func newFloor(t *testing.T, nodes, gpus int) *floor {
-	f := &floor{t: t, now: testNow, index: 1}
+	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, root: structs.Queue{Path: structs.QueueRoot}}
 	for i := range nodes {
 		n := &structs.Node{Name: fmt.Sprint("n", i), Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
 			Resources: structs.NodeResources{CPU: 100_000, Cores: 100, MHzPerCore: 1000, MemoryMiB: 1 << 20, DiskMiB: 1 << 20},
@@ -78,10 +83,32 @@ func (j *floorJob) workload(f *floor) contend.Workload {
 	return w
 }
 
+// table is the queues, what the cluster has, and what each user holds.
+func (f *floor) table() *contend.QueueTable {
+	t := &contend.QueueTable{Queues: []*structs.Queue{&f.root}}
+	for _, n := range f.nodes {
+		t.Total.GPUMilli += 1000 * int64(len(n.Resources.Devices[0].Instances))
+	}
+	held := map[string]*structs.QueueUsage{}
+	for _, j := range f.jobs {
+		for _, a := range j.allocs {
+			u := held[j.job.Submitter.Name]
+			if u == nil {
+				u = &structs.QueueUsage{Path: structs.QueueDefault, User: j.job.Submitter.Name, At: f.now}
+				held[j.job.Submitter.Name] = u
+				t.Usage = append(t.Usage, u)
+			}
+			u.Held = u.Held.Add(structs.AmountOf(a))
+		}
+	}
+	slices.SortFunc(t.Usage, func(a, b *structs.QueueUsage) int { return cmp.Compare(a.User, b.User) })
+	return t
+}
+
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &contend.QueueTable{}}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.index), Chooser: Choosers{}, Queues: f.table()}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j
@@ -91,7 +118,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 			in.Pending = append(in.Pending, j.workload(f))
 		}
 	}
-	in.Line = NewLine(in.Queues, cfg, in.Pending, f.now, 1)
+	in.Line = NewLine(in.Queues, cfg, in.Pending, f.now, in.Seed)
 	plan, _ := scheduler.Schedule(in, policy.Builtin["binpack"])
 	for _, e := range plan.Entries {
 		j := byKey[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
@@ -109,6 +136,12 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 						}
 						if !v.job.Preemptible {
 							f.t.Fatalf("job %s is stopped and is not preemptible", v.job.ID)
+						}
+						if v.job.Priority > j.job.Priority {
+							f.t.Fatalf("order %s: job %s of priority %d is stopped for %s of %d", order, v.job.ID, v.job.Priority, j.job.ID, j.job.Priority)
+						}
+						if !v.asked {
+							f.evicted[j.job.Priority]++
 						}
 						b := *a
 						b.Desired, b.Client, b.FinishedAt = structs.DesiredEvict, structs.ClientComplete, f.now
@@ -175,15 +208,23 @@ func (f *floor) wait(d time.Duration, ends func(*floorJob) bool) {
 	f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: changes})
 }
 
-// At one moment preemption comes to an end: passes over their own outcome stop nothing more. Verify accepts what was
-// decided, no gang runs partly, and no protected work is stopped.
+// orders are all orders that a queue may have, and lists of several.
+func orders() []structs.Order { return append(Names(), "priority,fair", "fair,edf", "fcfs,lottery") }
+
+// At one moment preemption comes to an end under every order: passes over their own outcome stop nothing more. Verify
+// accepts what was decided, no gang runs partly, no protected work is stopped, and none for work of a lower priority.
 func TestNoPreemptionLoop(t *testing.T) {
 	stopped, placed, moments, waits := 0, 0, 0, 0
-	for seed := range uint64(60) {
+	byOrder := map[structs.Order]int{}
+	for seed := range uint64(84) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		order := []structs.Order{structs.OrderAdaptive, structs.OrderAdaptive, structs.OrderSRSF, structs.OrderSRTF, structs.OrderMLFQ, structs.OrderFCFS}[rng.IntN(6)]
+		order := orders()[seed%uint64(len(orders()))]
 		gpus := []int{4, 8, 7}[rng.IntN(3)]
 		f := newFloor(t, 1+rng.IntN(6), gpus)
+		priorities := []int{50}
+		if rng.IntN(2) == 0 {
+			priorities = []int{10, 50, 90}
+		}
 		id := 0
 		for range 25 {
 			for range rng.IntN(4) {
@@ -201,11 +242,15 @@ func TestNoPreemptionLoop(t *testing.T) {
 				j := f.submit(each, count, expect, rng.IntN(5) > 0)
 				id++
 				j.job.ID, j.entry.JobID, j.entry.SubmitIndex = fmt.Sprint("j", id), fmt.Sprint("j", id), structs.Index(id)
+				j.job.Priority = priorities[rng.IntN(len(priorities))]
+				j.entry.Priority = j.job.Priority
+				j.job.Submitter.Name = []string{"ann", "bob", "cyd"}[rng.IntN(3)]
 			}
 			rounds := 0
 			for ; ; rounds++ {
 				s, p := f.pass(order)
 				stopped, placed = stopped+s, placed+p
+				byOrder[order] += s
 				if s == 0 && p == 0 {
 					break
 				}
@@ -227,7 +272,7 @@ func TestNoPreemptionLoop(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d moments, %d placed, %d stopped, %d waited", moments, placed, stopped, waits)
+	t.Logf("%d moments, %d placed, %d stopped, %d waited; stopped under each order: %v", moments, placed, stopped, waits, byOrder)
 	if stopped < 100 || waits < 1000 {
 		t.Errorf("too little happened: %d stopped, %d waited", stopped, waits)
 	}

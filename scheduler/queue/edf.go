@@ -20,12 +20,12 @@ func (EDF) Name() structs.Order { return structs.OrderEDF }
 // Key orders by whether the deadline can be met, then by the deadline.
 func (o EDF) Key(w *contend.Workload, at *Scene) Key {
 	if w.Job == nil || w.Job.Deadline == 0 {
-		return Key{2, math.MaxInt64, -int64(priorityOf(w))}
+		return Key{2, math.MaxInt64, -int64(w.Priority())}
 	}
 	if o.slack(w, at) < 0 {
-		return Key{1, int64(w.Job.Deadline), -int64(priorityOf(w))}
+		return Key{1, int64(w.Job.Deadline), -int64(w.Priority())}
 	}
-	return Key{0, int64(w.Job.Deadline), -int64(priorityOf(w))}
+	return Key{0, int64(w.Job.Deadline), -int64(w.Priority())}
 }
 
 // slack returns how many nanoseconds the workload may still wait without missing its deadline.
@@ -35,7 +35,7 @@ func (EDF) slack(w *contend.Workload, at *Scene) int64 {
 
 // Terms are the slack in seconds, of work with a deadline, and the priority.
 func (o EDF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
-	prio := structs.ScoreTerm{Name: "priority", Micro: micro * int64(priorityOf(w))}
+	prio := structs.ScoreTerm{Name: "priority", Micro: micro * int64(w.Priority())}
 	if w.Job == nil || w.Job.Deadline == 0 {
 		return []structs.ScoreTerm{prio, waitTerm(w, at)}
 	}

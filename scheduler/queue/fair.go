@@ -19,7 +19,7 @@ type Fair struct{}
 func (Fair) Name() structs.Order { return structs.OrderFair }
 
 // Key orders the workloads of one submitter: by priority.
-func (Fair) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (Fair) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(w.Priority())} }
 
 // Share returns the weighted share in units of 1e-9: the dominant one, or that of billing units (Scene.Share).
 func (Fair) Share(e *Entity, at *Scene) int64 {

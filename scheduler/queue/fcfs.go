@@ -12,21 +12,11 @@ type FCFS struct{}
 func (FCFS) Name() structs.Order { return structs.OrderFCFS }
 
 // Key orders by priority, high first; ties by submit index as everywhere.
-func (FCFS) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (FCFS) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(w.Priority())} }
 
 // Terms are the priority and, in seconds, the wait.
 func (FCFS) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
-	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at)}
-}
-
-func priorityOf(w *contend.Workload) int {
-	switch {
-	case w.Queue != nil:
-		return w.Queue.Priority
-	case w.Job != nil:
-		return w.Job.Priority
-	}
-	return 0
+	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(w.Priority())}, waitTerm(w, at)}
 }
 
 func waitTerm(w *contend.Workload, at *Scene) structs.ScoreTerm {

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"cmp"
+	"maps"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -10,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Index chooses the work to run so that the most work ends per second. A contender is worth its rate of completion: one
+// Index chooses the work to run so that, of each priority, the most work ends per second. A contender is worth its rate of completion: one
 // divided by its remaining time where that is known, else the Gittins index of work that has run for as long
 // (Lifetimes). The choice is the set of contenders that is worth the most and fits.
 //
@@ -42,9 +44,48 @@ const (
 	never     = time.Hour * 24 * 365 * 80
 )
 
-// Choose finds the set. It is exact for room of up to chooseMax units. With more room, the contenders worth most per
-// unit are taken until so many units are left.
-func (x Index) Choose(r *contend.Competition) ([]int, structs.LogTime) {
+// Choose finds the sets of all priorities, the highest first: a lower priority gets the room that higher ones leave.
+// Work that must not be stopped keeps its room at any priority.
+func (x Index) Choose(r *contend.Competition) (out []int, wake structs.LogTime) {
+	levels := map[int][]int{}
+	top := math.MinInt
+	for i := range r.Contenders {
+		p := r.Contenders[i].Load.Priority()
+		levels[p] = append(levels[p], i)
+		top = max(top, p)
+	}
+	room := slices.Clone(r.Room)
+	if len(levels) > 1 {
+		for i := range r.Contenders {
+			if v := &r.Contenders[i]; v.Fixed && v.Load.Priority() < top && takeRoom(v, room) {
+				out = append(out, i)
+			}
+		}
+	}
+	seated := len(out)
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(levels))) {
+		level := *r
+		level.Room, level.Contenders = room, nil
+		var at []int // in r.Contenders
+		for _, i := range levels[p] {
+			if !slices.Contains(out[:seated], i) {
+				at, level.Contenders = append(at, i), append(level.Contenders, r.Contenders[i])
+			}
+		}
+		set, w := x.choose(&level)
+		for _, i := range set {
+			out = append(out, at[i])
+		}
+		if w > 0 && (wake == 0 || w < wake) {
+			wake = w
+		}
+	}
+	return out, wake
+}
+
+// choose finds the set of one priority and takes its room. It is exact for room of up to chooseMax units. With more
+// room, the contenders worth most per unit are taken until so many units are left.
+func (x Index) choose(r *contend.Competition) ([]int, structs.LogTime) {
 	n := len(r.Contenders)
 	room := int64(0)
 	for _, u := range r.Room {
@@ -227,9 +268,9 @@ func best(r *contend.Competition, rest []int, worth []int64, left int64) []int {
 }
 
 // seated returns the contenders of the set that fit on the nodes, the widest first, and then the others that fit in
-// what is left.
+// what is left. It takes their room.
 func (x Index) seated(r *contend.Competition, order []int, in []bool) []int {
-	room := slices.Clone(r.Room)
+	room := r.Room
 	var set, out []int
 	for _, i := range order {
 		if in[i] {

@@ -411,7 +411,7 @@ func (l *Line) Blocked(i int) {
 	for k := range ln.work {
 		it := &ln.work[k]
 		w := &l.pending[it.load]
-		it.key = Key{-int64(priorityOf(w)), int64(n.scene.Expect(w))}
+		it.key = Key{-int64(w.Priority()), int64(n.scene.Expect(w))}
 		if it.key[1] == 0 {
 			it.key[1] = 1<<63 - 1
 		}

@@ -21,7 +21,7 @@ func (Lottery) Name() structs.Order { return structs.OrderLottery }
 
 // Key is the workload's waiting time in the draw.
 func (Lottery) Key(w *contend.Workload, at *Scene) Key {
-	return Key{drawTime(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
+	return Key{drawTime(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(w.Priority()))}
 }
 
 // Share is the time of the entity's next turn: that of its last one plus a new draw.
@@ -31,7 +31,7 @@ func (Lottery) Share(e *Entity, at *Scene) int64 {
 
 // Terms are the tickets, and the wait.
 func (Lottery) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
-	return []structs.ScoreTerm{{Name: "tickets", Micro: micro * max(int64(priorityOf(w)), 1)}, waitTerm(w, at)}
+	return []structs.ScoreTerm{{Name: "tickets", Micro: micro * max(int64(w.Priority()), 1)}, waitTerm(w, at)}
 }
 
 // drawTime draws a waiting time with the given rate.

@@ -19,7 +19,7 @@ func (Priority) aged(w *contend.Workload, at *Scene) int64 {
 	if top := at.Queue.AgingMax; top > 0 {
 		raised = min(raised, 1000*top)
 	}
-	return 1000*int64(priorityOf(w)) + raised
+	return 1000*int64(w.Priority()) + raised
 }
 
 // Key orders by raised priority, high first.
@@ -27,6 +27,6 @@ func (o Priority) Key(w *contend.Workload, at *Scene) Key { return Key{-o.aged(w
 
 // Terms are the priority and what waiting has added to it.
 func (o Priority) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
-	own := micro * int64(priorityOf(w))
+	own := micro * int64(w.Priority())
 	return []structs.ScoreTerm{{Name: "priority", Micro: own}, {Name: "aging", Micro: 1000*o.aged(w, at) - own}}
 }

@@ -23,7 +23,7 @@ const quantum = 10 * time.Minute
 func (Weighted) Name() structs.Order { return structs.OrderWeighted }
 
 // Key orders the workloads of one submitter: by priority.
-func (Weighted) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+func (Weighted) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(w.Priority())} }
 
 // Share returns the virtual time in units of 1e-6 cluster-seconds.
 func (Weighted) Share(e *Entity, at *Scene) int64 {
