@@ -55,9 +55,9 @@ func (h *Health) Ill() bool {
 // Watch returns a store that ends the process when a write takes longer than limit, when a sync fails, or when an entry
 // cannot be read. Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead. Returning an
 // error instead is not safe: the late write may still reach the disk and overwrite a newer entry. Failed writes are
-// noted in health.
+// noted in health, and change nothing that can be read.
 func Watch(store raft.LogStore, health *Health, limit time.Duration, exit func(why string)) raft.LogStore {
-	return &watchdog{LogStore: store, health: health, limit: limit, exit: exit}
+	return &watchdog{LogStore: &tail{LogStore: store}, health: health, limit: limit, exit: exit}
 }
 
 type watchdog struct {
@@ -102,6 +102,8 @@ func (w *watchdog) guard(what string, write func() error) error {
 	}
 	w.health.note(err)
 	switch {
+	case errors.Is(err, errForgotten):
+		w.exit(err.Error())
 	case errors.Is(err, wal.ErrSealed): // the next file could not be created, and the library tries again only when it opens the log
 		w.exit("the raft log cannot create its next file; is its disk full?")
 	case errors.Is(err, ErrDamaged):
