@@ -52,10 +52,11 @@ func NeedNamespaces(t testing.TB) {
 		}
 	}
 	if why == "" {
-		if out, err := exec.Command("ip", "netns", "add", "mprobe").CombinedOutput(); err != nil {
+		probe := fmt.Sprintf("mprobe%d", os.Getpid()) // suites may run beside each other
+		if out, err := exec.Command("ip", "netns", "add", probe).CombinedOutput(); err != nil {
 			why = fmt.Sprintf("ip netns add: %v: %s", err, out)
 		} else {
-			_ = exec.Command("ip", "netns", "del", "mprobe").Run()
+			_ = exec.Command("ip", "netns", "del", probe).Run()
 		}
 	}
 	NotRun(t, why)

@@ -5,13 +5,13 @@ package history
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/muster-sched/muster/e2e/harness"
@@ -31,7 +31,7 @@ var (
 
 // cluster is two federated regions with a disk for each server of the first.
 type cluster struct {
-	t     *testing.T
+	t     *summary
 	dir   string
 	net   *harness.Net
 	api   *harness.API // of the servers
@@ -40,17 +40,18 @@ type cluster struct {
 	mu     sync.Mutex
 	procs  map[string]*harness.Proc
 	starts map[string]int  // how often a process was started
+	sick   map[string]bool // the disk fails now
 	mayEnd map[string]bool // a process whose disk failed may end by itself
 }
 
-func newCluster(t *testing.T, seed uint64) *cluster {
+func newCluster(t *summary, seed uint64) *cluster {
 	harness.NeedNamespaces(t)
 	dir, err := os.MkdirTemp("/var/tmp", "muster-history-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { harness.KillBelow(t, dir); os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, disks: map[string]*harness.Disk{}, procs: map[string]*harness.Proc{}, starts: map[string]int{}, mayEnd: map[string]bool{}}
+	c := &cluster{t: t, dir: dir, disks: map[string]*harness.Disk{}, procs: map[string]*harness.Proc{}, starts: map[string]int{}, sick: map[string]bool{}, mayEnd: map[string]bool{}}
 	c.net = harness.NewNet(t, slices.Concat(servers, agents, other)...)
 	for i, s := range servers {
 		if i == 1 {
@@ -164,9 +165,20 @@ func (c *cluster) revive(name string) {
 	if ended, _ := c.proc(name).Exited(); ended {
 		c.examine(name)
 		c.start(name)
-		c.mayEnd[name] = false // its disk is well again
+		c.mayEnd[name] = c.sick[name]
 	}
 }
+
+// reviveAll revives every process, when no fault is left. One whose disk had failed may take a while to end.
+func (c *cluster) reviveAll() {
+	for _, h := range c.net.Hosts {
+		c.revive(h.Name)
+	}
+}
+
+// fail notes that the disk of a server fails from now on, and heal that it is well again.
+func (c *cluster) fail(name string) { c.sick[name], c.mayEnd[name] = true, true }
+func (c *cluster) heal(name string) { c.sick[name] = false }
 
 // examine fails the test if a process has crashed.
 func (c *cluster) examine(name string) {
@@ -216,6 +228,7 @@ func (c *cluster) leader() string {
 func (c *cluster) settled() {
 	c.t.Helper()
 	harness.Eventually(c.t, 60*time.Second, "three servers with one state hash at one index", func() (bool, string) {
+		c.reviveAll()
 		type hash struct {
 			Server, Hash string
 			Index        uint64
@@ -239,7 +252,8 @@ func (c *cluster) rejoin(name string, wait time.Duration) {
 	peer := c.net.Host(name).IP + ":4647"
 	harness.Eventually(c.t, 30*time.Second, "removing "+name, func() (bool, string) {
 		err := c.api.Call("DELETE", "/v1/operator/raft/peer?address="+peer, nil, nil)
-		return err == nil || strings.Contains(err.Error(), "no raft peer"), fmt.Sprint(err)
+		var status *harness.StatusError
+		return err == nil || errors.As(err, &status) && status.Status == 404, fmt.Sprint(err) // 404: an earlier attempt removed it
 	})
 	time.Sleep(wait)
 	c.kill(name)
@@ -247,14 +261,16 @@ func (c *cluster) rejoin(name string, wait time.Duration) {
 		d.Replace()
 	}
 	c.start(name)
+	c.heal(name)
 	c.mayEnd[name] = false
 	c.voters()
 }
 
-// voters waits until all servers vote.
+// voters waits until all servers vote. No fault may go on.
 func (c *cluster) voters() {
 	c.t.Helper()
 	harness.Eventually(c.t, 60*time.Second, "all servers to vote", func() (bool, string) {
+		c.reviveAll()
 		var conf struct {
 			Servers []struct {
 				Node   string

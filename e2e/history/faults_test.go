@@ -59,16 +59,16 @@ func (c *cluster) begin(s Step) (what string, end func()) {
 		return what, h.Fast
 	case full:
 		d := c.disks[name]
-		c.mayEnd[name] = true
+		c.fail(name)
 		d.Fill()
-		return what, func() { d.Free(); c.revive(name) }
+		return what, func() { d.Free(); c.heal(name); c.revive(name) }
 	case freeze:
 		d := c.disks[name]
-		c.mayEnd[name] = true
+		c.fail(name)
 		d.Freeze()
-		return what, func() { d.Thaw(); c.revive(name) }
+		return what, func() { d.Thaw(); c.heal(name); c.revive(name) }
 	case broken:
-		c.mayEnd[name] = true
+		c.fail(name)
 		c.disks[name].Break()
 		return what, func() { c.rejoin(name, 0) }
 	case remove:
@@ -144,6 +144,7 @@ func (c *cluster) play(steps []Step) {
 				break
 			}
 			time.Sleep(time.Until(r.until))
+			c.t.at(fmt.Sprintf("the faults are played, at %s end of %s", since(), r.what))
 			r.end()
 			c.t.Logf("%7s  end of %s", since(), r.what)
 			now = slices.Delete(now, next, next+1)
@@ -157,6 +158,7 @@ func (c *cluster) play(steps []Step) {
 	}
 	for _, s := range steps {
 		single := slices.Contains(alone, s.Fault)
+		c.t.at(fmt.Sprintf("the faults are played, at %s before %s", since(), s))
 		if single {
 			all()
 			c.voters()
@@ -170,7 +172,5 @@ func (c *cluster) play(steps []Step) {
 		}
 	}
 	all()
-	for _, h := range c.net.Hosts {
-		c.revive(h.Name)
-	}
+	c.reviveAll()
 }

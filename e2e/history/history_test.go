@@ -49,12 +49,9 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-func round(t *testing.T, seed uint64) {
-	defer func() {
-		if t.Failed() {
-			t.Logf("repeat this schedule with: make e2e-history SEED=%d (its faults are the same; the times of calls are not)", seed)
-		}
-	}()
+func round(tb testing.TB, seed uint64) {
+	t := &summary{TB: tb, seed: seed, stage: "the cluster starts"}
+	tb.Cleanup(t.publish)
 	c := newCluster(t, seed)
 	c.work()
 	if err := c.api.Call("PUT", "/v1/jobs", dict{"Job": template(parent, "v")}, nil); err != nil {
@@ -69,13 +66,18 @@ func round(t *testing.T, seed uint64) {
 	for i := range dispatchers {
 		wg.Go(func() { h.client(clients+i, seed).dispatch(stop) })
 	}
+	t.at("the faults are played")
 	c.play(schedule(seed))
 	time.Sleep(time.Second)
 	close(stop)
 	wg.Wait()
+	t.at("the servers agree again")
 	c.settled()
+	t.at("every key is read once more")
 	h.client(clients+dispatchers, seed).last()
+	t.at("the services run again")
 	c.allRun()
+	t.at("the history is judged")
 	for _, host := range c.net.Hosts {
 		c.examine(host.Name)
 	}

@@ -66,7 +66,7 @@ func (s Step) String() string {
 // schedule draws the steps of a seed. They are dealt from a shuffled deck of all faults, so that schedules with
 // consecutive seeds are as different as possible: each seed of three has another third of the deck. Each also isolates the
 // leader, which then could answer what is no longer true, and makes it deaf: what it was writing is then done by the next
-// leader, although its client knows nothing of that.
+// leader, although its client knows nothing of that. No schedule has a fault twice: the end of one would end the other.
 func schedule(seed uint64) []Step {
 	d := slices.Clone(faults)
 	shared := rand.New(rand.NewPCG(seed/3, 12))
@@ -77,7 +77,9 @@ func schedule(seed uint64) []Step {
 		names = append(names, d[i])
 	}
 	for len(names) < length {
-		names = append(names, faults[r.IntN(len(faults))])
+		if f := faults[r.IntN(len(faults))]; !slices.Contains(names, f) {
+			names = append(names, f)
+		}
 	}
 	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	var out []Step
@@ -93,7 +95,8 @@ func schedule(seed uint64) []Step {
 	return out
 }
 
-// TestSchedule checks that three consecutive seeds have every fault, and that a seed repeats its schedule.
+// TestSchedule checks that three consecutive seeds have every fault, that a seed repeats its schedule, and that a schedule
+// has no fault twice.
 func TestSchedule(t *testing.T) {
 	for first := uint64(0); first < 30; first += 3 {
 		have := map[string]bool{}
@@ -102,8 +105,12 @@ func TestSchedule(t *testing.T) {
 			if !slices.Equal(steps, schedule(s)) {
 				t.Errorf("seed %d has two schedules", s)
 			}
+			own := map[string]bool{}
 			for _, x := range steps {
-				have[x.Fault] = true
+				have[x.Fault], own[x.Fault] = true, true
+			}
+			if len(steps) != length || len(own) != length {
+				t.Errorf("seed %d has %d steps with %d different faults; want %d", s, len(steps), len(own), length)
 			}
 		}
 		for _, f := range faults {
