@@ -52,7 +52,7 @@ func NeedNamespaces(t testing.TB) {
 		}
 	}
 	if why == "" {
-		probe := fmt.Sprintf("mprobe%d", os.Getpid()) // suites may run beside each other
+		probe := fmt.Sprintf("mprobe%d", os.Getpid()) // suites may run at the same time
 		if out, err := exec.Command("ip", "netns", "add", probe).CombinedOutput(); err != nil {
 			why = fmt.Sprintf("ip netns add: %v: %s", err, out)
 		} else {

@@ -266,7 +266,7 @@ func (c *cluster) rejoin(name string, wait time.Duration) {
 	c.voters()
 }
 
-// voters waits until all servers vote. No fault may go on.
+// voters waits until all servers vote. There must be no fault.
 func (c *cluster) voters() {
 	c.t.Helper()
 	harness.Eventually(c.t, 60*time.Second, "all servers to vote", func() (bool, string) {

@@ -11,10 +11,10 @@ import (
 // tail keeps what raft removes from the end of a log until its replacement is stored.
 //
 // A follower that has entries which a new leader lacks removes them, and stores those of the leader. Raft notes the new
-// end of the log after the second step. If that fails because the disk is full, raft goes on as if the removed entries
+// end of the log after the second step. If that fails because the disk is full, raft continues as if the removed entries
 // were there, finds none of them, and refuses every message of the leader until the process starts again. So the entries
-// stay readable here, as if they had not been removed. Raft then removes and stores again once the disk has room. If raft
-// adds to them instead, they are written first. After a crash they are gone, which is safe: nobody was told that their
+// stay readable here, as if they had not been removed. Raft removes and stores again once the disk has room. If raft
+// adds to them instead, they are written first. After a crash they are gone, which is safe: no other server heard that their
 // replacement is stored, and a leader that lacks them proves that they were not committed.
 type tail struct {
 	raft.LogStore
