@@ -115,6 +115,9 @@ const (
 	modelAfter  = `($|[^A-Za-z0-9])`
 )
 
+// DeviceIDs is the name of the IDs of devices in conditions, "${device.ids}": they say which devices a task may have.
+const DeviceIDs = "device.ids"
+
 // ModelPattern returns the pattern for the words of a model, separated by |.
 func ModelPattern(words string) string {
 	p := regexp.QuoteMeta(words)

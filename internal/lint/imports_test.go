@@ -12,7 +12,7 @@ import (
 var imports = map[string][]string{
 	"structs":              {},
 	"scheduler/model":      {"structs"},
-	"scheduler/verify":     {"structs", "scheduler/model"},
+	"scheduler/verify":     {"structs", "scheduler/model", "scheduler/match"},
 	"scheduler/match":      {"structs", "scheduler/model"},
 	"scheduler":            {"structs", "internal/pack", "scheduler/model", "scheduler/match", "scheduler/search", "scheduler/reconcile", "scheduler/contend"},
 	"scheduler/contend":    {"structs", "scheduler/model", "scheduler/match", "scheduler/search"},

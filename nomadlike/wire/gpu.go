@@ -281,6 +281,7 @@ func (v *validator) gpu(w string, g *GPU) {
 	v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)
 	v.constraints(w, g.Constraints, false)
 	v.affinities(w, g.Affinities, false)
+	v.deviceConditions(w, g.Constraints, g.Affinities)
 	if len(g.Or) > gpuOrMax {
 		v.errorf(w+".or", "%d alternatives; want at most %d", len(g.Or), gpuOrMax)
 	}

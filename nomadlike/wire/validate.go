@@ -98,6 +98,7 @@ func (v *validator) validateJob() {
 	v.meta("", j.Meta)
 	v.constraints("", j.Constraints, true)
 	v.affinities("", j.Affinities, v.everyNode())
+	v.nodeConditions("", j.Constraints, j.Affinities, slices.ContainsFunc(j.TaskGroups, groupAsksDevices))
 	v.spreads("", j.Spreads)
 	v.update("update", j.Update)
 	v.periodic()

@@ -131,6 +131,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 	v.files(w, g)
 	v.constraints(w, g.Constraints, true)
 	v.affinities(w, g.Affinities, v.everyNode())
+	v.nodeConditions(w, g.Constraints, g.Affinities, groupAsksDevices(g))
 	v.spreads(w, g.Spreads)
 	v.restart(w+", restart", g.RestartPolicy)
 	v.reschedule(w+", reschedule", g.ReschedulePolicy)
@@ -352,6 +353,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 	}
 	v.constraints(w, t.Constraints, false)
 	v.affinities(w, t.Affinities, v.everyNode())
+	v.nodeConditions(w, t.Constraints, t.Affinities, asksDevices(t))
 	v.restart(w+", restart", t.RestartPolicy)
 	v.duration(w+", kill_timeout", t.KillTimeout)
 	v.duration(w+", shutdown_delay", &t.ShutdownDelay)
@@ -466,5 +468,6 @@ func (v *validator) resources(w string, r *Resources) {
 		}
 		v.constraints(dw, d.Constraints, false)
 		v.affinities(dw, d.Affinities, false)
+		v.deviceConditions(dw, d.Constraints, d.Affinities)
 	}
 }

@@ -67,6 +67,15 @@ func TestValidate(t *testing.T) {
 		}, "not a version constraint"},
 		{"semver", "batch", func(j *Job) { j.Constraints = []*Constraint{{LTarget: "${attr.x}", Operand: "semver", RTarget: "= x"}} }, "not a semantic version"},
 		{"no attribute", "batch", func(j *Job) { j.Constraints = []*Constraint{{RTarget: "x"}} }, "needs an attribute"},
+		{"device's model of a group", "batch", func(j *Job) {
+			g(j).Constraints = []*Constraint{{LTarget: "${device.model}", Operand: "=", RTarget: "H100"}}
+		}, "put it into the device or gpu block"},
+		{"device IDs without a device", "batch", func(j *Job) {
+			g(j).Affinities = []*Affinity{{LTarget: "${device.ids}", Operand: "set_contains", RTarget: "GPU-1", Weight: ptr(int8(50))}}
+		}, "no task here asks for a device"},
+		{"node's attribute of a GPU", "batch", func(j *Job) {
+			k(j).Resources = &Resources{GPU: &GPU{Constraints: []*Constraint{{LTarget: "${attr.cpu.arch}", Operand: "=", RTarget: "amd64"}}}}
+		}, "is not about a device"},
 		{"distinct in task", "batch", func(j *Job) { k(j).Constraints = []*Constraint{{Operand: "distinct_hosts"}} }, "whole allocations"},
 		{"distinct_property", "batch", func(j *Job) {
 			j.Constraints = []*Constraint{{LTarget: "${meta.rack}", Operand: "distinct_property", RTarget: "0"}}

@@ -35,6 +35,7 @@ type Ask struct {
 	GPUFit  string      // structs.GPUFitBest, ...: how shares are fitted into the GPUs of a node
 	AltsMax int64       // number of alternatives beyond the first ones
 	Shares  bool        // some alternative is for a share
+	ByID    bool        // some request is for particular devices
 
 	Inside     string // level within a node that its devices should share; "" for islands, without preference
 	insideOnly bool   // Inside is required
@@ -88,6 +89,7 @@ func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
 	a.constrain(tg.Constraints, false)
 	a.wish(job.Affinities)
 	a.wish(tg.Affinities)
+	above := byIDs{}.with(job.Constraints, job.Affinities).with(tg.Constraints, tg.Affinities)
 	for _, t := range tg.Tasks {
 		a.constrain(t.Constraints, false)
 		if t.Resources.RDMA {
@@ -100,13 +102,14 @@ func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
 		if t.Resources.Cores > 0 {
 			a.Cores = append(a.Cores, coreAsk{t.Name, t.Resources.Cores})
 		}
+		ids := above.with(t.Constraints, t.Affinities)
 		for i := range t.Resources.Devices {
-			d := compileDevice(t.Name, &t.Resources.Devices[i])
+			d := compileDevice(t.Name, &t.Resources.Devices[i], ids)
 			d.tied = t.Resources.NUMA.Ties(d.Alts[0].name)
 			a.Devices = append(a.Devices, d)
 		}
 		if len(t.Resources.GPU) > 0 {
-			d := compileGPU(t.Name, t.Resources.GPU)
+			d := compileGPU(t.Name, t.Resources.GPU, ids)
 			d.tied = t.Resources.NUMA.Ties(gpuName)
 			a.Devices = append(a.Devices, d)
 		}
@@ -160,10 +163,11 @@ func (a *Ask) constrain(cs []structs.Constraint, ofJob bool) {
 			}
 			a.Distinct = append(a.Distinct, d)
 		default:
-			x := compileCondition(c.LTarget, c.RTarget, c.Operand)
-			if x.unique() {
+			switch x := compileCondition(c.LTarget, c.RTarget, c.Operand); {
+			case x.aboutIDs(): // of each device: see byIDs
+			case x.unique():
 				a.PerNode = append(a.PerNode, x)
-			} else {
+			default:
 				a.checks = append(a.checks, x)
 			}
 		}
@@ -173,6 +177,9 @@ func (a *Ask) constrain(cs []structs.Constraint, ofJob bool) {
 func (a *Ask) wish(as []structs.Affinity) {
 	for _, f := range as {
 		w := wish{compileCondition(f.LTarget, f.RTarget, f.Operand), f.Weight}
+		if w.Cond.aboutIDs() {
+			continue // of each device: see byIDs
+		}
 		a.WishTotal += abs(f.Weight)
 		if w.Cond.unique() {
 			a.WishPerNode = append(a.WishPerNode, w)
@@ -203,6 +210,7 @@ func (a *Ask) inGPUs() {
 	a.PlainDevices = a.Inside == "" && len(a.Devices) == 1 && a.Devices[0].plain() && !a.Devices[0].PerNode
 	for i := range a.Devices {
 		a.AltsMax += int64(len(a.Devices[i].Alts) - 1)
+		a.ByID = a.ByID || a.Devices[i].PerNode
 		for k := range a.Devices[i].Alts {
 			alt := &a.Devices[i].Alts[k]
 			a.Shares = a.Shares || alt.Shared()

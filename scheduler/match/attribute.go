@@ -129,12 +129,6 @@ func resolveDevice(target string, g *structs.DeviceGroup) (v value, text string,
 		return str(g.Type)
 	case "device.model":
 		return str(g.Name)
-	case "device.ids":
-		ids := make([]string, len(g.Instances))
-		for i := range g.Instances {
-			ids[i] = g.Instances[i].ID
-		}
-		return str(strings.Join(ids, ","))
 	}
 	if key, ok := strings.CutPrefix(name, "device.attr."); ok {
 		if a, ok := g.Attributes[key]; ok {

@@ -35,7 +35,7 @@ func (w *wish) Fulfilled(holds bool) int64 {
 type DeviceAsk struct {
 	task    string
 	Alts    []DeviceAlt // in order of preference; the first that a node can provide is taken
-	PerNode bool        // some condition looks at device IDs
+	PerNode bool        // some condition or wish is about device IDs
 	tied    bool        // the task wants them on the NUMA node of its cores
 }
 
@@ -49,17 +49,33 @@ type DeviceAlt struct {
 	mem, Share int64 // MiB, or percent of the memory, of each; both 0: whole devices
 	Compute    int64 // percent of each
 	enforce    string
-	watts      int64 // power limit to set on each; 0: none
-	checks     []Condition
+	watts      int64       // power limit to set on each; 0: none
+	checks     []Condition // of the device group
+	ids        []Condition // of each device: those about ${device.ids}
 	wishes     []wish
-	WishTotal  int64
+	idWishes   []wish
+	WishTotal  int64            // sum of the absolute weights of both
 	Obstacle   structs.Obstacle // the obstacle if too few of them are free
 }
 
-func compileDevice(task string, r *structs.DeviceRequest) DeviceAsk {
+func compileDevice(task string, r *structs.DeviceRequest, above byIDs) DeviceAsk {
 	d := DeviceAsk{task: task}
-	d.add(DeviceAlt{name: r.Name, Count: max(r.Count, 1)}, r.Constraints, r.Affinities)
+	d.add(DeviceAlt{name: r.Name, Count: max(r.Count, 1)}, r.Constraints, r.Affinities, above)
 	return d
+}
+
+// byIDs are the conditions on ${device.ids} of a job, a group and a task: they hold for all devices of the task.
+type byIDs struct {
+	constraints []structs.Constraint
+	affinities  []structs.Affinity
+}
+
+// with adds the conditions of one more level.
+func (b byIDs) with(cs []structs.Constraint, as []structs.Affinity) byIDs {
+	if len(cs)+len(as) == 0 {
+		return b
+	}
+	return byIDs{slices.Concat(b.constraints, DeviceConstraints(cs)), slices.Concat(b.affinities, deviceAffinities(as))}
 }
 
 // gpuName is the device name of a request for GPUs.
@@ -71,11 +87,11 @@ func asksGPUs(r *structs.Resources) bool {
 	})
 }
 
-func compileGPU(task string, rs []structs.GPURequest) DeviceAsk {
+func compileGPU(task string, rs []structs.GPURequest, above byIDs) DeviceAsk {
 	d := DeviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
+		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities, above)
 	}
 	return d
 }
@@ -92,21 +108,30 @@ func powerRange(watts int64) []structs.Constraint {
 	}
 }
 
-// add appends one alternative with its conditions.
-func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
+// add appends one alternative with its conditions, and with those of the levels above it.
+func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinities []structs.Affinity, above byIDs) {
+	if len(above.constraints)+len(above.affinities) > 0 {
+		constraints, affinities = slices.Concat(constraints, above.constraints), slices.Concat(affinities, above.affinities)
+	}
 	for _, c := range constraints {
 		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
+		if x.aboutIDs() {
+			alt.ids, d.PerNode = append(alt.ids, x), true
+			continue
+		}
 		if c.LTarget == structs.ModelTarget && c.Operand == structs.OperandRegexp && alt.model == "" {
 			alt.words = structs.ModelWords(c.RTarget)
 		}
 		alt.checks = append(alt.checks, x)
-		d.PerNode = d.PerNode || x.unique()
 	}
 	for _, f := range affinities {
 		x := compileCondition(f.LTarget, f.RTarget, f.Operand)
-		alt.wishes = append(alt.wishes, wish{x, f.Weight})
 		alt.WishTotal += abs(f.Weight)
-		d.PerNode = d.PerNode || x.unique()
+		if x.aboutIDs() {
+			alt.idWishes, d.PerNode = append(alt.idWishes, wish{x, f.Weight}), true
+			continue
+		}
+		alt.wishes = append(alt.wishes, wish{x, f.Weight})
 	}
 	d.Alts = append(d.Alts, alt)
 }
@@ -213,7 +238,7 @@ type DeviceChoice struct {
 }
 
 // Choices lists the device groups of a node that can serve a request: by alternative, then by preference, then in the
-// order of the node.
+// order of the node. It is equal for all nodes of a class: device IDs are not looked at (see on).
 func (d *DeviceAsk) Choices(n *structs.Node) []DeviceChoice {
 	var out []DeviceChoice
 	for at := range d.Alts {

@@ -93,7 +93,7 @@ func (a *Ask) Suits(n *structs.Node) bool {
 		return false
 	}
 	for i := range a.Devices {
-		if !a.Devices[i].PerNode && len(a.Devices[i].Choices(n)) == 0 {
+		if len(a.Devices[i].Choices(n)) == 0 {
 			return false
 		}
 	}
@@ -107,12 +107,8 @@ func (a *Ask) SuitsNode(n *structs.Node) bool {
 			return false
 		}
 	}
-	for i := range a.Devices {
-		if a.Devices[i].PerNode && len(a.Devices[i].Choices(n)) == 0 {
-			return false
-		}
-	}
-	return true
+	_, without := a.WithoutDevices(n)
+	return !without
 }
 
 // NetworkByAlias returns the position of a node's network by host_network name, or -1. If no network has that name, ""

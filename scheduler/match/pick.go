@@ -14,6 +14,7 @@ type Picker struct {
 	Full  int64         // how full the shared devices are after the placement, millionths, averaged
 	By    GPUChooser    // chooses the GPUs of shares; nil: Ask.GPUFit does
 	Parts int64         // how many shared devices were picked
+	Liked int64         // how well the IDs of the devices are liked, millionths, averaged
 	taken model.Bitset  // devices that another member of the gang shares: not available to this one
 	Split bool          // some request got devices of several islands
 	numa  []int64       // by request, the NUMA node that its devices must be on, or AnyNUMA; nil: no limits. See Ask.pickCores
@@ -35,7 +36,7 @@ type Pick struct {
 // preference. It takes instances that share a fast link together if an island has enough: the smallest such island, so
 // that larger ones stay whole.
 func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choices [][]DeviceChoice) ShortageOf {
-	k.Picks, k.mine, k.Rank, k.Full, k.Parts, k.Split = k.Picks[:0], k.mine[:0], 0, 0, 0, false
+	k.Picks, k.mine, k.Rank, k.Full, k.Parts, k.Liked, k.Split = k.Picks[:0], k.mine[:0], 0, 0, 0, 0, false
 	if k.taken = k.taken[:0]; a.Tg.Gang != nil && a.Shares {
 		k.taken = a.fellows(n, free, k.taken)
 	}
@@ -43,7 +44,7 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 		d := &a.Devices[i]
 		list := choices[i]
 		if d.PerNode {
-			list = d.Choices(n)
+			list = d.on(n, list)
 		}
 		var why ShortageOf
 		done, curable := false, false
@@ -76,6 +77,9 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 	}
 	if k.Parts > 0 {
 		k.Full /= k.Parts
+	}
+	if k.Liked > 0 {
+		k.Liked /= int64(len(k.Picks))
 	}
 	return ShortageOf{}
 }
@@ -116,7 +120,7 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		if _, found := model.FindShare(k.mine, pos); found {
 			continue
 		}
-		if k.afar(i, &g.Instances[j]) {
+		if k.afar(i, &g.Instances[j]) || !alt.Admits(g.Instances[j].ID) {
 			continue
 		}
 		if !g.Instances[j].Healthy {
@@ -126,9 +130,17 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		open = append(open, j)
 	}
 	if have := int64(len(open)); have < alt.Count {
-		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: &alt.Obstacle, Unhealthy: have+sick >= alt.Count}
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.inUse(g, n, c.First, free), Unhealthy: have+sick >= alt.Count}
 	}
-	picked, most := pickIsland(g, open, int(alt.Count), a.Inside)
+	must, rest := alt.best(g, open, int(alt.Count))
+	picked, most := pickIsland(g, rest, int(alt.Count)-len(must), a.Inside)
+	if len(must) > 0 {
+		if picked = append(must, picked...); a.insideOnly { // the island is required, the devices are only preferred
+			picked, most = pickIsland(g, open, int(alt.Count), a.Inside)
+		} else {
+			_, most = pickIsland(g, picked, int(alt.Count), a.Inside)
+		}
+	}
 	if most < alt.Count {
 		if a.insideOnly {
 			by := alt.Obstacle
@@ -139,8 +151,16 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 	}
 	for _, j := range picked {
 		k.take(Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j})
+		k.like(alt, g, j)
 	}
 	return ShortageOf{}
+}
+
+// like counts how well the ID of a picked device is liked.
+func (k *Picker) like(alt *DeviceAlt, g *structs.DeviceGroup, j int) {
+	if len(alt.idWishes) > 0 {
+		k.Liked += alt.likes(g.Instances[j].ID) * model.Micro / alt.WishTotal
+	}
 }
 
 // afar reports whether a device is not on the NUMA node that the devices of a request must be on.
@@ -179,7 +199,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		capacity := in.MemoryMiB - reserve
 		p := Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j, Mem: alt.MemoryOn(capacity), Compute: alt.Compute}
 		s := k.Busy(free, p.Pos)
-		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) {
+		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) || !alt.Admits(in.ID) {
 			return p, 0, false
 		}
 		left := capacity - s.Mem - p.Mem
@@ -188,7 +208,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	asked := false // leastShort is set
 	for j := range g.Instances {
 		in := &g.Instances[j]
-		if k.afar(i, in) {
+		if k.afar(i, in) || !alt.Admits(in.ID) {
 			continue
 		}
 		p, _, fits := room(j)
@@ -232,7 +252,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	}
 	start := len(k.Picks)
 	for int64(len(k.Picks)-start) < alt.Count {
-		best, bestKey, found := Pick{}, int64(0), false
+		best, bestKey, bestLiked, found := Pick{}, int64(0), int64(0), false
 		for step := range g.Instances {
 			j := (from + step) % len(g.Instances)
 			p, left, fits := room(j)
@@ -249,14 +269,16 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 			default:
 				key = -left
 			}
-			if !found || key > bestKey {
-				best, bestKey, found = p, key, true
+			liked := alt.likes(g.Instances[j].ID)
+			if !found || liked > bestLiked || liked == bestLiked && key > bestKey {
+				best, bestKey, bestLiked, found = p, key, liked, true
 			}
 		}
 		capacity := g.Instances[best.Index].MemoryMiB - reserve
 		k.Full += (k.Busy(free, best.Pos).Mem + best.Mem) * model.Micro / max(capacity, 1)
 		k.Parts++
 		k.take(best)
+		k.like(alt, g, best.Index)
 	}
 	return ShortageOf{}
 }

@@ -70,7 +70,7 @@ func unique(target string) bool {
 		return false
 	}
 	return strings.HasPrefix(name, "node.unique.") || strings.HasPrefix(name, "attr.unique.") ||
-		strings.HasPrefix(name, "meta.unique.") || name == "device.ids"
+		strings.HasPrefix(name, "meta.unique.")
 }
 
 // Condition is one compiled constraint or affinity.

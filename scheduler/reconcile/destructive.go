@@ -5,19 +5,24 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Destructive reports whether a group changed between two versions of a job in a way that running allocations cannot
 // adopt: its tasks must be started again. Everything is destructive except what plainGroup and plainTask list (and, of
 // the job, everything but its meta): those fields only affect the servers, or the agent applies them while tasks run.
-// Constraints are not destructive either, but the node must still satisfy them.
+// Constraints are not destructive either, but the node must still satisfy them. Those on ${device.ids} are: an allocation
+// keeps the devices that it has.
 func Destructive(before, after *structs.Job, group structs.GroupName) bool {
 	a, b := before.Group(group), after.Group(group)
 	if a == nil || b == nil {
 		return true
 	}
 	if !sameMeta(before.Meta, after.Meta) || !sameArray(before.Array, after.Array) {
+		return true
+	}
+	if !slices.Equal(match.DeviceConstraints(before.Constraints), match.DeviceConstraints(after.Constraints)) {
 		return true
 	}
 	if !sameDeep(reflect.ValueOf(before.Affinities), reflect.ValueOf(after.Affinities)) ||
@@ -41,7 +46,7 @@ func sameSilence(a, b *structs.Group) bool {
 func plainGroup(g *structs.Group) structs.Group {
 	p := *g
 	p.Count = 0
-	p.Constraints = nil
+	p.Constraints = match.DeviceConstraints(g.Constraints)
 	p.Restart = structs.Restart{}
 	p.Reschedule = structs.Reschedule{}
 	p.Update = nil
@@ -80,7 +85,7 @@ func plainGroup(g *structs.Group) structs.Group {
 func plainTask(t *structs.Task) structs.Task {
 	q := *t
 	q.Meta = plainMeta(t.Meta)
-	q.Constraints = nil
+	q.Constraints = match.DeviceConstraints(t.Constraints)
 	q.Restart = nil
 	q.Services = nil
 	q.ScalingPolicies = nil

@@ -9,7 +9,7 @@ import (
 // plainKey is equal for asks that have the same shortage on the same nodes; nil for asks that are not cached.
 func (s *Search) plainKey() []byte {
 	a := s.Ask
-	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NUMAWish || a.Shares || a.Job == nil {
+	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.ByID || a.NUMAWish || a.Shares || a.Job == nil {
 		return nil
 	}
 	if b := s.Reserved; b != nil && len(b.Windows) > 0 {

@@ -107,7 +107,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	term("locality", s.extra.locality, v.local)
 	term("cost", s.extra.cost, v.cheap)
 	if s.likes() {
-		term("devices", s.weights.Affinity, v.liked)
+		term("devices", s.weights.Affinity, v.liked+s.Picker.Liked)
 	}
 	if s.Ask.Shares && s.Ask.GPUFit != structs.GPUFitFirst && s.Ask.GPUFit != structs.GPUFitNext {
 		term("gpu", s.weights.GPU, s.gpuFull())

@@ -33,13 +33,11 @@ func (s *Search) judge(v *Verdict, n *structs.Node) {
 	for i := range a.Devices {
 		d := &a.Devices[i]
 		c := d.Choices(n)
-		if len(c) == 0 && !d.PerNode {
+		if len(c) == 0 {
 			v.Refused = 1 + s.refusalOf(match.Refused(structs.ReasonConstraint, cmp.Or(d.Unlimitable(n), d.Alts[0].Missing()), structs.EventNodeJoined))
 			return
 		}
-		if len(c) > 0 {
-			v.liked += c[0].Micro / int64(len(a.Devices))
-		}
+		v.liked += c[0].Micro / int64(len(a.Devices))
 		v.Choices = append(v.Choices, c)
 	}
 	for i := range a.Spreads {

@@ -62,6 +62,15 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 			wishes += a.WishPerNode[k].Fulfilled(a.WishPerNode[k].Cond.Holds(c.Nodes[i]))
 		}
 	}
+	if a.ByID {
+		if why, bad := a.WithoutDevices(c.Nodes[i]); bad {
+			if count {
+				v.filtered++
+				s.refuse(why)
+			}
+			return rateRefused
+		}
+	}
 	for k := range a.Static {
 		n := c.Nodes[i]
 		p := &a.Static[k]
@@ -121,6 +130,9 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	}
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
+	}
+	if a.ByID {
+		base += s.weights.Affinity * s.Picker.Liked
 	}
 	if len(a.Devices) > 0 && !a.PlainDevices && (s.weights.GPU > 0 || a.AltsMax > 0) {
 		base += s.weights.GPU*s.gpuFull() + (a.AltsMax-s.Picker.Rank)*altStep

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -152,6 +153,9 @@ func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]mode
 			return id, fmt.Sprintf("waits for %s, which the part does not stop", w.Short())
 		}
 	}
+	if why := t.misgiven(pl, n, h); why != "" {
+		return id, fmt.Sprintf("node %s: %s", id.Short(), why)
+	}
 	next, short := model.Fits(n, ch.Total[i], ch.MHz[i], o, h)
 	if short.Dim != structs.DimensionNone {
 		return id, fmt.Sprintf("node %s: %s short by %d", id.Short(), short.Dim, short.Short)
@@ -171,4 +175,16 @@ func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]mode
 	t.nodes[id] = next
 	t.peers.took(pl.Group, n, 1)
 	return id, ""
+}
+
+// misgiven returns why a place gives a task devices that its job does not allow, or "".
+func (t *trial) misgiven(pl *structs.PlanPlace, n *structs.Node, h *model.Held) string {
+	if t.entry.Job == nil || h.Rare == nil || pl.Version != nil && *pl.Version != t.entry.Job.Version {
+		return ""
+	}
+	tg := t.entry.Job.Group(t.entry.Groups[pl.Group])
+	if tg == nil {
+		return ""
+	}
+	return match.Misgiven(t.entry.Job, tg, n, h.Rare.Grants)
 }
