@@ -172,7 +172,6 @@ var GPUFits = []string{GPUFitBest, GPUFitFirst, GPUFitNext, GPUFitWorst}
 const (
 	BackendMIG   = "mig"   // the hardware
 	BackendDmem  = "dmem"  // the kernel driver, by control group
-	BackendMPS   = "mps"   // the MPS server
 	BackendShim  = "shim"  // a library in the task
 	BackendWatch = "watch" // the agent measures, and stops a task that uses more
 	BackendNone  = "none"  // no enforcement: the share is only reserved
@@ -184,21 +183,20 @@ const GPUEnforceAttribute = "enforce"
 // gpuBackends are the backends that each value of GPURequest.Enforce accepts, the best one first. MIG is only used if
 // named, because its sizes are fixed.
 var gpuBackends = map[string][]string{
-	"":           {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
-	"auto":       {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
+	"":           {BackendDmem, BackendShim, BackendWatch, BackendNone},
+	"auto":       {BackendDmem, BackendShim, BackendWatch, BackendNone},
 	"hard":       {BackendDmem, BackendMIG},
-	"driver":     {BackendDmem, BackendMIG, BackendMPS},
-	"soft":       {BackendDmem, BackendMIG, BackendMPS, BackendShim, BackendWatch},
+	"driver":     {BackendDmem, BackendMIG},
+	"soft":       {BackendDmem, BackendMIG, BackendShim, BackendWatch},
 	BackendMIG:   {BackendMIG},
 	BackendDmem:  {BackendDmem},
-	BackendMPS:   {BackendMPS},
 	BackendShim:  {BackendShim},
 	BackendWatch: {BackendWatch},
 	BackendNone:  {BackendNone},
 }
 
 // GPUEnforces lists the values of GPURequest.Enforce.
-var GPUEnforces = []string{"auto", "hard", "driver", "soft", BackendMIG, BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone}
+var GPUEnforces = []string{"auto", "hard", "driver", "soft", BackendMIG, BackendDmem, BackendShim, BackendWatch, BackendNone}
 
 // GPUBackend returns the strongest backend that a request accepts and a node has; ok is false if there is none. have is
 // the group's attribute: backends separated by commas. BackendNone is always available.

@@ -44,7 +44,7 @@ var noEffect = map[string]map[string]string{
 		"state_dir": "state is kept in data_dir/client", "alloc_mounts_dir": "mounts are made within the allocation's directory", "chroot_env": "the exec driver shows the machine's directories read-only",
 		"no_host_uuid": "the node's id never comes from the machine", "gc_volumes_on_client_gc": "there are no dynamic host volumes", "template": "templates have fixed settings",
 		"artifact": "artifacts have fixed limits", "cni_path": noCNI, "cni_config_dir": noCNI,
-		"bridge_network_subnet_ipv6": "the bridge network is one of IPv4", "bridge_network_hairpin_mode": "it is always on", "host_network": "there is one network", "nomad_service_discovery": "there is no service registry",
+		"bridge_network_subnet_ipv6": "the bridge network is one of IPv4", "bridge_network_hairpin_mode": "it is always on", "host_network": "there is one network", "nomad_service_discovery": "services are always registered (docs/operate/services.md)",
 		"cgroup_parent": "control groups are made below the agent's own", "reservable_cores": "all cores but client.reserved.cores can be reserved",
 		"cpu_disable_dmidecode": "dmidecode is not run", "preferred_address_family": "the address of the interface is taken",
 		"users": "there are no dynamic users", "fingerprint": "fingerprints have no settings", "node_max_allocs": "allocations are bounded by resources",

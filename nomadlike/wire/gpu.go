@@ -278,7 +278,9 @@ func (v *validator) gpu(w string, g *GPU) {
 			v.errorf(w, "mig = %q and a share of a GPU contradict each other: an instance has its own memory and compute", g.MIG)
 		}
 	}
-	v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)
+	if g.Enforce != "mps" { // refused by supportTable, which says what to write instead
+		v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)
+	}
 	v.constraints(w, g.Constraints, false)
 	v.affinities(w, g.Affinities, false)
 	v.deviceConditions(w, g.Constraints, g.Affinities)

@@ -137,7 +137,10 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[CNIConfig](), block: "network > cni", all: Refused},
 	{typ: reflect.TypeFor[DNSConfig](), block: "network > dns", supported: "Servers Searches Options"},
-	{typ: reflect.TypeFor[Port](), block: "network > port", supported: "Label Value To HostNetwork IgnoreCollision"},
+	{typ: reflect.TypeFor[Port](), block: "network > port", supported: "Label Value To HostNetwork IgnoreCollision",
+		refused: map[string]note{
+			"HostNetwork": {why: `nodes have one network, named "default", in this build; leave it out, and choose nodes by a constraint`, only: not("", "default"), value: `other than "default"`},
+		}},
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
@@ -182,14 +185,16 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG PowerLimit Pressure",
 		refused: map[string]note{
-			"RDMA": {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"Enforce": {why: `no node shares GPUs through NVIDIA's MPS server in this build; write "soft", which the library in the task meets, or leave it out`, only: func(v reflect.Value) bool { return v.String() == "mps" }, value: `"mps"`},
+			"RDMA":    {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
 			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
 	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG PowerLimit Pressure",
 		refused: map[string]note{
-			"RDMA": {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"Enforce": {why: `no node shares GPUs through NVIDIA's MPS server in this build; write "soft", which the library in the task meets, or leave it out`, only: func(v reflect.Value) bool { return v.String() == "mps" }, value: `"mps"`},
+			"RDMA":    {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
 			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},

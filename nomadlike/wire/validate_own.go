@@ -287,6 +287,13 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 			v.errorf(tw+".across", "%.64q is not a level: want node, leaf, rack, or a key of the nodes' meta", x.Across)
 		}
 		v.oneOf(tw+".mode", x.Mode, "", structs.TopologyPreferred, structs.TopologyRequired)
+		switch {
+		case x.Across == "":
+		case v.everyNode():
+			v.errorf(tw+".across", "a %s job runs once on every node, so no place holds all of it; remove across", v.typ)
+		case g.Gang == nil && x.Mode != structs.TopologyRequired:
+			v.warnf(tw+".across", "without effect: only a gang is placed by a preferred level; add a gang block, or mode = \"required\"")
+		}
 		if x.Inside == "" && x.Across == "" {
 			v.errorf(tw, "says neither inside nor across; want inside = \"nvlink\", or across = \"leaf\", or both")
 		}

@@ -110,6 +110,15 @@ func TestValidate(t *testing.T) {
 		{"port collision", "service", func(j *Job) {
 			g(j).Networks = []*NetworkResource{{ReservedPorts: []Port{{Label: "a", Value: 80}, {Label: "b", Value: 80}}}}
 		}, "also asked for"},
+		{"host network", "service", func(j *Job) {
+			g(j).Networks = []*NetworkResource{{DynamicPorts: []Port{{Label: "a", HostNetwork: "ib"}}}}
+		}, `nodes have one network, named "default"`},
+		{"mps", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Enforce: "mps"}} }, `write "soft"`},
+		{"mps as an alternative", "batch", func(j *Job) {
+			k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Or: []*GPUOr{{Memory: "10GiB", Enforce: "mps"}}}}
+		}, `write "soft"`},
+		{"rdma of a GPU", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "rdma = true in the resources asks for a node with RDMA"},
+		{"across on every node", "system", func(j *Job) { g(j).Topology = &Topology{Across: "rack", Mode: "required"} }, "so no place holds all of it"},
 		{"cni", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "cni/net"}} }, `network, mode: only "bridge", "host" and "none" are supported`},
 		{"bridge for docker", "service", func(j *Job) {
 			g(j).Networks, g(j).Tasks[0].Driver = []*NetworkResource{{Mode: "bridge"}}, "docker"
