@@ -140,11 +140,11 @@ func (g *groupWork) feasibilityKey(job *structs.Job) string {
 		return ""
 	}
 	members := 1
+	if t := g.Tg.Topology; t != nil && t.Across != "" && len(g.Staying) > 0 && (g.Gang || t.Mode == structs.TopologyRequired) {
+		return "" // where it may go depends on where it is
+	}
 	if g.Gang {
 		members = len(g.Wants)
-		if g.Tg.Topology != nil && g.Tg.Topology.Across != "" && len(g.Staying) > 0 {
-			return ""
-		}
 	}
 	if b := a.PlainKey(members); b != nil {
 		return string(b)
@@ -237,7 +237,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		return
 	}
 	need := int64(len(g.Wants))
-	if !g.Gang || r.Placed >= r.Wanted || need == 0 || g.search == nil {
+	if r.Placed >= r.Wanted || need == 0 || g.search == nil || !g.Gang && g.search.Short == "" {
 		return
 	}
 	s, what := g.search, structs.DimensionMembers

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -95,22 +96,36 @@ func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
 
 // preemptFor places wants of a group, all or none. Others make room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor) bool {
-	s := d.gangSearch(g, 0, nil, nil)
-	if g.Gang && g.Tg.Topology != nil && g.Tg.Topology.Across != "" && g.Tg.Topology.Mode == structs.TopologyRequired {
-		l := d.w.Level(g.Tg.Topology.Across)
-		if len(l.Names) == 0 {
-			return false
-		}
-		s.Places = l
-		for at := range l.Names { // the first place of the level where it works
-			s.Within = []int32{int32(at)}
-			if d.preemptIn(g, ws, p, s) {
-				return true
-			}
-			s = d.gangSearch(g, 0, l, s.Within)
-		}
-		return false
+	if l := d.requires(g); l != nil {
+		at := d.cheapestPlace(g, ws, p, l)
+		return at >= 0 && d.preemptIn(g, ws, p, d.evictSearch(g, l, []int32{at}))
 	}
+	return d.preemptIn(g, ws, p, d.evictSearch(g, nil, nil))
+}
+
+// cheapestPlace finds the place of a level where the least is lost if others make room for wants of a group; -1 if they
+// find room in none. Of equal losses, the place where fewer allocations stop is taken.
+func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, l *model.Level) int32 {
+	if at := d.settled(g, l); at >= 0 {
+		return at
+	}
+	best, least, fewest := int32(-1), int64(0), 0
+	for at := range int32(len(l.Names)) {
+		t := d.tryEvict(g, ws, p, d.evictSearch(g, l, []int32{at}))
+		if t == nil {
+			continue
+		}
+		if lost, stopped := t.e.Loss(); best < 0 || lost < least || lost == least && stopped < fewest {
+			best, least, fewest = at, lost, stopped
+		}
+		t.undo()
+	}
+	return best
+}
+
+// evictSearch starts the search for a preemption over some places of a level (nil: everywhere).
+func (d *decision) evictSearch(g *groupWork, l *model.Level, set []int32) *search.Search {
+	s := d.gangSearch(g, 0, l, set)
 	if !g.Gang {
 		for _, pl := range d.placed {
 			if pl.g == g {
@@ -118,20 +133,26 @@ func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Pre
 			}
 		}
 	}
-	return d.preemptIn(g, ws, p, s)
+	return s
 }
 
-// preemptIn is preemptFor within the places of a search. It tries everything on the what-if, and rolls back when a want
-// finds no place or the loss is larger than the gain.
-func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
+// evictTrial is a preemption on the what-if, until it is kept or undone.
+type evictTrial struct {
+	e      *contend.Eviction
+	placed int // placements of the decision before it
+	undo   func()
+}
+
+// tryEvict places wants of a group within the places of a search, on the what-if. It returns nil, with everything rolled
+// back, when a want finds no place or the loss is larger than the gain.
+func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) *evictTrial {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	e := p.Evict()
-	undo := func() bool {
+	t := &evictTrial{e: e, placed: placed, undo: func() {
 		d.w.Rollback(mark)
 		d.placed, d.cursor = d.placed[:placed], cursor
 		e.Undo()
-		return false
-	}
+	}}
 	members := int64(0)
 	for _, w := range ws {
 		if !w.Standby {
@@ -144,12 +165,14 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 		}
 		row, vs := p.Cheapest(s, id)
 		if row < 0 {
-			return undo()
+			t.undo()
+			return nil
 		}
 		waits, stops := e.Add(vs, id)
 		sp, ok := s.PlaceOn(row, id, waits)
 		if !ok {
-			return undo()
+			t.undo()
+			return nil
 		}
 		pl := newPlacement(g, w, sp)
 		pl.Evict = stops
@@ -157,10 +180,20 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 	}
 	if why := e.Weigh(g.Tg, members); why != nil {
 		g.note = why
-		return undo()
+		t.undo()
+		return nil
 	}
-	stopped, why := e.Keep()
-	for i := placed; i < len(d.placed); i++ {
+	return t
+}
+
+// preemptIn is preemptFor within the places of a search.
+func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
+	t := d.tryEvict(g, ws, p, s)
+	if t == nil {
+		return false
+	}
+	stopped, why := t.e.Keep()
+	for i := t.placed; i < len(d.placed); i++ {
 		for k := range d.placed[i].Evict {
 			if s := &d.placed[i].Evict[k]; s.Desired == structs.DesiredEvict && !s.Preempt.IsZero() {
 				s.Desc += why

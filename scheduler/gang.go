@@ -218,15 +218,8 @@ func (d *decision) grow(starved bool) {
 		}
 		var l *model.Level
 		var set []int32
-		if t := g.Tg.Topology; t != nil && t.Across != "" && t.Mode == structs.TopologyRequired {
-			l = d.w.Level(t.Across)
-			at := g.home(d.w, l)
-			for _, pl := range d.placed {
-				if pl.g == g {
-					at = l.Of[pl.At.Row]
-				}
-			}
-			set = []int32{at}
+		if l = d.requires(g); l != nil {
+			set = []int32{d.settled(g, l)}
 		}
 		old := g.search
 		s := d.gangSearch(g, 0, l, set)

@@ -203,10 +203,30 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 			}
 		}
 	}
-	s := search.New(g.Ask, d.w, d.policy, first)
-	d.bind(s)
+	pinned := len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero()
+	if l := d.requires(g); l != nil && !pinned {
+		d.placeTogether(g, first, l)
+	} else {
+		d.placeWants(g, d.gangSearch(g, first, nil, nil))
+	}
+	if d.misses[g.Name] == int64(len(g.Wants)) && !pinned && g.over == nil {
+		if key == "" {
+			key = d.noFitKey(g)
+		}
+		if key != "" {
+			d.noFit.Note(d.w, key, g.search)
+		}
+	}
+	if limit := d.load.Job.RunLimit(g.Tg); limit > 0 && d.misses[g.Name] < int64(len(g.Wants)) {
+		// No event says when the new allocations will have started; look again when the first may have run for too
+		// long.
+		d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now.Add(limit), Trigger: structs.TriggerMaxRun, Desc: "an allocation may reach its wall-clock limit", Group: g.Name})
+	}
+}
+
+// placeWants places the wants of a group one by one, as many as find a place.
+func (d *decision) placeWants(g *groupWork, s *search.Search) {
 	g.search = s
-	d.countStaying(g, s)
 	pinned := len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero()
 	if pinned {
 		s.Survey()
@@ -230,19 +250,6 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	d.steps += int(s.Looked)
-	if d.misses[g.Name] == int64(len(g.Wants)) && !pinned && g.over == nil {
-		if key == "" {
-			key = d.noFitKey(g)
-		}
-		if key != "" {
-			d.noFit.Note(d.w, key, s)
-		}
-	}
-	if limit := d.load.Job.RunLimit(g.Tg); limit > 0 && d.misses[g.Name] < int64(len(g.Wants)) {
-		// No event says when the new allocations will have started; look again when the first may have run for too
-		// long.
-		d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now.Add(limit), Trigger: structs.TriggerMaxRun, Desc: "an allocation may reach its wall-clock limit", Group: g.Name})
-	}
 }
 
 // mayYield reports whether some want could still be placed by waiting for the allocation it replaces.

@@ -62,6 +62,9 @@ func (e *Eviction) Undo() {
 	}
 }
 
+// Loss returns what the victims lose, in GPU seconds, and how many allocations stop.
+func (e *Eviction) Loss() (cost int64, stopped int) { return e.cost, len(e.stopped) }
+
 // Weigh refuses an eviction that costs more than it gains for so many members of a group, or that exceeds the rate of
 // the queue. nil: it is worth it.
 func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
