@@ -1,12 +1,17 @@
 // Command gotest runs `go test` with its arguments. It prints one line per package, the full output of failures, and
 // every skipped test with its reason, which go test hides. With CI=true a test that was skipped because the machine
 // lacks something ("not run: ...") is a failure, so that coverage is not lost silently.
+//
+// The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest ("ThreadSanitizer: CHECK
+// failed", golang.org/issue/78156). That says nothing about the program. A package that ended so, without a failed test
+// or a data race, runs once more.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -21,9 +26,59 @@ type event struct {
 
 type key struct{ pkg, test string }
 
+// report is what the tests of a run came to.
+type report struct {
+	passed, failed, skipped int
+	lost                    int      // of the skipped, because the machine lacks something
+	skips                   []string // with their reasons
+	crashed                 []string // packages whose race detector failed itself
+	broken                  bool     // a package failed without a failed test
+}
+
 func main() {
 	start := time.Now()
-	cmd := exec.Command("go", append([]string{"test", "-json"}, os.Args[1:]...)...)
+	r := run(os.Args[1:])
+	if len(r.crashed) > 0 {
+		fmt.Printf("the race detector failed without a finding (golang.org/issue/78156); once more: %s\n", strings.Join(r.crashed, " "))
+		again := run(only(os.Args[1:], r.crashed))
+		r.passed, r.failed, r.skipped = r.passed+again.passed, r.failed+again.failed+len(again.crashed), r.skipped+again.skipped
+		r.lost, r.skips, r.broken = r.lost+again.lost, append(r.skips, again.skips...), r.broken || again.broken
+	}
+	rc := 0
+	if r.broken {
+		r.failed = max(r.failed, 1)
+	}
+	if r.failed > 0 {
+		rc = 1
+	}
+	if len(r.skips) > 0 {
+		slices.Sort(r.skips)
+		fmt.Println("tests that did not run:")
+		fmt.Println(strings.Join(r.skips, "\n"))
+		if r.lost > 0 && os.Getenv("CI") == "true" {
+			fmt.Printf("%d of them because this machine lacks something; in CI that is a failure\n", r.lost)
+			rc = 1
+		}
+	}
+	fmt.Printf("took %s\n%d passed, %d failed, %d skipped\n", time.Since(start).Round(time.Second), r.passed, r.failed, r.skipped)
+	os.Exit(rc)
+}
+
+// only returns the arguments of go test with other packages.
+func only(args, packages []string) (out []string) {
+	for _, a := range args {
+		if !strings.HasPrefix(a, "./") {
+			out = append(out, a)
+			continue
+		}
+		out, packages = append(out, packages...), nil // flags of the tests may follow
+	}
+	return out
+}
+
+// run runs go test.
+func run(args []string) report {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -33,10 +88,18 @@ func main() {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		os.Exit(2)
 	}
+	r := read(out)
+	if err := cmd.Wait(); err != nil && len(r.crashed) == 0 {
+		r.broken = true // a package did not build, or its process died outside a test
+	}
+	return r
+}
+
+// read prints what a reader wants to see of the events of go test, and counts the rest.
+func read(in io.Reader) (r report) {
 	output := map[key][]string{}
-	var skips []string
-	passed, failed, skipped, lost := 0, 0, 0, 0
-	sc := bufio.NewScanner(out)
+	failures := map[string]int{} // by package
+	sc := bufio.NewScanner(in)
 	sc.Buffer(make([]byte, 1<<20), 64<<20)
 	for sc.Scan() {
 		var e event
@@ -49,62 +112,55 @@ func main() {
 		switch e.Action {
 		case "output", "build-output":
 			output[k] = append(output[k], e.Output)
+			continue
 		case "pass":
 			if e.Test == "" {
 				fmt.Printf("ok    %-60s %6.1fs\n", e.Package, e.Elapsed)
 			} else if top {
-				passed++
+				r.passed++
 			}
-			delete(output, k)
 		case "skip":
 			if e.Test != "" {
 				why := reason(output[k])
-				skips = append(skips, fmt.Sprintf("      %s %s: %s", e.Package, e.Test, why))
+				r.skips = append(r.skips, fmt.Sprintf("      %s %s: %s", e.Package, e.Test, why))
 				if strings.HasPrefix(why, "not run:") {
-					lost++
+					r.lost++
 				}
 				if top {
-					skipped++
+					r.skipped++
 				}
 			}
-			delete(output, k)
 		case "fail", "build-fail":
-			if e.Test == "" {
-				// A process that died or hung reports no result for the tests it was in; their output has the reason.
-				for open, text := range output {
-					if open.pkg == e.Package && open.test != "" {
-						fmt.Print(strings.Join(text, ""))
-						delete(output, open)
-					}
-				}
-				fmt.Printf("FAIL  %-60s %6.1fs\n%s", e.Package, e.Elapsed, strings.Join(output[k], ""))
-			} else {
+			if e.Test != "" {
+				failures[e.Package]++
 				fmt.Print(strings.Join(output[k], ""))
 				if top {
-					failed++
+					r.failed++
+				}
+				break
+			}
+			// A process that died or hung reports no result for the tests it was in; their output has the reason.
+			text := ""
+			for open, lines := range output {
+				if open.pkg == e.Package && open.test != "" {
+					text += strings.Join(lines, "")
+					delete(output, open)
 				}
 			}
-			delete(output, k)
+			text = fmt.Sprintf("%sFAIL  %-60s %6.1fs\n%s", text, e.Package, e.Elapsed, strings.Join(output[k], ""))
+			fmt.Print(text)
+			switch {
+			case failures[e.Package] == 0 && strings.Contains(text, "ThreadSanitizer: CHECK failed") && !strings.Contains(text, "DATA RACE"):
+				r.crashed = append(r.crashed, e.Package)
+			case failures[e.Package] == 0:
+				r.broken = true
+			}
+		default:
+			continue
 		}
+		delete(output, k)
 	}
-	rc := 0
-	if err := cmd.Wait(); err != nil {
-		rc = 1
-		if failed == 0 {
-			failed = 1 // the package did not build, or its process died outside a test
-		}
-	}
-	if len(skips) > 0 {
-		slices.Sort(skips)
-		fmt.Println("tests that did not run:")
-		fmt.Println(strings.Join(skips, "\n"))
-		if lost > 0 && os.Getenv("CI") == "true" {
-			fmt.Printf("%d of them because this machine lacks something; in CI that is a failure\n", lost)
-			rc = 1
-		}
-	}
-	fmt.Printf("took %s\n%d passed, %d failed, %d skipped\n", time.Since(start).Round(time.Second), passed, failed, skipped)
-	os.Exit(rc)
+	return r
 }
 
 // reason returns a skipped test's message.

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCrashedDetector: a package whose race detector failed itself runs once more; one with a finding has failed.
+func TestCrashedDetector(t *testing.T) {
+	const crash = `{"Action":"output","Package":"p","Test":"TestA","Output":"ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\n"}` + "\n"
+	const end = `{"Action":"fail","Package":"p","Elapsed":1}` + "\n"
+	for _, c := range []struct {
+		name, events string
+		crashed      bool
+		failed       int
+		broken       bool
+	}{
+		{"crashed", crash + end, true, 0, false},
+		{"crashed after a data race", `{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}` + "\n" + crash + end, false, 0, true},
+		{"crashed after a failure", `{"Action":"fail","Package":"p","Test":"TestB"}` + "\n" + crash + end, false, 1, false},
+		{"another package failed", `{"Action":"fail","Package":"q","Test":"TestB"}` + "\n" + crash + end, true, 1, false},
+		{"died", `{"Action":"output","Package":"p","Test":"TestA","Output":"panic\n"}` + "\n" + end, false, 0, true},
+	} {
+		r := read(strings.NewReader(c.events))
+		if slices.Equal(r.crashed, []string{"p"}) != c.crashed || r.failed != c.failed || r.broken != c.broken {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+	}
+	got := only([]string{"-race", "-timeout", "25m", "./a/...", "./b", "-args", "-x"}, []string{"p", "q"})
+	if want := []string{"-race", "-timeout", "25m", "p", "q", "-args", "-x"}; !slices.Equal(got, want) {
+		t.Errorf("the second run has the arguments %q, want %q", got, want)
+	}
+}
