@@ -3,11 +3,16 @@
 package queue
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/muster-sched/muster/e2e/harness"
+	"github.com/muster-sched/muster/nomadlike"
 )
 
 // history returns the allocations of a job, oldest first.
@@ -44,5 +49,68 @@ func TestScavengerWaits(t *testing.T) {
 	f.Running(vip, 1)
 	if as := history(f, scav); len(as) > 0 {
 		t.Errorf("the scavenger was placed before the critical job: %+v", as)
+	}
+}
+
+// TestSharesOfPreemptibleWork: queues take turns by share with work that may be preempted, and jobs start in the order that
+// `muster queue` shows.
+func TestSharesOfPreemptibleWork(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "1xH100"})
+	f.Must("queue", "apply", f.File("queues.hcl", "queue \"root\" {\n  order = \"fair\"\n}\nqueue \"a\" {\n}\nqueue \"b\" {\n  weight = 10\n}\n"))
+	work := func(id, queue, script string) harness.Work {
+		return harness.Work{ID: id, Settings: "preemptible = true\n  queue = \"" + queue + "\"", GPUs: "count = 1", Script: script}
+	}
+	gate := f.File("gate", "")
+	// It runs for some seconds, because shares count whole MiB of the mean use of a day.
+	heavy1 := work("heavy1", "a", "sleep 4; while [ -e "+gate+" ]; do sleep 0.1; done")
+	f.Run(heavy1)
+	f.Running(heavy1, 1)
+	all := []harness.Work{heavy1}
+	for i := 2; i <= 4; i++ {
+		all = append(all, work(fmt.Sprint("heavy", i), "a", "sleep 0.5"))
+		f.Run(all[len(all)-1])
+	}
+	all = append(all, work("light", "b", "sleep 0.5"))
+	f.Run(all[len(all)-1])
+	var shown []string
+	harness.Eventually(t, 20*time.Second, "four jobs wait", func() (bool, string) {
+		var list []nomadlike.QueueItem
+		raw := f.Must("queue", "-json")
+		if err := json.Unmarshal([]byte(raw), &list); err != nil {
+			return false, err.Error()
+		}
+		shown = nil
+		for _, it := range list {
+			shown = append(shown, it.JobID)
+		}
+		return len(shown) == 4, raw
+	})
+	if want := []string{"light", "heavy2", "heavy3", "heavy4"}; !slices.Equal(shown, want) {
+		t.Errorf("muster queue shows %v, want %v", shown, want)
+	}
+	if err := os.Remove(gate); err != nil {
+		t.Fatal(err)
+	}
+	starts := map[string]int64{}
+	harness.Eventually(t, 60*time.Second, "all have run", func() (bool, string) {
+		var as []struct {
+			JobID, ClientStatus string
+			CreateTime          int64
+		}
+		if err := f.API.Call("GET", "/v1/allocations", nil, &as); err != nil {
+			return false, err.Error()
+		}
+		ended := 0
+		for _, a := range as {
+			starts[a.JobID] = a.CreateTime
+			if a.ClientStatus == "complete" {
+				ended++
+			}
+		}
+		return ended == len(all) && len(as) == len(all), fmt.Sprintf("%+v", as)
+	})
+	slices.SortFunc(shown, func(a, b string) int { return cmp.Compare(starts[a], starts[b]) })
+	if want := []string{"light", "heavy2", "heavy3", "heavy4"}; !slices.Equal(shown, want) {
+		t.Errorf("jobs started in the order %v, want %v", shown, want)
 	}
 }

@@ -21,6 +21,16 @@ type AlwaysChooser interface {
 	Always()
 }
 
+// ShareChooser is a Chooser that knows the orders under which queues and submitters take turns. Their shares move while a
+// pass places, so no set can be chosen beforehand: the pass's line decides who is served, as for work that must not be
+// stopped.
+type ShareChooser interface {
+	Chooser
+	// GoesBefore returns which workload of a competition goes before another one by more than its share; nil if the
+	// queue's order knows no shares. Work then only takes the places of work with a lower priority that it goes before.
+	GoesBefore(r *Competition) func(a, b *Workload) bool
+}
+
 // StatefulChooser is a Chooser with a memory. State returns it as bytes, from which the chooser can be restored.
 type StatefulChooser interface {
 	Chooser

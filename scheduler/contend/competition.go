@@ -2,6 +2,7 @@ package contend
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -12,15 +13,17 @@ import (
 // Contest is a competition with what the pass needs to apply its outcome.
 type Contest struct {
 	Competition
-	moved    bool            // a contender that should hold places gave them up for a wider one, and gets others in the next pass
-	missed   bool            // a contender that should hold places found none
-	runs     []*contenderRun // per contender; nil for pending ones
-	pending  []int           // per contender: its place in Env.Pending; -1 for running ones
-	unit     int64
-	gpu      bool
-	coming   int64           // units that are about to become free and that no placement waits for
-	patience structs.LogTime // when the first contender that has not waited long enough yet may compete (Queue.PreemptAfter); 0: none
-	left     int64           // jobs that the queue's rate still allows to be evicted; only used if there is a rate
+	goesBefore func(a, b *Workload) bool // of a queue whose order shares (ShareChooser); else nil
+	first      []int                     // in Env.Pending: the workloads that should hold places, in order; none if the order shares
+	moved      bool                      // a contender that should hold places gave them up for a wider one, and gets others in the next pass
+	missed     bool                      // a contender that should hold places found none
+	runs       []*contenderRun           // per contender; nil for pending ones
+	pending    []int                     // per contender: its place in Env.Pending; -1 for running ones
+	unit       int64
+	gpu        bool
+	coming     int64           // units that are about to become free and that no placement waits for
+	patience   structs.LogTime // when the first contender that has not waited long enough yet may compete (Queue.PreemptAfter); 0: none
+	left       int64           // jobs that the queue's rate still allows to be evicted; only used if there is a rate
 }
 
 // contenderRun is a contender that holds places.
@@ -43,8 +46,8 @@ type Contests struct {
 	pre      *Preemption
 	limits   *Limits          // nil: there are no limits
 	setAside *SetAside        // nil: nothing is set aside
-	first    []int            // in Env.Pending: the workloads that should hold places, in order
 	by       map[int]*Contest // by place in Env.Pending: all workloads that compete
+	front    map[int]bool     // places in Env.Pending of those that may take the places of others
 }
 
 // NewContests runs the competitions of all queues whose running work competes with pending work. It returns nil if
@@ -53,12 +56,15 @@ func NewContests(e *Env, pre *Preemption, limits *Limits, aside *SetAside) *Cont
 	if e.Chooser == nil {
 		return nil
 	}
-	cs := &Contests{env: e, pre: pre, limits: limits, setAside: aside, by: map[int]*Contest{}}
+	cs := &Contests{env: e, pre: pre, limits: limits, setAside: aside, by: map[int]*Contest{}, front: map[int]bool{}}
 	order := cs.enter()
 	any := false
 	_, always := e.Chooser.(AlwaysChooser)
 	for _, r := range order {
-		if !always && !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
+		if sharer, ok := e.Chooser.(ShareChooser); ok {
+			r.goesBefore = sharer.GoesBefore(&r.Competition)
+		}
+		if !always && !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) || r.goesBefore != nil && !r.outranks() {
 			for _, i := range r.pending {
 				delete(cs.by, i)
 			}
@@ -71,6 +77,20 @@ func NewContests(e *Env, pre *Preemption, limits *Limits, aside *SetAside) *Cont
 		return nil
 	}
 	return cs
+}
+
+// outranks reports whether some pending work has a higher priority than some running work.
+func (r *Contest) outranks() bool {
+	low, high := math.MaxInt, math.MinInt
+	for i := range r.Contenders {
+		switch v := &r.Contenders[i]; {
+		case v.Holds:
+			low = min(low, v.Load.Priority())
+		default:
+			high = max(high, v.Load.Priority())
+		}
+	}
+	return low < high
 }
 
 // enter adds pending and running work, each to the contest of its queue and node pool.
@@ -203,7 +223,17 @@ func (cs *Contests) hold(r *Contest) {
 		v.Fixed = run.fixed
 	}
 	r.room(cs.env.W, mine)
-	chosen, wake := cs.env.Chooser.Choose(&r.Competition)
+	var chosen []int
+	var wake structs.LogTime
+	if r.goesBefore == nil {
+		chosen, wake = cs.env.Chooser.Choose(&r.Competition)
+	} else {
+		for _, i := range r.pending {
+			if i >= 0 {
+				cs.front[i] = true
+			}
+		}
+	}
 	wake = earlier(wake, r.patience)
 	if len(chosen) < len(r.Contenders) { // one of those that wait may get a place when others may be stopped
 		wake = earlier(wake, ripe)
@@ -215,7 +245,8 @@ func (cs *Contests) hold(r *Contest) {
 		if run := r.runs[i]; run != nil {
 			run.chosen, run.rank = true, rank
 		} else {
-			cs.first = append(cs.first, r.pending[i])
+			r.first = append(r.first, r.pending[i])
+			cs.front[r.pending[i]] = true
 		}
 	}
 }
@@ -371,9 +402,9 @@ func (cs *Contests) Of(i int) *Contest {
 	return cs.by[i]
 }
 
-// Front returns the contest in which a pending workload is among those that should hold places, or nil.
+// Front returns the contest in which a pending workload may take the places of others, or nil.
 func (cs *Contests) Front(i int) *Contest {
-	if cs == nil || !slices.Contains(cs.first, i) {
+	if cs == nil || !cs.front[i] {
 		return nil
 	}
 	return cs.by[i]
@@ -382,14 +413,15 @@ func (cs *Contests) Front(i int) *Contest {
 // Bars reports whether a pending workload has to wait for the next pass, because a workload that goes before it moves.
 func (cs *Contests) Bars(i int) bool {
 	r := cs.Of(i)
-	return r != nil && r.moved && !slices.Contains(cs.first, i)
+	return r != nil && r.moved && !cs.front[i]
 }
 
 // Served reports whether a pending workload will get its places through its contest: there would be room for it if
-// everything that may be stopped were stopped. Then no capacity need be reserved for it.
+// everything that may be stopped were stopped. Then no capacity need be reserved for it. Under an order that shares it
+// does not: there running work mostly ends by itself.
 func (cs *Contests) Served(i int) bool {
 	r := cs.Of(i)
-	if r == nil {
+	if r == nil || r.goesBefore != nil {
 		return false
 	}
 	v := &r.Contenders[slices.Index(r.pending, i)]
@@ -406,67 +438,64 @@ func (cs *Contests) Served(i int) bool {
 // should hold places, and they got it.
 func (cs *Contests) settled(i int) bool {
 	r := cs.by[i]
-	return r != nil && !r.missed && !r.moved && len(cs.env.Pending[i].Evals) == 0 && cs.env.Pending[i].Blocked != nil
+	return r != nil && r.goesBefore == nil && !r.missed && !r.moved && len(cs.env.Pending[i].Evals) == 0 && cs.env.Pending[i].Blocked != nil
 }
 
-// Line returns a line in which the workloads that should hold places come before the others.
+// Line returns a line in which the turns of each contest go to the workloads that should hold places, then to the
+// others. The turns themselves stay where they are: between queues the underlying line decides.
 func (cs *Contests) Line(line Line) Line {
-	return &contestLine{contests: cs, line: line, results: map[int]*contestResult{}}
+	return &contestLine{Line: line, contests: cs, turns: map[*Contest]*contestTurns{}}
 }
 
-// contestLine is a pass's line with the workloads that should hold places in front.
+// contestLine is a pass's line with the turns of each contest in another order.
 type contestLine struct {
+	Line
 	contests *Contests
-	line     Line
-	at       int
-	results  map[int]*contestResult
+	turns    map[*Contest]*contestTurns
 }
 
-// contestResult is what a workload in front was given. It is passed on when the line comes to the workload.
-type contestResult struct {
-	use     structs.Amount
-	blocked bool
+// contestTurns is what became of a contest's turns.
+type contestTurns struct {
+	served int   // of Contest.first
+	late   []int // workloads whose turn went to one of Contest.first, in the order of their turns
 }
 
 func (l *contestLine) Next() int {
-	if l.at < len(l.contests.first) {
-		l.at++
-		i := l.contests.first[l.at-1]
-		l.results[i] = &contestResult{}
-		return i
-	}
-	l.at++ // from now on, results are those of the underlying line
 	for {
-		i := l.line.Next()
+		i := l.Line.Next()
 		if i < 0 {
 			return i
 		}
-		t := l.results[i]
-		if t == nil && !l.contests.settled(i) {
+		r := l.contests.by[i]
+		if r == nil || r.goesBefore != nil {
 			return i
 		}
-		if t == nil {
-			t, l.contests.Skipped = &contestResult{blocked: true}, true
+		i = l.swap(r, i)
+		if l.contests.front[i] || !l.contests.settled(i) {
+			return i
 		}
-		if t.blocked {
-			NoteBlocked(l.line, i)
-		}
-		l.line.Placed(i, t.use)
+		l.contests.Skipped = true
+		NoteBlocked(l.Line, i)
+		l.Placed(i, structs.Amount{})
 	}
 }
 
-func (l *contestLine) Placed(i int, use structs.Amount) {
-	if t := l.results[i]; t != nil && l.at <= len(l.contests.first) {
-		t.use = use
-		return
+// swap returns the workload that gets the turn of workload i of a contest.
+func (l *contestLine) swap(r *Contest, i int) int {
+	t := l.turns[r]
+	if t == nil {
+		t = &contestTurns{}
+		l.turns[r] = t
 	}
-	l.line.Placed(i, use)
+	if !l.contests.front[i] {
+		t.late = append(t.late, i)
+	}
+	if t.served < len(r.first) {
+		t.served++
+		return r.first[t.served-1]
+	}
+	i, t.late = t.late[0], t.late[1:] // each turn leaves one workload that was not served
+	return i
 }
 
-func (l *contestLine) Blocked(i int) {
-	if t := l.results[i]; t != nil && l.at <= len(l.contests.first) {
-		t.blocked = true
-		return
-	}
-	NoteBlocked(l.line, i)
-}
+func (l *contestLine) Blocked(i int) { NoteBlocked(l.Line, i) }

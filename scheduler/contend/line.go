@@ -9,8 +9,8 @@ import (
 type Line interface {
 	// Next returns a position in the pending workloads, each at most once, or -1 at the end.
 	Next() int
-	// Placed reports what the pass has placed for a workload that Next returned. It is called before the next call of
-	// Next.
+	// Placed reports what the pass has placed for the workload that got the turn: the one that Next returned, or another
+	// one of its queue (Contests.Line). It is called before the next call of Next.
 	Placed(i int, use structs.Amount)
 }
 

@@ -123,7 +123,11 @@ func (t *takeover) moves(run *contenderRun) bool {
 // mayStop reports whether running work may be stopped for this workload. Work of a higher priority never is, even under
 // an order that ignores priorities.
 func (t *takeover) mayStop(run *contenderRun) bool {
-	return !run.fixed && run.load.Priority() <= t.c.Workload().Priority()
+	load := t.c.Workload()
+	if run.fixed || run.load.Priority() > load.Priority() {
+		return false
+	}
+	return t.r.goesBefore == nil || run.load.Priority() < load.Priority() && t.r.goesBefore(load, run.load)
 }
 
 // try decides without the given allocations and without the narrower work on the rows to clear. If everything finds a

@@ -22,6 +22,20 @@ func (c Choosers) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 	return Greedy{Named(r.Queue.Order)}.Choose(r)
 }
 
+// GoesBefore returns which workload goes before another one by more than its share, under an order that shares:
+// workloads of one submitter do, and those that the orders before the shares put in front.
+func (c Choosers) GoesBefore(r *contend.Competition) func(a, b *contend.Workload) bool {
+	order := Named(r.Queue.Order)
+	if _, shares := order.(Sharer); !shares {
+		return nil
+	}
+	at := Scene{Now: r.Now, Queue: r.Queue}
+	first, _ := order.(firster)
+	return func(a, b *contend.Workload) bool {
+		return a.User() == b.User() || first != nil && first.First(a, &at).Less(first.First(b, &at))
+	}
+}
+
 // Greedy takes contenders by the key of an order and skips those without enough room. Each place takes room on the
 // first node with enough of it: a place cannot be put together from pieces of several nodes.
 type Greedy struct{ Order Order }

@@ -19,16 +19,17 @@ import (
 
 // floor is a small cluster on which plans are carried out at once.
 type floor struct {
-	t     *testing.T
-	nodes []*structs.Node
-	view  *model.View
-	index structs.Index
-	now   structs.LogTime
-	jobs  []*floorJob
-	evals uint64
-	root  structs.Queue
+	t      *testing.T
+	nodes  []*structs.Node
+	view   *model.View
+	index  structs.Index
+	now    structs.LogTime
+	jobs   []*floorJob
+	evals  uint64
+	queues []*structs.Queue // root first
 	// evicted counts the jobs that were stopped for others, by the priority of the latter.
 	evicted map[int]int
+	placed  func(j *floorJob) // called with the job of each allocation, in the order of the decisions; nil: not at all
 }
 
 type floorJob struct {
@@ -42,7 +43,7 @@ type floorJob struct {
 }
 
 func newFloor(t *testing.T, nodes, gpus int) *floor {
-	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, root: structs.Queue{Path: structs.QueueRoot}}
+	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, queues: []*structs.Queue{{Path: structs.QueueRoot}}}
 	for i := range nodes {
 		n := &structs.Node{Name: fmt.Sprint("n", i), Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
 			Resources: structs.NodeResources{CPU: 100_000, Cores: 100, MHzPerCore: 1000, MemoryMiB: 1 << 20, DiskMiB: 1 << 20},
@@ -85,30 +86,36 @@ func (j *floorJob) workload(f *floor) contend.Workload {
 
 // table is the queues, what the cluster has, and what each user holds.
 func (f *floor) table() *contend.QueueTable {
-	t := &contend.QueueTable{Queues: []*structs.Queue{&f.root}}
+	t := &contend.QueueTable{Queues: f.queues}
 	for _, n := range f.nodes {
 		t.Total.GPUMilli += 1000 * int64(len(n.Resources.Devices[0].Instances))
 	}
-	held := map[string]*structs.QueueUsage{}
+	use := func(path structs.QueuePath, user string, a *structs.Allocation) {
+		at := slices.IndexFunc(t.Usage, func(u *structs.QueueUsage) bool { return u.Path == path && u.User == user })
+		if at < 0 {
+			at = len(t.Usage)
+			t.Usage = append(t.Usage, &structs.QueueUsage{Path: path, User: user, At: f.now})
+		}
+		t.Usage[at].Held = t.Usage[at].Held.Add(structs.AmountOf(a))
+	}
 	for _, j := range f.jobs {
 		for _, a := range j.allocs {
-			u := held[j.job.Submitter.Name]
-			if u == nil {
-				u = &structs.QueueUsage{Path: structs.QueueDefault, User: j.job.Submitter.Name, At: f.now}
-				held[j.job.Submitter.Name] = u
-				t.Usage = append(t.Usage, u)
+			use(j.job.QueueName(), j.job.Submitter.Name, a)
+			for path := range j.job.QueueName().Lineage() {
+				use(path, "", a)
 			}
-			u.Held = u.Held.Add(structs.AmountOf(a))
 		}
 	}
-	slices.SortFunc(t.Usage, func(a, b *structs.QueueUsage) int { return cmp.Compare(a.User, b.User) })
+	slices.SortFunc(t.Usage, func(a, b *structs.QueueUsage) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User))
+	})
 	return t
 }
 
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.index), Chooser: Choosers{}, Queues: f.table()}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table()}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j
@@ -160,6 +167,9 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 				changes = append(changes, structs.Changed[structs.Allocation]{After: a})
 				j.allocs = append(append([]*structs.Allocation(nil), j.allocs...), a)
 				placed++
+				if f.placed != nil {
+					f.placed(j)
+				}
 			}
 		}
 		for _, ev := range e.Evals {
@@ -275,5 +285,52 @@ func TestNoPreemptionLoop(t *testing.T) {
 	t.Logf("%d moments, %d placed, %d stopped, %d waited; stopped under each order: %v", moments, placed, stopped, waits, byOrder)
 	if stopped < 100 || waits < 1000 {
 		t.Errorf("too little happened: %d stopped, %d waited", stopped, waits)
+	}
+}
+
+// Under an order that shares, work that may be stopped is served as work that may not: queues and users take turns by
+// their shares, and lots are drawn from the pass's seed. Nothing is stopped for work of an equal priority.
+func TestSharesHoldForPreemptibleWork(t *testing.T) {
+	for _, order := range []structs.Order{structs.OrderFair, structs.OrderWeighted, "priority,fair", "fair,sjf", structs.OrderLottery} {
+		t.Run(string(order), func(t *testing.T) {
+			placed := 0
+			for seed := range uint64(12) {
+				history := func(preemptible bool) (out []string) {
+					rng := rand.New(rand.NewPCG(seed, 5))
+					f := newFloor(t, 1+rng.IntN(3), 4)
+					f.queues = append(f.queues, &structs.Queue{Path: "a"}, &structs.Queue{Path: "b", Weight: 10})
+					f.evals = 1 << 32
+					for moment := range 20 {
+						for range rng.IntN(4) {
+							j := f.submit(int64(1+rng.IntN(4)), 1, time.Duration(1+rng.IntN(300))*time.Minute, preemptible)
+							j.job.Queue = []structs.QueuePath{"a", "a", "a", "b"}[rng.IntN(4)]
+							j.job.Submitter.Name = []string{"ann", "ann", "bob"}[rng.IntN(3)]
+							j.entry.Queue, j.entry.SubmitIndex = j.job.Queue, structs.Index(100*moment+len(f.jobs))
+							j.job.ID = fmt.Sprintf("m%d-%d", moment, len(f.jobs))
+							j.entry.JobID = j.job.ID
+						}
+						f.placed = func(j *floorJob) { out = append(out, fmt.Sprint(moment, j.job.ID)) }
+						for {
+							if s, p := f.pass(order); s+p == 0 {
+								break
+							}
+						}
+						f.wait(time.Duration(1+rng.IntN(100))*time.Minute, func(j *floorJob) bool { return j.ran >= j.expect })
+					}
+					for _, n := range f.evicted {
+						t.Errorf("seed %d: %d jobs were stopped", seed, n)
+					}
+					return out
+				}
+				want, got := history(false), history(true)
+				if !slices.Equal(got, want) {
+					t.Fatalf("seed %d: preemptible work starts in the order\n%v\nwant as other work\n%v", seed, got, want)
+				}
+				placed += len(want)
+			}
+			if placed < 200 {
+				t.Errorf("only %d jobs were placed", placed)
+			}
+		})
 	}
 }
