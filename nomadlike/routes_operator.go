@@ -239,7 +239,7 @@ func schedulerGet(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
+	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config, resp.FollowsDefault), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
 }
 
 // schedulerInput sends the input of the newest decision about a node pool, for `muster operator scheduler replay`.
@@ -272,7 +272,7 @@ func schedulerSet(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.SchedulerConfigSet, &methods.SchedulerConfigRequest{Config: body.ToStructs(), CAS: on, CASIndex: index})
+	resp, err := invoke(c, methods.SchedulerConfigSet, &methods.SchedulerConfigRequest{Config: body.ToStructs(), FollowsDefault: body.AlgorithmFollowsDefault, CAS: on, CASIndex: index})
 	if err != nil {
 		return nil, err
 	}
@@ -544,7 +544,7 @@ func eventsOf(b *methods.EventBatch) *wire.Events {
 		case e.Reservation != nil:
 			w.Payload["Reservation"] = wire.ReservationFromStructs(e.Reservation)
 		case e.SchedulerConfig != nil:
-			w.Payload["SchedulerConfiguration"] = wire.SchedulerConfigFromStructs(e.SchedulerConfig)
+			w.Payload["SchedulerConfiguration"] = wire.SchedulerConfigFromStructs(e.SchedulerConfig, false)
 		}
 		if e.By != nil {
 			w.By = actorOf(e.By)

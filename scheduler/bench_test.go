@@ -233,7 +233,7 @@ func BenchmarkDecideShareOne10000(b *testing.B) {
 		j.Type = structs.JobBatch
 		j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 10, MemoryMiB: 10, GPU: []structs.GPURequest{{Count: 1, MemoryMiB: int64(20000 * (1 + n%3))}}}
 		start, spent := time.Now(), threadTime()
-		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, n)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(j, n)}}, policy.Builtin[structs.AlgorithmDefault])
 		if n++; n > 3 { // each kind of ask was met once before
 			took, cpu = append(took, time.Since(start)), append(cpu, threadTime()-spent)
 		}

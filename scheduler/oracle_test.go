@@ -82,7 +82,7 @@ func TestOracle(t *testing.T) {
 	if s := os.Getenv("MUSTER_ORACLE_ROUNDS"); s != "" {
 		rounds, _ = strconv.Atoi(s)
 	}
-	names := []string{"binpack", "fgd", policy.Default, "search"}
+	names := []string{"binpack", "fgd", structs.AlgorithmDefault, "search"}
 	lost, optimal, better := map[string]int64{}, map[string]int{}, 0
 	all := int64(0)
 	feasible, served := 0, map[string]int{} // of instances in which everything can be placed: tasks, and those that were placed
@@ -149,10 +149,10 @@ func TestOracle(t *testing.T) {
 				optimal[name]++
 			}
 		}
-		if got["search"] < got[policy.Default] {
-			t.Errorf("seed %d: search places %d, without moves %d", seed, got["search"], got[policy.Default])
+		if got["search"] < got[structs.AlgorithmDefault] {
+			t.Errorf("seed %d: search places %d, without moves %d", seed, got["search"], got[structs.AlgorithmDefault])
 		}
-		if got["search"] > got[policy.Default] {
+		if got["search"] > got[structs.AlgorithmDefault] {
 			better++
 		}
 	}

@@ -71,7 +71,7 @@ func TestTaints(t *testing.T) {
 		}
 		j := job("t", 1)
 		j.Tolerations = tolerations
-		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, list, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, list, nil, nil), Now: 1, Pending: []contend.Workload{load(j, 1)}}, policy.Builtin[structs.AlgorithmDefault])
 		if len(plan.Entries[0].Nodes) == 0 {
 			return structs.NodeID{}
 		}

@@ -37,7 +37,7 @@ func suggestion(t *testing.T, w *world, c *script.Case) string {
 		load.Gate = &structs.Refusal{Code: structs.ReasonCode(c.String("gate", "")), Obstacle: gateOf(c.String("of", "")), Short: int64(c.Int(t, "short", 0)), Unit: structs.Unit(c.String("unit", "")), CuredBy: structs.EventQueueUsage}
 	}
 	in := scheduler.Input{View: w.view, Now: w.now}
-	adv := suggest.Find(in, policy.Builtin[policy.Default], *load)
+	adv := suggest.Find(in, policy.Builtin[structs.AlgorithmDefault], *load)
 	var b strings.Builder
 	if adv.Starts {
 		b.WriteString("starts\n")
@@ -72,7 +72,7 @@ func tryChange(in scheduler.Input, load contend.Workload, ch *suggest.Change) st
 	}
 	in.View = in.View.Advance(d)
 	in.Pending = []contend.Workload{load}
-	plan, rep := scheduler.Schedule(in, policy.Builtin[policy.Default])
+	plan, rep := scheduler.Schedule(in, policy.Builtin[structs.AlgorithmDefault])
 	if rep.Workloads[0].Failed {
 		return "it does not start: " + groupText(rep.Workloads[0].Groups)
 	}
@@ -96,8 +96,8 @@ func TestSuggestions(t *testing.T) {
 	for round := range uint64(rounds) {
 		r := rand.New(rand.NewPCG(seed, round))
 		in, load := randomMisfit(r)
-		adv := suggest.Find(in, policy.Builtin[policy.Default], load)
-		again := suggest.Find(in, policy.Builtin[policy.Default], load)
+		adv := suggest.Find(in, policy.Builtin[structs.AlgorithmDefault], load)
+		again := suggest.Find(in, policy.Builtin[structs.AlgorithmDefault], load)
 		if fmt.Sprint(texts(adv)) != fmt.Sprint(texts(again)) || adv.Tries != again.Tries {
 			t.Fatalf("round %d: asked twice, it says\n%q\n%q", round, texts(adv), texts(again))
 		}
@@ -107,7 +107,7 @@ func TestSuggestions(t *testing.T) {
 			continue
 		}
 		in.Pending = []contend.Workload{load}
-		_, rep := scheduler.Schedule(in, policy.Builtin[policy.Default])
+		_, rep := scheduler.Schedule(in, policy.Builtin[structs.AlgorithmDefault])
 		for _, g := range rep.Workloads[0].Groups {
 			if g.Placed < g.Wanted {
 				seen["waits for "+string(g.Code)]++
@@ -241,7 +241,7 @@ func TestTellsOnceAMinute(t *testing.T) {
 		j.Groups[0].Tasks[0].Resources.MemoryMiB = need
 		ev := &structs.Evaluation{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}
 		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(9, []*structs.Node{n}, nil, nil), Now: start.Add(after),
-			Pending: []contend.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[policy.Default])
+			Pending: []contend.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[structs.AlgorithmDefault])
 		w := plan.Entries[0].Workload
 		if w != nil {
 			entry = w

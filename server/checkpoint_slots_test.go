@@ -10,7 +10,6 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/server/checkpoint"
-	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,7 +22,7 @@ func saver(id string, n int, storage string) *structs.Job {
 
 func limitSaving(t *testing.T, s *Server, all int64, storage map[string]int64) {
 	t.Helper()
-	cfg := *endpoint.SchedulerConfig(s.Published().Snapshot)
+	cfg := *s.Published().Snapshot.SchedulerConfig()
 	cfg.MaxCheckpoints, cfg.CheckpointStorage = all, storage
 	mustApply(t, s, &structs.SchedulerConfigCommand{Config: &cfg})
 }

@@ -101,7 +101,7 @@ type Engine struct {
 	most                mostFree
 	reservations        []*structs.Reservation
 	reserved            []*Live // jobs with a reservation in booked, in the order of the reservations' creation
-	narrowable          bool    // a pass over some of the nodes decides as one over all would
+	narrowable          bool    // a pass may look at the nodes that gave something back alone; a policy with prices then knows those of these nodes
 	usage               usage
 	lives               queue.Lifetimes
 	lined               queue.Line      // of the last pass
@@ -182,8 +182,7 @@ func NewEngine(cfg Config) *Engine {
 	}
 	e.usage.table = table
 	e.stats = newStats(e)
-	_, rater := cfg.Policy.(search.GPURater)
-	e.narrowable = !rater && cfg.Policy != nil && !cfg.Policy.Rotates()
+	e.narrowable = cfg.Policy != nil && !cfg.Policy.Rotates()
 	return e
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
-	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
@@ -210,15 +210,16 @@ func (a *openbAsk) group() *structs.Group {
 
 // Run replays the list with the published protocol once per seed, several at a time: an empty cluster; the nodes and
 // the tasks in an order drawn from the seed; tasks drawn from the list until they ask for 130 % of all GPUs; each is
-// placed when it arrives, or dropped. Ties go to the first node, so nodes get ids in the order drawn.
-func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seeds []uint64) ([]OpenBResult, error) {
+// placed when it arrives, or dropped. Ties go to the first node, so nodes get ids in the order drawn. mix is what
+// policies know of the list: Mix by the published protocol, nil for what a server knows, which is what is held.
+func (b *OpenB) Run(ctx context.Context, config structs.SchedulerConfig, mix *model.Mix, seeds []uint64) ([]OpenBResult, error) {
 	out := make([]OpenBResult, len(seeds))
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(seeds)) {
 		wg.Go(func() {
 			for i := range next {
-				out[i] = b.run(ctx, p, config, seeds[i], len(seeds))
+				out[i] = b.run(ctx, config, mix, seeds[i], len(seeds))
 			}
 		})
 	}
@@ -229,6 +230,9 @@ func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.Schedul
 	wg.Wait()
 	return out, ctx.Err()
 }
+
+// Mix returns the requests of the whole list.
+func (b *OpenB) Mix() *model.Mix { return b.mix }
 
 // MeanOpenB returns the mean over runs; rs must not be empty.
 func MeanOpenB(rs []OpenBResult) OpenBResult {
@@ -252,8 +256,9 @@ func MeanOpenB(rs []OpenBResult) OpenBResult {
 }
 
 // run replays one order. Tasks that arrive within the same percent are decided in one pass; a pass decides in order, so
-// this only saves time.
-func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seed uint64, seeds int) OpenBResult {
+// with a mix this only saves time. Without one, a pass knows what was held when it began.
+func (b *OpenB) run(ctx context.Context, config structs.SchedulerConfig, mix *model.Mix, seed uint64, seeds int) OpenBResult {
+	p := policy.For(nil, config)
 	start := time.Now()
 	res := OpenBResult{Seed: seed}
 	lots := rand.New(rand.NewPCG(seed, 0x6f70656e62)) //nolint:gosec // a replay wants the same order for the same seed
@@ -272,7 +277,7 @@ func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.Schedul
 		if len(pending) == 0 {
 			return
 		}
-		plan, _ := scheduler.Schedule(scheduler.Input{View: view, Pending: pending, Config: config, Now: structs.LogTime(index), Seed: seed, Mix: b.mix}, p)
+		plan, _ := scheduler.Schedule(scheduler.Input{View: view, Pending: pending, Config: config, Now: structs.LogTime(index), Seed: seed, Mix: mix}, p)
 		index++
 		delta := structs.Delta{Index: index}
 		var flight model.Overlay

@@ -15,15 +15,18 @@ type openbFormat struct{}
 func (openbFormat) Name() string { return "openb" }
 
 func (openbFormat) About() string {
-	return "placement of tasks on shared GPUs (the openb traces): -nodes is a file of nodes; every placement policy, published ones as fgd, bestfit, dotprod, packing, clustering, random"
+	return "placement of tasks on shared GPUs (the openb traces): -nodes is a file of nodes; every placement policy, published ones as fgd, bestfit, dotprod, packing, clustering, random, with the mix of the whole list; default: a cluster that nobody configured, which knows what it holds"
 }
 
 // openbSeeds is the default number of orders.
 const openbSeeds = 10
 
 func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result, error) {
-	p, err := policy.ByName(name)
-	if err != nil {
+	config := *structs.DefaultSchedulerConfig()
+	if name != "default" {
+		config.Algorithm = name
+	}
+	if policy.Check(config.Algorithm) != nil {
 		return nil, unknownPolicy(f.Name(), name, append(policy.Names(), "default"))
 	}
 	if o.Nodes == "" {
@@ -44,7 +47,11 @@ func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result,
 	if o.Progress != nil {
 		b.told = func(done, all int64) { o.Progress.Report(name, done, all, 0) }
 	}
-	rs, err := b.Run(ctx, p, structs.SchedulerConfig{}, seeds)
+	mix := b.Mix() // as published; a cluster with the defaults knows only what it holds
+	if name == "default" {
+		mix = nil
+	}
+	rs, err := b.Run(ctx, config, mix, seeds)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -48,15 +47,11 @@ func openbPublished(t *testing.T, variant, name, column string) float64 {
 
 func openbMean(t *testing.T, b *OpenB, name string, seeds int) OpenBResult {
 	t.Helper()
-	p, err := policy.ByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var list []uint64
 	for i := range seeds {
 		list = append(list, uint64(i)+1)
 	}
-	rs, err := b.Run(context.Background(), p, structs.SchedulerConfig{}, list)
+	rs, err := b.Run(context.Background(), structs.SchedulerConfig{Algorithm: name}, b.Mix(), list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +84,7 @@ func TestOpenB(t *testing.T) {
 				t.Errorf("fgd on %s: %s is %.2f, published %.2f", list.variant, x.column, x.got, want)
 			}
 		}
-		if ours := openbMean(t, b, "default", 1); ours.Alloc130 < list.ours || ours.Alloc100 < fgd.Alloc100+0.3 {
+		if ours := openbMean(t, b, structs.AlgorithmDefault, 1); ours.Alloc130 < list.ours || ours.Alloc100 < fgd.Alloc100+0.3 {
 			t.Errorf("ours on %s: %.2f and %.2f %% allocated, fgd %.2f and %.2f", list.variant, ours.Alloc100, ours.Alloc130, fgd.Alloc100, fgd.Alloc130)
 		}
 	}

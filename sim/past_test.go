@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
-	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
 )
 
 func figure(t *testing.T, r *Result, name string) float64 {
@@ -75,7 +75,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	cfg.Hooks.Passed = func(e *Engine, in *scheduler.Input, _ *scheduler.Plan, _ *scheduler.Report) {
 		if Since(e.Now()) == 20*time.Second {
-			b, err := scheduler.Dump(*in, policy.Default)
+			b, err := scheduler.Dump(*in, structs.AlgorithmDefault)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,23 +17,25 @@ type Rules struct {
 	Backfill  string
 	Preempt   string
 	Placement string
-	Estimate  string // source of run times for the scheduler; "": the submitter's estimate (Runtime.Expected, else Limit)
+	Estimate  string // source of run times for the scheduler; "": the predictor of a server, under every order
 }
 
 // Other sources of run times for the scheduler.
 const (
-	EstimateTrue = "true"    // the true run time
-	EstimateNone = "unknown" // none
+	EstimateTrue    = "true"    // the true run time
+	EstimateNone    = "unknown" // none
+	EstimateLimit   = "limit"   // what the submitter says: Runtime.Expected, else Limit
+	EstimateTsafrir = "tsafrir" // the mean of the user's last two runs
 )
 
 // published are the policies of published studies, as settings of the production.
 var published = map[string]Rules{
-	"easy":            {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY},
-	"easy-sjbf":       {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF},
+	"easy":            {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY, Estimate: EstimateLimit},
+	"easy-sjbf":       {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: EstimateLimit},
 	"easy-clair":      {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY, Estimate: EstimateTrue},
 	"easy-sjbf-clair": {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: EstimateTrue},
-	"easy-tsafrir":    {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: "tsafrir"},
-	"conservative":    {Order: structs.OrderFCFS, Backfill: structs.BackfillConservative},
+	"easy-tsafrir":    {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: EstimateTsafrir},
+	"conservative":    {Order: structs.OrderFCFS, Backfill: structs.BackfillConservative, Estimate: EstimateLimit},
 	"srtf":            {Order: structs.OrderSRTF, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptOrder, Estimate: EstimateTrue},
 }
 
@@ -44,7 +46,7 @@ var preempts = map[string]string{"preempt-priority": structs.PreemptPriority, "p
 
 // RulesFor parses the name of a policy: default, a published one, or the names of an order, a backfilling, a placement,
 // a preemption rule and an estimate joined by +, such as "fair+easy+fgd". Parts that are left out have a cluster's
-// defaults.
+// defaults, the predictor of run times among them.
 func RulesFor(name string) (Rules, error) {
 	if name == "default" || name == "" {
 		return Rules{}, nil
@@ -67,7 +69,10 @@ func RulesFor(name string) (Rules, error) {
 			r.Estimate = EstimateNone
 		case published[part].Backfill != "":
 			o := published[part]
-			r.Backfill, r.Estimate = o.Backfill, o.Estimate
+			r.Backfill = o.Backfill
+			if o.Estimate != EstimateLimit { // as a part of a name it is a backfilling only
+				r.Estimate = o.Estimate
+			}
 			if r.Order == "" {
 				r.Order = o.Order
 			}
@@ -117,13 +122,12 @@ func partNames() (out []string) {
 
 // Apply sets a run's configuration.
 func (r Rules) Apply(cfg *Config) error {
-	cfg.Scheduler.Order, cfg.Scheduler.Backfill = r.Order, r.Backfill
-	cfg.Scheduler.Algorithm = r.Placement
-	p, err := policy.ByName(r.Placement)
-	if err != nil {
+	cfg.Scheduler = *structs.DefaultSchedulerConfig()
+	cfg.Scheduler.Order, cfg.Scheduler.Backfill, cfg.Scheduler.Algorithm = r.Order, r.Backfill, r.Placement
+	if err := policy.Check(r.Placement); err != nil {
 		return err
 	}
-	cfg.Policy = p
+	cfg.Policy = policy.For(nil, cfg.Scheduler)
 	if len(cfg.Queues) == 0 {
 		cfg.Queues = []*structs.Queue{{Path: structs.QueueDefault}}
 	}
@@ -146,12 +150,12 @@ func (r Rules) learner(cfg *Config) *Learner {
 		return nil
 	case r.Estimate == EstimateNone:
 		return nil
-	case r.Estimate == "tsafrir":
+	case r.Estimate == EstimateTsafrir:
 		by = predict.NewTsafrir()
-	case r.Order == "" || r.Order == structs.OrderAdaptive:
-		by = predict.NewSimilar()
-	default:
+	case r.Estimate == EstimateLimit:
 		by = predict.Limits{}
+	default:
+		by = predict.NewSimilar()
 	}
 	l := NewLearner(by)
 	cfg.Predict = l

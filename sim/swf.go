@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -56,21 +55,12 @@ func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) 
 		// In the published orders a long wait does not move a job forward.
 		Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: math.MaxInt64}},
 	}
-	var learner *Learner
-	switch {
-	case rules.Estimate == EstimateTrue:
-		cfg.Predict = truth{}
-	case rules.Estimate == "tsafrir":
-		learner = NewLearner(predict.NewTsafrir())
-		learner.Once = true
-	case rules.Order == "" || rules.Order == structs.OrderAdaptive:
-		learner = NewLearner(predict.NewSimilar())
-	default:
-		learner = NewLearner(predict.Limits{})
+	if rules.Estimate == "" && rules.Order != "" && rules.Order != structs.OrderAdaptive {
+		rules.Estimate = EstimateLimit // orders of the studies go by what submitters say
 	}
+	learner := rules.learner(&cfg)
 	if learner != nil {
-		learner.Nameless = true
-		cfg.Predict = learner
+		learner.Nameless, learner.Once = true, rules.Estimate == EstimateTsafrir
 	}
 	err = rules.Apply(&cfg)
 	return cfg, learner, err

@@ -22,9 +22,17 @@ type NamespaceChoice struct {
 	Denied  []string // patterns; not together with Allowed
 }
 
+// AlgorithmDefault is the placement policy of a cluster that configures none. Servers, agents and the simulator read this
+// constant; ADR 0004 says why it is this one.
+const AlgorithmDefault = "strand"
+
+// DefaultSchedulerConfig returns the configuration of an unconfigured cluster. Empty fields are not written
+// into the state: they have the defaults of the leader that decides, and Apply never reads them.
+func DefaultSchedulerConfig() *SchedulerConfig { return &SchedulerConfig{PreemptSystem: true} }
+
 // SchedulerConfig is the cluster-wide configuration of decisions. It is changed through the operator API only.
 type SchedulerConfig struct {
-	Algorithm       string // placement policy: binpack, spread (worst-fit), first-fit, ...
+	Algorithm       string // placement policy: binpack, spread (worst-fit), first-fit, ...; "": AlgorithmDefault
 	PreemptSystem   bool
 	PreemptService  bool
 	PreemptBatch    bool

@@ -341,7 +341,7 @@ func canned() map[string]any {
 		"GET /v1/operator/raft/configuration": &wire.RaftConfiguration{Servers: []*wire.RaftServer{{ID: tokenID, Node: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, RaftProtocol: "3"}}}, "DELETE /v1/operator/raft/peer": nil,
 		"PUT /v1/operator/raft/transfer-leadership": &wire.LeadershipTransferResponse{From: wire.RaftServer{Address: "10.0.0.1:4647"}, To: wire.RaftServer{Address: "10.0.0.2:4647"}},
 		"GET /v1/operator/scheduler/predictions":    &nomadlike.Predictions{Ended: 1200, Predicted: 996, PredictedShare: 0.83, UnderestimatedShare: 0.12, MedianFactor: 1.4, MeanAbsolute: int64(260 * time.Second), RelativeError: 0.21},
-		"GET /v1/operator/scheduler/configuration":  &wire.SchedulerConfigurationResponse{SchedulerConfig: &wire.SchedulerConfiguration{SchedulerAlgorithm: "binpack", ModifyIndex: 5}},
+		"GET /v1/operator/scheduler/configuration":  &wire.SchedulerConfigurationResponse{SchedulerConfig: &wire.SchedulerConfiguration{SchedulerAlgorithm: structs.AlgorithmDefault, AlgorithmFollowsDefault: true, ModifyIndex: 5}},
 		"PUT /v1/operator/scheduler/configuration":  &wire.SchedulerSetConfigurationResponse{Updated: true},
 		"GET /v1/operator/autopilot/configuration":  &wire.AutopilotConfiguration{CleanupDeadServers: true, LastContactThreshold: wire.TextDuration(200 * time.Millisecond), ModifyIndex: 6},
 		"PUT /v1/operator/autopilot/configuration":  true,

@@ -59,8 +59,12 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 	if fit == "" {
 		fit = structs.GPUFitBest
 	}
+	algorithm := c.SchedulerAlgorithm
+	if c.AlgorithmFollowsDefault {
+		algorithm += " (default)"
+	}
 	o.kv([][2]string{
-		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Checkpoints At A Time", savesText(c)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
+		{"Scheduler Algorithm", algorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Checkpoints At A Time", savesText(c)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
 		{"Pause Eval Broker", yes(c.PauseEvalBroker)}, {"Preemption System Scheduler", yes(c.PreemptionConfig.SystemSchedulerEnabled)},
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
@@ -109,7 +113,7 @@ type schedulerSetOptions struct {
 
 // The flags of set-config; each is optional and changes only its own setting.
 var schedulerFlags = []struct{ name, help string }{
-	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ..."},
+	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ...; default (" + structs.AlgorithmDefault + "): as the release chooses"},
 	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
 	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality or cost, 0 to 100, or default"},
 	{"max-checkpoints", "how many allocations save their state at a time when drains or preemptions end them; 0: no limit"},
@@ -151,7 +155,7 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 		return errors.New("the answer holds no configuration")
 	}
 	if v := *o.set["scheduler-algorithm"]; v != "" {
-		c.SchedulerAlgorithm = v
+		c.SchedulerAlgorithm, c.AlgorithmFollowsDefault = v, false
 	}
 	if v := *o.set["gpu-fit"]; v != "" {
 		c.GPUFit = v

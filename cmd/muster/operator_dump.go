@@ -17,6 +17,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/structs"
 )
 
 type dumpOptions struct {
@@ -96,12 +97,11 @@ func (o *dumpOptions) replay(_ context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	p, ok := policy.Builtin[pol]
-	if !ok {
+	if _, ok := policy.Builtin[pol]; !ok {
 		return fmt.Errorf("%s was decided by policy %q, which this build does not have", args[0], pol)
 	}
 	index := in.View.Index()
-	plan, report := scheduler.Schedule(in, p)
+	plan, report := scheduler.Schedule(in, policy.For(nil, structs.SchedulerConfig{Algorithm: pol}))
 	r := &replayed{Index: uint64(index), Policy: pol, Steps: report.Steps, Plan: fmt.Sprintf("%x", sha256.Sum256(scheduler.AppendPlan(nil, plan))), Jobs: []replayedJob{}}
 	for _, w := range report.Workloads {
 		if w.Refused != "" {

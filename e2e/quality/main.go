@@ -74,7 +74,7 @@ func muri(name string, known bool, srtf, srsf, las [2]float64, jct, makespan flo
 }
 
 func openb(list string, seeds int, published map[string][2]float64, goal [2]float64) workload {
-	w := workload{part: "openb", name: list, policies: []string{"random", "dotprod", "clustering", "packing", "bestfit", "fgd", "default"},
+	w := workload{part: "openb", name: list, policies: []string{"random", "dotprod", "clustering", "packing", "bestfit", "fgd", "strand", "default"},
 		args: []string{"-format", "openb", "-nodes", filepath.Join(traces, "openb", "nodes.csv"), "-trace", filepath.Join(traces, "openb", "pods_"+list+".csv"), "-seeds", strconv.Itoa(seeds)}}
 	for _, p := range w.policies[:6] {
 		slack := 0.4
@@ -87,10 +87,12 @@ func openb(list string, seeds int, published map[string][2]float64, goal [2]floa
 	}
 	for i, f := range []string{"alloc_100", "alloc_130"} {
 		if goal[i] > 0 {
-			w.wants = append(w.wants, want{"default", f, 0, fmt.Sprintf(">= %.1f", goal[i]), least(goal[i])})
+			w.wants = append(w.wants, want{"strand", f, 0, fmt.Sprintf(">= %.1f", goal[i]), least(goal[i])})
 		} else {
-			w.wants = append(w.wants, want{"default", f, 0, "as much as it can", nil})
+			w.wants = append(w.wants, want{"strand", f, 0, "as much as it can", nil})
 		}
+		fgd := published["fgd"][i] // which knows the list; a cluster with the defaults does not
+		w.wants = append(w.wants, want{"default", f, 0, fmt.Sprintf(">= FGD's %.2f", fgd), least(fgd)})
 	}
 	return w
 }

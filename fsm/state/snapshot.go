@@ -247,7 +247,7 @@ func (s *Snapshot) SchedulerConfig() *structs.SchedulerConfig {
 	if c := Scheduler.Get(s, ""); c != nil {
 		return c
 	}
-	return &structs.SchedulerConfig{Algorithm: "binpack", PreemptSystem: true}
+	return structs.DefaultSchedulerConfig()
 }
 
 // AutopilotConfig returns the configuration of autopilot; never nil.

@@ -110,14 +110,16 @@ type (
 	RaftPeerRequest struct{ ID, Address string }
 	// SchedulerConfigRequest writes the configuration.
 	SchedulerConfigRequest struct {
-		Config   *structs.SchedulerConfig
-		CAS      bool
-		CASIndex structs.Index
+		Config         *structs.SchedulerConfig
+		FollowsDefault bool // an algorithm that is the default was not chosen by anybody
+		CAS            bool
+		CASIndex       structs.Index
 	}
 	// SchedulerConfigResponse is the configuration.
 	SchedulerConfigResponse struct {
 		Meta
-		Config *structs.SchedulerConfig
+		Config         *structs.SchedulerConfig // with the algorithm in force
+		FollowsDefault bool                     // no user chose the algorithm
 	}
 	// AutopilotConfigRequest writes the configuration.
 	AutopilotConfigRequest struct {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -133,7 +134,8 @@ func (n *Namespace) ToStructs() (*structs.Namespace, error) {
 
 // SchedulerConfiguration is the cluster-wide configuration of decisions.
 type SchedulerConfiguration struct {
-	SchedulerAlgorithm            string
+	SchedulerAlgorithm            string // in force
+	AlgorithmFollowsDefault       bool   `json:",omitempty"` // Muster's own: no user chose SchedulerAlgorithm, so a later release may decide by another one
 	PreemptionConfig              PreemptionConfig
 	MemoryOversubscriptionEnabled bool
 	RejectJobRegistration         bool
@@ -167,10 +169,10 @@ type SchedulerSetConfigurationResponse struct {
 	Index   uint64
 }
 
-// SchedulerConfigFromStructs converts the configuration.
-func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfiguration {
+// SchedulerConfigFromStructs converts the configuration. follows: its algorithm is the default, not a user's choice.
+func SchedulerConfigFromStructs(c *structs.SchedulerConfig, follows bool) *SchedulerConfiguration {
 	return &SchedulerConfiguration{
-		SchedulerAlgorithm: c.Algorithm,
+		SchedulerAlgorithm: cmp.Or(c.Algorithm, structs.AlgorithmDefault), AlgorithmFollowsDefault: follows || c.Algorithm == "",
 		PreemptionConfig: PreemptionConfig{SystemSchedulerEnabled: c.PreemptSystem, SysBatchSchedulerEnabled: c.PreemptSysBatch,
 			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
 		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,

@@ -32,18 +32,12 @@ var Builtin = map[string]search.Policy{
 	"random":     random{},
 }
 
-// Default is the policy of a cluster without a configured one.
-const Default = "strand"
-
-// ByName returns a policy; "" is the default one.
-func ByName(name string) (search.Policy, error) {
-	if name == "" || name == "default" {
-		name = Default
+// Check returns an error for a name that configuration may not have. "" is no choice.
+func Check(name string) error {
+	if _, ok := Builtin[name]; ok || name == "" {
+		return nil
 	}
-	if p, ok := Builtin[name]; ok {
-		return p, nil
-	}
-	return nil, structs.Errorf(structs.CodeInvalid, "no placement policy is called %q; there are: %s", name, strings.Join(Names(), ", "))
+	return structs.Errorf(structs.CodeInvalid, "no placement policy is called %q; there are: %s", name, strings.Join(Names(), ", "))
 }
 
 // Names lists the policies in alphabetical order.
@@ -56,8 +50,8 @@ func Names() []string {
 	return names
 }
 
-// For returns the policy of a domain: the pool's own, else the cluster's, else the default. A job that names a policy
-// gets that one. An unknown name (left by a newer version) is ignored.
+// For returns the policy of a domain: the pool's own, else the cluster's, else structs.AlgorithmDefault. A job that names
+// a policy gets that one. An unknown name, which a newer version left, is ignored.
 func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy {
 	if pool != nil && pool.Algorithm != "" {
 		if p, ok := Builtin[pool.Algorithm]; ok {
@@ -67,7 +61,7 @@ func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy 
 	if p, ok := Builtin[cluster.Algorithm]; ok {
 		return perJob{p}
 	}
-	return perJob{Builtin[Default]}
+	return perJob{Builtin[structs.AlgorithmDefault]}
 }
 
 // perJob lets jobs choose their policy.

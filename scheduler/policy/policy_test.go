@@ -13,7 +13,7 @@ import (
 
 // Every policy is total: the score is in [0,1] for every node.
 func TestPoliciesStayInRange(t *testing.T) {
-	if _, err := ByName("nonsense"); err == nil || !strings.Contains(err.Error(), "binpack") {
+	if err := Check("nonsense"); err == nil || !strings.Contains(err.Error(), "binpack") {
 		t.Errorf("an unknown policy: %v", err)
 	}
 	for name, p := range Builtin {
@@ -32,7 +32,7 @@ func TestPoliciesStayInRange(t *testing.T) {
 		}
 	}
 	if For(&structs.NodePool{Algorithm: "spread"}, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "spread" ||
-		For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || For(nil, structs.SchedulerConfig{}).Name() != Default {
+		For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || For(nil, structs.SchedulerConfig{}).Name() != structs.AlgorithmDefault {
 		t.Error("the pool's policy goes before the cluster's, that before the default")
 	}
 }
@@ -106,11 +106,11 @@ func TestFragments(t *testing.T) {
 func TestStrandWithoutGPUs(t *testing.T) {
 	for used := int64(0); used <= 1000; used += 50 {
 		u := search.Use{Total: structs.Vector{CPU: 1000, MemoryMiB: 1000}, Used: structs.Vector{CPU: used, MemoryMiB: 1000 - used/2}}
-		if a, b := Builtin[Default].Fit(&u), Builtin["binpack"].Fit(&u); a != b {
+		if a, b := Builtin[structs.AlgorithmDefault].Fit(&u), Builtin["binpack"].Fit(&u); a != b {
 			t.Errorf("%+v is rated %d, by binpack %d", u, a, b)
 		}
 	}
-	if got := Builtin[Default].Weights(); got != Builtin["binpack"].Weights() {
+	if got := Builtin[structs.AlgorithmDefault].Weights(); got != Builtin["binpack"].Weights() {
 		t.Errorf("the weights differ from those of binpack: got %v, want %v", got, Builtin["binpack"].Weights())
 	}
 }

@@ -51,7 +51,7 @@ func BenchmarkRemembered(b *testing.B) {
 			for b.Loop() {
 				cpu += cpuOf(func() {
 					w := search.NewPass(v, model.Overlay{})
-					s := search.New(match.CompileAsk(j, j.Groups[0], ""), w, policy.Builtin[policy.Default], 0)
+					s := search.New(match.CompileAsk(j, j.Groups[0], ""), w, policy.Builtin[structs.AlgorithmDefault], 0)
 					if _, ok := s.Place(structs.AllocID{2}, nil, -1); !ok {
 						b.Fatal("no place")
 					}

@@ -89,7 +89,7 @@ func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 
 // Limited reports whether any limit is set.
 func Limited(snap *state.Snapshot) bool {
-	if cfg := config(snap); cfg.MaxCheckpoints > 0 || len(cfg.CheckpointStorage) > 0 {
+	if cfg := snap.SchedulerConfig(); cfg.MaxCheckpoints > 0 || len(cfg.CheckpointStorage) > 0 {
 		return true
 	}
 	for p := range snap.Pools() {
@@ -100,20 +100,13 @@ func Limited(snap *state.Snapshot) bool {
 	return false
 }
 
-func config(snap *state.Snapshot) *structs.SchedulerConfig {
-	if c := snap.SchedulerConfig(); c != nil {
-		return c
-	}
-	return &structs.SchedulerConfig{}
-}
-
 // NewLine returns the line of a state. It is empty if no limit is set.
 func NewLine(snap *state.Snapshot) *Line {
 	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}}
 	if !Limited(snap) {
 		return l
 	}
-	cfg := config(snap)
+	cfg := snap.SchedulerConfig()
 	gangs := map[gangKey]*Unit{}
 	for a := range snap.Allocs() {
 		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Lineage().Asked {
@@ -189,7 +182,7 @@ func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTim
 	if !Limited(snap) {
 		return nil
 	}
-	cfg := config(snap)
+	cfg := snap.SchedulerConfig()
 	var units []*Unit // here asked is the deadline
 	gangs := map[gangKey]*Unit{}
 	of := map[structs.AllocID]*Unit{}

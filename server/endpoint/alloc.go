@@ -206,7 +206,7 @@ func (s *Set) evalDelete(ctx context.Context, c *rpc.Call, req *methods.EvalDele
 	if (len(req.IDs) == 0) == (req.Filter == "") {
 		return nil, structs.Errorf(structs.CodeInvalid, "evaluations must be deleted by either ID or filter")
 	}
-	if cfg := snap.SchedulerConfig(); cfg == nil || !cfg.PauseBroker {
+	if !snap.SchedulerConfig().PauseBroker {
 		return nil, structs.Errorf(structs.CodeInvalid, "eval broker is enabled; eval broker must be paused to delete evals")
 	}
 	ids := req.IDs

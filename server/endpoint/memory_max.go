@@ -10,7 +10,7 @@ import (
 // DropMemoryMax removes memory_max from a job, with a warning, unless the cluster allows tasks to use more memory than
 // they reserve. Agents then enforce memory as the limit.
 func (s *Set) DropMemoryMax(j *structs.Job) (warnings []string) {
-	if cfg := s.published().Snapshot.SchedulerConfig(); cfg != nil && cfg.MemoryOversub {
+	if s.published().Snapshot.SchedulerConfig().MemoryOversub {
 		return nil
 	}
 	groups := slices.Clone(j.Groups)

@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
@@ -309,7 +310,7 @@ func (s *Set) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolUpse
 	if len(p.Description) > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "description longer than 256")
 	}
-	if err := s.validAlgorithm(p.Algorithm); err != nil {
+	if err := policy.Check(p.Algorithm); err != nil {
 		return nil, err
 	}
 	if err := p.Weights.Check(); err != nil {

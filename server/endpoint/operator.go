@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"slices"
@@ -152,18 +153,13 @@ func (s *Set) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPe
 	return &methods.WriteResponse{Index: s.published().Index}, nil
 }
 
-// SchedulerConfig returns the scheduler configuration, or the default.
-func SchedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
-	if c := snap.SchedulerConfig(); c != nil {
-		return c
-	}
-	return &structs.SchedulerConfig{Algorithm: policy.Default}
-}
-
 func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
 	resp := &methods.SchedulerConfigResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
-		resp.Config = SchedulerConfig(p.Snapshot)
+		cfg := *p.Snapshot.SchedulerConfig()
+		resp.FollowsDefault = cfg.Algorithm == ""
+		cfg.Algorithm = cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
+		resp.Config = &cfg
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
 }
@@ -172,7 +168,11 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	if req.Config == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "missing scheduler configuration")
 	}
-	if err := s.validAlgorithm(req.Config.Algorithm); err != nil {
+	cfg := *req.Config
+	if cfg.Algorithm == "default" || req.FollowsDefault && cfg.Algorithm == structs.AlgorithmDefault {
+		cfg.Algorithm = "" // what no user has chosen follows the default of later releases
+	}
+	if err := policy.Check(cfg.Algorithm); err != nil {
 		return nil, err
 	}
 	if err := req.Config.Weights.Check(); err != nil {
@@ -184,7 +184,7 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a rule for choosing a GPU; want one of %s", f, strings.Join(structs.GPUFits, ", "))
 	}
-	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
+	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.SchedulerConfigCommand{Config: &cfg, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err
 	}

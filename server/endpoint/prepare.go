@@ -84,8 +84,7 @@ func (s *Set) mayUseQueue(id *auth.Identity, j *structs.Job) error {
 
 // mayRegister refuses new work while the cluster takes it from management tokens only.
 func (s *Set) mayRegister(id *auth.Identity) error {
-	cfg := s.published().Snapshot.SchedulerConfig()
-	if cfg == nil || !cfg.RejectRegister || id.ACL.IsManagement() {
+	if !s.published().Snapshot.SchedulerConfig().RejectRegister || id.ACL.IsManagement() {
 		return nil
 	}
 	s.env.Denied()

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -110,14 +109,6 @@ func sortAllocsByIndex(as []*structs.Allocation) {
 func validZone(name string) bool {
 	_, err := time.LoadLocation(name)
 	return err == nil && len(name) <= 64
-}
-
-func (s *Set) validAlgorithm(name string) error {
-	if name == "" || name == "spread" {
-		return nil
-	}
-	_, err := policy.ByName(name)
-	return err
 }
 
 // problems collects what is wrong with a job, at most jobErrorsShown messages.

@@ -290,7 +290,7 @@ func configured(a replica.Applied) (out []methods.Event) {
 		return nil
 	}
 	c := a.Snapshot.SchedulerConfig()
-	if c == nil || a.Delta.Causes[c.ModifyIndex].Type != fsm.TypeOf[*structs.SchedulerConfigCommand]() {
+	if a.Delta.Causes[c.ModifyIndex].Type != fsm.TypeOf[*structs.SchedulerConfigCommand]() {
 		return nil
 	}
 	by := a.Delta.Causes[c.ModifyIndex].By
