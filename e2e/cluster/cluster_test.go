@@ -115,12 +115,7 @@ tls {
 	for _, s := range c.servers {
 		c.start(s)
 	}
-	var tok struct{ SecretID string }
-	c.eventually(30*time.Second, "a leader and the acl bootstrap", func() (bool, string) {
-		err := c.api.Call("PUT", "/v1/acl/bootstrap", nil, &tok)
-		return err == nil, fmt.Sprint(err)
-	})
-	c.api.Token = tok.SecretID
+	c.api.Bootstrap(t, 30*time.Second)
 	for _, s := range c.clients {
 		c.start(s)
 	}

@@ -82,12 +82,7 @@ func TestClusterJoins(t *testing.T) {
 		s := l.start(fmt.Sprintf("s%d", i+1), [3]int{http[i], l.rpc[i], l.serf[i]}, fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  join_key = %q\n%s}\n%s", key, retry, acls))
 		logs = append(logs, s.Log)
 	}
-	var tok struct{ SecretID string }
-	harness.Eventually(t, 60*time.Second, "acl bootstrap", func() (bool, string) {
-		err := l.api.Call("PUT", "/v1/acl/bootstrap", nil, &tok)
-		return err == nil, fmt.Sprint(err)
-	})
-	l.api.Token = tok.SecretID
+	l.api.Bootstrap(t, 60*time.Second)
 	l.start("rogue", [3]int{http[3], l.rpc[3], l.serf[3]}, "server {\n  enabled = true\n"+retry+"}\n")
 	harness.Eventually(t, 30*time.Second, "the leader to refuse the stranger", func() (bool, string) {
 		for _, log := range logs {

@@ -3,6 +3,7 @@ package harness
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -91,6 +92,24 @@ func (a *API) once(addr, method, path string, in, out any) error {
 		return nil
 	}
 	return json.Unmarshal(b, out)
+}
+
+// Bootstrap makes the first ACL token, which all later calls use. The answer of an attempt may be lost although the attempt
+// made the token, so the secret is chosen here.
+func (a *API) Bootstrap(t testing.TB, within time.Duration) {
+	t.Helper()
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	secret := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	Eventually(t, within, "a leader and the first ACL token", func() (bool, string) {
+		a.Token = ""
+		err := a.Call("PUT", "/v1/acl/bootstrap", map[string]string{"BootstrapSecret": secret}, nil)
+		a.Token = secret
+		if err != nil && a.Call("GET", "/v1/acl/token/self", nil, nil) == nil {
+			err = nil
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // Answer is the response to one request.

@@ -64,12 +64,8 @@ func newGuarded(t *testing.T) *guarded {
 		}
 	})
 	g.api = harness.NewAPI(t, nil, "", g.addr)
-	var boot struct{ SecretID string }
-	harness.Eventually(t, 60*time.Second, "the first token", func() (bool, string) {
-		err := g.api.Call("PUT", "/v1/acl/bootstrap", nil, &boot)
-		return err == nil && boot.SecretID != "", fmt.Sprint(err)
-	})
-	g.token, g.api.Token = boot.SecretID, boot.SecretID
+	g.api.Bootstrap(t, 60*time.Second)
+	g.token = g.api.Token
 	harness.Eventually(t, 60*time.Second, "a node", func() (bool, string) {
 		var ns []struct{ Status string }
 		err := g.api.Call("GET", "/v1/nodes", nil, &ns)
