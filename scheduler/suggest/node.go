@@ -141,6 +141,14 @@ func (a *adviser) copies(like *structs.Node, n int64) []*structs.Node {
 		c := restored(like)
 		c.ID = structs.DeriveID[structs.NodeID](structs.Seed(like.ID), "suggest", "", uint64(i))
 		c.Name = fmt.Sprintf("new-%d", i+1)
+		c.Resources.Devices = slices.Clone(c.Resources.Devices)
+		for k := range c.Resources.Devices { // a job that asks for a particular device finds it on no other node
+			g := &c.Resources.Devices[k]
+			g.Instances = slices.Clone(g.Instances)
+			for j := range g.Instances {
+				g.Instances[j].ID = c.Name + "/" + g.Instances[j].ID
+			}
+		}
 		out = append(out, c)
 	}
 	return out
