@@ -15,7 +15,7 @@ import (
 )
 
 // TestParticularGPUs runs the example of docs/gpu.md that checks one GPU, for the last of four, and a share of the one
-// before it. who wants the last one meanwhile waits: `job why` names the job that has it.
+// before it. A job that wants the last one meanwhile waits: `job why` names the job that has it.
 func TestParticularGPUs(t *testing.T) {
 	m := newMachine(t, "4xH100").at(t)
 	var ids []string
