@@ -29,7 +29,7 @@ type traceJob struct {
 func (j *traceJob) job() *structs.Job {
 	out := &structs.Job{Namespace: structs.NamespaceDefault, ID: j.id, Name: j.id, Type: structs.JobBatch, Priority: 50, Region: structs.RegionDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Preemptible: true,
-		Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver,
+		Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}, Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver,
 			Resources: structs.Resources{CPU: 1, MemoryMiB: 1, GPU: []structs.GPURequest{{Count: j.gpus}}}}}}}}
 	if j.expected {
 		out.Runtime.Expected = j.run

@@ -329,6 +329,9 @@ func (e *Engine) submit(j *Job) *Live {
 		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
 	l.work.Least = contend.LeastOf(job)
 	e.live[l.Key] = l
+	if job.Preemptible && e.cfg.Kept == nil {
+		keepAll(job)
+	}
 	if job.MayPreempt() {
 		e.preemptible++
 		e.cfg.Whole = true // the choice needs all waiting jobs
@@ -344,6 +347,18 @@ func (e *Engine) submit(j *Job) *Live {
 	}
 	e.ask(l, structs.TriggerJobRegister)
 	return l
+}
+
+// keepAll says in a job that its work saves its state at no cost, where that is what the run assumes.
+func keepAll(job *structs.Job) {
+	job.Groups = slices.Clone(job.Groups)
+	for i, g := range job.Groups {
+		if g.Checkpoint == nil {
+			c := *g
+			c.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}
+			job.Groups[i] = &c
+		}
+	}
 }
 
 // resume restores a job that was running when the simulation began, on its nodes.

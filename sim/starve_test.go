@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -44,13 +45,28 @@ func TestNobodyStarves(t *testing.T) {
 	t.Logf("%d runs; without a bound %d of them starve", checks, starved)
 }
 
+// TestNobodyStarvesWherePreempted: the same with work that may be preempted, under every order: what runs competes with
+// what waits then.
+func TestNobodyStarvesWherePreempted(t *testing.T) {
+	const bound, longest = 4 * time.Hour, time.Hour
+	for _, order := range append(queue.Names(), "priority,fair", "fair,edf") {
+		t.Run(string(order), func(t *testing.T) {
+			t.Parallel()
+			worst := widestWait(t, 0, true, longest, structs.Queue{Path: structs.QueueRoot, Order: order, Preempt: structs.PreemptOrder, MaxWait: bound})
+			if worst > bound+3*longest {
+				t.Errorf("a wide job waited %v", worst)
+			}
+		})
+	}
+}
+
 // widestWait returns the longest wait of a wide job among narrow ones.
 func widestWait(t *testing.T, seed uint64, limits bool, longest time.Duration, root structs.Queue) time.Duration {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	var jobs []*Job
 	add := func(name string, at, run time.Duration, gpus int64, priority int) {
 		j := gpuJob(name, at, run, gpus)
-		j.Job.Priority = priority
+		j.Job.Priority, j.Job.Preemptible = priority, root.Preempt == structs.PreemptOrder
 		if limits {
 			j.Job.Runtime.Limit = longest
 		}

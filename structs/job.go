@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // JobType says how long a job's allocations are kept running.
 type JobType string
@@ -145,16 +148,11 @@ func (j *Job) Group(name GroupName) *Group {
 }
 
 // MayPreempt reports whether the job's allocations may be preempted (D19): the job says so, or it can save its state.
-func (j *Job) MayPreempt() bool {
-	if j.Preemptible {
-		return true
-	}
-	for _, g := range j.Groups {
-		if g.Checkpoint != nil {
-			return true
-		}
-	}
-	return false
+func (j *Job) MayPreempt() bool { return j.Preemptible || j.Saves() }
+
+// Saves reports whether work of the job saves its state, so that it continues from there after a preemption.
+func (j *Job) Saves() bool {
+	return slices.ContainsFunc(j.Groups, func(g *Group) bool { return g.Checkpoint != nil })
 }
 
 // QueueName returns the queue that the job belongs to.

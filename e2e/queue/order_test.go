@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,9 @@ func TestScavengerWaits(t *testing.T) {
 		as := history(f, vip)
 		return len(as) == 1 && as[0].DesiredStatus == "evict" && as[0].ClientStatus == "complete", fmt.Sprintf("%+v", as)
 	})
+	if out := f.Must("alloc", "status", history(f, vip)[0].ID); strings.Count(out, "preempted by job peer, which goes before it in queue default: ") < 2 || !strings.Contains(out, " GPU seconds are lost, worth less than the ") {
+		t.Errorf("the description and the event do not say by whom and for what it was preempted:\n%s", out)
+	}
 	if as := history(f, scav); len(as) > 0 {
 		t.Errorf("the scavenger was placed: %+v", as)
 	}

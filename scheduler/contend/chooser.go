@@ -56,6 +56,7 @@ type Contender struct {
 	Count int64         // places
 	Ran   time.Duration // how long it has run
 	Left  time.Duration // how much longer it is expected to run; 0: unknown
+	Lost  time.Duration // run time that it would lose if it were stopped now, saving and loading included; 0 for pending work
 }
 
 // Units returns what the contender holds, or would hold.

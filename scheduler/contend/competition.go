@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -35,6 +36,14 @@ type contenderRun struct {
 	gone   bool // this pass stops it
 	rank   int  // place among the chosen
 	units  int64
+	lost   int64 // GPU seconds that stopping it costs
+	holds  []heldUnits
+}
+
+// heldUnits is what an allocation holds of a node.
+type heldUnits struct {
+	at    int // in Competition.Room
+	units int64
 }
 
 // Contests are the competitions for places in a pass. They decide which workload goes first, and which running work may
@@ -101,19 +110,12 @@ func (cs *Contests) enter() (order []*Contest) {
 	}
 	in := cs.env
 	byKey := map[key]*Contest{}
-	settings := map[structs.QueuePath]*structs.Queue{}
 	find := func(l *Workload) *Contest {
 		if l.Job == nil || l.Job.Type != structs.JobBatch && l.Job.Type != structs.JobService || in.Flight.HasJob(l.Key) {
 			return nil
 		}
 		path := l.QueueName()
-		q := settings[path]
-		if q == nil {
-			s := *in.Rules.Of(path)
-			s.PreemptMax = in.Rules.Queues.Configured(path).PreemptMax // without the default: work that is preempted often gets its turn again
-			q = &s
-			settings[path] = q
-		}
+		q := in.Rules.Of(path)
 		if q.Preempt != structs.PreemptOrder {
 			return nil
 		}
@@ -203,10 +205,8 @@ func (cs *Contests) hold(r *Contest) {
 	mine := map[structs.AllocID]bool{}
 	for i := range r.Contenders {
 		v := &r.Contenders[i]
-		v.Ran, v.Left = v.Load.Served(r.Now), 0
-		if v.Load.Expect > v.Ran {
-			v.Left = v.Load.Expect - v.Ran
-		}
+		v.Ran = v.Load.Served(r.Now)
+		v.Left = max(v.Load.Expect-v.Load.Progress(r.Now), 0)
 		run := r.runs[i]
 		if run == nil {
 			continue
@@ -214,6 +214,9 @@ func (cs *Contests) hold(r *Contest) {
 		run.units = v.Units()
 		for _, a := range run.allocs {
 			mine[a.ID] = true
+			h := model.HeldOf(a)
+			v.Lost = max(v.Lost, cs.pre.lostTime(h))
+			run.lost += cs.pre.lost(h)
 		}
 		young := r.fix(run, v.Load)
 		if young > 0 && !run.fixed {
@@ -348,6 +351,7 @@ func larger(a, b structs.Amount) structs.Amount {
 // counts as free.
 func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
 	row := -1
+	var rows []int // of Room
 	for _, c := range w.View.Chunks {
 		for i := range c.IDs {
 			row++
@@ -373,9 +377,20 @@ func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
 				}
 			}
 			r.Room = append(r.Room, max(0, total/r.unit))
+			rows = append(rows, row)
 		}
 	}
 	r.coming = max(0, r.coming/r.unit)
+	for _, run := range r.runs {
+		if run == nil {
+			continue
+		}
+		for _, a := range run.allocs {
+			if at, ok := slices.BinarySearch(rows, w.View.Row(a.NodeID)); ok {
+				run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a))})
+			}
+		}
+	}
 }
 
 func healthyGPUs(n *structs.Node) int64 {
@@ -417,7 +432,7 @@ func (cs *Contests) Bars(i int) bool {
 }
 
 // Served reports whether a pending workload will get its places through its contest: there would be room for it if
-// everything that may be stopped were stopped. Then no capacity need be reserved for it. Under an order that shares it
+// everything that it may stop were stopped. Then no capacity need be reserved for it. Under an order that shares it
 // does not: there running work mostly ends by itself.
 func (cs *Contests) Served(i int) bool {
 	r := cs.Of(i)
@@ -425,13 +440,47 @@ func (cs *Contests) Served(i int) bool {
 		return false
 	}
 	v := &r.Contenders[slices.Index(r.pending, i)]
+	room := slices.Clone(r.Room)
+	for _, run := range r.runs {
+		if run == nil || r.mayStop(v.Load, v.Units(), run) {
+			continue
+		}
+		for _, h := range run.holds {
+			room[h.at] -= h.units
+		}
+	}
 	left := v.Count
-	for _, n := range r.Room {
-		if v.Each > 0 {
+	for _, n := range room {
+		if v.Each > 0 && n > 0 {
 			left -= n / v.Each
 		}
 	}
 	return left <= 0
+}
+
+// mayStop reports whether running work may be stopped for a workload that needs so many units. Work of a higher
+// priority never is, even under an order that ignores priorities, nor work that loses more than is gained.
+func (r *Contest) mayStop(load *Workload, need int64, run *contenderRun) bool {
+	diff := load.Priority() - run.load.Priority()
+	switch {
+	case run.fixed || diff < 0:
+		return false
+	case r.goesBefore != nil && (diff == 0 || !r.goesBefore(load, run.load)):
+		return false
+	}
+	return run.gone || run.lost < r.gain(load, need, diff)
+}
+
+// gain returns what it is worth, in GPU seconds (for work without GPUs: seconds), that a workload starts now at the cost
+// of work whose priority is lower by so much: its work, times the difference of the priorities.
+func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
+	if !r.gpu {
+		need = 0
+		for _, g := range load.Job.Groups {
+			need += int64(g.Count)
+		}
+	}
+	return need * int64(load.Expected()/time.Second) * int64(max(1, diff))
 }
 
 // settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that

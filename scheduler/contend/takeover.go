@@ -2,6 +2,8 @@ package contend
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
@@ -17,12 +19,11 @@ import (
 // lose theirs. Only if that room is in pieces too small for wide work, narrower work moves: it is placed again in the
 // next pass. Wide work never moves for narrow work, so this comes to an end.
 //
-// A pass on the outcome of a pass stops nothing: which contenders should hold places does not depend on which do,
-// except for those that keep theirs anyway.
+// A pass on the outcome of a pass stops nothing: which contenders should hold places depends on which do only where
+// those that do have a stronger claim, because they keep their places anyway or would lose work.
 
 const (
-	moveTriesMax  = 64 // nodes cleared for one workload before it has to wait
-	descOutranked = "alloc is preempted by work that goes before it in its queue"
+	moveTriesMax = 64 // nodes cleared for one workload before it has to wait
 )
 
 // MustTake reports whether work that needs so many units has to take them from others, because fewer are about to
@@ -60,6 +61,8 @@ type takeover struct {
 	c       Contestant
 	w       *search.Pass
 	need    int64
+	lost    int64 // GPU seconds that the victims of the last try lose
+	gain    int64
 	evicted map[*structs.Group]int64
 }
 
@@ -120,15 +123,8 @@ func (t *takeover) moves(run *contenderRun) bool {
 	return run != nil && run.chosen && !run.gone && run.units < t.need && t.mayStop(run)
 }
 
-// mayStop reports whether running work may be stopped for this workload. Work of a higher priority never is, even under
-// an order that ignores priorities.
-func (t *takeover) mayStop(run *contenderRun) bool {
-	load := t.c.Workload()
-	if run.fixed || run.load.Priority() > load.Priority() {
-		return false
-	}
-	return t.r.goesBefore == nil || run.load.Priority() < load.Priority() && t.r.goesBefore(load, run.load)
-}
+// mayStop reports whether running work may be stopped for this workload.
+func (t *takeover) mayStop(run *contenderRun) bool { return t.r.mayStop(t.c.Workload(), t.need, run) }
 
 // try decides without the given allocations and without the narrower work on the rows to clear. If everything finds a
 // place then, it settles which work has to go. Else it leaves everything unchanged.
@@ -251,21 +247,29 @@ func cmpBool(a, b bool) int {
 	return 1
 }
 
-// allowed reports whether the queue's rate allows the evictions, and whether its limits and those of the namespace are
-// kept: a placement is charged with what it holds beyond those that it waits for (Charge).
+// allowed reports whether the victims lose less than is gained, whether the queue's rate allows the evictions, and
+// whether its limits and those of the namespace are kept: a placement is charged with what it holds beyond those that it
+// waits for (Charge).
 func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bool {
-	if t.r.Queue.PreemptRate > 0 {
-		var jobs []*contenderRun
-		for k := range places {
-			for _, s := range victims[k] {
-				if !s.run.gone && !slices.Contains(jobs, s.run) {
-					jobs = append(jobs, s.run)
-				}
+	var jobs []*contenderRun
+	diff := math.MaxInt
+	t.lost = 0
+	for k := range places {
+		for _, s := range victims[k] {
+			if !s.run.gone && !slices.Contains(jobs, s.run) {
+				jobs = append(jobs, s.run)
+				t.lost += s.run.lost
+				diff = min(diff, t.c.Workload().Priority()-s.run.load.Priority())
 			}
 		}
-		if int64(len(jobs)) > t.r.left {
+	}
+	if len(jobs) > 0 {
+		if t.gain = t.r.gain(t.c.Workload(), t.need, diff); t.gain <= t.lost {
 			return false
 		}
+	}
+	if t.r.Queue.PreemptRate > 0 && int64(len(jobs)) > t.r.left {
+		return false
 	}
 	limits, aside, load := t.cs.limits, t.cs.setAside, t.c.Workload()
 	if limits == nil && aside == nil {
@@ -304,11 +308,13 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 // stop adds the stops of the victims to the placements that wait for them. A job that cannot run in part stops as a
 // whole, with the first placement that takes one of its places.
 func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
+	why := fmt.Sprintf("preempted by job %s, which goes before it in queue %s: %d GPU seconds are lost, worth less than the %d gained",
+		t.c.Workload().Key.ID, t.r.Queue.Path, t.lost, t.gain)
 	for k, pl := range places {
 		for _, s := range victims[k] {
 			for _, a := range s.run.allocs {
 				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.Evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
-					pl.Evict = append(pl.Evict, structs.PlanStop{ID: a.ID, Desc: descOutranked, Desired: structs.DesiredEvict, Preempt: pl.At.Held.ID})
+					pl.Evict = append(pl.Evict, structs.PlanStop{ID: a.ID, Desc: why, Desired: structs.DesiredEvict, Preempt: pl.At.Held.ID})
 				}
 			}
 			if !s.run.gone {

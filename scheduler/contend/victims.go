@@ -172,14 +172,19 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 	return true
 }
 
-// lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds). It is what the
-// work has done since its last checkpoint, or since it started; for work that saves its state it includes saving and
-// loading. Work that is asked to save is expected to do so even if it never wrote a checkpoint.
+// lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
 func (p *Preemption) lost(h *model.Held) int64 {
 	gpus := h.Amount().GPUMilli
 	if gpus == 0 {
 		gpus = 1000
 	}
+	return max(1, gpus*int64(p.lostTime(h)/time.Second)/1000)
+}
+
+// lostTime returns how much run time preempting one allocation costs: what the work has done since its last checkpoint,
+// or since it started, and for work that saves its state, saving and loading. Work that is asked to save is expected to
+// do so even if it never wrote a checkpoint.
+func (p *Preemption) lostTime(h *model.Held) time.Duration {
 	lost := max(0, p.now.Sub(max(h.Work.Began, h.Work.Saved)))
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Checkpoint != nil {
 		c := g.Checkpoint
@@ -188,7 +193,7 @@ func (p *Preemption) lost(h *model.Held) int64 {
 		}
 		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))
 	}
-	return max(1, gpus*int64(lost/time.Second)/1000)
+	return lost
 }
 
 // shrinks reports whether work is beyond the minimum of its elastic group, counted from the highest index. Beyond the

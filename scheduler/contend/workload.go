@@ -117,13 +117,26 @@ func (w *Workload) Served(now structs.LogTime) time.Duration {
 	if w.Queue != nil {
 		sum = time.Duration(w.Queue.Attained) * time.Second / time.Duration(max(w.Units(), 1))
 	}
-	var live time.Duration
+	return sum + w.live(now)
+}
+
+// Progress returns how much of its run time the workload need not run again: what it has run so far, but only in its
+// present run if it saves nothing.
+func (w *Workload) Progress(now structs.LogTime) time.Duration {
+	if w.Job == nil || w.Job.Saves() {
+		return w.Served(now)
+	}
+	return w.live(now)
+}
+
+// live returns how long the workload has run in its present run.
+func (w *Workload) live(now structs.LogTime) (ran time.Duration) {
 	for _, a := range w.Allocs {
 		if structs.Holds(a) && a.StartedAt > 0 {
-			live = max(live, now.Sub(a.StartedAt))
+			ran = max(ran, now.Sub(a.StartedAt))
 		}
 	}
-	return sum + live
+	return ran
 }
 
 // Units returns how many GPUs the workload asks for, parts of GPUs added up; 1 for work without any.

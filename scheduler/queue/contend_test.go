@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type floor struct {
 	queues []*structs.Queue // root first
 	// evicted counts the jobs that were stopped for others, by the priority of the latter.
 	evicted map[int]int
+	recent  structs.Preemptions
 	placed  func(j *floorJob) // called with the job of each allocation, in the order of the decisions; nil: not at all
 }
 
@@ -43,7 +45,7 @@ type floorJob struct {
 }
 
 func newFloor(t *testing.T, nodes, gpus int) *floor {
-	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, queues: []*structs.Queue{{Path: structs.QueueRoot}}}
+	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, recent: structs.Preemptions{Queue: structs.QueueDefault}, queues: []*structs.Queue{{Path: structs.QueueRoot}}}
 	for i := range nodes {
 		n := &structs.Node{Name: fmt.Sprint("n", i), Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
 			Resources: structs.NodeResources{CPU: 100_000, Cores: 100, MHzPerCore: 1000, MemoryMiB: 1 << 20, DiskMiB: 1 << 20},
@@ -72,6 +74,9 @@ func (f *floor) submit(each int64, count int, expect time.Duration, preemptible 
 	f.jobs = append(f.jobs, fj)
 	return fj
 }
+
+// save lets a job save its state before it is preempted.
+func (j *floorJob) save() { j.job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"} }
 
 func (j *floorJob) workload(f *floor) contend.Workload {
 	w := contend.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran}
@@ -115,7 +120,7 @@ func (f *floor) table() *contend.QueueTable {
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table()}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j
@@ -141,7 +146,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 						if a.ID != s.ID {
 							continue
 						}
-						if !v.job.Preemptible {
+						if !v.job.MayPreempt() {
 							f.t.Fatalf("job %s is stopped and is not preemptible", v.job.ID)
 						}
 						if v.job.Priority > j.job.Priority {
@@ -149,6 +154,17 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 						}
 						if !v.asked {
 							f.evicted[j.job.Priority]++
+							v.entry.Preempted++
+							f.recent.Recent = append(f.recent.Recent, f.now)
+							if !v.job.Saves() {
+								v.ran = 0 // its work is lost
+							}
+							lost, gained := 0, 0
+							if _, why, _ := strings.Cut(s.Desc, ": "); !strings.HasPrefix(s.Desc, "preempted by job "+j.job.ID+", which goes before it in queue ") {
+								f.t.Fatalf("job %s is told %q", v.job.ID, s.Desc)
+							} else if _, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained); err != nil || lost >= gained {
+								f.t.Fatalf("job %s is told %q: %v", v.job.ID, s.Desc, err)
+							}
 						}
 						b := *a
 						b.Desired, b.Client, b.FinishedAt = structs.DesiredEvict, structs.ClientComplete, f.now
@@ -255,6 +271,9 @@ func TestNoPreemptionLoop(t *testing.T) {
 				j.job.Priority = priorities[rng.IntN(len(priorities))]
 				j.entry.Priority = j.job.Priority
 				j.job.Submitter.Name = []string{"ann", "bob", "cyd"}[rng.IntN(3)]
+				if rng.IntN(2) == 0 {
+					j.save()
+				}
 			}
 			rounds := 0
 			for ; ; rounds++ {
@@ -332,5 +351,118 @@ func TestSharesHoldForPreemptibleWork(t *testing.T) {
 				t.Errorf("only %d jobs were placed", placed)
 			}
 		})
+	}
+}
+
+// settle makes passes until one changes nothing.
+func (f *floor) settle(order structs.Order) {
+	for {
+		if s, p := f.pass(order); s+p == 0 {
+			return
+		}
+	}
+}
+
+// limitsOrders are the two choosers: by worth and by key.
+var limitsOrders = []structs.Order{structs.OrderAdaptive, structs.OrderSRTF}
+
+// A job is preempted ten times at most, or as often as its queue says.
+func TestPreemptMax(t *testing.T) {
+	for _, order := range limitsOrders {
+		for _, most := range []int64{0, 2} {
+			want := max(most, 10)
+			if most > 0 {
+				want = most
+			}
+			f := newFloor(t, 1, 1)
+			f.queues[0].PreemptMax = most
+			long := f.submit(1, 1, 1000*time.Hour, true)
+			long.save()
+			f.settle(order)
+			for range want + 3 {
+				f.wait(time.Hour, func(j *floorJob) bool { return j.ran >= j.expect })
+				f.settle(order)
+				f.wait(time.Hour, func(j *floorJob) bool { return j.ran >= j.expect })
+				j := f.submit(1, 1, 30*time.Minute, false)
+				j.job.ID = fmt.Sprint("short", f.evals)
+				j.entry.JobID, j.entry.SubmitIndex = j.job.ID, structs.Index(10+f.evals)
+				f.settle(order)
+			}
+			if long.entry.Preempted != want {
+				t.Errorf("%s, preempt_max %d: the job was preempted %d times, want %d", order, most, long.entry.Preempted, want)
+			}
+		}
+	}
+}
+
+// The rate of a queue limits the jobs that are preempted in an hour, and preempt_after how soon a job may preempt.
+func TestPreemptRateAndAfter(t *testing.T) {
+	for _, order := range limitsOrders {
+		start := func(q structs.Queue) (f *floor, long []*floorJob) {
+			f = newFloor(t, 1, 2)
+			q.Path = structs.QueueRoot
+			f.queues[0] = &q
+			for range 2 {
+				long = append(long, f.submit(1, 1, 100*time.Hour, true))
+				long[len(long)-1].save()
+			}
+			f.settle(order)
+			f.wait(10*time.Minute, func(*floorJob) bool { return false })
+			for range 2 {
+				f.submit(1, 1, 30*time.Minute, false)
+			}
+			f.settle(order)
+			return f, long
+		}
+		preempted := func(long []*floorJob) int64 { return long[0].entry.Preempted + long[1].entry.Preempted }
+		never := func(*floorJob) bool { return false }
+
+		if _, long := start(structs.Queue{}); preempted(long) != 2 {
+			t.Errorf("%s: without limits %d are preempted, want 2", order, preempted(long))
+		}
+		f, long := start(structs.Queue{PreemptRate: 1})
+		f.wait(59*time.Minute, never)
+		f.settle(order)
+		if preempted(long) != 1 {
+			t.Errorf("%s: %d are preempted in an hour, the rate is 1", order, preempted(long))
+		}
+		f.wait(2*time.Minute, never)
+		f.settle(order)
+		if preempted(long) != 2 {
+			t.Errorf("%s: %d are preempted after an hour, want 2", order, preempted(long))
+		}
+		f, long = start(structs.Queue{PreemptAfter: 10 * time.Minute})
+		f.wait(9*time.Minute, never)
+		f.settle(order)
+		if preempted(long) != 0 {
+			t.Errorf("%s: %d are preempted before preempt_after", order, preempted(long))
+		}
+		f.wait(2*time.Minute, never)
+		f.settle(order)
+		if preempted(long) != 2 {
+			t.Errorf("%s: %d are preempted after preempt_after, want 2", order, preempted(long))
+		}
+	}
+}
+
+// Work that loses more than is gained is left alone, under every order: it saves nothing and is nearly done, and what
+// waits is short.
+func TestLossIsCharged(t *testing.T) {
+	for _, order := range orders() {
+		for _, saves := range []bool{false, true} {
+			f := newFloor(t, 1, 1)
+			long := f.submit(1, 1, 20*time.Hour, true)
+			long.job.Priority, long.entry.Priority = 49, 49 // every order but those by run times goes by priority
+			if saves {
+				long.save()
+			}
+			f.settle(order)
+			f.wait(15*time.Hour, func(*floorJob) bool { return false })
+			f.submit(1, 1, 30*time.Minute, false)
+			f.settle(order)
+			if stopped := long.entry.Preempted > 0; stopped != saves && (order != structs.OrderEDF || stopped) {
+				t.Errorf("%s: work that saves %v and has run for 15 h is preempted for 30 min: %v", order, saves, stopped)
+			}
+		}
 	}
 }

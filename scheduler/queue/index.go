@@ -31,7 +31,8 @@ import (
 // expected in that time is the work that has arrived in the same time before now and is not done yet.
 //
 // A contender that does not run is assumed to need a minute more than it has left: the cost of stopping another and
-// starting it.
+// starting it. What running work would lose beyond that minute is taken from the time it has left, once for itself and
+// once for each contender that waits: they all start so much later. Work that would lose more than it has left is kept.
 type Index struct {
 	Lives *Lifetimes // nil: nothing has ended yet
 }
@@ -141,7 +142,7 @@ func (x Index) choose(r *contend.Competition) ([]int, structs.LogTime) {
 
 // Contenders that go first regardless of their worth.
 const (
-	kept   = iota // must not be stopped
+	kept   = iota // must not be stopped, or loses more than others gain
 	longer        // determines when everything will be done
 	others
 )
@@ -152,9 +153,12 @@ func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []
 	worth, first = make([]int64, n), make([]int, n)
 	left := make([]int64, n) // microseconds
 	var lives *indices
-	asked := int64(0)
+	asked, waiting := int64(0), int64(0)
 	for i := range r.Contenders {
 		v := &r.Contenders[i]
+		if !v.Holds {
+			waiting++
+		}
 		asked += v.Units()
 		if v.Left > 0 {
 			left[i] = v.Left.Microseconds()
@@ -179,6 +183,8 @@ func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []
 		l := left[i]
 		if !v.Holds {
 			l += restart.Microseconds()
+		} else if v.Lost > restart {
+			l -= saturating((v.Lost - restart).Microseconds(), 1+waiting)
 		}
 		w := min(perSecond*micro/max(l, 1), worthMax)
 		size := max(left[i]+v.Ran.Microseconds(), 1)
@@ -194,7 +200,7 @@ func (x Index) rate(r *contend.Competition, room int64) (worth []int64, first []
 		}
 		worth[i], first[i] = w, others
 		switch {
-		case v.Fixed:
+		case v.Fixed || l <= 0:
 			first[i] = kept
 		case v.Left > 0 && v.Left < never:
 			from, _ := slices.BinarySearchFunc(r.Contenders, r.Now.Add(-v.Left), func(o contend.Contender, t structs.LogTime) int {

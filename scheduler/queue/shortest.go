@@ -65,13 +65,13 @@ func (SRSF) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 const unknown = math.MaxInt64
 
 // Left returns how much longer the workload is expected to run; unknown when there is no estimate, or when it has
-// already run for longer than expected.
+// already run for longer than expected. Runs whose work was lost do not count.
 func (at *Scene) Left(w *contend.Workload) time.Duration {
 	e := at.Expect(w)
 	if e <= 0 {
 		return unknown
 	}
-	if e -= w.Served(at.Now); e <= 0 {
+	if e -= w.Progress(at.Now); e <= 0 {
 		return unknown
 	}
 	return e
