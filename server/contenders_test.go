@@ -29,7 +29,7 @@ type traceJob struct {
 func (j *traceJob) job() *structs.Job {
 	out := &structs.Job{Namespace: structs.NamespaceDefault, ID: j.id, Name: j.id, Type: structs.JobBatch, Priority: 50, Region: structs.RegionDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Preemptible: true,
-		Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}, Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver,
+		Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver,
 			Resources: structs.Resources{CPU: 1, MemoryMiB: 1, GPU: []structs.GPURequest{{Count: j.gpus}}}}}}}}
 	if j.expected {
 		out.Runtime.Expected = j.run
@@ -71,6 +71,7 @@ func simulated(t *testing.T, trace []traceJob, spec string) map[string]outcome {
 		src.left = append(src.left, &sim.Job{Job: trace[i].job(), At: trace[i].at, Run: trace[i].run, Size: 1000 * trace[i].gpus})
 	}
 	cfg := sim.Config{Nodes: traceNodes(t, spec), Source: src, Policy: policy.For(nil, structs.SchedulerConfig{}), Predict: sim.NewLearner(predict.NewSimilar())}
+	cfg.Kept = func(_ *sim.Live, ran time.Duration) time.Duration { return ran } // though the jobs do not say so
 	cfg.Hooks.Ended = func(e *sim.Engine, l *sim.Live) { out[l.Key.ID] = outcome{sim.Since(l.End), l.Preempted} }
 	if err := sim.NewEngine(cfg).Run(context.Background()); err != nil {
 		t.Fatal(err)
