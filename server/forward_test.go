@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -173,6 +174,9 @@ func TestRemovedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, nil)
 		c.parameterized(c.leader())
+		// A server that stood in the first election and lost remains a candidate of that term for up to two election
+		// timeouts: raft does not make a candidate without pre-vote a follower. Until then it cannot be handed leadership.
+		time.Sleep(3 * replica.HeartbeatDefault)
 		for _, through := range []int{1, 0} { // a follower, the leader itself
 			lead := c.leader()
 			h := &history{outcome: map[string]error{}}
