@@ -182,8 +182,13 @@ func (a *adviser) never() string {
 	if ok {
 		return ""
 	}
+	turns := false
 	for _, g := range rep.Groups {
 		if g.Placed >= g.Wanted && g.Code == structs.ReasonNone {
+			continue
+		}
+		if g.Placed > 0 && inTurns(a.load.Job, g.Group) {
+			turns = true
 			continue
 		}
 		text := fmt.Sprintf("group %q: the whole cluster, empty, has room for %d of %d", g.Group, g.Placed, g.Wanted)
@@ -201,7 +206,17 @@ func (a *adviser) never() string {
 		}
 		return text
 	}
+	if turns {
+		return ""
+	}
 	return rep.Refused
+}
+
+// inTurns reports whether a group needs no room for all its allocations at once: those of a batch job end and make room
+// for the others, unless they start together.
+func inTurns(j *structs.Job, name structs.GroupName) bool {
+	tg := j.Group(name)
+	return tg != nil && tg.Gang == nil && !j.AllAtOnce && j.Type == structs.JobBatch
 }
 
 // refusalText returns a refusal in a few words.
