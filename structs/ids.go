@@ -84,7 +84,7 @@ func (id *ID[K]) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ParseID parses the 36-character form; empty text is the zero ID. Use as ParseID[NodeID](s).
+// ParseID parses the 36-character form; empty text and 32 zeros are the zero ID, which nothing has. Use as ParseID[NodeID](s).
 func ParseID[T ~[16]byte](s string) (T, error) {
 	var id T
 	if s == "" {
