@@ -113,8 +113,17 @@ type command string
 // holds returns the program that takes so many MiB and keeps them.
 func holds(mib int) command { return command(fmt.Sprintf("exec @/gpu-user hold %d", mib)) }
 
-// run submits a job of one task that has a share of a GPU. gpu is the inside of its gpu block.
+// run submits a job of one task that has a share of a GPU, until the test ends. gpu is the inside of its gpu block.
 func (m *machine) run(name, gpu string, c command, more ...string) {
+	m.t.Helper()
+	if out, err := m.submit(name, gpu, c, more...); err != nil {
+		m.t.Fatalf("job run %s: %v\n%s", name, err, out)
+	}
+	m.t.Cleanup(func() { m.muster("job", "stop", "-purge", "-detach", name) })
+}
+
+// submit submits such a job, and returns what the command printed.
+func (m *machine) submit(name, gpu string, c command, more ...string) (out string, err error) {
 	m.t.Helper()
 	script := strings.ReplaceAll(string(c), "@", m.dir)
 	text := fmt.Sprintf(`
@@ -152,10 +161,7 @@ job %q {
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
-	if out, err := m.muster("job", "run", "-detach", path); err != nil {
-		m.t.Fatalf("job run %s: %v\n%s", name, err, out)
-	}
-	m.t.Cleanup(func() { m.muster("job", "stop", "-purge", "-detach", name) })
+	return m.muster("job", "run", "-detach", path)
 }
 
 // share is a gpu block for a share of a GPU.

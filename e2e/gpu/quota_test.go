@@ -99,7 +99,7 @@ func TestQuotas(t *testing.T) {
 	// Backends by strength: what this node does not have is waited for, never replaced by something weaker.
 	for _, c := range []struct{ enforce, backend string }{
 		{"auto", "shim"}, {"soft", "shim"}, {"shim", "shim"}, {"watch", "watch"}, {"none", "none"},
-		{"hard", ""}, {"driver", ""}, {"dmem", ""}, {"mig", ""}, {"mps", ""},
+		{"hard", ""}, {"driver", ""}, {"dmem", ""}, {"mig", ""},
 	} {
 		run("enforce "+c.enforce, func(t *testing.T, m *machine) {
 			job := "enforce-" + c.enforce
@@ -112,6 +112,12 @@ func TestQuotas(t *testing.T) {
 			m.stop(job)
 		})
 	}
+
+	run("enforce mps is refused", func(t *testing.T, m *machine) {
+		if out, err := m.submit("enforce-mps", share("10GiB", `enforce = "mps"`), holds(1*gib)); err == nil || !strings.Contains(out, `write "soft"`) {
+			t.Errorf("job run: %v\n%s", err, out)
+		}
+	})
 
 	run("none lets everything pass", func(t *testing.T, m *machine) {
 		m.run("free", share("10GiB", `enforce = "none"`), holds(30*gib))
