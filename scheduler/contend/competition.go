@@ -472,7 +472,7 @@ func (r *Contest) mayStop(load *Workload, need int64, run *contenderRun) bool {
 }
 
 // gain returns what it is worth, in GPU seconds (for work without GPUs: seconds), that a workload starts now at the cost
-// of work whose priority is lower by so much: its work, times the difference of the priorities.
+// of work whose priority is lower by so much.
 func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
 	if !r.gpu {
 		need = 0
@@ -480,7 +480,7 @@ func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
 			need += int64(g.Count)
 		}
 	}
-	return need * int64(load.Expected()/time.Second) * int64(max(1, diff))
+	return load.worth(1000*need, diff)
 }
 
 // settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that

@@ -3,7 +3,6 @@ package contend
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -99,12 +98,10 @@ func (e *Eviction) Keep() (stopped int64, why string) {
 	return int64(len(e.stopped)), why
 }
 
-// gain returns what a preemption gains, in GPU seconds: the work done sooner, times the difference of the priorities.
+// gain returns what a preemption gains, in GPU seconds.
 func (p *Preemptor) gain(g *structs.Group, members int64, top int) int64 {
 	if p.Rule.Name == structs.PreemptReclaim {
 		return 1 << 62 // the queue is guaranteed this
 	}
-	gpus := max(structs.GroupAmount(g).GPUMilli, 1000)
-	work := members * gpus * int64(p.Load.Expected()/time.Second) / 1000
-	return work * int64(max(1, p.Load.Job.Priority-top))
+	return p.Load.worth(members*max(structs.GroupAmount(g).GPUMilli, 1000), p.Load.Job.Priority-top)
 }

@@ -129,6 +129,12 @@ func (w *Workload) Progress(now structs.LogTime) time.Duration {
 	return w.live(now)
 }
 
+// worth returns what it is worth that the workload starts now on so many thousandths of GPUs, in GPU seconds: its work,
+// times the difference of the priorities to those that give way.
+func (w *Workload) worth(gpuMilli int64, diff int) int64 {
+	return gpuMilli * int64(w.Expected()/time.Second) / 1000 * int64(max(1, diff))
+}
+
 // live returns how long the workload has run in its present run.
 func (w *Workload) live(now structs.LogTime) (ran time.Duration) {
 	for _, a := range w.Allocs {

@@ -12,9 +12,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Index chooses the work to run so that, of each priority, the most work ends per second. A contender is worth its rate of completion: one
-// divided by its remaining time where that is known, else the Gittins index of work that has run for as long
-// (Lifetimes). The choice is the set of contenders that is worth the most and fits.
+// Index chooses the work to run so that, of each priority, the most work ends per second. A contender is worth its rate
+// of completion: one divided by its remaining time where that is known, else the Gittins index of work that has run for
+// as long (Lifetimes). The choice is the set of contenders that is worth the most and fits.
 //
 // Naive: go by worth per GPU (which is SRSF: the shortest remaining area first) and skip what does not fit. Then one
 // narrow job with a small remaining area keeps a wide one from running, next to idle GPUs; the set that is worth most
