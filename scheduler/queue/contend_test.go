@@ -420,27 +420,26 @@ func TestPreemptRateAndAfter(t *testing.T) {
 		if _, long := start(structs.Queue{}); preempted(long) != 2 {
 			t.Errorf("%s: without limits %d are preempted, want 2", order, preempted(long))
 		}
-		f, long := start(structs.Queue{PreemptRate: 1})
-		f.wait(59*time.Minute, never)
-		f.settle(order)
-		if preempted(long) != 1 {
-			t.Errorf("%s: %d are preempted in an hour, the rate is 1", order, preempted(long))
-		}
-		f.wait(2*time.Minute, never)
-		f.settle(order)
-		if preempted(long) != 2 {
-			t.Errorf("%s: %d are preempted after an hour, want 2", order, preempted(long))
-		}
-		f, long = start(structs.Queue{PreemptAfter: 10 * time.Minute})
-		f.wait(9*time.Minute, never)
-		f.settle(order)
-		if preempted(long) != 0 {
-			t.Errorf("%s: %d are preempted before preempt_after", order, preempted(long))
-		}
-		f.wait(2*time.Minute, never)
-		f.settle(order)
-		if preempted(long) != 2 {
-			t.Errorf("%s: %d are preempted after preempt_after, want 2", order, preempted(long))
+		for _, c := range []struct {
+			limit string
+			q     structs.Queue
+			early time.Duration
+			want  int64 // preempted by then; 2 minutes later both are
+		}{
+			{"a rate of 1 an hour", structs.Queue{PreemptRate: 1}, 59 * time.Minute, 1},
+			{"preempt_after of 10 minutes", structs.Queue{PreemptAfter: 10 * time.Minute}, 9 * time.Minute, 0},
+		} {
+			f, long := start(c.q)
+			f.wait(c.early, never)
+			f.settle(order)
+			if preempted(long) != c.want {
+				t.Errorf("%s: with %s, %d are preempted after %s, want %d", order, c.limit, preempted(long), c.early, c.want)
+			}
+			f.wait(2*time.Minute, never)
+			f.settle(order)
+			if preempted(long) != 2 {
+				t.Errorf("%s: with %s, %d are preempted 2 minutes later, want 2", order, c.limit, preempted(long))
+			}
 		}
 	}
 }
