@@ -118,3 +118,66 @@ func TestSharesOfPreemptibleWork(t *testing.T) {
 		t.Errorf("jobs started in the order %v, want %v", shown, want)
 	}
 }
+
+// TestLateRun: a run that outlives its prediction by seconds does not let others pass the job that waits for its GPU,
+// though its limit is hours away. Ten rounds.
+func TestLateRun(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "2xH100"})
+	f.Must("queue", "apply", f.File("root.hcl", "queue \"root\" {\n  order = \"fcfs\"\n  backfill = \"conservative\"\n}\n"))
+	n := 0
+	submit := func(gpus int, script string) harness.Work {
+		n++ // the servers learn run times by name without digits
+		w := harness.Work{ID: fmt.Sprint("train-", n), Settings: `runtime = { limit = "1h" }`, GPUs: fmt.Sprint("count = ", gpus), Script: script}
+		f.Run(w)
+		return w
+	}
+	ended := func(ws ...harness.Work) {
+		t.Helper()
+		harness.Eventually(t, 30*time.Second, "the jobs have run", func() (bool, string) {
+			for _, w := range ws {
+				if as := history(f, w); len(as) != 1 || as[0].ClientStatus != "complete" {
+					return false, fmt.Sprintf("%s: %+v", w.ID, as)
+				}
+			}
+			return true, ""
+		})
+	}
+	const short = "sleep 0.3"
+	ended(submit(1, short), submit(1, short), submit(1, short), submit(1, short))
+	for round := range 10 {
+		gate := f.File(fmt.Sprint("gate", round), "")
+		late := submit(1, "while [ -e "+gate+" ]; do sleep 0.05; done")
+		f.Running(late, 1)
+		wide := submit(2, short)
+		waits(f, wide, "RESOURCES")
+		harness.Eventually(t, 20*time.Second, "the first job outlives its prediction", func() (bool, string) {
+			ran := time.Since(time.Unix(0, created(f, late)))
+			return ran > 1500*time.Millisecond, ran.String()
+		})
+		next := submit(1, short)
+		harness.Eventually(t, 20*time.Second, "the next job waits", func() (bool, string) {
+			out, err := f.Muster("job", "why", next.ID)
+			return err == nil && strings.Contains(out, "is pending") && strings.Contains(out, "[reason: RESERVATION]") || len(history(f, next)) > 0, fmt.Sprint(err, out)
+		})
+		if as := history(f, next); len(as) > 0 {
+			t.Fatalf("round %d: the next job passed the wide one: %+v", round, as)
+		}
+		if err := os.Remove(gate); err != nil {
+			t.Fatal(err)
+		}
+		ended(late, wide, next)
+		if a, b := created(f, wide), created(f, next); a > b {
+			t.Fatalf("round %d: the next job was placed %v before the wide one", round, time.Duration(a-b))
+		}
+	}
+}
+
+// created returns when the only allocation of a job was placed.
+func created(f *harness.Fleet, w harness.Work) int64 {
+	f.T.Helper()
+	var as []struct{ CreateTime int64 }
+	if err := f.API.Call("GET", "/v1/job/"+w.ID+"/allocations?all=true", nil, &as); err != nil || len(as) != 1 {
+		f.T.Fatalf("%s: %v, %+v", w.ID, err, as)
+	}
+	return as[0].CreateTime
+}

@@ -35,42 +35,77 @@ func (h *HeldWork) Guess(now structs.LogTime) structs.LogTime {
 // Latest returns when work has ended at the latest: at its limit, which is enforced, so an operator's window can rely
 // on it; without a limit, at its prediction.
 func (h *HeldWork) Latest(now structs.LogTime) structs.LogTime {
-	x := *h
-	if h.Job != nil {
-		if g := h.Job.Group(h.Group); g != nil && h.Job.RunLimit(g) > 0 {
-			x.Expect = 0
-		}
+	if at := h.AtLimit(now); at > 0 && !h.Ending {
+		return at
 	}
-	if at := x.Ends(now); at > 0 {
+	if at := h.Ends(now); at > 0 {
 		return at
 	}
 	return Never
 }
 
-// Ends returns when an allocation is expected to end, as seen at now; 0 for never. A prediction that turned out too
-// short is replaced by the limit.
+// lateGrace is how long work that outlives its prediction is expected to end at any moment. What waits for it keeps its
+// reservation meanwhile: a prediction that is wrong by a second must not let others pass.
+const lateGrace = time.Minute
+
+// lateSteps are by how much a prediction that turned out too short is corrected after the grace, each from where the
+// last one ended (Tsafrir, Etsion, Feitelson, "Backfilling using system-generated predictions rather than user runtime
+// estimates", 2007).
+//
+// Naive: count on the limit from then on. That moves reservations away by hours for work that ends in minutes, and
+// work that fits into these hours passes what was reserved.
+var lateSteps = [...]time.Duration{5 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 20 * time.Hour, 50 * time.Hour, 100 * time.Hour}
+
+// corrected returns when work that was predicted to end at a time is expected to end, as seen at now; Never when all
+// corrections are used up.
+func corrected(at, now structs.LogTime) structs.LogTime {
+	if at >= now {
+		return at
+	}
+	if at = at.Add(lateGrace); at >= now {
+		return now
+	}
+	for _, step := range lateSteps {
+		if at = at.Add(step); at >= now {
+			return at
+		}
+	}
+	return Never
+}
+
+// Ends returns when an allocation is expected to end, as seen at now; 0 for never. A prediction counts as it is until it
+// has passed, even beyond the limit. Then it is corrected in steps, up to the limit.
 func (h *HeldWork) Ends(now structs.LogTime) structs.LogTime {
 	if h.Ending {
 		return now
 	}
-	began := h.begunBy(now)
+	at := Never
 	if h.Expect > 0 {
-		if at := began.Add(h.Expect); at >= now {
+		predicted := h.begunBy(now).Add(h.Expect)
+		if at = corrected(predicted, now); at == predicted {
 			return at
 		}
 	}
+	if limit := h.AtLimit(now); limit > 0 {
+		return min(at, limit)
+	}
+	if at == Never {
+		return 0
+	}
+	return at
+}
+
+// AtLimit returns when an allocation reaches its limit, as seen at now; 0 for never.
+func (h *HeldWork) AtLimit(now structs.LogTime) structs.LogTime {
 	if h.Job == nil {
 		return 0
 	}
-	g := h.Job.Group(h.Group)
-	if g == nil {
-		return 0
+	if g := h.Job.Group(h.Group); g != nil {
+		if limit := h.Job.RunLimit(g); limit > 0 {
+			return max(now, h.begunBy(now).Add(limit))
+		}
 	}
-	limit := h.Job.RunLimit(g)
-	if limit <= 0 {
-		return 0
-	}
-	return max(now, began.Add(limit))
+	return 0
 }
 
 // begunBy returns when the work would have begun if it had never been frozen.
