@@ -204,7 +204,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 			x.seen.Store(s.ID, s.ClientStatus)
 			x.follow(s)
 		}
-		if done, code := ended(list, o.nodes); err == nil && (done || canceled && len(list) == 0) {
+		if done, code := ended(list, o.tasks); err == nil && (done && !x.returns(list) || canceled && len(list) == 0) {
 			x.drain(list)
 			if canceled {
 				return exitCode(x.sig.code())
@@ -240,6 +240,22 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// returns reports whether a job continues although all its allocations have ended: lost and preempted ones are replaced, and
+// an array has more indices.
+func (x *attendance) returns(list []*wire.AllocationListStub) bool {
+	more := x.array != "" || x.requeue > 0 || slices.ContainsFunc(list, func(s *wire.AllocationListStub) bool {
+		return s.ClientStatus == "lost" || s.DesiredStatus == "evict"
+	})
+	if !more {
+		return false
+	}
+	var job wire.Job
+	ctx, stop := context.WithTimeout(x.life, lookWithin)
+	defer stop()
+	_, err := x.api.get(ctx, jobPath(*x.job.ID), ns(val(x.job.Namespace)), &job)
+	return err != nil && !notFound(err) || err == nil && val(job.Status) != "dead"
 }
 
 var errSignal = errors.New("a signal has come")
@@ -306,7 +322,12 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 	x.began[s.ID] = true
 	al := &wire.Allocation{ID: s.ID, Namespace: s.Namespace}
 	var gapTold atomic.Bool
-	for typ, w := range map[string]*lineWriter{"stdout": {mu: &x.mu, w: x.out}, "stderr": {mu: &x.mu, w: x.err}} {
+	out, errw := x.out, x.err
+	if x.array != "" {
+		_, index, _ := strings.Cut(strings.TrimSuffix(s.Name, "]"), "[")
+		out, errw = &labelWriter{out, index + "| "}, &labelWriter{errw, index + "| "}
+	}
+	for typ, w := range map[string]*lineWriter{"stdout": {mu: &x.mu, w: out}, "stderr": {mu: &x.mu, w: errw}} {
 		x.logs.Go(func() {
 			mark := &logMark{}
 			logs := allocLogsOptions{env: x.env, follow: true, rank: -1, mark: mark}

@@ -3,184 +3,84 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/muster-sched/muster/client/taskenv"
 	"github.com/muster-sched/muster/nomadlike/wire"
-	"github.com/muster-sched/muster/structs"
 )
 
 // adhoc is a job built from a command line.
 type adhoc struct {
 	*env
-	name, gpus, driver, queue, dir string
-	nodes, ranks, cpu, memory, shm int
-	limit                          time.Duration
-	user, umask, log, logError     string
-	asMe, rdma                     bool
-	ulimits                        []string
+	name, gpus, driver, image, queue, pool, priority, begin, depends, array string
+	nodes, ranks, cpu, cores, shm, requeue                                  int
+	mem, dir, user, umask, log, logError                                    string
+	limit                                                                   time.Duration
+	asMe, rdma, noEnv                                                       bool
+	ulimits, vars                                                           []string
+
+	gpu       gpuAsk // of gpus
+	memory    int    // MiB of mem, or in proportion to the GPUs
+	tasks     int    // allocations that the job has: nodes, or indices of the array
+	nodesSeen int    // ready nodes of the pool; 0 where nodes may not be read
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.gpus, "gpus", "", "with a command: GPUs on each node, as 8, H100 or H100:8")
 	f.IntVar(&o.nodes, "nodes", 1, "with a command: on how many nodes; several start as a gang")
-	f.DurationVar(&o.limit, "time", 0, "with a command: how long it may run")
 	f.IntVar(&o.ranks, "ranks", 0, "with a command: start it so many times on each node, as ranks")
-	f.IntVar(&o.cpu, "cpu", 100, "with a command: MHz of processor on each node")
-	f.IntVar(&o.memory, "memory", 300, "with a command: MiB of memory on each node")
+	f.StringVar(&o.array, "array", "", "with a command: run it for each index, as 100 or 0-99; 0-99%4 runs at most 4 at a time. The command finds its index in MUSTER_ARRAY_INDEX")
+	f.DurationVar(&o.limit, "time", 0, "with a command: how long it may run")
+	f.StringVar(&o.mem, "mem", "", fmt.Sprintf("with a command: memory on each node in MiB, or as 64G; without it in proportion to the GPUs, or %d MiB", runMemoryMiB))
+	f.IntVar(&o.cpu, "cpu", 0, fmt.Sprintf("with a command: MHz of processor on each node; without it in proportion to the GPUs, or %d", runCPU))
+	f.IntVar(&o.cores, "cores", 0, "with a command: whole cores on each node, for it alone")
 	f.IntVar(&o.shm, "shm", 0, "with a command: MiB of /dev/shm, part of the memory")
 	f.StringVar(&o.name, "name", "", "with a command: the job's id; without it one is made up")
 	f.StringVar(&o.queue, "queue", "", "with a command: the queue to wait in")
-	f.StringVar(&o.driver, "driver", "exec", "with a command: the driver, exec or raw_exec")
-	f.StringVar(&o.dir, "chdir", "", "with a command: the directory to begin in, which the nodes must have")
+	f.StringVar(&o.pool, "pool", "", "with a command: the node pool to run in")
+	f.StringVar(&o.priority, "priority", "", "with a command: 1 to 100, or scavenger, low, normal, high or critical")
+	f.StringVar(&o.depends, "depends", "", "with a command: jobs to wait for, as JOB or JOB:WHEN with commas between them; WHEN is success, failed, completed, started or checkpointed")
+	f.StringVar(&o.begin, "begin", "", "with a command: not before this time, as 2026-12-01T08:00, 08:00, or 2h from now")
+	f.IntVar(&o.requeue, "requeue", 0, "with a command: how often it may return to the queue after it was preempted, or lost its node or a GPU; 0: no limit is set")
+	f.StringVar(&o.driver, "driver", "", "with a command: the driver, exec, raw_exec or docker; without it exec where nodes have it, else raw_exec")
+	f.StringVar(&o.image, "image", "", "with a command: run it in a container of this image")
+	f.StringArrayVar(&o.vars, "env", nil, "with a command: a variable of your environment by name, or NAME=VALUE; may be given again. PATH, VIRTUAL_ENV and CONDA_* go along by themselves")
+	f.BoolVar(&o.noEnv, "no-env", false, "with a command: no variables go along but those of -env")
+	f.StringVar(&o.dir, "dir", "", "with a command: the directory to begin in, which the nodes must have; without it this one where the command names a file in it")
 	f.StringVar(&o.user, "user", "", "with a command: whom to run it as; the nodes say who may")
 	f.StringVar(&o.umask, "umask", "", "with a command: its umask, in octal")
-	f.BoolVar(&o.asMe, "as-me", false, "with a command: run it as you, in this directory and with your umask, unless -user, -chdir or -umask say otherwise")
+	f.BoolVar(&o.asMe, "as-me", false, "with a command: run it as you, in this directory and with your umask, unless -user, -dir or -umask say otherwise")
 	f.StringVar(&o.log, "log", "", "with a command: file on the nodes that its output is added to; %j is the job, %t the rank, %N the node")
 	f.StringVar(&o.logError, "log-error", "", "with a command: the same for its standard error; without it both go to -log")
 	f.BoolVar(&o.rdma, "rdma", false, "with a command: take nodes with RDMA and give it their devices, and memory that may be locked")
 	f.StringArrayVar(&o.ulimits, "ulimit", nil, "with a command: a limit such as memlock=unlimited or nofile=1024:65536; may be given again")
 }
 
-// job builds the job.
-func (o *adhoc) job(words []string) (*wire.Job, error) {
-	if o.nodes < 1 || o.ranks < 0 || o.limit < 0 || o.shm < 0 {
-		return nil, errors.New("-nodes wants 1 or more; -ranks, -time and -shm want nothing negative")
+// prepare checks the flags, asks the cluster for what they leave open, and makes the job. a is nil where no agent is
+// needed.
+func (o *adhoc) prepare(ctx context.Context, a *api, words []string) (string, *wire.Job, error) {
+	if err := o.check(); err != nil {
+		return "", nil, err
 	}
-	if o.name == "" {
-		o.name = "run-" + strconv.FormatInt(o.now().UnixNano(), 36)
+	if err := o.place(words); err != nil {
+		return "", nil, err
 	}
-	res := map[string]any{"CPU": o.cpu, "MemoryMB": o.memory}
-	if o.shm > 0 {
-		res["ShmMB"] = o.shm
+	if err := o.suit(ctx, a, words); err != nil {
+		return "", nil, err
 	}
-	if o.gpus != "" {
-		gpu := map[string]any{}
-		for part := range strings.SplitSeq(o.gpus, ":") {
-			if n, err := strconv.Atoi(part); err == nil && n > 0 && gpu["Count"] == nil {
-				gpu["Count"] = n
-			} else if err == nil || gpu["Model"] != nil || part == "" {
-				return nil, fmt.Errorf("-gpus %q: want a number, a model, or both, as H100:8", o.gpus)
-			} else {
-				gpu["Model"] = part
-			}
-		}
-		if gpu["Count"] == nil {
-			gpu["Count"] = 1
-		}
-		res["GPU"] = gpu
-	}
-	if o.rdma {
-		res["RDMA"] = true
-	}
-	if len(o.ulimits) > 0 {
-		limits := map[string]any{}
-		for _, l := range o.ulimits {
-			name, value, ok := strings.Cut(l, "=")
-			if !ok {
-				return nil, fmt.Errorf("-ulimit %q: want NAME=LIMIT, as memlock=unlimited", l)
-			}
-			limits[name] = value
-		}
-		res["Ulimits"] = limits
-	}
-	words = slices.Clone(words)
-	for i := range words {
-		words[i] = taskenv.Verbatim(words[i]) // text between ${ and } belongs to the command itself
-	}
-	task := map[string]any{"Name": "main", "Driver": o.driver, "Config": map[string]any{"command": words[0], "args": words[1:]}, "Resources": res}
-	if err := o.person(task); err != nil {
-		return nil, err
-	}
-	group := map[string]any{
-		"Name": "run", "Count": o.nodes, "RestartPolicy": map[string]any{"Attempts": 0, "Mode": "fail"},
-		"ReschedulePolicy": map[string]any{"Attempts": 0, "Unlimited": false},
-		"Tasks":            []any{task},
-	}
-	launch := map[string]any{"Mode": "node"}
-	if o.ranks > 0 {
-		launch = map[string]any{"Mode": "rank", "Ranks": o.ranks}
-	}
-	group["Launch"] = launch
-	if o.nodes > 1 {
-		group["Gang"] = map[string]any{}
-		group["Constraints"] = []any{map[string]any{"Operand": structs.OperandDistinctHosts}} // distinct nodes, not only places
-	}
-	job := map[string]any{"ID": o.name, "Name": o.name, "Type": "batch", "TaskGroups": []any{group}}
-	if o.namespace != "" {
-		job["Namespace"] = o.namespace
-	}
-	if o.queue != "" {
-		job["Queue"] = o.queue
-	}
-	if o.limit > 0 {
-		job["Runtime"] = map[string]any{"Limit": int64(o.limit)}
-	}
-	b, err := json.Marshal(job)
-	if err != nil {
-		return nil, err
-	}
-	out := &wire.Job{}
-	return out, json.Unmarshal(b, out)
-}
-
-// person sets the user, directory, umask and log of the task.
-func (o *adhoc) person(task map[string]any) error {
-	u, dir, umask := o.user, o.dir, o.umask
-	if o.asMe {
-		if u == "" {
-			me, err := user.Current()
-			if err != nil {
-				return fmt.Errorf("-as-me: %w", err)
-			}
-			u = me.Username
-		}
-		if dir == "" {
-			wd, err := os.Getwd()
-			if err != nil {
-				return fmt.Errorf("-as-me: %w", err)
-			}
-			dir = wd
-		}
-		if umask == "" {
-			mask := syscall.Umask(0o077)
-			syscall.Umask(mask)
-			umask = fmt.Sprintf("%04o", mask)
-		}
-	}
-	if dir != "" && !filepath.IsAbs(dir) {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return fmt.Errorf("-chdir: %w", err)
-		}
-		dir = abs
-	}
-	dir = taskenv.Verbatim(dir)
-	for key, v := range map[string]string{"User": u, "WorkDir": dir, "Umask": umask, "LogPath": o.log, "LogErrorPath": o.logError} {
-		if v != "" {
-			task[key] = v
-		}
-	}
-	return nil
+	return o.job(words)
 }
 
 // submit registers the job.
-func (o *adhoc) submit(ctx context.Context, a *api, job *wire.Job) error {
+func (o *adhoc) submit(ctx context.Context, a *api, src string, job *wire.Job) error {
 	var resp wire.JobRegisterResponse
-	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true} // it must be new
+	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true, // it must be new
+		Submission: &wire.JobSubmission{Source: src, Format: "hcl2"}}
 	if _, err := a.put(ctx, "/v1/jobs", ns(val(job.Namespace)), req, &resp); err != nil {
 		return fmt.Errorf("submit job %q: %w", *job.ID, err)
 	}
@@ -279,12 +179,18 @@ func newRun(e *env) *cobra.Command {
 	c.Long = `With a command after "--": run it on nodes of the cluster as a separate job and print what it writes. Its exit code becomes
 this command's (of several nodes that of the first to fail); its standard input is empty. Ctrl-C cancels the job and waits for its
 end, a second one does not wait; so does the end of the terminal, unless nohup is in front. When this command is killed or its
-machine is gone, the job goes on: muster job logs -f JOB. -output prints the job instead, -detach only submits it.
+machine is gone, the job goes on: muster job logs -f JOB. -output prints the job file instead, -detach only submits it.
+
+What you leave open follows from the cluster: the driver is one that nodes have, and with -gpus memory and cores come in proportion.
+A command that no node could ever run is refused at once, unless -wait says to wait for other nodes. PATH, VIRTUAL_ENV and CONDA_*
+of your environment go along, others with -env; secrets belong in variables (muster var put). Files do not travel: -dir is a
+directory that the nodes share, and the default is this directory where the command names a file in it.
 
 With a file: submit it, as muster job run does.`
 	c.Example = indent(`
 muster run -gpus H100:8 -nodes 2 -time 2h -- torchrun train.py
 muster run -ranks 4 -- /bin/hostname
+muster run -array 0-99%4 -mem 4G -depends prep -- ./sweep.sh
 muster run -as-me -log /shared/logs/%j-%t.out -nodes 2 -- ./train.sh
 muster run example.muster.hcl`)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -295,18 +201,24 @@ muster run example.muster.hcl`)
 		if at != 0 || len(args) == 0 || args[0] == "" {
 			return errors.New(`run takes a job file, or "--" and a command: muster run -gpus 1 -- python3 train.py`)
 		}
-		job, err := o.job(args)
-		if err != nil {
-			return err
-		}
-		if out, _ := cmd.Flags().GetBool("output"); out {
-			return o.json(map[string]any{"Job": job})
-		}
 		a, err := o.api()
 		if err != nil {
 			return err
 		}
-		if err := o.submit(cmd.Context(), a, job); err != nil {
+		src, job, err := o.prepare(cmd.Context(), a, args)
+		if err != nil {
+			return err
+		}
+		if out, _ := cmd.Flags().GetBool("output"); out {
+			o.printf("%s", src)
+			return nil
+		}
+		if wait, _ := cmd.Flags().GetBool("wait"); !wait {
+			if err := o.possible(cmd.Context(), a, job); err != nil {
+				return fmt.Errorf("%w\n(-wait submits it all the same, to wait for other nodes)", err)
+			}
+		}
+		if err := o.submit(cmd.Context(), a, src, job); err != nil {
 			return err
 		}
 		if detach, _ := cmd.Flags().GetBool("detach"); detach {
@@ -328,8 +240,8 @@ muster shell -gpus H100:2 -time 4h -- /bin/bash -l`, 0, -1, func(ctx context.Con
 			return o.shell(ctx, args)
 		})
 	o.flags(c.Flags())
-	for _, name := range []string{"nodes", "ranks"} {
-		_ = c.Flags().MarkHidden(name) // both are 1 here
+	for _, name := range []string{"nodes", "ranks", "array"} {
+		_ = c.Flags().MarkHidden(name) // a shell is one process
 	}
 	return c
 }
@@ -342,24 +254,27 @@ const (
 )
 
 func (o *adhoc) shell(ctx context.Context, words []string) error {
-	if o.nodes != 1 || o.ranks != 0 {
+	if o.nodes != 1 || o.ranks != 0 || o.array != "" {
 		return errors.New("a shell is on one node; for several start a job and enter it with  muster job exec -rank N JOB")
 	}
 	if len(words) == 0 {
 		words = []string{"/bin/sh"}
 	}
-	job, err := o.job([]string{"/bin/sh", "-c", shellHold})
+	a, err := o.api()
 	if err != nil {
 		return err
 	}
-	a, err := o.api()
+	src, job, err := o.prepare(ctx, a, []string{"/bin/sh", "-c", shellHold})
 	if err != nil {
+		return err
+	}
+	if err := o.possible(ctx, a, job); err != nil {
 		return err
 	}
 	sig := catch(ctx)
 	defer sig.stop()
 	ctx = sig.ctx
-	if err := o.submit(ctx, a, job); err != nil {
+	if err := o.submit(ctx, a, src, job); err != nil {
 		return err
 	}
 	defer o.cancel(a, job)

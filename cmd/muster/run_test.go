@@ -1,43 +1,164 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/nomadlike/jobspec"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-func TestRunMakesAJob(t *testing.T) {
+// runNodes answers the list of nodes with ready ones of these drivers, of 8 H100s, 64 cores, 128,000 MHz and 1,024,000 MiB each.
+func runNodes(drivers ...string) []*wire.NodeListStub {
+	out := []*wire.NodeListStub{}
+	for i, d := range drivers {
+		r := &wire.NodeResources{Memory: wire.NodeMemoryResources{MemoryMB: 1024000}}
+		r.Cpu.CpuShares = 128000
+		for core := range uint16(64) {
+			r.Cpu.ReservableCpuCores = append(r.Cpu.ReservableCpuCores, core)
+		}
+		gpus := &wire.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100 80GB HBM3"}
+		for range 8 {
+			gpus.Instances = append(gpus.Instances, &wire.NodeDevice{Healthy: true})
+		}
+		r.Devices = []*wire.NodeDeviceResource{gpus}
+		n := &wire.NodeListStub{ID: strconv.Itoa(i), Status: "ready", NodePool: "default", NodeResources: r, Drivers: map[string]*wire.DriverInfo{}}
+		for name := range strings.FieldsSeq(d) {
+			n.Drivers[name] = &wire.DriverInfo{Detected: true, Healthy: true}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// TestRunPrintsAJobFile: what -output prints is a job file that one would keep, and what would be submitted.
+func TestRunPrintsAJobFile(t *testing.T) {
 	agent := newAgentFake(t)
-	r := agent.run(t, "", "run", "-output", "-name", "x", "-gpus", "H100:8", "-nodes", "2", "-time", "2h", "--", "torchrun", "-v", "train.py")
-	for _, want := range []string{`"Count": 2`, `"Count": 8`, `"Model": "H100"`, `"Gang": {`, `"Limit": 7200000000000`, `"-v"`, `"Mode": "node"`} {
-		if !strings.Contains(r.out, want) {
-			t.Errorf("no %s in\n%s%s", want, r.out, r.errOut)
+	agent.answers["GET /v1/nodes"] = runNodes("exec raw_exec")
+	r := agent.run(t, "", "run", "-output", "-name", "x", "-gpus", "H100:2", "-nodes", "2", "-time", "2h", "-no-env", "-env", "LR=0.1", "-depends", "prep,clean:completed", "-begin", "8h",
+		"-requeue", "3", "-priority", "high", "-pool", "all", "-queue", "research", "-shm", "64", "-rdma", "-ulimit", "nofile=1024", "-umask", "0027", "-dir", "/srv/${HOME}", "--", "sh", "-c", "PATH=/x; echo ${PATH} %{X} $$ ${NOMAD_TASK_DIR} \"")
+	want, err := os.ReadFile("testdata/run_output.golden")
+	if *update {
+		err = os.WriteFile("testdata/run_output.golden", []byte(r.out), 0o644)
+		want = []byte(r.out)
+	}
+	if err != nil || r.code != 0 || string(want) != r.out {
+		t.Errorf("exit %d, %v: %s\n%s", r.code, err, r.errOut, r.out)
+	}
+	job, diags := jobspec.ParseHCL("x", []byte(r.out), jobspec.ParseOptions{})
+	if job == nil {
+		t.Fatalf("%s\n%s", diags, r.out)
+	}
+	if _, p := wire.Prepare(job); len(p.Errors) > 0 {
+		t.Errorf("%v\n%s", p.Errors, r.out)
+	}
+	if got := job.TaskGroups[0].Tasks[0].Config["args"]; fmt.Sprint(got) != `[-c PATH=/x; echo ${"$"}{PATH} %{X} $$ ${"$"}{NOMAD_TASK_DIR} "]` {
+		t.Errorf("the command became %v", got) // text that a shell is to replace is not for the node to replace
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/nodes"] = runNodes("exec raw_exec")
+	for _, c := range []struct{ want, flags string }{
+		{"a number, a model, or both", "-gpus=H100:A100 -gpus=8:4 -gpus=0 -gpus=-1 -gpus=H100: -gpus=: -gpus=H100:0"},
+		{"nothing negative", "-nodes=0 -shm=-1 -ranks=-1 -time=-1s -cpu=-1 -cores=-1 -requeue=-1"},
+		{"want memory in MiB, or with a unit", "-mem=0 -mem=-1 -mem=G -mem=4P -mem=x"},
+		{"indices begin at 0", "-array=5-9 -array=a -array=-1 -array=3% -array=%4"},
+		{"at least one index", "-array=0"},
+		{"want a time such as", "-begin=tomorrow -begin=-2h -begin=25:00"},
+		{"want JOB or JOB:WHEN", "-depends=a:soon -depends=a,,b -depends=:success"},
+		{"looks like a secret", "-env=HF_TOKEN=x -env=AWS_SECRET_ACCESS_KEY=x -env=password=x -env=PGPASSWORD=x -env=WANDB_API_KEY=x -env=GH_PAT=x"},
+		{"a name has letters", "-env=A-B=x -env==x"},
+		{"it is not set here", "-env=MUSTER_TEST_UNSET"},
+	} {
+		for flag := range strings.FieldsSeq(c.flags) {
+			if r := agent.run(t, "", "run", "-output", flag, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, c.want) {
+				t.Errorf("%s: exit %d, want %q: %s", flag, r.code, c.want, r.errOut)
+			}
 		}
 	}
-	if r.code != 0 {
+}
+
+// TestRunSuitsTheNodes: what a command leaves open follows from the nodes that there are.
+func TestRunSuitsTheNodes(t *testing.T) {
+	dir := t.TempDir() // below /tmp
+	if !strings.HasPrefix(dir, "/tmp/") {
+		dir = "/tmp"
+	}
+	for _, c := range []struct {
+		what  string
+		nodes any
+		args  string
+		want  []string
+	}{
+		{"exec, because it isolates", runNodes("raw_exec", "exec raw_exec"), "-- true", []string{`driver = "exec"`, "cpu    = 100", "memory = 300"}},
+		{"raw_exec, where nodes have no other", runNodes("raw_exec"), "-- true", []string{`driver = "raw_exec"`}},
+		{"the driver of the nodes with the GPUs", append(runNodes("raw_exec"), &wire.NodeListStub{Status: "ready", NodePool: "default", Drivers: map[string]*wire.DriverInfo{"exec": {Healthy: true}}}),
+			"-gpus 1 -- true", []string{`driver = "raw_exec"`}},
+		{"nodes that may not be read", failure{403, "Permission denied"}, "-gpus 2 -- true", []string{`driver = "exec"`, "memory = 16384"}},
+		{"below /tmp", runNodes("exec raw_exec"), "-dir " + dir + " -- true", []string{`driver   = "raw_exec"`, `work_dir = "` + dir + `"`}},
+		{"a container", runNodes("exec"), "-image python:3 -- python", []string{`driver = "docker"`, `image   = "python:3"`}},
+		{"a quarter of the GPUs", runNodes("exec"), "-gpus 2xH100 -- true", []string{"cores  = 14", "memory = 230400", "count = 2", `model = "H100"`}},
+		{"all GPUs, and room for small work beside it", runNodes("exec"), "-gpus 8 -- true", []string{"cores  = 57", "memory = 921600"}},
+		{"what is said counts", runNodes("exec"), "-gpus 8 -mem 64G -cpu 500 -- true", []string{"cpu    = 500", "memory = 65536"}},
+		{"an array", runNodes("exec"), "-array 0-99%4 -- true", []string{"count       = 100", "concurrency = 4"}},
+		{"a file of this directory", runNodes("exec"), "-- cat run_test.go", []string{"work_dir = "}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			agent := newAgentFake(t)
+			agent.answers["GET /v1/nodes"] = c.nodes
+			r := agent.run(t, "", append([]string{"run", "-output"}, strings.Fields(c.args)...)...)
+			for _, want := range c.want {
+				if !strings.Contains(r.out, want) {
+					t.Errorf("no %s in\n%s%s", want, r.out, r.errOut)
+				}
+			}
+		})
+	}
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/nodes"] = runNodes("exec")
+	if r := agent.run(t, "", "run", "-driver", "exec", "-dir", "/tmp", "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "below /tmp") {
 		t.Errorf("exit %d: %s", r.code, r.errOut)
 	}
-	// What a shell is to replace is not for the node to replace.
-	r = agent.run(t, "", "run", "-output", "-chdir", "/srv/${HOME}", "--", "sh", "-c", `PATH=/x; echo ${PATH} $$ ${NOMAD_TASK_DIR}`)
-	for _, want := range []string{`"PATH=/x; echo ${\"$\"}{PATH} $$ ${\"$\"}{NOMAD_TASK_DIR}"`, `"WorkDir": "/srv/${\"$\"}{HOME}"`} {
+}
+
+// TestRunNever: a command that can never run is refused, and nothing is submitted; -wait submits it.
+func TestRunNever(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/nodes"] = runNodes("exec")
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool, empty, has what it asks; gpu is short by 1 GPU on the best of 1`, "Suggestions": []string{"8 GPUs instead of 9"}}
+	agent.answers["PUT /v1/jobs"] = wire.JobRegisterResponse{}
+	r := agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true")
+	if r.code != 1 || !strings.Contains(r.errOut, "can never run here: no node of the pool") || !strings.Contains(r.errOut, "8 GPUs instead of 9") || strings.Contains(agent.log(), "PUT /v1/jobs") {
+		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+	if r = agent.run(t, "", "run", "-detach", "-wait", "-name", "x", "-gpus", "9", "--", "true"); r.code != 0 || !strings.Contains(agent.log(), "PUT /v1/jobs") {
+		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+}
+
+// TestRunEnvironment: the variables that find a caller's programs go along, and those that are named.
+func TestRunEnvironment(t *testing.T) {
+	t.Setenv("VIRTUAL_ENV", "/srv/venv")
+	t.Setenv("CONDA_PREFIX", "/srv/conda")
+	t.Setenv("WANDB_PROJECT", "tuning")
+	t.Setenv("TOKENIZERS_PARALLELISM", "false")
+	agent := newAgentFake(t)
+	r := agent.run(t, "", "run", "-output", "-env", "WANDB_PROJECT", "-env", "TOKENIZERS_PARALLELISM", "-env", "X=a b", "--", "true")
+	for _, want := range []string{`PATH `, `VIRTUAL_ENV `, `"/srv/venv"`, `CONDA_PREFIX `, `"tuning"`, `"false"`, `"a b"`} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("no %s in\n%s%s", want, r.out, r.errOut)
 		}
 	}
-	for _, gpus := range []string{"H100:A100", "8:4", "0", "-1", "H100:", ":", "H100:0"} {
-		if r = agent.run(t, "", "run", "-gpus", gpus, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "a number, a model, or both") {
-			t.Errorf("-gpus %s: exit %d: %s", gpus, r.code, r.errOut)
-		}
-	}
-	for _, flag := range []string{"-nodes=0", "-shm=-1", "-ranks=-1", "-time=-1s"} {
-		if r = agent.run(t, "", "run", flag, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "nothing negative") {
-			t.Errorf("%s: exit %d: %s", flag, r.code, r.errOut)
-		}
+	if r = agent.run(t, "", "run", "-output", "-image", "x", "--", "true"); strings.Contains(r.out, "env") {
+		t.Errorf("a container got the caller's environment:\n%s", r.out)
 	}
 }
 

@@ -207,7 +207,7 @@ func TestRunIsWatched(t *testing.T) {
 		})
 	}
 	t.Run("waits", func(t *testing.T) {
-		cmd := g.command("run", "-name", "waits", "-gpus", "B200:1", "--", "/bin/true")
+		cmd := g.command("run", "-wait", "-name", "waits", "-gpus", "B200:1", "--", "/bin/true")
 		var out lockedText
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {

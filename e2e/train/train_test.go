@@ -240,7 +240,7 @@ func asSubmitter(t *testing.T, c *cluster) {
 	if out, err := exec.Command("chown", name, home).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	out, err := c.muster("run", "-name", "mine", "-nodes", "2", "-ranks", "2", "-user", name, "-chdir", home, "-umask", "0027", "-log", "%x-%2t.log", "--",
+	out, err := c.muster("run", "-name", "mine", "-nodes", "2", "-ranks", "2", "-user", name, "-dir", home, "-umask", "0027", "-log", "%x-%2t.log", "--",
 		"/bin/sh", "-c", "echo $(id -un) $(pwd) $(umask) $NCCL_SOCKET_IFNAME rank $RANK; : >made-$RANK")
 	if err != nil {
 		t.Fatalf("run as %s: %v\n%s", name, err, out)
