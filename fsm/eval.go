@@ -33,11 +33,13 @@ func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs
 	return e.ID
 }
 
-// evalOf is newEval for a job that may have been purged: its allocations still need a decision (to stop them).
+// evalOf is newEval for a job that may have been purged: its allocations still need a decision (to stop them). It reads
+// the job from the tables: what an allocation points to may be older, if its priority was changed after the allocation was
+// linked, and differs on a server that was restored in between.
 func (x *tx) evalOf(a *structs.Allocation, trigger structs.Trigger, edit func(*structs.Evaluation)) {
 	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil {
-		j = a.Job
+		j = x.JobVersion(a.JobKey(), a.JobVersion)
 	}
 	if j == nil {
 		j = &structs.Job{Namespace: a.Namespace, ID: a.JobID, Type: structs.JobService, Priority: structs.JobPriorityDefault}
