@@ -564,6 +564,9 @@ func (g *generator) small() structs.Command {
 			q.Billing = &structs.Billing{CPU: 1_000_000 * (1 + g.r.Int64N(3)), Memory: 500_000 * g.r.Int64N(2), GPU: 1_000_000}
 			q.UserWeights = map[string]int64{"ada": 1 + g.r.Int64N(4)}
 		}
+		if g.chance(25) {
+			q.Borrow = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: structs.AmountNoLimit, MemoryMiB: structs.AmountNoLimit}
+		}
 		if g.chance(20) {
 			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
 		}

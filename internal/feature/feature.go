@@ -17,7 +17,7 @@ import (
 // only when no supported upgrade path needs the old format any more.
 const (
 	Oldest structs.Format = 1
-	Newest structs.Format = 1
+	Newest structs.Format = 2
 )
 
 // RPC is the version of the calls between agents. Servers and agents accept callers with a version one lower or one
@@ -32,8 +32,14 @@ type Gate struct {
 	Allows string         // what users can do then
 }
 
+// The gates. A gate of a field is only listed: the field has its format as a tag.
+var (
+	// QueueBorrowing is the fields Borrow and Lend of queues.
+	QueueBorrowing = Gate{Name: "queue-borrowing", Format: 2, Allows: "Queues can limit what they borrow from others and what they lend."}
+)
+
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{}
+var Gates = []Gate{QueueBorrowing}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {
