@@ -87,10 +87,10 @@ func acctList(c *call) (any, error) {
 	if req.Until, err = c.when("until"); err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.AcctList, req)
-	if err != nil {
-		return nil, err
-	}
+	return invokeList(c, methods.AcctList, req, acctRecords)
+}
+
+func acctRecords(resp *methods.AcctResponse) []AcctRecord {
 	out := []AcctRecord{}
 	for _, r := range resp.Records {
 		out = append(out, AcctRecord{
@@ -101,7 +101,7 @@ func acctList(c *call) (any, error) {
 			Preemptions: r.Preemptions, Requeues: r.Requeues, Returned: Returned(r.Returned), Deadline: int64(r.Deadline), DeadlineMissed: r.Missed, Exit: r.Exit, ExitCode: r.ExitCode,
 		})
 	}
-	return out, nil
+	return out
 }
 
 func decisionList(c *call) (any, error) {
@@ -119,10 +119,10 @@ func decisionList(c *call) (any, error) {
 		return nil, err
 	}
 	req.Last = int(min(last, 1<<20))
-	resp, err := invoke(c, methods.DecisionList, req)
-	if err != nil {
-		return nil, err
-	}
+	return invokeList(c, methods.DecisionList, req, decisionRows)
+}
+
+func decisionRows(resp *methods.DecisionsResponse) []Decision {
 	out := []Decision{}
 	for _, r := range resp.Rows {
 		d := Decision{
@@ -134,5 +134,5 @@ func decisionList(c *call) (any, error) {
 		}
 		out = append(out, d)
 	}
-	return out, nil
+	return out
 }

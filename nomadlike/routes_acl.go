@@ -58,11 +58,9 @@ func policyStubs(in []*structs.ACLPolicy) []*wire.ACLPolicyListStub {
 }
 
 func aclPolicies(c *call) (any, error) {
-	resp, err := invoke(c, methods.ACLPolicyList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return policyStubs(resp.Policies), nil
+	return invokeList(c, methods.ACLPolicyList, &methods.ListRequest{}, func(resp *methods.ACLPolicyListResponse) []*wire.ACLPolicyListStub {
+		return policyStubs(resp.Policies)
+	})
 }
 
 func aclPolicySelf(c *call) (any, error) {
@@ -100,11 +98,9 @@ func aclPolicyDelete(c *call) (any, error) {
 }
 
 func aclTokens(c *call) (any, error) {
-	resp, err := invoke(c, methods.ACLTokenList, &methods.ListRequest{Options: c.options("global")})
-	if err != nil {
-		return nil, err
-	}
-	return each(resp.Tokens, wire.TokenStubFromStructs), nil
+	return invokeList(c, methods.ACLTokenList, &methods.ListRequest{Options: c.options("global")}, func(resp *methods.ACLTokenListResponse) []*wire.ACLTokenListStub {
+		return each(resp.Tokens, wire.TokenStubFromStructs)
+	})
 }
 
 func aclTokenPut(c *call) (any, error) {
@@ -201,11 +197,9 @@ func aclExchange(c *call) (any, error) {
 }
 
 func aclRoles(c *call) (any, error) {
-	resp, err := invoke(c, methods.ACLRoleList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return each(resp.Roles, wire.RoleFromStructs), nil
+	return invokeList(c, methods.ACLRoleList, &methods.ListRequest{}, func(resp *methods.ACLRoleListResponse) []*wire.ACLRole {
+		return each(resp.Roles, wire.RoleFromStructs)
+	})
 }
 
 func aclRolePut(c *call) (any, error) {

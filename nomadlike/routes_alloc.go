@@ -64,11 +64,9 @@ func allocList(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	resp, err := invoke(c, methods.AllocList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return allocStubs(resp, resources, states), nil
+	return invokeList(c, methods.AllocList, &methods.ListRequest{}, func(resp *methods.AllocListResponse) []*wire.AllocationListStub {
+		return allocStubs(resp, resources, states)
+	})
 }
 
 // pathID parses the id in the path. Clients expand prefixes themselves, through a list.
@@ -120,11 +118,7 @@ func allocStop(c *call) (any, error) {
 }
 
 func evalList(c *call) (any, error) {
-	resp, err := invoke(c, methods.EvalList, &methods.ListRequest{Options: c.options("job", "status")})
-	if err != nil {
-		return nil, err
-	}
-	return evalsOf(resp.Evals), nil
+	return invokeList(c, methods.EvalList, &methods.ListRequest{Options: c.options("job", "status")}, evalsOf)
 }
 
 // options extracts endpoint flags from the query.
@@ -197,9 +191,7 @@ func evalAllocs(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.EvalAllocs, &methods.EvalGetRequest{EvalID: id})
-	if err != nil {
-		return nil, err
-	}
-	return allocStubs(resp, true, true), nil
+	return invokeList(c, methods.EvalAllocs, &methods.EvalGetRequest{EvalID: id}, func(resp *methods.AllocListResponse) []*wire.AllocationListStub {
+		return allocStubs(resp, true, true)
+	})
 }

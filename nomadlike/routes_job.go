@@ -63,15 +63,13 @@ func jobList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
+	return invokeList(c, methods.JobList, &methods.ListRequest{}, jobStubs(withMeta))
+}
+
+func jobStubs(withMeta bool) func(*methods.JobListResponse) []*wire.JobListStub {
+	return func(resp *methods.JobListResponse) []*wire.JobListStub {
+		return each(resp.Jobs, func(it methods.JobListItem) *wire.JobListStub { return jobStub(it, withMeta) })
 	}
-	out := make([]*wire.JobListStub, 0, len(resp.Jobs))
-	for _, it := range resp.Jobs {
-		out = append(out, jobStub(it, withMeta))
-	}
-	return out, nil
 }
 
 func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
@@ -388,27 +386,17 @@ func jobAllocs(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.JobAllocs, &methods.JobAllocsRequest{JobID: c.params["id"], All: all})
-	if err != nil {
-		return nil, err
-	}
-	return allocStubs(resp, true, true), nil
+	return invokeList(c, methods.JobAllocs, &methods.JobAllocsRequest{JobID: c.params["id"], All: all}, func(resp *methods.AllocListResponse) []*wire.AllocationListStub {
+		return allocStubs(resp, true, true)
+	})
 }
 
 func jobEvals(c *call) (any, error) {
-	resp, err := invoke(c, methods.JobEvals, &methods.JobGetRequest{JobID: c.params["id"]})
-	if err != nil {
-		return nil, err
-	}
-	return evalsOf(resp.Evals), nil
+	return invokeList(c, methods.JobEvals, &methods.JobGetRequest{JobID: c.params["id"]}, evalsOf)
 }
 
-func evalsOf(in []*structs.Evaluation) []*wire.Evaluation {
-	out := make([]*wire.Evaluation, 0, len(in))
-	for _, e := range in {
-		out = append(out, wire.EvalFromStructs(e, "", nil))
-	}
-	return out
+func evalsOf(resp *methods.EvalListResponse) []*wire.Evaluation {
+	return each(resp.Evals, func(e *structs.Evaluation) *wire.Evaluation { return wire.EvalFromStructs(e, "", nil) })
 }
 
 func jobDeployments(c *call) (any, error) {
@@ -679,11 +667,7 @@ func jobWhy(c *call) (any, error) {
 }
 
 func queueList(c *call) (any, error) {
-	resp, err := invoke(c, methods.QueueList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return queueOf(resp.Items), nil
+	return invokeList(c, methods.QueueList, &methods.ListRequest{}, func(resp *methods.QueueListResponse) []QueueItem { return queueOf(resp.Items) })
 }
 
 // jobStatuses returns the bulk status that dashboards poll: the named jobs, or all, with what their allocations do.
@@ -694,43 +678,43 @@ func jobStatuses(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
 	wanted := map[structs.JobKey]bool{}
 	for _, k := range body.Jobs {
 		wanted[structs.JobKey{Namespace: k.Namespace, ID: k.ID}] = true
 	}
-	type status struct {
-		ID, Namespace, Name, Type, Status, NodePool, ParentID string
-		Datacenters                                           []string
-		Priority                                              int
-		Version, CreateIndex, ModifyIndex                     uint64
-		SubmitTime                                            int64
-		Stop                                                  bool
-		GroupCountSum                                         int
-		Allocs                                                []any
-		Summary                                               *wire.JobSummary
+	return invokeList(c, methods.JobList, &methods.ListRequest{}, func(resp *methods.JobListResponse) []jobBulkStatus {
+		out := []jobBulkStatus{}
+		for _, it := range resp.Jobs {
+			if j := it.Job; len(wanted) == 0 && (body.IncludeChildren || j.ParentID == "") || wanted[j.Key()] {
+				out = append(out, bulkStatusOf(it))
+			}
+		}
+		return out
+	})
+}
+
+// jobBulkStatus is one row of jobStatuses.
+type jobBulkStatus struct {
+	ID, Namespace, Name, Type, Status, NodePool, ParentID string
+	Datacenters                                           []string
+	Priority                                              int
+	Version, CreateIndex, ModifyIndex                     uint64
+	SubmitTime                                            int64
+	Stop                                                  bool
+	GroupCountSum                                         int
+	Allocs                                                []any
+	Summary                                               *wire.JobSummary
+}
+
+func bulkStatusOf(it methods.JobListItem) jobBulkStatus {
+	j := it.Job
+	s := jobBulkStatus{
+		ID: j.ID, Namespace: j.Namespace, Name: j.Name, Type: string(j.Type), Status: string(j.Status), NodePool: string(j.NodePool),
+		ParentID: j.ParentID, Datacenters: j.Datacenters, Priority: j.Priority, Version: j.Version, CreateIndex: uint64(j.CreateIndex),
+		ModifyIndex: uint64(j.ModifyIndex), SubmitTime: int64(j.SubmitTime), Stop: j.Stop, Allocs: []any{}, Summary: summaryOf(it.Summary),
 	}
-	out := []status{}
-	for _, it := range resp.Jobs {
-		j := it.Job
-		if len(wanted) > 0 && !wanted[j.Key()] {
-			continue
-		}
-		if !body.IncludeChildren && j.ParentID != "" && len(wanted) == 0 {
-			continue
-		}
-		s := status{
-			ID: j.ID, Namespace: j.Namespace, Name: j.Name, Type: string(j.Type), Status: string(j.Status), NodePool: string(j.NodePool),
-			ParentID: j.ParentID, Datacenters: j.Datacenters, Priority: j.Priority, Version: j.Version, CreateIndex: uint64(j.CreateIndex),
-			ModifyIndex: uint64(j.ModifyIndex), SubmitTime: int64(j.SubmitTime), Stop: j.Stop, Allocs: []any{}, Summary: summaryOf(it.Summary),
-		}
-		for _, g := range j.Groups {
-			s.GroupCountSum += g.Count
-		}
-		out = append(out, s)
+	for _, g := range j.Groups {
+		s.GroupCountSum += g.Count
 	}
-	return out, nil
+	return s
 }

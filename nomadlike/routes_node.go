@@ -44,11 +44,9 @@ func nodeList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.NodeList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return nodeStubs(resp.Nodes, resources, os), nil
+	return invokeList(c, methods.NodeList, &methods.ListRequest{}, func(resp *methods.NodeListResponse) []*wire.NodeListStub {
+		return nodeStubs(resp.Nodes, resources, os)
+	})
 }
 
 func nodeStubs(in []*structs.Node, resources, os bool) []*wire.NodeListStub {
@@ -76,16 +74,12 @@ func nodeGet(c *call) (any, error) {
 
 func nodeAllocs(c *call) (any, error) {
 	id, _ := pathID[structs.NodeID](c, "node") // an unknown node has no allocations
-	resp, err := invoke(c, methods.NodeAllocs, &methods.NodeGetRequest{NodeID: id})
-	if err != nil {
-		return nil, err
-	}
-	linkJobs(resp.Allocs, resp.Jobs)
-	out := make([]*wire.Allocation, 0, len(resp.Allocs))
-	for _, a := range resp.Allocs {
-		out = append(out, wire.AllocFromStructs(a, resp.Reports[a.EvalID.String()+"/"+string(a.Group)]))
-	}
-	return out, nil
+	return invokeList(c, methods.NodeAllocs, &methods.NodeGetRequest{NodeID: id}, func(resp *methods.AllocListResponse) []*wire.Allocation {
+		linkJobs(resp.Allocs, resp.Jobs)
+		return each(resp.Allocs, func(a *structs.Allocation) *wire.Allocation {
+			return wire.AllocFromStructs(a, resp.Reports[a.EvalID.String()+"/"+string(a.Group)])
+		})
+	})
 }
 
 // nodeAnswer returns the body of the answer to a write to a node.
@@ -201,11 +195,9 @@ func nodePurge(c *call) (any, error) {
 }
 
 func poolList(c *call) (any, error) {
-	resp, err := invoke(c, methods.PoolList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return each(resp.Pools, wire.PoolFromStructs), nil
+	return invokeList(c, methods.PoolList, &methods.ListRequest{}, func(resp *methods.PoolListResponse) []*wire.NodePool {
+		return each(resp.Pools, wire.PoolFromStructs)
+	})
 }
 
 func poolGet(c *call) (any, error) {
@@ -268,31 +260,19 @@ func poolNodes(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := invoke(c, methods.PoolNodes, &methods.NamedListRequest{Name: c.params["name"]})
-	if err != nil {
-		return nil, err
-	}
-	return nodeStubs(resp.Nodes, resources, os), nil
+	return invokeList(c, methods.PoolNodes, &methods.NamedListRequest{Name: c.params["name"]}, func(resp *methods.NodeListResponse) []*wire.NodeListStub {
+		return nodeStubs(resp.Nodes, resources, os)
+	})
 }
 
 func poolJobs(c *call) (any, error) {
-	resp, err := invoke(c, methods.PoolJobs, &methods.NamedListRequest{Name: c.params["name"]})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*wire.JobListStub, 0, len(resp.Jobs))
-	for _, it := range resp.Jobs {
-		out = append(out, jobStub(it, true))
-	}
-	return out, nil
+	return invokeList(c, methods.PoolJobs, &methods.NamedListRequest{Name: c.params["name"]}, jobStubs(true))
 }
 
 func namespaceList(c *call) (any, error) {
-	resp, err := invoke(c, methods.NamespaceList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return each(resp.Namespaces, wire.NamespaceFromStructs), nil
+	return invokeList(c, methods.NamespaceList, &methods.ListRequest{}, func(resp *methods.NamespaceListResponse) []*wire.Namespace {
+		return each(resp.Namespaces, wire.NamespaceFromStructs)
+	})
 }
 
 func namespaceGet(c *call) (any, error) {

@@ -633,23 +633,21 @@ func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListSt
 // scalingPolicies lists scaling policies; job= and type= select some.
 func scalingPolicies(c *call) (any, error) {
 	q := c.r.URL.Query()
-	resp, err := invoke(c, methods.ScalingList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := []*wire.ScalingPolicyListStub{}
-	for _, job := range resp.Jobs {
-		if j := q.Get("job"); j != "" && j != job.ID {
-			continue
-		}
-		for _, g := range job.Groups {
-			if g.Scaling == nil || q.Get("type") != "" && q.Get("type") != cmp.Or(g.Scaling.Type, "horizontal") {
+	return invokeList(c, methods.ScalingList, &methods.ListRequest{}, func(resp *methods.ScalingListResponse) []*wire.ScalingPolicyListStub {
+		out := []*wire.ScalingPolicyListStub{}
+		for _, job := range resp.Jobs {
+			if j := q.Get("job"); j != "" && j != job.ID {
 				continue
 			}
-			out = append(out, scalingPolicyOf(job, g))
+			for _, g := range job.Groups {
+				if g.Scaling == nil || q.Get("type") != "" && q.Get("type") != cmp.Or(g.Scaling.Type, "horizontal") {
+					continue
+				}
+				out = append(out, scalingPolicyOf(job, g))
+			}
 		}
-	}
-	return out, nil
+		return out
+	})
 }
 
 func scalingPolicy(c *call) (any, error) {

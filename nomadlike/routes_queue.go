@@ -165,27 +165,15 @@ func queueDelete(c *call) (any, error) {
 }
 
 func quotaList(c *call) (any, error) {
-	resp, err := invoke(c, methods.QuotaList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*wire.QuotaSpec, 0, len(resp.Quotas))
-	for i := range resp.Quotas {
-		out = append(out, wire.QuotaFromStructs(resp.Quotas[i].Quota))
-	}
-	return out, nil
+	return invokeList(c, methods.QuotaList, &methods.ListRequest{}, func(resp *methods.QuotaListResponse) []*wire.QuotaSpec {
+		return each(resp.Quotas, func(q methods.QuotaState) *wire.QuotaSpec { return wire.QuotaFromStructs(q.Quota) })
+	})
 }
 
 func quotaUsages(c *call) (any, error) {
-	resp, err := invoke(c, methods.QuotaList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*wire.QuotaUsage, 0, len(resp.Quotas))
-	for i := range resp.Quotas {
-		out = append(out, c.quotaUsageOf(&resp.Quotas[i]))
-	}
-	return out, nil
+	return invokeList(c, methods.QuotaList, &methods.ListRequest{}, func(resp *methods.QuotaListResponse) []*wire.QuotaUsage {
+		return each(resp.Quotas, func(q methods.QuotaState) *wire.QuotaUsage { return c.quotaUsageOf(&q) })
+	})
 }
 
 func (c *call) quotaUsageOf(q *methods.QuotaState) *wire.QuotaUsage {

@@ -43,11 +43,7 @@ func serviceGet(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	resp, err := invoke(c, methods.ServiceGet, req)
-	if err != nil {
-		return nil, err
-	}
-	return registrations(resp), nil
+	return invokeList(c, methods.ServiceGet, req, registrations)
 }
 
 func registrations(resp *methods.ServiceGetResponse) []*wire.ServiceRegistration {

@@ -19,15 +19,13 @@ func variableRoutes() []route {
 }
 
 func variableList(c *call) (any, error) {
-	resp, err := invoke(c, methods.VariableList, &methods.ListRequest{})
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*wire.VariableMetadata, 0, len(resp.Variables))
-	for i := range resp.Variables {
-		out = append(out, wire.VariableMetadataFrom(&resp.Variables[i]))
-	}
-	return out, nil
+	return invokeList(c, methods.VariableList, &methods.ListRequest{}, func(resp *methods.VariableListResponse) []*wire.VariableMetadata {
+		out := make([]*wire.VariableMetadata, 0, len(resp.Variables))
+		for i := range resp.Variables {
+			out = append(out, wire.VariableMetadataFrom(&resp.Variables[i]))
+		}
+		return out
+	})
 }
 
 func variableGet(c *call) (any, error) {

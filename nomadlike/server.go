@@ -32,7 +32,7 @@ const (
 	SnapshotMax     = 16 << 30         // bytes of a snapshot to restore [413]
 	ParseMax        = 1 << 20          // bytes of a job file sent to be parsed [413]
 	FilterMax       = 10 << 10         // bytes of a filter expression [400]
-	PerPageMax      = 10_000           // objects per page [400]
+	PerPageMax      = methods.PageMax  // objects per page [400]
 	WaitMax         = 10 * time.Minute // of a blocking query; longer waits are shortened to it
 	WaitDefault     = 5 * time.Minute
 	bodyReadTime    = 30 * time.Second // to send a request's body [408]
@@ -94,6 +94,7 @@ type call struct {
 	params map[string]string
 	hdr    rpc.Header
 	query  methods.Query
+	outer  context.Context // of the request before it had a place; nil: its calls take places of their own
 }
 
 // ServeHTTP routes a request.
@@ -204,7 +205,16 @@ func (c *call) enter(rt *route) (leave func(), err error) {
 		}
 		c.r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), c.r.Body)) // handlers refuse what is longer
 	}
-	ctx, leave, err := c.cfg.Enter(c.r.Context(), c.r.Method != http.MethodGet && c.r.Method != http.MethodHead)
+	c.outer = c.r.Context()
+	return c.takePlace(c.r.Method != http.MethodGet && c.r.Method != http.MethodHead)
+}
+
+// takePlace waits for a place for the request's calls, if they need one.
+func (c *call) takePlace(write bool) (leave func(), err error) {
+	if c.outer == nil {
+		return func() {}, nil
+	}
+	ctx, leave, err := c.cfg.Enter(c.outer, write)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,9 @@ func (m *memory) Invoke(_ context.Context, h rpc.Header, req, resp any) error {
 			for i := range 100 {
 				r.Jobs = append(r.Jobs, methods.JobListItem{Job: &structs.Job{ID: fmt.Sprintf("job-%03d", i), Type: structs.JobBatch}})
 			}
-			r.NextToken = "default.job-100"
+			if req.NextToken == "" {
+				r.NextToken = "default.job-100"
+			}
 		}
 	}
 	return nil
@@ -188,11 +190,11 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s is %q, want %q", h, got, want)
 		}
 	}
-	if r := do(s, "GET", "/v1/jobs", ""); r.Header.Get("X-Nomad-NextToken") != "default.job-100" {
+	if r := do(s, "GET", "/v1/jobs?per_page=100", ""); r.Header.Get("X-Nomad-NextToken") != "default.job-100" {
 		t.Errorf("next token %q", r.Header.Get("X-Nomad-NextToken"))
 	}
 
-	r = do(s, "GET", "/v1/jobs", "", "Accept-Encoding", "gzip")
+	r = do(s, "GET", "/v1/jobs?per_page=100", "", "Accept-Encoding", "gzip")
 	if r.Header.Get("Content-Encoding") != "gzip" || r.Header.Get("Vary") != "Accept-Encoding" {
 		t.Fatalf("a long answer is not compressed: %v", r.Header)
 	}

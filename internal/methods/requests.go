@@ -14,10 +14,13 @@ type Query struct {
 	Stale     bool          // any server may answer, and reports its lag
 	Prefix    string        // of IDs or names
 	Filter    string        // go-bexpr over the wire shape
-	PerPage   int           // 0: the largest page that the server returns
+	PerPage   int           // objects of a page; 0: as many as possible, usually PageMax
 	NextToken string
 	Reverse   bool
 }
+
+// PageMax is the most objects that the answer to a list has. NextToken continues the list.
+const PageMax = 10_000
 
 // Meta is the metadata of every response to a read.
 type Meta struct {

@@ -33,9 +33,9 @@ func pageSize(q *methods.Query) (int, error) {
 	case q.PerPage < 0:
 		return 0, structs.Errorf(structs.CodeInvalid, "per_page is %d; want 0 or more", q.PerPage)
 	case q.PerPage == 0:
-		return pageMax, nil
+		return methods.PageMax, nil
 	}
-	return min(q.PerPage, pageMax), nil
+	return min(q.PerPage, methods.PageMax), nil
 }
 
 // acctList lists accounting records in pages. The token is the position of the next record: the index of its end, then
@@ -98,7 +98,7 @@ func (s *Set) decisionList(ctx context.Context, c *rpc.Call, req *methods.Decisi
 		index := p.Snapshot.TableIndex(state.DecisionLog)
 		if req.Last > 0 && req.NextToken == "" {
 			for r := range p.Snapshot.DecisionsBack() {
-				if r.Seq <= req.After || r.Time < req.Since || len(resp.Rows) == min(req.Last, pageMax) {
+				if r.Seq <= req.After || r.Time < req.Since || len(resp.Rows) == min(req.Last, methods.PageMax) {
 					break
 				}
 				if wanted(&r) {

@@ -191,9 +191,10 @@ func (s *Set) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnEvalAllocs(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		as := slices.DeleteFunc(slices.Clone(p.Snapshot.AllocsByEval(req.EvalID)), func(a *structs.Allocation) bool { return !may(a.Namespace) })
 		idx := allocsIndex(p.Snapshot, as)
-		resp.Allocs = newestAllocs(as)
+		var err error
+		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, as)
 		resp.Jobs = jobsOf(resp.Allocs)
-		return idx, nil
+		return idx, err
 	})
 }
 

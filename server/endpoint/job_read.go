@@ -2,7 +2,10 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
@@ -64,7 +67,7 @@ func (s *Set) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequest
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
-			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
+			key:  jobToken,
 			keep: func(j *structs.Job) bool { return may(j.Namespace) },
 		}, snap.Jobs(ns, req.Prefix))
 		if err != nil {
@@ -161,9 +164,10 @@ func (s *Set) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocs
 		if j != nil && !req.All {
 			as = slices.DeleteFunc(slices.Clone(as), func(a *structs.Allocation) bool { return a.CreateIndex < j.CreateIndex })
 		}
-		resp.Allocs = newestAllocs(slices.Clone(as))
+		var err error
+		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, slices.Clone(as))
 		resp.Jobs = jobsOf(resp.Allocs)
-		return idx, nil
+		return idx, err
 	})
 }
 
@@ -173,12 +177,9 @@ func (s *Set) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		es := slices.Clone(p.Snapshot.EvalsByJob(k))
 		idx := evalsIndex(p.Snapshot, es)
-		slices.SortFunc(es, func(a, b *structs.Evaluation) int { return -byCreation(a, b) })
-		if len(es) > allocsMax {
-			es = es[:allocsMax]
-		}
-		resp.Evals = es
-		return idx, nil
+		var err error
+		resp.Evals, resp.NextToken, err = newest(&req.Query, es, func(e *structs.Evaluation) (structs.Index, [16]byte) { return e.CreateIndex, e.ID })
+		return idx, err
 	})
 }
 
@@ -330,6 +331,27 @@ func (s *Set) startsAt(snap *state.Snapshot, resp *methods.JobWhyResponse, tell 
 	}
 }
 
+// queueFrom returns where in the queue the page of a token begins. The queue is reordered while it is read: if the job of
+// the token has left it, the page begins at the place where that job was.
+func queueFrom(waiting []*structs.Workload, token string) (int, error) {
+	if token == "" {
+		return 0, nil
+	}
+	place, key, _ := strings.Cut(token, ":")
+	n, err := strconv.Atoi(place)
+	if err != nil || n < 0 {
+		return 0, structs.Errorf(structs.CodeInvalid, "next_token %q is not from this list", token)
+	}
+	for i, w := range waiting {
+		if (structs.JobKey{Namespace: w.Namespace, ID: w.JobID}).String() == key {
+			return i, nil
+		}
+	}
+	return n, nil
+}
+
+// queueList lists what waits, in order. Without per_page the answer is whole: pages of an order that changes could omit
+// a job that moved.
 func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
 	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.QueueListResponse{}
@@ -337,20 +359,20 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 		resp.Items, resp.NextToken = nil, ""
 		snap := p.Snapshot
 		pos := map[structs.PoolName]int64{}
-		size := req.PerPage
-		if size <= 0 || size > pageMax {
-			size = pageMax
+		if _, err := pageSize(&req.Query); err != nil {
+			return 0, err
 		}
-		skip := req.NextToken != ""
+		waiting := append(decide.PreemptWaiting(snap), s.Waiting(snap)...)
+		from, err := queueFrom(waiting, req.NextToken)
+		if err != nil {
+			return 0, err
+		}
 		starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
-		for _, w := range append(decide.PreemptWaiting(snap), s.Waiting(snap)...) {
+		for i, w := range waiting {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++
 			}
 			k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
-			if skip && k.String() == req.NextToken {
-				skip = false
-			}
 			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
 			if it.Job != nil && w.StartEst == 0 {
 				switch {
@@ -361,11 +383,11 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 					it.StartEst, it.Starts = starts.Of(it.Job, w, s.ReportsOf(k, eval))
 				}
 			}
-			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {
+			if i < from || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {
 				continue
 			}
-			if len(resp.Items) == size {
-				resp.NextToken = k.String()
+			if req.PerPage > 0 && len(resp.Items) == req.PerPage {
+				resp.NextToken = fmt.Sprintf("%d:%s", i, k)
 				break
 			}
 			resp.Items = append(resp.Items, it)

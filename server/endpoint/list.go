@@ -1,7 +1,9 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 
@@ -10,8 +12,48 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pageMax bounds the objects in one page of a list. NextToken continues the list.
-const pageMax = 5000
+// jobToken returns the token of a list of jobs that begins with j. It sorts like the list, because '!' is smaller than any
+// character of a namespace's name.
+func jobToken(j *structs.Job) string { return j.Namespace + "!" + j.ID }
+
+// newest returns a page of the rows of one job or node, the newest first. It sorts rows. The token of a page names the
+// first row by the index and ID of its creation, so that rows that come or go do not move others across pages.
+func newest[T any](q *methods.Query, rows []*T, created func(*T) (structs.Index, [16]byte)) (page []*T, next string, err error) {
+	size, err := pageSize(q)
+	if err != nil {
+		return nil, "", err
+	}
+	slices.SortFunc(rows, func(a, b *T) int {
+		ai, aid := created(a)
+		bi, bid := created(b)
+		return cmp.Or(cmp.Compare(bi, ai), slices.Compare(aid[:], bid[:]))
+	})
+	if q.NextToken != "" {
+		var at structs.Index
+		var id []byte
+		if n, err := fmt.Sscanf(q.NextToken, "%d.%x", &at, &id); n != 2 {
+			return nil, "", structs.Errorf(structs.CodeInvalid, "next_token %q is not from this list: %v", q.NextToken, err)
+		}
+		from := slices.IndexFunc(rows, func(x *T) bool {
+			xi, xid := created(x)
+			return xi < at || xi == at && slices.Compare(xid[:], id) >= 0
+		})
+		if from < 0 {
+			return nil, "", nil
+		}
+		rows = rows[from:]
+	}
+	if len(rows) <= size {
+		return rows, "", nil
+	}
+	at, id := created(rows[size])
+	return rows[:size], fmt.Sprintf("%d.%x", at, id), nil
+}
+
+// newestAllocs returns a page of the allocations of one job or node, the newest first.
+func newestAllocs(q *methods.Query, as []*structs.Allocation) ([]*structs.Allocation, string, error) {
+	return newest(q, as, func(a *structs.Allocation) (structs.Index, [16]byte) { return a.CreateIndex, a.ID })
+}
 
 // lister describes a list of one kind of object.
 type lister[T any] struct {
@@ -26,12 +68,9 @@ func list[T any](s *Set, q *methods.Query, l lister[T], seq iter.Seq[*T]) (page 
 	if err != nil {
 		return nil, "", err
 	}
-	if q.PerPage < 0 {
-		return nil, "", structs.Errorf(structs.CodeInvalid, "per_page is %d; want 0 or more", q.PerPage)
-	}
-	size := q.PerPage
-	if size == 0 || size > pageMax {
-		size = pageMax
+	size, err := pageSize(q)
+	if err != nil {
+		return nil, "", err
 	}
 	if q.Reverse {
 		all := slices.Collect(seq)

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -35,20 +34,6 @@ func (s *Set) AllocFor(ctx context.Context, id structs.AllocID, capability strin
 	return a, nil
 }
 
-// allocsMax bounds lists of allocations of one job or node, which have no pages in Nomad's API. They contain the newest
-// ones.
-const allocsMax = 10_000
-
-func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
-	slices.SortFunc(as, func(a, b *structs.Allocation) int {
-		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
-	})
-	if len(as) > allocsMax {
-		as = as[:allocsMax]
-	}
-	return as
-}
-
 // jobsOf returns each job version that allocations refer to, once.
 func jobsOf(as []*structs.Allocation) []*structs.Job {
 	seen := map[jobVersionKey]bool{}
@@ -80,11 +65,6 @@ func newestOf[T any](snap *state.Snapshot, table state.AnyTable, rows []*T, at f
 		idx = max(idx, at(r))
 	}
 	return idx
-}
-
-// byCreation orders evaluations by creation, oldest first.
-func byCreation(a, b *structs.Evaluation) int {
-	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
 }
 
 type jobVersionKey struct {

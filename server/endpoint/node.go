@@ -97,9 +97,10 @@ func (s *Set) nodeAllocs(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 		as := slices.Clone(p.Snapshot.AllocsByNode(req.NodeID))
 		idx := allocsIndex(p.Snapshot, as)
 		as = slices.DeleteFunc(as, func(a *structs.Allocation) bool { return !may(a.Namespace) })
-		resp.Allocs = newestAllocs(as)
+		var err error
+		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, as)
 		resp.Jobs = jobsOf(resp.Allocs)
-		return idx, nil
+		return idx, err
 	})
 }
 
@@ -283,7 +284,7 @@ func (s *Set) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedListR
 	resp := &methods.JobListResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
-			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
+			key: jobToken,
 			keep: func(j *structs.Job) bool {
 				return may(j.Namespace) && (pool == structs.NodePoolAll || j.NodePool == pool)
 			},

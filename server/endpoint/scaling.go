@@ -22,7 +22,7 @@ func (s *Set) scalingList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		var err error
 		resp.Jobs, resp.NextToken, err = list(s, &req.Query, lister[structs.Job]{kind: "job",
-			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
+			key: jobToken,
 			keep: func(j *structs.Job) bool {
 				return may(j.Namespace) && slices.ContainsFunc(j.Groups, func(g *structs.Group) bool { return g.Scaling != nil })
 			},
