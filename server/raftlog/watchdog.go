@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -67,9 +68,11 @@ type watchdog struct {
 	exit   func(why string)
 }
 
-// guardSteps is the number of timers in which the limit of a write passes one after the other. A process that was
-// stopped, or whose machine slept, loses one step of the limit, not all of it.
-const guardSteps = 5
+// guardSteps is the number of steps in which the limit of a write passes. Time in which the process does not run counts as one
+// step, not as all of it: that it was stopped, that its machine slept or was busy, and also that thousands of goroutines were
+// ready to run. A goroutine whose system call has returned waits for its turn behind them, while timers fire early. So each
+// step waits for such a turn, too, and a write has had about as many turns as steps have passed.
+const guardSteps = 50
 
 // guard runs a write and ends the process when it takes longer than the limit.
 func (w *watchdog) guard(what string, write func() error) error {
@@ -77,6 +80,7 @@ func (w *watchdog) guard(what string, write func() error) error {
 	var t *time.Timer
 	left, done := guardSteps, false
 	step := func() {
+		runtime.Gosched() // to the end of the queue in which the write's goroutine waits
 		mu.Lock()
 		defer mu.Unlock()
 		if done {

@@ -1,7 +1,16 @@
 package raftlog
 
 import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +46,91 @@ func TestHungDiskEndsTheProcess(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// syncingStore is a log store whose writes are system calls that block for 20 ms each, as syncs of a healthy disk do.
+type syncingStore struct {
+	raft.LogStore
+	calls int
+}
+
+func (s syncingStore) StoreLogs([]*raft.Log) error {
+	for range s.calls {
+		ts := syscall.NsecToTimespec(int64(20 * time.Millisecond))
+		for syscall.Nanosleep(&ts, &ts) == syscall.EINTR {
+		}
+	}
+	return nil
+}
+
+// TestStarvedProcessGoesOn: the disk is well, but many goroutines are ready to run, so that each system call of a write waits
+// for its turn for longer than the limit. That does not end the process.
+func TestStarvedProcessGoesOn(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const limit, turn = 200 * time.Millisecond, 5 * time.Millisecond
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 100 { // a round takes 500 ms
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for !stop.Load() {
+				for began := time.Now(); time.Since(began) < turn && !stop.Load(); {
+				}
+				runtime.Gosched()
+			}
+		}()
+	}
+	var why atomic.Pointer[string]
+	w := Watch(syncingStore{raft.NewInmemStore(), 3}, new(Health), limit, func(s string) { why.CompareAndSwap(nil, &s) })
+	began := time.Now()
+	err := w.StoreLogs([]*raft.Log{{Index: 1}})
+	took := time.Since(began)
+	stop.Store(true)
+	wg.Wait()
+	if err != nil || took < 2*limit {
+		t.Fatalf("a write of the starved process: %v after %s, which tests nothing", err, took)
+	}
+	if s := why.Load(); s != nil {
+		t.Errorf("the process ended after a write that took %s: %s", took, *s)
+	}
+}
+
+// TestStoppedProcessGoesOn: a process that was stopped (SIGSTOP) for longer than the limit in the middle of a write goes on.
+func TestStoppedProcessGoesOn(t *testing.T) {
+	const limit = 250 * time.Millisecond
+	if os.Getenv("RAFTLOG_STOPPED") != "" {
+		w := Watch(syncingStore{raft.NewInmemStore(), 5}, new(Health), limit, func(why string) { fmt.Println("exit:", why); os.Exit(3) })
+		fmt.Println("begun")
+		if err := w.StoreLogs([]*raft.Log{{Index: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	c := exec.Command(os.Args[0], "-test.run", "^TestStoppedProcessGoesOn$")
+	c.Env = append(os.Environ(), "RAFTLOG_STOPPED=1")
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	if line, err := r.ReadString('\n'); line != "begun\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * limit)
+	if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	rest, _ := io.ReadAll(r)
+	if err := c.Wait(); err != nil {
+		t.Errorf("%v: %s", err, rest)
+	}
 }
 
 // sickStable fails some of its calls.
