@@ -15,7 +15,8 @@ import (
 const observeMax = 512
 
 // observer collects the runners' reports and sends the newest of each allocation until the servers have it. At most one
-// report per allocation waits, so its size is bounded by the allocations of this node.
+// report per allocation waits, so its size is bounded by the allocations of this node. One call is in progress at a time.
+// What changes meanwhile, or while a refused agent waits, goes into the next one.
 type observer struct {
 	c *Client
 
@@ -29,6 +30,7 @@ type observer struct {
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
 	most    int           // the most allocations in one report; halved after one was too large
+	number  uint64        // of the last call; used by loop only
 }
 
 func newObserver(c *Client) *observer {
@@ -130,7 +132,7 @@ func (o *observer) loop(ctx context.Context) {
 				if structs.CodeOf(err) == structs.CodeFenced {
 					o.c.claim()
 				}
-				wait := bo.next()
+				wait := max(bo.next(), structs.RetryAfter(err))
 				o.c.log.Warn("what was observed could not be reported; it is kept", "error", err, "retry_in", wait.Round(time.Millisecond))
 				if !pause(ctx, wait) {
 					return
@@ -163,7 +165,8 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	req := methods.NodeObserveRequest{NodeAuth: o.c.Auth(), Updates: batch}
+	o.number++
+	req := methods.NodeObserveRequest{NodeAuth: o.c.Auth(), Number: o.number, Updates: batch}
 	_, err = rpc.Invoke(ctx, o.c.conn, methods.NodeObserve, o.c.header(), &req)
 	code := structs.CodeOf(err)
 	if err != nil && len(batch) == 1 && (code == structs.CodeInvalid || code == structs.CodeTooLarge) {

@@ -426,7 +426,11 @@ func (c *call) fail(err error) {
 	status := e.Code.Status()
 	h := c.w.Header()
 	if e.Code == structs.CodeBusy && h.Get("Retry-After") == "" {
-		h.Set("Retry-After", strconv.Itoa(1+rand.IntN(retryAfter)))
+		seconds := 1 + rand.IntN(retryAfter)
+		if e.RetryAfter > 0 {
+			seconds = int((e.RetryAfter + time.Second - 1) / time.Second)
+		}
+		h.Set("Retry-After", strconv.Itoa(seconds))
 	}
 	if strings.Contains(c.r.Header.Get("Accept"), "application/problem+json") {
 		h.Set("Content-Type", "application/problem+json")

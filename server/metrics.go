@@ -37,9 +37,9 @@ func (m *metrics) declare(s *Server) {
 	m.commit = m.set.Histogram("muster_server_plan_commit_seconds", "Time from sending a log entry of plans to its answer.", telemetry.Latency)
 	m.planDepth = m.set.Histogram("muster_server_plan_depth", "Log entries of plans in flight when one is sent, the new one included.", telemetry.Counts)
 	m.planPlans = m.set.Histogram("muster_server_plan_entry_plans", "Plans in a log entry.", telemetry.Counts)
-	m.stalls = m.set.Histogram("muster_server_stall_seconds", "Stalls of at least 100 ms in work that raft or a change of leaders waits for. Causes: apply, publish, restore, snapshot, disk, process (nothing ran: no processor, garbage collection, or stopped), services.", telemetry.Latency, "cause")
+	m.stalls = m.set.Histogram("muster_server_stall_seconds", "Stalls of at least 100 ms in work that raft or a change of leaders waits for. Causes: apply, publish, restore, snapshot, disk, process (nothing ran: no processor, garbage collection, or stopped), queue (the same, and goroutines that waited for their turn), services.", telemetry.Latency, "cause")
 	m.set.Read(func(out *telemetry.Samples) {
-		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.nodes.Probes.Metrics(), s.RaftStats()})
+		serverMetrics.Give(out, &serverReading{s, s.replica.Stats(), s.decide.Metrics(), s.nodes.Beats.Metrics(), s.nodes.Reports.Metrics(), s.nodes.Probes.Metrics(), s.RaftStats()})
 	}, serverMetrics)
 	m.set.Read(func(out *telemetry.Samples) {
 		if c := s.clusterMetrics(); c != nil {
@@ -93,6 +93,7 @@ type serverReading struct {
 	rep    replica.Stats
 	pass   decide.Metrics
 	beats  nodes.HeartbeatMetrics
+	report nodes.ReportMetrics
 	probes nodes.ProbeMetrics
 	raft   map[string]string
 }
@@ -157,6 +158,11 @@ var serverMetrics = table{
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
 	counter("muster_server_heartbeats_missed_total", "Nodes whose time ended, by missed heartbeats or by a probe.", func(r reading) int64 { return r.beats.Missed }),
 	counter("muster_server_heartbeat_stalls_total", "Times this server was too late itself to judge heartbeats.", func(r reading) int64 { return r.beats.Stalls }),
+
+	gauge("muster_server_reports_bytes", "Bytes of agents' reports that wait to be written or applied, on the leader.", func(r reading) float64 { return float64(r.report.Waiting) }),
+	counter("muster_server_report_entries_total", "Log entries that reports of agents took.", func(r reading) int64 { return r.report.Entries }),
+	counter("muster_server_reports_refused_total", "Reports of agents refused because the log was late with others. The agent keeps what it reports and is told when to return.", func(r reading) int64 { return r.report.Refused }),
+	counter("muster_server_reports_superseded_total", "Observations of allocations that a later report replaced before they were written.", func(r reading) int64 { return r.report.Superseded }),
 
 	gauge("muster_server_nodes_reached", "Nodes that this server has reached at their gossip address. It does not trust the silence of others.", func(r reading) float64 { return float64(r.probes.Reached) }),
 	counter("muster_server_node_doubts_total", "Nodes that may be lost: their session ended or is silent, gossip suspects them, or they missed an interval.", func(r reading) int64 { return r.probes.Doubts }),

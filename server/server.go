@@ -102,8 +102,8 @@ func New(cfg Config) (s *Server, err error) {
 		Observe: s.metrics.observers(), Testing: cfg.Testing.Decide})
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
-		Reports:  nodes.NewObservations(s.replica.Propose),
-		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.gate.Stressed, Apply: s.apply, Grace: cfg.RestartGrace}),
+		Reports:  nodes.NewObservations(func(cmd structs.Command) nodes.Proposed { return s.replica.Propose(replica.LanePriority, cmd) }),
+		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.stressed, Apply: s.apply, Grace: cfg.RestartGrace}),
 	}
 	s.nodes.Probes = nodes.NewProber(s.probeEnvironment())
 
@@ -291,10 +291,13 @@ func (s *Server) Close() error {
 // stalled counts a stall. Nodes get more time for what this process could not hear.
 func (s *Server) stalled(cause replica.Stall, took time.Duration) {
 	s.metrics.stalled(cause, took)
-	if cause == replica.StallProcess {
+	if cause == replica.StallQueue {
 		s.nodes.Beats.Stalled(took)
 	}
 }
+
+// stressed reports whether this server takes on less than it is asked to.
+func (s *Server) stressed() bool { return s.gate.Stressed() || s.nodes.Reports.Stressed() }
 
 // exit ends the process, because it would be wrong to continue.
 func (s *Server) exit(why string) {

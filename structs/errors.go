@@ -3,6 +3,7 @@ package structs
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // ErrorCode names a kind of failure that crosses a process boundary. Codes are part of the API and never renamed.
@@ -30,8 +31,9 @@ const (
 // Error is a failure that may cross a process boundary: a code, a human-readable sentence, and (through the code) one
 // HTTP status. Internal detail is logged by the side that failed and never put in Msg.
 type Error struct {
-	Code ErrorCode
-	Msg  string
+	Code       ErrorCode
+	Msg        string
+	RetryAfter time.Duration // of CodeBusy: when to try again; 0: the caller chooses
 }
 
 func (e *Error) Error() string { return e.Msg }
@@ -83,6 +85,15 @@ func CodeOf(err error) ErrorCode {
 		return e.Code
 	}
 	return CodeInternal
+}
+
+// RetryAfter returns when a call that failed should be tried again, if its error says so; 0 if not.
+func RetryAfter(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
 }
 
 // ErrPermissionDenied is the answer to a refused authorization that no right would change. Nomad's clients match the

@@ -633,6 +633,7 @@ type (
 	// NodeObserveRequest reports what an agent has observed.
 	NodeObserveRequest struct {
 		NodeAuth
+		Number  uint64 // rises with each report since the agent started, so that a late one does not replace a newer one
 		Updates []structs.AllocObserved
 	}
 	// NodeEventRequest reports events of a node.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -30,14 +31,15 @@ const (
 )
 
 type wireError struct {
-	Code structs.ErrorCode `codec:"c"`
-	Msg  string            `codec:"m"`
+	Code       structs.ErrorCode `codec:"c"`
+	Msg        string            `codec:"m"`
+	RetryAfter time.Duration     `codec:"r,omitempty"`
 }
 
 func encodeError(err error) []byte {
 	e := &structs.Error{Code: structs.CodeInternal, Msg: "failed"}
 	errors.As(err, &e)
-	w := wireError{e.Code, e.Msg}
+	w := wireError{e.Code, e.Msg, e.RetryAfter}
 	if len(w.Msg) > MaxHeader/2 {
 		w.Msg = w.Msg[:MaxHeader/2] + "..."
 	}
@@ -57,7 +59,7 @@ func decodeMsg(m []byte) ([]byte, error) {
 		if err := Decode(m[1:], &w); err != nil || w.Code == "" {
 			return nil, structs.Errorf(structs.CodeInternal, "the peer sent an error that does not decode")
 		}
-		return nil, &structs.Error{Code: w.Code, Msg: w.Msg}
+		return nil, &structs.Error{Code: w.Code, Msg: w.Msg, RetryAfter: w.RetryAfter}
 	}
 	return nil, structs.Errorf(structs.CodeInternal, "the peer sent a message of unknown kind %d", m[0])
 }

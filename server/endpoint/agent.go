@@ -311,7 +311,7 @@ func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObs
 			return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", u.ID, req.NodeID)
 		}
 		switch u.Client {
-		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientLost:
+		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed:
 		default:
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is not a client status that an agent reports", u.ID, u.Client)
 		}
@@ -322,7 +322,11 @@ func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObs
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is not a port", u.ID, u.GangPort)
 		}
 	}
-	idx, err := s.env.Nodes.Reports.Add(ctx, req.Updates)
+	body, err := c.Body()
+	if err != nil {
+		return nil, err
+	}
+	idx, err := s.env.Nodes.Reports.Add(ctx, nodes.Report{Node: req.NodeID, Start: req.Start, Number: req.Number, Bytes: len(body), Updates: req.Updates})
 	if err != nil {
 		return nil, err
 	}
