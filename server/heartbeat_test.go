@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -42,6 +44,49 @@ func TestMissedHeartbeat(t *testing.T) {
 				t.Errorf("allocation %s on the dead node is %s", a.ID, a.Client)
 			}
 		}
+	})
+}
+
+// TestReportsKeepNodesUp: a node whose heartbeats do not arrive, because they are late behind its reports or lost, does not go
+// down while other calls of it come, refused or not. When they stop, it does.
+func TestReportsKeepNodesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		id := f.nodes[0].ID
+		f.set(func() { f.dead[id] = true }) // no heartbeats
+		status := func() structs.NodeStatus { return s.Published().Snapshot.NodeByID(id).Status }
+		nobodys := []structs.AllocObserved{{ID: structs.AllocID{9}, Client: "nonsense"}}
+		for range 24 {
+			_, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{Local: true}), methods.NodeObserve, rpc.Header{},
+				&methods.NodeObserveRequest{NodeAuth: methods.NodeAuth{NodeID: id, Secret: f.nodes[0].SecretID, Start: f.nodes[0].Start}, Updates: nobodys})
+			if structs.CodeOf(err) != structs.CodeInvalid {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			if got := status(); got != structs.NodeReady {
+				t.Fatalf("a node that reports is %s", got)
+			}
+		}
+		waitFor(t, 20*time.Second, "node down", func() bool { return status() == structs.NodeDown })
+	})
+}
+
+// TestStalledLeaderBlamesNobody: while the leader's own goroutines wait for their turn, it handles no heartbeats, and no node
+// goes down for it, however long that takes in sum. Afterwards a silent node does.
+func TestStalledLeaderBlamesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		f.set(func() { f.dead[f.nodes[0].ID], f.dead[f.nodes[1].ID] = true, true })
+		for range 150 {
+			time.Sleep(400 * time.Millisecond)
+			s.stalled(replica.StallQueue, 350*time.Millisecond)
+		}
+		if m := s.nodes.Beats.Metrics(); m.Missed != 0 {
+			t.Errorf("%d of 2 nodes went down while the leader was starved for seven eighths of the time", m.Missed)
+		}
+		waitFor(t, 20*time.Second, "nodes down", func() bool { return s.nodes.Beats.Metrics().Missed == 2 })
 	})
 }
 

@@ -94,6 +94,9 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	if ofNode && !register { // the registration of an agent may be refused in favour of another's
 		s.nodes.Sessions.Heard(id.Node, c)
 	}
+	if !id.Node.IsZero() && !register {
+		s.nodes.Beats.Heard(id.Node, s.cfg.Now())
+	}
 	if row.Side == methods.SideNode {
 		return s.passToNode(ctx, row, c, id)
 	}

@@ -10,7 +10,7 @@ import (
 
 // doubt is what the leader knows about a node besides its heartbeats. A heartbeat clears it.
 type doubt struct {
-	heard time.Time // the last heartbeat; before the first one, when the node's time began
+	heard time.Time // the last heartbeat or other call; before the first one, when the node's time began
 	gone  bool      // a probe found that nothing answers at its machine
 	ended time.Time // when a probe first found that its agent has ended; zero: none did
 }

@@ -45,7 +45,8 @@ type beatTable struct {
 type beat struct {
 	id          structs.NodeID
 	deadline    time.Time
-	count       uint32 // heartbeats seen; makes the jitter differ each time
+	ttl         time.Duration // given with the last heartbeat
+	count       uint32        // heartbeats seen; makes the jitter differ each time
 	pos         int
 	contender   structs.StartID // the newest agent that wanted to take the node over, or zero
 	contendedAt uint32          // count when it first asked
@@ -74,9 +75,21 @@ func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 	}
 	b.count++
 	b.doubt = doubt{heard: now}
-	ttl := t.ttl(id, b.count)
-	t.set(b, now.Add(ttl+beatGrace))
-	return ttl
+	b.ttl = t.ttl(id, b.count)
+	t.set(b, now.Add(b.ttl+beatGrace))
+	return b.ttl
+}
+
+// heard records another call of a node whose deadline runs. It proves as much as a heartbeat, which may be late behind it.
+func (t *beatTable) heard(id structs.NodeID, now time.Time) {
+	b := t.nodes[id]
+	if b == nil || b.pos < 0 {
+		return
+	}
+	b.doubt = doubt{heard: now}
+	if d := now.Add(b.ttl + beatGrace); d.After(b.deadline) {
+		t.set(b, d)
+	}
 }
 
 // arm sets a deadline that does not follow from a heartbeat.
@@ -238,6 +251,15 @@ func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 	return ttl
 }
 
+// Heard records that a call of a node came which is not a heartbeat. Whether the call succeeds does not matter.
+func (h *Heartbeats) Heard(id structs.NodeID, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.table != nil {
+		h.table.heard(id, now)
+	}
+}
+
 // Claim is the result of an agent's wish to speak for a node for which another agent has registered.
 type Claim int
 
@@ -279,7 +301,8 @@ func (h *Heartbeats) Left(id structs.NodeID) {
 	}
 }
 
-// Stalled gives every node more time, because this process did not run for d and handled no heartbeats meanwhile.
+// Stalled gives every node more time, because this process handled no heartbeats for d: it did not run, or what came waited
+// for its turn.
 func (h *Heartbeats) Stalled(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

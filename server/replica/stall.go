@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"runtime"
 	"runtime/metrics"
 	"time"
 )
@@ -17,6 +18,7 @@ const (
 	StallSnapshot Stall = "snapshot" // a snapshot was begun
 	StallDisk     Stall = "disk"     // entries were written to the raft log
 	StallProcess  Stall = "process"  // nothing of the process ran: too little processor time, garbage collection, or stopped
+	StallQueue    Stall = "queue"    // goroutines that were ready waited for their turn: as above, or more work than processor time
 	StallServices Stall = "services" // the leader's services had to end
 )
 
@@ -36,7 +38,7 @@ func (r *Replica) stalled(cause Stall, began time.Time) {
 	}
 }
 
-// runStallWatch notices when its own timer is late.
+// runStallWatch notices when its own timer is late, and when goroutines wait for their turn.
 func (r *Replica) runStallWatch(ctx context.Context) {
 	t := time.NewTimer(stallLook)
 	defer t.Stop()
@@ -48,6 +50,8 @@ func (r *Replica) runStallWatch(ctx context.Context) {
 		case <-t.C:
 		}
 		r.stalled(StallProcess, due)
+		runtime.Gosched() // timers fire before others that are ready; now wait as long as they do
+		r.stalled(StallQueue, due)
 		if late := time.Since(due); late >= stallWarn {
 			metrics.Read(waiting)
 			r.log.Warn("this process did not run; it lacks processor time, or was stopped", "for", late, "goroutines_waiting", waiting[0].Value.Uint64())
