@@ -17,23 +17,30 @@ func (d *decision) preempt() {
 	if d.load.Job == nil || d.load.Job.AllAtOnce || len(d.misses) == 0 || d.pre == nil {
 		return
 	}
-	p := d.pre.For(d.load, d.asks())
-	if why := p.TooEarly(); why != nil {
-		for _, g := range d.groups {
-			if d.misses[g.Name] > 0 && g.note == nil {
-				g.note = why
+	retry := structs.LogTime(0)
+	for _, p := range d.pre.For(d.load) {
+		if why := p.TooEarly(); why != nil {
+			for _, g := range d.groups {
+				if d.misses[g.Name] > 0 && g.note == nil {
+					g.note = why
+				}
 			}
 		}
-	}
-	defer func() {
-		d.steps += p.Looked
-		if at := p.RetryAt; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
-			d.work.Later = append(d.work.Later, reconcile.Later{At: at, Trigger: structs.TriggerPreemption, Desc: "more work may be preempted then"})
+		if p.Rule.Name != "" || d.w.View.MayShrink() {
+			d.preemptBy(p)
 		}
-	}()
-	if p.Rule.Name == "" && !d.w.View.MayShrink() {
-		return // no work can be stopped
+		d.steps += p.Looked
+		if at := p.RetryAt; at > d.in.Now && (retry == 0 || at < retry) {
+			retry = at
+		}
 	}
+	if retry != 0 && len(d.load.Evals) > 0 && len(d.misses) > 0 {
+		d.work.Later = append(d.work.Later, reconcile.Later{At: retry, Trigger: structs.TriggerPreemption, Desc: "more work may be preempted then"})
+	}
+}
+
+// preemptBy is preempt by one rule.
+func (d *decision) preemptBy(p *contend.Preemptor) {
 	for _, g := range d.groups {
 		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {
 			continue
@@ -42,9 +49,14 @@ func (d *decision) preempt() {
 		if slices.ContainsFunc(ws, func(w *reconcile.Want) bool { return w.MayWait }) {
 			continue // it waits for the allocation that it replaces
 		}
+		one := 1
+		if g.Gang {
+			one = len(ws)
+		}
+		p.Asks = d.asks(g, one)
 		key := d.noFitKey(g)
 		if key != "" {
-			key = fmt.Sprint(p.Rule.Name, p.Rule.Queue, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
+			key = fmt.Sprint(p.Rule.Name, p.Rule.Queue, p.Asks, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
 			if d.pre.NoFit.Find(d.w, key) != nil {
 				continue
 			}
@@ -56,6 +68,7 @@ func (d *decision) preempt() {
 			d.preemptFor(g, ws, p)
 		} else {
 			for i := range ws {
+				p.Asks = d.asks(g, 1)
 				if !d.preemptFor(g, ws[i:i+1], p) {
 					break
 				}
@@ -67,17 +80,16 @@ func (d *decision) preempt() {
 	}
 }
 
-// asks returns the most that all wants of the decision can be charged; zero if there are no limits or guarantees.
-func (d *decision) asks() (sum structs.Amount) {
+// asks returns the most that the decision can be charged with n more places of a group; zero if there are no limits or
+// guarantees.
+func (d *decision) asks(g *groupWork, n int) (sum structs.Amount) {
 	if d.limits == nil {
 		return sum
 	}
-	for _, g := range d.groups {
-		if g.Tg != nil {
-			sum = sum.Add(d.limits.Sizes.Estimate(g.Tg).Times(int64(len(g.Wants))))
-		}
+	for i := range d.placed {
+		sum = sum.Add(d.limits.Sizes.Estimate(d.placed[i].g.Tg))
 	}
-	return sum
+	return sum.Add(d.limits.Sizes.Estimate(g.Tg).Times(int64(n)))
 }
 
 // unplaced lists the wants of a group that found no place.

@@ -100,7 +100,9 @@ func (w *world) decide() (evicted int) {
 					w.check(w.now.Sub(a.CreateTime) >= 30*time.Second, "%s was preempted %v after it was placed", a.JobID, w.now.Sub(a.CreateTime))
 					lost, gained := 0, 0 // lost is 0 for work that this pass has already stopped
 					_, why, _ := strings.Cut(s.Desc, ": ")
-					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
+					byPriority := !strings.HasPrefix(why, "its queue gets back")
+					w.check(!byPriority || w.queues.Queues[0].Preempt == structs.PreemptPriority, "%s is told %q", a.JobID, s.Desc)
+					if byPriority {
 						_, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained)
 						w.check(err == nil && lost < gained, "%s is told %q", a.JobID, s.Desc)
 					} else {
@@ -108,7 +110,7 @@ func (w *world) decide() (evicted int) {
 						w.check(err == nil, "%s is told %q", a.JobID, s.Desc)
 					}
 					w.check(a.Lineage().Preempted < 3, "%s was preempted %d times before", a.JobID, a.Lineage().Preempted)
-					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
+					if byPriority {
 						w.check(a.Job.Priority < by.Priority, "%s of priority %d was preempted for %s of %d", a.JobID, a.Job.Priority, by.ID, by.Priority)
 					} else {
 						w.check(a.Job.QueueName() != by.QueueName(), "%s took from its own queue", by.ID)

@@ -24,7 +24,7 @@ const (
 const (
 	PreemptNone     = "none"
 	PreemptPriority = "priority" // work of higher priority takes the place of lower
-	PreemptReclaim  = "reclaim"  // only resources that others borrowed beyond their guarantee are taken back
+	PreemptReclaim  = "reclaim"  // only what others borrowed is taken back, which every rule but none does
 	PreemptDeadline = "deadline" // work that would miss its deadline takes the place of work that would not
 	PreemptOrder    = "order"    // running work competes with pending work in the queue's order
 )

@@ -10,16 +10,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Preemption (D19). A workload that found no place may take the places of running work, by the rule of its queue: of
-// work with lower priority, of work in queues that borrowed what other queues are guaranteed, or of work that can wait
-// when its own deadline cannot. Only work that is marked preemptible, or that can save its state, is preempted, unless
+// Preemption (D19). A workload that found no place may take the places of running work. What its queue is guaranteed it
+// takes from queues that borrowed it, under every rule but none. Beyond that the rule of its queue decides: it takes the
+// places of work with lower priority, or of work that can wait when its own deadline cannot. Only work that is marked preemptible, or that can save its state, is preempted, unless
 // the operator allows more for a type of job. The victims are those that lose least. Their stops are in the same part
 // of the plan that places the preemptor, which waits for them and owns the claim: canceling it gives up the claim, and
 // no third workload can take the place.
 //
 // There are no loops at fixed time and usage, because the victims' rules never reach the preemptor. Priorities are
 // strictly ordered. A queue that reclaims stays within its guarantee, and only takes what exceeds the guarantee of
-// others. Work with a deadline that has no time left is not a victim.
+// others; and no rule takes from another queue what that queue holds within its guarantee. Work with a deadline that has no time left is not a victim.
 
 // Defaults where queues and work set nothing.
 const (
@@ -62,8 +62,33 @@ type PreemptRule struct {
 	delta int64 // by how much the job's priority must be higher
 }
 
-// ruleOf returns the rule for a job: that of its queue, else what the operator's switch for its type allows.
-func (p *Preemption) ruleOf(j *structs.Job) PreemptRule {
+// rulesOf returns the rules for a job, in the order in which they are tried: to reclaim what its queue is guaranteed, then
+// that of its queue, else what the operator's switch for its type allows. There is at least one.
+func (p *Preemption) rulesOf(j *structs.Job) []PreemptRule {
+	own := p.ownRule(j)
+	if own.Name == structs.PreemptReclaim || p.rules.Of(j.QueueName()).Preempt == structs.PreemptNone || !p.guaranteed(j.QueueName()) {
+		return []PreemptRule{own}
+	}
+	reclaim := own
+	reclaim.Name, reclaim.any = structs.PreemptReclaim, false
+	if own.Name == "" {
+		return []PreemptRule{reclaim}
+	}
+	return []PreemptRule{reclaim, own}
+}
+
+// guaranteed reports whether a queue, or one above it, has a guarantee.
+func (p *Preemption) guaranteed(path structs.QueuePath) bool {
+	for at := range path.Lineage() {
+		if q := p.rules.Queues.Queue(at); q != nil && q.Guarantee != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ownRule returns the rule of a job's queue, else what the operator's switch for its type allows.
+func (p *Preemption) ownRule(j *structs.Job) PreemptRule {
 	q := p.rules.Of(j.QueueName())
 	r := PreemptRule{Queue: j.QueueName(), Name: q.Preempt, rate: q.PreemptRate, delta: max(q.PreemptDelta, 1)}
 	switch r.Name {
@@ -95,12 +120,15 @@ type Preemptor struct {
 	Rule    PreemptRule
 	RetryAt structs.LogTime // when more work may be preempted; 0: unknown
 	Looked  int             // nodes whose victims were compared
-	asks    structs.Amount  // an upper bound of all that it wants now; only for reclaiming
+	Asks    structs.Amount  // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
 }
 
-// For begins the preemptions of a workload. asks is the most that all it wants is charged.
-func (p *Preemption) For(load *Workload, asks structs.Amount) *Preemptor {
-	return &Preemptor{Preemption: p, Load: load, Rule: p.ruleOf(load.Job), asks: asks}
+// For begins the preemptions of a workload, one for each rule that it may use, in the order in which they are tried.
+func (p *Preemption) For(load *Workload) (out []*Preemptor) {
+	for _, r := range p.rulesOf(load.Job) {
+		out = append(out, &Preemptor{Preemption: p, Load: load, Rule: r})
+	}
+	return out
 }
 
 // retry schedules a decision at a time, unless there is an earlier one.

@@ -7,18 +7,16 @@ import (
 
 // mayReclaim reports whether the job may take back what running work holds. Let top be the lowest queue above both
 // queues. Then the job's queue, or one between it and top, must be guaranteed what the job asks for in addition to all
-// that it holds. And without the work, the work's queue and each between it and top must still hold what they are
-// guaranteed.
+// that it holds. That the work's own guarantee does not keep it is checked by guards.
 func (p *Preemptor) mayReclaim(h *model.Held) bool {
 	mine, theirs := p.Load.Job.QueueName(), h.Work.Job.QueueName()
 	top := commonQueue(mine, theirs)
 	if p.limits == nil || theirs == top { // nothing is guaranteed, or theirs is above mine
 		return false
 	}
-	ask := p.asks
-	owed := false
+	ask := p.Asks
 	for path := range mine.Lineage() {
-		if path == top || owed {
+		if path == top {
 			break
 		}
 		q := p.rules.Queues.Queue(path)
@@ -26,9 +24,19 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 			continue
 		}
 		holds, _ := p.limits.Held(structs.UseRow{Path: path})
-		owed = guaranteed(holds.Add(ask), *q.Guarantee, ask)
+		if covered(holds.Add(ask), *q.Guarantee, ask) {
+			return true
+		}
 	}
-	if !owed {
+	return false
+}
+
+// guards reports whether a guarantee keeps running work from the job: without the work, its queue, or one between it and
+// the lowest queue above both, would hold less than it is guaranteed.
+func (p *Preemptor) guards(h *model.Held) bool {
+	theirs := h.Work.Job.QueueName()
+	top := commonQueue(p.Load.Job.QueueName(), theirs)
+	if p.limits == nil {
 		return false
 	}
 	for path := range theirs.Lineage() {
@@ -40,20 +48,19 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 			continue
 		}
 		holds, _ := p.limits.Held(structs.UseRow{Path: path})
-		holds = holds.Sub(p.gone[path]).Sub(h.Amount())
-		left := contested(holds, ask)
-		for i, g := range contested(*q.Guarantee, ask) {
+		left := contested(holds.Sub(p.gone[path]).Sub(h.Amount()), p.Asks)
+		for i, g := range contested(*q.Guarantee, p.Asks) {
 			if left[i] < g {
-				return false
+				return true
 			}
 		}
 	}
-	return true
+	return false
 }
 
-// guaranteed reports whether an amount that includes an ask is within a guarantee. A guarantee gives no claim if it
+// covered reports whether an amount that includes an ask is within a guarantee. A guarantee gives no claim if it
 // covers nothing that the ask is about.
-func guaranteed(after, guarantee, ask structs.Amount) bool {
+func covered(after, guarantee, ask structs.Amount) bool {
 	some := false
 	for i, g := range contested(guarantee, ask) {
 		if g == 0 || contested(ask, ask)[i] == 0 {

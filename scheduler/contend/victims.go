@@ -138,7 +138,7 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 // mayEvict reports whether the rule lets the job take the place of running work.
 func (p *Preemptor) mayEvict(h *model.Held) bool {
 	v, j := h.Work.Job, p.Load.Job
-	if !p.Rule.any && !v.MayPreempt() {
+	if !p.Rule.any && !v.MayPreempt() || p.guards(h) {
 		return false
 	}
 	switch p.Rule.Name {

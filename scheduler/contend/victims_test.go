@@ -48,7 +48,7 @@ func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation,
 	load := gpuWork("high", "high", 1, structs.GPURequest{Count: gpus})
 	load.Job.Priority = 80
 	env := Env{W: w, Now: testNow, Rules: &Rules{Queues: queues, Config: &structs.SchedulerConfig{}}}
-	p := NewPreemption(&env, nil).For(load, structs.Amount{})
+	p := NewPreemption(&env, nil).For(load)[0]
 	s := search.New(match.CompileAsk(load.Job, load.Job.Groups[0], ""), w, flat{}, 0)
 	row, vs := p.Cheapest(s, structs.AllocID{255})
 	if row < 0 {
