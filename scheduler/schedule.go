@@ -100,7 +100,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			d.preempt()
 			d.report.Passed = len(d.placed) > 0 && kept.Any()
 			// 7. For wants that still wait: capacity reserved in time, which later workloads must not take.
-			if !contests.Served(i) {
+			if !contests.Served(i) || kept.Late(load) {
 				d.reserve()
 			}
 		}

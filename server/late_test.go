@@ -41,3 +41,42 @@ func TestLateJobGetsRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestLateJobIsReserved: nothing happens in the cluster when a job has waited for its queue's bound. It gets a
+// reservation all the same, under every backfill rule, and with max_wait = 0 it gets none.
+func TestLateJobIsReserved(t *testing.T) {
+	for _, c := range []struct {
+		backfill string
+		bound    time.Duration
+	}{{structs.BackfillGreedy, time.Hour}, {structs.BackfillNone, time.Hour}, {structs.BackfillGreedy, structs.MaxWaitOff}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := testServer(t, nil)
+			f := newFleet(t, one(s), 1)
+			all := f.nodes[0].Resources.CPU - f.nodes[0].Reserved.CPU
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: c.bound, Backfill: c.backfill}}})
+			for _, id := range []string{"holds", "waits"} {
+				f.set(func() { f.runs[id] = 50 * time.Hour })
+				register(t, s, passJob(id, 1, func(j *structs.Job) {
+					j.Type, j.Groups[0].Reschedule, j.Groups[0].Tasks[0].Resources.CPU, j.Runtime.Limit = structs.JobBatch, structs.Reschedule{}, all, 50*time.Hour
+				}))
+				time.Sleep(time.Minute)
+			}
+			reserved := func() (n int) {
+				for r := range s.Published().Snapshot.Reservations() {
+					if r.JobID == "waits" {
+						n++
+					}
+				}
+				return n
+			}
+			time.Sleep(50 * time.Minute)
+			if n := reserved(); n != 0 {
+				t.Errorf("%+v: %d reservations before the bound", c, n)
+			}
+			time.Sleep(15 * time.Minute)
+			if n := reserved(); n == 0 == (c.bound == time.Hour) {
+				t.Errorf("%+v: %d reservations after an hour", c, n)
+			}
+		})
+	}
+}

@@ -110,7 +110,7 @@ func (muriFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 	}
 	if published {
 		q := *cfg.Queues[0]
-		q.PreemptMinRuntime, q.PreemptMax = 1, math.MaxInt64 // the study has no such limits
+		q.PreemptMinRuntime, q.PreemptMax, q.MaxWait = 1, math.MaxInt64, structs.MaxWaitOff // the study has no such limits
 		cfg.Queues[0] = &q
 		if pub.order == structs.OrderMLFQ {
 			cfg.Chooser = &queue.LAS2D{}

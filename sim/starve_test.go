@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
@@ -96,4 +97,84 @@ func widestWait(t *testing.T, seed uint64, limits bool, longest time.Duration, r
 		t.Fatalf("%d of %d jobs ended", ended, len(jobs))
 	}
 	return worst
+}
+
+// TestLowPriorityStarts: work of a high priority arrives faster than it can be served, for hours or, where the queue has
+// the default bound, for days. Under every order, backfilling, and with and without preemption, a job of a low priority
+// starts soon after it has waited for its queue's bound. STARVE_ALL=1 takes every combination.
+func TestLowPriorityStarts(t *testing.T) {
+	const longest = time.Hour
+	type run struct {
+		order    structs.Order
+		backfill string
+		preempt  string
+		bound    time.Duration // 0: the default
+	}
+	all := os.Getenv("STARVE_ALL") != ""
+	var runs []run
+	for o, order := range append(queue.Names(), "priority,fair", "fair,edf") {
+		for b, backfill := range []string{structs.BackfillNone, structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative} {
+			for k, preempt := range []string{structs.PreemptOrder, structs.PreemptNone} {
+				if all || (o+b+k)%2 == 0 {
+					runs = append(runs, run{order, backfill, preempt, 4 * time.Hour})
+				}
+			}
+		}
+	}
+	for _, preempt := range []string{structs.PreemptOrder, structs.PreemptNone} {
+		runs = append(runs, run{structs.OrderAdaptive, structs.BackfillSJF, preempt, 0}, run{structs.OrderSRTF, structs.BackfillGreedy, preempt, 0})
+	}
+	tried, without := 0, 0
+	for i, r := range runs {
+		root := structs.Queue{Path: structs.QueueRoot, Order: r.order, Backfill: r.backfill, Preempt: r.preempt, MaxWait: r.bound}
+		bound := r.bound
+		if bound == 0 {
+			bound = 24 * time.Hour
+		}
+		if wait := lowWait(t, bound, longest, root); wait > bound+4*longest {
+			t.Errorf("%+v: the job of low priority waited %v", r, wait)
+		}
+		if r.bound > 0 && (all || i%4 == 0) {
+			tried++
+			if root.MaxWait = structs.MaxWaitOff; lowWait(t, bound, longest, root) > bound+4*longest {
+				without++
+			}
+		}
+	}
+	if without < tried/4 {
+		t.Errorf("without a bound the job waits longer in %d of %d runs only: they prove nothing about it", without, tried)
+	}
+	t.Logf("%d runs; without a bound the job waits longer in %d of %d", len(runs), without, tried)
+}
+
+// lowWait returns how long a job of a low priority waits in a stream of others.
+func lowWait(t *testing.T, bound, longest time.Duration, root structs.Queue) time.Duration {
+	rng := rand.New(rand.NewPCG(7, 98))
+	var jobs []*Job
+	add := func(name string, at, run time.Duration, gpus int64, priority int) {
+		j := gpuJob(name, at, run, gpus)
+		j.Job.Priority, j.Job.Preemptible, j.Job.Runtime.Limit = priority, root.Preempt == structs.PreemptOrder, longest
+		j.Job.Submitter.Name = fmt.Sprint("user", len(jobs)%3)
+		jobs = append(jobs, j)
+	}
+	for at := time.Duration(0); at < bound+6*longest; at += time.Duration(rng.Int64N(int64(20 * time.Minute))) {
+		add(fmt.Sprintf("high%d", len(jobs)), at, 20*time.Minute+time.Duration(rng.Int64N(int64(longest-20*time.Minute))), 1+rng.Int64N(2), 70)
+		if len(jobs) == 9 {
+			add("low", at, longest/2, 2, 30)
+		}
+	}
+	wait := time.Duration(-1)
+	cfg := Config{Whole: true, Nodes: nodes(t, "1x4"), Policy: policy.Builtin["binpack"], Source: &list{jobs: jobs}, Queues: []*structs.Queue{&root}}
+	cfg.Hooks.Ended = func(e *Engine, l *Live) {
+		if l.Key.ID == "low" {
+			wait = l.Start.Sub(l.Submit)
+		}
+	}
+	if err := NewEngine(cfg).Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if wait < 0 {
+		t.Fatal("the job of low priority did not end")
+	}
+	return wait
 }

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"math"
 	"strconv"
 	"time"
 
@@ -53,7 +52,7 @@ func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) 
 			return a.Job.RunLimit(a.Job.Groups[0])
 		},
 		// In the published orders a long wait does not move a job forward.
-		Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: math.MaxInt64}},
+		Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: structs.MaxWaitOff}},
 	}
 	if rules.Estimate == "" && rules.Order != "" && rules.Order != structs.OrderAdaptive {
 		rules.Estimate = EstimateLimit // orders of the studies go by what submitters say

@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Order is the order of a queue's work: a name, or several separated by commas, of which each decides between what the
 // ones before it hold equal. Package scheduler/queue implements them.
@@ -57,7 +60,7 @@ type Queue struct {
 	Preempt      string        // how its workloads may preempt; default: order, which affects only preemptible work
 	Backfill     string        // how later workloads may pass blocked ones; default: the cluster's
 	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10
-	MaxWait      time.Duration // starvation bound: after it the first blocked workload gets a reservation under any Backfill; default 24 h
+	MaxWait      time.Duration // starvation bound: work that has waited longer gets a reservation under any Backfill; default 24 h; MaxWaitOff: none
 	HalfLife     time.Duration // of usage, for fair and weighted-fair; default 24 h
 	Aging        time.Duration // waiting time that raises priority by one under the order priority; default 10 min
 	AgingMax     int64         // the most that waiting adds to a priority under the order priority; 0: no limit
@@ -86,6 +89,9 @@ type Queue struct {
 	CreateIndex, Epoch Index // Epoch is the last change: plans decided by older settings are refused (D6)
 	ModifyIndex        Index
 }
+
+// MaxWaitOff is the Queue.MaxWait of a queue in which work may wait for ever.
+const MaxWaitOff time.Duration = math.MaxInt64
 
 // QueueUsage is what a queue has used, in the closed form of D11: at time t the decayed usage is
 // Used*2^-((t-At)/half-life) plus what Rate accumulates meanwhile. It changes only when an allocation starts or stops

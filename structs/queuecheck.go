@@ -125,7 +125,7 @@ func (q *Queue) Check() *Error {
 		v    time.Duration
 	}{{"max_wait", q.MaxWait}, {"half_life", q.HalfLife}, {"aging", q.Aging}, {"preempt_grace", q.PreemptGrace}, {"preempt_min_runtime", q.PreemptMinRuntime},
 		{"preempt_after", q.PreemptAfter}, {"backfill_window", q.BackfillWindow}} {
-		if d.v < 0 || d.v > lifeMax {
+		if d.v < 0 || d.v > lifeMax && (d.name != "max_wait" || d.v != MaxWaitOff) {
 			return bad("%s %v; give 0 to %v", d.name, d.v, lifeMax)
 		}
 	}

@@ -251,6 +251,8 @@ func canned() map[string]any {
 		{Queue: wire.Queue{Path: "research", Description: "all of research", Weight: 3, Guarantee: gpus(8), Limit: gpus(16)}, Held: gpus(12), Share: 0.75, Jobs: 3, Waiting: 2, Submitted: 6}}
 	for i := range queues {
 		queues[i].Effective.Order, queues[i].Effective.Backfill, queues[i].Effective.Preempt = "adaptive", "easy-sjf", "order"
+		wait := wire.TextDuration(24 * time.Hour)
+		queues[i].Effective.MaxWait = &wait
 	}
 	dbMeta := wire.VariableMetadata{Namespace: "default", Path: "app/db", CreateIndex: 5, ModifyIndex: 7, CreateTime: ago(time.Hour), ModifyTime: ago(time.Minute)}
 	db := &wire.Variable{VariableMetadata: dbMeta, Items: map[string]string{"user": "me", "password": "p\"w"}}

@@ -300,6 +300,14 @@ func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v an
 	return nil
 }
 
+// maxWaitText returns the bound on waiting in words; 0 stands for none.
+func maxWaitText(d *wire.TextDuration) string {
+	if d == nil || *d == 0 {
+		return "no bound"
+	}
+	return time.Duration(*d).String()
+}
+
 func newQueueStatus(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("status [options] PATH", "Show a queue with its settings, usage and submitters", "", `muster queue status research`, 1, 1, o.queueStatus)
@@ -320,7 +328,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		return err
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
-		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
+		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},

@@ -136,7 +136,7 @@ type Queue struct {
 	Preempt              string            `json:",omitempty"`
 	Backfill             string            `json:",omitempty"`
 	ReserveDepth         int64             `json:",omitempty"`
-	MaxWait              TextDuration      `json:",omitempty"`
+	MaxWait              *TextDuration     `json:",omitempty"` // 0: work may wait for ever
 	HalfLife             TextDuration      `json:",omitempty"`
 	Aging                TextDuration      `json:",omitempty"`
 	RunningMax           int64             `json:",omitempty"`
@@ -192,7 +192,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	return &Queue{
 		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
-		MaxWait: TextDuration(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
+		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: TextDuration(q.PreemptGrace), PreemptMinRuntime: TextDuration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
@@ -201,11 +201,32 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	}
 }
 
+func maxWaitFromStructs(d time.Duration) *TextDuration {
+	switch d {
+	case 0:
+		return nil
+	case structs.MaxWaitOff:
+		d = 0
+	}
+	out := TextDuration(d)
+	return &out
+}
+
+func maxWaitToStructs(d *TextDuration) time.Duration {
+	switch {
+	case d == nil:
+		return 0
+	case *d == 0:
+		return structs.MaxWaitOff
+	}
+	return time.Duration(*d)
+}
+
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
 		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
-		MaxWait: time.Duration(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
+		MaxWait: maxWaitToStructs(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: time.Duration(q.PreemptGrace), PreemptMinRuntime: time.Duration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,

@@ -21,21 +21,19 @@ func (b *Reservations) depth(w *Workload) int64 {
 	case structs.BackfillConservative:
 		return q.ReserveDepth
 	}
-	if b.late(w) {
-		return 1 // greedy: the first one gets a reservation, so that it cannot starve
-	}
 	return 0
 }
 
-// late reports whether a workload has waited beyond the bound of its queue.
-func (b *Reservations) late(w *Workload) bool {
-	since := w.WaitingSince()
-	return since > 0 && b.Now.Sub(since) > b.rules.Of(w.QueueName()).MaxWait
+// Late reports whether a workload has waited beyond the bound of its queue.
+func (b *Reservations) Late(w *Workload) bool {
+	return w.late(b.Now, b.rules.Of(w.QueueName()).MaxWait)
 }
 
-// Full reports whether no further blocked workload of a queue gets a reservation.
+// Full reports whether a blocked workload gets no reservation, because enough others of its queue have one. Work that has
+// waited too long gets one under any rule, so that it cannot starve.
 func (b *Reservations) Full(w *Workload) bool {
-	return b.reserved[w.QueueName()] >= b.depth(w)
+	n := b.reserved[w.QueueName()]
+	return n >= b.depth(w) && (n >= b.rules.Of(w.QueueName()).ReserveDepth || !b.Late(w))
 }
 
 // Passed returns the job that the workload must not pass: one ahead of it in its queue that found no place.
@@ -85,12 +83,14 @@ func (b *Reservations) Grant(u Unplaced) (r *structs.Reservation, start structs.
 		if _, ok := b.shut[path]; !ok {
 			b.shut[path] = load.Key
 		}
-		return nil, b.estimate(u)
+		if !b.Late(load) {
+			return nil, b.estimate(u)
+		}
 	}
 	if b.Full(load) {
 		return nil, b.estimate(u)
 	}
-	if (len(b.barren) > 0 && b.barren[u.Key()] || len(b.far) > 0 && b.far[farKey(u)]) && !b.late(load) {
+	if (len(b.barren) > 0 && b.barren[u.Key()] || len(b.far) > 0 && b.far[farKey(u)]) && !b.Late(load) {
 		return nil, 0
 	}
 	b.setPatient(load)
@@ -115,7 +115,7 @@ func farKey(u Unplaced) string { return string(u.Workload().QueueName()) + " " +
 // setPatient records whether the workload has waited beyond the bound of its queue, and on which rows it had a
 // reservation before.
 func (b *Reservations) setPatient(load *Workload) {
-	b.patient, b.before = b.late(load), nil
+	b.patient, b.before = b.Late(load), nil
 	old := b.old[load.Key]
 	if !b.patient || old == nil {
 		return

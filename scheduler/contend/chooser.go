@@ -40,6 +40,7 @@ type StatefulChooser interface {
 // Competition is the competition for places within one queue and node pool.
 type Competition struct {
 	Queue      structs.Queue // with every setting filled in
+	BoundSet   bool          // its bound on waiting (Queue.MaxWait) is configured, and not the default
 	Pool       structs.PoolName
 	Now        structs.LogTime
 	Contenders []Contender // in the order of their submission
@@ -58,6 +59,9 @@ type Contender struct {
 	Left  time.Duration // how much longer it is expected to run; 0: unknown
 	Lost  time.Duration // run time that it would lose if it were stopped now, saving and loading included; 0 for pending work
 }
+
+// Late reports whether a contender has waited beyond the bound of its queue.
+func (r *Competition) Late(v *Contender) bool { return !v.Holds && v.Load.late(r.Now, r.Queue.MaxWait) }
 
 // Units returns what the contender holds, or would hold.
 func (r *Contender) Units() int64 { return r.Each * r.Count }

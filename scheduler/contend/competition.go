@@ -122,7 +122,7 @@ func (cs *Contests) enter() (order []*Contest) {
 		k := key{path, l.Job.NodePool}
 		r := byKey[k]
 		if r == nil {
-			r = &Contest{Competition: Competition{Queue: *q, Pool: l.Job.NodePool, Now: in.Now}}
+			r = &Contest{Competition: Competition{Queue: *q, BoundSet: in.Rules.Queues.Configured(path).MaxWait > 0, Pool: l.Job.NodePool, Now: in.Now}}
 			byKey[k] = r
 			order = append(order, r)
 		}

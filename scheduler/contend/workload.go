@@ -108,6 +108,12 @@ func (w *Workload) WaitingSince() structs.LogTime {
 	return since
 }
 
+// late reports whether the workload has waited for longer than a bound.
+func (w *Workload) late(now structs.LogTime, bound time.Duration) bool {
+	since := w.WaitingSince()
+	return since > 0 && now.Sub(since) > bound
+}
+
 // Served returns how long the workload has run, in all its runs.
 func (w *Workload) Served(now structs.LogTime) time.Duration {
 	if w.Ran > 0 {

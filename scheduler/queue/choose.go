@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/contend"
@@ -14,12 +15,38 @@ type Choosers struct {
 	Lives *Lifetimes // how long ended work ran; nil: unknown
 }
 
-// Choose calls the chooser of the queue's order.
-func (c Choosers) Choose(r *contend.Competition) ([]int, structs.LogTime) {
-	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
-		return Index(c).Choose(r)
+// Choose calls the chooser of the queue's order. What has waited beyond the queue's bound comes before its choice. It
+// claims no room: it takes what is free or what may be stopped for it, and otherwise gets a reservation.
+func (c Choosers) Choose(r *contend.Competition) (chosen []int, wake structs.LogTime) {
+	adaptive := r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order)
+	if adaptive {
+		chosen, wake = Index(c).Choose(r)
+	} else {
+		chosen, wake = Greedy{Named(r.Queue.Order)}.Choose(r)
 	}
-	return Greedy{Named(r.Queue.Order)}.Choose(r)
+	late := overdue(r, adaptive && !r.BoundSet)
+	if len(late) == 0 {
+		return chosen, wake
+	}
+	return append(late, slices.DeleteFunc(chosen, func(i int) bool { return slices.Contains(late, i) })...), wake
+}
+
+// overdue lists the contenders that have waited beyond their queue's bound, the longest wait first. byPriority leaves out
+// those of the highest priority: among those the order starves none.
+func overdue(r *contend.Competition, byPriority bool) (late []int) {
+	top := math.MinInt
+	for i := range r.Contenders {
+		top = max(top, r.Contenders[i].Load.Priority())
+	}
+	for i := range r.Contenders {
+		if v := &r.Contenders[i]; r.Late(v) && (!byPriority || v.Load.Priority() < top) {
+			late = append(late, i)
+		}
+	}
+	slices.SortStableFunc(late, func(a, b int) int {
+		return cmp.Compare(r.Contenders[a].Load.WaitingSince(), r.Contenders[b].Load.WaitingSince())
+	})
+	return late
 }
 
 // GoesBefore returns which workload goes before another one by more than its share, under an order that shares:

@@ -3,6 +3,7 @@ package queue
 import (
 	"container/heap"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 // pass places. Any other order compares the heads by its key, so a child queue then counts for no more than its
 // workloads do. Two rules come before both: work within its queue's guarantee goes before the rest, and work beyond a
 // soft limit after it. Under an order by key, work that has waited longer than its queue's MaxWait goes first, the
-// longest wait in front, so that no order starves work. The adaptive order ensures that by itself; it has the bound as
-// well when a queue is configured with one.
+// longest wait in front, so that no order starves work. The adaptive order ensures that by itself among work of one
+// priority: there such work counts as of the highest priority that waits, and goes first only when the queue is
+// configured with a bound.
 //
 // Naive: sort everything by shares once. Then one pass gives all free capacity to the submitter with the least share
 // when it began.
@@ -32,6 +34,7 @@ type Line struct {
 	root    *node
 	of      []*lane // of each pending workload
 	lanes   []*lane // by their first workload in pending
+	top     int     // the highest priority that waits
 	given   *lane   // the lane whose first workload was returned last: it has left, and its next one is not known yet; nil: none
 }
 
@@ -44,7 +47,8 @@ type node struct {
 	first  firster       // order, when other orders come before its shares; else nil
 	odd    structs.Order // its order if this build does not know it; else ""
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
-	bound  time.Duration // on waiting, after which a workload goes first; 0: none
+	bound  time.Duration // on waiting, after which a workload goes first
+	lifts  bool          // after bound a workload counts as of the highest priority instead
 	scene  Scene
 	queue  *structs.Queue // as configured; nil: all settings are inherited
 	held   structs.Amount // including what the pass has placed
@@ -57,7 +61,8 @@ type entrant struct {
 	Entity
 	kid  *node // nil for a lane
 	lane *lane
-	head int // its first workload, in pending
+	head int   // its first workload, in pending
+	late int64 // when the head's waiting beyond its bound began; notLate: it has not
 	rank rank
 	at   int // in the contest's heap; -1 outside
 }
@@ -117,6 +122,9 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 		}
 	}
 	*l = Line{table: table, pending: pending, nodes: map[structs.QueuePath]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...)}
+	for i := range pending {
+		l.top = max(l.top, pending[i].Priority())
+	}
 	lanes := map[laneKey]*lane{}
 	var order []*lane
 	var n *node
@@ -153,11 +161,9 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 		}
 		last = ln
 		l.of[i] = ln
-		it := item{load: i, late: notLate, key: n.order.Key(w, &n.scene)}
-		if n.bound > 0 {
-			if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.bound {
-				it.late = int64(since)
-			}
+		it := item{load: i, late: notLate, key: l.key(n, i)}
+		if since := w.WaitingSince(); !n.lifts && since > 0 && now.Sub(since) > n.bound {
+			it.late = int64(since)
 		}
 		ln.work = append(ln.work, it)
 	}
@@ -192,8 +198,8 @@ func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now st
 	n.share, _ = n.order.(Sharer)
 	n.first, _ = n.order.(firster)
 	n.bound = n.scene.Queue.MaxWait
-	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if one is configured
-		n.bound = l.table.Configured(path).MaxWait
+	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware {
+		n.lifts = l.table.Configured(path).MaxWait == 0
 	}
 	n.turns.less = l.before
 	if u := l.table.Use(path, ""); u != nil {
@@ -239,22 +245,42 @@ func (l *Line) rate(n *node, e *entrant) {
 	e.rank = rank{class: normal, late: notLate}
 	if e.kid != nil {
 		best := e.kid.turns.in[0]
-		e.head, e.rank.late, e.Held = best.head, best.rank.late, e.kid.held
+		e.head, e.late, e.Held = best.head, best.late, e.kid.held
 		e.rank.class = l.class(e.kid, e.head)
 	} else {
 		top := &e.lane.work[0]
-		e.head, e.rank.late, e.rank.key = top.load, top.late, top.key
+		e.head, e.late, e.rank.key = top.load, top.late, top.key
 	}
 	switch {
-	case n.share != nil:
-		e.rank.late = notLate // turns are taken by share; within a lane late workloads go first
+	case n.share != nil: // turns are taken by share; within a lane late workloads go first
 		e.rank.share, e.rank.key = n.share.Share(&e.Entity, &n.scene), Key{}
 		if n.first != nil {
 			e.rank.first = n.first.First(&l.pending[e.head], &n.scene)
+			if e.late != notLate {
+				e.rank.first = Key{math.MinInt64} // nothing but the share goes before late work
+			}
 		}
-	case e.kid != nil:
-		e.rank.key = n.order.Key(&l.pending[e.head], &n.scene)
+	default:
+		e.rank.late = e.late
+		if e.kid != nil {
+			e.rank.key = l.key(n, e.head)
+		}
 	}
+}
+
+// key returns the key of a workload by the order of a node.
+func (l *Line) key(n *node, i int) Key {
+	k := n.order.Key(&l.pending[i], &n.scene)
+	if l.lifted(n, i) {
+		k[0] = -int64(l.top) // adaptive: the priority
+	}
+	return k
+}
+
+// lifted reports whether a workload counts as of the highest priority that waits, because it has waited too long.
+func (l *Line) lifted(n *node, i int) bool {
+	w := &l.pending[i]
+	return n.lifts && w.Priority() < l.top && n.scene.Waited(w) > n.bound
 }
 
 // class returns the class of a queue's head by the queue's guarantee and soft limit.
@@ -466,6 +492,9 @@ func (l *Line) Terms(i int) []structs.ScoreTerm {
 	slices.Reverse(out)
 	if odd := ln.node.odd; odd != "" {
 		out = append(out, structs.ScoreTerm{Name: fmt.Sprintf("order %q is unknown to this version, so by %s", odd, ln.node.order.Name())})
+	}
+	if l.lifted(ln.node, i) {
+		out = append(out, structs.ScoreTerm{Name: "priority after max_wait", Micro: micro * int64(l.top)})
 	}
 	return append(out, ln.node.order.Terms(&l.pending[i], &ln.node.scene)...)
 }

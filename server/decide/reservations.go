@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/structs"
 )
@@ -67,8 +68,9 @@ func (d *decider) reservedJobs(domain structs.PoolName) (keys []structs.JobKey) 
 	return keys
 }
 
-// wakeAt returns when a domain must be looked at even without an event: when its newest pass says so, or when a
-// reservation begins or an operator's one ends.
+// wakeAt returns when a domain must be looked at even without an event: when its newest pass says so, when a
+// reservation begins or an operator's one ends, or when a waiting job has waited for its queue's bound, after which it
+// gets a reservation.
 func wakeAt(x *decided, now structs.LogTime) structs.LogTime {
 	wake := x.report.Wake
 	for _, r := range x.input.Reserved {
@@ -76,6 +78,17 @@ func wakeAt(x *decided, now structs.LogTime) structs.LogTime {
 			if at > now && (wake == 0 || at < wake) && (r.JobID == "" || at == r.Start) {
 				wake = at
 			}
+		}
+	}
+	rules := contend.Rules{Queues: x.input.Queues, Config: &x.input.Config}
+	for i := range x.input.Pending {
+		w := &x.input.Pending[i]
+		since, bound := w.WaitingSince(), rules.Of(w.QueueName()).MaxWait
+		if since == 0 || bound == structs.MaxWaitOff {
+			continue
+		}
+		if at := since.Add(bound + 1); at > now && (wake == 0 || at < wake) {
+			wake = at
 		}
 	}
 	return wake
