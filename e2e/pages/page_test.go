@@ -1,0 +1,69 @@
+package pages
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// notRun is how many blocks say why their commands are not run. It may only fall.
+const notRun = 3
+
+// TestEveryBlockHasItsKind reads all pages: each block says what it is, so that none escapes, and those that are not run
+// say why.
+func TestEveryBlockHasItsKind(t *testing.T) {
+	files, err := all("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{"sh": 0, "console": 0, "hcl": 0, "text": 0, "go": 0, "python": 0, "yaml": 0, "json": 0, "ini": 0, "bash": 0}
+	reasons := 0
+	for _, name := range files {
+		page, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bs, err := blocks(string(page))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, b := range bs {
+			if _, known := kinds[b.lang]; !known {
+				t.Errorf("%s:%d: the fence says %q; want one of sh (commands), console (commands with their output), hcl, text, go, python, yaml, json, ini", name, b.line-1, b.lang)
+			}
+			kinds[b.lang]++
+			if b.reason != "" {
+				reasons++
+			}
+			if b.lang == "console" && len(b.commands()) == 0 {
+				t.Errorf("%s:%d: no line of this block begins with \"$ \"", name, b.line)
+			}
+		}
+	}
+	if reasons != notRun {
+		t.Errorf("%d blocks say why they are not run; %d were known. Run it, or, for fewer, lower notRun", reasons, notRun)
+	}
+	t.Logf("%v, %d not run", kinds, reasons)
+}
+
+// TestShown compares outputs as pages show them.
+func TestShown(t *testing.T) {
+	for _, c := range []struct {
+		want, got string
+		same      bool
+	}{
+		{"a  b\n", "a b\n", true},
+		{"a b\n", "a c\n", false},
+		{"id 1a2b3c4d since 3m2s\n", "id ffffffff since 17s\n", true},
+		{"id 1a2b3c4d\n", "id none\n", false},
+		{"first\n...\nlast\n", "first\nx\ny\nlast\n", true},
+		{"first\n...\n", "first\n", true},
+		{"first\n...\nlast\n", "first\nx\n", false},
+		{"at 2026-01-31T12:00:00Z, 2 GPUs\n", "at 2027-02-03T04:05:06Z, 2 GPUs\n", true},
+		{"2 GPUs\n", "3 GPUs\n", false},
+	} {
+		if got := shown(c.want, c.got); got != c.same {
+			t.Errorf("shown(%q, %q) = %t", c.want, c.got, got)
+		}
+	}
+}
