@@ -79,7 +79,7 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 			after = b.Index
 			var out []methods.Event
 			for i := range b.Events {
-				if ev := &b.Events[i]; matches(ev, topics, ns) && mayRead(id, ev) {
+				if ev := &b.Events[i]; ev.Index > req.Index && matches(ev, topics, ns) && mayRead(id, ev) {
 					out = append(out, *ev)
 				}
 			}
@@ -90,7 +90,11 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 				for n < len(out) && n < eventFrameTop && out[n].Index == out[0].Index {
 					n++
 				}
-				if err := sendEvents(st, out[0].Index, out[:n]); err != nil {
+				resume := out[0].Index
+				if n < len(out) && out[n].Index == resume {
+					resume-- // the next frame has more of this index
+				}
+				if err := sendEvents(st, resume, out[:n]); err != nil {
 					return err
 				}
 				out = out[n:]
@@ -126,7 +130,8 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 	}
 }
 
-// sendEvents sends events in frames that fit. A single event that is too large is replaced by a gap.
+// sendEvents sends events of one index in frames that fit. The frame's index is where a reader may resume: after it, nothing
+// is missing. A single event that is too large is replaced by a gap.
 func sendEvents(st *rpc.Stream, index structs.Index, evs []methods.Event) error {
 	b, err := rpc.Encode(&methods.EventBatch{Index: index, Events: evs})
 	if err != nil {
@@ -138,7 +143,7 @@ func sendEvents(st *rpc.Stream, index structs.Index, evs []methods.Event) error 
 	if len(evs) == 1 {
 		return st.SendMsg(&methods.EventBatch{Index: index, Gap: true})
 	}
-	if err := sendEvents(st, index, evs[:len(evs)/2]); err != nil {
+	if err := sendEvents(st, min(index, evs[0].Index-1), evs[:len(evs)/2]); err != nil {
 		return err
 	}
 	return sendEvents(st, index, evs[len(evs)/2:])
