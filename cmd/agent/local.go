@@ -47,6 +47,7 @@ func (a *Agent) Self() (map[string]any, map[string]map[string]string, nomadlike.
 	}
 	conf["Name"], conf["Region"], conf["Datacenter"], conf["DataDir"] = a.cfg.Name, a.cfg.Region, a.cfg.Datacenter, a.cfg.DataDir
 	conf["DevMode"] = a.cfg.Dev
+	conf["UI"] = map[string]any{"Enabled": false, "ShowCLIHints": false} // Nomad's client would print links to pages that do not exist
 	conf["Version"] = map[string]any{"Version": version.NomadCompat, "VersionPrerelease": "", "VersionMetadata": "muster", "Revision": version.Commit, "Muster": version.Version}
 	conf["ACL"] = map[string]any{"Enabled": a.cfg.ACL}
 	conf["Server"] = map[string]any{"Enabled": a.server != nil}
@@ -332,7 +333,7 @@ func (a *Agent) Workers() []map[string]any {
 // stats describes all parts, for agent-info.
 func (a *Agent) stats() map[string]map[string]string {
 	out := map[string]map[string]string{
-		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.NomadCompat},
+		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.Version, "nomad_version": version.NomadCompat},
 		"runtime": {"goroutines": strconv.Itoa(runtime.NumGoroutine()), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)), "version": runtime.Version(), "kernel.name": runtime.GOOS, "arch": runtime.GOARCH},
 	}
 	if a.server != nil {

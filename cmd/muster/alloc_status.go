@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -161,7 +162,10 @@ func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocati
 		o.metrics(al)
 	}
 	if al.ClientStatus == "failed" || al.ClientStatus == "lost" {
-		o.hint("\nWhat it wrote:  muster alloc logs %s   and   muster alloc logs -stderr %s", shortID(al.ID, false), shortID(al.ID, false))
+		if ran := func(t *wire.TaskState) bool { return !t.StartedAt.IsZero() || t.Restarts > 0 }; slices.ContainsFunc(slices.Collect(maps.Values(al.TaskStates)), ran) { // what never started wrote nothing
+			where := inNamespace(al.Namespace) + shortID(al.ID, false)
+			o.hint("\nWhat it wrote:  muster alloc logs %s   and   muster alloc logs -stderr %s", where, where)
+		}
 	}
 }
 

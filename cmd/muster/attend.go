@@ -162,7 +162,7 @@ func (w *waiting) tell(ctx context.Context) {
 		w.hint("%s", l)
 	}
 	if first {
-		w.hint("  all of it:  muster job why %s  (Ctrl-C cancels)", *w.job.ID)
+		w.hint("  all of it:  muster job why %s%s  (Ctrl-C cancels)", inNamespace(val(w.job.Namespace)), *w.job.ID)
 	}
 }
 

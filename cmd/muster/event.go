@@ -35,7 +35,7 @@ muster event stream -topic Job:example -topic 'Allocation:*'
 muster event stream -json | jq .Events[].Type`, 0, 0, o.run)
 	o.form.flags(c)
 	c.Flags().StringArrayVar(&o.topics, "topic", nil, "TOPIC:KEY, such as Job:example or 'Node:*'; may be repeated; everything if left out")
-	c.Flags().Uint64Var(&o.index, "index", 0, "from this index on, as far back as it is kept; from now if left out")
+	c.Flags().Uint64Var(&o.index, "index", 0, "events after this index, as far back as they are kept; 0: all that are kept")
 	return c
 }
 

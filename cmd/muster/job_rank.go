@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -33,8 +36,8 @@ type ranked struct {
 	labelled     bool // its lines begin with the rank that wrote them
 }
 
-// members lists the allocations of a job's gang in rank order. A gang that failed has no roster any more: then they are
-// the newest allocations, in the order of their names.
+// members lists the allocations of a job's gang in rank order. A gang that failed has no roster any more, and other jobs
+// have none: then they are the newest allocation of each name, by group and index, and the index is the member.
 func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group string) ([]ranked, error) {
 	gangs, err := a.gangs(ctx, stub)
 	if err != nil {
@@ -71,23 +74,27 @@ func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group
 	if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), ns(stub.Namespace), &list); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list, func(x, y *wire.AllocationListStub) int { return int(y.CreateIndex) - int(x.CreateIndex) })
+	slices.SortFunc(list, func(x, y *wire.AllocationListStub) int {
+		return cmp.Or(cmp.Compare(x.TaskGroup, y.TaskGroup), cmp.Compare(nameIndex(x.Name), nameIndex(y.Name)), cmp.Compare(y.CreateIndex, x.CreateIndex))
+	})
 	newest := map[string]bool{}
 	for _, s := range list {
 		if newest[s.Name] || group != "" && s.TaskGroup != group {
 			continue
 		}
 		newest[s.Name] = true
-		out = append(out, ranked{id: s.ID, name: s.NodeName, labelled: inRanks(s.TaskGroup)})
+		out = append(out, ranked{id: s.ID, name: s.NodeName, member: nameIndex(s.Name), labelled: inRanks(s.TaskGroup)})
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("job %q has no allocation (muster job why %s)", stub.ID, stub.ID)
-	}
-	slices.Reverse(out)
-	for i := range out {
-		out[i].member = i
+		return nil, fmt.Errorf("job %q has no allocation (muster job why %s%s)", stub.ID, inNamespace(stub.Namespace), stub.ID)
 	}
 	return out, nil
+}
+
+// nameIndex returns i of an allocation's name "job.group[i]".
+func nameIndex(name string) int {
+	i, _ := strconv.Atoi(strings.TrimSuffix(name[strings.LastIndex(name, "[")+1:], "]"))
+	return i
 }
 
 // holding returns the allocation that a rank runs in.
@@ -105,7 +112,7 @@ func holding(ms []ranked, rank int) (*ranked, error) {
 	case world == 0 && len(ms) == 1:
 		return &ms[0], nil
 	case world == 0:
-		return nil, errors.New("it is not known any more where which rank ran: name an allocation, with  muster alloc logs -rank")
+		return nil, errors.New("the job has no ranks, or its gang has ended: choose an allocation with -index, or see all of them with -all")
 	}
 	return nil, fmt.Errorf("there is no rank %d: the ranks are 0 to %d", rank, world-1)
 }
@@ -113,19 +120,22 @@ func holding(ms []ranked, rank int) (*ranked, error) {
 type jobLogsOptions struct {
 	allocLogsOptions
 	all   bool
+	index int
 	group string
 }
 
 func newJobLogs(e *env) *cobra.Command {
 	o := &jobLogsOptions{allocLogsOptions: allocLogsOptions{env: e, rank: -1}}
 	c := e.verb("logs [options] JOB [TASK]", "Print what the ranks of a job wrote",
-		"Print what a rank of a job wrote, or all of them. Without -rank and -all it is rank 0 of a gang, or one allocation of\nany other job. Lines of several ranks begin with the rank; where a launcher like torchrun starts the ranks, and so\nmixes their lines, they begin with the node rank.", `
+		"Print what a rank of a job wrote, or all of them. Without -rank and -all it is rank 0 of a gang, or one allocation of\nany other job. Lines of several ranks begin with the rank, and those of other jobs with the index; where a launcher like torchrun starts the ranks, and so\nmixes their lines, they begin with the node rank.", `
 muster job logs train
 muster job logs -rank 3 -f train
+muster job logs -index 3 sweep
 muster job logs -all -stderr train`, 1, 2, o.run)
 	o.flags(c)
 	f := c.Flags()
 	f.IntVar(&o.rank, "rank", -1, "the rank")
+	f.IntVar(&o.index, "index", -1, "the index of an array or of any other job, such as 3 for sweep.g[3]")
 	f.BoolVar(&o.all, "all", false, "all ranks, as they write")
 	f.StringVar(&o.group, "group", "", "the group; needed only when several are gangs")
 	return e.complete(c, "jobs")
@@ -140,8 +150,8 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	o.both = o.both || o.stderr && o.stdout
-	if o.all && (o.rank >= 0 || o.json) {
-		return errors.New("-all prints the lines of every rank: leave out -rank and -json")
+	if o.all && (o.rank >= 0 || o.index >= 0 || o.json) {
+		return errors.New("-all prints the lines of every rank: leave out -rank, -index and -json")
 	}
 	a, err := o.api()
 	if err != nil {
@@ -159,6 +169,13 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 		return o.together(ctx, a, ms, name)
 	}
 	m := &ms[0]
+	if o.index >= 0 {
+		at := slices.IndexFunc(ms, func(m ranked) bool { return m.member == o.index })
+		if at < 0 {
+			return fmt.Errorf("job %q has no allocation with index %d", stub.ID, o.index)
+		}
+		m = &ms[at]
+	}
 	if o.rank < 0 && m.labelled && m.ranks > 0 {
 		o.rank = m.first
 	} else if o.rank >= 0 {

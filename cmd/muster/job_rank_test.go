@@ -18,7 +18,7 @@ func TestNoSuchRank(t *testing.T) {
 		{"beyond", two, 4, "the ranks are 0 to 3"},
 		{"no ranks at all", []ranked{{}}, 99, "leave out -rank"},
 		{"rank mode, the roster is gone", []ranked{{labelled: true}}, 1, ""},
-		{"several, the roster is gone", []ranked{{}, {}}, 1, "not known any more"},
+		{"several, the roster is gone", []ranked{{}, {}}, 1, "-index"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := holding(c.ms, c.rank)

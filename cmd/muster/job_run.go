@@ -29,8 +29,8 @@ func newJobRun(e *env) *cobra.Command {
 	c := e.verb("run [options] FILE", "Submit a job file",
 		`Submit a job file, new or changed, and follow it until everything has started. Ctrl-C only ends the following.
 
-The exit code is 0 when everything was placed, 2 when not everything was, 1 on errors and when allocations of a service
-fail while they start.`, `
+The exit code is 0 when everything was placed, 2 when not everything was, 1 on errors, when allocations of a service fail
+while they start, and when one of a batch job has failed for good by then.`, `
 muster job run example.muster.hcl
 muster job run -detach -var version=2 web.hcl
 muster job run -check-index 42 web.hcl    # only if it has not changed since the plan

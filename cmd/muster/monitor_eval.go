@@ -32,7 +32,7 @@ type progress struct {
 	verbose   bool
 	follow    bool // watch the allocations start
 	wait      bool // continue until everything is placed, instead of ending with exit code 2
-	service   bool // an allocation that fails while starting fails the command
+	service   bool // an allocation that fails while starting fails the command; of other jobs, one that failed for good
 
 	allocs map[string]string // id -> last printed state
 	cut    func(string) string
@@ -58,7 +58,7 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 	if err != nil && ctx.Err() != nil {
 		p.hint("\nDetached: the cluster continues without this command.")
 		if p.jobID != "" {
-			p.hint("Follow it with:  muster job status %s   or   muster job why %s", p.jobID, p.jobID)
+			p.hint("Follow it with:  muster job status %s%s   or   muster job why %s%s", inNamespace(p.namespace), p.jobID, inNamespace(p.namespace), p.jobID)
 		} else {
 			p.hint("Follow it with:  muster eval status %s", shortID(evalID, false))
 		}
@@ -148,7 +148,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 			if ev.BlockedEval != "" {
 				p.step("Evaluation %q waits to place the remainder", shortID(ev.BlockedEval, p.verbose))
 			}
-			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s", p.jobID)
+			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s%s", inNamespace(p.namespace), p.jobID)
 			return exitCode(exitNotPlaced)
 		}
 	}
@@ -294,7 +294,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 			return fmt.Errorf("read the allocations of job %q: %w", ev.JobID, err)
 		}
 		var mine []*wire.AllocationListStub
-		var pending, running, failed, complete int
+		var pending, running, failed, lost, complete int // lost: failed, without a replacement
 		for _, a := range list {
 			if _, ok := p.allocs[a.ID]; !ok && a.EvalID != ev.ID && !p.wait {
 				continue
@@ -311,6 +311,9 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 				complete++
 			default:
 				failed++
+				if a.NextAllocation == "" && a.FollowupEvalID == "" {
+					lost++
+				}
 			}
 		}
 		p.tell(ev, mine)
@@ -340,7 +343,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 			}
 			p.title("Job %q: %s", ev.JobID, strings.Join(parts, ", "))
 			p.nextStep(mine)
-			if failed > 0 && p.service {
+			if failed > 0 && p.service || lost > 0 {
 				return exitCode(exitError)
 			}
 			return nil
@@ -366,10 +369,10 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 		return
 	}
 	if first.ClientStatus == "failed" || first.ClientStatus == "lost" {
-		p.hint("See what happened:  muster alloc status %s", p.cut(first.ID))
+		p.hint("See what happened:  muster alloc status %s%s", inNamespace(p.namespace), p.cut(first.ID))
 		return
 	}
-	p.hint("Follow its logs:  muster alloc logs -f %s", p.cut(first.ID))
+	p.hint("Follow its logs:  muster alloc logs -f %s%s", inNamespace(p.namespace), p.cut(first.ID))
 }
 
 // neverFits returns why not even an empty cluster could hold a waiting job; "" if it could, or the reason is unknown.

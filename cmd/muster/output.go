@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -26,12 +27,24 @@ func (e *env) warn(text string) {
 	}
 }
 
+// inNamespace returns the option that a printed command needs to reach a namespace; "" for the one that is used without it.
+func inNamespace(namespace string) string {
+	if namespace == "" || namespace == cmp.Or(firstEnv("", "NAMESPACE"), "default") {
+		return ""
+	}
+	return "-namespace " + namespace + " "
+}
+
 // colour reports whether stdout supports colours. Colour is never the only sign of a state.
 func (e *env) colour() bool {
 	if e.noColor {
 		return false
 	}
-	return e.forceCol || colorprofile.Detect(e.out, os.Environ()) >= colorprofile.ANSI
+	out := e.out
+	if o, ok := out.(*outlet); ok {
+		out = o.w // what is behind it may be a terminal
+	}
+	return e.forceCol || colorprofile.Detect(out, os.Environ()) >= colorprofile.ANSI
 }
 
 func (e *env) paint(code, s string) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/user"
 	"slices"
@@ -105,17 +106,20 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		rows = append(rows, []string{pos, job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts})
 	}
 	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON|EST. START", rows)
-	o.hint("\nWhy one of them waits:  muster job why %s", list[0].JobID)
+	o.hint("\nWhy one of them waits:  muster job why %s%s", inNamespace(list[0].Namespace), list[0].JobID)
 	return nil
 }
 
-// me returns the name under which the user submits jobs: the token's, or the operating system's.
+// me returns the name under which the user submits jobs: that of the token or of the login, "anonymous" where the cluster
+// has no ACLs, else the operating system's.
 func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
-	if a.token != "" {
-		var t struct{ Name string }
-		if _, err := a.get(ctx, "/v1/acl/token/self", nil, &t); err == nil && t.Name != "" {
-			return t.Name, nil
-		}
+	var t struct{ Name string }
+	_, err := a.get(ctx, "/v1/acl/token/self", nil, &t)
+	if err == nil && t.Name != "" {
+		return t.Name, nil
+	}
+	if answer := (*apiError)(nil); errors.As(err, &answer) && strings.Contains(answer.Error(), "ACL support disabled") {
+		return "anonymous", nil
 	}
 	u, err := user.Current()
 	if err != nil {
