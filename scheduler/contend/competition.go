@@ -22,6 +22,8 @@ type Contest struct {
 	pending    []int                     // per contender: its place in Env.Pending; -1 for running ones
 	unit       int64
 	gpu        bool
+	each       []int64         // per contender: the amount of one of its allocations
+	rest       []int64         // per node of Competition.Room: the amount that those that should hold places leave
 	coming     int64           // units that are about to become free and that no placement waits for
 	patience   structs.LogTime // when the first contender that has not waited long enough yet may compete (Queue.PreemptAfter); 0: none
 	left       int64           // jobs that the queue's rate still allows to be evicted; only used if there is a rate
@@ -42,8 +44,9 @@ type contenderRun struct {
 
 // heldUnits is what an allocation holds of a node.
 type heldUnits struct {
-	at    int // in Competition.Room
-	units int64
+	at     int // in Competition.Room
+	units  int64
+	amount int64 // before it is rounded up to units
 }
 
 // Contests are the competitions for places in a pass. They decide which workload goes first, and which running work may
@@ -237,6 +240,7 @@ func (cs *Contests) hold(r *Contest) {
 			}
 		}
 	}
+	r.leave(chosen)
 	wake = earlier(wake, r.patience)
 	if len(chosen) < len(r.Contenders) { // one of those that wait may get a place when others may be stopped
 		wake = earlier(wake, ripe)
@@ -327,8 +331,9 @@ func (r *Contest) measure(w *search.Pass) {
 		}
 		r.unit = max(1, r.unit/1000)
 	}
+	r.each = make([]int64, len(r.Contenders))
 	for i := range r.Contenders {
-		r.Contenders[i].Each = r.Units(amounts[i])
+		r.Contenders[i].Each, r.each[i] = r.Units(amounts[i]), r.of(amounts[i])
 	}
 }
 
@@ -377,6 +382,7 @@ func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
 				}
 			}
 			r.Room = append(r.Room, max(0, total/r.unit))
+			r.rest = append(r.rest, max(0, total))
 			rows = append(rows, row)
 		}
 	}
@@ -387,7 +393,7 @@ func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
 		}
 		for _, a := range run.allocs {
 			if at, ok := slices.BinarySearch(rows, w.View.Row(a.NodeID)); ok {
-				run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a))})
+				run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
 			}
 		}
 	}
@@ -484,10 +490,37 @@ func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
 }
 
 // settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that
-// should hold places, and they got it.
+// should hold places, they got it, and what they leave is too small for any allocation of the workload. One that asks
+// for more than it can ever have at a time should never hold places, and still starts with what there is.
 func (cs *Contests) settled(i int) bool {
 	r := cs.by[i]
-	return r != nil && r.goesBefore == nil && !r.missed && !r.moved && len(cs.env.Pending[i].Evals) == 0 && cs.env.Pending[i].Blocked != nil
+	if r == nil || r.goesBefore != nil || r.missed || r.moved || len(cs.env.Pending[i].Evals) > 0 || cs.env.Pending[i].Blocked == nil {
+		return false
+	}
+	each := r.each[slices.Index(r.pending, i)]
+	return !slices.ContainsFunc(r.rest, func(amount int64) bool { return amount >= each })
+}
+
+// leave computes the amounts that the chosen contenders leave on nodes. Running ones stay where they are, and each
+// place of the others is on the first node with enough. Units would not do: they are rounded, so that work that fits
+// exactly would seem too large.
+func (r *Contest) leave(chosen []int) {
+	for _, i := range chosen {
+		if run := r.runs[i]; run != nil {
+			for _, h := range run.holds {
+				r.rest[h.at] -= h.amount
+			}
+			continue
+		}
+		left := r.Contenders[i].Count
+		for n := range r.rest {
+			if each := r.each[i]; each > 0 {
+				k := min(left, r.rest[n]/each)
+				r.rest[n] -= k * each
+				left -= k
+			}
+		}
+	}
 }
 
 // Line returns a line in which the turns of each contest go to the workloads that should hold places, then to the
