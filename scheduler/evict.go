@@ -175,6 +175,10 @@ func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preem
 			d.add(newPlacement(g, w, sp))
 			continue
 		}
+		if g.over != nil { // what others give up does not raise a limit
+			t.undo()
+			return nil
+		}
 		row, vs := p.Cheapest(s, id)
 		if row < 0 {
 			t.undo()
