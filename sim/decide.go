@@ -274,7 +274,7 @@ func (e *Engine) place(l *Live, pe *structs.PlanEntry, p *structs.PlanPlace) {
 		Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn, CreateTime: e.now,
 		CreateIndex: e.index, Client: structs.ClientPending, Expect: p.Expect,
 	}
-	a.SetLineage(structs.Lineage{Previous: p.Previous})
+	a.SetLineage(structs.Lineage{Previous: p.Previous, Preempted: l.Preempted})
 	r := &run{live: l, alloc: a, node: e.rows[node], gpus: gpusOf(a), unit: l.unit(group, p.Index)}
 	r.units = e.unitsOf(r)
 	e.runs[a.ID] = r

@@ -204,7 +204,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if n&0xff == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		top := e.agenda.peek()
+		top := e.upcoming()
 		if top == nil {
 			break
 		}
@@ -212,13 +212,6 @@ func (e *Engine) Run(ctx context.Context) error {
 			break // only node failures are left
 		}
 		ev := e.agenda.take()
-		if ev.unit != nil && ev.gen != ev.unit.gen {
-			e.stale--
-			continue
-		}
-		if ev.kind == Woken && ev.node == byPass && ev.at != e.wake {
-			continue
-		}
 		e.pass(ev.at)
 		if err := e.happen(&ev); err != nil {
 			return err
@@ -226,7 +219,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if slices.Contains(e.cfg.Silent, ev.kind) {
 			continue
 		}
-		if top = e.agenda.peek(); !e.cfg.Each && top != nil && top.at == e.now {
+		if top = e.upcoming(); !e.cfg.Each && top != nil && top.at == e.now {
 			continue
 		}
 		if err := e.decide(); err != nil {
@@ -238,6 +231,24 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.stats.Left = int64(len(e.live))
 	}
 	return nil
+}
+
+// upcoming returns the next event that still holds, or nil. Those that do not are dropped here: one that was left at an
+// instant would keep the pass after the last event of that instant from being made.
+func (e *Engine) upcoming() *event {
+	for {
+		ev := e.agenda.peek()
+		switch {
+		case ev == nil:
+			return nil
+		case ev.unit != nil && ev.gen != ev.unit.gen:
+			e.stale--
+		case ev.kind == Woken && ev.node == byPass && ev.at != e.wake:
+		default:
+			return ev
+		}
+		e.agenda.take()
+	}
 }
 
 func (e *Engine) pending(top *event) bool { return top.kind != NodeDown && top.kind != NodeUp }
@@ -400,7 +411,7 @@ func (e *Engine) ask(l *Live, why structs.Trigger) {
 		binary.BigEndian.PutUint64(ev.ID[8:], e.evalSeq)
 		l.work.Evals = append(l.work.Evals, ev)
 	}
-	if !l.dirty {
+	if !l.dirty || !slices.Contains(e.fresh, l) { // the pass that decides about it may also take its places
 		l.dirty = true
 		e.fresh = append(e.fresh, l)
 	}

@@ -68,12 +68,25 @@ func (e *Engine) fail(i int) {
 		}
 	}
 	for _, r := range lost {
-		e.changes = e.changes[:0]
-		e.drop(r, structs.ClientLost)
-		e.commit()
+		if e.runs[r.alloc.ID] != r {
+			continue // it stopped with another member of its gang
+		}
+		e.lose(r, structs.ClientLost)
 		e.stats.Lost++
+		if u := r.unit; u != nil && u.index < 0 { // a gang starts again as a whole
+			for len(u.runs) > 0 {
+				e.lose(u.runs[0], structs.ClientComplete)
+			}
+		}
 		e.returned(r.live, structs.TriggerNodeUpdate)
 	}
+}
+
+// lose ends a run because of a failure.
+func (e *Engine) lose(r *run, as structs.ClientStatus) {
+	e.changes = e.changes[:0]
+	e.drop(r, as)
+	e.commit()
 }
 
 func (e *Engine) repair(i int) {

@@ -148,12 +148,13 @@ func (e *Engine) finish(u *unit) {
 		e.changed(r, &a)
 		e.release(r)
 	}
-	if l.left > 0 {
-		e.commit()
-		return
-	}
 	e.commit()
-	e.gone(l)
+	switch {
+	case l.left == 0:
+		e.gone(l)
+	case l.Job.Job.Array != nil: // the next indices may start
+		e.ask(l, structs.TriggerArray)
+	}
 }
 
 // release frees the resources of a run and starts the runs that waited for it.
@@ -211,10 +212,10 @@ func (e *Engine) pause(u *unit, all bool) {
 func (e *Engine) evict(r *run) {
 	e.changes = e.changes[:0]
 	l := r.live
-	progress := r.unit == nil || r.unit.on
+	ran := r.unit == nil || r.unit.on
 	e.drop(r, structs.ClientComplete)
 	e.commit()
-	if progress { // further members of a gang that has stopped do not count
+	if ran && (r.unit == nil || !r.unit.on) { // not further members of a gang that has stopped, nor a group that shrinks
 		l.Preempted++
 		e.stats.Preemptions++
 		q := *l.work.Queue
@@ -236,7 +237,9 @@ func (e *Engine) returned(l *Live, why structs.Trigger) {
 func (e *Engine) drop(r *run, as structs.ClientStatus) {
 	u, l := r.unit, r.live
 	if u != nil {
-		e.pause(u, false)
+		if !r.started || u.started <= u.need { // a gang runs on with the members that it needs
+			e.pause(u, false)
+		}
 		for i, x := range u.runs {
 			if x == r {
 				u.runs = append(u.runs[:i], u.runs[i+1:]...)

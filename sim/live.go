@@ -151,7 +151,7 @@ func (l *Live) newUnits() {
 		if g.Gang != nil {
 			n++
 		} else {
-			n += g.Count
+			n += l.members(g)
 		}
 	}
 	l.units = make([]unit, 0, n)
@@ -160,17 +160,25 @@ func (l *Live) newUnits() {
 			l.units = append(l.units, unit{live: l, group: k, index: -1, need: g.Gang.Least(g.Count), left: l.Run})
 			continue
 		}
-		for i := range g.Count {
+		for i := range l.members(g) {
 			l.units = append(l.units, unit{live: l, group: k, index: i, need: 1, left: l.Run})
 		}
 	}
 	l.left = n
 	for _, g := range l.Job.Job.Groups {
-		l.allocs += g.Count
+		l.allocs += l.members(g)
 	}
 	if l.Size == 0 {
 		l.Size = max(1, gpusAsked(l.Job.Job))
 	}
+}
+
+// members returns how many allocations of a group do work: one for each index of an array.
+func (l *Live) members(g *structs.Group) int {
+	if a := l.Job.Job.Array; a != nil {
+		return a.Count
+	}
+	return g.Count
 }
 
 func (l *Live) unit(group structs.GroupName, index int) *unit {
@@ -180,10 +188,10 @@ func (l *Live) unit(group structs.GroupName, index int) *unit {
 		case g.Name != group && g.Gang != nil:
 			at++
 		case g.Name != group:
-			at += g.Count
+			at += l.members(g)
 		case g.Gang != nil:
 			return &l.units[at]
-		case index < g.Count && at+index < len(l.units):
+		case index < l.members(g) && at+index < len(l.units):
 			return &l.units[at+index]
 		default:
 			return nil

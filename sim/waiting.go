@@ -180,7 +180,7 @@ func (e *Engine) pick(woken bool) (pending []contend.Workload, narrow bool) {
 				from := len(e.picked)
 				e.take(s)
 				for _, l := range e.picked[from:] {
-					narrow = narrow && e.hasReservation(l)
+					narrow = narrow && e.hasReservation(l) && l.holds == 0 // else it needs a view of the nodes that it is on
 				}
 			}
 		}
