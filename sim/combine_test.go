@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// combinations is how many histories run by default.
+const combinations = 1200
+
+// TestCombinations: every order with every backfill and every preemption rule, on random clusters, queues, jobs and
+// failures: see checks. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED repeats one and logs its
+// passes.
+func TestCombinations(t *testing.T) {
+	n := uint64(combinations)
+	if testing.Short() {
+		n = 150
+	}
+	if s := os.Getenv("MUSTER_COMBINATIONS"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil || v == 0 {
+			t.Fatalf("MUSTER_COMBINATIONS=%q: want a positive number", s)
+		}
+		n = v
+	}
+	first := uint64(1)
+	if s := os.Getenv("MUSTER_COMBINATIONS_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatalf("MUSTER_COMBINATIONS_SEED=%q: want a number", s)
+		}
+		first, n = v, 1
+	}
+	var next, failed atomic.Uint64
+	next.Store(first)
+	var mu sync.Mutex
+	cover, counts := coverage{}, map[string]int{}
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for seed := next.Add(1) - 1; seed < first+n && failed.Load() < 5; seed = next.Add(1) - 1 {
+				h := newHistory(t, seed)
+				if n == 1 {
+					h.checks.trace = t.Logf
+				}
+				err := h.run(t.Context())
+				mu.Lock()
+				if err != nil {
+					failed.Add(1)
+					t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v\n%v", seed, err, h)
+				}
+				cover.add(h.is)
+				for k, v := range h.checks.counts {
+					counts[k] += v
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d histories from seed %d; %v", cover.histories, first, text(counts))
+	if failed.Load() == 0 && n >= combinations {
+		cover.check(t)
+	}
+}
+
+// mended are the seeds of histories that once failed, with what was wrong.
+var mended = map[uint64]string{
+	352:  "a CPU job that fitted exactly was left waiting, because its request was rounded up to units",
+	727:  "preemptible work with more allocations than there was room for was never decided again",
+	1145: "the same, with the whole cluster free",
+	1343: "work that took the places of others exceeded the limit of its queue",
+	4344: "running work was counted on the first node with room instead of its own, so that a free GPU was not seen",
+}
+
+// TestMendedCombinations repeats them.
+func TestMendedCombinations(t *testing.T) {
+	for seed, was := range mended {
+		if err := newHistory(t, seed).run(t.Context()); err != nil {
+			t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v; once, %s", seed, err, was)
+		}
+	}
+}
+
+func text(counts map[string]int) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(&b, "%s %d, ", k, counts[k])
+	}
+	return strings.TrimSuffix(b.String(), ", ")
+}
+
+// coverage counts the histories with each value and each pair of values of two options.
+type coverage struct {
+	histories int
+	of        map[string]int
+}
+
+func (c *coverage) add(is map[string]string) {
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	c.histories++
+	for i, a := range combined {
+		c.of[a.name+"="+is[a.name]]++
+		for _, b := range combined[:i] {
+			c.of[b.name+"="+is[b.name]+" "+a.name+"="+is[a.name]]++
+		}
+	}
+}
+
+// check fails for a value or a pair of values that no history had.
+func (c *coverage) check(t *testing.T) {
+	pairs, least, missing := 0, c.histories, 0
+	for i, a := range combined {
+		for _, v := range a.values {
+			t.Logf("%s=%s: %d", a.name, v, c.of[a.name+"="+v])
+			for _, b := range combined[:i] {
+				for _, w := range b.values {
+					pair := b.name + "=" + w + " " + a.name + "=" + v
+					pairs++
+					least = min(least, c.of[pair])
+					if c.of[pair] == 0 {
+						missing++
+						t.Errorf("no history has %s", pair)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d pairs of values, each in at least %d histories; %d are missing", pairs, least, missing)
+}
