@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -69,7 +70,10 @@ func (h *history) pick(vs ...string) string { return vs[h.rng.IntN(len(vs))] }
 func (h *history) chance(percent int) bool { return h.rng.IntN(100) < percent }
 
 // newHistory draws the history of a seed.
-func newHistory(t *testing.T, seed uint64) *history {
+func newHistory(t *testing.T, seed uint64) *history { return newHistoryWith(t, seed, nil) }
+
+// newHistoryWith draws the history of a seed with fixed values of some options.
+func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history {
 	h := &history{seed: seed, is: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 13))}
 	at := int(seed)
 	for i, o := range combined {
@@ -79,6 +83,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		}
 		h.is[o.name] = h.pick(o.values...)
 	}
+	maps.Copy(h.is, with)
 	h.exact = h.is["times"] == "exact" && h.is["failures"] == "no"
 	h.cluster(t)
 	h.queues()
