@@ -41,6 +41,12 @@ const (
 	BackfillConservative = "conservative" // each of the first Queue.ReserveDepth blocked workloads gets one
 )
 
+// Values of Queue.Ends.
+const (
+	EndsPredicted = "predicted" // predictions of run times, and limits where there are none
+	EndsLimit     = "limit"     // limits alone
+)
+
 // Queue is a node of the tree that shares the cluster out. A Queue in the store is immutable. Settings with their zero
 // value are inherited from the parent; those of the root have the defaults in the comments.
 type Queue struct {
@@ -61,6 +67,8 @@ type Queue struct {
 	Backfill     string        // how later workloads may pass blocked ones; default: the cluster's
 	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10
 	MaxWait      time.Duration // starvation bound: work that has waited longer gets a reservation under any Backfill; default 24 h; MaxWaitOff: none
+	Ends         string        `since:"2"` // which ends of its work reservations and backfilling count on; default: predicted
+	PriorityMax  int64         `since:"2"` // of its jobs; 0: that of the queue above
 	HalfLife     time.Duration // of usage, for fair and weighted-fair; default 24 h
 	Aging        time.Duration // waiting time that raises priority by one under the order priority; default 10 min
 	AgingMax     int64         // the most that waiting adds to a priority under the order priority; 0: no limit

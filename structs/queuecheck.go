@@ -111,6 +111,10 @@ func (q *Queue) Check() *Error {
 		return bad("preempt %q is not known; use none, priority, reclaim, deadline or order", q.Preempt)
 	case !slices.Contains([]string{"", BackfillNone, BackfillGreedy, BackfillEASY, BackfillSJF, BackfillConservative}, q.Backfill):
 		return bad("backfill %q is not known; use none, greedy, easy, easy-sjf or conservative", q.Backfill)
+	case !slices.Contains([]string{"", EndsPredicted, EndsLimit}, q.Ends):
+		return bad("ends %q is not known; use predicted or limit", q.Ends)
+	case q.PriorityMax < 0 || q.PriorityMax > JobPriorityMax:
+		return bad("priority_max %d; give %d to %d, or 0 for that of the queue above", q.PriorityMax, JobPriorityMin, JobPriorityMax)
 	case q.Weight < 0 || q.Weight > 1_000_000:
 		return bad("weight %d; give 1 to 1000000", q.Weight)
 	case q.PreemptDelta < 0 || q.PreemptDelta > 100:

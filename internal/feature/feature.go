@@ -36,10 +36,12 @@ type Gate struct {
 var (
 	// QueueBorrowing is the fields Borrow and Lend of queues.
 	QueueBorrowing = Gate{Name: "queue-borrowing", Format: 2, Allows: "Queues can limit what they borrow from others and what they lend."}
+	// QueueLimits is the fields Ends and PriorityMax of queues.
+	QueueLimits = Gate{Name: "queue-limits", Format: 2, Allows: "Queues can count on the time limits of their work alone, and limit its priority."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueBorrowing}
+var Gates = []Gate{QueueLimits, QueueBorrowing}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -136,6 +136,8 @@ type Queue struct {
 	Preempt              string            `json:",omitempty"`
 	Backfill             string            `json:",omitempty"`
 	ReserveDepth         int64             `json:",omitempty"`
+	Ends                 string            `json:",omitempty"`
+	PriorityMax          int64             `json:",omitempty"`
 	MaxWait              *TextDuration     `json:",omitempty"` // 0: work may wait for ever
 	HalfLife             TextDuration      `json:",omitempty"`
 	Aging                TextDuration      `json:",omitempty"`
@@ -191,7 +193,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	}
 	return &Queue{
 		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
-		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
@@ -225,7 +227,7 @@ func maxWaitToStructs(d *TextDuration) time.Duration {
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
-		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax,
 		MaxWait: maxWaitToStructs(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,

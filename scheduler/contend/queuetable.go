@@ -70,7 +70,7 @@ func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConf
 	out.Weight = max(out.Weight, 1)
 	inherit(&out, &structs.Queue{
 		Order: cmp.Or(cfg.Order, structs.OrderAdaptive), Preempt: structs.PreemptOrder, Backfill: cmp.Or(cfg.Backfill, structs.BackfillSJF),
-		ReserveDepth: reserveDepthDefault, MaxWait: maxWaitDefault, HalfLife: halfLifeDefault, Aging: agingDefault,
+		Ends: structs.EndsPredicted, ReserveDepth: reserveDepthDefault, MaxWait: maxWaitDefault, HalfLife: halfLifeDefault, Aging: agingDefault,
 		PreemptMinRuntime: minRuntimeDefault, PreemptMax: preemptMaxDefault,
 	})
 	return out
@@ -100,6 +100,8 @@ func inherit(q, p *structs.Queue) {
 	q.Preempt = cmp.Or(q.Preempt, p.Preempt)
 	q.Backfill = cmp.Or(q.Backfill, p.Backfill)
 	q.ReserveDepth = cmp.Or(q.ReserveDepth, p.ReserveDepth)
+	q.Ends = cmp.Or(q.Ends, p.Ends)
+	q.PriorityMax = cmp.Or(q.PriorityMax, p.PriorityMax)
 	q.MaxWait = cmp.Or(q.MaxWait, p.MaxWait)
 	q.HalfLife = cmp.Or(q.HalfLife, p.HalfLife)
 	q.Aging = cmp.Or(q.Aging, p.Aging)

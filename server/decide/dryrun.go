@@ -113,7 +113,7 @@ func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.E
 	var ws []contend.Workload
 	add := func(w contend.Workload) {
 		w.Allocs, w.Rosters = snap.AllocsByJob(w.Key), snap.RostersByJob(w.Key)
-		s.predictor.predict(&w)
+		s.predict(snap, &w)
 		fillGate(&w, snap, now)
 		ws = append(ws, w)
 	}

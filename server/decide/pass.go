@@ -35,7 +35,7 @@ func (d *decider) input(pass *broker.Pass, now structs.LogTime) *scheduler.Input
 		if it.Spec != nil {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
 		}
-		d.s.predictor.predict(&w)
+		d.s.predict(snap, &w)
 		if never := fillGate(&w, snap, now); never != "" && it.Spec == nil {
 			d.failJob(it.Key, never)
 		}

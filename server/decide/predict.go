@@ -238,6 +238,23 @@ func (f *predictor) predict(w *contend.Workload) {
 	w.Expect, w.Cost = e.Expect, e.Cost
 }
 
+// predict sets a workload's expected run time and cost, and the least it can run with. Work of a queue that counts on
+// limits alone (structs.EndsLimit) has no expected run time.
+func (s *Service) predict(snap *state.Snapshot, w *contend.Workload) {
+	s.predictor.predict(w)
+	if w.Expect == 0 {
+		return
+	}
+	for p := range w.QueueName().Lineage() {
+		if q := snap.QueueByPath(p); q != nil && q.Ends != "" {
+			if q.Ends == structs.EndsLimit {
+				w.Expect = 0
+			}
+			return
+		}
+	}
+}
+
 // turnover returns the mean time until held resources are released; 0 before anything has ended.
 func (f *predictor) turnover() time.Duration {
 	f.mu.Lock()

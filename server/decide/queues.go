@@ -52,7 +52,7 @@ func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
-		s.predictor.predict(&pending[i])
+		s.predict(snap, &pending[i])
 	}
 	return queue.NewLine(s.QueueTable(snap), *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
 }

@@ -156,7 +156,7 @@ const limitLineMax = 1000
 func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *StartEstimates {
 	return &StartEstimates{snap: snap, region: s.env.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
 		load := contend.Workload{Key: j.Key(), Job: j, Queue: w}
-		s.predictor.predict(&load)
+		s.predict(snap, &load)
 		if e := cmp.Or(j.Runtime.Expected, load.Expect); e > 0 || len(j.Groups) == 0 {
 			return e
 		}

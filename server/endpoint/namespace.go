@@ -55,16 +55,19 @@ func applyNamespace(j *structs.Job, n *structs.Namespace) {
 // NamespaceRefuses returns why a job's namespace does not let it run now, or nil. The namespace may have been limited since
 // the job was registered.
 func NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
-	if errs := namespaceProblems(j, snap.Namespace(j.Namespace)); len(errs) > 0 {
-		return oneError(fmt.Sprintf("namespace %q no longer allows job %q", j.Namespace, j.ID), errs)
+	if errs := namespaceProblems(snap, j, snap.Namespace(j.Namespace)); len(errs) > 0 {
+		return oneError(fmt.Sprintf("job %q is no longer allowed in namespace %q", j.ID, j.Namespace), errs)
 	}
 	return nil
 }
 
-// namespaceProblems returns what a namespace does not let a job choose.
-func namespaceProblems(j *structs.Job, n *structs.Namespace) (out []string) {
+// namespaceProblems returns what a job's namespace and queue do not let it choose.
+func namespaceProblems(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) (out []string) {
+	if err := queuePriority(snap, j.QueueName(), j.Priority); err != nil {
+		out = append(out, err.Msg)
+	}
 	if n == nil {
-		return nil
+		return out
 	}
 	refuse := func(c *structs.NamespaceChoice, what, name string, all bool) {
 		if !permits(c, name, all) {
@@ -85,6 +88,19 @@ func namespaceProblems(j *structs.Job, n *structs.Namespace) (out []string) {
 // priorityTooHigh is the refusal of a priority above the namespace's limit.
 func priorityTooHigh(p int, n *structs.Namespace) *structs.Error {
 	return structs.Errorf(structs.CodeInvalid, "Job priority %d is above the limit of namespace %q, which is %d", p, n.Name, n.MaxPriority)
+}
+
+// queuePriority refuses a priority above the limit of a queue: its own, or that of the nearest one above it with a limit.
+func queuePriority(snap *state.Snapshot, path structs.QueuePath, p int) *structs.Error {
+	for at := range path.Lineage() {
+		if q := snap.QueueByPath(at); q != nil && q.PriorityMax > 0 {
+			if int64(p) > q.PriorityMax {
+				return structs.Errorf(structs.CodeInvalid, "Job priority %d is above the limit of queue %q, which is %d", p, at, q.PriorityMax)
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // permits reports whether a choice allows a name. all says that the name stands for all names, so every denial is one of

@@ -31,7 +31,7 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 	ns := s.published().Snapshot.Namespace(j.Namespace)
 	applyNamespace(j, ns)
 	DefaultJob(j, s.env.Region)
-	errs := append(s.CheckJob(j), namespaceProblems(j, ns)...)
+	errs := append(s.CheckJob(j), namespaceProblems(s.published().Snapshot, j, ns)...)
 	if why := missingQueue(s.published().Snapshot, j); why != "" {
 		errs = append(errs, why)
 	}

@@ -32,8 +32,11 @@ func (s *Set) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobWork
 
 // jobPriority changes the priority of a waiting or running job.
 func (s *Set) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobPriorityRequest) (*methods.JobRegisterResponse, error) {
-	k, _, err := s.jobOf(c, req.JobID)
+	k, j, err := s.jobOf(c, req.JobID)
 	if err != nil {
+		return nil, err
+	}
+	if err := queuePriority(s.published().Snapshot, j.QueueName(), req.Priority); err != nil {
 		return nil, err
 	}
 	if n := s.published().Snapshot.Namespace(k.Namespace); n != nil && n.MaxPriority > 0 && req.Priority > n.MaxPriority {
