@@ -3,6 +3,8 @@ package pages
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -65,5 +67,34 @@ func TestShown(t *testing.T) {
 		if got := shown(c.want, c.got); got != c.same {
 			t.Errorf("shown(%q, %q) = %t", c.want, c.got, got)
 		}
+	}
+}
+
+// TestMetricsExist looks up the metrics that pages name in the reference, which is made from the code.
+func TestMetricsExist(t *testing.T) {
+	known, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := all("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, name := range files {
+		page, err := os.ReadFile(filepath.Join("../..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\b(muster_(?:server|raft|cluster|model|client)_\w+|raft_\w+_seconds)(_sum|_count)?\b`).FindAllString(string(page), -1) {
+			n++
+			base := strings.TrimSuffix(strings.TrimSuffix(m, "_sum"), "_count")
+			if !strings.Contains(string(known), "`"+base) && !strings.HasSuffix(m, "_") {
+				t.Errorf("%s: there is no metric %s", name, m)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("%d names of metrics found", n)
 	}
 }
