@@ -57,6 +57,7 @@ type Client struct {
 
 	reregister chan struct{} // 1 deep: the node changed, or the servers do not know it
 	beatNow    chan struct{} // 1 deep: a task waits for the next heartbeat
+	limited    atomic.Bool   // an allocation with stop_on_client_after has been here; see noteLimit
 	renewal    chan struct{} // 1 deep: a heartbeat was answered
 	connected  *contact
 	clock      serversClock
@@ -162,6 +163,7 @@ func (c *Client) open() error {
 	c.run = c.runnerConfig()
 	c.run.Policy.Egress, c.run.Policy.Local = rules, local
 	for _, rec := range saved.Allocs {
+		c.noteLimit(rec.Alloc)
 		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)
 	}
 	c.lostDB = !saved.Swept // a fresh node, or its state was lost

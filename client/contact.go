@@ -85,8 +85,21 @@ func (c *Client) leaseLoop(ctx context.Context) {
 	}
 }
 
+// noteLimit notes whether an allocation may run only for a time without contact. The first one makes the agent look at all
+// of them at each heartbeat and every second, for good. Most nodes never have one.
+func (c *Client) noteLimit(a *structs.Allocation) {
+	if g := a.Job.Group(a.Group); g != nil {
+		if _, ok := g.StopOnClient(); ok {
+			c.limited.Store(true)
+		}
+	}
+}
+
 // shortestSilence returns the shortest stop_on_client_after of the allocations that have not ended; 0 for none.
 func (c *Client) shortestSilence() (shortest time.Duration) {
+	if !c.limited.Load() {
+		return 0
+	}
 	for _, r := range c.Allocs() {
 		if limit, ok := r.StopOnClient(); ok && (shortest == 0 || limit < shortest) {
 			shortest = limit
@@ -108,6 +121,9 @@ func (c *Client) hasten(every time.Duration) time.Duration {
 
 // endSilent ends the allocations that may not run for as long as the servers have been silent.
 func (c *Client) endSilent(silent time.Duration) {
+	if !c.limited.Load() {
+		return
+	}
 	for _, r := range c.Allocs() {
 		if limit, ok := r.StopOnClient(); ok && silent >= limit {
 			r.Lapse()

@@ -357,6 +357,35 @@ func TestServersSilence(t *testing.T) {
 	srv.WaitStatus(t, exclusive, structs.ClientLost) // reported once they are back
 }
 
+// TestLimitsWithoutContactAreKnown: the agent looks at its allocations for stop_on_client_after only once one has had it, be it
+// new, changed, or restored.
+func TestLimitsWithoutContactAreKnown(t *testing.T) {
+	srv := clientfake.New()
+	a := start(t, srv, newConfig(t, srv))
+	limit := time.Hour
+	plain := srv.Place(a.ID(), clientfake.Job("plain", structs.JobService, hook("m", "", false, `{}`)))
+	srv.WaitStatus(t, plain, structs.ClientRunning)
+	if a.limited.Load() {
+		t.Error("the agent looks for limits that no allocation has")
+	}
+	srv.Change(plain, func(al *structs.Allocation) {
+		job := *al.Job
+		g := *job.Groups[0]
+		g.StopAfterDisc = &limit
+		job.Groups, job.Version = []*structs.Group{&g}, job.Version+1
+		al.Job, al.JobVersion = &job, job.Version
+	})
+	srv.Wait(t, "the changed limit", func() bool { return a.shortestSilence() == limit })
+	if a = a.restart(); a.shortestSilence() != limit {
+		t.Error("a restored limit is not known")
+	}
+	limit /= 2
+	job := clientfake.Job("new", structs.JobService, hook("m", "", false, `{}`))
+	job.Groups[0].StopAfterDisc = &limit
+	srv.Place(a.ID(), job)
+	srv.Wait(t, "the new limit", func() bool { return a.shortestSilence() == limit })
+}
+
 // TestStoppedAgent: an agent that was itself stopped for too long ends the allocation when its next heartbeat is
 // answered, before anything of it starts again.
 func TestStoppedAgent(t *testing.T) {

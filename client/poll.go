@@ -246,6 +246,7 @@ func (c *Client) applyOne(ref methods.AllocRef, a *structs.Allocation) (again, a
 		if a.Job == nil {
 			a.Job = r.Alloc().Job
 		}
+		c.noteLimit(a)
 		return false, false, r.Update(a)
 	case a.ClientTerminal():
 		return false, false, nil // it ended here earlier: never run it again
@@ -279,6 +280,7 @@ func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
 		return fmt.Errorf("store allocations %s and %d more: %w", list[0].ID, len(list)-1, err)
 	}
 	for i, a := range list {
+		c.noteLimit(a)
 		r := runner.New(c.run, a, recs[i])
 		c.mu.Lock()
 		c.allocs[a.ID] = r
