@@ -70,7 +70,8 @@ type Field struct {
 }
 
 // Diff compares two versions; either may be nil, not both. With contextual, the result includes unchanged fields of
-// changed blocks.
+// changed blocks, and unchanged groups and tasks by their names. As in Nomad, whose clients print all of it, it never
+// includes unchanged blocks, nor unchanged fields of the job, a group or a task.
 func Diff(before, after *structs.Job, contextual bool) (*Job, error) {
 	if before == nil && after == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "there is no job to compare")
@@ -85,7 +86,7 @@ func Diff(before, after *structs.Job, contextual bool) (*Job, error) {
 	} else {
 		d.ID = before.ID
 	}
-	d.Fields, d.Objects = w.block(valueOf(before), valueOf(after), jobSkip)
+	d.Fields, d.Objects = w.whole(valueOf(before), valueOf(after), jobSkip)
 	var old, new []*structs.Group
 	if before != nil {
 		old = before.Groups
@@ -189,7 +190,7 @@ func pair[T any](old, new []*T, key func(*T) string, f func(key string, a, b *T)
 
 func (w walker) group(name string, a, b *structs.Group) *Group {
 	g := &Group{Type: kindOf(a == nil, b == nil), Name: name}
-	g.Fields, g.Objects = w.block(valueOf(a), valueOf(b), groupSkip)
+	g.Fields, g.Objects = w.whole(valueOf(a), valueOf(b), groupSkip)
 	var old, new []*structs.Task
 	if a != nil {
 		old = a.Tasks
@@ -199,7 +200,7 @@ func (w walker) group(name string, a, b *structs.Group) *Group {
 	}
 	pair(old, new, func(t *structs.Task) string { return t.Name }, func(name string, a, b *structs.Task) {
 		t := &Task{Type: kindOf(a == nil, b == nil), Name: name}
-		t.Fields, t.Objects = w.block(valueOf(a), valueOf(b), taskSkip)
+		t.Fields, t.Objects = w.whole(valueOf(a), valueOf(b), taskSkip)
 		if t.Type == Edited && !changed(t.Fields, t.Objects) {
 			t.Type = None
 		}
@@ -215,6 +216,12 @@ func (w walker) group(name string, a, b *structs.Group) *Group {
 
 func changed(fs []*Field, os []*Object) bool {
 	return slices.ContainsFunc(fs, func(f *Field) bool { return f.Type != None }) || slices.ContainsFunc(os, func(o *Object) bool { return o.Type != None })
+}
+
+// whole compares two jobs, groups or tasks, whose unchanged fields are never shown.
+func (w walker) whole(a, b reflect.Value, skip map[string]bool) ([]*Field, []*Object) {
+	fields, objects := w.block(a, b, skip)
+	return slices.DeleteFunc(fields, func(f *Field) bool { return f.Type == None }), objects
 }
 
 // block compares two structs of one type; an invalid value means that the struct is absent on that side.
@@ -389,10 +396,7 @@ func (w walker) object(name string, a, b reflect.Value) *Object {
 		o.Objects = slices.DeleteFunc(o.Objects, func(x *Object) bool { return x.Name == "Raw" })
 	}
 	if o.Type == Edited && !changed(o.Fields, o.Objects) {
-		if !w.contextual {
-			return nil
-		}
-		o.Type = None
+		return nil
 	}
 	return o
 }
@@ -438,10 +442,7 @@ func (w walker) raw(name string, a, b reflect.Value) *Object {
 	}
 	o := &Object{Type: kindOf(!hasOld, !hasNew), Name: name, Fields: w.fields(old, new)}
 	if o.Type == Edited && !changed(o.Fields, nil) {
-		if !w.contextual {
-			return nil
-		}
-		o.Type = None
+		return nil
 	}
 	return o
 }
@@ -554,19 +555,11 @@ func (w walker) list(name string, a, b reflect.Value) []*Object {
 	slices.Sort(keys)
 	var out []*Object
 	for _, k := range keys {
-		if o := w.object(name, m[k].old, m[k].new); o != nil && (o.Type != None || w.contextual && named(m[k].old)) {
+		if o := w.object(name, m[k].old, m[k].new); o != nil {
 			out = append(out, o)
 		}
 	}
 	return out
-}
-
-func named(v reflect.Value) bool {
-	if !v.IsValid() {
-		return false
-	}
-	_, ok := identity(v)
-	return ok
 }
 
 // identity returns what distinguishes an element from the others of its list, if it has a name.

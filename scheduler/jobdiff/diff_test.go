@@ -3,6 +3,7 @@ package jobdiff
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,9 +116,25 @@ func TestInPlace(t *testing.T) {
 	if reconcile.Destructive(a, b, "g") {
 		t.Error("the scheduler calls it destructive")
 	}
+}
+
+// TestContext checks that only a changed block has unchanged fields. Nomad's clients print all that they get: a change of
+// one number was 111 lines.
+func TestContext(t *testing.T) {
+	a, b := sample(), sample()
+	b.Groups[0].Count++
+	d, _ := Diff(a, b, true)
+	got := lines(d)
+	edited := slices.DeleteFunc(slices.Clone(got), func(l string) bool { return !strings.Contains(l, "Edited Count") })
+	if len(edited) != 1 || slices.ContainsFunc(got, func(l string) bool { return strings.Contains(l, "None ") && strings.Contains(l, "->") }) {
+		t.Errorf("a change of the count:\n%s", strings.Join(got, "\n"))
+	}
+	a, b = sample(), sample()
+	b.Groups[0].Tasks[0].Resources.CPU++
+	d, _ = Diff(a, b, true)
 	context := strings.Join(lines(d), "\n")
-	if !strings.Contains(context, "None Driver: exec -> exec") {
-		t.Errorf("no context:\n%s", context)
+	if !strings.Contains(context, "None MemoryMB: ") || strings.Contains(context, "None Driver: exec -> exec") {
+		t.Errorf("a change of one field of a block:\n%s", context)
 	}
 }
 
