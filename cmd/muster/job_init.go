@@ -2,19 +2,19 @@ package main
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
-)
 
-//go:embed examples/*.hcl
-var examples embed.FS
+	"github.com/muster-sched/muster/examples"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
 
 type jobInitOptions struct {
 	*env
@@ -26,10 +26,10 @@ type jobInitOptions struct {
 func newJobInit(e *env) *cobra.Command {
 	o := &jobInitOptions{env: e}
 	c := e.verb("init [options] [FILE]", "Write an example job file",
-		"Write an example job file, example.muster.hcl unless another name is given. It runs on any machine with `muster agent -dev`.", `
+		"Write an example job file, example.muster.hcl unless another name is given. It runs on any machine with `muster agent -dev`; where\nan agent answers whose nodes have no driver exec, it asks for raw_exec.", `
 muster job init
 muster job init -short
-muster job init -template gpu train.muster.hcl
+muster job init -template torchrun train.muster.hcl
 muster job init -list-templates`, 0, 1, o.run)
 	c.Flags().BoolVar(&o.short, "short", false, "leave the comments out")
 	c.Flags().StringVar(&o.template, "template", "example", "which example: "+strings.Join(templates(), ", "))
@@ -40,14 +40,29 @@ muster job init -list-templates`, 0, 1, o.run)
 // templates lists the embedded examples.
 func templates() []string {
 	var out []string
-	entries, _ := fs.ReadDir(examples, "examples") // embedded: cannot fail
+	entries, _ := fs.ReadDir(examples.Files, ".") // embedded: cannot fail
 	for _, d := range entries {
 		out = append(out, strings.TrimSuffix(d.Name(), ".hcl"))
 	}
 	return out
 }
 
-func (o *jobInitOptions) run(_ context.Context, args []string) error {
+// driver returns the default of the variable "driver" in a file: raw_exec where an agent answers and no node has exec.
+func (o *jobInitOptions) driver(ctx context.Context, text string) string {
+	a, err := o.api()
+	if err != nil {
+		return text
+	}
+	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
+	defer stop()
+	var nodes []*wire.NodeListStub
+	if _, err := a.get(ctx, "/v1/nodes", nil, &nodes); err == nil && len(nodes) > 0 && !haveDriver(nodes, "exec") && haveDriver(nodes, "raw_exec") {
+		return strings.Replace(text, `default = "exec"`, `default = "raw_exec"`, 1)
+	}
+	return text
+}
+
+func (o *jobInitOptions) run(ctx context.Context, args []string) error {
 	if o.list {
 		for _, t := range templates() {
 			o.println(t)
@@ -57,7 +72,7 @@ func (o *jobInitOptions) run(_ context.Context, args []string) error {
 	if !slices.Contains(templates(), o.template) {
 		return fmt.Errorf("no template %q: there are %s", o.template, strings.Join(templates(), ", "))
 	}
-	b, err := examples.ReadFile("examples/" + o.template + ".hcl")
+	b, err := examples.Files.ReadFile(o.template + ".hcl")
 	if err != nil {
 		return err
 	}
@@ -68,7 +83,7 @@ func (o *jobInitOptions) run(_ context.Context, args []string) error {
 	if len(args) == 1 {
 		name = args[0]
 	}
-	text := string(b)
+	text := o.driver(ctx, string(b))
 	if o.short {
 		text = withoutComments(text)
 	}

@@ -71,9 +71,7 @@ func gpusOf(n *wire.NodeListStub, model string) (count int) {
 // pickDriver chooses exec where a node has it, because it isolates, and else raw_exec. Tasks of exec have a /tmp of their
 // own, so that a command below the caller's needs raw_exec.
 func (o *adhoc) pickDriver(nodes []*wire.NodeListStub, words []string) error {
-	has := func(name string) bool {
-		return slices.ContainsFunc(nodes, func(n *wire.NodeListStub) bool { d := n.Drivers[name]; return d != nil && d.Healthy })
-	}
+	has := func(name string) bool { return haveDriver(nodes, name) }
 	temp := ""
 	if o.image == "" {
 		temp = o.inTemp(words)
@@ -95,6 +93,11 @@ func (o *adhoc) pickDriver(nodes []*wire.NodeListStub, words []string) error {
 		o.driver = "exec"
 	}
 	return nil
+}
+
+// haveDriver reports whether one of the nodes can use a driver.
+func haveDriver(nodes []*wire.NodeListStub, name string) bool {
+	return slices.ContainsFunc(nodes, func(n *wire.NodeListStub) bool { d := n.Drivers[name]; return d != nil && d.Healthy })
 }
 
 // proportion sets what the caller did not. Work with GPUs gets memory and processor as its part of the GPUs, on the node

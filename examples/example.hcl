@@ -1,6 +1,11 @@
 # A job is what you submit: groups of tasks that run together on a node.
 # Try it:  muster agent -dev     (in another terminal)
 #          muster job run example.muster.hcl
+variable "driver" {
+  # Where the agents do not run as root: raw_exec, without isolation.
+  default = "exec"
+}
+
 job "example" {
   # service: keeps running. batch: runs to its end. system: one on every node. sysbatch: both.
   type = "service"
@@ -21,8 +26,8 @@ job "example" {
     }
 
     task "greet" {
-      # raw_exec runs a plain process; exec runs one isolated and under limits.
-      driver = "raw_exec"
+      # exec runs a process isolated and under limits; raw_exec runs a plain one.
+      driver = var.driver
 
       config {
         command = "/bin/sh"
