@@ -218,8 +218,8 @@ func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool)
 		return ""
 	}
 	held, jobs := pl.HeldNow(r)
-	if q.Limit != nil && r.User == "" {
-		if what, over := structs.Breaks(held, add, *q.Limit); over > 0 {
+	if most := q.Most(); most != nil && r.User == "" {
+		if what, over := structs.Breaks(held, add, *most); over > 0 {
 			return fmt.Sprintf("queue %q would exceed its limit of %s by %d", q.Path, what, over)
 		}
 	}

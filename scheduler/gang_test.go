@@ -324,7 +324,7 @@ func (w *world) queueTable() *contend.QueueTable {
 	if w.queues == nil {
 		return nil
 	}
-	t := &contend.QueueTable{Queues: w.queues.Queues}
+	t := &contend.QueueTable{Queues: w.queues.Queues, Total: w.queues.Total}
 	for _, q := range t.Queues {
 		u := &structs.QueueUsage{Path: q.Path}
 		for _, a := range w.allocs {

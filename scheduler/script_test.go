@@ -34,7 +34,7 @@ import (
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
-//	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS; used=GPUS
+//	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS borrow=GPUS lend=GPUS; used=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
 //	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
 func TestScripts(t *testing.T) {
@@ -162,7 +162,22 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		if c.Has("guarantee") {
 			q.Guarantee = &structs.Amount{GPUMilli: 1000 * int64(c.Int(t, "guarantee", 0))}
 		}
+		for name, to := range map[string]**structs.Amount{"borrow": &q.Borrow, "lend": &q.Lend} {
+			if c.Has(name) {
+				a := structs.Unlimited
+				a.GPUMilli = 1000 * int64(c.Int(t, name, 0))
+				*to = &a
+			}
+		}
 		w.putQueue(q)
+		if q.Lend != nil { // what is lent depends on what the cluster has
+			w.queues.Total = structs.Amount{}
+			for _, n := range w.nodes {
+				for i := range n.Resources.Devices {
+					w.queues.Total.GPUMilli += 1000 * int64(len(n.Resources.Devices[i].Instances))
+				}
+			}
+		}
 		return "ok"
 	case "timeouts": // after=DURATION; assemblies that took too long are ended
 		w.now = w.now.Add(duration(t, c.String("after", "0s")))

@@ -166,7 +166,7 @@ func (q *Queue) Check() *Error {
 	for _, l := range []struct {
 		name   string
 		amount *Amount
-	}{{"limit", q.Limit}, {"soft_limit", q.SoftLimit}} {
+	}{{"borrow", q.Borrow}, {"lend", q.Lend}, {"limit", q.Limit}, {"soft_limit", q.SoftLimit}} {
 		if l.amount == nil {
 			continue
 		}
@@ -175,13 +175,41 @@ func (q *Queue) Check() *Error {
 				return bad("%s of %s is %d; give 0 or more", l.name, c.Dimension, c.Value)
 			}
 		}
-		if q.Guarantee != nil {
+		if q.Guarantee != nil && l.amount != q.Borrow && l.amount != q.Lend {
 			if what, over := q.Guarantee.Exceeds(*l.amount); over > 0 {
 				return bad("the guarantee exceeds the %s of %s by %d", l.name, what, over)
 			}
 		}
 	}
+	if q.Lend != nil && q.Guarantee == nil {
+		return bad("lend limits what others may hold of its guarantee, and it has no guarantee; give a guarantee, or no lend")
+	}
 	return nil
+}
+
+// Most returns the most that the queue may hold, by its limit and by what it may borrow beyond its guarantee; nil if
+// neither bounds it. Components without a bound are AmountNoLimit.
+func (q *Queue) Most() *Amount {
+	if q.Borrow == nil {
+		return q.Limit
+	}
+	out, own := Unlimited, Amount{}
+	if q.Limit != nil {
+		out = *q.Limit
+	}
+	if q.Guarantee != nil {
+		own = *q.Guarantee
+	}
+	for _, c := range [...]struct {
+		most        *int64
+		own, borrow int64
+	}{{&out.GPUMilli, own.GPUMilli, q.Borrow.GPUMilli}, {&out.GPUMemoryMiB, own.GPUMemoryMiB, q.Borrow.GPUMemoryMiB},
+		{&out.CPU, own.CPU, q.Borrow.CPU}, {&out.MemoryMiB, own.MemoryMiB, q.Borrow.MemoryMiB}} {
+		if c.borrow != AmountNoLimit && (*c.most == AmountNoLimit || c.own+c.borrow < *c.most) {
+			*c.most = c.own + c.borrow
+		}
+	}
+	return &out
 }
 
 // CheckQueuePath returns an error if the path of a queue is invalid.

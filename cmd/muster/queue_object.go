@@ -329,7 +329,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
-		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
+		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},
 		{"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}})

@@ -83,6 +83,10 @@ func preconditionText(r structs.Refusal) string {
 		return fmt.Sprintf("%s: the cap on %s would be passed by %d", r.Limit(), r.What(), r.Short)
 	}
 	switch r.Code {
+	case structs.ReasonReservation:
+		if r.Holder.Kind == structs.HolderQueue {
+			return fmt.Sprintf("%s is guaranteed %s that it does not lend to work that is not preemptible: short by %s", r.Limit(), r.What(), lackText(r))
+		}
 	case structs.ReasonQuota:
 		return fmt.Sprintf("%s: the limit of %s would be passed by %s", r.Limit(), r.What(), lackText(r))
 	case structs.ReasonBeginTime:
@@ -161,6 +165,9 @@ func cure(r structs.Refusal) string {
 	case structs.ReasonPreemptionPending:
 		return "they have ended"
 	case structs.ReasonReservation:
+		if r.Holder.Kind == structs.HolderQueue {
+			return "that queue holds what it is guaranteed, others end, it lends more (muster queue apply), or the job is preemptible"
+		}
 		if r.Holder.Kind == structs.HolderReservation {
 			return r.Text() + " is over, or deleted (muster reservation list)"
 		}

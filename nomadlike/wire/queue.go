@@ -131,6 +131,8 @@ type Queue struct {
 	Billing              *Billing         `json:",omitempty"`
 	Guarantee            *Amount
 	Limit                *Amount
+	Borrow               *Amount `json:",omitempty"`
+	Lend                 *Amount `json:",omitempty"`
 	SoftLimit            *Amount
 	Order                OrderList         `json:",omitempty"`
 	Preempt              string            `json:",omitempty"`
@@ -192,7 +194,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		return AmountFromStructs(*a)
 	}
 	return &Queue{
-		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
+		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), Borrow: limit(q.Borrow), Lend: limit(q.Lend), SoftLimit: limit(q.SoftLimit),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
@@ -242,7 +244,8 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		in      *Amount
 		to      **structs.Amount
 		missing int64
-	}{{q.Guarantee, &out.Guarantee, 0}, {q.Limit, &out.Limit, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
+	}{{q.Guarantee, &out.Guarantee, 0}, {q.Limit, &out.Limit, structs.AmountNoLimit}, {q.Borrow, &out.Borrow, structs.AmountNoLimit},
+		{q.Lend, &out.Lend, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
 		if c.in == nil {
 			continue
 		}

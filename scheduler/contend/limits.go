@@ -14,6 +14,7 @@ import (
 type Limits struct {
 	Sizes   GPUSizes
 	queues  *QueueTable
+	lends   bool // some queue has Lend
 	now     structs.LogTime
 	tenants map[string]*Tenant // by namespace
 	extra   map[structs.UseRow]extraUse
@@ -30,14 +31,15 @@ func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now stru
 	if queues == nil {
 		return nil
 	}
-	any := len(queues.Tenants) > 0
+	any, lends := len(queues.Tenants) > 0, false
 	for _, q := range queues.Queues {
-		any = any || q.Limit != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
+		lends = lends || q.Lend != nil
+		any = any || q.Most() != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
 	}
 	if !any {
 		return nil
 	}
-	l := &Limits{Sizes: GPUSizesOf(v), queues: queues, now: now, extra: map[structs.UseRow]extraUse{}, tenants: map[string]*Tenant{}}
+	l := &Limits{Sizes: GPUSizesOf(v), queues: queues, lends: lends, now: now, extra: map[structs.UseRow]extraUse{}, tenants: map[string]*Tenant{}}
 	for i := range queues.Tenants {
 		l.tenants[queues.Tenants[i].Namespace] = &queues.Tenants[i]
 	}
@@ -173,11 +175,11 @@ func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, what, over)
 	}
 	q := l.queues.Queue(r.Path)
-	if q == nil || q.Limit == nil {
+	if q == nil || q.Most() == nil {
 		return nil
 	}
 	held, _ := l.Held(r)
-	what, over := structs.Breaks(held.Add(took), add, *q.Limit)
+	what, over := structs.Breaks(held.Add(took), add, *q.Most())
 	return limitRefusal(QueueHolder(q.Path), what, over)
 }
 
@@ -196,6 +198,11 @@ func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amoun
 		}
 		if why := l.Over(r, took[r], add); why != nil {
 			return why
+		}
+		if !load.Job.MayPreempt() {
+			if why := l.Kept(r, took, add); why != nil {
+				return why
+			}
 		}
 	}
 	return nil

@@ -381,10 +381,10 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 			q.GPUMinutesUserMax += by
 		case r.Dimension == structs.DimensionGPUMinutes:
 			q.GPUMinutesMax += by
-		case q.Limit != nil:
-			l := *q.Limit
+		case q.Most() != nil:
+			l := *q.Most()
 			more(&l)
-			q.Limit = &l
+			q.Limit, q.Borrow = &l, nil
 		}
 	}, func(tn *contend.Tenant) {
 		if r.Holder.Kind == structs.HolderQuota && r.Holder.Name == tn.Quota {

@@ -269,8 +269,8 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 			out.room += q.RunningUserMax
 		case ofJobs:
 			out.room += q.RunningMax
-		case q.Limit != nil:
-			out.room += amountIn(*q.Limit, limit.Dimension)
+		case q.Most() != nil:
+			out.room += amountIn(*q.Most(), limit.Dimension)
 		}
 	default:
 		if spec := l.snap.Quota(name); spec != nil {
