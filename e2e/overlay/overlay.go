@@ -54,6 +54,11 @@ func Read(path string, vars map[string]string) (*Change, error) {
 	return c, nil
 }
 
+// Edit returns a change of one text in one file.
+func Edit(path, find, replace string) *Change {
+	return &Change{files: []*file{{path: path, pairs: []pair{{find, replace}}}}}
+}
+
 func parse(text string) (*Change, error) {
 	c := &Change{}
 	var at *file

@@ -22,24 +22,30 @@ func main() {
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the sample")
 	only := flag.String("only", "", "plant only these bugs, separated by commas")
 	write := flag.Bool("write", false, "write the table of DESIGN.md")
+	mutants := flag.Bool("mutants", false, "plant the mutants of mutants.txt instead")
 	flag.Parse()
-	if err := run(int(*sample), *seed, *only, *write); err != nil {
+	read := func() ([]*Bug, error) { return readBugs(bugsDir) }
+	if *mutants {
+		read, *write = func() ([]*Bug, error) { return readMutants(mutantsFile) }, false
+	}
+	if err := run(read, int(*sample), *seed, *only, *write); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
 const (
-	bugsDir = "e2e/planted/bugs"
-	page    = "e2e/planted/DESIGN.md"
+	bugsDir     = "e2e/planted/bugs"
+	mutantsFile = "e2e/planted/mutants.txt"
+	page        = "e2e/planted/DESIGN.md"
 )
 
-func run(sample int, seed uint64, only string, write bool) error {
+func run(read func() ([]*Bug, error), sample int, seed uint64, only string, write bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	all, err := readBugs(bugsDir)
+	all, err := read()
 	if err != nil {
 		return err
 	}

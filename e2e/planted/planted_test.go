@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestBugsFit: every bug still fits the tree and compiles. One that does not is adapted to the code that has changed.
+// TestBugsFit: every bug and every mutant still fits the tree and compiles. One that does not is adapted to the code that
+// has changed.
 func TestBugsFit(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -17,7 +18,11 @@ func TestBugsFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := check(root, bugs); err != nil {
+	mutants, err := readMutants("mutants.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check(root, append(bugs, mutants...)); err != nil {
 		t.Error(err)
 	}
 }
