@@ -67,7 +67,7 @@ func TestIndex(t *testing.T) {
 			slices.SortStableFunc(c.rivals, func(a, b contend.Contender) int {
 				return int(a.Load.Queue.SubmitTime - b.Load.Queue.SubmitTime)
 			})
-			r := &contend.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Contenders: c.rivals, Room: c.room}
+			r := &contend.Competition{Queue: structs.Queue{Order: structs.OrderAdaptive, MaxWait: structs.MaxWaitOff}, Now: testNow, Contenders: c.rivals, Room: c.room}
 			if got := chosen(t, Choosers{}, r); got != c.want {
 				t.Errorf("%s: chose %q, want %q", c.name, got, c.want)
 			}
@@ -152,7 +152,7 @@ func TestGreedy(t *testing.T) {
 		for i := range rivals {
 			rivals[i].Load.Expect = rivals[i].Left
 		}
-		return chosen(t, Choosers{}, &contend.Competition{Queue: structs.Queue{Order: order}, Now: testNow, Contenders: rivals, Room: []int64{8}})
+		return chosen(t, Choosers{}, &contend.Competition{Queue: structs.Queue{Order: order, MaxWait: structs.MaxWaitOff}, Now: testNow, Contenders: rivals, Room: []int64{8}})
 	}
 	for order, want := range map[structs.Order]string{structs.OrderSRTF: "wide-short", structs.OrderSRSF: "thin-long half", structs.OrderMLFQ: "thin-long half"} {
 		w := strings.Fields(want)
