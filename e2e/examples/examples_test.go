@@ -63,16 +63,6 @@ type run struct {
 	dir string // what the nodes share
 }
 
-// sitecustomize cures the launcher of PyTorch 1.13 on Python 3.11, where iterating over a flag enumeration leaves out the zero.
-const sitecustomize = `
-import sys
-def cure():
-    from torch.distributed.elastic.multiprocessing.api import Std
-    found = Std.from_str
-    Std.from_str = classmethod(lambda cls, vm: cls(int(vm)) if vm.isdigit() else found(vm))
-if "torch.distributed.run" in sys.orig_argv: cure()
-`
-
 // TestExamples submits the files as they are, all at once as far as there are GPUs, and reads what they print.
 func TestExamples(t *testing.T) {
 	rows := map[string]bool{}
@@ -103,7 +93,7 @@ func TestExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(site, "sitecustomize.py"), []byte(sitecustomize), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(site, "sitecustomize.py"), []byte(harness.SiteCustomize), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var soon, late []*run

@@ -2,6 +2,8 @@
 
 package pages
 
+import "github.com/muster-sched/muster/e2e/harness"
+
 // job is a setup that submits a job of one task and waits until it runs.
 func job(name, typ, group, task, script string) string {
 	return `cat > ` + name + `.hcl <<'END'
@@ -38,9 +40,12 @@ const sleeps = "exec sleep 600"
 var guides = map[string]guide{
 	"README.md": {gpus: "8xH100", early: "muster job why sft", after: "muster job run -detach sft.hcl", setup: `ln -s "$TREE/sim" .`,
 		words: map[string]string{"make dev ": `make -n -C "$TREE" dev `, "make test ": `make -n -C "$TREE" test `}},
-	"docs/tutorial/training.md": {gpus: "16xH100", setup: `mkdir "$PAGES/data"; echo 'import os, time; print("rank", os.environ["RANK"], flush=True); time.sleep(600)' > "$PAGES/data/train.py"`,
+	"docs/tutorial/training.md": {gpus: "16xH100", setup: `mkdir -p "$PAGES/data/site"; cat > "$PAGES/data/site/sitecustomize.py" <<'END'
+` + harness.SiteCustomize + `
+END
+printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run "$@"\n' "$PAGES/data/site" > "$PAGES/data/torchrun"; chmod +x "$PAGES/data/torchrun"; echo 'import os, time; print("rank", os.environ["RANK"], flush=True); time.sleep(600)' > "$PAGES/data/train.py"`,
 		words: map[string]string{"nvidia-smi": "/bin/true"},
-		files: map[string]string{"= 4000": "= 100", "= 65536": "= 1024", "= 16384": "= 64", "/data/": "$PAGES/data/", `"/data`: `"$PAGES/data`}},
+		files: map[string]string{`command = "torchrun"`: `command = "$PAGES/data/torchrun"`, "= 4000": "= 100", "= 65536": "= 1024", "= 16384": "= 64", "/data/": "$PAGES/data/", `"/data`: `"$PAGES/data`}},
 	"docs/gpu.md":                     {gpus: "8xH100", words: map[string]string{"make dev-gpu": "true", "ALLOC": allocOf("share")}},
 	"docs/operate/troubleshooting.md": {setup: job("train", "batch", "", "", sleeps)},
 	"docs/operate/suspend.md": {setup: job("train", "batch", "", "", sleeps),

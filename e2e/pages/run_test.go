@@ -73,12 +73,18 @@ func (r *reader) do(text string, within time.Duration) (string, error) {
 func (r *reader) follow(name string, c command) {
 	text := r.swap.Replace(c.text)
 	if endless.MatchString(text) {
-		if out, err := r.do("exec "+strings.Split(text, " #")[0]+" < /dev/null", 4*time.Second); err != nil && !errors.Is(err, context.DeadlineExceeded) || out == "" {
-			r.t.Errorf("%s:%d: %s\n%v\n%s", name, c.line, text, err, out)
+		for end := time.Now().Add(30 * time.Second); ; { // what runs may need a while until it has something to print
+			out, err := r.do("exec "+strings.Split(text, " #")[0]+" < /dev/null", 4*time.Second)
+			if (err == nil || errors.Is(err, context.DeadlineExceeded)) && out != "" {
+				return
+			}
+			if time.Now().After(end) {
+				r.t.Errorf("%s:%d: %s\n%v\n%s", name, c.line, text, err, out)
+				return
+			}
 		}
-		return
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(300 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(300 * time.Millisecond) {
 		out, err := r.do(text, time.Minute)
 		ended := &exec.ExitError{}
 		tells := errors.As(err, &ended) && (c.show || strings.HasPrefix(text, "muster job plan ") && ended.ExitCode() == 1) // it shows an error, or a difference

@@ -130,17 +130,6 @@ for step in range(first, steps):
 dist.barrier()
 `
 
-// sitecustomize cures this PyTorch's launcher on Python 3.11, where going over a flag enumeration leaves out the zero: its
-// own search for "redirect nothing" finds nothing.
-const sitecustomize = `
-import sys
-def cure():
-    from torch.distributed.elastic.multiprocessing.api import Std
-    found = Std.from_str
-    Std.from_str = classmethod(lambda cls, vm: cls(int(vm)) if vm.isdigit() else found(vm))
-if "torch.distributed.run" in sys.orig_argv: cure()
-`
-
 func haveTorch(t *testing.T) {
 	for prog, pkg := range map[string]string{"torchrun": "python3-torch", "mpirun": "openmpi-bin"} {
 		if _, err := exec.LookPath(prog); err != nil {
@@ -157,7 +146,7 @@ func TestTraining(t *testing.T) {
 	if err := os.Mkdir(site, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for path, text := range map[string]string{script: trainPy, filepath.Join(site, "sitecustomize.py"): sitecustomize} {
+	for path, text := range map[string]string{script: trainPy, filepath.Join(site, "sitecustomize.py"): harness.SiteCustomize} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
