@@ -250,21 +250,24 @@ func TestOverload(t *testing.T) {
 	t.Logf("at 5 times: %s; goodput %.0f a second, %.0f %% of the capacity", flood, goodput, 100*goodput/capacity)
 
 	after := g.run(0.8*capacity, 12)
-	normal := -1
-	for i := len(after) - 1; i >= 0; i-- {
-		o := after[i]
+	normal, run := -1, 0 // three seconds in a row: a pause of the machine in a later one is not the server's
+	for i, o := range after {
+		run++
 		if o.refused+o.failed+o.late > o.sent/100 || o.p99() > limit {
+			run = 0
+		}
+		if run == 3 {
+			normal = i - 2
 			break
 		}
-		normal = i
 	}
 	t.Logf("at 0.8: %s", sum(after))
 	missed := metric(t, api, "muster_server_heartbeats_missed_total", "")
 	counted := metric(t, api, "muster_server_calls_refused_total", "")
 	r, d := down()
-	t.Logf("normal again within %d s (-1: not within 12); heartbeats missed %.0f, nodes ready %d, down %d; refused by the server's count %.0f", normal, missed, r, d, counted)
+	t.Logf("normal again within %d s (-1: not within 10); heartbeats missed %.0f, nodes ready %d, down %d; refused by the server's count %.0f", normal, missed, r, d, counted)
 
-	if normal < 0 || normal > 10 {
+	if normal < 0 {
 		// On a machine that others use, what was four fifths of the capacity may be more than all of it.
 		if now := spin(); now < 3*speed/4 {
 			t.Logf("this round says nothing about the recovery: a loop on this machine does %d rounds a second, and did %d", now, speed)
