@@ -24,11 +24,11 @@ job "notebook" {
 
       config {
         command = "/usr/bin/python3"
-        args    = ["-m", "http.server", "--directory", "local/work", "${NOMAD_PORT_http}"]
+        args    = ["-m", "http.server", "--directory", "local/site", "${NOMAD_PORT_http}"]
       }
 
       template {
-        destination = "local/work/index.html"
+        destination = "local/site/index.html"
         data        = <<EOF
 notebook in {{ env "NOMAD_ALLOC_NAME" }}
 EOF
