@@ -18,7 +18,9 @@ func TestSuspendedWithoutAllocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: testNode(1)})
-		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("web", 1)})
+		j := apiJob("web", 1)
+		j.Groups[0].Reschedule = structs.Reschedule{Unlimited: true, Delay: time.Hour, DelayFunction: structs.DelayConstant} // without it the failure ends the job
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
 		k := structs.JobKey{Namespace: "default", ID: "web"}
 		waitFor(t, time.Minute, "its place", func() bool { return len(s.Published().Snapshot.AllocsByJob(k)) == 1 })
 		a := s.Published().Snapshot.AllocsByJob(k)[0]
@@ -33,6 +35,7 @@ func TestSuspendedWithoutAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, allocs := range []int64{1, 0} {
+			time.Sleep(time.Second) // for passes
 			if got := endpoint.SuspendedOf(s.Published().Snapshot, k); got == nil || got.Allocs != allocs || !got.All || got.By != "op" || got.Reason != "a leak" {
 				t.Errorf("%d stand still: %+v", allocs, got)
 			}
