@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -29,15 +30,24 @@ func beginBolt(path string, o Options) error {
 	if err != nil {
 		return err
 	}
-	return db.Close()
+	if err := db.Close(); err != nil {
+		return err
+	}
+	end, err := os.OpenFile(filepath.Join(path, endName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeEnd(end, 0), end.Sync(), end.Close())
 }
 
 // openBolt opens the file in a directory.
 func (l *Log) openBolt(path string, o Options) (err error) {
 	defer guard(&err)()
 	file := filepath.Join(path, boltName)
-	if st, err := os.Stat(file); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
-		return fmt.Errorf("%w: %s is missing or empty", ErrDamaged, file)
+	for _, need := range []string{file, filepath.Join(path, endName)} {
+		if st, err := os.Stat(need); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
+			return fmt.Errorf("%w: %s is missing or empty", ErrDamaged, need)
+		}
 	}
 	if err := checkBolt(file); err != nil {
 		return err
@@ -46,8 +56,42 @@ func (l *Log) openBolt(path string, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	l.entries, l.closeEntries = boltEntries{db, file}, db.Close
+	end, err := os.OpenFile(filepath.Join(path, endName), os.O_RDWR, 0)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	shut := func() error { return errors.Join(db.Close(), end.Close()) }
+	last, err := db.LastIndex()
+	if acknowledged := readEnd(end); err == nil && last < acknowledged {
+		err = fmt.Errorf("%w: %s ends with entry %d, but entry %d was acknowledged", ErrDamaged, file, last, acknowledged)
+	}
+	if err != nil {
+		return errors.Join(err, shut())
+	}
+	l.entries, l.closeEntries = boltEntries{db, file, end}, shut
 	return nil
+}
+
+// The file "end" holds the index of the last acknowledged entry and a checksum of it. A page number in the tree that a
+// flipped bit turns into that of an older copy of the page yields a tree without the newest entries, and nothing in the
+// tree tells. The file is written after a commit without a sync, and with a sync before entries are removed from the newer
+// end, so it never names an entry that a power cut may take. A copy that a crash tore names none.
+
+const endName = "end"
+
+// readEnd returns an index that the log must reach, or 0.
+func readEnd(f *os.File) uint64 {
+	var b [12]byte
+	if _, err := f.ReadAt(b[:], 0); err != nil || crc32.Checksum(b[:8], castagnoli) != binary.LittleEndian.Uint32(b[8:]) {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func writeEnd(f *os.File, index uint64) error {
+	b := binary.LittleEndian.AppendUint64(nil, index)
+	_, err := f.WriteAt(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), 0)
+	return err
 }
 
 func newBolt(file string, o Options) (*raftboltdb.BoltStore, error) {
@@ -100,10 +144,28 @@ func checkBolt(file string) error {
 type boltEntries struct {
 	*raftboltdb.BoltStore
 	file string
+	end  *os.File
 }
 
 // DeleteRange removes entries in one commit.
 func (b boltEntries) DeleteRange(first, last uint64) error {
+	oldest, errFirst := b.FirstIndex()
+	newest, err := b.LastIndex()
+	if err = errors.Join(err, errFirst); err != nil {
+		return err
+	}
+	if last >= newest {
+		left := uint64(0)
+		if first > oldest {
+			left = first - 1
+		}
+		if err := writeEnd(b.end, left); err != nil {
+			return err
+		}
+		if err := b.end.Sync(); err != nil {
+			return err
+		}
+	}
 	return fsync.Commit(b.file, b.BoltStore.DeleteRange(first, last))
 }
 
@@ -119,5 +181,9 @@ func (b boltEntries) StoreLogs(es []*raft.Log) error {
 		}
 		last = e.Index
 	}
-	return fsync.Commit(b.file, b.BoltStore.StoreLogs(es))
+	if err := fsync.Commit(b.file, b.BoltStore.StoreLogs(es)); err != nil {
+		return err
+	}
+	_ = writeEnd(b.end, last) // the entries are stored; without it, damage that shortens the log may go unnoticed
+	return nil
 }

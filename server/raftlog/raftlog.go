@@ -3,7 +3,7 @@
 // A backend holds the entries: append-only files (wal) or a B-tree file (boltdb). Both share everything else: a
 // checksum for each entry, a check of the whole log at the start, the record of term and vote, the lock and the
 // watchdog. Damage always ends in an error that says what to do. A log is never shortened silently, except by a last
-// write that a crash may have torn.
+// write of the wal backend that a crash may have torn.
 //
 //	raft/lock             held while a process has the log open
 //	raft/wal, boltdb      the log; one of them
