@@ -73,8 +73,8 @@ func (l *Log) openBolt(path string, o Options) (err error) {
 }
 
 // The file "end" holds the index of the last acknowledged entry and a checksum of it. A page number in the tree that a
-// flipped bit turns into that of an older copy of the page yields a tree without the newest entries, and nothing in the
-// tree tells. The file is written after a commit without a sync, and with a sync before entries are removed from the newer
+// flipped bit turns into that of an older copy of the page yields a sound tree without the newest entries.
+// The file is written after a commit without a sync, and with a sync before entries are removed from the newer
 // end, so it never names an entry that a power cut may take. A copy that a crash tore names none.
 
 const endName = "end"
