@@ -30,24 +30,15 @@ func beginBolt(path string, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := db.Close(); err != nil {
-		return err
-	}
-	end, err := os.OpenFile(filepath.Join(path, endName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(writeEnd(end, 0), end.Sync(), end.Close())
+	return db.Close()
 }
 
 // openBolt opens the file in a directory.
 func (l *Log) openBolt(path string, o Options) (err error) {
 	defer guard(&err)()
 	file := filepath.Join(path, boltName)
-	for _, need := range []string{file, filepath.Join(path, endName)} {
-		if st, err := os.Stat(need); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
-			return fmt.Errorf("%w: %s is missing or empty", ErrDamaged, need)
-		}
+	if st, err := os.Stat(file); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
+		return fmt.Errorf("%w: %s is missing or empty", ErrDamaged, file)
 	}
 	if err := checkBolt(file); err != nil {
 		return err
@@ -56,28 +47,42 @@ func (l *Log) openBolt(path string, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	end, err := os.OpenFile(filepath.Join(path, endName), os.O_RDWR, 0)
+	end, err := openEnd(path, db)
 	if err != nil {
 		return errors.Join(err, db.Close())
 	}
-	shut := func() error { return errors.Join(db.Close(), end.Close()) }
-	last, err := db.LastIndex()
-	if acknowledged := readEnd(end); err == nil && last < acknowledged {
-		err = fmt.Errorf("%w: %s ends with entry %d, but entry %d was acknowledged", ErrDamaged, file, last, acknowledged)
-	}
-	if err != nil {
-		return errors.Join(err, shut())
-	}
-	l.entries, l.closeEntries = boltEntries{db, file, end}, shut
+	l.entries = boltEntries{db, file, end}
+	l.closeEntries = func() error { return errors.Join(db.Close(), end.Close()) }
 	return nil
 }
 
-// The file "end" holds the index of the last acknowledged entry and a checksum of it. A page number in the tree that a
-// flipped bit turns into that of an older copy of the page yields a sound tree without the newest entries.
-// The file is written after a commit without a sync, and with a sync before entries are removed from the newer
-// end, so it never names an entry that a power cut may take. A copy that a crash tore names none.
-
+// endName is the file that holds the index of the last acknowledged entry, with a checksum. A flipped bit can turn a page
+// number in the tree into that of an older copy of the page. That is a sound tree without the newest entries.
+//
+// The file is written after a commit without a sync, and with a sync before entries are removed from the newer end. So it
+// never names an entry that a power cut may take. A missing or torn one, as an earlier build or a crash leaves it, names none.
 const endName = "end"
+
+// openEnd opens the file and refuses a log that ends before it.
+func openEnd(path string, log *raftboltdb.BoltStore) (_ *os.File, err error) {
+	f, err := os.OpenFile(filepath.Join(path, endName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	last, err := log.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	if acknowledged := readEnd(f); last < acknowledged {
+		return nil, fmt.Errorf("%w: %s ends with entry %d, but entry %d was acknowledged", ErrDamaged, filepath.Join(path, boltName), last, acknowledged)
+	}
+	return f, writeEnd(f, last)
+}
 
 // readEnd returns an index that the log must reach, or 0.
 func readEnd(f *os.File) uint64 {
@@ -157,12 +162,9 @@ func (b boltEntries) DeleteRange(first, last uint64) error {
 	if last >= newest {
 		left := uint64(0)
 		if first > oldest {
-			left = first - 1
+			left = min(first-1, newest)
 		}
-		if err := writeEnd(b.end, left); err != nil {
-			return err
-		}
-		if err := b.end.Sync(); err != nil {
+		if err := errors.Join(writeEnd(b.end, left), b.end.Sync()); err != nil {
 			return err
 		}
 	}

@@ -164,7 +164,8 @@ func TestDamagedRecord(t *testing.T) {
 	})
 }
 
-// TestMissingFiles: a log that lost a file is never mistaken for an empty one.
+// TestMissingFiles: a log that lost a file is never mistaken for an empty one. The file endName may be missing, as in a
+// log of an earlier build.
 func TestMissingFiles(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
 		dir := memoryDir(t)
@@ -175,6 +176,20 @@ func TestMissingFiles(t *testing.T) {
 			t.Fatal(files, err)
 		}
 		for _, path := range files {
+			if filepath.Base(path) == endName {
+				for _, spoil := range []func() error{func() error { return os.Remove(path) }, func() error { return os.Truncate(path, 0) }} {
+					if err := spoil(); err != nil {
+						t.Fatal(err)
+					}
+					l := mustOpen(t, dir, o)
+					if err := wantEntries(l, 24, 12); err != nil {
+						t.Error(err)
+					}
+					mustClose(t, l)
+					restore()
+				}
+				continue
+			}
 			os.Remove(path)
 			if !strings.HasSuffix(path, ".wal") { // a removed newest file looks like one that a crash prevented
 				wantRefused(t, dir, o, "without "+filepath.Base(path))
@@ -262,6 +277,31 @@ func TestOlderTree(t *testing.T) {
 	want := "ends with entry 40, but entry 42 was acknowledged"
 	if _, err := Open(dir, o, hclog.NewNullLogger()); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), want) {
 		t.Errorf("opened with %v, want %q", err, want)
+	}
+}
+
+// TestEndAfterRemoval: a log opens after each way of removing entries, also where there are none.
+func TestEndAfterRemoval(t *testing.T) {
+	for _, remove := range [][2]uint64{{1, 10}, {0, 10}, {5, 10}, {8, 20}, {1, 4}, {12, 20}} {
+		dir, o := memoryDir(t), Options{Backend: BoltDB}
+		l := mustOpen(t, dir, o)
+		for range 2 { // each begins without entries
+			if err := l.DeleteRange(remove[0], remove[1]); err != nil {
+				t.Fatalf("remove %d: %v", remove, err)
+			}
+			mustClose(t, l)
+			l = mustOpen(t, dir, o)
+			store(t, l, 24, 1, 10)
+			if err := l.DeleteRange(remove[0], remove[1]); err != nil {
+				t.Fatalf("remove %d: %v", remove, err)
+			}
+			mustClose(t, l)
+			l = mustOpen(t, dir, o)
+			if err := l.DeleteRange(1, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustClose(t, l)
 	}
 }
 
