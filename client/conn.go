@@ -19,8 +19,9 @@ type Conn interface {
 	rpc.Caller
 	// SetServers replaces the server addresses.
 	SetServers(addrs []string)
-	// Failed reports that the current server does not work; the next call uses another one.
-	Failed()
+	// Failed reports that a call to the current server ended with err; the next call uses another server. Calls in
+	// progress fail at once, except after a deadline that passed: see dialed.Failed.
+	Failed(err error)
 	// Close closes the connection; calls in progress fail.
 	Close() error
 }
@@ -105,8 +106,14 @@ func (c *dialed) next(from string) {
 // report the same failure one after another.
 const failedRest = 500 * time.Millisecond
 
-// Failed implements Conn.
-func (c *dialed) Failed() {
+// lateRest is how long a server that missed a deadline may take to answer a ping before its session is closed.
+const lateRest = callPatience / 2
+
+// Failed implements Conn. A server that missed a deadline may be frozen or merely have too much to do. If it answers a
+// ping, its session stays, and so does the poll on it: every agent that polls again takes time from a server that had too
+// little, and the next deadlines pass as well. A server that has no leader, or an older state, answers pings but must not
+// keep the poll.
+func (c *dialed) Failed(err error) {
 	c.mu.Lock()
 	if time.Since(c.mu.moved) < failedRest {
 		c.mu.Unlock()
@@ -116,7 +123,11 @@ func (c *dialed) Failed() {
 	c.mu.Unlock()
 	cur := c.current()
 	c.next(cur)
-	if c.current() != cur {
+	switch {
+	case c.current() == cur: // there is no other server
+	case structs.CodeOf(err) == structs.CodeTimeout:
+		c.pool.Probe(cur, lateRest)
+	default:
 		c.pool.Drop(cur)
 	}
 }
@@ -190,7 +201,7 @@ func InProcess(make func(back rpc.Caller) rpc.Caller) Connector {
 type inProcess struct{ rpc.Caller }
 
 func (inProcess) SetServers([]string) {}
-func (inProcess) Failed()             {}
+func (inProcess) Failed(error)        {}
 func (inProcess) Close() error        { return nil }
 
 // retry returns growing pauses with jitter, from min to max.

@@ -51,7 +51,7 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 			if code == structs.CodeFenced {
 				registered = false // only a registration decides which agent speaks for the node
 			} else if code != structs.CodeBusy {
-				c.conn.Failed()
+				c.conn.Failed(err)
 			}
 			if !pause(ctx, wait) {
 				return

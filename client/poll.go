@@ -96,7 +96,7 @@ func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*
 		c.claim()
 	case structs.CodeTimeout, structs.CodeNoLeader:
 		if err != nil {
-			c.conn.Failed()
+			c.conn.Failed(err)
 		}
 	}
 	return resp, err
@@ -117,12 +117,14 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 	have := c.history
 	c.mu.Unlock()
 	if !have.Cluster.IsZero() && !got.Cluster.IsZero() && got.Cluster != have.Cluster {
-		c.conn.Failed()
-		return false, fmt.Errorf("the server is of cluster %s; this node belongs to cluster %s and obeys no other. To move the node, empty its data_dir", got.Cluster, have.Cluster)
+		err := fmt.Errorf("the server is of cluster %s; this node belongs to cluster %s and obeys no other. To move the node, empty its data_dir", got.Cluster, have.Cluster)
+		c.conn.Failed(err)
+		return false, err
 	}
 	if got.Older(have) {
-		c.conn.Failed()
-		return false, &errStale{got, have}
+		err := &errStale{got, have}
+		c.conn.Failed(err)
+		return false, err
 	}
 	restored := got.Epoch > have.Epoch && !have.Cluster.IsZero()
 	if restored {
