@@ -20,7 +20,8 @@ type Conn interface {
 	// SetServers replaces the server addresses.
 	SetServers(addrs []string)
 	// Failed reports that a call to the current server ended with err; the next call uses another server. Calls in
-	// progress fail at once, except after a deadline that passed: see dialed.Failed.
+	// progress fail too: soon if err is that a deadline passed and the server does not answer a ping, after a minute
+	// or so if it answers, and at once after any other error.
 	Failed(err error)
 	// Close closes the connection; calls in progress fail.
 	Close() error
@@ -106,13 +107,16 @@ func (c *dialed) next(from string) {
 // report the same failure one after another.
 const failedRest = 500 * time.Millisecond
 
-// lateRest is how long a server that missed a deadline may take to answer a ping before its session is closed.
-const lateRest = callPatience / 2
+// Limits of the session to a server that missed a deadline.
+const (
+	probePatience = callPatience / 2 // to answer a ping; then the session is closed
+	leftBehind    = time.Minute      // that the session stays if the ping was answered, and up to half as long again
+)
 
 // Failed implements Conn. A server that missed a deadline may be frozen or merely have too much to do. If it answers a
-// ping, its session stays, and so does the poll on it: every agent that polls again takes time from a server that had too
-// little, and the next deadlines pass as well. A server that has no leader, or an older state, answers pings but must not
-// keep the poll.
+// ping, its session stays for a while, and so does the poll on it. Otherwise all agents of a late server poll again at
+// once, which takes time from servers that had too little, and the next deadlines pass as well. The poll does not stay
+// for long: heartbeats now go to another server, so nothing would notice that the first one lost its leader.
 func (c *dialed) Failed(err error) {
 	c.mu.Lock()
 	if time.Since(c.mu.moved) < failedRest {
@@ -126,7 +130,12 @@ func (c *dialed) Failed(err error) {
 	switch {
 	case c.current() == cur: // there is no other server
 	case structs.CodeOf(err) == structs.CodeTimeout:
-		c.pool.Probe(cur, lateRest)
+		c.pool.Probe(cur, probePatience)
+		time.AfterFunc(leftBehind+rand.N(leftBehind/2), func() {
+			if c.current() != cur {
+				c.pool.Drop(cur)
+			}
+		})
 	default:
 		c.pool.Drop(cur)
 	}

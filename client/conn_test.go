@@ -12,18 +12,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// An agent leaves a server that failed it. Its poll ends at once if the server has no leader, after lateRest if the
-// server is silent, and not at all if the server is only late.
+// An agent leaves a server that failed it. Its poll ends at once if the server has no leader, after probePatience if the
+// server is silent, and after leftBehind and up to half as much if the server is only late. An agent that has returned to
+// a late server by then keeps the session.
 func TestPollOnAFailedServer(t *testing.T) {
 	wait := rpc.Method[struct{}, struct{}]{Name: "Test.Wait"}
 	for name, tc := range map[string]struct {
-		err   error
-		down  bool
-		after time.Duration // until the poll ends; 0: it continues
+		err            error
+		down, returned bool
+		least, most    time.Duration // until the poll ends; most 0: it continues
 	}{
-		"late":      {err: structs.Errorf(structs.CodeTimeout, "the deadline passed")},
-		"silent":    {err: structs.Errorf(structs.CodeTimeout, "the deadline passed"), down: true, after: lateRest},
-		"no leader": {err: structs.ErrNoLeader, after: time.Nanosecond},
+		"late":               {err: structs.Errorf(structs.CodeTimeout, "the deadline passed"), least: leftBehind, most: leftBehind * 3 / 2},
+		"late, and returned": {err: structs.Errorf(structs.CodeTimeout, "the deadline passed"), returned: true},
+		"silent":             {err: structs.Errorf(structs.CodeTimeout, "the deadline passed"), down: true, most: probePatience},
+		"no leader":          {err: structs.ErrNoLeader, most: time.Nanosecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -62,14 +64,17 @@ func TestPollOnAFailedServer(t *testing.T) {
 				if c.current() == from {
 					t.Errorf("the agent stays with %s", from)
 				}
+				if tc.returned {
+					c.next(c.current())
+				}
 				start := time.Now()
 				select {
 				case err := <-ended:
-					if took := time.Since(start); tc.after == 0 || took > tc.after {
+					if took := time.Since(start); took < tc.least || took > tc.most {
 						t.Errorf("the poll ended after %s: %v", took, err)
 					}
-				case <-time.After(2 * lateRest):
-					if tc.after > 0 {
+				case <-time.After(2 * leftBehind):
+					if tc.most > 0 {
 						t.Errorf("the poll continues")
 					}
 				}

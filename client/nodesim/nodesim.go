@@ -218,9 +218,8 @@ type sharedConn struct {
 // Close implements client.Conn.
 func (sharedConn) Close() error { return nil }
 
-// Failed implements client.Conn. One slow call of one node does not move all other nodes of the session, whose polls
-// would then be repeated on a server that was late already. If many nodes report a failure, the server is at fault. A
-// broken connection is replaced without any report.
+// Failed implements client.Conn. The failed call of one node does not move all other nodes of the session. If many nodes
+// report a failure, the server is at fault. A broken connection is replaced without any report.
 func (c sharedConn) Failed(err error) {
 	if c.grief.enough(time.Now()) {
 		c.Conn.Failed(err)
