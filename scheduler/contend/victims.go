@@ -115,7 +115,9 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 			}
 			continue
 		case p.shrinks(h):
-			out = append(out, Victim{h: h, shrink: true, with: p.above(h)})
+			if !p.tooYoung(h) {
+				out = append(out, Victim{h: h, shrink: true, with: p.above(h)})
+			}
 			continue
 		}
 		if p.Rule.Name == "" || !p.mayEvict(h) {
@@ -161,14 +163,17 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 			}
 		}
 	}
-	q := p.rules.Of(v.QueueName())
-	if h.Work.Times >= q.PreemptMax {
+	return h.Work.Times < p.rules.Of(v.QueueName()).PreemptMax && !p.tooYoung(h)
+}
+
+// tooYoung reports whether work has run for less than its queue's preempt_min_runtime, and has the decision made again
+// when it has run for that long.
+func (p *Preemptor) tooYoung(h *model.Held) bool {
+	at := h.Work.Began.Add(p.rules.Of(h.Work.Job.QueueName()).PreemptMinRuntime)
+	if p.now >= at {
 		return false
 	}
-	if at := h.Work.Began.Add(q.PreemptMinRuntime); p.now < at {
-		p.retry(at)
-		return false
-	}
+	p.retry(at)
 	return true
 }
 
