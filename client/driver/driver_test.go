@@ -32,7 +32,7 @@ func TestSchemaConverts(t *testing.T) {
 
 func TestSchemaRefuses(t *testing.T) {
 	for want, c := range map[string]map[string]any{
-		`unknown config key "comand", did you mean "command"?`:     {"command": "x", "comand": "y"},
+		`unknown config key "comand"; did you mean "command"?`:     {"command": "x", "comand": "y"},
 		`(valid keys: args, command, hard, labels, mount, pids_li`: {"command": "x", "zzzzzzzz": "y"},
 		`"command" (string) is required`:                           {},
 		`must not be empty`:                                        {"command": ""},

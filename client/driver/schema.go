@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-sched/muster/internal/suggest"
 )
 
 // FieldType is the type of a config key.
@@ -114,18 +116,11 @@ func (s Schema) field(name string) (Field, bool) {
 
 func (s Schema) unknown(key string) string {
 	names := make([]string, 0, len(s))
-	best, bestDist := "", len(key)/2+1
 	for _, f := range s {
 		names = append(names, f.Name)
-		if d := distance(strings.ToLower(key), f.Name); d < bestDist {
-			best, bestDist = f.Name, d
-		}
 	}
 	sort.Strings(names)
-	msg := fmt.Sprintf("unknown config key %q", key)
-	if best != "" {
-		msg += fmt.Sprintf(", did you mean %q?", best)
-	}
+	msg := fmt.Sprintf("unknown config key %q%s", key, suggest.DidYouMean(key, names))
 	return msg + " (valid keys: " + strings.Join(names, ", ") + ")"
 }
 
@@ -262,28 +257,4 @@ func describe(v any) string {
 		return "a map"
 	}
 	return fmt.Sprintf("a %T", v)
-}
-
-// distance returns the edit distance of two short words.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		a = a[:64]
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		prev := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur := min(row[j]+1, row[j-1]+1, prev+cost)
-			prev, row[j] = row[j], cur
-		}
-	}
-	return row[len(b)]
 }

@@ -123,7 +123,7 @@ func TestAgentRefuses(t *testing.T) {
 		{"-client -data-dir=/nowhere -servers=127.0.0.1 -bind=10.0.0.1", "without TLS and ACLs"},
 		{"-config=/nowhere/x.hcl", "/nowhere/x.hcl: no such file"},
 		{"-server -data-dir=/nowhere -bootstrap-expect=12", "flag -bootstrap-expect: server.bootstrap_expect: 12: want 1 to 9"},
-		{"-dev -confg=x", "unknown flag"},
+		{"-dev -confg=x", "no flag -confg; did you mean -config?"},
 		{"extra", "extra"},
 		{"-dev -config=" + hooked, hooked + `:4:7: client.hooks.prolog.command: "/nowhere/prolog" cannot be run on this machine: no such file or directory`},
 	} {

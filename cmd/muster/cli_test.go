@@ -327,6 +327,22 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestMisspelt: a word that is nearly a command or a flag is answered in one sentence that says which.
+func TestMisspelt(t *testing.T) {
+	for args, want := range map[string]string{
+		"jbo run":            `no command "jbo"; did you mean "job"?`,
+		"job sotp":           `no command "sotp" under muster job; did you mean "stop"?`,
+		"job run -detatch x": `no flag -detatch; did you mean -detach?`,
+		"job xyzzy":          `no command "xyzzy" under muster job (muster job -help lists all)`,
+		"job run -xyzzy x":   `no flag -xyzzy (muster job run -help lists the flags)`,
+	} {
+		r := newAgentFake(t).run(t, "", strings.Fields(args)...)
+		if r.code != 1 || !strings.Contains(r.errOut, want) || strings.Count(r.errOut, "\n") != 1 {
+			t.Errorf("muster %s: exit status %d, %q; want 1 and a line with %q", args, r.code, r.errOut, want)
+		}
+	}
+}
+
 // Every golden command that can print JSON prints JSON, and nothing else, with -json, asking the same things.
 func TestJSON(t *testing.T) {
 	tried := 0

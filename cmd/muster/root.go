@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/internal/version"
 )
 
@@ -129,11 +130,7 @@ func newRoot(e *env) *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			msg := fmt.Sprintf("no command %q", args[0])
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				msg += "; did you mean " + strings.Join(s, " or ") + "?"
-			}
-			return errors.New(msg + " (muster -help lists all)")
+			return noCommand(cmd, args[0])
 		},
 	}
 	root.Version = version.String() // -version, in addition to the verb, as in Nomad
@@ -143,6 +140,10 @@ func newRoot(e *env) *cobra.Command {
 	root.SetErr(e.err)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var absent *pflag.NotExistError
+		if errors.As(err, &absent) {
+			return fmt.Errorf("no flag -%s%s (%s -help lists the flags)", absent.GetSpecifiedName(), nearestFlag(cmd, absent.GetSpecifiedName()), cmd.CommandPath())
+		}
 		return fmt.Errorf("%w (%s -help lists the flags)", err, cmd.CommandPath())
 	})
 	for _, add := range commands {
@@ -151,6 +152,35 @@ func newRoot(e *env) *cobra.Command {
 	root.SetUsageTemplate(usageTemplate)
 	cobra.EnableCommandSorting = false // help lists commands in the order above
 	return root
+}
+
+// noCommand is the error for a word that is no subcommand of cmd.
+func noCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	where := ""
+	if cmd.HasParent() {
+		where = " under " + cmd.CommandPath()
+	}
+	return fmt.Errorf("no command %q%s%s (%s -help lists all)", word, where, suggest.DidYouMean(word, names), cmd.CommandPath())
+}
+
+// nearestFlag returns "; did you mean -x?" for a misspelt long flag of cmd, or "".
+func nearestFlag(cmd *cobra.Command, word string) string {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	if n := suggest.Nearest(word, names); n != "" && len(word) > 1 {
+		return "; did you mean -" + n + "?"
+	}
+	return ""
 }
 
 func isTerminal(v any) bool {

@@ -75,13 +75,8 @@ func (e *env) group(use, short, long, example string, subs ...func(*env) *cobra.
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		msg := fmt.Sprintf("no command %q under %s", args[0], cmd.CommandPath())
-		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-			msg += "; did you mean " + strings.Join(s, " or ") + "?"
-		}
-		return fmt.Errorf("%s (%s -help lists all)", msg, cmd.CommandPath())
+		return noCommand(cmd, args[0])
 	}
-	c.SuggestionsMinimumDistance = 2
 	for _, s := range subs {
 		c.AddCommand(s(e))
 	}

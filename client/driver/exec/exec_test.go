@@ -508,7 +508,7 @@ func TestStartErrors(t *testing.T) {
 			c.Config = map[string]any{"command": "foo"}
 			c.Env["PATH"] = "/usr/bin:/bin"
 		}, `command "foo" not found in the task's directory or in PATH (/usr/bin:/bin)`},
-		"unknown key":  {func(c *driver.TaskConfig) { c.Config["comand"] = "x" }, `unknown config key "comand", did you mean "command"? (valid keys: args, cap_add`},
+		"unknown key":  {func(c *driver.TaskConfig) { c.Config["comand"] = "x" }, `unknown config key "comand"; did you mean "command"? (valid keys: args, cap_add`},
 		"wrong type":   {func(c *driver.TaskConfig) { c.Config["args"] = "x" }, `config key "args": want a list of strings, got the string "x"`},
 		"no command":   {func(c *driver.TaskConfig) { delete(c.Config, "command") }, `config key "command" (string) is required`},
 		"unknown user": {func(c *driver.TaskConfig) { c.User = "no-such-user" }, `user "no-such-user" does not exist`},
