@@ -163,18 +163,29 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 			}
 		}
 	}
-	return h.Work.Times < p.rules.Of(v.QueueName()).PreemptMax && !p.tooYoung(h)
+	q := p.rules.Of(v.QueueName())
+	if h.Work.Times >= q.PreemptMax {
+		return false
+	}
+	return !p.tooYoung(h)
 }
 
 // tooYoung reports whether work has run for less than its queue's preempt_min_runtime, and has the decision made again
-// when it has run for that long.
+// when it has run for that long. An elastic group has run since its newest member began: the resize restarted the others
+// of a gang, and without that an older member would go in the place of a younger one.
 func (p *Preemptor) tooYoung(h *model.Held) bool {
-	at := h.Work.Began.Add(p.rules.Of(h.Work.Job.QueueName()).PreemptMinRuntime)
-	if p.now >= at {
-		return false
+	began := h.Work.Began
+	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
+		for _, m := range p.members(h) {
+			began = max(began, m.Work.Began)
+		}
 	}
-	p.retry(at)
-	return true
+	q := p.rules.Of(h.Work.Job.QueueName())
+	if at := began.Add(q.PreemptMinRuntime); p.now < at {
+		p.retry(at)
+		return true
+	}
+	return false
 }
 
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
