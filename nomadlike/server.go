@@ -193,7 +193,7 @@ func (c *call) enter(rt *route) (leave func(), err error) {
 	if c.cfg.Enter == nil || q.Has("index") && q.Get("index") != "0" {
 		return leave, nil
 	}
-	for _, p := range []string{"/v1/agent", "/v1/status", "/v1/operator", "/v1/metrics", "/v1/node", "/v1/system", "/v1/client", "/v1/event"} {
+	for _, p := range []string{"/v1/agent", "/v1/status", "/v1/operator", "/v1/metrics", "/v1/node", "/v1/system", "/v1/client", "/v1/event", "/v1/top"} {
 		if strings.HasPrefix(rt.pattern, p) {
 			return leave, nil
 		}
