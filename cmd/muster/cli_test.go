@@ -144,6 +144,8 @@ var golden = []struct {
 	{"job_plan_no_diff", "job plan -diff=false -", jobSource, 1},
 	{"job_validate", "job validate -", jobSource, 0},
 	{"job_why", "job why train", "", 0},
+	{"top_once", "top -once", "", 0},
+	{"top_json", "top -json", "", 0},
 	{"job_why_running", "job why example", "", 0},
 	{"job_stop", "job stop example", "", 0},
 	{"job_stop_flags", "job stop -detach -purge -no-shutdown-delay -eval-priority 70 example", "", 0},

@@ -309,6 +309,10 @@ func canned() map[string]any {
 		"PUT /v1/validate/job": &wire.JobValidateResponse{DriverConfigValidated: true},
 
 		"GET /v1/allocations": prefixed(func(s *wire.AllocationListStub) string { return s.ID }, allocs...), "GET /v1/allocation/" + allocA: alloc, "GET /v1/allocation/" + allocB: failed, "PUT /v1/allocation/" + allocA + "/stop": ev(nil),
+		"GET /v1/top": &nomadlike.Top{Time: fixedNow.UnixNano(), Unread: 3, Nodes: []nomadlike.TopNode{{ID: nodeA, Name: "gpu-01", Status: "ready", GPUs: []nomadlike.TopGPU{{ID: "GPU-1", Model: "H100", MemoryMiB: 81559}}}}, Allocs: []nomadlike.TopAlloc{
+			{ID: allocB, JobID: "web", Namespace: "default", NodeID: nodeA, NodeName: "gpu-01", Status: "running", Suspension: "suspended", Tasks: []nomadlike.TopTask{{Name: "serve", CPUPercent: 3, Memory: 5 << 20}}},
+			{ID: allocA, JobID: "example", Namespace: "default", NodeID: nodeA, NodeName: "gpu-01", Status: "running", GPUs: []nomadlike.TopGrant{{ID: "GPU-1", Model: "H100"}},
+				Tasks: []nomadlike.TopTask{{Name: "greet", CPUPercent: 12.4, Memory: 4 << 20, GPUs: []nomadlike.TopTaskGPU{{ID: "GPU-1", MemoryMiB: 2048, ShareMiB: 81559, PeakMiB: 4096, SMMillis: 61_000, EnergyMJ: 90_000, Refused: 1}}}}}}},
 		"GET /v1/client/allocation/" + allocA + "/stats":   &wire.AllocResourceUsage{Tasks: map[string]*wire.TaskResourceUsage{"greet": {ResourceUsage: &wire.ResourceUsage{MemoryStats: &wire.MemoryStats{RSS: 3 << 20, Usage: 4 << 20}, CpuStats: &wire.CpuStats{TotalTicks: 12, Percent: 0.5}}}}},
 		"PUT /v1/client/allocation/" + allocA + "/restart": map[string]any{"Index": 0}, "PUT /v1/client/allocation/" + allocA + "/signal": map[string]any{"Index": 0}, "GET /v1/client/allocation/" + allocA + "/checks": map[string]*wire.CheckStatus{"c1": {ID: "c1", Check: "alive", Group: "hello", Mode: "healthiness", Service: "llm", Status: "success", StatusCode: 200, Output: "fine"}},
 		"GET /v1/services": []*wire.ServicesOfNamespace{{Namespace: "default", Services: []*wire.ServiceStub{{ServiceName: "llm", Tags: []string{"gpu", "v1"}}, {ServiceName: "web", Tags: []string{}}}}},

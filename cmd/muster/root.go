@@ -39,8 +39,9 @@ type env struct {
 	in       io.Reader
 	out, err io.Writer
 
-	now func() time.Time // the clock of ages and progress lines
-	tty bool             // in and out are terminals
+	now func() time.Time                                            // the clock of ages and progress lines
+	sub func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
+	tty bool                                                        // in and out are terminals
 
 	addr, token, namespace, region   string
 	caCert, clientCert, clientKey    string
@@ -95,6 +96,9 @@ func (e *env) main(ctx context.Context, args []string) int {
 // execute is main without the check of the output. told means that the printed error may be a failed write, or that the
 // command is the agent, whose output is only its log.
 func (e *env) execute(ctx context.Context, args []string) (status int, told bool) {
+	e.sub = func(ctx context.Context, args []string, out io.Writer) int {
+		return (&env{in: strings.NewReader(""), out: out, err: out, now: e.now}).main(ctx, args)
+	}
 	root := newRoot(e)
 	root.SetArgs(normalize(root, args[1:]))
 	cmd, err := root.ExecuteContextC(ctx)
@@ -150,7 +154,6 @@ func newRoot(e *env) *cobra.Command {
 		root.AddCommand(add(e))
 	}
 	root.SetUsageTemplate(usageTemplate)
-	cobra.EnableCommandSorting = false // help lists commands in the order above
 	return root
 }
 

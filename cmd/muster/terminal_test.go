@@ -32,6 +32,54 @@ func TestColourOnATerminal(t *testing.T) {
 	}
 }
 
+// TestTopWithoutAScreen checks that top prints once where it cannot draw, and that it asks for the namespace of the command
+// line.
+func TestTopWithoutAScreen(t *testing.T) {
+	for args, query := range map[string]string{"top": "namespace=%2A", "top -namespace ml": "namespace=ml", "top -once -namespace ml": "namespace=ml"} {
+		f := newAgentFake(t)
+		r := f.run(t, "", strings.Fields(args)...)
+		if r.code != 0 || !strings.HasPrefix(r.out, "JOB") || strings.Contains(r.out, "\x1b") || strings.Count(f.log(), "\n") != 0 || !strings.Contains(f.log(), query) {
+			t.Errorf("%s: exit status %d, %q, requests %q", args, r.code, r.out, f.log())
+		}
+	}
+	for term, want := range map[string]bool{"xterm": true, "dumb": false, "": false} {
+		t.Setenv("TERM", term)
+		if got := (&topOptions{env: &env{tty: true}}).screen(); got != want {
+			t.Errorf("TERM=%s: %v", term, got)
+		}
+	}
+	t.Setenv("LC_ALL", "")
+	t.Setenv("LC_CTYPE", "")
+	for lang, want := range map[string]bool{"": false, "C": true, "en_US.UTF-8": false, "C.utf8": false, "de_DE": true} {
+		t.Setenv("LANG", lang)
+		if got := asciiOnly(); got != want {
+			t.Errorf("LANG=%s: %v", lang, got)
+		}
+	}
+}
+
+// TestTopRunsCommands runs a command of a pane with the options of top.
+func TestTopRunsCommands(t *testing.T) {
+	f := newAgentFake(t)
+	f.run(t, "", "version") // clears the environment's own settings
+	t.Setenv("MUSTER_ADDR", "http://127.0.0.1:1")
+	e := &env{in: strings.NewReader(""), out: io.Discard, err: io.Discard, now: func() time.Time { return fixedNow }}
+	if e.main(t.Context(), []string{"muster", "version"}); e.sub == nil {
+		t.Fatal("no way to run a command")
+	}
+	c := newTop(e)
+	if err := c.Flags().Parse([]string{"--address=" + f.URL, "--namespace=nothing"}); err != nil {
+		t.Fatal(err)
+	}
+	o := &topOptions{env: e, flags: c.Flags()}
+	if out, failed := o.command(t.Context(), []string{"job", "why", "-namespace", "default", "train"}); failed || !strings.Contains(out, "position 3 of 17") {
+		t.Errorf("failed %v: %s", failed, out)
+	}
+	if out, failed := o.command(t.Context(), []string{"job", "why", "nothing-like-it"}); !failed || !strings.Contains(out, "Error:") {
+		t.Errorf("failed %v: %s", failed, out)
+	}
+}
+
 // TestHintsNameTheNamespace checks that a printed command reaches the object that it is about.
 func TestHintsNameTheNamespace(t *testing.T) {
 	f := newAgentFake(t)

@@ -1,16 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/colorprofile"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/cmd/top"
+	"github.com/muster-sched/muster/nomadlike"
 )
 
 type topOptions struct {
@@ -18,6 +26,7 @@ type topOptions struct {
 	form  format
 	every time.Duration
 	once  bool
+	flags *pflag.FlagSet
 }
 
 // topRow is one task on one GPU, and its JSON form.
@@ -30,18 +39,16 @@ type topRow struct {
 	Suspension                      string `json:",omitempty"` // "suspending", "suspended", "resuming"
 }
 
-// topMax limits the allocations that each refresh queries.
-const topMax = 200
-
 func newTop(e *env) *cobra.Command {
 	o := &topOptions{env: e}
-	c := e.verb("top [options]", "Watch what running tasks use: CPU, memory, GPU memory", "Watch what running tasks use, those with GPUs first: memory of each GPU with the task's share, the most it held, the time in which it had all multiprocessors, energy, and allocations that were refused. At most 200 allocations are asked.", `
+	c := e.verb("top [options]", "Watch GPUs, jobs, nodes and the queue", "Watch GPUs, jobs, nodes and the queue on the whole screen: use of GPUs with its recent history, memory, power, temperature, and whose work it is. Keys sort, filter, and open details, logs and the reason why a job waits; ? lists them. Without -namespace it shows all that the token may see.\n\nWith -once, with -json, and where the output is not a terminal that can be drawn on, it prints once what running tasks use, those with GPUs first: memory of each GPU with the task's share, the most it held, the time in which it had all multiprocessors, energy, and allocations that were refused. At most 200 allocations are asked.", `
 muster top
-muster top -once
+muster top -namespace ml
 muster top -once -json`, 0, 0, o.run)
-	c.Flags().DurationVar(&o.every, "every", 2*time.Second, "time between looks")
-	c.Flags().BoolVar(&o.once, "once", false, "look once")
+	c.Flags().DurationVar(&o.every, "every", 2*time.Second, "time between looks; more where a look takes long")
+	c.Flags().BoolVar(&o.once, "once", false, "print once what running tasks use")
 	o.form.flags(c)
+	o.flags = c.Flags()
 	return c
 }
 
@@ -53,104 +60,116 @@ func (o *topOptions) run(ctx context.Context, _ []string) error {
 	if o.every < 100*time.Millisecond {
 		return fmt.Errorf("-every must be at least 100ms, got %s", o.every)
 	}
-	for {
-		rows, left, err := o.look(ctx, a)
-		if err != nil {
-			return err
-		}
-		if done, err := o.form.done(o.env, rows); done || err != nil {
-			return err
-		}
-		if !o.once {
-			o.printf("\x1b[H\x1b[2J%s  every %s, Ctrl-C ends it\n", time.Now().Format(time.TimeOnly), o.every)
-		}
-		o.show(rows, left)
-		if o.once {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(o.every):
-		}
+	if !o.once && !o.form.json && o.form.tmpl == "" && o.screen() {
+		return o.watch(ctx, a)
 	}
+	t, err := o.look(ctx, a, nil)
+	if err != nil {
+		return err
+	}
+	rows := topRows(t)
+	if done, err := o.form.done(o.env, rows); done || err != nil {
+		return err
+	}
+	o.show(rows, t.Unread)
+	return nil
 }
 
-func (o *topOptions) look(ctx context.Context, a *api) (rows []*topRow, left int, err error) {
-	rows = []*topRow{}
-	var allocs []*wire.AllocationListStub
-	if _, err := a.get(ctx, "/v1/allocations", url.Values{"namespace": {"*"}, "filter": {`ClientStatus == "running"`}, "resources": {"true"}}, &allocs); err != nil {
-		return nil, 0, err
+// screen reports whether there is a terminal to draw on.
+func (o *topOptions) screen() bool {
+	term := os.Getenv("TERM")
+	return o.tty && term != "" && term != "dumb"
+}
+
+// scope is the namespace to show.
+func (o *topOptions) scope() string {
+	if o.namespace == "" {
+		return "*"
 	}
-	var first, rest []*wire.AllocationListStub
-	for _, al := range allocs {
-		gpu := false
-		if al.AllocatedResources != nil {
-			for _, t := range al.AllocatedResources.Tasks {
-				gpu = gpu || t != nil && len(t.Devices) > 0
-			}
+	return o.namespace
+}
+
+func (o *topOptions) look(ctx context.Context, a *api, nodes []string) (*nomadlike.Top, error) {
+	q := url.Values{"namespace": {o.scope()}, "stale": {""}}
+	if len(nodes) > 0 {
+		q["node"] = nodes
+	}
+	t := &nomadlike.Top{}
+	_, err := a.get(ctx, "/v1/top", q, t)
+	return t, err
+}
+
+// watch runs the full-screen program until it is left.
+func (o *topOptions) watch(ctx context.Context, a *api) error {
+	model := top.New(ctx, top.Options{
+		Every: o.every, Scope: o.scope(), ASCII: asciiOnly(),
+		Look: func(ctx context.Context, nodes []string) (*nomadlike.Top, error) { return o.look(ctx, a, nodes) },
+		Run:  o.command,
+	})
+	out := o.out
+	if w, ok := out.(*outlet); ok {
+		out = w.w // the program looks for the terminal behind it
+	}
+	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(o.in), tea.WithOutput(out), tea.WithoutSignalHandler()} // run handles signals by ctx
+	if o.noColor {
+		options = append(options, tea.WithColorProfile(colorprofile.ASCII))
+	}
+	_, err := tea.NewProgram(model, options...).Run()
+	if ctx.Err() != nil && errors.Is(err, tea.ErrProgramKilled) {
+		return nil
+	}
+	return err
+}
+
+// command runs a command of this program, with the same options for the connection, and returns its output.
+func (o *topOptions) command(ctx context.Context, args []string) (output string, failed bool) {
+	line := append([]string{"muster"}, args...)
+	general := generalFlags()
+	o.flags.Visit(func(f *pflag.Flag) {
+		if general.Lookup(f.Name) != nil && f.Name != "namespace" {
+			line = append(line, "--"+f.Name+"="+f.Value.String())
 		}
-		if gpu {
-			first = append(first, al)
-		} else {
-			rest = append(rest, al)
+	})
+	var out bytes.Buffer
+	code := o.sub(ctx, append(line, "--no-color"), &out)
+	return out.String(), code != exitOK
+}
+
+// asciiOnly reports whether the locale says that the terminal has no Unicode.
+func asciiOnly() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v := strings.ToLower(os.Getenv(name)); v != "" {
+			return !strings.Contains(v, "utf-8") && !strings.Contains(v, "utf8")
 		}
 	}
-	allocs = append(first, rest...)
-	if len(allocs) > topMax {
-		allocs, left = allocs[:topMax], len(allocs)-topMax
-	}
-	for _, al := range allocs {
-		var use wire.AllocResourceUsage
-		if _, err := a.get(ctx, "/v1/client/allocation/"+al.ID+"/stats", ns(al.Namespace), &use); err != nil {
-			continue // it has ended, or its node does not answer
-		}
-		for _, task := range sortedKeys(use.Tasks) {
-			t := use.Tasks[task]
-			if t == nil || t.ResourceUsage == nil {
-				continue
+	return false
+}
+
+// topRows makes a row of each task and GPU that was measured, those with GPUs first.
+func topRows(t *nomadlike.Top) []*topRow {
+	rows := []*topRow{}
+	allocs := slices.Clone(t.Allocs)
+	slices.SortStableFunc(allocs, func(a, b nomadlike.TopAlloc) int { return min(len(b.GPUs), 1) - min(len(a.GPUs), 1) })
+	for i := range allocs {
+		al := &allocs[i]
+		for k := range al.Tasks {
+			task := &al.Tasks[k]
+			base := topRow{JobID: al.JobID, AllocID: al.ID, Task: task.Name, Node: al.NodeName, Suspension: al.Suspension, CPUPercent: task.CPUPercent, RSSBytes: task.Memory}
+			for _, g := range task.GPUs {
+				row := base
+				row.GPU, row.MemoryMiB, row.ShareMiB, row.PeakMiB = g.ID, g.MemoryMiB, g.ShareMiB, g.PeakMiB
+				row.SMMillis, row.EnergyMJ, row.Refused = g.SMMillis, g.EnergyMJ, g.Refused
+				rows = append(rows, &row)
 			}
-			base := topRow{JobID: al.JobID, AllocID: al.ID, Task: task, Node: al.NodeName, Suspension: allocState("", al.Suspension)}
-			if c := t.ResourceUsage.CpuStats; c != nil {
-				base.CPUPercent = c.Percent
-			}
-			if m := t.ResourceUsage.MemoryStats; m != nil {
-				base.RSSBytes = max(m.RSS, m.Usage)
-			}
-			n := len(rows)
-			for _, g := range t.ResourceUsage.DeviceStats {
-				for _, id := range sortedKeys(g.InstanceStats) {
-					if s := g.InstanceStats[id]; s != nil && s.Stats != nil {
-						row := base
-						row.GPU = id
-						row.fill(s.Stats.Attributes)
-						rows = append(rows, &row)
-					}
-				}
-			}
-			if len(rows) == n {
+			if len(task.GPUs) == 0 {
 				rows = append(rows, &base)
 			}
 		}
 	}
-	return rows, left, nil
+	return rows
 }
 
-func (r *topRow) fill(attrs map[string]*wire.StatValue) {
-	num := func(name string) int64 {
-		if v := attrs[name]; v != nil && v.IntNumeratorVal != nil {
-			return *v.IntNumeratorVal
-		}
-		return 0
-	}
-	r.MemoryMiB, r.PeakMiB, r.SMMillis = num("Task memory"), num("Task memory, peak"), num("Task SM time")
-	r.EnergyMJ, r.Refused = num("Task energy"), num("Task allocations refused")
-	if v := attrs["Task memory"]; v != nil && v.IntDenominatorVal != nil {
-		r.ShareMiB = *v.IntDenominatorVal
-	}
-}
-
-func (o *topOptions) show(rows []*topRow, left int) {
+func (o *topOptions) show(rows []*topRow, left int64) {
 	if len(rows) == 0 {
 		o.println("No running tasks")
 		return

@@ -211,6 +211,7 @@ func generalFlagUsages(c *cobra.Command) string {
 }
 
 func init() {
+	cobra.EnableCommandSorting = false // help lists commands in the order of their table
 	cobra.AddTemplateFunc("ownFlags", ownFlagUsages)
 	cobra.AddTemplateFunc("generalFlags", generalFlagUsages)
 }
