@@ -157,6 +157,7 @@ var serverMetrics = table{
 
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),
 	counter("muster_server_heartbeats_missed_total", "Nodes whose time ended, by missed heartbeats or by a probe.", func(r reading) int64 { return r.beats.Missed }),
+	counter("muster_server_heartbeats_spared_total", "Late heartbeats of nodes whose agents answered on their sessions, so that they got more time.", func(r reading) int64 { return r.beats.Spared }),
 	counter("muster_server_heartbeat_stalls_total", "Times this server was too late itself to judge heartbeats.", func(r reading) int64 { return r.beats.Stalls }),
 
 	gauge("muster_server_reports_bytes", "Bytes of agents' reports that wait to be written or applied, on the leader.", func(r reading) float64 { return float64(r.report.Waiting) }),

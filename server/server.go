@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,10 @@ func New(cfg Config) (s *Server, err error) {
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
 		Reports:  nodes.NewObservations(func(cmd structs.Command) nodes.Proposed { return s.replica.Propose(replica.LanePriority, cmd) }),
-		Beats:    nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.stressed, Apply: s.apply, Grace: cfg.RestartGrace}),
+		Beats: nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.stressed, Apply: s.apply, Grace: cfg.RestartGrace,
+			Answers: func(ctx context.Context, ids []structs.NodeID) (map[structs.NodeID]bool, bool) {
+				return s.nodes.Probes.Answers(ctx, ids)
+			}}),
 	}
 	s.nodes.Probes = nodes.NewProber(s.probeEnvironment())
 
@@ -191,12 +195,20 @@ func (s *Server) probeEnvironment() nodes.ProbeEnvironment {
 		Address: func(id structs.NodeID) string { return s.members.NodeAddr(id) },
 		Members: func() []structs.NodeID { return s.members.NodeMembers() },
 		Others:  func() []string { return s.members.RaftOthers() },
+		Alive:   func(server string) bool { return slices.Contains(s.members.ServersOf(s.cfg.Region), server) },
 		Ask: func(ctx context.Context, server string, id structs.NodeID) (nodes.Sign, error) {
 			resp, err := rpc.Invoke(ctx, s.pool.To(server), methods.ServerNodeSign, rpc.Header{}, &methods.ServerNodeRequest{NodeID: id})
 			if err != nil {
 				return "", err
 			}
 			return nodes.Sign(resp.Sign), nil
+		},
+		AskAnswering: func(ctx context.Context, server string, ids []structs.NodeID) ([]structs.NodeID, error) {
+			resp, err := rpc.Invoke(ctx, s.vital.To(server), methods.ServerAnswering, rpc.Header{}, &methods.ServerAnsweringRequest{NodeIDs: ids})
+			if err != nil {
+				return nil, err
+			}
+			return resp.NodeIDs, nil
 		},
 		Report: func(ctx context.Context, id structs.NodeID) error {
 			addr, _ := s.Leader()

@@ -315,6 +315,10 @@ type (
 	ServerNodeRequest struct{ NodeID structs.NodeID }
 	// ServerNodeSignResponse answers ServerNodeSign.
 	ServerNodeSignResponse struct{ Sign string } // nodes.Sign
+	// ServerAnsweringRequest asks which of the nodes' agents answer on a session to this server.
+	ServerAnsweringRequest struct{ NodeIDs []structs.NodeID }
+	// ServerAnsweringResponse answers ServerAnsweringRequest.
+	ServerAnsweringResponse struct{ NodeIDs []structs.NodeID }
 	// ServerAuthenticateRequest asks the leader to authenticate a caller: the node if its ID is set, otherwise the
 	// token.
 	ServerAuthenticateRequest struct {

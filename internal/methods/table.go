@@ -230,6 +230,7 @@ var (
 	ServerKeyring      = method[ServerKeyringRequest, ServerKeyringResponse]("Server.Keyring", SideServer, KindAny, Need{ServerCert: true})
 	ServerHasNode      = method[ServerHasNodeRequest, ServerHasNodeResponse]("Server.HasNode", SideServer, KindAny, Need{ServerCert: true})
 	ServerNodeSign     = method[ServerNodeRequest, ServerNodeSignResponse]("Server.NodeSign", SideServer, KindAny, Need{ServerCert: true})
+	ServerAnswering    = method[ServerAnsweringRequest, ServerAnsweringResponse]("Server.Answering", SideServer, KindAny, Need{ServerCert: true})
 	ServerNodeDoubt    = method[ServerNodeRequest, EmptyResponse]("Server.NodeDoubt", SideServer, KindAny, Need{ServerCert: true})
 	ServerAuthenticate = method[ServerAuthenticateRequest, ServerAuthenticateResponse]("Server.Authenticate", SideServer, KindAny, Need{ServerCert: true})
 	ServerAuthorize    = method[ServerAuthorizeRequest, ServerAuthorizeResponse]("Server.Authorize", SideServer, KindAny, Need{ServerCert: true})

@@ -25,6 +25,9 @@ func (s *Set) registerServers() {
 	handle(s, methods.ServerNodeSign, func(ctx context.Context, _ *rpc.Call, req *methods.ServerNodeRequest) (*methods.ServerNodeSignResponse, error) {
 		return &methods.ServerNodeSignResponse{Sign: string(s.env.Nodes.Probes.Look(ctx, req.NodeID))}, nil
 	})
+	handle(s, methods.ServerAnswering, func(ctx context.Context, _ *rpc.Call, req *methods.ServerAnsweringRequest) (*methods.ServerAnsweringResponse, error) {
+		return &methods.ServerAnsweringResponse{NodeIDs: s.env.Nodes.Probes.Answering(ctx, req.NodeIDs)}, nil
+	})
 	handle(s, methods.ServerNodeDoubt, func(_ context.Context, _ *rpc.Call, req *methods.ServerNodeRequest) (*methods.EmptyResponse, error) {
 		s.env.Nodes.Probes.Doubt(req.NodeID)
 		return &methods.EmptyResponse{}, nil

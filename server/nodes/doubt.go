@@ -65,10 +65,7 @@ func (h *Heartbeats) Ended(ctx context.Context, id structs.NodeID, began time.Ti
 	if n == nil || n.Status == structs.NodeDisconnected {
 		return false
 	}
-	grace := h.env.Grace
-	if s := shortestSilence(p, id); s > 0 {
-		grace = min(grace, s) // the supervisor ends that work then
-	}
+	grace := h.grace(p, id)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.waiting(id)
@@ -85,6 +82,14 @@ func (h *Heartbeats) Ended(ctx context.Context, id structs.NodeID, began time.Ti
 	b.ended = h.env.Now()
 	go h.markEnded(ctx, id, b.count) // ends with ctx
 	return true
+}
+
+// grace returns how long after its last heartbeat a node keeps its work while there are signs that it lives.
+func (h *Heartbeats) grace(p *replica.Published, id structs.NodeID) time.Duration {
+	if s := shortestSilence(p, id); s > 0 {
+		return min(h.env.Grace, s) // the supervisor ends that work then
+	}
+	return h.env.Grace
 }
 
 // waiting returns the entry of a node whose deadline runs, or nil. The caller holds mu.

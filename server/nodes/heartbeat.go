@@ -16,13 +16,13 @@ import (
 // Heartbeats are timers in the leader's memory; nothing is written while nodes are healthy (I8). A node that misses its
 // deadline, including the grace, becomes down, or disconnected if a group there allows for that.
 //
-//	beat --ttl + grace without one--> down
-//	                              \--> disconnected --longest lost_after there--> down
+//	beat --ttl + grace without one, and no answer (answer.go)--> down
+//	                                                         \--> disconnected --longest lost_after there--> down
 //
 // While the leader is overloaded, it gives nodes a longer interval, which makes their heartbeats fewer and their deadlines
 // later. After an election every node gets the longest interval that the leader before may have given it, because the old
 // deadlines are lost, until its first heartbeat. A dead node is then noticed after the election, that interval and the
-// grace: about 26 s in a fleet of up to 10,000 nodes. Probes move the deadline of
+// grace, and a question to the servers: about 28 s in a fleet of up to 10,000 nodes. Probes move the deadline of
 // a node that gossips: to now if nothing answers at its machine, and later if only its agent has ended (probe.go).
 const (
 	beatTTL     = 10 * time.Second // interval given to nodes of a small fleet
@@ -50,6 +50,7 @@ type beat struct {
 	pos         int
 	contender   structs.StartID // the newest agent that wanted to take the node over, or zero
 	contendedAt uint32          // count when it first asked
+	asking      bool            // the servers are asked whether the agent answers
 	doubt                       // what probes have found since the last heartbeat
 }
 
@@ -217,6 +218,8 @@ type Environment struct {
 	Stressed func() bool
 	Apply    func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 	Grace    time.Duration // see Heartbeats.Ended
+	// Answers reports which agents answer on their sessions to any server, and whether a server was late to say so.
+	Answers func(ctx context.Context, ids []structs.NodeID) (answering map[structs.NodeID]bool, late bool)
 }
 
 // Heartbeats guards the table for endpoints and for Run. The table is nil while this server does not lead.
@@ -227,7 +230,7 @@ type Heartbeats struct {
 	table *beatTable
 	kick  chan struct{}
 
-	missed, stalls, beats int64 // guarded by mu
+	counts HeartbeatMetrics // guarded by mu
 }
 
 // NewHeartbeats returns Heartbeats. They are enforced while Run runs.
@@ -239,7 +242,7 @@ func NewHeartbeats(env Environment) *Heartbeats {
 func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.beats++
+	h.counts.Beats++
 	if h.table == nil {
 		return beatTTL
 	}
@@ -280,7 +283,7 @@ func (h *Heartbeats) Claim(id structs.NodeID, by structs.StartID) Claim {
 		return ClaimOpen
 	}
 	b := h.table.nodes[id]
-	if b == nil || b.pos < 0 {
+	if b == nil || b.pos < 0 && !b.asking {
 		return ClaimFree
 	}
 	if b.contender != by {
@@ -318,14 +321,15 @@ func (h *Heartbeats) wake() {
 	}
 }
 
-// HeartbeatMetrics count heartbeats, nodes that missed theirs, and times when this server was too late to judge.
-type HeartbeatMetrics struct{ Beats, Missed, Stalls int64 }
+// HeartbeatMetrics count heartbeats, nodes that missed theirs, late heartbeats of agents that answered, and times when this
+// server was too late to judge.
+type HeartbeatMetrics struct{ Beats, Missed, Spared, Stalls int64 }
 
 // Metrics returns the counts since the server started.
 func (h *Heartbeats) Metrics() HeartbeatMetrics {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HeartbeatMetrics{h.beats, h.missed, h.stalls}
+	return h.counts
 }
 
 // Run enforces heartbeats while this server leads.
@@ -338,7 +342,7 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 		h.table = nil
 		h.mu.Unlock()
 	}()
-	slots := make(chan struct{}, downsMax)
+	slots, questions := make(chan struct{}, downsMax), make(chan struct{}, questionsMax)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -368,7 +372,7 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 		if late := h.env.Now().Sub(now) - wait; late > beatStall {
 			h.env.Log.Warn("heartbeat timers were late; every node gets more time", "late", late)
 			h.mu.Lock()
-			h.stalls++
+			h.counts.Stalls++
 			h.table.floor(h.env.Now().Add(min(late, beatTTL)))
 			h.mu.Unlock()
 			continue
@@ -389,17 +393,26 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 			}
 			continue
 		}
-		for _, id := range ids {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return nil
-			}
-			go func() {
-				defer func() { <-slots }()
-				h.writeMissed(ctx, id)
-			}()
+		select {
+		case questions <- struct{}{}:
+		case <-ctx.Done():
+			return nil
 		}
+		go func() { // ends with ctx
+			missed := h.missed(ctx, ids)
+			<-questions
+			for _, id := range missed {
+				select {
+				case slots <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+				go func() {
+					defer func() { <-slots }()
+					h.writeMissed(ctx, id)
+				}()
+			}
+		}()
 	}
 }
 
@@ -483,7 +496,7 @@ func (h *Heartbeats) writeMissed(ctx context.Context, id structs.NodeID) {
 		cmd.Event.Message += b.why()
 	}
 	if !beaten {
-		h.missed++
+		h.counts.Missed++
 	}
 	h.mu.Unlock()
 	if beaten {

@@ -65,8 +65,11 @@ type ProbeEnvironment struct {
 	Address  func(structs.NodeID) string // its gossip address; "" if the node does not gossip
 	Members  func() []structs.NodeID     // the nodes that gossip and are alive
 	Others   func() []string             // addresses of the other servers
+	Alive    func(server string) bool    // whether gossip believes that
 	Ask      func(ctx context.Context, server string, id structs.NodeID) (Sign, error)
-	Report   func(ctx context.Context, id structs.NodeID) error // reports doubt to the leader
+	// AskAnswering asks another server which of the nodes' agents answer there.
+	AskAnswering func(ctx context.Context, server string, ids []structs.NodeID) ([]structs.NodeID, error)
+	Report       func(ctx context.Context, id structs.NodeID) error // reports doubt to the leader
 }
 
 // ProbeMetrics count doubts, probes and their results on this server, and the nodes that it has reached.
