@@ -32,6 +32,7 @@ type dump struct {
 	Seed     uint64
 	Cursor   structs.NodeID
 	Steps    int
+	Places   int
 	Mix      *model.Mix
 	Policy   string
 	Reserved []*structs.Reservation
@@ -123,7 +124,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // Dump writes an Input and the name of its policy as canonical bytes that Load reads back, so that a decision of a live
 // server can be repeated elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
-	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
+	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Places: in.Places, Mix: in.Mix, Policy: policy,
 		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
@@ -214,7 +215,7 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 			allocs[len(allocs)-1].Desired = structs.DesiredStop
 		}
 	}
-	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
+	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Places: d.Places, Mix: d.Mix,
 		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
 	for i := range d.History {
 		if in.History == nil {

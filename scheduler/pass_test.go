@@ -149,7 +149,11 @@ func TestBudgetAndFlight(t *testing.T) {
 	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != c.Key() || rep.Steps < 150 {
 		t.Errorf("with a budget of 150 nodes: %d entries, deferred %v, %d steps", len(plan.Entries), plan.Deferred, rep.Steps)
 	}
-	in.Steps = 0
+	in.Steps, in.Places = 0, 2
+	if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != c.Key() {
+		t.Errorf("with a budget of 2 placements: %d entries, deferred %v", len(plan.Entries), plan.Deferred)
+	}
+	in.Places = 0
 	in.Flight = model.Overlay{}.Add(1, plan.Entries[0], nil)
 	plan, _ = scheduler.Schedule(in, binpack)
 	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != a.Key() {

@@ -54,7 +54,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		line = contests.Line(line)
 	}
 	var growing []*decision
-	starved := in.Waits
+	starved, places := in.Waits, 0
 	finish := func(d *decision) {
 		d.assemble()
 		d.done()
@@ -71,7 +71,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
-		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) || contests.Bars(i) {
+		if in.Steps > 0 && rep.Steps >= in.Steps || in.Places > 0 && places >= in.Places || in.Flight.HasJob(load.Key) || contests.Bars(i) {
 			plan.Deferred = append(plan.Deferred, load.Key)
 			continue
 		}
@@ -104,6 +104,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 				d.reserve()
 			}
 		}
+		places += len(d.placed)
 		starved = starved || d.starves()
 		if d.growing() { // it is finished when all others have been decided
 			line.Placed(i, d.placedAmount())

@@ -20,6 +20,7 @@ type Input struct {
 	Mix         *model.Mix                     // what the cluster is asked for, for policies that look into GPUs; nil: what is held now
 	History     map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; other nodes have no history
 	Steps       int                            // limit on nodes looked at; 0: no limit. The first workload is always decided
+	Places      int                            // limit on placements; 0: no limit. A workload is decided whole, and the first one always
 	Line        contend.Line                   // the order of decisions; nil: the order of Pending
 	Queues      *contend.QueueTable            // limits, rules and usage of queues; nil: one queue without limits
 	Running     []contend.Workload             // running work that competes with Pending, for queues that preempt by order; Allocs and Queue set
@@ -34,7 +35,7 @@ type Input struct {
 // Plan is what a pass proposes.
 type Plan struct {
 	Entries  []*structs.PlanEntry // in the order of the workloads; a job has several only when one would be too large
-	Deferred []structs.JobKey     // not decided: the budget ended, or the job has a plan in flight
+	Deferred []structs.JobKey     // not decided: Steps or Places were used up, or the job has a plan in flight
 	Cursor   structs.NodeID       // for the next pass's Input
 }
 

@@ -43,7 +43,7 @@ func (d *decider) input(pass *broker.Pass, now structs.LogTime) *scheduler.Input
 	}
 	c := d.context(pass.Domain, now)
 	in := d.s.input(&c, pending, now, uint64(d.pub.Index)<<16^d.passes)
-	in.Steps = passSteps
+	in.Steps, in.Places = passSteps, passPlaces
 	if learns(policy.For(in.View.Pool(pass.Domain), in.Config), pending) {
 		in.History = d.s.history.at(snap)
 	}

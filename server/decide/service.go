@@ -46,6 +46,7 @@ const dryRunsMax = 2
 const (
 	subscriptionMax = 1024                   // applied batches that may wait for the owner; beyond it the owner reloads from the state
 	passSteps       = 8_000_000              // nodes that one pass may look at; the next pass decides the rest
+	passPlaces      = 10_000                 // placements after which a pass decides no further job; see DESIGN.md
 	lostPause       = 100 * time.Millisecond // wait after plans were lost: mostly the term ends meanwhile, otherwise decisions start over in it
 	countEvery      = time.Second            // for Metrics.Holding, which counts all entries of the broker
 )
