@@ -154,6 +154,8 @@ func newRoot(e *env) *cobra.Command {
 		root.AddCommand(add(e))
 	}
 	root.SetUsageTemplate(usageTemplate)
+	root.SetHelpCommand(newHelp(e))
+	group(root)
 	return root
 }
 

@@ -213,6 +213,8 @@ func generalFlagUsages(c *cobra.Command) string {
 func init() {
 	cobra.EnableCommandSorting = false // help lists commands in the order of their table
 	cobra.AddTemplateFunc("ownFlags", ownFlagUsages)
+	cobra.AddTemplateFunc("ordered", ordered)
+	cobra.AddTemplateFunc("topicNames", topicNames)
 	cobra.AddTemplateFunc("generalFlags", generalFlagUsages)
 }
 
@@ -223,10 +225,17 @@ Examples:
 
 {{.Example}}
 {{end}}{{if .HasAvailableSubCommands}}
-Commands:
+{{$cmd := .}}{{range .Groups}}{{.Title}}:
+
+{{range ordered $cmd .ID}}  {{rpad .Name .NamePadding }} {{.Short}}
+{{end}}
+{{end}}{{if .Groups}}Topics, such as "muster help gangs":
+
+  {{topicNames}}
+{{else}}Commands:
 {{range .Commands}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
   {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}
-{{end}}{{with ownFlags .}}
+{{end}}{{end}}{{with ownFlags .}}
 Options (one dash works as well as two):
 
 {{.}}
