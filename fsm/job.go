@@ -50,7 +50,7 @@ func applyJobRegister(x *tx, c *structs.JobRegisterCommand) *structs.Error {
 		x.result.ChildID = in.ID
 	}
 	if old != nil && c.PreserveCounts {
-		preserveCounts(&in, old)
+		in.Groups = WithCountsOf(&in, old).Groups
 	}
 	if old != nil && c.PreserveResources {
 		preserveResources(&in, old)
@@ -113,7 +113,8 @@ func (x *tx) checkJob(in, old *structs.Job) *structs.Error {
 	return nil
 }
 
-func preserveCounts(in, old *structs.Job) {
+// WithCountsOf returns a job whose groups have the counts of those that its older version has.
+func WithCountsOf(in, old *structs.Job) *structs.Job {
 	groups := slices.Clone(in.Groups)
 	for i, g := range groups {
 		if o := old.Group(g.Name); o != nil && o.Count != g.Count {
@@ -122,7 +123,9 @@ func preserveCounts(in, old *structs.Job) {
 			groups[i] = &c
 		}
 	}
-	in.Groups = groups
+	out := *in
+	out.Groups = groups
+	return &out
 }
 
 // preserveResources gives existing tasks the resources that they have.

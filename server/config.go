@@ -59,11 +59,12 @@ type Config struct {
 	RestartGrace time.Duration
 	Raft         replica.RaftConfig
 
-	ACL           bool // enforce access control; if false, every caller has management rights
-	Logins        endpoint.LoginNodes
-	MaxStreams    int    // calls in progress per session; 0: rpc.DefaultMaxStreams
-	MaxConnsPerIP int    // see rpc.ServerConfig
-	OIDCIssuer    string // issuer in workload identities; "" for none
+	ACL               bool // enforce access control; if false, every caller has management rights
+	Logins            endpoint.LoginNodes
+	AllocRatePerToken int    // allocations a second that a token without management rights may ask for; 0: structs.AllocRateDefault, negative: no limit
+	MaxStreams        int    // calls in progress per session; 0: rpc.DefaultMaxStreams
+	MaxConnsPerIP     int    // see rpc.ServerConfig
+	OIDCIssuer        string // issuer in workload identities; "" for none
 
 	// Filter compiles a filter expression over the wire shape of a kind of object ("job", "alloc", "eval", "node",
 	// "pool", "namespace", "token", "policy", "role"). nil: filters are refused.

@@ -54,6 +54,7 @@ type Server struct {
 	duties    duties
 	endpoints *endpoint.Set
 	gate      *admit.Gate
+	allowance *admit.Allowance
 	retries   *rpc.Budget // of calls that are forwarded to the leader
 	metrics   metrics
 
@@ -86,7 +87,7 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.ID, err = serverID(&cfg); err != nil {
 		return nil, err
 	}
-	s = &Server{cfg: cfg, log: cfg.Logger, gate: admit.New(), retries: rpc.NewBudget(repeatBurst), lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
+	s = &Server{cfg: cfg, log: cfg.Logger, gate: admit.New(), allowance: admit.NewAllowance(cfg.AllocRatePerToken), retries: rpc.NewBudget(repeatBurst), lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.declare(s)
 	s.hub = watch.NewHub(s.Published, s.ctx.Done())
@@ -167,7 +168,7 @@ func (s *Server) environment() endpoint.Environment {
 	}
 	return endpoint.Environment{
 		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Issuer: c.OIDCIssuer, Logins: c.Logins, Now: c.Now, Filter: c.Filter},
-		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
+		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
 		Nodes:    s.nodes,
 		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),
 	}

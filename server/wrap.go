@@ -109,6 +109,9 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		return nil, err
 	}
 	defer leave()
+	if err := s.charge(row, c, id); err != nil {
+		return nil, err
+	}
 	ctx, proposed := noteProposals(auth.With(ctx, id))
 	reply, err := next(ctx, c)
 	if !proposed.Load() && s.mustConfirm(row, req, err) && s.replica.VerifyRead(ctx) != nil {
@@ -172,6 +175,19 @@ func (s *Server) enter(ctx context.Context, row *methods.Row) (held context.Cont
 		leave()
 	}
 	return admit.Hold(ctx, leave), leave, nil
+}
+
+// charge counts the bytes of a user's write against the caller's allowance. What it asks for is charged by its handler.
+func (s *Server) charge(row *methods.Row, c *rpc.Call, id *auth.Identity) error {
+	payer := id.Payer()
+	if payer == "" || classOf(row) != admit.Write {
+		return nil
+	}
+	body, err := c.Body()
+	if err != nil {
+		return err
+	}
+	return s.allowance.Bytes(payer, len(body))
 }
 
 // classOf returns the class of a call for admission. Calls that anybody may make are those by which others find out how

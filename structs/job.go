@@ -41,6 +41,7 @@ const (
 	GroupCountMax               = 100_000 // allocations a group may ask for
 	JobCountMax                 = 100_000 // allocations a job may ask for over all groups
 	GroupsMax                   = 1_000   // groups a job may have
+	AllocRateDefault            = 1_000   // allocations a second that a token without management rights may ask for; JobCountMax at once
 	TasksMax                    = 1_000   // tasks a job may have over all groups
 )
 

@@ -69,6 +69,7 @@ type Config struct {
 	ConnsPerIP    int  // of the HTTP API and a client of it; see edge.NewConns
 	ConnsTotal    int  // of the HTTP API; see edge.NewConns
 	RPCPerIP      int  // connections of one address to the RPC port; 0 is its default
+	AllocRate     int  // see server.Config.AllocRatePerToken
 	EnableDebug   bool // pprof without a token
 	Telemetry     telemetry.Sinks
 	PublicMetrics bool           // metrics without a token
@@ -213,7 +214,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, MaxConnsPerIP: cfg.RPCPerIP, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

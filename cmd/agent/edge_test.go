@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -284,5 +285,61 @@ func TestRequestLimits(t *testing.T) {
 		if most := 30 - 20; setting != "http_wrong_token_delay" && (refused == 0 || refused > most) {
 			t.Errorf("%s: %d of 30 requests refused, want 1 to %d", setting, refused, most)
 		}
+	}
+}
+
+// TestAllocRate is the witness of alloc_max_rate_per_token: 2 KB that ask for 100,000 allocations are counted as such, over
+// HTTP, and neither another token nor a read waits for them.
+func TestAllocRate(t *testing.T) {
+	cfg := devConfig(t, `"acl": {"enabled": true}, "limits": {"alloc_max_rate_per_token": 100, "http_wrong_token_delay": "0s"}`)
+	addr := startAgent(t, cfg)
+	var root struct{ SecretID string }
+	wait(t, "the bootstrap", func() bool {
+		status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/bootstrap", "", "")
+		return status == http.StatusOK && json.Unmarshal(b, &root) == nil
+	})
+	if status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/policy/user", root.SecretID, `{"Name": "user", "Rules": "namespace \"default\" { policy = \"write\" }"}`); status != http.StatusOK {
+		t.Fatalf("a policy: %d, %s", status, b)
+	}
+	token := func() string {
+		t.Helper()
+		var tok struct{ SecretID string }
+		status, b := ask(t, 5*time.Second, addr, "PUT", "/v1/acl/token", root.SecretID, `{"Type": "client", "Policies": ["user"]}`)
+		if status != http.StatusOK || json.Unmarshal(b, &tok) != nil {
+			t.Fatalf("a token: %d, %s", status, b)
+		}
+		return tok.SecretID
+	}
+	greedy, other := token(), token()
+	register := func(token, id string) (status int, after, answer string) {
+		t.Helper()
+		req, err := http.NewRequest("PUT", addr+"/v1/jobs", strings.NewReader(`{"Job": {"ID": "`+id+`", "Datacenters": ["dc1"], "Constraints": [{"LTarget": "${node.unique.name}", "RTarget": "none", "Operand": "="}],
+			"TaskGroups": [{"Name": "g", "Count": 100000, "Tasks": [{"Name": "t", "Driver": "exec", "Config": {"command": "id"}}]}]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Nomad-Token", token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, resp.Header.Get("Retry-After"), string(b)
+	}
+	if status, _, answer := register(greedy, "first"); status != http.StatusOK {
+		t.Fatalf("the first job: %d, %s", status, answer)
+	}
+	status, after, answer := register(greedy, "second")
+	if n, _ := strconv.Atoi(after); status != http.StatusTooManyRequests || n < 900 || n > 1000 || !strings.Contains(answer, "100000 allocations") || !strings.Contains(answer, "alloc_max_rate_per_token") {
+		t.Errorf("the second job: %d, Retry-After %q, %s", status, after, answer)
+	}
+	for who, token := range map[string]string{"another user": other, "an operator": root.SecretID} {
+		if status, _, answer := register(token, "others"); status != http.StatusOK {
+			t.Errorf("%s: %d, %s", who, status, answer)
+		}
+	}
+	if status, b := ask(t, 5*time.Second, addr, "GET", "/v1/jobs", greedy, ""); status != http.StatusOK || strings.Contains(string(b), "second") {
+		t.Errorf("the jobs: %d, %s", status, b)
 	}
 }

@@ -1,6 +1,10 @@
 package agentconfig
 
-import "time"
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // Config is an agent's configuration. The tag of a field is its key in files. Unless its comment says otherwise, a
 // change needs a restart, and a missing key is "" or 0, which is the default given.
@@ -523,6 +527,11 @@ type Limits struct {
 	// RPCMaxConnsPerClient is how many connections without a verified certificate an IP address may have to the RPC port.
 	// Default: 100; 0 is no limit.
 	RPCMaxConnsPerClient int `conf:"rpc_max_conns_per_client"`
+	// AllocMaxRatePerToken is how many allocations a second a token without management rights, or a user who logs in at
+	// nodes, may ask this cluster for; 100,000 may come at once. Every 4,096 bytes of a request that writes count as one.
+	// Further writes are answered with 429 and Retry-After. The setting of the leading server counts. Default: 1,000; 0 is no
+	// limit.
+	AllocMaxRatePerToken int `conf:"alloc_max_rate_per_token"`
 }
 
 // Telemetry says where metrics are sent. They are always served at /v1/metrics, in JSON and for Prometheus; see
@@ -557,7 +566,7 @@ func Defaults() *Config {
 	c := &Config{
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
-		Limits: Limits{HTTPMaxConnsPerClient: 100, HTTPMaxRatePerClient: 5000, HTTPMaxRatePerToken: 5000, HTTPWrongTokenDelay: 100 * time.Millisecond, RPCMaxConnsPerClient: 100},
+		Limits: Limits{HTTPMaxConnsPerClient: 100, HTTPMaxRatePerClient: 5000, HTTPMaxRatePerToken: 5000, HTTPWrongTokenDelay: 100 * time.Millisecond, RPCMaxConnsPerClient: 100, AllocMaxRatePerToken: structs.AllocRateDefault},
 		Client: Client{NodePool: "default", GPUIdle: 30 * time.Minute},
 
 		Telemetry: Telemetry{CollectionInterval: 10 * time.Second, FilterDefault: true},

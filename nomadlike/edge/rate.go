@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"crypto/sha256"
 	"net"
 	"net/http"
 	"sync"
@@ -10,12 +9,12 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/gcra"
 	"github.com/muster-sched/muster/structs"
 )
 
 const (
 	burstTime    = 4 * time.Second // requests of this time may come at once
-	bucketsMax   = 16384           // clients and tokens that are remembered; at the limit all are forgotten
 	wrongAtOnce  = 16              // requests of one client with wrong tokens that are delayed at a time
 	rateLogEvery = time.Minute
 )
@@ -27,22 +26,20 @@ type RateLimits struct {
 	WrongToken          time.Duration // delay of the answer to a token that does not exist
 }
 
-// Rates counts requests. It keeps for each client and token the time at which its requests so far would have come if
-// they had been evenly spaced (the generic cell rate algorithm), which is a token bucket in one number.
+// Rates counts requests.
 type Rates struct {
 	limits RateLimits
 	log    hclog.Logger
-	now    func() time.Time
+	taken  *gcra.Limiter // by client and token
 
 	mu     sync.Mutex
-	due    map[[sha256.Size]byte]time.Time // guarded by mu, as all below
-	wrong  map[string]int                  // delayed requests by client
-	logged time.Time
+	wrong  map[string]int // delayed requests by client; guarded by mu
+	logged time.Time      // guarded by mu
 }
 
 // NewRates returns the limits.
 func NewRates(l RateLimits, log hclog.Logger) *Rates {
-	return &Rates{limits: l, log: log, now: time.Now, due: map[[sha256.Size]byte]time.Time{}, wrong: map[string]int{}}
+	return &Rates{limits: l, log: log, taken: gcra.New(), wrong: map[string]int{}}
 }
 
 // Take counts a request. If its client or token has sent too many, it returns an error and the time after which to try
@@ -52,13 +49,13 @@ func (r *Rates) Take(req *http.Request, token string) (time.Duration, error) {
 		return 0, nil
 	}
 	client := clientOf(req)
-	if wait := r.take("client "+client, r.limits.PerClient); wait > 0 {
+	if wait := r.taken.Take("client "+client, 1, gcra.Rate{PerSecond: r.limits.PerClient, Burst: burstTime}); wait > 0 {
 		return wait, r.refuse(client, "this client sends", r.limits.PerClient, "http_max_rate_per_client")
 	}
 	if token == "" {
 		return 0, nil
 	}
-	if wait := r.take("token "+token, r.limits.PerToken); wait > 0 {
+	if wait := r.taken.Take("token "+token, 1, gcra.Rate{PerSecond: r.limits.PerToken, Burst: burstTime}); wait > 0 {
 		return wait, r.refuse(client, "this token is used for", r.limits.PerToken, "http_max_rate_per_token")
 	}
 	return 0, nil
@@ -67,47 +64,11 @@ func (r *Rates) Take(req *http.Request, token string) (time.Duration, error) {
 func (r *Rates) refuse(client, who string, rate int, setting string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := r.now(); now.Sub(r.logged) >= rateLogEvery {
+	if now := time.Now(); now.Sub(r.logged) >= rateLogEvery {
 		r.logged = now
 		r.log.Warn("requests to the HTTP API were refused: raise "+setting+" in the block limits if the client is no attacker", "client", client, "rate", rate)
 	}
 	return structs.Errorf(structs.CodeBusy, "%s more than %d requests a second to this agent (%s in the block limits of its configuration); try again later", who, rate, setting)
-}
-
-// take counts a request under a key. It returns how long to wait if there were too many.
-func (r *Rates) take(key string, rate int) time.Duration {
-	if rate <= 0 {
-		return 0
-	}
-	k := sha256.Sum256([]byte(key)) // so that memory holds no tokens
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	if len(r.due) >= bucketsMax {
-		r.forget(now)
-	}
-	due := r.due[k]
-	if due.Before(now) {
-		due = now
-	}
-	step := time.Second / time.Duration(rate)
-	if early := due.Add(step).Sub(now) - burstTime; early > 0 {
-		return early
-	}
-	r.due[k] = due.Add(step)
-	return 0
-}
-
-// forget removes who has sent nothing lately, or all if that removes no one.
-func (r *Rates) forget(now time.Time) {
-	for k, due := range r.due {
-		if due.Before(now) {
-			delete(r.due, k)
-		}
-	}
-	if len(r.due) >= bucketsMax {
-		clear(r.due)
-	}
 }
 
 // Wrong delays the answer to a request whose token does not exist, so that guessing is slow. A client that has too many

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/gcra"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -65,11 +66,11 @@ func TestRates(t *testing.T) {
 			t.Errorf("%d lines, want one:\n%s", n, log.String())
 		}
 		// Clients are forgotten, so that memory is bounded.
-		for i := range 2 * bucketsMax {
+		for i := range 2 * gcra.KeysMax {
 			take(fmt.Sprintf("2001:db8::%x", i), "", 1)
 		}
-		if len(r.due) > bucketsMax {
-			t.Errorf("%d clients and tokens are remembered", len(r.due))
+		if n := r.taken.Keys(); n > gcra.KeysMax {
+			t.Errorf("%d clients and tokens are remembered", n)
 		}
 		if ok, _, _ := func() (int, time.Duration, error) {
 			r.limits = RateLimits{}

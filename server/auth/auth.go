@@ -33,6 +33,20 @@ type Identity struct {
 	By        structs.Submitter
 }
 
+// Payer names whom the writes of the caller are charged to: the user of a login, who has many tokens, or the token. It
+// is "" for callers with management rights, nodes and servers, whose writes are not limited.
+func (id *Identity) Payer() string {
+	switch {
+	case id.ACL.IsManagement() || !id.Node.IsZero() || id.server:
+		return ""
+	case id.By.UID >= 0:
+		return "uid " + strconv.FormatInt(id.By.UID, 10)
+	case id.Task != nil:
+		return "job " + id.Task.Namespace + " " + id.Task.JobID
+	}
+	return "token " + id.By.Accessor.String() // of all zeros for the anonymous
+}
+
 type identityKey struct{}
 
 // With returns a context that carries the identity of the caller.

@@ -47,6 +47,9 @@ type Environment struct {
 
 	Replica *replica.Replica
 	Apply   func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
+	// Allowance charges a caller for a write that asks for allocations. giveBack is for one that was refused later.
+	Allowance func(caller string, allocs int) (giveBack func(), err error)
+
 	Hub     *watch.Hub   // answers queries
 	Events  *events.Ring // feeds event streams
 	Guard   *auth.Guard
@@ -88,7 +91,19 @@ func (s *Set) published() *replica.Published { return s.env.Replica.Published() 
 
 // apply writes a user's command and waits for its result.
 func (s *Set) apply(ctx context.Context, cmd structs.Command) (structs.Result, error) {
-	return s.env.Apply(ctx, replica.LaneUser, cmd)
+	return s.applyIn(ctx, replica.LaneUser, cmd)
+}
+
+func (s *Set) applyIn(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error) {
+	giveBack, err := s.charge(ctx, cmd.Body)
+	if err != nil {
+		return structs.Result{}, err
+	}
+	res, err := s.env.Apply(ctx, lane, cmd)
+	if res.Err != nil || structs.CodeOf(err) == structs.CodeBusy {
+		giveBack()
+	}
+	return res, err
 }
 
 // write applies a user's command and returns its index.

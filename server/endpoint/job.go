@@ -336,7 +336,7 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 		return nil, err
 	}
 	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))
-	res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: duty.Launch(j, at, true)})
+	res, err := s.applyIn(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: duty.Launch(j, at, true)})
 	if err != nil {
 		return nil, err
 	}

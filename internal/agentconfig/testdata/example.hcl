@@ -243,6 +243,7 @@ limits {
   http_max_rate_per_token   = 1000
   http_wrong_token_delay    = "250ms"
   rpc_max_conns_per_client  = 100
+  alloc_max_rate_per_token  = 500
 }
 
 telemetry {
