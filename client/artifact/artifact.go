@@ -206,6 +206,38 @@ const (
 type answer struct {
 	Err     string
 	Refused bool
+
+	Progress  bool  // not the answer yet, but how far it is
+	Got, Size int64 // bytes; Size is -1 if the server does not say
+}
+
+// answers is what a child writes: reports of progress, a line each, and then its answer.
+type answers struct {
+	left     int // bytes that it may still write
+	line     []byte
+	last     answer
+	err      error // of the last line, which is no answer
+	progress func(got, size int64)
+}
+
+func (s *answers) Write(p []byte) (int, error) {
+	if s.left -= len(p); s.left < 0 {
+		return 0, errors.New("too much output")
+	}
+	s.line = append(s.line, p...)
+	for {
+		line, rest, ok := bytes.Cut(s.line, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		s.line, s.last = rest, answer{}
+		if s.err = json.Unmarshal(line, &s.last); s.err == nil && s.last.Progress {
+			s.err = errors.New("no answer after a report of progress")
+			if s.progress != nil {
+				s.progress(s.last.Got, s.last.Size)
+			}
+		}
+	}
 }
 
 // FetchUser is the user and group as which an agent that is root fetches.
@@ -215,8 +247,9 @@ const FetchUser = 65534
 var passed = []string{"PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // Fetch fetches an artifact into dir, which must be empty; the result is untrusted. An agent that is root gives dir to
-// an unprivileged user and fetches as that user.
-func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir) error {
+// an unprivileged user and fetches as that user. progress, or nil, is called now and then while a file is downloaded; size is
+// -1 where it is unknown.
+func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir, progress func(got, size int64)) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
@@ -240,8 +273,8 @@ func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir) error {
 		}
 	}
 	cmd.Stdin = bytes.NewReader(in)
-	var out bytes.Buffer
-	cmd.Stdout = &limitedWriter{w: &out, left: answerMax}
+	out := &answers{left: answerMax, progress: progress, err: io.ErrUnexpectedEOF}
+	cmd.Stdout = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -255,10 +288,10 @@ func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("fetch %s: %w", hide(s.Source), context.Cause(ctx))
 	}
-	var a answer
-	if jerr := json.Unmarshal(out.Bytes(), &a); jerr != nil {
-		return fmt.Errorf("fetch %s: the fetching process ended without an answer: %w", hide(s.Source), errors.Join(err, jerr))
+	if out.err != nil {
+		return fmt.Errorf("fetch %s: the fetching process ended without an answer: %w", hide(s.Source), errors.Join(err, out.err))
 	}
+	a := out.last
 	switch {
 	case a.Err == "":
 		return nil
@@ -266,17 +299,4 @@ func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir) error {
 		return refuse("fetch %s: %s", hide(s.Source), a.Err)
 	}
 	return fmt.Errorf("fetch %s: %s", hide(s.Source), a.Err)
-}
-
-type limitedWriter struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limitedWriter) Write(p []byte) (int, error) {
-	if len(p) > l.left {
-		return 0, errors.New("too much output")
-	}
-	l.left -= len(p)
-	return l.w.Write(p)
 }

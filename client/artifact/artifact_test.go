@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func fetchInto(ctx context.Context, s Spec, dir string) error {
 		return err
 	}
 	defer d.Close()
-	return Fetch(ctx, s, d)
+	return Fetch(ctx, s, d, nil)
 }
 
 func TestFetch(t *testing.T) {
@@ -309,6 +310,71 @@ func TestFetchFromServersThatHang(t *testing.T) {
 }
 
 // Errors go to events and logs, where neither passwords nor signed URLs belong.
+// TestFetchReportsProgress downloads from a server that goes on until progress was reported.
+func TestFetchReportsProgress(t *testing.T) {
+	reported := make(chan struct{})
+	const size = 100 << 20
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			if _, err := w.Write(make([]byte, 1000)); err != nil {
+				return
+			}
+			w.(http.Flusher).Flush()
+			select {
+			case <-reported:
+				return // the rest is missing
+			case <-r.Context().Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}))
+	defer srv.Close()
+	d, err := taskfs.Open(dirFor(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	var got, of int64
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	spec := Spec{Source: srv.URL + "/file"}
+	spec.Egress.Loopback = true
+	err = Fetch(ctx, spec, d, func(n, size int64) {
+		got, of = n, size
+		close(reported)
+	})
+	if err == nil || !strings.Contains(err.Error(), "unexpected EOF") || got < 1000 || of != size {
+		t.Errorf("reported %d of %d; the end: %v", got, of, err)
+	}
+}
+
+// TestAnswers reads what children may write.
+func TestAnswers(t *testing.T) {
+	reports := 0
+	s := &answers{left: 200, progress: func(int64, int64) { reports++ }}
+	for _, part := range []string{`{"Progress":true,"Got":1,`, `"Size":2}` + "\n" + `{"Err":"no`, `"}` + "\n"} {
+		if _, err := s.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.err != nil || s.last.Err != "no" || reports != 1 {
+		t.Errorf("%v, %+v, %d reports", s.err, s.last, reports)
+	}
+	for text, want := range map[string]bool{"x\n": true, `{"Progress":true}` + "\n": true, `{"Err":"e"}` + "\n": false} {
+		s := &answers{left: 200}
+		if _, _ = s.Write([]byte(text)); (s.err != nil) != want {
+			t.Errorf("%q: %v", text, s.err)
+		}
+	}
+	if _, err := s.Write(make([]byte, 200)); err == nil {
+		t.Error("a child may write without a limit")
+	}
+}
+
 func TestErrorsHideSecrets(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

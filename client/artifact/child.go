@@ -93,6 +93,9 @@ func enter() error {
 	return errors.Join(os.Setenv("HOME", dir), os.Setenv("TMPDIR", dir))
 }
 
+// progressFirst is the delay of the first report of progress. Later ones come less and less often: a task keeps ten events.
+const progressFirst = 3 * time.Second
+
 // download fetches over http, checks and unpacks.
 func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filter) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -152,7 +155,15 @@ func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filte
 		}
 		out = io.MultiWriter(f, sum)
 	}
-	n, err := io.Copy(out, io.LimitReader(watched{resp.Body, func() { idle.Reset(p.Spec.IdleMax) }}, p.Spec.BytesMax+1))
+	got, next, wait := int64(0), time.Now().Add(progressFirst), progressFirst
+	n, err := io.Copy(out, io.LimitReader(watched{resp.Body, func(n int) {
+		idle.Reset(p.Spec.IdleMax)
+		if got += int64(n); time.Now().After(next) {
+			wait *= 2
+			next = time.Now().Add(wait)
+			_ = json.NewEncoder(os.Stdout).Encode(answer{Progress: true, Got: got, Size: resp.ContentLength}) // the agent has ended otherwise
+		}
+	}}, p.Spec.BytesMax+1))
 	if err != nil {
 		return why(err)
 	}
@@ -182,14 +193,14 @@ func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filte
 // watched reports each successful read.
 type watched struct {
 	r    io.Reader
-	read func()
+	read func(n int)
 }
 
 // Read implements io.Reader.
 func (w watched) Read(p []byte) (int, error) {
 	n, err := w.r.Read(p)
 	if n > 0 {
-		w.read()
+		w.read(n)
 	}
 	return n, err
 }

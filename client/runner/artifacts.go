@@ -109,7 +109,7 @@ func fetchOne(ctx context.Context, a *attempt, stages *taskfs.Dir, raw []byte) e
 		stage.Close()
 		_ = stages.RemoveAll(stage.Name()) // goes with the allocation otherwise
 	}()
-	err = a.interruptibly(ctx, func(ctx context.Context) error { return artifact.Fetch(ctx, spec, stage) })
+	err = a.interruptibly(ctx, func(ctx context.Context) error { return artifact.Fetch(ctx, spec, stage, a.artifactProgress) })
 	if errors.Is(err, artifact.ErrRefused) {
 		return driver.Permanent(err)
 	}
@@ -132,6 +132,15 @@ func fetchOne(ctx context.Context, a *attempt, stages *taskfs.Dir, raw []byte) e
 		return fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err)
 	}
 	return nil
+}
+
+// artifactProgress adds an event that says how far a download is.
+func (a *attempt) artifactProgress(got, size int64) {
+	text := fmt.Sprintf("Downloading artifact: %.1f MiB so far", float64(got)/(1<<20))
+	if size > 0 {
+		text = fmt.Sprintf("Downloading artifact: %d %% of %.1f MiB", got*100/size, float64(size)/(1<<20))
+	}
+	a.note(event(EventArtifacts, text))
 }
 
 // place maps a destination to a path below the allocation's directory. A relative destination is below the task's

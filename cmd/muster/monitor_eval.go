@@ -35,6 +35,7 @@ type progress struct {
 	service   bool // an allocation that fails while starting fails the command; of other jobs, one that failed for good
 
 	allocs map[string]string // id -> last printed state
+	phases map[string]string // id and task -> last printed phase of its start
 	cut    func(string) string
 	reason string
 }
@@ -53,7 +54,7 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 	if evalID == "" {
 		return nil
 	}
-	p.allocs = map[string]string{}
+	p.allocs, p.phases = map[string]string{}, map[string]string{}
 	err := p.run(ctx, evalID)
 	if err != nil && ctx.Err() != nil {
 		p.hint("\nDetached: the cluster continues without this command.")
@@ -224,6 +225,30 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 			p.step("Allocation %q went from %s to %s%s", p.cut(a.ID), was, a.ClientStatus, p.because(a))
 		}
 		p.allocs[a.ID] = a.ClientStatus
+		if a.ClientStatus == "pending" && len(list) <= phasesMax {
+			p.phase(a)
+		}
+	}
+}
+
+// phasesMax is how many allocations a job may have for the monitor to print how each of them starts.
+const phasesMax = 8
+
+// startEvents are the types of task events that say what a task does before it runs.
+var startEvents = []string{"Downloading Artifacts", "Driver", "Template", "Prolog Failed", "GPU Memory Held", "Identity"}
+
+// phase prints what the tasks of a pending allocation do or wait for, once for each message.
+func (p *progress) phase(a *wire.AllocationListStub) {
+	for _, name := range sortedKeys(a.TaskStates) {
+		events := a.TaskStates[name].Events
+		if len(events) == 0 {
+			continue
+		}
+		e, key := events[len(events)-1], a.ID+"/"+name
+		if slices.Contains(startEvents, e.Type) && e.DisplayMessage != "" && p.phases[key] != e.DisplayMessage {
+			p.phases[key] = e.DisplayMessage
+			p.step("Allocation %q, task %q: %s", p.cut(a.ID), name, e.DisplayMessage)
+		}
 	}
 }
 
