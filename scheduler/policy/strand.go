@@ -2,6 +2,8 @@ package policy
 
 import (
 	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -37,9 +39,11 @@ const (
 	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, and the
 	// later ones fill gaps. 16 streams make the average accurate to a few thousandths.
 	streams      = 16
-	streamLength = 64
+	streamLength = 64 // one bit each: see stranded.places
 	// gpusMax is how many GPUs of a node are counted.
 	gpusMax = 32
+	// gpusFew is how many GPUs most nodes have at the most: their standings are short.
+	gpusFew = 8
 	// milliScore is the weight of a thousandth of a GPU in a score: 62 GPUs span its range.
 	milliScore = 8
 )
@@ -51,45 +55,90 @@ type stranded struct {
 	minCPU int64 // the least that any request with GPUs asks for
 	least  int64 // thousandths of one GPU: the least that any such request asks for
 	// For each shape: its share of the demand for GPUs in millionths.
-	share  []int64
-	demand int64 // thousandths of GPUs of all shapes
-	cpuMax int64 // no stream can use up more than that
-	known  map[standing]int64
+	share     []int64
+	demand    int64             // thousandths of GPUs of all shapes
+	cpuMax    int64             // no stream can use up more than that
+	places    [streams][]uint64 // by shape: where the stream has it, as bits
+	drawn     []int32           // the shapes that some stream has
+	fits      []int32           // see fitting
+	known     map[standing]int64
+	knownLong map[longStanding]int64
+	suits     suitNumbers
 }
 
 // standing is all that a node's value depends on. A large cluster has few different ones; computing each once makes a
 // new mix affordable.
 type standing struct {
 	cpu   int64
-	suits [8]uint64       // a bit for each of the at most 512 shapes of the mix
-	free  [gpusMax]uint16 // in rising order: which GPU is which does not matter
-	n     uint8
+	suits uint32          // the number of GPUState.Suits
+	n     uint32          // of GPUs
+	free  [gpusFew]uint16 // in rising order: which GPU is which does not matter
+}
+
+// longStanding is the standing of a node with more than gpusFew GPUs.
+type longStanding struct {
+	standing
+	rest [gpusMax - gpusFew]uint16
+}
+
+// suitNumbers numbers the different values of GPUState.Suits.
+type suitNumbers struct {
+	of     map[string]uint32
+	list   map[*bool]uint32 // by the first element of slices that were met before, which do not change
+	last   *bool
+	number uint32 // of last
+	text   []byte
+}
+
+func (s *suitNumbers) numberOf(suits []bool) uint32 {
+	if len(suits) == 0 {
+		return 0
+	}
+	if s.last == &suits[0] {
+		return s.number
+	}
+	n, ok := s.list[&suits[0]]
+	if !ok {
+		s.text = s.text[:0]
+		for _, suit := range suits {
+			if suit {
+				s.text = append(s.text, 1)
+			} else {
+				s.text = append(s.text, 0)
+			}
+		}
+		if n, ok = s.of[string(s.text)]; !ok {
+			n = uint32(len(s.of))
+			s.of[string(s.text)] = n
+		}
+		if len(s.list) >= knownMax {
+			clear(s.list)
+		}
+		s.list[&suits[0]] = n
+	}
+	s.last, s.number = &suits[0], n
+	return n
 }
 
 // knownMax is how many values are cached; when there are more, the cache is cleared.
 const knownMax = 1 << 15
 
 // standingOf returns false for a node that does not fit into a standing: its value is computed each time.
-func (s *stranded) standingOf(g *model.GPUState, n int) (st standing, ok bool) {
-	if len(g.Suits) > 64*len(st.suits) {
-		return st, false
-	}
-	st.cpu, st.n = min(g.FreeCPU, s.cpuMax), uint8(n)
-	for i, suits := range g.Suits {
-		if suits {
-			st.suits[i/64] |= 1 << (i % 64)
-		}
-	}
+func (s *stranded) standingOf(g *model.GPUState, n int) (st longStanding, ok bool) {
+	st.cpu, st.n, st.suits = min(g.FreeCPU, s.cpuMax), uint32(n), s.suits.numberOf(g.Suits)
+	var sorted [gpusMax]uint16
 	for i, free := range g.Free[:n] {
 		if free < 0 || free > math.MaxUint16 {
 			return st, false
 		}
 		at := i
-		for ; at > 0 && st.free[at-1] > uint16(free); at-- {
-			st.free[at] = st.free[at-1]
+		for ; at > 0 && sorted[at-1] > uint16(free); at-- {
+			sorted[at] = sorted[at-1]
 		}
-		st.free[at] = uint16(free)
+		sorted[at] = uint16(free)
 	}
+	copy(st.free[:], sorted[:gpusFew])
+	copy(st.rest[:], sorted[gpusFew:])
 	return st, true
 }
 
@@ -101,7 +150,8 @@ type request struct {
 }
 
 func newStranded(mix *model.Mix) *stranded {
-	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes)), known: map[standing]int64{}}
+	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes)), known: map[standing]int64{}, knownLong: map[longStanding]int64{},
+		suits: suitNumbers{of: map[string]uint32{}, list: map[*bool]uint32{}}}
 	for i := range mix.Shapes {
 		m := &mix.Shapes[i]
 		if m.GPUs > 0 {
@@ -129,6 +179,13 @@ func newStranded(mix *model.Mix) *stranded {
 			}
 			m := &mix.Shapes[i]
 			s.stream[k][j] = request{int32(i), int32(m.GPUs), m.CPU, m.Milli}
+			if s.places[k] == nil {
+				s.places[k] = make([]uint64, len(mix.Shapes))
+			}
+			s.places[k][i] |= 1 << j
+			if !slices.Contains(s.drawn, int32(i)) {
+				s.drawn = append(s.drawn, int32(i))
+			}
 		}
 	}
 	for k := range s.stream {
@@ -170,59 +227,94 @@ func (s *stranded) Value(g *model.GPUState) int64 {
 		return all
 	}
 	st, ok := s.standingOf(g, n)
-	if ok {
-		if v, known := s.known[st]; known {
-			return v
-		}
+	if !ok {
+		return s.pack(g, n, all, idle)
 	}
-	v := s.pack(g, n, all, idle)
-	if ok {
-		if len(s.known) >= knownMax {
-			clear(s.known)
+	if len(s.known)+len(s.knownLong) >= knownMax {
+		clear(s.known)
+		clear(s.knownLong)
+	}
+	if n <= gpusFew {
+		v, known := s.known[st.standing]
+		if !known {
+			v = s.pack(g, n, all, idle)
+			s.known[st.standing] = v
 		}
-		s.known[st] = v
+		return v
+	}
+	v, known := s.knownLong[st]
+	if !known {
+		v = s.pack(g, n, all, idle)
+		s.knownLong[st] = v
 	}
 	return v
 }
 
 // pack packs every stream onto a node with n GPUs, of which all thousandths are free in total and idle GPUs are unused.
+// What is free only shrinks: a shape that does not fit is not looked at again in the same stream, and neither is a GPU
+// that has less free than any shape asks for.
 func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
+	fits := s.fitting(g, n, idle)
+	if len(fits) == 0 {
+		return all
+	}
+	var open, free [gpusMax]int64
+	count := 0
+	for _, f := range g.Free[:n] {
+		if f >= s.least {
+			open[count] = f
+			count++
+		}
+	}
 	total := int64(0)
-	var free [gpusMax]int64
 	for k := range s.stream {
-		copy(free[:n], g.Free)
+		copy(free[:count], open[:count])
+		list := free[:count]
 		cpu, left, idle := g.FreeCPU, all, idle
-		for j := range s.stream[k] {
-			r := &s.stream[k][j]
-			if r.cpu > cpu || !g.Suits[r.shape] {
+		at := s.places[k]
+		ahead := uint64(0) // the requests still to come that may fit
+		for _, shape := range fits {
+			ahead |= at[shape]
+		}
+		for ahead != 0 {
+			r := &s.stream[k][bits.TrailingZeros64(ahead)]
+			if r.cpu > cpu {
+				ahead &^= at[r.shape]
 				continue
 			}
 			switch {
 			case r.gpus == 0:
 			case r.gpus == 1:
-				best := -1
-				for i := range n {
-					if free[i] >= r.milli && (best < 0 || free[i] < free[best]) {
-						best = i
+				best, room := -1, int64(math.MaxInt64)
+				for i, f := range list {
+					if f >= r.milli && f < room {
+						best, room = i, f
 					}
 				}
 				if best < 0 {
+					ahead &^= at[r.shape]
 					continue
 				}
-				if free[best] == 1000 {
+				if room == 1000 {
 					idle--
 				}
-				free[best] -= r.milli
 				left -= r.milli
+				if room -= r.milli; room >= s.least {
+					list[best] = room
+				} else {
+					list[best] = list[len(list)-1]
+					list = list[:len(list)-1]
+				}
 			default:
 				if idle < r.gpus {
+					ahead &^= at[r.shape]
 					continue
 				}
 				idle -= r.gpus
 				left -= 1000 * int64(r.gpus)
 				for i, want := 0, r.gpus; want > 0; i++ {
-					if free[i] == 1000 {
-						free[i] = 0
+					if list[i] == 1000 {
+						list[i] = 0
 						want--
 					}
 				}
@@ -231,10 +323,29 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 			if left < s.least || cpu < s.minCPU {
 				break
 			}
+			ahead &= ahead - 1
 		}
 		total += left
 	}
 	return total / streams
+}
+
+// fitting returns the shapes that fit on a node as it is.
+func (s *stranded) fitting(g *model.GPUState, n int, idle int32) []int32 {
+	most := int64(0)
+	for _, free := range g.Free[:n] {
+		most = max(most, free)
+	}
+	fits := s.fits[:0]
+	for _, shape := range s.drawn {
+		m := &s.mix.Shapes[shape]
+		if m.CPU > g.FreeCPU || !g.Suits[shape] || m.GPUs == 1 && m.Milli > most || m.GPUs > 1 && m.GPUs > int64(idle) {
+			continue
+		}
+		fits = append(fits, shape)
+	}
+	s.fits = fits
+	return fits
 }
 
 // Prices returns the rent on models, and the value of blocks of idle GPUs.
