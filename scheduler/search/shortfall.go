@@ -2,6 +2,7 @@ package search
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -32,6 +33,7 @@ type shortfallCache struct {
 // Shortfalls is the cache of one ask.
 type Shortfalls struct {
 	rosters []*model.NodeColumns // of the chunks, when their rows were cached
+	starts  []int                // and their first rows
 	hold    []*model.Holding     // by row: what was held there
 	lack    []int32              // by row: 1 + place in kinds; 0: it has room; unlooked: unknown
 	short   []int64              // by row: the amount that is short
@@ -77,9 +79,9 @@ func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 
 // ready makes room for the rows of a view, and drops those whose nodes changed.
 func (m *Shortfalls) ready(v *model.View) {
-	if len(m.hold) != v.Rows || len(m.rosters) != len(v.Chunks) || len(m.kinds) >= kindsMax {
+	if len(m.hold) != v.Rows || !slices.Equal(m.starts, v.Starts) || len(m.kinds) >= kindsMax { // a node that comes moves the rows after it
 		m.hold, m.lack, m.short = make([]*model.Holding, v.Rows), make([]int32, v.Rows), make([]int64, v.Rows)
-		m.rosters, m.Soon = make([]*model.NodeColumns, len(v.Chunks)), nil
+		m.rosters, m.starts, m.Soon = make([]*model.NodeColumns, len(v.Chunks)), v.Starts, nil
 		m.kinds, m.sums = m.kinds[:0], m.sums[:0]
 	}
 	for ci, c := range v.Chunks {
