@@ -138,16 +138,42 @@ func (s *Search) PushRow(row int) {
 	if at < 0 {
 		at = s.cellOf(s.spreadValues(v, c.Nodes[i]))
 	}
-	s.push(at, candidate{base, int32(row)})
+	s.push(at, candidate{base: base, row: int32(row)})
 }
 
 // build looks at every node once.
 func (s *Search) build() {
 	s.built = true
-	view := s.w.View
 	if len(s.cells) == 1 {
 		s.cells[0].heap = s.w.heap()
 	}
+	if s.openTwins() {
+		s.buildTwins()
+	} else {
+		s.buildRows()
+	}
+	for i := range s.cells {
+		x := &s.cells[i]
+		if len(x.heap) == 0 {
+			continue
+		}
+		s.heapify(x.heap)
+		x.pos = int32(len(s.turn))
+		s.turn = append(s.turn, int32(i))
+		for k, v := range x.values {
+			s.spreads[k].open[v]++
+		}
+	}
+	for _, sp := range s.spreads {
+		sp.grow()
+		sp.lowest()
+	}
+	s.rebonus()
+}
+
+// buildRows looks at every row.
+func (s *Search) buildRows() {
+	view := s.w.View
 	table := make([]*Verdict, 0, 8)
 	known := s.w.ShortfallsOf(s.plainKey(), s.Ask.Job.NodePool)
 	for ci, c := range view.Chunks {
@@ -179,23 +205,6 @@ func (s *Search) build() {
 	if known != nil {
 		s.countKnown(known)
 	}
-	for i := range s.cells {
-		x := &s.cells[i]
-		if len(x.heap) == 0 {
-			continue
-		}
-		s.heapify(x.heap)
-		x.pos = int32(len(s.turn))
-		s.turn = append(s.turn, int32(i))
-		for k, v := range x.values {
-			s.spreads[k].open[v]++
-		}
-	}
-	for _, sp := range s.spreads {
-		sp.grow()
-		sp.lowest()
-	}
-	s.rebonus()
 }
 
 // counted counts a node, and reports whether it is feasible apart from what is held there.
@@ -241,7 +250,7 @@ func (s *Search) candidateAt(c *model.Chunk, i, row int, v *Verdict, o *model.Oc
 		at = s.cellOf(s.spreadValues(v, c.Nodes[i]))
 	}
 	x := &s.cells[at]
-	x.heap = append(x.heap, candidate{base, int32(row)})
+	x.heap = append(x.heap, candidate{base: base, row: int32(row)})
 	return base
 }
 
@@ -298,25 +307,27 @@ func (s *Search) countKnown(m *Shortfalls) {
 		}
 		x := m.kinds[k].shortage
 		x.Short = sum.short
-		s.exhausted(v, x)
-		v.exhausted += sum.nodes - 1
-		if x.By == nil {
-			s.amounts[x.Dim].nodes += sum.nodes - 1
-		} else {
-			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1
-		}
+		s.exhaustedAll(v, x, sum.nodes)
 	}
 }
 
 func (s *Search) notReady(n *structs.Node) {
-	state, cure := string(n.Status), structs.EventNodeJoined
+	cure := structs.EventNodeJoined
 	if n.Status == structs.NodeReady {
-		state, cure = "ineligible", structs.EventNodeEligible
-		if n.Drain != nil {
-			state = "draining"
-		}
+		cure = structs.EventNodeEligible
 	}
-	s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: state}, cure))
+	s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: stateOf(n)}, cure))
+}
+
+// stateOf says in what state a node is that is not ready.
+func stateOf(n *structs.Node) string {
+	switch {
+	case n.Status != structs.NodeReady:
+		return string(n.Status)
+	case n.Drain != nil:
+		return "draining"
+	}
+	return "ineligible"
 }
 
 // Done returns the search's scratch memory. The search must not place any more; its report stays available.

@@ -38,10 +38,12 @@ func busyNodes(n int) *model.View {
 // BenchmarkRemembered is one search on 2,000 nodes of which most are full, after one node has changed: with the caches
 // of earlier passes, and without a part of them.
 func BenchmarkRemembered(b *testing.B) {
+	noTwins := func(v *model.View) { search.HoldTwins(v, string(structs.NodePoolDefault)) }
 	for _, c := range []struct {
 		name   string
 		forget func(*model.View)
-	}{{"all", func(*model.View) {}}, {"no-shortfalls", search.ForgetShortfalls}, {"no-ledgers", search.ForgetLedgers}} {
+	}{{"all", func(*model.View) {}}, {"no-ledgers", search.ForgetLedgers}, {"no-twins", noTwins},
+		{"no-twins-or-shortfalls", func(v *model.View) { noTwins(v); search.ForgetShortfalls(v) }}} {
 		b.Run(c.name, func(b *testing.B) {
 			v := busyNodes(2000)
 			j := &structs.Job{Namespace: "default", ID: "j", Type: structs.JobBatch, NodePool: structs.NodePoolDefault, Datacenters: []string{"dc1"}}

@@ -106,6 +106,13 @@ func (s *Search) push(at int32, c candidate) {
 func (s *Search) pop(at int32) candidate {
 	x := &s.cells[at]
 	top := x.heap[0]
+	if next, ok := s.afterTwin(top); ok {
+		x.heap[0], top.set = next, 0
+		s.siftDown(x.heap, 0)
+		s.fixTurn(int(x.pos))
+		return top
+	}
+	top.set = 0
 	last := len(x.heap) - 1
 	x.heap[0] = x.heap[last]
 	x.heap = x.heap[:last]
@@ -116,6 +123,22 @@ func (s *Search) pop(at int32) candidate {
 	s.siftDown(x.heap, 0)
 	s.fixTurn(int(x.pos))
 	return top
+}
+
+// again gives the best candidate of a cell another score. From now on it stands for itself.
+func (s *Search) again(at int32, base int64) {
+	x := &s.cells[at]
+	row := x.heap[0].row
+	next, ok := s.afterTwin(x.heap[0])
+	if !ok {
+		next = candidate{base: base, row: row}
+	}
+	x.heap[0] = next
+	s.siftDown(x.heap, 0)
+	s.fixTurn(int(x.pos))
+	if ok {
+		s.push(at, candidate{base: base, row: row})
+	}
 }
 
 // opened puts a cell that got its first candidate into the order of cells.

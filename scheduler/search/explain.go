@@ -16,29 +16,36 @@ const scoresKept = 5
 func (s *Search) remember() {
 	type next struct {
 		cell int32
-		i    int
+		i    int // in the heap; -1: a twin of a candidate
+		candidate
 	}
 	// The best few of a heap lie near its top: walk down from the roots, best first.
 	var open []next
 	for k := 0; k < len(s.turn) && k < 31; k++ {
-		open = append(open, next{s.turn[k], 0})
+		open = append(open, next{s.turn[k], 0, s.cells[s.turn[k]].heap[0]})
 	}
-	value := func(x next) int64 { return s.cells[x.cell].heap[x.i].base + s.cells[x.cell].bonus }
+	value := func(x next) int64 { return x.base + s.cells[x.cell].bonus }
 	for len(s.scores) < scoresKept && len(open) > 0 {
 		best := 0
 		for k := range open {
 			a, b := value(open[k]), value(open[best])
-			if a > b || a == b && s.turnOf(s.cells[open[k].cell].heap[open[k].i].row) < s.turnOf(s.cells[open[best].cell].heap[open[best].i].row) {
+			if a > b || a == b && s.turnOf(open[k].row) < s.turnOf(open[best].row) {
 				best = k
 			}
 		}
 		x := open[best]
 		open = slices.Delete(open, best, best+1)
 		h := s.cells[x.cell].heap
-		s.scores = append(s.scores, s.score(int(h[x.i].row), &s.cells[x.cell]))
+		s.scores = append(s.scores, s.score(int(x.row), &s.cells[x.cell]))
+		if c, ok := s.afterTwin(x.candidate); ok {
+			open = append(open, next{x.cell, -1, c})
+		}
+		if x.i < 0 {
+			continue
+		}
 		for _, child := range []int{2*x.i + 1, 2*x.i + 2} {
 			if child < len(h) {
-				open = append(open, next{x.cell, child})
+				open = append(open, next{x.cell, child, h[child]})
 			}
 		}
 	}

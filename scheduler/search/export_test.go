@@ -11,3 +11,9 @@ func ForgetLedgers(v *model.View) { remembered.Of(v).ledgers = nil }
 
 // ForgetProfiles drops the cached profiles of rows with reservations.
 func (b *Reservations) ForgetProfiles() { clear(b.seen) }
+
+// HoldTwins keeps the sets of twins of a pool from searches on the views of a lineage: they rate every row.
+func HoldTwins(v *model.View, pool string) { remembered.Of(v).takeTwins(pool) }
+
+// UsesTwins reports whether a search that has begun rates one row of each set of twins.
+func (s *Search) UsesTwins() bool { return s.twins != nil }

@@ -30,9 +30,10 @@ func (s *Search) rateSimple(c *model.Chunk, i, row int, v *Verdict, o *model.Occ
 	if x.l == nil {
 		s.openGPUs()
 	}
-	n := c.Nodes[i]
-	r := &x.asked.rows[row]
-	if r.node != n || r.hold != o.Hold {
+	from := s.originOf(c, i, row, o)
+	r := x.asked.at(row, from.set)
+	if r.origin != from {
+		r.origin = from
 		s.rateRow(r, c, i, row, v, o)
 	}
 	if r.why > 0 {
@@ -60,15 +61,27 @@ func (s *Search) rateSimple(c *model.Chunk, i, row int, v *Verdict, o *model.Occ
 	return best, true
 }
 
+// originOf returns what values of a row are made from.
+func (s *Search) originOf(c *model.Chunk, i, row int, o *model.Occupancy) origin {
+	if x := s.twins.setOf(row, c, i, o); x != nil {
+		return origin{set: x}
+	}
+	return origin{node: c.Nodes[i], hold: o.Hold}
+}
+
 // charge returns what a placement pays at the current prices.
 func (s *Search) charge(v *Verdict, milli, idle, idleAfter, cpu, cpuAfter int64) int64 {
 	x := &s.gpus
 	sum := int64(0)
 	m := &x.l.market
 	if len(x.prices.Rent) > 0 && milli > 0 {
-		if class, ok := m.class[v.hash]; ok {
-			sum += x.prices.Rent[class] * milli / model.Micro
+		if v.rent < 0 {
+			v.rent = 0
+			if class, ok := m.class[v.hash]; ok {
+				v.rent = x.prices.Rent[class]
+			}
 		}
+		sum += v.rent * milli / model.Micro
 	}
 	if x.wide && idle > 1 {
 		suits := s.suits(v)
@@ -89,55 +102,92 @@ func (s *Search) suits(v *Verdict) []bool {
 func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) {
 	x := &s.gpus
 	n, a, rater := c.Nodes[i], s.Ask, x.l.rater
-	*r = rated{node: n, hold: o.Hold}
-	before, after := &x.state.before, &x.state.after
-	model.GPUStateOf(c, i, o, before)
-	before.Suits = s.suits(v)
-	after.Suits = before.Suits
-	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	after.FreeCPU = before.FreeCPU - a.Need.CPU - a.Need.Cores*c.MHz[i]
-	after.Free = append(after.Free[:0], before.Free...)
-	offer := func(k int, milli int64) {
-		value := rater.Value(after)
-		if !r.can[k] || rater.Score(r.before, value) > rater.Score(r.before, r.after[k]) {
-			r.after[k], r.milli[k], r.can[k] = value, int32(milli), true
-		}
+	*r = rated{origin: r.origin}
+	group := -1 // of GPUs, into v.Choices, for a share
+	if a.Shares && a.Tg.Gang == nil {
+		group = s.roomForShare(n, v, o.Hold)
 	}
-	if len(a.Devices) > 0 {
+	if len(a.Devices) > 0 && group < 0 {
 		s.Picker.By = nil
 		if short := s.Picker.PickDevices(a, n, model.HoldingOr(o.Hold), v.Choices); short.Dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
 		}
 	}
-	now := &x.l.now[row]
-	if now.node != n || now.hold != o.Hold {
-		*now = valued{n, o.Hold, rater.Value(before)}
+	before, after := &x.state.before, &x.state.after
+	if r.set != nil {
+		before.Free = append(before.Free[:0], r.set.freeGPUs(c, i, o)...)
+	} else {
+		model.GPUStateOf(c, i, o, before)
+	}
+	before.Suits = s.suits(v)
+	after.Suits = before.Suits
+	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - a.Need.CPU - a.Need.Cores*c.MHz[i]
+	after.Free = append(after.Free[:0], before.Free...)
+	now := x.l.now.at(row, r.set)
+	if now.origin != r.origin {
+		*now = valued{r.origin, rater.Value(before)}
 	}
 	r.before, r.idle = now.value, uint8(min(255, model.IdleGPUs(before.Free)))
-	if len(a.Devices) == 0 {
-		offer(0, 0)
-		return
-	}
-	if !a.Shares {
+	switch {
+	case len(a.Devices) == 0:
+		r.offer(rater, after, 0, 0)
+	case a.Shares:
+		r.takes = 1
+		if group < 0 {
+			group = slices.IndexFunc(v.Choices[0], func(d match.DeviceChoice) bool { return d.Group == s.Picker.Picks[0].Group })
+		}
+		s.rateShare(r, n, v, &v.Choices[0][group], o.Hold)
+	default:
 		for _, p := range s.Picker.Picks {
 			if at := gpuOrder(n, p.Pos); at >= 0 {
 				r.takes++
 				after.Free[at] = 0
 			}
 		}
-		offer(1, 1000*int64(r.takes))
-		return
+		r.offer(rater, after, 1, 1000*int64(r.takes))
 	}
-	r.takes = 1
-	p := s.Picker.Picks[0]
-	g := &n.Resources.Devices[p.Group]
-	alt := &a.Devices[0].Alts[0]
-	reserve := n.GPUReserveMiB()
-	first := p.Pos - p.Index
-	at := gpuOrder(n, first) // of the first healthy GPU from here on
+}
+
+// offer notes the value of a node after a placement, if it is the best of its kind: k is 1 if it uses idle GPUs.
+func (r *rated) offer(rater GPURater, after *model.GPUState, k int, milli int64) {
+	value := rater.Value(after)
+	if !r.can[k] || rater.Score(r.before, value) > rater.Score(r.before, r.after[k]) {
+		r.after[k], r.milli[k], r.can[k] = value, int32(milli), true
+	}
+}
+
+// roomForShare returns the place in v.Choices of the first group with a GPU that has room for a share, or -1.
+func (s *Search) roomForShare(n *structs.Node, v *Verdict, hold *model.Holding) int {
+	alt := &s.Ask.Devices[0].Alts[0]
+	for k := range v.Choices[0] {
+		d := &v.Choices[0][k]
+		g := &n.Resources.Devices[d.Group]
+		for j := range g.Instances {
+			if g.Instances[j].Healthy && takesShare(alt, g.Instances[j].MemoryMiB-v.reserve, hold.Taken(d.First+j)) {
+				return k
+			}
+		}
+	}
+	return -1
+}
+
+// takesShare reports whether a GPU has room for a share in addition to what is taken.
+func takesShare(alt *match.DeviceAlt, capacity int64, t model.Share) bool {
+	mem := alt.MemoryOn(capacity)
+	return !t.Whole && mem > 0 && t.Mem+mem <= capacity && t.Compute+alt.Compute <= structs.GPUComputeMax
+}
+
+// rateShare rates a share on each GPU of a group.
+func (s *Search) rateShare(r *rated, n *structs.Node, v *Verdict, d *match.DeviceChoice, hold *model.Holding) {
+	x := &s.gpus
+	before, after := &x.state.before, &x.state.after
+	g := &n.Resources.Devices[d.Group]
+	alt := &s.Ask.Devices[0].Alts[0]
+	at := gpuOrder(n, d.First) // of the first healthy GPU from here on
 	if at < 0 {
-		at = s.healthyBefore(n, first)
+		at = s.healthyBefore(n, d.First)
 	}
 	seen := 0
 	for j := range g.Instances {
@@ -150,19 +200,18 @@ func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *mo
 		if free == 0 || slices.Contains(before.Free[at:order], free) && g.Instances[j].MemoryMiB == g.Instances[0].MemoryMiB {
 			continue // equal to one that was tried already
 		}
-		capacity := g.Instances[j].MemoryMiB - reserve
-		t := o.Hold.Taken(first + j)
-		mem := alt.MemoryOn(capacity)
-		if t.Whole || mem <= 0 || t.Mem+mem > capacity || t.Compute+alt.Compute > structs.GPUComputeMax {
+		capacity := g.Instances[j].MemoryMiB - v.reserve
+		t := hold.Taken(d.First + j)
+		if !takesShare(alt, capacity, t) {
 			continue
 		}
-		t.Mem, t.Compute = t.Mem+mem, t.Compute+alt.Compute
+		t.Mem, t.Compute = t.Mem+alt.MemoryOn(capacity), t.Compute+alt.Compute
 		after.Free[order] = model.FreeMilli(capacity, t)
 		k := 0
 		if free == 1000 {
 			k = 1
 		}
-		offer(k, free-after.Free[order])
+		r.offer(x.l.rater, after, k, free-after.Free[order])
 		after.Free[order] = free
 	}
 }
@@ -263,7 +312,7 @@ func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 	if len(m.seen) != len(v.Chunks) {
 		m.seen = make([]marketChunk, len(v.Chunks))
 	}
-	var g model.GPUState
+	t := w.twinIndex(job.NodePool)
 	for k, c := range v.Chunks {
 		now := marketChunk{c, v.Starts[k]}
 		if w.Touches(now.first, len(c.IDs)) {
@@ -283,36 +332,52 @@ func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 				continue
 			}
 			m.count(r, -1)
-			*r = marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
-			if !c.Ready[i] || !match.InPool(job, r.node) {
-				continue
-			}
-			model.GPUStateOf(c, i, &o, &g)
-			if len(g.Free) == 0 {
-				continue
-			}
-			h := c.Hash[i]
-			class, known := m.class[h]
-			if !known {
-				class = len(m.Classes)
-				m.class[h] = class
-				m.Classes = append(m.Classes, MarketClass{Suits: l.suit(h, r.node)})
-			}
-			r.class = int32(class)
-			idle := int64(0)
-			for _, free := range g.Free {
-				r.free += int32(free)
-				if free == 1000 {
-					idle++
+			if x := t.setOf(v.Starts[k]+i, c, i, &o); x != nil {
+				e := m.sets.at(0, x)
+				if e.set != x {
+					*e = marketSet{x, m.offer(l, job, c, i, &o)}
 				}
-			}
-			cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-			for k, at := range m.Wide {
-				if m.Classes[class].Suits[at] {
-					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].Blocks(idle, cpu)))
-				}
+				*r = e.row
+				r.node, r.hold = c.Nodes[i], o.Hold
+			} else {
+				*r = m.offer(l, job, c, i, &o)
 			}
 			m.count(r, 1)
 		}
 	}
+}
+
+// offer returns what a row contributes to the market.
+func (m *marketRows) offer(l *ledger, job *structs.Job, c *model.Chunk, i int, o *model.Occupancy) marketRow {
+	r := marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
+	if !c.Ready[i] || !match.InPool(job, r.node) {
+		return r
+	}
+	g := &m.state
+	model.GPUStateOf(c, i, o, g)
+	if len(g.Free) == 0 {
+		return r
+	}
+	h := c.Hash[i]
+	class, known := m.class[h]
+	if !known {
+		class = len(m.Classes)
+		m.class[h] = class
+		m.Classes = append(m.Classes, MarketClass{Suits: l.suit(h, r.node)})
+	}
+	r.class = int32(class)
+	idle := int64(0)
+	for _, free := range g.Free {
+		r.free += int32(free)
+		if free == 1000 {
+			idle++
+		}
+	}
+	cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
+	for k, at := range m.Wide {
+		if m.Classes[class].Suits[at] {
+			r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].Blocks(idle, cpu)))
+		}
+	}
+	return r
 }

@@ -14,7 +14,7 @@ import (
 func (s *Search) judge(v *Verdict, n *structs.Node) {
 	a := s.Ask
 	v.class, v.dc, v.node = n.Class, n.Datacenter, n
-	v.gpus = model.HasGPUs(n)
+	v.gpus, v.reserve, v.rent = model.HasGPUs(n), n.GPUReserveMiB(), -1
 	v.Outside, v.Far = !match.InPool(a.Job, n), !match.InDatacenter(a.Job, n)
 	if v.Outside || v.Far {
 		return
@@ -114,6 +114,18 @@ func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 	}
 	s.refuse(r)
 	s.lastShort, s.lastRefusal = x, 1+s.refusalOf(r)
+}
+
+// exhaustedAll counts n nodes of a class for the same shortage.
+func (s *Search) exhaustedAll(v *Verdict, x match.ShortageOf, n int64) {
+	s.exhausted(v, x)
+	v.exhausted += n - 1
+	if x.By == nil {
+		s.amounts[x.Dim].nodes += n - 1
+		return
+	}
+	r := &s.refusals[s.lastRefusal-1]
+	r.Nodes, r.Free = r.Nodes+n-1, r.Free+(n-1)*x.Free
 }
 
 // otherMIG returns what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have,

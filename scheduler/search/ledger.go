@@ -25,19 +25,51 @@ type ledger struct {
 	asks   map[string]*asked
 	used   int64 // counts uses
 	market marketRows
-	now    []valued // by row
+	now    column[valued]
 }
 
 // valued is the value of a node as it is, independent of the ask.
 type valued struct {
-	node  *structs.Node
-	hold  *model.Holding
+	origin
 	value int64
+}
+
+// origin is what a cached value was made from: a row as it was, or a set of twins.
+type origin struct {
+	node *structs.Node
+	hold *model.Holding
+	set  *twins
+}
+
+// column has an element for each row, and one for each set of twins. What is not used takes no memory.
+type column[T any] struct {
+	rows []*[columnPart]T
+	sets []T
+}
+
+const columnPart = 128
+
+// at returns the element of a row, or of its set if it is not nil.
+func (c *column[T]) at(row int, set *twins) *T {
+	if set != nil {
+		if n := int(set.num) + 1; n > len(c.sets) {
+			c.sets = append(c.sets, make([]T, n-len(c.sets)+n/4)...)
+		}
+		return &c.sets[set.num]
+	}
+	k := row / columnPart
+	if k >= len(c.rows) {
+		c.rows = append(c.rows, make([]*[columnPart]T, k+1-len(c.rows))...)
+	}
+	if c.rows[k] == nil {
+		c.rows[k] = new([columnPart]T)
+	}
+	return &c.rows[k][row%columnPart]
 }
 
 // asked is how nodes were rated for one ask.
 type asked struct {
-	rows []rated
+	column[rated]
 	whys []match.ShortageOf // shortages of nodes on which it does not fit
 	used int64
 }
@@ -53,10 +85,9 @@ func (a *asked) whyOf(x match.ShortageOf) int32 {
 	return int32(len(a.whys))
 }
 
-// rated is the cached rating of one node for one ask. It is valid for the very node and holding.
+// rated is the cached rating of one node for one ask. It is valid for the very node and holding, or set of twins.
 type rated struct {
-	node   *structs.Node
-	hold   *model.Holding
+	origin
 	before int64
 	after  [2]int64 // [0] without using an idle GPU, [1] using some; where can says so
 	milli  [2]int32 // thousandths of GPUs that each uses
@@ -77,9 +108,6 @@ func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 // ask returns the cache of an ask, by its key.
 func (l *ledger) ask(key string, rows int) *asked {
 	l.used++
-	if len(l.now) < rows {
-		l.now = append(l.now, make([]valued, rows-len(l.now))...)
-	}
 	a := l.asks[key]
 	if a == nil {
 		for (len(l.asks)+1)*rows > ledgerRowsMax && len(l.asks) > 0 { // drop the least recently used one
@@ -94,12 +122,8 @@ func (l *ledger) ask(key string, rows int) *asked {
 		a = &asked{}
 		l.asks[key] = a
 	}
-	if len(a.rows) < rows {
-		a.rows = append(a.rows, make([]rated, rows-len(a.rows))...)
-	}
 	if len(a.whys) > 4*rows { // mostly shortages of holdings that no longer exist
-		a.whys = nil
-		clear(a.rows)
+		a.whys, a.column = nil, column[rated]{}
 	}
 	a.used = l.used
 	return a

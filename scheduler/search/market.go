@@ -38,6 +38,14 @@ type marketRows struct {
 	rows  []marketRow
 	class map[[16]byte]int
 	seen  []marketChunk // the chunks as of the last sync
+	sets  column[marketSet]
+	state model.GPUState
+}
+
+// marketSet is the contribution of each row of a set of twins.
+type marketSet struct {
+	set *twins
+	row marketRow
 }
 
 // marketChunk is a chunk, and its first row, as of the last sync; chunk is nil if a row of it had been touched by the

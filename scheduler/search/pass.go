@@ -23,6 +23,7 @@ type Pass struct {
 	era     string                   // "" for the present; a what-if about the future has separate ledgers
 	ledgers []*ledger
 	caches  []*shortfallCache
+	twins   []*twinIndex
 	heaps   *heaps
 }
 
@@ -38,6 +39,7 @@ type known struct {
 	mu         sync.Mutex
 	ledgers    []*ledger
 	shortfalls []*shortfallCache
+	twins      []*twinIndex
 }
 
 var remembered model.Slot[known]
@@ -110,7 +112,10 @@ func (w *Pass) Unlock() {
 	for _, m := range w.caches {
 		m.busy.Unlock()
 	}
-	w.ledgers, w.caches = nil, nil
+	for _, t := range w.twins {
+		t.busy.Unlock()
+	}
+	w.ledgers, w.caches, w.twins = nil, nil, nil
 }
 
 // mixFor returns the mix that a pass rates by: the given one, else that of everything held, else the ask itself.

@@ -88,9 +88,7 @@ func (s *Search) Place(id structs.AllocID, avoid []int, prefer int) (Placement, 
 		o := s.w.Get(row)
 		base := s.rate(ch, i, row, v, &o, false)
 		if base >= 0 && base != c.base {
-			x.heap[0].base = base // the node changed since it was rated
-			s.siftDown(x.heap, 0)
-			s.fixTurn(int(x.pos))
+			s.again(at, base) // the node changed since it was rated
 			continue
 		}
 		if base == rateRefused {
@@ -115,14 +113,11 @@ func (s *Search) Place(id structs.AllocID, avoid []int, prefer int) (Placement, 
 		s.took(row, v, n)
 		// Only the node just used is rated again.
 		base = s.rate(ch, i, row, v, &after, false)
-		x = &s.cells[at]
 		if base < 0 {
 			s.pop(at)
 			s.exhausted(v, s.why)
 		} else {
-			x.heap[0].base = base
-			s.siftDown(x.heap, 0)
-			s.fixTurn(int(x.pos))
+			s.again(at, base)
 		}
 		return Placement{row, n, h}, true
 	}

@@ -26,6 +26,9 @@ type Search struct {
 	deviceChoice
 	Keeping
 	Gang
+
+	twins *twinIndex // nil: every row is rated
+	apart []int32    // rows that differ from their twins in this search
 }
 
 // classes are what is known of the classes of nodes.
@@ -146,6 +149,8 @@ type Verdict struct {
 	cell    int32   // -1: depends on the node
 	suits   []bool  // see Search.suits
 	gpus    bool    // the class has GPUs
+	reserve int64   // MiB of each GPU that shares cannot use
+	rent    int64   // what a thousandth of a GPU pays at the current prices; -1: not looked up yet
 	shunned bool    // it has a taint that the job prefers to avoid
 	hash    [16]byte
 	node    *structs.Node // one of the class

@@ -167,6 +167,7 @@ func (s *spreadState) took(v int32, n int64) bool {
 type candidate struct {
 	base int64
 	row  int32
+	set  int32 // 1 + the number of its twins, whose other candidates come after it; 0: it stands for itself
 }
 
 // cell is the nodes with equal spread values. They share the spread term, so the best of a cell is the best by base.
