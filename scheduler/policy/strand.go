@@ -27,9 +27,13 @@ import (
 // mix is unknown (an empty cluster) all placements are equal, and the first node is taken.
 type strand struct{ binpack }
 
+// fewMoves is how many of its placements a decision may move by default: milliseconds. Only jobs of several groups
+// have any that are worth moving.
+const fewMoves = 256
+
 // Capabilities sets the name under which reports show the term of nodes without GPUs.
 func (strand) Capabilities() search.Capabilities {
-	return search.Capabilities{AvoidsGPUNodes: true, FitName: "binpack"}
+	return search.Capabilities{AvoidsGPUNodes: true, FitName: "binpack", Moves: fewMoves}
 }
 
 func (strand) Name() string                         { return "strand" }
