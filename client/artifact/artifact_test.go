@@ -310,7 +310,7 @@ func TestFetchFromServersThatHang(t *testing.T) {
 }
 
 // Errors go to events and logs, where neither passwords nor signed URLs belong.
-// TestFetchReportsProgress downloads from a server that goes on until progress was reported.
+// TestFetchReportsProgress downloads from a server that continues until progress was reported.
 func TestFetchReportsProgress(t *testing.T) {
 	reported := make(chan struct{})
 	const size = 100 << 20
