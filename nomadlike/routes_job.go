@@ -168,13 +168,14 @@ func (c *call) registered(resp *methods.JobRegisterResponse, warnings []string) 
 	c.index(resp.Index)
 	return &wire.JobRegisterResponse{
 		EvalID: resp.EvalID.String(), EvalCreateIndex: uint64(resp.EvalIndex), JobModifyIndex: uint64(resp.JobModifyIndex),
-		Warnings: joinWarnings(append(warnings, resp.Warnings)), Index: uint64(resp.Index),
+		Warnings: joinWarnings(warnings, resp.Warnings), Index: uint64(resp.Index),
 		QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Index)},
 	}
 }
 
-func joinWarnings(ws []string) string {
-	ws = slices.DeleteFunc(ws, func(s string) bool { return s == "" })
+// joinWarnings formats the warnings of the API and, one a line, those of a server.
+func joinWarnings(ws []string, server string) string {
+	ws = slices.DeleteFunc(append(ws, strings.Split(server, "\n")...), func(s string) bool { return s == "" })
 	return wire.Problems{Warnings: ws}.WarningText()
 }
 
@@ -231,7 +232,7 @@ func jobValidate(c *call) (any, error) {
 	}
 	c.index(1) // nothing was written
 	problems.Errors = resp.Errors
-	out := &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: resp.Errors, Warnings: joinWarnings(append(problems.Warnings, resp.Warnings))}
+	out := &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: resp.Errors, Warnings: joinWarnings(problems.Warnings, resp.Warnings)}
 	if err := problems.Err(); err != nil {
 		out.Error = err.Error()
 	}
@@ -295,7 +296,7 @@ func jobPlan(c *call) (any, error) {
 	c.index(resp.Index)
 	out := &Plan{JobPlanResponse: wire.JobPlanResponse{
 		JobModifyIndex: uint64(resp.JobModifyIndex), NextPeriodicLaunch: resp.NextPeriodicLaunch.Time(),
-		Warnings:    joinWarnings(append(problems.Warnings, resp.Warnings)),
+		Warnings:    joinWarnings(problems.Warnings, resp.Warnings),
 		Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{}},
 	}}
 	if resp.Why != nil {

@@ -59,3 +59,52 @@ func TestGraceIsCapped(t *testing.T) {
 		}
 	})
 }
+
+// A driver or a GPU model that no node has is a warning with the word that may be meant; one that a node has is none.
+func TestWarnsOfWhatNoNodeHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		job := func(driver string, gpu structs.GPURequest, devices ...structs.DeviceRequest) *structs.Job {
+			j := apiJob("a", 1)
+			task := j.Groups[0].Tasks[0]
+			task.Driver = driver
+			if gpu.Count > 0 {
+				task.Resources.GPU = []structs.GPURequest{gpu}
+			}
+			task.Resources.Devices = devices
+			return j
+		}
+		warnings := func(j *structs.Job) string {
+			t.Helper()
+			v := call(t, s, methods.JobValidate, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
+			p := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: j})
+			if v.Warnings != p.Warnings {
+				t.Errorf("validate warns %q, plan %q", v.Warnings, p.Warnings)
+			}
+			return v.Warnings
+		}
+		if got := warnings(job("docker", structs.GPURequest{})); got != "" {
+			t.Errorf("without nodes: %q", got)
+		}
+		n := testNode(1)
+		n.Resources.Devices = []structs.DeviceGroup{{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100 80GB HBM3", Instances: []structs.DeviceInstance{{ID: "GPU-1", Healthy: true}}}}
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n})
+		whole := func(model string) structs.DeviceRequest {
+			return structs.DeviceRequest{Name: "nvidia/gpu", Count: 1, Constraints: []structs.Constraint{{LTarget: structs.ModelTarget, Operand: structs.OperandRegexp, RTarget: structs.ModelPattern(model)}}}
+		}
+		for _, c := range []struct {
+			job  *structs.Job
+			want string
+		}{
+			{job("fake", structs.GPURequest{Count: 1, Model: "h100", Share: 50}), ""},
+			{job("fake", structs.GPURequest{}, whole("A100|H100")), ""},
+			{job("fakee", structs.GPURequest{}), `group "g", task "t", driver: no node has the driver "fakee"; did you mean "fake"? (nodes have fake); the job waits for a node that has it`},
+			{job("fake", structs.GPURequest{Count: 1, Model: "H10O", Share: 50}), `group "g", task "t", resources, gpu.model: no node has a GPU of model "H10O"; did you mean "H100"? (nodes have NVIDIA H100 80GB HBM3); the job waits for a node that has it`},
+			{job("fake", structs.GPURequest{}, whole("H10O")), `resources, gpu.model: no node has a GPU of model "H10O"; did you mean "H100"?`},
+		} {
+			if got := warnings(c.job); (got == "") != (c.want == "") || !strings.HasPrefix(strings.TrimPrefix(got, `group "g", task "t", `), strings.TrimPrefix(c.want, `group "g", task "t", `)) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		}
+	})
+}

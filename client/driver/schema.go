@@ -2,259 +2,27 @@ package driver
 
 import (
 	"fmt"
-	"math"
-	"sort"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/muster-sched/muster/internal/suggest"
+	"github.com/muster-sched/muster/internal/driverconf"
 )
-
-// FieldType is the type of a config key.
-type FieldType string
-
-// The types a config key may have.
-const (
-	String   FieldType = "string"
-	Int      FieldType = "number"
-	Bool     FieldType = "bool"
-	Duration FieldType = "duration"
-	List     FieldType = "list of strings"
-	Map      FieldType = "map of strings"
-	Blocks   FieldType = "list of blocks"
-)
-
-// Field is one key of a task's config block.
-type Field struct {
-	Name     string
-	Type     FieldType
-	Required bool
-	Doc      string // one line for the generated documentation
-}
-
-// Schema is the keys that a driver's config block accepts.
-type Schema []Field
 
 // Values is a config block that has been checked against its schema. Getters return the zero value of an absent key.
-type Values map[string]any
+type Values = driverconf.Values
 
-// String returns the text under key.
-func (v Values) String(key string) string { s, _ := v[key].(string); return s }
+// Schema is the keys that a driver's config block accepts.
+type Schema driverconf.Schema
 
-// Int returns the number under key.
-func (v Values) Int(key string) int64 { n, _ := v[key].(int64); return n }
-
-// Bool returns the truth value under key.
-func (v Values) Bool(key string) bool { b, _ := v[key].(bool); return b }
-
-// Duration returns the duration under key.
-func (v Values) Duration(key string) time.Duration { d, _ := v[key].(time.Duration); return d }
-
-// List returns the list under key.
-func (v Values) List(key string) []string { l, _ := v[key].([]string); return l }
-
-// Map returns the map under key.
-func (v Values) Map(key string) map[string]string { m, _ := v[key].(map[string]string); return m }
-
-// Blocks returns the blocks under key; each is to be decoded with its own schema.
-func (v Values) Blocks(key string) []map[string]any { b, _ := v[key].([]map[string]any); return b }
-
-// Has reports whether key was set.
-func (v Values) Has(key string) bool { _, ok := v[key]; return ok }
-
-// Decode checks config against the schema and converts its values. The error names every problem once, and for an
-// unknown key the valid ones and the most similar one. driver is the prefix of the message.
+// Decode checks config against the schema and converts its values. The error has every problem; no other attempt cures
+// it. driver is the prefix of the message.
 func (s Schema) Decode(driver string, config map[string]any) (Values, error) {
-	out := make(Values, len(config))
-	var problems []string
-	keys := make([]string, 0, len(config))
-	for k := range config {
-		keys = append(keys, k)
+	v, problems := driverconf.Schema(s).Decode(config)
+	if len(problems) == 0 {
+		return v, nil
 	}
-	sort.Strings(keys)
-	for _, k := range keys {
-		f, ok := s.field(k)
-		if !ok {
-			problems = append(problems, s.unknown(k))
-			continue
-		}
-		if config[k] == nil {
-			continue
-		}
-		v, err := convert(f.Type, config[k])
-		if err != nil {
-			problems = append(problems, fmt.Sprintf("config key %q: %v", k, err))
-			continue
-		}
-		out[k] = v
+	texts := make([]string, len(problems))
+	for i, p := range problems {
+		texts[i] = p.Text
 	}
-	for _, f := range s {
-		if f.Required && !out.Has(f.Name) {
-			if _, given := config[f.Name]; !given || config[f.Name] == nil {
-				problems = append(problems, fmt.Sprintf("config key %q (%s) is required", f.Name, f.Type))
-			}
-		}
-		if f.Required && f.Type == String && out.Has(f.Name) && out.String(f.Name) == "" {
-			problems = append(problems, fmt.Sprintf("config key %q must not be empty", f.Name))
-		}
-	}
-	if len(problems) > 0 {
-		return nil, Permanent(fmt.Errorf("%s: %s", driver, strings.Join(problems, "; ")))
-	}
-	return out, nil
-}
-
-func (s Schema) field(name string) (Field, bool) {
-	for _, f := range s {
-		if f.Name == name {
-			return f, true
-		}
-	}
-	return Field{}, false
-}
-
-func (s Schema) unknown(key string) string {
-	names := make([]string, 0, len(s))
-	for _, f := range s {
-		names = append(names, f.Name)
-	}
-	sort.Strings(names)
-	msg := fmt.Sprintf("unknown config key %q%s", key, suggest.DidYouMean(key, names))
-	return msg + " (valid keys: " + strings.Join(names, ", ") + ")"
-}
-
-func convert(t FieldType, v any) (any, error) {
-	bad := func() error { return fmt.Errorf("want a %s, got %s", t, describe(v)) }
-	switch t {
-	case String:
-		switch x := v.(type) {
-		case string:
-			return x, nil
-		case int, int64, bool:
-			return fmt.Sprint(x), nil
-		case float64: // JSON decodes every number to it; 1000000 must not become 1e+06
-			return strconv.FormatFloat(x, 'f', -1, 64), nil
-		}
-	case Int:
-		switch x := v.(type) {
-		case int:
-			return int64(x), nil
-		case int64:
-			return x, nil
-		case uint64:
-			if x <= math.MaxInt64 {
-				return int64(x), nil
-			}
-		case float64:
-			if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
-				return int64(x), nil
-			}
-		case string:
-			if n, err := strconv.ParseInt(x, 10, 64); err == nil {
-				return n, nil
-			}
-		}
-	case Bool:
-		switch x := v.(type) {
-		case bool:
-			return x, nil
-		case string:
-			if b, err := strconv.ParseBool(x); err == nil {
-				return b, nil
-			}
-		}
-	case Duration:
-		switch x := v.(type) {
-		case string:
-			if d, err := time.ParseDuration(x); err == nil {
-				if d < 0 {
-					return nil, fmt.Errorf("duration %q must not be negative", x)
-				}
-				return d, nil
-			}
-			return nil, fmt.Errorf("want a duration such as \"90s\" or \"1h30m\", got %q", x)
-		case time.Duration:
-			return x, nil
-		case int, int64, float64:
-			n, err := convert(Int, v)
-			if err == nil && n.(int64) >= 0 && n.(int64) < math.MaxInt64/int64(time.Second) {
-				return time.Duration(n.(int64)) * time.Second, nil
-			}
-		}
-	case List:
-		switch x := v.(type) {
-		case []string:
-			return append([]string(nil), x...), nil
-		case []any:
-			l := make([]string, len(x))
-			for i, e := range x {
-				s, err := convert(String, e)
-				if err != nil {
-					return nil, fmt.Errorf("element %d: %w", i, err)
-				}
-				l[i] = s.(string)
-			}
-			return l, nil
-		}
-	case Blocks:
-		switch x := v.(type) {
-		case map[string]any:
-			return []map[string]any{x}, nil
-		case []map[string]any:
-			return x, nil
-		case []any:
-			l := make([]map[string]any, len(x))
-			for i, e := range x {
-				m, ok := e.(map[string]any)
-				if !ok {
-					return nil, fmt.Errorf("element %d: want a block, got %s", i, describe(e))
-				}
-				l[i] = m
-			}
-			return l, nil
-		}
-	case Map:
-		switch x := v.(type) {
-		case map[string]string:
-			return x, nil
-		case []map[string]any: // a block in HCL1-shaped JSON
-			if len(x) == 1 {
-				return convert(Map, x[0])
-			}
-		case []any:
-			if len(x) == 1 {
-				return convert(Map, x[0])
-			}
-		case map[string]any:
-			m := make(map[string]string, len(x))
-			for k, e := range x {
-				s, err := convert(String, e)
-				if err != nil {
-					return nil, fmt.Errorf("key %q: %w", k, err)
-				}
-				m[k] = s.(string)
-			}
-			return m, nil
-		}
-	}
-	return nil, bad()
-}
-
-func describe(v any) string {
-	switch x := v.(type) {
-	case nil:
-		return "nothing"
-	case string:
-		return fmt.Sprintf("the string %.40q", x)
-	case bool:
-		return fmt.Sprintf("the bool %t", x)
-	case int, int64, uint64, float64:
-		return fmt.Sprintf("the number %v", x)
-	case []any, []string:
-		return "a list"
-	case map[string]any, map[string]string:
-		return "a map"
-	}
-	return fmt.Sprintf("a %T", v)
+	return nil, Permanent(fmt.Errorf("%s: %s", driver, strings.Join(texts, "; ")))
 }

@@ -49,7 +49,7 @@ func TestExample(t *testing.T) {
 	if g.Networks[0].StaticPorts[0].Value != 9100 || len(g.Networks[0].DynamicPorts) != 3 || out.Queue != "research/nlp" {
 		t.Errorf(`%+v; want g.Networks[0].StaticPorts[0].Value = 9100, len(g.Networks[0].DynamicPorts) = 3, out.Queue = "research/nlp"`, g.Networks)
 	}
-	want := `{"args":["-port","${NOMAD_PORT_db}","-id","x-${NOMAD_ALLOC_ID}-cache:7","${env[\"HOME\"]}"],"command":"/usr/bin/cache","mount":[{"type":"bind"},{"type":"tmpfs"}]}`
+	want := `{"args":["-port","${NOMAD_PORT_db}","-id","x-${NOMAD_ALLOC_ID}-cache:7","${env[\"HOME\"]}"],"command":"/usr/bin/cache","image":"cache","mount":[{"target":"/a","type":"bind"},{"target":"/b","type":"tmpfs"}]}`
 	if string(g.Tasks[0].Config) != want {
 		t.Errorf("config: %s", g.Tasks[0].Config)
 	}

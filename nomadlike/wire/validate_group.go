@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-version"
 
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/structs"
 )
@@ -329,6 +330,21 @@ func (v *validator) ownNetwork(w string, g *TaskGroup, n *NetworkResource) {
 // signals are the names that kill_signal may have, with or without SIG.
 var signals = strings.Fields("ABRT ALRM BUS CHLD CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 WINCH XCPU XFSZ")
 
+// driverConfig checks a task's driver and its config block, which a node would refuse only when the task starts there.
+func (v *validator) driverConfig(w string, t *Task) {
+	problems, ok := driverconf.Check(t.Driver, t.Config)
+	if !ok {
+		v.errorf(w+", driver", "%s", driverconf.Unknown(t.Driver))
+	}
+	for _, p := range problems {
+		where := w + ", config"
+		if p.Key != "" {
+			where += "." + p.Key
+		}
+		v.errorf(where, "%s: %s", t.Driver, p.Text)
+	}
+}
+
 func (v *validator) task(w string, g *TaskGroup, t *Task) {
 	if err := structs.CheckTaskName(t.Name); err != nil {
 		v.errorf(w, "%v", err)
@@ -337,6 +353,8 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 		v.errorf(w+", driver", "a task needs a driver such as \"exec\"")
 	} else if hasControl(t.Driver) || len(t.Driver) > nameMax {
 		v.errorf(w+", driver", "%.64q is not a driver", t.Driver)
+	} else {
+		v.driverConfig(w, t)
 	}
 	if hasControl(t.User) {
 		v.errorf(w+", user", "%q holds a control character", t.User)

@@ -8,9 +8,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// normalize applies cluster limits to a submitted job. It returns a warning for each change.
+// normalize applies cluster limits to a submitted job. It returns a warning for each change, and for what no node has.
 func (s *Set) normalize(j *structs.Job) (warnings []string) {
-	return append(s.DropMemoryMax(j), s.withinGrace(j)...)
+	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), unmet(s.published().Snapshot.Nodes(), j))
 }
 
 // withinGrace shortens a job's checkpoint.grace to the grace period that its queue gives to preempted work

@@ -7,8 +7,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/cron"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
@@ -79,7 +81,7 @@ func (s *Set) CheckJob(j *structs.Job) []string {
 		p.addf("Job %q is in nonexistent namespace %q", j.ID, j.Namespace)
 	}
 	if s.published().Snapshot.Pool(j.NodePool) == nil {
-		p.addf("Job %q is in nonexistent node pool %q", j.ID, j.NodePool)
+		p.addf("Job %q is in nonexistent node pool %q%s", j.ID, j.NodePool, nearPool(s.published().Snapshot, j.NodePool))
 	}
 	seen := map[structs.GroupName]bool{}
 	tasks, count := 0, 0
@@ -112,6 +114,15 @@ func (s *Set) CheckJob(j *structs.Job) []string {
 		}
 	}
 	return p.list
+}
+
+// nearPool names the pool that may be meant by one that does not exist.
+func nearPool(snap *state.Snapshot, name structs.PoolName) string {
+	var all []string
+	for p := range snap.Pools() {
+		all = append(all, string(p.Name))
+	}
+	return suggest.DidYouMean(string(name), all)
 }
 
 // templates checks a periodic or parameterized job.

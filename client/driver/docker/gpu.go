@@ -20,6 +20,7 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/gpu/shim"
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -36,7 +37,7 @@ const nvidiaKind = "nvidia.com/gpu"
 // devices adds the device files that the job names.
 func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
 	for _, b := range v.Blocks("devices") {
-		o, err := deviceSchema.Decode("docker: devices", b)
+		o, err := driver.Schema(driverconf.DockerDevice).Decode("docker: devices", b)
 		if err != nil {
 			return err
 		}

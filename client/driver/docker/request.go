@@ -24,6 +24,7 @@ import (
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskfs"
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -322,7 +323,7 @@ func (d *Driver) mounts(cfg *driver.TaskConfig, v driver.Values, host *container
 }
 
 func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mount, error) {
-	v, err := mountSchema.Decode("docker: mount", block)
+	v, err := driver.Schema(driverconf.DockerMount).Decode("docker: mount", block)
 	if err != nil {
 		return nil, err
 	}
@@ -365,13 +366,13 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 		}
 		m.Source = v.String("source")
 		for _, b := range v.Blocks("volume_options") {
-			o, err := volumeSchema.Decode("docker: mount: volume_options", b)
+			o, err := driver.Schema(driverconf.DockerVolume).Decode("docker: mount: volume_options", b)
 			if err != nil {
 				return nil, err
 			}
 			m.VolumeOptions = &mount.VolumeOptions{NoCopy: o.Bool("no_copy"), Labels: o.Map("labels")}
 			for _, b := range o.Blocks("driver_config") {
-				c, err := volumeDriverSchema.Decode("docker: mount: driver_config", b)
+				c, err := driver.Schema(driverconf.DockerVolumeDriver).Decode("docker: mount: driver_config", b)
 				if err != nil {
 					return nil, err
 				}

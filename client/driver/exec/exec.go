@@ -24,6 +24,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/supervisor/launch"
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -99,22 +100,7 @@ var lacking = sync.OnceValue(func() string {
 })
 
 // ConfigSchema lists the config keys.
-func (d *Driver) ConfigSchema() driver.Schema {
-	return driver.Schema{
-		{Name: "command", Type: driver.String, Required: true, Doc: "program to run: absolute, or looked up in the task's directory and in PATH"},
-		{Name: "args", Type: driver.List, Doc: "arguments"},
-		{Name: "work_dir", Type: driver.String, Doc: "working directory, absolute or relative to the task's; default the task's local directory"},
-		{Name: "pids_limit", Type: driver.Int, Doc: "most processes and threads at once; default the agent's"},
-		{Name: "cpu_hard_limit", Type: driver.Bool, Doc: "make the task's cpu a ceiling and not only a share"},
-		{Name: "nofile_limit", Type: driver.Int, Doc: "most open files of a process; default and most the agent's"},
-		{Name: "cap_add", Type: driver.List, Doc: "capabilities to have, of those that the agent allows; a task that is not root has only those that the agent allows by name"},
-		{Name: "cap_drop", Type: driver.List, Doc: "capabilities to do without; \"all\" for all"},
-		{Name: "pid_mode", Type: driver.String, Doc: "\"private\", the only mode"},
-		{Name: "ipc_mode", Type: driver.String, Doc: "\"private\", the only mode"},
-		{Name: "rootfs", Type: driver.String, Doc: "directory that becomes the root: in the task's directory, or absolute below one that the agent allows"},
-		{Name: "readonly_rootfs", Type: driver.Bool, Doc: "let the task write to nothing but its allocation, /tmp and /dev/shm"},
-	}
-}
+func (d *Driver) ConfigSchema() driver.Schema { return driver.Schema(driverconf.Exec.Keys) }
 
 // denied compares user ids as well as names: "0" is root, and so is any other name with this id.
 func (d *Driver) denied(name string, cred *supervisor.Credential) bool {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -35,20 +36,7 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 }
 
 // ConfigSchema lists the config keys.
-func (d *Driver) ConfigSchema() driver.Schema {
-	return driver.Schema{
-		{Name: "command", Type: driver.String, Doc: "shown, not run"},
-		{Name: "args", Type: driver.List, Doc: "shown, not used"},
-		{Name: "run_for", Type: driver.Duration, Doc: "the task ends after this time; without it, it runs until it is stopped"},
-		{Name: "exit_code", Type: driver.Int, Doc: "exit code after run_for, 0 to 255"},
-		{Name: "exit_signal", Type: driver.String, Doc: "signal that ends the task after run_for, instead of an exit code"},
-		{Name: "exit_err", Type: driver.String, Doc: "error reported with the exit"},
-		{Name: "start_err", Type: driver.String, Doc: "makes the start fail with this error"},
-		{Name: "start_block_for", Type: driver.Duration, Doc: "how long the start takes"},
-		{Name: "kill_after", Type: driver.Duration, Doc: "how long the task runs after a request to stop"},
-		{Name: "stdout_string", Type: driver.String, Doc: "written to the task's stdout log at the start"},
-	}
-}
+func (d *Driver) ConfigSchema() driver.Schema { return driver.Schema(driverconf.Fake.Keys) }
 
 type state struct {
 	ID         string

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/supervisor/launch"
+	"github.com/muster-sched/muster/internal/driverconf"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -51,14 +52,7 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 }
 
 // ConfigSchema lists the config keys.
-func (d *Driver) ConfigSchema() driver.Schema {
-	return driver.Schema{
-		{Name: "command", Type: driver.String, Required: true, Doc: "program to run: absolute, or looked up in the task's directory and in PATH"},
-		{Name: "args", Type: driver.List, Doc: "arguments"},
-		{Name: "work_dir", Type: driver.String, Doc: "working directory, absolute or relative to the task's; default the task's local directory"},
-		{Name: "pids_limit", Type: driver.Int, Doc: "most processes and threads at once; 0 means no limit"},
-	}
-}
+func (d *Driver) ConfigSchema() driver.Schema { return driver.Schema(driverconf.RawExec.Keys) }
 
 // Start runs the task.
 func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {

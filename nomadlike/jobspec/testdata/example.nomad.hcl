@@ -101,15 +101,18 @@ job "example" {
     ephemeral_disk = { size = 500 }
 
     task "redis" {
-      driver = "exec"
+      driver = "docker"
       config {
+        image   = "cache"
         command = "/usr/bin/cache"
         args    = ["-port", "${NOMAD_PORT_db}", "-id", "x-${NOMAD_ALLOC_ID}-${var.image}", "${env["HOME"]}"]
         mount {
-          type = "bind"
+          type   = "bind"
+          target = "/a"
         }
         mount {
-          type = "tmpfs"
+          type   = "tmpfs"
+          target = "/b"
         }
       }
       env {
