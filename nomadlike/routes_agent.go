@@ -343,7 +343,9 @@ func agentPprof(c *call) (any, error) {
 	if id := q.Get("node_id"); id != "" && id != c.cfg.Agent.LocalNode().String() {
 		return nil, structs.Errorf(structs.CodeUnsupported, "profiles are taken by the agent that is asked; ask the agent of node %s itself", clip(id, 80))
 	}
-	if q.Get("seconds") == "0" { // Nomad's client also sends unset parameters
+	// Only profiles of a time take seconds. Nomad's client sends them for others, too, where net/http/pprof refuses them
+	// together with debug.
+	if name := c.params["name"]; q.Get("seconds") == "0" || name != "profile" && name != "trace" {
 		q.Del("seconds")
 	}
 	r := c.r.Clone(c.r.Context())

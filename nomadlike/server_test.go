@@ -482,3 +482,14 @@ func TestEveryWriteTakesAPlace(t *testing.T) {
 		}
 	}
 }
+
+// Nomad's client asks for every profile with both debug and seconds.
+func TestProfileWithDebugAndSeconds(t *testing.T) {
+	s, _ := testServer()
+	for target, want := range map[string]string{"goroutine?debug=2&seconds=1": "goroutine ", "goroutine?debug=1&seconds=1": "goroutine profile:", "heap?debug=1&seconds=3": "heap profile:"} {
+		r := do(s, "GET", "/v1/agent/pprof/"+target, "")
+		if body := text(t, r); r.StatusCode != 200 || !strings.HasPrefix(body, want) {
+			t.Errorf("%s: %d %.80s, want %s", target, r.StatusCode, body, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package structs
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,14 @@ func (e *Error) Is(target error) bool {
 // Errorf makes an Error with a formatted sentence.
 func Errorf(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...)}
+}
+
+// InvalidAll makes one error of all that is wrong with a request, at least one sentence, in the layout of Nomad's answers.
+func InvalidAll(problems []string) *Error {
+	if len(problems) == 1 {
+		return Errorf(CodeInvalid, "1 error occurred:\n\t* %s\n", problems[0])
+	}
+	return Errorf(CodeInvalid, "%d errors occurred:\n\t* %s\n", len(problems), strings.Join(problems, "\n\t* "))
 }
 
 // Status returns the HTTP status of a code.

@@ -95,6 +95,9 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	if done, err := o.form.done(o.env, list); done || err != nil {
 		return err
 	}
+	if err := a.inNoNamespace(ctx, len(list)); err != nil {
+		return err
+	}
 	if o.csv {
 		return o.writeCSV(list)
 	}

@@ -22,6 +22,9 @@ muster alloc fs 8ba85cef alloc/logs`,
 // pickAlloc finds an allocation by its id prefix or, with job set, an allocation of a job, preferably a running one.
 func (e *env) pickAlloc(ctx context.Context, a *api, arg string, job bool) (*wire.Allocation, error) {
 	if !job {
+		if _, err := idPrefix("allocation", arg); err != nil {
+			return nil, fmt.Errorf("%w; -job takes a job: -job %s", err, arg)
+		}
 		return a.alloc(ctx, arg)
 	}
 	stub, err := a.job(ctx, arg)

@@ -581,7 +581,7 @@ func shellWords(s string) []string {
 func TestEnvironment(t *testing.T) {
 	f := newAgentFake(t)
 	var got *http.Request
-	f.answers["GET /v1/jobs"] = func(r *http.Request) any { got = r; return []any{} }
+	f.answers["GET /v1/jobs"] = func(r *http.Request) any { got = r; return []*wire.JobListStub{{ID: "x"}} }
 	for _, c := range []struct {
 		set   map[string]string
 		args  []string

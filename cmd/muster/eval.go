@@ -64,6 +64,9 @@ func (o *evalListOptions) run(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
+	if err := a.inNoNamespace(ctx, len(list)); err != nil {
+		return err
+	}
 	if done, err := listed(&o.form, o.env, list, "No evaluations found", func(ev *wire.Evaluation) string { return ev.ID }); done || err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ type gpuModel struct {
 
 func newGPUList(e *env) *cobra.Command {
 	o := &gpuListOptions{env: e}
-	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had. USED is how much of the memory of all of them is given out, WAITING what asks for the model and waits.", `
+	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had. USED is how much of the memory of all of them is given out, WAITING what asks for the model and waits, with -namespace in that namespace only.", `
 muster gpu list
 muster gpu list -json`, 0, 0, o.run)
 	o.form.flags(c)
@@ -66,7 +66,10 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	list := gpuModels(nodes, allocs)
-	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns("*")); err == nil { // otherwise the user may not see the queue
+	if err := a.inNoNamespace(ctx, 0); err != nil {
+		return err
+	}
+	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns(a.anyNamespace())); err == nil { // otherwise the user may not see the queue
 		countWaiting(list, waiting)
 	}
 	if done, err := o.form.done(o.env, list); done || err != nil {

@@ -84,6 +84,9 @@ func (o *deploymentOptions) all(ctx context.Context, _ []string) error {
 	if _, err := a.get(ctx, "/v1/deployments", nil, &list); err != nil {
 		return err
 	}
+	if err := a.inNoNamespace(ctx, len(list)); err != nil {
+		return err
+	}
 	return o.print(list)
 }
 

@@ -18,7 +18,7 @@ type jobEvalOptions struct {
 
 func newJobEval(e *env) *cobra.Command {
 	o := &jobEvalOptions{env: e}
-	c := e.verb("eval [options] JOB", "Have a job decided about again", "", `
+	c := e.verb("eval [options] JOB", "Evaluate a job again", "", `
 muster job eval example
 muster job eval -force-reschedule example   # place failed allocations elsewhere now`, 1, 1, o.run)
 	o.form.flags(c)

@@ -35,12 +35,12 @@ muster job release example`)
 }
 
 func newJobRequeue(e *env) *cobra.Command {
-	return e.workVerb("requeue", "returns to the queue", "Stop what runs of a job and let it start again in its turn", `
+	return e.workVerb("requeue", "returns to the queue", "Stop a running job and return it to its queue", `
 muster job requeue example   # keeps its place in the queue; hold it first to stop it for longer`)
 }
 
 func newJobRetry(e *env) *cobra.Command {
-	return e.workVerb("retry", "is tried again where it failed", "Do again what failed of a job for good", `
+	return e.workVerb("retry", "is tried again where it failed", "Run the failed parts of a job again", `
 muster job retry example   # of an array: the failed indices`)
 }
 

@@ -82,7 +82,7 @@ func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
 	var resp nomadlike.Plan
 	req := wire.JobPlanRequest{Job: job, Diff: o.diff, PolicyOverride: o.policyOverride}
 	if _, err := a.put(ctx, jobPath(*job.ID, "/plan"), ns(val(job.Namespace)), req, &resp); err != nil {
-		return err
+		return o.file.refused(o.env, err)
 	}
 	if done, err := o.form.done(o.env, &resp); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		o.table("Allocation|Job|Task Group|Node", rows)
 	}
 	o.println()
-	o.warn(resp.Warnings)
+	o.file.warn(o.env, resp.Warnings)
 	o.printf("%s %d\n", o.bold("Job Modify Index:"), resp.JobModifyIndex)
 	var flags []string
 	for _, v := range o.file.vars {

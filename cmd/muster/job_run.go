@@ -27,7 +27,7 @@ type jobRunOptions struct {
 func newJobRun(e *env) *cobra.Command {
 	o := &jobRunOptions{env: e}
 	c := e.verb("run [options] FILE", "Submit a job file",
-		`Submit a job file, new or changed, and follow it until everything has started. Ctrl-C only ends the following.
+		`Submit a job file, new or changed, and follow it until everything has started. Ctrl-C detaches; the job continues.
 
 The exit code is 0 when everything was placed, 2 when not everything was, 1 on errors, when allocations of a service fail
 while they start, and when one of a batch job has failed for good by then.`, `
@@ -73,12 +73,12 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 	}
 	var resp wire.JobRegisterResponse
 	if _, err := a.put(ctx, "/v1/jobs", ns(val(job.Namespace)), req, &resp); err != nil {
-		return fmt.Errorf("submit job %q: %w", *job.ID, err)
+		return fmt.Errorf("submit job %q: %w", *job.ID, o.file.refused(o.env, err))
 	}
 	if done, err := o.form.done(o.env, resp); done || err != nil {
 		return err
 	}
-	o.warn(resp.Warnings)
+	o.file.warn(o.env, resp.Warnings)
 	if resp.EvalID == "" {
 		o.println("Job registration successful")
 		switch {

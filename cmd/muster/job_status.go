@@ -65,6 +65,9 @@ func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
 	if _, err := a.get(ctx, "/v1/jobs", q, &list); err != nil {
 		return err
 	}
+	if err := a.inNoNamespace(ctx, len(list)); err != nil {
+		return err
+	}
 	if done, err := listed(&o.form, o.env, list, "", func(j *wire.JobListStub) string { return j.ID }); done || err != nil {
 		return err
 	}

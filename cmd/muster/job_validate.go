@@ -55,14 +55,14 @@ func (o *jobValidateOptions) run(ctx context.Context, args []string) error {
 	if done, err := o.form.done(o.env, resp); done || err != nil {
 		return err
 	}
-	o.warn(resp.Warnings)
+	o.file.warn(o.env, resp.Warnings)
 	if resp.Error != "" || len(resp.ValidationErrors) > 0 {
 		o.hint("%s", o.paint("31", "The job is not valid:"))
-		text := strings.TrimSpace(resp.Error)
-		if text == "" {
-			text = "* " + strings.Join(resp.ValidationErrors, "\n* ")
+		if len(resp.ValidationErrors) > 0 {
+			o.hint("%s", o.file.source.Explain(false, resp.ValidationErrors))
+		} else {
+			o.hint("%s", strings.TrimSpace(resp.Error))
 		}
-		o.hint("%s", text)
 		return exitCode(exitError)
 	}
 	o.println(o.paint("32", "The job is valid."))

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"runtime/metrics"
 	"strings"
@@ -23,12 +25,13 @@ type jobFile struct {
 	vars     []string
 	varFiles []string
 	json     bool
+	source   *jobspec.File // the file that was read
 }
 
 func (o *jobFile) flags(c *cobra.Command) {
 	c.Flags().StringArrayVar(&o.vars, "var", nil, "set a variable of the job file, as name=value; may be repeated")
 	c.Flags().StringArrayVar(&o.varFiles, "var-file", nil, "read variables from a file; may be repeated, later ones win")
-	c.Flags().BoolVar(&o.json, "json", false, "the job file is JSON: a job, or an object with a job under \"Job\" (seen without this flag, too)")
+	c.Flags().BoolVar(&o.json, "json", false, "the job file is JSON: a job, or an object with a job under \"Job\" (recognized without this flag)")
 	files(c, "hcl", "nomad", "json")
 }
 
@@ -81,6 +84,7 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 	if err != nil {
 		return nil, nil, err
 	}
+	o.source = jobspec.NewFile(name, src)
 	if len(diags) > 0 {
 		e.hint("%s", diags.String())
 	}
@@ -101,6 +105,40 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 		}
 	}
 	return job, sub, nil
+}
+
+// refused prints what an agent found wrong with the job, each with its line in the file, and returns the error that is
+// left to say. Other errors are returned as they are.
+func (o *jobFile) refused(e *env, err error) error {
+	var status *apiError
+	if !errors.As(err, &status) || status.Status != http.StatusBadRequest {
+		return err
+	}
+	list, ok := entries(status.Msg, "occurred:\n\t* ", "\n\t* ")
+	if !ok {
+		return err
+	}
+	e.hint("%s", o.source.Explain(false, list))
+	return fmt.Errorf("the job is not valid (%s)", plural(int64(len(list)), "error"))
+}
+
+// warn prints an agent's warnings about the job, each with its line in the file.
+func (o *jobFile) warn(e *env, text string) {
+	list, ok := entries(text, ":\n\n* ", "\n* ")
+	if !ok {
+		e.warn(text)
+		return
+	}
+	e.hint("%s", o.source.Explain(true, list))
+}
+
+// entries takes an agent's list of errors or warnings apart: "2 errors occurred:", then one a line.
+func entries(text, begin, next string) ([]string, bool) {
+	head, list, ok := strings.Cut(strings.TrimSpace(text), begin)
+	if !ok || strings.Contains(head, "\n") {
+		return nil, false
+	}
+	return strings.Split(list, next), true
 }
 
 // Limits of evaluating a job file: a few bytes may compute anything.

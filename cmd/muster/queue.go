@@ -73,6 +73,9 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 			}
 		}
 	}
+	if err := a.inNoNamespace(ctx, len(list)); err != nil {
+		return err
+	}
 	if done, err := listed(&o.form, o.env, list, "Nothing waits", func(it nomadlike.QueueItem) string { return it.JobID }); done || err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -29,6 +30,24 @@ func ns(namespace string) url.Values {
 	return q
 }
 
+// inNoNamespace returns an error when a list is empty because the namespace that was asked for does not exist.
+func (a *api) inNoNamespace(ctx context.Context, n int) error {
+	if n > 0 || a.namespace == "" || a.namespace == "default" || a.namespace == "*" {
+		return nil
+	}
+	if _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(a.namespace), nil, nil); !notFound(err) {
+		return nil
+	}
+	var all []*wire.Namespace
+	names := []string{}
+	if _, err := a.get(ctx, "/v1/namespaces", nil, &all); err == nil {
+		for _, n := range all {
+			names = append(names, n.Name)
+		}
+	}
+	return fmt.Errorf("there is no namespace %q%s (muster namespace list)", a.namespace, suggest.DidYouMean(a.namespace, names))
+}
+
 // jobPath returns the API path of a job; ids may contain slashes.
 func jobPath(id string, rest ...string) string {
 	return "/v1/job/" + url.PathEscape(id) + strings.Join(rest, "")
@@ -40,7 +59,7 @@ func ambiguous(what, prefix string, candidates []string) error {
 	if n > candidatesShown {
 		candidates = append(candidates[:candidatesShown:candidatesShown], fmt.Sprintf("... and %d more", n-candidatesShown))
 	}
-	return fmt.Errorf("%q is the beginning of %d %s; say more of it:\n  %s", prefix, n, what, strings.Join(candidates, "\n  "))
+	return fmt.Errorf("%q matches %d %s; give more characters:\n  %s", prefix, n, what, strings.Join(candidates, "\n  "))
 }
 
 // job finds the one job with an id or id prefix.

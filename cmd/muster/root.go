@@ -111,6 +111,9 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		return int(code), agent
 	}
 	fmt.Fprintln(e.err, "Error:", err)
+	if list := listOf(cmd); notFound(err) && list != "" {
+		e.hint("What there is:  %s", list)
+	}
 	var answer *apiError
 	if errors.As(err, &answer) && (answer.Status == http.StatusForbidden || answer.Status == http.StatusUnauthorized) {
 		if e.token == "" {
@@ -120,6 +123,18 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		}
 	}
 	return exitError, true
+}
+
+// listOf returns the command that lists what a command works with, or "".
+func listOf(cmd *cobra.Command) string {
+	if p := cmd.Parent(); p != nil {
+		for _, c := range p.Commands() {
+			if c.Name() == "list" && c != cmd {
+				return c.CommandPath()
+			}
+		}
+	}
+	return ""
 }
 
 func newRoot(e *env) *cobra.Command {
@@ -148,6 +163,10 @@ func newRoot(e *env) *cobra.Command {
 		if errors.As(err, &absent) {
 			return fmt.Errorf("no flag -%s%s (%s -help lists the flags)", absent.GetSpecifiedName(), nearestFlag(cmd, absent.GetSpecifiedName()), cmd.CommandPath())
 		}
+		var value *pflag.InvalidValueError
+		if errors.As(err, &value) && value.GetFlag().Value.Type() == "duration" {
+			return fmt.Errorf("-%s %q is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m", value.GetFlag().Name, value.GetValue())
+		}
 		return fmt.Errorf("%w (%s -help lists the flags)", err, cmd.CommandPath())
 	})
 	for _, add := range commands {
@@ -159,8 +178,23 @@ func newRoot(e *env) *cobra.Command {
 	return root
 }
 
+// ofSlurm are commands of Slurm, and what does their work here.
+var ofSlurm = map[string]string{
+	"sbatch":   "muster run -detach -- ./script.sh",
+	"srun":     "muster run -- COMMAND",
+	"salloc":   "muster shell",
+	"squeue":   "muster queue  for what waits, muster job status  for the rest",
+	"scancel":  "muster job stop JOB",
+	"sinfo":    "muster node status  and  muster gpu list",
+	"sacct":    "muster acct",
+	"scontrol": "muster job status JOB  and  muster node status NODE",
+}
+
 // noCommand is the error for a word that is no subcommand of cmd.
 func noCommand(cmd *cobra.Command, word string) error {
+	if own := ofSlurm[word]; own != "" && !cmd.HasParent() {
+		return fmt.Errorf("no command %q; in its place:  %s", word, own)
+	}
 	var names []string
 	for _, c := range cmd.Commands() {
 		if !c.Hidden {

@@ -133,7 +133,7 @@ func TestRunSuitsTheNodes(t *testing.T) {
 func TestRunNever(t *testing.T) {
 	agent := newAgentFake(t)
 	agent.answers["GET /v1/nodes"] = runNodes("exec")
-	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool, empty, has what it asks; gpu is short by 1 GPU on the best of 1`, "Suggestions": []string{"8 GPUs instead of 9"}}
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool has what it asks for, even when empty; gpu is short by 1 GPU on the best of 1`, "Suggestions": []string{"8 GPUs instead of 9"}}
 	agent.answers["PUT /v1/jobs"] = wire.JobRegisterResponse{}
 	r := agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true")
 	if r.code != 1 || !strings.Contains(r.errOut, "can never run here: no node of the pool") || !strings.Contains(r.errOut, "8 GPUs instead of 9") || strings.Contains(agent.log(), "PUT /v1/jobs") {

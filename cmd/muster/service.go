@@ -48,6 +48,9 @@ muster service list -namespace '*'`, 0, 1, func(ctx context.Context, args []stri
 				rows = append(rows, []string{ns.Namespace, s.ServiceName, "[" + strings.Join(s.Tags, ",") + "]"})
 			}
 		}
+		if err := a.inNoNamespace(ctx, len(rows)); err != nil {
+			return err
+		}
 		if done, err := listed(&o.form, o.env, rows, "No services", func(r []string) string { return r[1] }); done || err != nil {
 			return err
 		}

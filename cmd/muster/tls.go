@@ -152,6 +152,9 @@ func (o *tlsCertOptions) run(context.Context, []string) error {
 		if err := pair.Write(name+".pem", name+"-key.pem"); err != nil {
 			return err
 		}
+		if n > 0 && role != tlsutil.RoleCLI {
+			o.hint("Copy it to its machine as %s.pem, the name in the configuration there", base)
+		}
 		return o.wrote(&o.form, map[tlsutil.Role]string{tlsutil.RoleServer: "Server", tlsutil.RoleClient: "Client", tlsutil.RoleCLI: "Cli"}[role], name+".pem", name+"-key.pem")
 	}
 }

@@ -334,6 +334,9 @@ muster var list nomad/jobs`, 0, 1, func(ctx context.Context, args []string) erro
 		if err != nil {
 			return err
 		}
+		if err := a.inNoNamespace(ctx, len(list)); err != nil {
+			return err
+		}
 		if done, err := listed(&o.form, o.env, list, "No variables", func(v *wire.VariableMetadata) string { return v.Path }); done || err != nil {
 			return err
 		}

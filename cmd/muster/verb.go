@@ -21,7 +21,11 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) < from || (to >= 0 && len(args) > to) {
-			return fmt.Errorf("%s takes %s, got %d: %s", cmd.CommandPath(), arguments(from, to), len(args), cmd.UseLine())
+			hint := ""
+			if strings.Contains(cmd.UseLine(), "-- COMMAND") && len(args) > to {
+				hint = fmt.Sprintf(" (put -- before a command: %s -- %s)", cmd.CommandPath(), strings.Join(args, " "))
+			}
+			return fmt.Errorf("%s takes %s, got %d: %s%s", cmd.CommandPath(), arguments(from, to), len(args), cmd.UseLine(), hint)
 		}
 		if name := emptyArgument(use, args); name != "" {
 			return fmt.Errorf("%s is empty: %s", name, cmd.UseLine())

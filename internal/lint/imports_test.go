@@ -57,6 +57,7 @@ var imports = map[string][]string{
 	"internal/telemetry":   {},
 	"internal/cron":        {},
 	"internal/gcra":        {},
+	"internal/driverconf":  {"internal/suggest"},
 	"internal/feature":     {"structs", "internal/version"},
 	"internal/...":         {"structs"},
 	"internal/lint":        {},

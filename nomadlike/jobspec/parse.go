@@ -40,6 +40,9 @@ func ParseHCL(filename string, src []byte, opts ParseOptions) (*wire.Job, Diagno
 		p.add(d)
 	} else {
 		job = p.native()
+		if d := p.recognize(); d != nil && p.diags.HasErrors() {
+			p.diags = hcl.Diagnostics{d}
+		}
 	}
 	out := finish(p.diags, p.sources)
 	if out.HasErrors() {
@@ -79,7 +82,7 @@ func (p *parser) add(ds ...*hcl.Diagnostic) {
 func (p *parser) native() *wire.Job {
 	src := bytes.TrimPrefix(p.src, []byte("\ufeff"))
 	file, diags := hclsyntax.ParseConfig(src, p.filename, hcl.InitialPos)
-	p.add(diags...)
+	p.add(p.unquoted(src, diags)...)
 	if diags.HasErrors() {
 		return nil
 	}

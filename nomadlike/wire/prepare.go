@@ -23,13 +23,10 @@ func (p *Problems) warnf(where, format string, args ...any) {
 
 // Err returns nil without errors, else one error that lists them all, in the layout of Nomad's answers.
 func (p Problems) Err() error {
-	switch len(p.Errors) {
-	case 0:
+	if len(p.Errors) == 0 {
 		return nil
-	case 1:
-		return structs.Errorf(structs.CodeInvalid, "1 error occurred:\n\t* %s\n", p.Errors[0])
 	}
-	return structs.Errorf(structs.CodeInvalid, "%d errors occurred:\n\t* %s\n", len(p.Errors), strings.Join(p.Errors, "\n\t* "))
+	return structs.InvalidAll(p.Errors)
 }
 
 // WarningText lists the warnings as Nomad's clients print them; "" without any.

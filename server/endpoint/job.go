@@ -51,7 +51,7 @@ func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 		return nil, err
 	}
 	if len(errs) > 0 {
-		return nil, oneError("job validation failed", errs)
+		return nil, structs.InvalidAll(errs)
 	}
 	if err := s.mayRegister(auth.Who(ctx)); err != nil {
 		return nil, err

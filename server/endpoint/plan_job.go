@@ -28,7 +28,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		return nil, err
 	}
 	if len(errs) > 0 {
-		return nil, oneError("job validation failed", errs)
+		return nil, structs.InvalidAll(errs)
 	}
 	warnings := s.normalize(j)
 	p := s.published()

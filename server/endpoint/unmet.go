@@ -15,7 +15,7 @@ import (
 // namesShown bounds the models or drivers that a warning names.
 const namesShown = 8
 
-// unmet returns a warning for each driver and GPU model of a job that no node has, whatever the state of the node: the job
+// unmet returns a warning for each driver and GPU model of a job that no node has, ready or not: the job
 // waits until one joins, or it has a misspelt word. A cluster without nodes has nothing to compare with.
 //
 // Nodes are read until all that the job asks for is seen, which is usually the first of them.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// What the server refuses and warns of stands at its line of the job file.
+func TestServersErrorsHaveLines(t *testing.T) {
+	agent := newAgentFake(t)
+	file := filepath.Join(t.TempDir(), "a.hcl")
+	src := "job \"a\" {\n  type  = \"batch\"\n  queue = \"reserch\"\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        comand = \"x\"\n      }\n    }\n  }\n}\n"
+	if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list := []string{`group "g", task "t", config.comand: raw_exec: unknown config key "comand"`, `Job "a" is in nonexistent queue "reserch"`}
+	text := "2 errors occurred:\n\t* " + strings.Join(list, "\n\t* ") + "\n"
+	agent.answers["PUT /v1/jobs"] = failure{400, text}
+	agent.answers["PUT /v1/job/a/plan"] = failure{400, text}
+	agent.answers["PUT /v1/validate/job"] = wire.JobValidateResponse{ValidationErrors: list, Error: text, Warnings: "1 warning:\n\n* group \"g\", task \"t\", driver: no node has it"}
+	for _, line := range []string{"job run " + file, "job plan " + file, "job validate " + file} {
+		r := agent.run(t, "", strings.Fields(line)...)
+		for _, want := range []string{"line 8, column 18:", `comand = "x"`, `unknown config key "comand"`, "line 3, column 11:", `nonexistent queue "reserch"`} {
+			if r.code == 0 || !strings.Contains(r.errOut, want) {
+				t.Errorf("%s: exit %d, no %q in\n%s", line, r.code, want, r.errOut)
+			}
+		}
+		if strings.Contains(line, "validate") != strings.Contains(r.errOut, "line 6, column 16:") {
+			t.Errorf("%s: a warning without its line:\n%s", line, r.errOut)
+		}
+	}
+}
+
+// A list of a namespace that does not exist is an error, not an empty list.
+func TestListsOfNoNamespace(t *testing.T) {
+	agent := newAgentFake(t)
+	for _, path := range []string{"/v1/jobs", "/v1/queue", "/v1/services", "/v1/vars", "/v1/evaluations", "/v1/deployments", "/v1/acct"} {
+		agent.answers["GET "+path] = []any{}
+	}
+	agent.answers["GET /v1/namespace/nlpp"] = failure{404, "Namespace not found"}
+	agent.answers["GET /v1/namespace/nlp"] = map[string]any{"Name": "nlp"}
+	agent.answers["GET /v1/namespaces"] = []map[string]any{{"Name": "default"}, {"Name": "nlp"}}
+	for _, line := range []string{"job status", "queue", "service list", "var list", "eval list", "deployment list", "acct"} {
+		r := agent.run(t, "", append(strings.Fields(line), "-namespace", "nlpp")...)
+		if want := `there is no namespace "nlpp"; did you mean "nlp"?`; r.code != 1 || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: exit %d, %s; want %s", line, r.code, r.errOut, want)
+		}
+		if r := agent.run(t, "", append(strings.Fields(line), "-namespace", "nlp")...); r.code != 0 {
+			t.Errorf("%s of an empty namespace: exit %d, %s", line, r.code, r.errOut)
+		}
+	}
+}
+
+// Mistakes of people who come from elsewhere are answered with what to write.
+func TestErrorsSayTheCure(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/var/x"] = failure{404, "variable not found"}
+	for line, want := range map[string]string{
+		"squeue":                   "muster queue",
+		"sbatch job.sh":            "muster run -detach -- ./script.sh",
+		"run python train.py":      "put -- before a command: muster run -- python train.py",
+		"run -time 2hours -- true": `-time "2hours" is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m`,
+		"alloc logs sweep":         "-job sweep",
+		"var get x":                "muster var list",
+	} {
+		if r := agent.run(t, "", strings.Fields(line)...); r.code != 1 || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: exit %d, %s; want %s", line, r.code, r.errOut, want)
+		}
+	}
+}
+
+// The second certificate of a server goes to its own file, and the hint says which name the configuration has.
+func TestSecondCertificateIsNamed(t *testing.T) {
+	agent := newAgentFake(t)
+	t.Chdir(t.TempDir())
+	for _, line := range []string{"tls ca create", "tls cert create -server"} {
+		if r := agent.run(t, "", strings.Fields(line)...); r.code != 0 || strings.Contains(r.errOut, "Copy it") {
+			t.Errorf("%s: exit %d, %s", line, r.code, r.errOut)
+		}
+	}
+	if r := agent.run(t, "", "tls", "cert", "create", "-server"); r.code != 0 || !strings.Contains(r.errOut, "as global-server-muster.pem, the name in the configuration") {
+		t.Errorf("the second: exit %d, %s", r.code, r.errOut)
+	}
+}

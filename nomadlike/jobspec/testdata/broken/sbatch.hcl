@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --job-name=x
+#SBATCH --gres=gpu:2
+srun python train.py

@@ -1,0 +1,4 @@
+# what it runs
+name: x
+steps:
+  - run
