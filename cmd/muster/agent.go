@@ -316,7 +316,7 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	}
 	gc.Proc, gc.Library, gc.Env = dir, filepath.Join(libs, "libnvidia-ml.so.1"), []string{fakegpu.Env + "=" + f.Path}
 	cfg.GPU = &gc
-	log.Warn("GPUs are made up; tasks can allocate their memory with these in the environment, which they have", "gpus", o.gpus,
+	log.Warn("GPUs are simulated; tasks see them through these variables, which are in their environment", "gpus", o.gpus,
 		"LD_LIBRARY_PATH", libs, fakegpu.Env, f.Path)
 	return forget, nil
 }

@@ -226,7 +226,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		case <-over:
 			over, canceled = nil, true // wait for the next signal
 			if x.sig.code() != 128+int(syscall.SIGHUP) {
-				o.hint("Canceling job %s; once more, and its end is not waited for", *job.ID)
+				o.hint("Canceling job %s; press Ctrl-C again to exit without waiting for it to end", *job.ID)
 			}
 			if !o.cancel(a, job) || x.sig.code() == 128+int(syscall.SIGHUP) {
 				return exitCode(x.sig.code())

@@ -17,7 +17,7 @@ type gpuReleaseOptions struct {
 
 func newGPURelease(e *env) *cobra.Command {
 	o := &gpuReleaseOptions{env: e}
-	c := e.verb("release [options] <node>", "Let a node's GPU driver go for a while", "Let a node's GPU driver go, so that a GPU can be reset, a MIG mode changed or the driver replaced: the agent ends the process through which it asks the driver, and starts another when the time is over. Tasks are not touched, and what was known of the GPUs stays; shares are not watched meanwhile. Drain the node first when its tasks must go.", `
+	c := e.verb("release [options] <node>", "Release a node's GPU driver for a while", "Release a node's GPU driver, so that a GPU can be reset, a MIG mode changed or the driver replaced: the agent ends the process through which it asks the driver, and starts another when the time is over. Tasks are not touched, and what was known of the GPUs stays; shares are not watched meanwhile. Drain the node first when its tasks must go.", `
 muster gpu release gpu-01
 muster gpu release -for 1h -self`, 0, 1, o.run)
 	c.Flags().BoolVar(&o.self, "self", false, "the node of the agent that is asked")

@@ -143,7 +143,7 @@ muster namespace apply ml.hcl`, 1, 1, o.apply)
 	f.StringVar(&o.description, "description", "", "what it is for")
 	f.StringVar(&o.quota, "quota", "", "name of its quota")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
-	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
+	f.BoolVar(&o.json, "json", false, "the file is JSON (recognized without this flag)")
 	o.changed = f.Changed
 	return files(c, "hcl", "json")
 }

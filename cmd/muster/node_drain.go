@@ -32,7 +32,7 @@ func newNodeDrain(e *env) *cobra.Command {
 	o := &nodeDrainOptions{env: e}
 	c := e.verb("drain [options] NODE", "Move everything off a node",
 		`Move everything off a node, each group as fast as its migrate block allows, and follow it. What has not moved by the
-deadline is stopped. Ctrl-C only ends the following.`, `
+deadline is stopped. Ctrl-C detaches; the drain continues.`, `
 muster node drain -enable 46f1c6c4
 muster node drain -enable -deadline 30m -m "new fans" -yes gpu-07
 muster node drain -disable 46f1c6c4
@@ -187,7 +187,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 	say := func(f string, args ...any) {
 		o.printf("%s: %s\n", o.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
 	}
-	say("Ctrl-C ends the following, not the drain")
+	say("Ctrl-C detaches; the drain continues")
 	seen := map[string]string{}
 	told, before := false, 0
 	begun := int64(0)
@@ -238,7 +238,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 			}
 		}
 		if left != before && left > 0 {
-			say("%s still to leave", plural(int64(left), "allocation"))
+			say("%s left", plural(int64(left), "allocation"))
 		}
 		before = left
 		if node.Status == "down" {
@@ -247,7 +247,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 		}
 		if node.DrainStrategy == nil && !told {
 			told = true
-			say("No more allocations must leave node %q", node.Name)
+			say("Drain of node %q complete", node.Name)
 		}
 		if node.DrainStrategy == nil && left == 0 {
 			say("All allocations on node %q have stopped", node.Name)

@@ -137,7 +137,7 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f.Int64Var(&o.powerW, "power-budget-w", 0, "watts that the GPUs in use on its nodes may draw together, by their power limits; 0: no limit")
 	f.Int64Var(&o.checkpoints, "max-checkpoints", 0, "how many allocations on its nodes save their state at a time when drains or preemptions end them; 0: no limit")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
-	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
+	f.BoolVar(&o.json, "json", false, "the file is JSON (recognized without this flag)")
 	o.changed = f.Changed
 	return files(c, "hcl", "json")
 }

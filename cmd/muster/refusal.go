@@ -80,7 +80,7 @@ func preconditionText(r structs.Refusal) string {
 	case structs.DimensionPreemptRate:
 		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", r.Text())
 	case structs.DimensionRunningJobs, structs.DimensionGPUMinutes:
-		return fmt.Sprintf("%s: the cap on %s would be passed by %d", r.Limit(), r.What(), r.Short)
+		return fmt.Sprintf("%s: it would exceed the cap on %s by %d", r.Limit(), r.What(), r.Short)
 	}
 	switch r.Code {
 	case structs.ReasonReservation:
@@ -88,7 +88,7 @@ func preconditionText(r structs.Refusal) string {
 			return fmt.Sprintf("%s is guaranteed %s that it does not lend to work that is not preemptible: short by %s", r.Limit(), r.What(), lackText(r))
 		}
 	case structs.ReasonQuota:
-		return fmt.Sprintf("%s: the limit of %s would be passed by %s", r.Limit(), r.What(), lackText(r))
+		return fmt.Sprintf("%s: it would exceed the limit of %s by %s", r.Limit(), r.What(), lackText(r))
 	case structs.ReasonBeginTime:
 		return "it " + r.Text()
 	case structs.ReasonHeld:

@@ -15,7 +15,7 @@ import (
 )
 
 func newServer(e *env) *cobra.Command {
-	return e.group("server", "Look at servers and bring them together", "", `
+	return e.group("server", "List, join and remove servers", "", `
 muster server members
 muster server join 10.0.0.2:4648`, newServerMembers, newServerJoin, newServerForceLeave)
 }

@@ -21,7 +21,7 @@ type systemOptions struct {
 
 func newSystemGC(e *env) *cobra.Command {
 	o := &systemOptions{env: e, path: "/v1/system/gc", done: "Garbage collection started"}
-	return e.verb("gc [options]", "Collect what is over now", "Collect ended jobs, evaluations, allocations and nodes that are gone now, regardless of their age.", `muster system gc`, 0, 0, o.run)
+	return e.verb("gc [options]", "Run garbage collection now", "Remove ended jobs, evaluations and allocations and lost nodes now, regardless of their age.", `muster system gc`, 0, 0, o.run)
 }
 
 func newSystemReconcile(e *env) *cobra.Command {

@@ -139,7 +139,7 @@ func TestQuota(t *testing.T) {
 	f.Run(eight)
 	f.Running(eight, 8)
 	f.Run(ninth)
-	waits(f, ninth, "QUOTA", "queue lab: the limit of gpu would be passed by 1 GPU", "others of the queue end, or its limit is raised")
+	waits(f, ninth, "QUOTA", "queue lab: it would exceed the limit of gpu by 1 GPU", "others of the queue end, or its limit is raised")
 	if g, m := held("lab"); g != 8 || m != 8*81559-8*563 && m != 8*81559 && m == 0 {
 		t.Errorf("lab holds %v GPUs and %d MiB of their memory", g, m)
 	}
@@ -166,7 +166,7 @@ func TestQuota(t *testing.T) {
 	f.Run(eight)
 	f.Running(eight, 8)
 	f.Run(ninth)
-	waits(f, ninth, "QUOTA", "quota team: the limit of gpu would be passed by 1 GPU")
+	waits(f, ninth, "QUOTA", "quota team: it would exceed the limit of gpu by 1 GPU")
 	if out := f.Must("quota", "status", "team"); !strings.Contains(strings.Join(strings.Fields(out), " "), "GPUs 8 8 -") {
 		t.Errorf("quota status: %s", out)
 	}

@@ -195,7 +195,7 @@ type Client struct {
 	Enabled bool `conf:"enabled"`
 	// Servers are RPC addresses of servers, "HOST" or "HOST:PORT" (4647). Needed unless this agent is a server too.
 	Servers []string `conf:"servers"`
-	// ServerJoin adds to Servers.
+	// ServerJoin lists further servers to join, in addition to Servers.
 	ServerJoin ServerJoin `conf:"server_join"`
 	// IntroToken permits the first registration of this node where ACLs are enabled and tls.rpc is not; `muster node intro
 	// create` makes one. It is used up by the registration and may stay here. Default: none.

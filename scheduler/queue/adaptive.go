@@ -42,7 +42,7 @@ func (a Adaptive) Key(w *contend.Workload, at *Scene) Key {
 // Terms are the priority and, in seconds, the wait and the delay of the work.
 func (a Adaptive) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(w.Priority())}, waitTerm(w, at),
-		{Name: "put_off_seconds", Micro: int64(a.delay(w, at) / time.Microsecond)}}
+		{Name: "delay_seconds", Micro: int64(a.delay(w, at) / time.Microsecond)}}
 }
 
 // delay returns by how much the work is delayed. Work without a known cost is assumed to run for as long as what is

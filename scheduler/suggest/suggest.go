@@ -193,9 +193,9 @@ func (a *adviser) never() string {
 		}
 		text := fmt.Sprintf("group %q: the whole cluster, empty, has room for %d of %d", g.Group, g.Placed, g.Wanted)
 		if g.Placed == 0 {
-			text = fmt.Sprintf("group %q: no node of the pool, empty, has what it asks", g.Group)
+			text = fmt.Sprintf("group %q: no node of the pool has what it asks for, even when empty", g.Group)
 			if g.Wanted > 1 && g.Code == structs.ReasonGang {
-				text = fmt.Sprintf("group %q: the whole cluster, empty, has no room for its gang", g.Group)
+				text = fmt.Sprintf("group %q: its gang does not fit even on an empty cluster", g.Group)
 			}
 		}
 		for i := range g.Refusals {
