@@ -23,10 +23,10 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/smalldisk"
+	"github.com/muster-sched/muster/server/archive"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/raftlog"
-	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -346,14 +346,14 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 	s, stop := diskServer(t, t.TempDir(), edit)
 	defer stop()
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("kept", 1)})
-	archive := saveArchive(t, s)
+	saved := saveArchive(t, s)
 	var state bytes.Buffer
-	if meta, err := replica.ReadArchive(bytes.NewReader(archive), &state); err != nil || meta.Index == 0 || state.Len() == 0 {
+	if meta, err := archive.Read(bytes.NewReader(saved), &state); err != nil || meta.Index == 0 || state.Len() == 0 {
 		t.Fatalf("archive: %+v, %v", meta, err)
 	}
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
 	for round := uint64(1); round <= 2; round++ {
-		if err := restoreArchive(t, s, archive); err != nil {
+		if err := restoreArchive(t, s, saved); err != nil {
 			t.Fatalf("restore %d: %v", round, err)
 		}
 		snap := s.Published().Snapshot
@@ -369,8 +369,8 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 	// Any damage is refused and changes nothing.
 	index := s.Published().Index
 	for name, bad := range map[string][]byte{
-		"empty": nil, "text": []byte("not an archive"), "truncated": archive[:len(archive)/2], "half a gzip header": archive[:5],
-		"flipped": flip(archive, len(archive)/2), "sums missing": rewrite(t, archive, ""), "wrong sums": rewrite(t, archive, "00  meta.json\n00  state.bin\n"),
+		"empty": nil, "text": []byte("not an archive"), "truncated": saved[:len(saved)/2], "half a gzip header": saved[:5],
+		"flipped": flip(saved, len(saved)/2), "sums missing": rewrite(t, saved, ""), "wrong sums": rewrite(t, saved, "00  meta.json\n00  state.bin\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := restoreArchive(t, s, bad); structs.CodeOf(err) != structs.CodeInvalid {
@@ -391,9 +391,9 @@ func flip(b []byte, at int) []byte {
 }
 
 // rewrite packs the archive again with other checksums, or none.
-func rewrite(t *testing.T, archive []byte, sums string) []byte {
+func rewrite(t *testing.T, saved []byte, sums string) []byte {
 	t.Helper()
-	gz, err := gzip.NewReader(bytes.NewReader(archive))
+	gz, err := gzip.NewReader(bytes.NewReader(saved))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/spf13/cobra"
 
-	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/archive"
 )
 
 func newOperatorSnapshot(e *env) *cobra.Command {
@@ -78,7 +78,7 @@ func (o *snapshotOptions) save(ctx context.Context, args []string) error {
 	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	meta, err := replica.ReadArchive(bufio.NewReader(tmp), io.Discard)
+	meta, err := archive.Read(bufio.NewReader(tmp), io.Discard)
 	if err != nil {
 		return fmt.Errorf("what came is no whole snapshot: %w", err)
 	}
@@ -124,7 +124,7 @@ func readSnapshot(name string) (*raft.SnapshotMeta, error) {
 		return nil, err
 	}
 	defer f.Close()
-	meta, err := replica.ReadArchive(bufio.NewReader(f), io.Discard)
+	meta, err := archive.Read(bufio.NewReader(f), io.Discard)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
-	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/server/archive"
 )
 
-func archive(t *testing.T) []byte {
+func snapshotArchive(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	state := []byte("the state")
 	meta := &raft.SnapshotMeta{ID: "2-52-1", Index: 52, Term: 2, Version: 1, Size: int64(len(state))}
-	if err := replica.WriteArchive(&b, meta, bytes.NewReader(state)); err != nil {
+	if err := archive.Write(&b, meta, bytes.NewReader(state)); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -33,7 +33,7 @@ func archive(t *testing.T) []byte {
 func TestSnapshot(t *testing.T) {
 	f := newAgentFake(t)
 	t.Chdir(t.TempDir())
-	good := archive(t)
+	good := snapshotArchive(t)
 	f.answers["GET /v1/operator/snapshot"] = string(good)
 	f.answers["PUT /v1/operator/snapshot"] = nil
 	if r := f.run(t, "", "operator", "snapshot", "save", "a.snap"); r.code != 0 || !strings.Contains(r.out, "index 52") {

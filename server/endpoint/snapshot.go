@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/archive"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -66,7 +67,7 @@ func (s *Set) snapshotSave(ctx context.Context, c *rpc.Call, req *methods.EmptyR
 	}
 	defer rc.Close()
 	w := bufio.NewWriterSize(StreamWriter{st}, archiveFrame)
-	if err := replica.WriteArchive(w, meta, rc); err != nil {
+	if err := archive.Write(w, meta, rc); err != nil {
 		return err
 	}
 	return w.Flush()
@@ -83,7 +84,7 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 	defer os.Remove(tmp.Name())
 	defer tmp.Close()
 	buf := bufio.NewWriterSize(tmp, archiveFrame)
-	meta, err := replica.ReadArchive(&StreamReader{Stream: st}, buf)
+	meta, err := archive.Read(&StreamReader{Stream: st}, buf)
 	if err != nil {
 		return err
 	}

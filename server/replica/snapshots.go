@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/server/raftlog"
+	"github.com/muster-sched/muster/structs"
 )
 
 // snapshots is raft's store of snapshots in files, which only the owner of the data directory may read.
@@ -100,4 +102,31 @@ func (s *snapshots) check(log raft.LogStore) error {
 		return fmt.Errorf("no snapshot in %s is readable (%w), and the log begins with entry %d; %s", s.dir, damage, first, raftlog.Advice)
 	}
 	return nil
+}
+
+// TakeSnapshot opens a snapshot of the newest state, and writes it first if there is none.
+func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
+	f := r.raft.Snapshot()
+	err := f.Error()
+	if err == nil {
+		return f.Open()
+	}
+	if !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return nil, nil, err
+	}
+	list, lerr := r.stores.snaps.List()
+	if lerr != nil {
+		return nil, nil, lerr
+	}
+	if len(list) == 0 {
+		return nil, nil, err
+	}
+	return r.stores.snaps.Open(list[0].ID)
+}
+
+// CheckState returns the format of a state, or an error if this build cannot read it.
+func CheckState(r io.ReadCloser) (structs.Format, error) {
+	f := newFSM()
+	_, err := f.Restore(r)
+	return f.Snapshot().Format(), err
 }

@@ -1,4 +1,4 @@
-package replica
+package archive
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 func TestArchiveRoundTrip(t *testing.T) {
 	meta := &raft.SnapshotMeta{Version: 1, ID: "2-9-1", Index: 9, Term: 2, Size: 5}
 	var buf, state bytes.Buffer
-	if err := WriteArchive(&buf, meta, strings.NewReader("state")); err != nil {
+	if err := Write(&buf, meta, strings.NewReader("state")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := ReadArchive(&buf, &state)
+	got, err := Read(&buf, &state)
 	if err != nil || got.Index != 9 || got.Term != 2 || state.String() != "state" {
 		t.Fatalf(`%+v %q %v; want got.Index = 9, got.Term = 2, state.String() = "state"`, got, state.String(), err)
 	}

@@ -1,4 +1,5 @@
-package replica
+// Package archive reads and writes archives of snapshots: what `muster operator snapshot save` keeps and inspect checks.
+package archive
 
 import (
 	"archive/tar"
@@ -22,16 +23,16 @@ import (
 // A snapshot archive is a gzipped tar of meta.json (raft's metadata), state.bin (the state) and SHA256SUMS (checksums
 // of both, in the format of sha256sum).
 const (
-	archiveMeta  = "meta.json"
-	archiveState = "state.bin"
-	archiveSums  = "SHA256SUMS"
+	metaFile  = "meta.json"
+	stateFile = "state.bin"
+	sumsFile  = "SHA256SUMS"
 
-	archiveMetaMax  = 1 << 20
-	archiveStateMax = 64 << 30
+	metaMax  = 1 << 20
+	stateMax = 64 << 30
 )
 
-// WriteArchive writes a snapshot archive.
-func WriteArchive(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
+// Write writes a snapshot archive.
+func Write(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
 	gz := gzip.NewWriter(w)
 	tw := tar.NewWriter(gz)
 	mb, err := json.MarshalIndent(meta, "", "  ")
@@ -48,16 +49,16 @@ func WriteArchive(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
 		}
 		return fmt.Sprintf("%s  %s\n", hex.EncodeToString(h.Sum(nil)), name), nil
 	}
-	m, err := put(archiveMeta, int64(len(mb)), bytes.NewReader(mb))
+	m, err := put(metaFile, int64(len(mb)), bytes.NewReader(mb))
 	if err != nil {
 		return err
 	}
-	st, err := put(archiveState, meta.Size, state)
+	st, err := put(stateFile, meta.Size, state)
 	if err != nil {
 		return err
 	}
 	sums := m + st
-	if _, err := put(archiveSums, int64(len(sums)), strings.NewReader(sums)); err != nil {
+	if _, err := put(sumsFile, int64(len(sums)), strings.NewReader(sums)); err != nil {
 		return err
 	}
 	if err := tw.Close(); err != nil {
@@ -66,9 +67,9 @@ func WriteArchive(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
 	return gz.Close()
 }
 
-// ReadArchive checks a snapshot archive and copies its state to out. The copy must not be used unless ReadArchive
+// Read checks a snapshot archive and copies its state to out. The copy must not be used unless Read
 // returns without an error, because the checksums come last.
-func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
+func Read(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 	bad := func(format string, args ...any) (*raft.SnapshotMeta, error) {
 		return nil, structs.Errorf(structs.CodeInvalid, "snapshot archive: "+format, args...)
 	}
@@ -90,25 +91,25 @@ func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 		}
 		sum := sha256.New()
 		switch h.Name {
-		case archiveMeta:
-			b, err := io.ReadAll(io.LimitReader(io.TeeReader(tr, sum), archiveMetaMax))
+		case metaFile:
+			b, err := io.ReadAll(io.LimitReader(io.TeeReader(tr, sum), metaMax))
 			if err != nil {
-				return bad("%s: %v", archiveMeta, err)
+				return bad("%s: %v", metaFile, err)
 			}
 			meta = new(raft.SnapshotMeta)
 			if err := json.Unmarshal(b, meta); err != nil {
-				return bad("%s does not decode: %v", archiveMeta, err)
+				return bad("%s does not decode: %v", metaFile, err)
 			}
-		case archiveState:
-			if h.Size > archiveStateMax {
-				return bad("%s of %d bytes is over the limit", archiveState, h.Size)
+		case stateFile:
+			if h.Size > stateMax {
+				return bad("%s of %d bytes is over the limit", stateFile, h.Size)
 			}
 			if _, err := io.Copy(io.MultiWriter(out, sum), tr); err != nil {
-				return bad("%s: %v", archiveState, err)
+				return bad("%s: %v", stateFile, err)
 			}
-		case archiveSums:
-			if sums, err = io.ReadAll(io.LimitReader(tr, archiveMetaMax)); err != nil {
-				return bad("%s: %v", archiveSums, err)
+		case sumsFile:
+			if sums, err = io.ReadAll(io.LimitReader(tr, metaMax)); err != nil {
+				return bad("%s: %v", sumsFile, err)
 			}
 			continue
 		default:
@@ -122,49 +123,22 @@ func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
 	if _, err := io.Copy(io.Discard, io.LimitReader(gz, 1<<20)); err != nil {
 		return bad("%v", err)
 	}
-	if meta == nil || got[archiveState] == "" || sums == nil {
-		return bad("%s, %s and %s are needed", archiveMeta, archiveState, archiveSums)
+	if meta == nil || got[stateFile] == "" || sums == nil {
+		return bad("%s, %s and %s are needed", metaFile, stateFile, sumsFile)
 	}
 	want := map[string]string{}
 	sc := bufio.NewScanner(bytes.NewReader(sums))
 	for sc.Scan() {
 		f := strings.Fields(sc.Text())
 		if len(f) != 2 {
-			return bad("%s has a line that is not a checksum and a name", archiveSums)
+			return bad("%s has a line that is not a checksum and a name", sumsFile)
 		}
 		want[f[1]] = f[0]
 	}
-	for _, name := range []string{archiveMeta, archiveState} {
+	for _, name := range []string{metaFile, stateFile} {
 		if want[name] != got[name] {
 			return bad("the checksum of %s does not match; the file is damaged", name)
 		}
 	}
 	return meta, nil
-}
-
-// TakeSnapshot opens a snapshot of the newest state, and writes it first if there is none.
-func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
-	f := r.raft.Snapshot()
-	err := f.Error()
-	if err == nil {
-		return f.Open()
-	}
-	if !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		return nil, nil, err
-	}
-	list, lerr := r.stores.snaps.List()
-	if lerr != nil {
-		return nil, nil, lerr
-	}
-	if len(list) == 0 {
-		return nil, nil, err
-	}
-	return r.stores.snaps.Open(list[0].ID)
-}
-
-// CheckState returns the format of a state, or an error if this build cannot read it.
-func CheckState(r io.ReadCloser) (structs.Format, error) {
-	f := newFSM()
-	_, err := f.Restore(r)
-	return f.Snapshot().Format(), err
 }
