@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/nomadlike"
@@ -52,7 +50,7 @@ func (l *logins) handler(next http.Handler) http.Handler {
 			r.Header.Get("X-Nomad-Token") == "" && r.Header.Get("X-Muster-Token") == "" && r.Header.Get("Authorization") == "" {
 			l.a.asTask(r)
 			if cred := edge.User(r.Context()); cred != nil {
-				token, refused := l.of(cred.Uid).get(r.Context(), l.a, cred)
+				token, refused := l.of(cred.UID).get(r.Context(), l.a, cred)
 				if token != "" {
 					r.Header.Set("X-Nomad-Token", token)
 				} else {
@@ -77,7 +75,7 @@ func (l *logins) of(uid uint32) *login {
 }
 
 // get returns the user's token, or why there is none.
-func (l *login) get(ctx context.Context, a *Agent, cred *unix.Ucred) (token, refused string) {
+func (l *login) get(ctx context.Context, a *Agent, cred *edge.Peer) (token, refused string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Now().Before(l.until) {
@@ -85,7 +83,7 @@ func (l *login) get(ctx context.Context, a *Agent, cred *unix.Ucred) (token, ref
 	}
 	resp, err := a.login(ctx, cred)
 	if err != nil {
-		a.log.Warn("a local user could not log in", "uid", cred.Uid, "error", err)
+		a.log.Warn("a local user could not log in", "uid", cred.UID, "error", err)
 		l.token, l.refused, l.until = "", err.Error(), time.Now().Add(loginPause)
 	} else {
 		l.token, l.refused, l.until = resp.Secret.String(), "", time.Now().Add(resp.TTL/2)
@@ -94,9 +92,9 @@ func (l *login) get(ctx context.Context, a *Agent, cred *unix.Ucred) (token, ref
 }
 
 // login asks the servers for a token of a local user.
-func (a *Agent) login(ctx context.Context, cred *unix.Ucred) (*methods.ACLPeerLoginResponse, error) {
-	req := &methods.ACLPeerLoginRequest{NodeAuth: a.client.Auth(), UID: int64(cred.Uid), GID: int64(cred.Gid)}
-	if u, err := user.LookupId(strconv.Itoa(int(cred.Uid))); err == nil {
+func (a *Agent) login(ctx context.Context, cred *edge.Peer) (*methods.ACLPeerLoginResponse, error) {
+	req := &methods.ACLPeerLoginRequest{NodeAuth: a.client.Auth(), UID: int64(cred.UID), GID: int64(cred.GID)}
+	if u, err := user.LookupId(strconv.Itoa(int(cred.UID))); err == nil {
 		req.User = u.Username
 		if ids, err := u.GroupIds(); err == nil {
 			for _, id := range ids {

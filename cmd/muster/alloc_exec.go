@@ -7,11 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
@@ -140,22 +138,15 @@ func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int
 			return 0, fmt.Errorf("set the terminal: %w", err)
 		}
 		defer term.Restore(int(in.Fd()), old)
-		winch := make(chan os.Signal, 1)
-		signal.Notify(winch, syscall.SIGWINCH)
-		defer signal.Stop(winch)
-		winch <- syscall.SIGWINCH
-		go func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-winch:
-					if w, h, err := term.GetSize(int(in.Fd())); err == nil && w > 0 && h > 0 {
-						_ = send(wire.ExecStreamingInput{TTYSize: &wire.TerminalSize{Width: w, Height: h}})
-					}
-				}
+		var shown [2]int // the size that was sent last
+		size := func() {
+			if w, h, err := terminalSize(in); err == nil && w > 0 && h > 0 && shown != [2]int{w, h} {
+				shown = [2]int{w, h}
+				_ = send(wire.ExecStreamingInput{TTYSize: &wire.TerminalSize{Width: w, Height: h}})
 			}
-		}()
+		}
+		size()
+		go resizes(ctx, size)
 	}
 	go func() {
 		t := time.NewTicker(execHeartbeat)

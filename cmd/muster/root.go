@@ -51,6 +51,11 @@ type env struct {
 
 // run is main with its environment as arguments.
 func run(args []string, in io.Reader, out, errw io.Writer) int {
+	for _, w := range []io.Writer{out, errw} {
+		if f, ok := w.(*os.File); ok {
+			escapes(f)
+		}
+	}
 	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out)}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

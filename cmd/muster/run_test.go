@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -179,13 +178,17 @@ func TestRunSilentAgent(t *testing.T) {
 	agent.answers["DELETE /v1/job/silent"] = wire.JobDeregisterResponse{}
 	ended := make(chan result, 1)
 	go func() { ended <- agent.run(t, "", "run", "-name", "silent", "--", "true") }()
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		select {
 		case <-looks:
 		case <-time.After(30 * time.Second):
 			t.Fatal("the first signal was not heard")
 		}
-		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+		if err := self.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package agentconfig
 import (
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -36,7 +35,7 @@ func (cl *Client) checkPressure(fail failFunc) {
 	switch c := p.Command; {
 	case len(c.Command) == 0 && c.Timeout != 0:
 		fail("client.gpu_pressure.command", "command is missing")
-	case len(c.Command) > 0 && !filepath.IsAbs(c.Command[0]):
+	case len(c.Command) > 0 && !absolute(c.Command[0]):
 		fail("client.gpu_pressure.command.command", "%q must be absolute", c.Command[0])
 	case c.Timeout > time.Hour:
 		fail("client.gpu_pressure.command.timeout", "%s: want 0 to 1h", c.Timeout)
@@ -50,7 +49,7 @@ func (cl *Client) checkPressure(fail failFunc) {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 			fail(key+".url", "want http://HOST/PATH or https://HOST/PATH")
 		}
-		if w.SecretFile != "" && !filepath.IsAbs(w.SecretFile) {
+		if w.SecretFile != "" && !absolute(w.SecretFile) {
 			fail(key+".secret_file", "%q must be absolute", w.SecretFile)
 		}
 		if w.Timeout > time.Minute {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 )
 
 // Defaults of the limits on connections.
@@ -44,9 +43,8 @@ func NewConns(perClient, total int, log hclog.Logger) *Conns {
 	}
 	if total <= 0 {
 		total = TotalDefault
-		var lim unix.Rlimit
-		if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Cur/2 < TotalDefault {
-			total = int(lim.Cur / 2)
+		if n := descriptorMax(); n/2 < TotalDefault {
+			total = int(n / 2)
 		}
 	}
 	return &Conns{perClient: max(perClient, 0), total: total, log: log, open: map[string]int{}}
@@ -75,7 +73,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		if l.name == "" {
 			c.identify()
 			perClient = l.conns.perClient
-			if c.cred != nil && (c.cred.Uid == 0 || int(c.cred.Uid) == os.Geteuid()) {
+			if c.peer != nil && (c.peer.UID == 0 || int(c.peer.UID) == os.Geteuid()) {
 				total = 0
 			}
 		}
@@ -117,11 +115,14 @@ func (c *Conns) release(client string) {
 	}
 }
 
+// Peer is the user that a process at the other end of a unix socket runs as.
+type Peer struct{ UID, GID uint32 }
+
 // conn is an accepted connection.
 type conn struct {
 	net.Conn
 	client string
-	cred   *unix.Ucred // of the process at the other end of a unix socket, or nil
+	peer   *Peer // at the other end of a unix socket, or nil
 	done   func()
 }
 
@@ -129,15 +130,9 @@ type conn struct {
 func (c *conn) identify() {
 	if uc, ok := c.Conn.(*net.UnixConn); ok {
 		c.client = "unknown user"
-		raw, err := uc.SyscallConn()
-		if err != nil {
-			return
+		if c.peer = peerOf(uc); c.peer != nil {
+			c.client = "uid " + strconv.FormatUint(uint64(c.peer.UID), 10)
 		}
-		_ = raw.Control(func(fd uintptr) {
-			if c.cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-				c.client = "uid " + strconv.FormatUint(uint64(c.cred.Uid), 10)
-			}
-		})
 		return
 	}
 	c.client = c.RemoteAddr().String()
@@ -166,9 +161,9 @@ func Context(ctx context.Context, nc net.Conn) context.Context {
 }
 
 // User returns the user at the other end of a unix socket, as the kernel identifies them, or nil.
-func User(ctx context.Context) *unix.Ucred {
+func User(ctx context.Context) *Peer {
 	if c, ok := ctx.Value(clientKey{}).(*conn); ok {
-		return c.cred
+		return c.peer
 	}
 	return nil
 }

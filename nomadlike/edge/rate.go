@@ -45,7 +45,7 @@ func NewRates(l RateLimits, log hclog.Logger) *Rates {
 // Take counts a request. If its client or token has sent too many, it returns an error and the time after which to try
 // again. Root at the unix socket is not limited, so that an operator gets in.
 func (r *Rates) Take(req *http.Request, token string) (time.Duration, error) {
-	if u := User(req.Context()); u != nil && u.Uid == 0 {
+	if u := User(req.Context()); u != nil && u.UID == 0 {
 		return 0, nil
 	}
 	client := clientOf(req)
