@@ -6,7 +6,7 @@ import "github.com/spf13/cobra"
 var commands = []func(*env) *cobra.Command{
 	newAgent, newJob, newAlloc, newNode, newEval, newQueue, newQuota, newReservation, newAcct, newGPU, newTop, newStatus, newRun, newShell, newRsh,
 	newServer, newOperator, newACL, newNamespace, newVar, newService, newTLS, newConfig, newSystem,
-	newSim, newMonitor, newEvent, newDeployment, newAgentInfo, newVersion, newNodesim,
+	newSim, newMonitor, newEvent, newDeployment, newAgentInfo, newVersion, newNodesim, newReference,
 	// The short forms of frequent commands.
 	short(newJobPlan), short(newJobValidate), short(newJobInit), short(newJobStop), short(newJobInspect), short(newJobWhy),
 	short(newAllocLogs), short(newAllocExec), short(newAllocFS),

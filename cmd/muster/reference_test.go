@@ -1,0 +1,75 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// referenceRoot is the tree of commands as a machine without settings in its environment has it.
+func referenceRoot(t *testing.T, dir string, args ...string) {
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "NOMAD_") || name == "NO_COLOR" {
+			t.Setenv(name, "")
+		}
+	}
+	var errs strings.Builder
+	if code := run(append([]string{"muster", "reference"}, append(args, dir)...), strings.NewReader(""), &errs, &errs); code != 0 {
+		t.Fatalf("exit %d: %s", code, errs.String())
+	}
+}
+
+// TestReference looks into the pages: each command that help lists has a section, and each block an end.
+func TestReference(t *testing.T) {
+	dir := t.TempDir()
+	referenceRoot(t, dir)
+	sections := 0
+	files, _ := filepath.Glob(filepath.Join(dir, "*.md"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(b), "\n```")%2 != 0 {
+			t.Errorf("%s: a block has no end", filepath.Base(f))
+		}
+		sections += strings.Count(string(b), "\n# muster ") + strings.Count(string(b), "\n## muster ")
+	}
+	if len(files) < 20 || sections < 80 {
+		t.Errorf("%d pages with %d sections", len(files), sections)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "job.md")); err != nil || !strings.Contains(string(b), "\n## muster job why\n") {
+		t.Errorf("job.md: %v\n%.500s", err, b)
+	}
+}
+
+// TestManPages checks the manual pages, by man's own formatter where it is installed.
+func TestManPages(t *testing.T) {
+	dir := t.TempDir()
+	referenceRoot(t, dir, "-man")
+	files, _ := filepath.Glob(filepath.Join(dir, "*.1"))
+	if len(files) < 100 {
+		t.Fatalf("%d manual pages", len(files))
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{".TH ", ".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n"} {
+			if !strings.Contains(string(b), part) {
+				t.Errorf("%s has no %q", filepath.Base(f), part)
+			}
+		}
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("not run: groff is not installed, which would say whether the pages are formatted without warnings")
+	}
+	out, err := exec.Command(groff, append([]string{"-man", "-Tascii", "-ww", "-z"}, files...)...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("groff: %v\n%.2000s", err, out)
+	}
+}
