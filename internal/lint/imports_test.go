@@ -49,6 +49,7 @@ var imports = map[string][]string{
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},
 	"sim/...":              {"structs", "scheduler/...", "server/broker", "server/planner", "sim/..."},
 	"examples":             {},
+	"dist":                 {},
 	"cmd/...":              {"structs", "examples", "scheduler/...", "fsm/...", "server/...", "client/...", "nomadlike/...", "sim/...", "internal/...", "cmd/..."},
 	"e2e/...":              {"structs", "examples", "internal/...", "e2e/...", "nomadlike/...", "client/...", "scheduler/...", "fsm/...", "server/...", "cmd/..."},
 	"internal/rpc":         {"structs", "internal/pack", "internal/tlsutil"},
