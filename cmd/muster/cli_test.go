@@ -438,7 +438,7 @@ var writesOnly = []string{
 	"queue apply", "queue inspect", "queue delete", "quota apply", "quota inspect", "quota delete",
 	"config validate", "var put", "var get", "var purge", "service delete",
 	"reservation apply", "reservation inspect", "reservation delete",
-	"help", "completion bash", "completion zsh", "completion fish", "completion powershell",
+	"help", "reference", "completion bash", "completion zsh", "completion fish", "completion powershell",
 }
 
 func TestEveryCommand(t *testing.T) {

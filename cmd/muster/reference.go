@@ -18,7 +18,7 @@ func newReference(e *env) *cobra.Command {
 	man := false
 	c := &cobra.Command{
 		Use: "reference [options] DIR", Short: "Write the reference of every command into a directory", Hidden: true, DisableFlagsInUseLine: true,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1), Example: indent("muster reference /tmp/reference\nmuster reference -man /tmp/man1"),
 	}
 	c.Flags().BoolVar(&man, "man", false, "write manual pages instead of Markdown")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
