@@ -61,6 +61,7 @@ type Config struct {
 
 	ACL               bool // enforce access control; if false, every caller has management rights
 	Logins            endpoint.LoginNodes
+	Priorities        endpoint.Priorities
 	AllocRatePerToken int    // allocations a second that a token without management rights may ask for; 0: structs.AllocRateDefault, negative: no limit
 	MaxStreams        int    // calls in progress per session; 0: rpc.DefaultMaxStreams
 	MaxConnsPerIP     int    // see rpc.ServerConfig

@@ -167,7 +167,7 @@ func (s *Server) environment() endpoint.Environment {
 		dir = ""
 	}
 	return endpoint.Environment{
-		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Issuer: c.OIDCIssuer, Logins: c.Logins, Now: c.Now, Filter: c.Filter},
+		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Issuer: c.OIDCIssuer, Logins: c.Logins, Priorities: c.Priorities, Now: c.Now, Filter: c.Filter},
 		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
 		Nodes:    s.nodes,
 		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),

@@ -5,7 +5,6 @@ import (
 	"runtime/debug"
 
 	"github.com/muster-sched/muster/server/duty"
-	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +19,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
 		s.dutyService("windows", duty.NewWindows(), nil),
-		s.dutyService("periodic", duty.NewPeriodic(endpoint.NamespaceRefuses, s.periodicRefused), nil),
+		s.dutyService("periodic", duty.NewPeriodic(s.endpoints.NamespaceRefuses, s.periodicRefused), nil),
 		s.dutyService("runtime limits", duty.NewRuntimeLimits(), nil),
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),

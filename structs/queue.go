@@ -62,16 +62,17 @@ type Queue struct {
 	Lend        *Amount          `since:"2"` // the most of its guarantee that work of other queues may hold that is not preemptible; AmountNoLimit for all of it; nil: all
 	SoftLimit   *Amount          // beyond it the queue is served only if no other queue below its own soft limit asks; nil: none
 
-	Order        Order         // order of its own workloads and children; default: the cluster's (SchedulerConfig.Order)
-	Preempt      string        // how its workloads may preempt; default: order, which affects only preemptible work
-	Backfill     string        // how later workloads may pass blocked ones; default: the cluster's
-	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10
-	MaxWait      time.Duration // starvation bound: work that has waited longer gets a reservation under any Backfill; default 24 h; MaxWaitOff: none
-	Ends         string        `since:"2"` // which ends of its work reservations and backfilling count on; default: predicted
-	PriorityMax  int64         `since:"2"` // of its jobs; 0: that of the queue above
-	HalfLife     time.Duration // of usage, for fair and weighted-fair; default 24 h
-	Aging        time.Duration // waiting time that raises priority by one under the order priority; default 10 min
-	AgingMax     int64         // the most that waiting adds to a priority under the order priority; 0: no limit
+	Order           Order         // order of its own workloads and children; default: the cluster's (SchedulerConfig.Order)
+	Preempt         string        // how its workloads may preempt; default: order, which affects only preemptible work
+	Backfill        string        // how later workloads may pass blocked ones; default: the cluster's
+	ReserveDepth    int64         // blocked workloads with a reservation under conservative; default 10
+	MaxWait         time.Duration // starvation bound: work that has waited longer gets a reservation under any Backfill; default 24 h; MaxWaitOff: none
+	Ends            string        `since:"2"` // which ends of its work reservations and backfilling count on; default: predicted
+	PriorityMax     int64         `since:"2"` // of its jobs; 0: that of the queue above
+	PriorityDefault int64         `since:"2"` // of its jobs without a priority; 0: that of the queue above, else the namespace's
+	HalfLife        time.Duration // of usage, for fair and weighted-fair; default 24 h
+	Aging           time.Duration // waiting time that raises priority by one under the order priority; default 10 min
+	AgingMax        int64         // the most that waiting adds to a priority under the order priority; 0: no limit
 	// BackfillWindow is how far ahead capacity is reserved for blocked workloads: one that could start only later gets
 	// no reservation until it has waited for MaxWait. 0: no limit.
 	BackfillWindow time.Duration

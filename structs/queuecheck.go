@@ -115,6 +115,10 @@ func (q *Queue) Check() *Error {
 		return bad("ends %q is not known; use predicted or limit", q.Ends)
 	case q.PriorityMax < 0 || q.PriorityMax > JobPriorityMax:
 		return bad("priority_max %d; give %d to %d, or 0 for that of the queue above", q.PriorityMax, JobPriorityMin, JobPriorityMax)
+	case q.PriorityDefault < 0 || q.PriorityDefault > JobPriorityMax:
+		return bad("priority_default %d; give %d to %d, or 0 for that of the queue above", q.PriorityDefault, JobPriorityMin, JobPriorityMax)
+	case q.PriorityMax > 0 && q.PriorityDefault > q.PriorityMax:
+		return bad("priority_default %d is above priority_max %d", q.PriorityDefault, q.PriorityMax)
 	case q.Weight < 0 || q.Weight > 1_000_000:
 		return bad("weight %d; give 1 to 1000000", q.Weight)
 	case q.PreemptDelta < 0 || q.PreemptDelta > 100:

@@ -11,6 +11,7 @@ type Namespace struct {
 	Queues                          *NamespaceChoice // of its jobs; nil: all
 	Tolerations                     *NamespaceChoice // keys of taints that its jobs may tolerate; nil: all
 	MaxPriority                     int              // of its jobs; 0: no limit
+	DefaultPriority                 int              `since:"2"` // of its jobs without one, unless their queue has a default; 0: the servers'
 	CreateIndex                     Index
 	ModifyIndex                     Index
 }

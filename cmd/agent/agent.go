@@ -91,6 +91,7 @@ type ServerConfig struct {
 	GossipNodes     int
 	JoinKey         []byte // proves to other servers that this is one, with ACLs and without TLS; or nil
 	Logins          endpoint.LoginNodes
+	Priorities      endpoint.Priorities
 	Raft            replica.RaftConfig
 }
 
@@ -214,7 +215,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, Priorities: cfg.Server.Priorities, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

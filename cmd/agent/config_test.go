@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/raftlog"
 )
 
@@ -35,5 +36,15 @@ func TestDefaultBackend(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `backend` .*Default: \"(\\w+)\"").FindSubmatch(page)
 	if row == nil || string(row[1]) != string(raftlog.Default) {
 		t.Errorf("the page says %q, servers use %q", row, raftlog.Default)
+	}
+}
+
+// TestPriorities: the settings of priorities reach the server.
+func TestPriorities(t *testing.T) {
+	c := &agentconfig.Config{}
+	c.Server = agentconfig.Server{Enabled: true, JobMaxPriority: 80, JobDefaultPriority: 40}
+	cfg, err := FromConfig(c, hclog.NewInterceptLogger(nil))
+	if want := (endpoint.Priorities{Max: 80, Default: 40}); err != nil || cfg.Server.Priorities != want {
+		t.Errorf("the server gets %+v, %v; want %+v", cfg.Server.Priorities, err, want)
 	}
 }

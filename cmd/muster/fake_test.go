@@ -367,7 +367,7 @@ func canned() map[string]any {
 		"GET /v1/deployments":                          []any{},
 		"PUT /v1/search":                               &wire.SearchResponse{Matches: map[string][]string{"jobs": {"example"}, "nodes": {}}},
 		"GET /v1/namespaces":                           []*wire.Namespace{{Name: "default", Description: "where jobs go"}, {Name: "ml"}},
-		"GET /v1/namespace/ml":                         &wire.Namespace{Name: "ml", Quota: "team", MaxPriority: 80, Meta: map[string]string{"team": "vision"}},
+		"GET /v1/namespace/ml":                         &wire.Namespace{Name: "ml", Quota: "team", MaxPriority: 80, DefaultPriority: 40, Meta: map[string]string{"team": "vision"}},
 		"PUT /v1/namespace":                            nil,
 		"DELETE /v1/namespace/ml":                      nil,
 		"PUT /v1/acl/bootstrap":                        token,

@@ -89,6 +89,9 @@ func (o *namespaceOptions) status(ctx context.Context, args []string) error {
 	if n.MaxPriority > 0 {
 		rows = append(rows, [2]string{"MaxPriority", strconv.Itoa(n.MaxPriority)})
 	}
+	if n.DefaultPriority > 0 {
+		rows = append(rows, [2]string{"DefaultPriority", strconv.Itoa(n.DefaultPriority)})
+	}
 	o.kv(rows)
 	if len(n.Meta) > 0 {
 		o.heading("Metadata")
@@ -202,6 +205,7 @@ func removed(cur, n *wire.Namespace) (out []string) {
 		{"capabilities", cur.Capabilities != nil, n.Capabilities != nil}, {"node_pool_config", cur.NodePoolConfiguration != nil, n.NodePoolConfiguration != nil},
 		{"queue_config", cur.QueueConfiguration != nil, n.QueueConfiguration != nil}, {"toleration_config", cur.TolerationConfiguration != nil, n.TolerationConfiguration != nil},
 		{fmt.Sprintf("max_priority = %d", cur.MaxPriority), cur.MaxPriority != 0, n.MaxPriority != 0},
+		{fmt.Sprintf("default_priority = %d", cur.DefaultPriority), cur.DefaultPriority != 0, n.DefaultPriority != 0},
 	} {
 		if f.was && !f.has {
 			out = append(out, f.name)

@@ -301,12 +301,12 @@ func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v an
 	return nil
 }
 
-// priorityMaxText returns the highest priority that jobs of a queue may have.
-func priorityMaxText(most int64) string {
-	if most == 0 {
+// priorityText returns a setting of a queue's priorities.
+func priorityText(p int64) string {
+	if p == 0 {
 		return "-"
 	}
-	return strconv.FormatInt(most, 10)
+	return strconv.FormatInt(p, 10)
 }
 
 // maxWaitText returns the bound on waiting in words; 0 stands for none.
@@ -337,7 +337,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		return err
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
-		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", priorityMaxText(q.Effective.PriorityMax)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
+		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", priorityText(q.Effective.PriorityMax)}, {"Priority default", priorityText(q.Effective.PriorityDefault)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},

@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/structs"
 )
 
 // at returns where a key was set, or the zero pos.
@@ -219,6 +221,8 @@ func (c *Config) numbers(fail failFunc) {
 	between("log_rotate_bytes", c.LogRotateBytes, 0, 1<<50)
 	between("log_rotate_max_files", int64(c.LogRotateMaxFiles), -1, 1<<20)
 	between("server.raft_multiplier", int64(c.Server.RaftMultiplier), 0, 10)
+	between("server.job_max_priority", int64(c.Server.JobMaxPriority), 0, structs.JobPriorityMax)
+	between("server.job_default_priority", int64(c.Server.JobDefaultPriority), 0, int64(cmp.Or(c.Server.JobMaxPriority, structs.JobPriorityMax)))
 	between("server.gossip_nodes", int64(c.Server.GossipNodes), -1, 10_000)
 	if g := c.Server.RestartGrace; g < 0 || g > time.Hour {
 		fail("server.restart_grace", "%s: want 0s to 1h", g)

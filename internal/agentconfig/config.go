@@ -137,6 +137,12 @@ type Server struct {
 	// within seconds; with more, only heartbeats count. The same on all servers. -1: agents do not gossip. At most 10000.
 	// Ours. Default and 0: 2000.
 	GossipNodes int `conf:"gossip_nodes"`
+	// JobMaxPriority is the highest priority that jobs may have, 1 to 100, in every queue and namespace; the same
+	// on all servers. Jobs that are there keep theirs. Default and 0: 100.
+	JobMaxPriority int `conf:"job_max_priority"`
+	// JobDefaultPriority is the priority of jobs that have none, where neither queue nor namespace has a default; the same on
+	// all servers. Default and 0: 50.
+	JobDefaultPriority int `conf:"job_default_priority"`
 	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1. A leader that is silent is then replaced
 	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 3 seconds otherwise. It stretches the leader's
 	// lease of 1 s as well: how long a leader that is cut off may believe that it leads.

@@ -32,7 +32,7 @@ var noEffect = map[string]map[string]string{
 		"authoritative_region": "regions do not replicate from each other", "license_path": "there is no licence", "license_env": "there is no licence",
 		"default_scheduler_config": "set it with `muster operator scheduler set-config`", "plan_rejection_tracker": "nodes are not judged by rejected plans",
 		"event_buffer_size": "the event buffer has a fixed size", "enable_event_broker": "the event stream is always on",
-		"job_default_priority": "the default priority is 50", "job_max_priority": "priorities go to 100", "job_max_source_size": "sources are kept to 1 MiB",
+		"job_max_source_size":  "sources are kept to 1 MiB",
 		"job_tracked_versions": "versions live as long as an allocation refers to them", "job_max_count": "a job's size is bounded by one log entry",
 		"client_introduction": "with ACLs, a client always needs a certificate or an introduction token", "search": "searches have fixed limits",
 		"deployment_query_rate_limit": "deployments are not polled", "retry_max": "joining is tried for ever", "start_timeout": "a server waits for nothing when it starts",

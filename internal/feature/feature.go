@@ -38,10 +38,12 @@ var (
 	QueueBorrowing = Gate{Name: "queue-borrowing", Format: 2, Allows: "Queues can limit what they borrow from others and what they lend."}
 	// QueueLimits is the fields Ends and PriorityMax of queues.
 	QueueLimits = Gate{Name: "queue-limits", Format: 2, Allows: "Queues can count on the time limits of their work alone, and limit its priority."}
+	// PriorityDefaults is the fields PriorityDefault of queues and DefaultPriority of namespaces.
+	PriorityDefaults = Gate{Name: "priority-defaults", Format: 2, Allows: "Queues and namespaces can have a default priority."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -63,6 +63,7 @@ type Namespace struct {
 	QueueConfiguration      *NamespaceChoice       `hcl:"queue_config" json:",omitempty"`      // ours
 	TolerationConfiguration *NamespaceChoice       `hcl:"toleration_config" json:",omitempty"` // ours; keys of taints
 	MaxPriority             int                    `hcl:"max_priority" json:",omitempty"`      // ours
+	DefaultPriority         int                    `hcl:"default_priority" json:",omitempty"`  // ours
 	VaultConfiguration      *NamespaceChoice       `hcl:"vault"`
 	ConsulConfiguration     *NamespaceChoice       `hcl:"consul"`
 	Meta                    map[string]string      `hcl:"meta"`
@@ -92,7 +93,7 @@ func NamespaceFromStructs(n *structs.Namespace) *Namespace {
 		out.Capabilities = &NamespaceCapabilities{EnabledTaskDrivers: n.EnabledDrivers, DisabledTaskDrivers: n.DisabledDrivers}
 	}
 	out.NodePoolConfiguration, out.QueueConfiguration = choiceFromStructs(n.NodePools), choiceFromStructs(n.Queues)
-	out.TolerationConfiguration, out.MaxPriority = choiceFromStructs(n.Tolerations), n.MaxPriority
+	out.TolerationConfiguration, out.MaxPriority, out.DefaultPriority = choiceFromStructs(n.Tolerations), n.MaxPriority, n.DefaultPriority
 	return out
 }
 
@@ -113,7 +114,7 @@ func (c *NamespaceChoice) toStructs() *structs.NamespaceChoice {
 
 // ToStructs converts a namespace. A setting that this build cannot enforce is an error, so that no one relies on it.
 func (n *Namespace) ToStructs() (*structs.Namespace, error) {
-	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta), MaxPriority: n.MaxPriority,
+	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta), MaxPriority: n.MaxPriority, DefaultPriority: n.DefaultPriority,
 		NodePools: n.NodePoolConfiguration.toStructs(), Queues: n.QueueConfiguration.toStructs(), Tolerations: n.TolerationConfiguration.toStructs()}
 	if c := n.Capabilities; c != nil {
 		if len(c.EnabledNetworkModes)+len(c.DisabledNetworkModes) > 0 {

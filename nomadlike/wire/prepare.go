@@ -50,6 +50,7 @@ func Prepare(j *Job) (*structs.Job, Problems) {
 	var p Problems
 	j.takeMeta(&p)
 	checkSupport(j, &p)
+	chosen := val(j.Priority) != 0
 	j.Canonicalize()
 	v := j.Validate()
 	p.Errors = append(p.Errors, v.Errors...)
@@ -61,6 +62,9 @@ func Prepare(j *Job) (*structs.Job, Problems) {
 	if err != nil {
 		p.errorf("job", "%v", err)
 		return nil, p
+	}
+	if !chosen {
+		out.Priority = 0 // servers know the default
 	}
 	out.Stable, out.Version, out.VersionTag, out.SubmitTime = false, 0, nil, 0
 	out.Submitter, out.Status, out.StatusDesc = structs.Submitter{}, "", ""

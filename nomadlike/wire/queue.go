@@ -140,6 +140,7 @@ type Queue struct {
 	ReserveDepth         int64             `json:",omitempty"`
 	Ends                 string            `json:",omitempty"`
 	PriorityMax          int64             `json:",omitempty"`
+	PriorityDefault      int64             `json:",omitempty"`
 	MaxWait              *TextDuration     `json:",omitempty"` // 0: work may wait for ever
 	HalfLife             TextDuration      `json:",omitempty"`
 	Aging                TextDuration      `json:",omitempty"`
@@ -195,7 +196,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	}
 	return &Queue{
 		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), Borrow: limit(q.Borrow), Lend: limit(q.Lend), SoftLimit: limit(q.SoftLimit),
-		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax,
+		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
@@ -229,7 +230,7 @@ func maxWaitToStructs(d *TextDuration) time.Duration {
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
-		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax,
+		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitToStructs(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,

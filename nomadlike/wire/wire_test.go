@@ -293,7 +293,7 @@ func TestDefaults(t *testing.T) {
 				t.Fatal(err, p.Warnings)
 			}
 			want := &structs.Job{
-				ID: "j", Name: "j", Namespace: "default", Region: "global", Type: structs.JobType(c.typ), Priority: 50,
+				ID: "j", Name: "j", Namespace: "default", Region: "global", Type: structs.JobType(c.typ),
 				Datacenters: []string{"*"}, Update: c.update,
 				Groups: []*structs.Group{{
 					Name: "g", Count: 1, Restart: c.restart, Reschedule: c.reschedule, Update: c.update, Migrate: c.migrate, Disk: structs.EphemeralDisk{SizeMiB: 300},

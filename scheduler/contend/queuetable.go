@@ -101,6 +101,7 @@ func inherit(q, p *structs.Queue) {
 	q.Backfill = cmp.Or(q.Backfill, p.Backfill)
 	q.ReserveDepth = cmp.Or(q.ReserveDepth, p.ReserveDepth)
 	q.Ends = cmp.Or(q.Ends, p.Ends)
+	q.PriorityDefault = cmp.Or(q.PriorityDefault, p.PriorityDefault)
 	q.PriorityMax = cmp.Or(q.PriorityMax, p.PriorityMax)
 	q.MaxWait = cmp.Or(q.MaxWait, p.MaxWait)
 	q.HalfLife = cmp.Or(q.HalfLife, p.HalfLife)

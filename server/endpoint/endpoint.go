@@ -34,6 +34,7 @@ type Settings struct {
 	ACL                       bool   // access control is on
 	Logins                    LoginNodes
 	Issuer                    string // of identities; "" for none
+	Priorities                Priorities
 	Now                       func() time.Time
 	// Filter compiles a filter expression for a kind of object. nil: filters are refused.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)

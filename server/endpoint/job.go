@@ -169,7 +169,7 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	if err := s.maySubmit(id, &j); err != nil {
 		return nil, err
 	}
-	if err := NamespaceRefuses(snap, &j); err != nil {
+	if err := s.NamespaceRefuses(snap, &j); err != nil {
 		return nil, err
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobRegisterCommand{
@@ -252,7 +252,7 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 		}
 		child.Priority = req.Priority
 	}
-	if err := NamespaceRefuses(s.published().Snapshot, &child); err != nil {
+	if err := s.NamespaceRefuses(s.published().Snapshot, &child); err != nil {
 		return nil, err
 	}
 	child.Meta = map[string]string{}
@@ -332,7 +332,7 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if err := s.mayUseQueue(auth.Who(ctx), j); err != nil {
 		return nil, err
 	}
-	if err := NamespaceRefuses(s.published().Snapshot, j); err != nil {
+	if err := s.NamespaceRefuses(s.published().Snapshot, j); err != nil {
 		return nil, err
 	}
 	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))

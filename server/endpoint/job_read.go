@@ -305,7 +305,7 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		resp.Suspended = SuspendedOf(snap, k)
 		resp.Silent = silentOf(snap, k)
 		if j.IsPeriodic() || j.IsParameterized() {
-			if err := NamespaceRefuses(snap, j); err != nil {
+			if err := s.NamespaceRefuses(snap, j); err != nil {
 				resp.Refused = err.Error()
 			}
 		}

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,9 @@ func checkNamespace(n *structs.Namespace) error {
 	if n.MaxPriority < 0 || n.MaxPriority > structs.JobPriorityMax {
 		return structs.Errorf(structs.CodeInvalid, "namespace %q: max_priority is %d; want 1 to %d, or 0 for no limit", n.Name, n.MaxPriority, structs.JobPriorityMax)
 	}
+	if n.DefaultPriority < 0 || n.DefaultPriority > structs.JobPriorityMax || n.MaxPriority > 0 && n.DefaultPriority > n.MaxPriority {
+		return structs.Errorf(structs.CodeInvalid, "namespace %q: default_priority is %d; want 1 to %d, or 0 for the cluster's", n.Name, n.DefaultPriority, cmp.Or(n.MaxPriority, structs.JobPriorityMax))
+	}
 	return nil
 }
 
@@ -54,16 +58,16 @@ func applyNamespace(j *structs.Job, n *structs.Namespace) {
 
 // NamespaceRefuses returns why a job's namespace does not let it run now, or nil. The namespace may have been limited since
 // the job was registered.
-func NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
-	if errs := namespaceProblems(snap, j, snap.Namespace(j.Namespace)); len(errs) > 0 {
+func (s *Set) NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
+	if errs := s.namespaceProblems(snap, j, snap.Namespace(j.Namespace)); len(errs) > 0 {
 		return oneError(fmt.Sprintf("job %q is no longer allowed in namespace %q", j.ID, j.Namespace), errs)
 	}
 	return nil
 }
 
 // namespaceProblems returns what a job's namespace and queue do not let it choose.
-func namespaceProblems(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) (out []string) {
-	if err := queuePriority(snap, j.QueueName(), j.Priority); err != nil {
+func (s *Set) namespaceProblems(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) (out []string) {
+	for _, err := range s.refusePriority(snap, j.QueueName(), n, j.Priority) {
 		out = append(out, err.Msg)
 	}
 	if n == nil {
@@ -79,28 +83,7 @@ func namespaceProblems(snap *state.Snapshot, j *structs.Job, n *structs.Namespac
 	for _, t := range j.Tolerations {
 		refuse(n.Tolerations, "toleration of taints with key", t.Key, t.Key == "")
 	}
-	if n.MaxPriority > 0 && j.Priority > n.MaxPriority {
-		out = append(out, priorityTooHigh(j.Priority, n).Msg)
-	}
 	return out
-}
-
-// priorityTooHigh is the refusal of a priority above the namespace's limit.
-func priorityTooHigh(p int, n *structs.Namespace) *structs.Error {
-	return structs.Errorf(structs.CodeInvalid, "Job priority %d is above the limit of namespace %q, which is %d", p, n.Name, n.MaxPriority)
-}
-
-// queuePriority refuses a priority above the limit of a queue: its own, or that of the nearest one above it with a limit.
-func queuePriority(snap *state.Snapshot, path structs.QueuePath, p int) *structs.Error {
-	for at := range path.Lineage() {
-		if q := snap.QueueByPath(at); q != nil && q.PriorityMax > 0 {
-			if int64(p) > q.PriorityMax {
-				return structs.Errorf(structs.CodeInvalid, "Job priority %d is above the limit of queue %q, which is %d", p, at, q.PriorityMax)
-			}
-			return nil
-		}
-	}
-	return nil
 }
 
 // permits reports whether a choice allows a name. all says that the name stands for all names, so every denial is one of

@@ -28,11 +28,15 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 		s.env.Denied()
 		return nil, nil, err
 	}
-	ns := s.published().Snapshot.Namespace(j.Namespace)
+	snap := s.published().Snapshot
+	ns := snap.Namespace(j.Namespace)
 	applyNamespace(j, ns)
+	if j.Priority == 0 {
+		j.Priority = s.defaultPriority(snap, j.QueueName(), ns)
+	}
 	DefaultJob(j, s.env.Region)
-	errs := append(s.CheckJob(j), namespaceProblems(s.published().Snapshot, j, ns)...)
-	if why := missingQueue(s.published().Snapshot, j); why != "" {
+	errs := append(s.CheckJob(j), s.namespaceProblems(snap, j, ns)...)
+	if why := missingQueue(snap, j); why != "" {
 		errs = append(errs, why)
 	}
 	if err := s.maySubmit(id, j); err != nil {

@@ -36,11 +36,9 @@ func (s *Set) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobPrio
 	if err != nil {
 		return nil, err
 	}
-	if err := queuePriority(s.published().Snapshot, j.QueueName(), req.Priority); err != nil {
-		return nil, err
-	}
-	if n := s.published().Snapshot.Namespace(k.Namespace); n != nil && n.MaxPriority > 0 && req.Priority > n.MaxPriority {
-		return nil, priorityTooHigh(req.Priority, n)
+	snap := s.published().Snapshot
+	if refused := s.refusePriority(snap, j.QueueName(), snap.Namespace(k.Namespace), req.Priority); len(refused) > 0 {
+		return nil, refused[0]
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobPriorityCommand{
 		Namespace: k.Namespace, JobID: k.ID, Priority: req.Priority,

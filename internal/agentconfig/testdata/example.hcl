@@ -35,6 +35,8 @@ server {
     retry_join     = ["127.0.0.1:4648"]
     retry_interval = "5s"
   }
+  job_max_priority        = 80
+  job_default_priority    = 40
   oidc_issuer             = "https://muster.example.com"
   raft_multiplier         = 1
   restart_grace           = "60s"
