@@ -324,7 +324,16 @@ func (w *world) queueTable() *contend.QueueTable {
 	if w.queues == nil {
 		return nil
 	}
-	t := &contend.QueueTable{Queues: w.queues.Queues, Total: w.queues.Total}
+	t := &contend.QueueTable{Queues: w.queues.Queues, Total: w.queues.Total, Tenants: w.queues.Tenants}
+	for _, n := range t.Tenants {
+		u := &structs.QueueUsage{Path: structs.UseNamespace(n.Namespace)}
+		for _, a := range w.allocs {
+			if structs.Holds(a) && a.Namespace == n.Namespace {
+				u.Held = u.Held.Add(structs.AmountOf(a))
+			}
+		}
+		t.Usage = append(t.Usage, u)
+	}
 	for _, q := range t.Queues {
 		u := &structs.QueueUsage{Path: q.Path}
 		for _, a := range w.allocs {

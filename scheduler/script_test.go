@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/script"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -35,6 +36,7 @@ import (
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS borrow=GPUS lend=GPUS; used=GPUS
+//	quota NAME ...     the quota of the namespace default: soft=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
 //	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
 func TestScripts(t *testing.T) {
@@ -178,6 +180,11 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 				}
 			}
 		}
+		return "ok"
+	case "quota": // soft=GPUS of the namespace default
+		soft := structs.Unlimited
+		soft.GPUMilli = 1000 * int64(c.Int(t, "soft", 0))
+		w.queues.Tenants = []contend.Tenant{{Namespace: "default", Quota: c.Args[0].Key, Hard: structs.Unlimited, Soft: &soft}}
 		return "ok"
 	case "timeouts": // after=DURATION; assemblies that took too long are ended
 		w.now = w.now.Add(duration(t, c.String("after", "0s")))

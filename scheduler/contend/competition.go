@@ -139,6 +139,9 @@ func (cs *Contests) enter() (order []*Contest) {
 			continue
 		}
 		if r := find(l); r != nil {
+			if cs.limits.OverSoft(l) {
+				continue // it only takes free places, after all other work
+			}
 			if since := l.WaitingSince(); since > 0 && r.Queue.PreemptAfter > 0 && in.Now < since.Add(r.Queue.PreemptAfter) {
 				r.patience = earlier(r.patience, since.Add(r.Queue.PreemptAfter)) // until then it only takes free places
 				continue

@@ -164,14 +164,7 @@ func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 		if t == nil {
 			return nil
 		}
-		held := took
-		for i := range l.queues.Tenants {
-			if o := &l.queues.Tenants[i]; o.Quota == t.Quota {
-				h, _ := l.Held(structs.UseRow{Path: structs.UseNamespace(o.Namespace)})
-				held = held.Add(h)
-			}
-		}
-		what, over := structs.Breaks(held, add, t.Hard)
+		what, over := structs.Breaks(took.Add(l.heldOf(t.Quota)), add, t.Hard)
 		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, what, over)
 	}
 	q := l.queues.Queue(r.Path)
@@ -181,6 +174,31 @@ func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 	held, _ := l.Held(r)
 	what, over := structs.Breaks(held.Add(took), add, *q.Most())
 	return limitRefusal(QueueHolder(q.Path), what, over)
+}
+
+// OverSoft reports whether a workload would take its namespace beyond the soft limit of its quota. Such work comes after
+// all other work, so it takes the places of others only to reclaim what its queue is guaranteed.
+func (l *Limits) OverSoft(w *Workload) bool {
+	if l == nil {
+		return false
+	}
+	t := l.tenants[w.Key.Namespace]
+	if t == nil || t.Soft == nil {
+		return false
+	}
+	_, over := structs.Breaks(l.heldOf(t.Quota), w.Asks(), *t.Soft)
+	return over > 0
+}
+
+// heldOf returns what the namespaces with a quota hold together.
+func (l *Limits) heldOf(quota string) (sum structs.Amount) {
+	for i := range l.queues.Tenants {
+		if o := &l.queues.Tenants[i]; o.Quota == quota {
+			h, _ := l.Held(structs.UseRow{Path: structs.UseNamespace(o.Namespace)})
+			sum = sum.Add(h)
+		}
+	}
+	return sum
 }
 
 // OverGroup returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation takes

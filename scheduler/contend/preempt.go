@@ -125,7 +125,11 @@ type Preemptor struct {
 
 // For begins the preemptions of a workload, one for each rule that it may use, in the order in which they are tried.
 func (p *Preemption) For(load *Workload) (out []*Preemptor) {
+	soft := p.limits.OverSoft(load)
 	for _, r := range p.rulesOf(load.Job) {
+		if soft && r.Name != structs.PreemptReclaim {
+			r.Name = ""
+		}
 		out = append(out, &Preemptor{Preemption: p, Load: load, Rule: r})
 	}
 	return out

@@ -20,7 +20,7 @@ import (
 // A node whose order is a Sharer lets child queues and submitters take turns by their shares, which change while the
 // pass places. Any other order compares the heads by its key, so a child queue then counts for no more than its
 // workloads do. Two rules come before both: work within its queue's guarantee goes before the rest, and work beyond a
-// soft limit after it. Under an order by key, work that has waited longer than its queue's MaxWait goes first, the
+// soft limit, of its queue or of its namespace's quota, after it. Under an order by key, work that has waited longer than its queue's MaxWait goes first, the
 // longest wait in front, so that no order starves work. The adaptive order ensures that by itself among work of one
 // priority: there such work counts as of the highest priority that waits, and goes first only when the queue is
 // configured with a bound.
@@ -32,10 +32,11 @@ type Line struct {
 	pending []contend.Workload
 	nodes   map[structs.QueuePath]*node
 	root    *node
-	of      []*lane // of each pending workload
-	lanes   []*lane // by their first workload in pending
-	top     int     // the highest priority that waits
-	given   *lane   // the lane whose first workload was returned last: it has left, and its next one is not known yet; nil: none
+	of      []*lane               // of each pending workload
+	lanes   []*lane               // by their first workload in pending
+	top     int                   // the highest priority that waits
+	soft    map[string]*softQuota // by namespace; nil: no quota has a soft limit
+	given   *lane                 // the lane whose first workload was returned last: it has left, and its next one is not known yet; nil: none
 }
 
 // node is one queue of the tree with something pending below it.
@@ -62,6 +63,7 @@ type entrant struct {
 	kid  *node // nil for a lane
 	lane *lane
 	head int   // its first workload, in pending
+	over bool  // the head is beyond the soft limit of its quota
 	late int64 // when the head's waiting beyond its bound began; notLate: it has not
 	rank rank
 	at   int // in the contest's heap; -1 outside
@@ -99,6 +101,7 @@ type lane struct {
 
 type item struct {
 	load int
+	over bool  // beyond the soft limit of its quota
 	late int64 // when waiting beyond the bound began; notLate: it has not
 	key  Key
 }
@@ -121,7 +124,7 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 			room = ln.all[:0]
 		}
 	}
-	*l = Line{table: table, pending: pending, nodes: map[structs.QueuePath]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...)}
+	*l = Line{table: table, pending: pending, nodes: map[structs.QueuePath]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...), soft: softQuotas(table)}
 	for i := range pending {
 		l.top = max(l.top, pending[i].Priority())
 	}
@@ -165,6 +168,7 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 		if since := w.WaitingSince(); !n.lifts && since > 0 && now.Sub(since) > n.bound {
 			it.late = int64(since)
 		}
+		it.over = l.soft[w.Key.Namespace].overBound(w)
 		ln.work = append(ln.work, it)
 	}
 	l.lanes = order
@@ -245,11 +249,14 @@ func (l *Line) rate(n *node, e *entrant) {
 	e.rank = rank{class: normal, late: notLate}
 	if e.kid != nil {
 		best := e.kid.turns.in[0]
-		e.head, e.late, e.Held = best.head, best.late, e.kid.held
+		e.head, e.over, e.late, e.Held = best.head, best.over, best.late, e.kid.held
 		e.rank.class = l.class(e.kid, e.head)
 	} else {
 		top := &e.lane.work[0]
-		e.head, e.late, e.rank.key = top.load, top.late, top.key
+		e.head, e.over, e.late, e.rank.key = top.load, top.over, top.late, top.key
+	}
+	if e.over {
+		e.rank.class = overSoftLimit
 	}
 	switch {
 	case n.share != nil: // turns are taken by share; within a lane late workloads go first
@@ -344,6 +351,8 @@ func (l *Line) Next() int {
 	if l.root == nil || len(l.root.turns.in) == 0 {
 		return -1
 	}
+	for l.soft != nil && l.settle(l.foremost()) {
+	}
 	n := l.root
 	for n.turns.in[0].kid != nil {
 		e := n.turns.in[0]
@@ -398,6 +407,9 @@ func (l *Line) Placed(i int, use structs.Amount) {
 	n := ln.node
 	for up := n; up != nil; up = up.parent {
 		up.held = up.held.Add(use)
+	}
+	if s := l.soft[l.pending[i].Key.Namespace]; s != nil {
+		s.held = s.held.Add(use)
 	}
 	if ln.in.at >= 0 {
 		l.rate(n, ln.in)
@@ -493,6 +505,9 @@ func (l *Line) Terms(i int) []structs.ScoreTerm {
 	if odd := ln.node.odd; odd != "" {
 		out = append(out, structs.ScoreTerm{Name: fmt.Sprintf("order %q is unknown to this version, so by %s", odd, ln.node.order.Name())})
 	}
+	if w := &l.pending[i]; l.soft[w.Key.Namespace].overBound(w) {
+		out = append(out, structs.ScoreTerm{Name: fmt.Sprintf("beyond the soft limit of quota %q", l.soft[w.Key.Namespace].quota)})
+	}
 	if l.lifted(ln.node, i) {
 		out = append(out, structs.ScoreTerm{Name: "priority after max_wait", Micro: micro * int64(l.top)})
 	}
@@ -525,6 +540,8 @@ func (c *contest) Pop() any {
 // less orders the workloads of a lane.
 func (l *Line) less(a, b *item) bool {
 	switch {
+	case a.over != b.over:
+		return b.over
 	case a.late != b.late:
 		return a.late < b.late
 	case a.key != b.key:
