@@ -78,7 +78,10 @@ func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
 		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: string(j.NodePool),
 		Type: string(j.Type), Priority: j.Priority, Periodic: j.IsPeriodic(), ParameterizedJob: j.IsParameterized(), Stop: j.Stop,
 		Status: string(j.Status), StatusDescription: j.StatusDesc, JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
-		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: string(j.Queue), Version: j.Version,
+		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: string(j.Queue), User: j.Submitter.Name, Version: j.Version,
+	}
+	if e := it.End; e != nil {
+		s.End = &wire.JobEnd{Exit: e.Exit, ExitCode: e.Code, Time: int64(e.At)}
 	}
 	if t := j.VersionTag; t != nil {
 		s.VersionTag = &wire.JobVersionTag{Name: t.Name, Description: t.Description, TaggedTime: int64(t.TaggedTime)}
@@ -100,6 +103,9 @@ func summaryOf(s *methods.Summary) *wire.JobSummary {
 	}
 	for g, v := range s.Groups {
 		out.Summary[string(g)] = wire.TaskGroupSummary(v)
+	}
+	for _, r := range s.Ended {
+		out.Ended = append(out.Ended, wire.IndexRange(r))
 	}
 	return out
 }

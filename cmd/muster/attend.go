@@ -98,6 +98,7 @@ type waiting struct {
 	next  time.Time // time of the next check of the reason; zero: none yet
 	said  string
 	away  bool // the agent does not answer
+	bound bool // the end of this command cancels the job
 }
 
 // passing reports whether an error may be temporary: an agent restart, a cluster without a leader for a moment. The job
@@ -162,7 +163,11 @@ func (w *waiting) tell(ctx context.Context) {
 		w.hint("%s", l)
 	}
 	if first {
-		w.hint("  all of it:  muster job why %s%s  (Ctrl-C cancels)", inNamespace(val(w.job.Namespace)), *w.job.ID)
+		end := ""
+		if w.bound {
+			end = "  (Ctrl-C cancels)"
+		}
+		w.hint("  all of it:  muster job why %s%s%s", inNamespace(val(w.job.Namespace)), *w.job.ID, end)
 	}
 }
 
@@ -187,7 +192,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 	var end context.CancelFunc
 	x.life, end = context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	w := waiting{adhoc: o, api: a, job: job, since: o.now()}
+	w := waiting{adhoc: o, api: a, job: job, since: o.now(), bound: true}
 	over, canceled := x.sig.ctx.Done(), false
 	for {
 		list, err := x.look(over, x.again(canceled))

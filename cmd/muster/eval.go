@@ -152,7 +152,7 @@ func (o *evalStatusOptions) run(ctx context.Context, args []string) error {
 	}
 	if len(allocs) > 0 {
 		o.heading("Placed Allocations")
-		o.allocTable(allocs, o.verbose)
+		o.allocTable(allocs, o.verbose, false)
 	}
 	if len(ev.FailedTGAllocs) > 0 {
 		o.heading("Failed Placements")

@@ -18,8 +18,10 @@ func newJobAllocs(e *env) *cobra.Command {
 	o := &jobAllocsOptions{env: e}
 	c := e.verb("allocs [options] JOB", "List the allocations of a job", "", `
 muster job allocs example
+muster job allocs -o wide example
 muster job allocs -all -json example`, 1, 1, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.all, "all", false, "those of an earlier job of the same id, too")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids and exact times")
 	return e.complete(c, "jobs")
@@ -43,6 +45,6 @@ func (o *jobAllocsOptions) run(ctx context.Context, args []string) error {
 	if done, err := listed(&o.form, o.env, list, "", func(s *wire.AllocationListStub) string { return s.ID }); done || err != nil {
 		return err
 	}
-	o.allocTable(list, o.verbose)
+	o.allocTable(list, o.verbose, o.form.wide)
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ type jobRunOptions struct {
 	monitor                           monitorOptions
 	checkIndex                        string
 	output                            bool
-	wait                              bool
+	wait, waitEnd                     bool
 	preserveCounts, preserveResources bool
 	policyOverride                    bool
 	evalPriority                      int
@@ -30,9 +31,11 @@ func newJobRun(e *env) *cobra.Command {
 		`Submit a job file, new or changed, and follow it until everything has started. Ctrl-C detaches; the job continues.
 
 The exit code is 0 when everything was placed, 2 when not everything was, 1 on errors, when allocations of a service fail
-while they start, and when one of a batch job has failed for good by then.`, `
+while they start, and when one of a batch job has failed for good by then. With -wait-end it follows the job until it has ended, and the exit code is
+that of  muster job wait.`, `
 muster job run example.muster.hcl
 muster job run -detach -var version=2 web.hcl
+muster job run -wait-end train.hcl        # exit code of the job
 muster job run -check-index 42 web.hcl    # only if it has not changed since the plan
 curl -s example.com/job.hcl | muster job run -`, 1, 1, o.run)
 	o.form.template(c)
@@ -41,6 +44,7 @@ curl -s example.com/job.hcl | muster job run -`, 1, 1, o.run)
 	f.BoolVar(&o.monitor.detach, "detach", false, "only submit; print the evaluation's id and end")
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
 	f.BoolVar(&o.wait, "wait", false, "when not everything can be placed, keep waiting instead of ending with exit code 2")
+	f.BoolVar(&o.waitEnd, "wait-end", false, "keep waiting until the job has ended; the exit code is the job's")
 	f.StringVar(&o.checkIndex, "check-index", "", "submit only if the job's modify index is this one; 0 means that it must be new")
 	f.BoolVar(&o.output, "output", false, "print the job as JSON and submit nothing")
 	f.BoolVar(&o.preserveCounts, "preserve-counts", false, "keep the counts of groups that are running")
@@ -66,6 +70,9 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 			return fmt.Errorf("-check-index %q is not a whole number", o.checkIndex)
 		}
 		req.EnforceIndex, req.JobModifyIndex = true, n
+	}
+	if o.waitEnd && (o.monitor.detach || o.form.tmpl != "") {
+		return errors.New("-wait-end waits, and prints how the job ended: leave out -detach and -t")
 	}
 	a, err := o.api()
 	if err != nil {
@@ -94,9 +101,15 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 		o.printf("Evaluation ID: %s\n", resp.EvalID)
 		return nil
 	}
-	return o.follow(ctx, a, o.monitor, val(job.Namespace), *job.ID, resp.EvalID, func(p *progress) {
-		p.follow, p.wait = true, o.wait
+	err = o.follow(ctx, a, o.monitor, val(job.Namespace), *job.ID, resp.EvalID, func(p *progress) {
+		p.follow, p.wait = true, o.wait || o.waitEnd
 		t := strings.ToLower(val(job.Type))
 		p.service = t == "" || t == "service" || t == "system"
 	})
+	var code exitCode
+	if !o.waitEnd || err != nil && !errors.As(err, &code) || code == exitInterrupted {
+		return err
+	}
+	w := &jobWaiter{env: o.env, api: a, namespace: orDefault(val(job.Namespace)), id: *job.ID}
+	return w.report(ctx)
 }

@@ -20,19 +20,24 @@ type jobStatusOptions struct {
 	*env
 	form                             format
 	short, evals, allAllocs, verbose bool
+	watch                            bool
 	filter                           string
 }
 
 func newJobStatus(e *env) *cobra.Command {
 	o := &jobStatusOptions{env: e}
 	c := e.verb("status [options] [JOB]", "List jobs, or show one",
-		"List jobs, or show one: its groups, what waits and why, its gangs with who is in them and who is missing, and its\nallocations. The beginning of an id is enough.", `
+		"List jobs, or show one: its groups, what waits and why, its gangs with who is in them and who is missing, and its\nallocations. The beginning of an id is enough. -watch shows it again whenever it changes: on a terminal in place,\nelsewhere as one more line for each change; of one job until it has ended.", `
 muster job status
 muster job status example
+muster job status -watch example
 muster job status -evals -all-allocs example
+muster job status -o wide
 muster job status -namespace '*' -filter 'Status == "pending"'`, 0, 1, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	f := c.Flags()
+	f.BoolVar(&o.watch, "watch", false, "show it again whenever it changes, until Ctrl-C or the end of the job")
 	f.BoolVar(&o.short, "short", false, "leave out groups and allocations")
 	f.BoolVar(&o.evals, "evals", false, "show evaluations too")
 	f.BoolVar(&o.allAllocs, "all-allocs", false, "show the allocations of an earlier job of the same id too")
@@ -46,6 +51,9 @@ func (o *jobStatusOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.watch {
+		return o.follow(ctx, a, args)
+	}
 	if len(args) == 0 {
 		return o.list(ctx, a)
 	}
@@ -56,13 +64,19 @@ func (o *jobStatusOptions) run(ctx context.Context, args []string) error {
 	return o.show(ctx, a, stub)
 }
 
-func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
+// jobs lists the jobs that the filter lets through.
+func (o *jobStatusOptions) jobs(ctx context.Context, a *api) (list []*wire.JobListStub, err error) {
 	q := url.Values{}
 	if o.filter != "" {
 		q.Set("filter", o.filter)
 	}
-	var list []*wire.JobListStub
-	if _, err := a.get(ctx, "/v1/jobs", q, &list); err != nil {
+	_, err = a.get(ctx, "/v1/jobs", q, &list)
+	return list, err
+}
+
+func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
+	list, err := o.jobs(ctx, a)
+	if err != nil {
 		return err
 	}
 	if err := a.inNoNamespace(ctx, len(list)); err != nil {
@@ -76,21 +90,30 @@ func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
 		o.hint("Write an example with  muster job init  and run it with  muster job run example.muster.hcl")
 		return nil
 	}
-	head, rows := "ID|Type|Priority|Status|Submit Date", [][]string{}
+	head, rows := "ID|Type|Priority|Status|User|Submitted|Ended", [][]string{}
 	all := a.namespace == "*"
 	if all {
-		head = "ID|Namespace|Type|Priority|Status|Submit Date"
+		head = "ID|Namespace|Type|Priority|Status|User|Submitted|Ended"
+	}
+	if o.form.wide {
+		head += "|Queue|Node Pool|Queued|Starting|Running|Failed|Complete|Lost|Version"
 	}
 	for _, j := range list {
-		status := j.Status
-		if j.Stop && status != "dead" {
-			status += " (stopped)"
-		} else if j.Stop {
-			status = "dead (stopped)"
+		ended := "-"
+		if j.End != nil {
+			ended = o.ageNanos(j.End.Time, o.verbose)
 		}
-		r := []string{j.ID, jobType(j), strconv.Itoa(j.Priority), status, date(time.Unix(0, j.SubmitTime))}
+		r := []string{j.ID, jobType(j), strconv.Itoa(j.Priority), jobState(j), orDash(j.User), o.ageNanos(j.SubmitTime, o.verbose), ended}
 		if all {
 			r = slices.Insert(r, 1, j.Namespace)
+		}
+		if o.form.wide {
+			n := sumOf(j)
+			r = append(r, orDash(j.Queue), j.NodePool)
+			for _, v := range []int{n.Queued, n.Starting, n.Running, n.Failed, n.Complete, n.Lost} {
+				r = append(r, strconv.Itoa(v))
+			}
+			r = append(r, strconv.FormatUint(j.Version, 10))
 		}
 		rows = append(rows, r)
 	}
@@ -126,10 +149,7 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 		o.println(stub.ID)
 		return nil
 	}
-	status := val(job.Status)
-	if val(job.Stop) {
-		status += " (stopped)"
-	}
+	status := jobState(stub)
 	periodic := job.Periodic != nil && (job.Periodic.Enabled == nil || *job.Periodic.Enabled)
 	parameterized := job.ParameterizedJob != nil && !job.Dispatched
 	rows := [][2]string{
@@ -142,6 +162,9 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 	}
 	if s := job.Submitter; s != nil && s.Name != "" {
 		rows = append(rows, [2]string{"Submitter", s.Name})
+	}
+	if e := stub.End; e != nil {
+		rows = append(rows, [2]string{"Ended", fmt.Sprintf("%s (%s)", date(time.Unix(0, e.Time)), o.ageNanos(e.Time, false))})
 	}
 	rows = append(rows, workRows(&job, o.now())...)
 	if r := job.Requeue; r != nil && val(job.Status) != "dead" {
@@ -257,8 +280,12 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 		return err
 	}
 	o.later(evals)
+	if job.Array != nil {
+		o.indices(job, &sum, allocs)
+		return nil
+	}
 	o.heading("Allocations")
-	o.allocTable(allocs, o.verbose)
+	o.allocTable(allocs, o.verbose, o.form.wide)
 	return nil
 }
 
@@ -312,7 +339,7 @@ func (o *jobStatusOptions) later(evals []*wire.Evaluation) {
 }
 
 // allocTable lists allocations, newest first.
-func (e *env) allocTable(list []*wire.AllocationListStub, verbose bool) {
+func (e *env) allocTable(list []*wire.AllocationListStub, verbose, wide bool) {
 	if len(list) == 0 {
 		e.println("No allocations placed")
 		return
@@ -332,6 +359,9 @@ func (e *env) allocTable(list []*wire.AllocationListStub, verbose bool) {
 	if verbose {
 		head = "ID|Eval ID|Node ID|Node Name|Task Group|Version|Desired|Status|Created|Modified"
 	}
+	if wide {
+		head += "|Index|Exit|GPUs|Node"
+	}
 	rows := [][]string{}
 	for _, s := range list {
 		r := []string{cut(s.ID)}
@@ -342,7 +372,11 @@ func (e *env) allocTable(list []*wire.AllocationListStub, verbose bool) {
 		if verbose {
 			r = append(r, s.NodeName)
 		}
-		rows = append(rows, append(r, s.TaskGroup, strconv.FormatUint(s.JobVersion, 10), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), e.ageNanos(s.CreateTime, verbose), e.ageNanos(s.ModifyTime, verbose)))
+		r = append(r, s.TaskGroup, strconv.FormatUint(s.JobVersion, 10), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), e.ageNanos(s.CreateTime, verbose), e.ageNanos(s.ModifyTime, verbose))
+		if wide {
+			r = append(r, strconv.Itoa(nameIndex(s.Name)), allocExit(s), gpusHeld(s.AllocatedResources), s.NodeName)
+		}
+		rows = append(rows, r)
 	}
 	e.table(head, rows)
 }

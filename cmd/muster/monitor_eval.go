@@ -63,7 +63,7 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 		} else {
 			p.hint("Follow it with:  muster eval status %s", shortID(evalID, false))
 		}
-		return exitCode(130)
+		return exitCode(exitInterrupted)
 	}
 	return err
 }

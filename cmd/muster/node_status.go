@@ -28,9 +28,11 @@ func newNodeStatus(e *env) *cobra.Command {
 	c := e.verb("status [options] [NODE]", "List nodes, or show one", "List nodes, or show one: its state, devices, what is booked and used, and what runs there.", `
 muster node status
 muster node status -allocs -os
+muster node status -o wide
 muster node status 46f1c6c4
 muster node status -self -stats`, 0, 1, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	f := c.Flags()
 	f.BoolVar(&o.self, "self", false, "the agent's own node")
 	f.BoolVar(&o.stats, "stats", false, "what the node uses, in detail")
@@ -73,6 +75,7 @@ func (o *nodeStatusOptions) run(ctx context.Context, args []string) error {
 func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 	q := url.Values{}
 	queryFlag(q, "os", o.os)
+	queryFlag(q, "resources", o.form.wide)
 	if o.filter != "" {
 		q.Set("filter", o.filter)
 	}
@@ -119,6 +122,9 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 	if o.allocs {
 		head += "|Running Allocs"
 	}
+	if o.form.wide {
+		head += "|Address|Cores|Memory|GPUs|Drivers"
+	}
 	rows := [][]string{}
 	for _, n := range list {
 		r := []string{shortID(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, orNone(n.NodeClass)}
@@ -131,6 +137,10 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 		r = append(r, strconv.FormatBool(n.Drain), n.SchedulingEligibility, n.Status)
 		if o.allocs {
 			r = append(r, strconv.Itoa(running[n.ID]))
+		}
+		if o.form.wide {
+			r = append(r, n.Address)
+			r = append(append(r, nodeSize(n.NodeResources)...), strings.Join(healthyDrivers(n.Drivers), ","))
 		}
 		rows = append(rows, r)
 	}
@@ -413,4 +423,27 @@ func (o *nodeStatusOptions) nodeAllocs(list []*wire.Allocation) {
 		rows = append(rows, []string{cut(al.ID), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, allocState(al.ClientStatus, al.Suspension), o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
 	}
 	o.table("ID|Job ID|Task Group|Version|Desired|Status|Created|Modified", rows)
+}
+
+// nodeSize returns a node's cores, memory and GPUs, for a list.
+func nodeSize(r *wire.NodeResources) []string {
+	if r == nil {
+		return []string{"-", "-", "-"}
+	}
+	var gpus []string
+	for _, d := range r.Devices {
+		if d.Type == "gpu" {
+			gpus = append(gpus, fmt.Sprintf("%dx%s", len(d.Instances), d.Name))
+		}
+	}
+	return []string{strconv.Itoa(int(r.Cpu.TotalCpuCores)), mib(r.Memory.MemoryMB), orDash(strings.Join(gpus, ","))}
+}
+
+func healthyDrivers(m map[string]*wire.DriverInfo) (out []string) {
+	for _, name := range sortedKeys(m) {
+		if d := m[name]; d != nil && d.Healthy {
+			out = append(out, name)
+		}
+	}
+	return out
 }

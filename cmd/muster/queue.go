@@ -27,8 +27,10 @@ func newQueue(e *env) *cobra.Command {
 	c := e.verb("queue [options]", "List what waits, in order, with the reason", "List the jobs that wait for a place, in the order in which they are served, each with what it asks for and why it waits.", `
 muster queue
 muster queue -mine
+muster queue -o wide
 muster queue -namespace '*' -json`, 0, 0, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.mine, "mine", false, "only jobs that you submitted")
 	c.Flags().StringVar(&o.only, "queue", "", "only jobs of this queue and those below it")
 	c.AddCommand(newQueueObjects(e), newQueueStatus(e), newQueueApply(e), newQueueInspect(e), newQueueDelete(e))
@@ -79,7 +81,10 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 	if done, err := listed(&o.form, o.env, list, "Nothing waits", func(it nomadlike.QueueItem) string { return it.JobID }); done || err != nil {
 		return err
 	}
-	rows := [][]string{}
+	head, rows := "POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON|EST. START", [][]string{}
+	if o.form.wide {
+		head += "|NODE POOL|MODEL|SHORT|SUBMITTED|STARTS AFTER"
+	}
 	for _, it := range list {
 		queue := it.Queue
 		if queue == "" {
@@ -106,9 +111,13 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		if it.Position > 0 {
 			pos = strconv.FormatInt(it.Position, 10)
 		}
-		rows = append(rows, []string{pos, job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts})
+		row := []string{pos, job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts}
+		if o.form.wide {
+			row = append(row, it.NodePool, orDash(it.Model), strconv.FormatInt(it.Short, 10), date(time.Unix(0, it.SubmitTime)), orDash(it.Starts))
+		}
+		rows = append(rows, row)
 	}
-	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON|EST. START", rows)
+	o.table(head, rows)
 	o.hint("\nWhy one of them waits:  muster job why %s%s", inNamespace(list[0].Namespace), list[0].JobID)
 	return nil
 }

@@ -27,6 +27,11 @@ const (
 	exitOK        = 0
 	exitError     = 1
 	exitNotPlaced = 2 // submitted, but not everything could be placed
+
+	// Of Muster's own.
+	exitFailed      = 3   // the job that was waited for did not end well, and no task has an exit code
+	exitTimeout     = 124 // as timeout(1)
+	exitInterrupted = 130
 )
 
 // exitCode is an error that only sets the exit status; its message, if any, has been printed.

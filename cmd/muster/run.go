@@ -278,7 +278,7 @@ func (o *adhoc) shell(ctx context.Context, words []string) error {
 		return err
 	}
 	defer o.cancel(a, job)
-	w := waiting{adhoc: o, api: a, job: job, since: o.now()}
+	w := waiting{adhoc: o, api: a, job: job, since: o.now(), bound: true}
 	for {
 		list, err := newest(ctx, a, job)
 		if err == nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -100,7 +101,40 @@ type format struct {
 	json  bool
 	tmpl  string
 	quiet bool
+	wide  bool
 }
+
+// wideFlag adds -o wide, of commands whose table has more columns to show.
+func (f *format) wideFlag(c *cobra.Command) {
+	c.Flags().VarP((*wideValue)(&f.wide), "out", "o", "wide: a table with more columns")
+}
+
+// wideValue is the value of -o.
+type wideValue bool
+
+// Set implements pflag.Value.
+func (w *wideValue) Set(s string) error {
+	switch s {
+	case "wide":
+		*w = true
+	case "json":
+		return errors.New("want wide; for JSON there is -json")
+	default:
+		return errors.New("want wide")
+	}
+	return nil
+}
+
+// String implements pflag.Value.
+func (w *wideValue) String() string {
+	if *w {
+		return "wide"
+	}
+	return ""
+}
+
+// Type implements pflag.Value.
+func (w *wideValue) Type() string { return "form" }
 
 // flags adds -json and -t.
 func (f *format) flags(c *cobra.Command) {

@@ -165,6 +165,13 @@ type (
 	JobListItem struct {
 		Job     *structs.Job
 		Summary *Summary
+		End     *JobEnd // nil while it has not ended, and when its accounting record is gone
+	}
+	// JobEnd is how the newest run of a job ended.
+	JobEnd struct {
+		Exit string // structs.ExitSuccess and so on
+		Code int64
+		At   structs.LogTime
 	}
 	// JobListResponse lists jobs.
 	JobListResponse struct {
@@ -200,6 +207,7 @@ type (
 		Groups                                         map[structs.GroupName]GroupSummary
 		ChildrenPending, ChildrenRunning, ChildrenDead int64
 		CreateIndex, ModifyIndex                       structs.Index
+		Ended                                          []structs.ArrayRun // of an array: indices whose allocations may be gone; not in lists
 	}
 	// JobSummaryResponse is a summary; nil when the job is absent.
 	JobSummaryResponse struct {

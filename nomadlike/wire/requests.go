@@ -218,6 +218,13 @@ type JobSummary struct {
 	Children    *JobChildrenSummary
 	CreateIndex uint64
 	ModifyIndex uint64
+	Ended       []IndexRange `json:",omitempty"` // Muster's own: indices of an array that have ended
+}
+
+// IndexRange is a range of an array's indices with the same result.
+type IndexRange struct {
+	From, To int // both included
+	Failed   bool
 }
 
 // JobChildrenSummary counts children.
@@ -261,8 +268,17 @@ type JobListStub struct {
 	SubmitTime        int64
 	Meta              map[string]string `json:",omitempty"`
 	Queue             string            `json:",omitempty"` // Muster's own
+	User              string            `json:",omitempty"` // Muster's own: who submitted it
+	End               *JobEnd           `json:",omitempty"` // Muster's own: how it ended
 	Version           uint64
 	VersionTag        *JobVersionTag `json:",omitempty"`
+}
+
+// JobEnd is how the newest run of a job ended.
+type JobEnd struct {
+	Exit     string // "success", "failed", "stopped", "preempted", "limit", "deadline" or "lost"
+	ExitCode int64  // of the task that failed; 0: none
+	Time     int64
 }
 
 // JobDiff is what changes between two versions. Types are "None", "Added", "Deleted" and "Edited".

@@ -77,8 +77,41 @@ func (s *Set) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequest
 		for i, j := range jobs {
 			resp.Jobs[i] = methods.JobListItem{Job: j, Summary: Summarize(snap, j)}
 		}
+		fillEnds(snap, resp.Jobs)
 		return snap.TableIndex(state.Jobs), nil
 	})
+}
+
+// endsMax bounds the accounting records that one list looks at.
+const endsMax = 20_000
+
+// fillEnds adds how jobs ended. Records are in the order of ends, and none of them is older than its job.
+func fillEnds(snap *state.Snapshot, jobs []methods.JobListItem) {
+	dead := map[structs.JobKey]*methods.JobListItem{}
+	oldest := structs.Index(0)
+	for i := range jobs {
+		if j := jobs[i].Job; j.Status == structs.JobDead {
+			dead[j.Key()] = &jobs[i]
+			if oldest == 0 || j.CreateIndex < oldest {
+				oldest = j.CreateIndex
+			}
+		}
+	}
+	left := endsMax
+	for r := range snap.AcctBack() {
+		if len(dead) == 0 || left == 0 || r.CreateIndex < oldest {
+			return
+		}
+		left--
+		it := dead[r.Key()]
+		if it == nil {
+			continue
+		}
+		delete(dead, r.Key())
+		if r.CreateIndex >= it.Job.CreateIndex { // else it is of a purged job of the same name
+			it.End = &methods.JobEnd{Exit: r.Exit, Code: r.ExitCode, At: r.End}
+		}
+	}
 }
 
 func (s *Set) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobVersionsResponse, error) {
@@ -150,6 +183,9 @@ func (s *Set) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRe
 			return jobIndex(p.Snapshot, nil), nil
 		}
 		resp.Summary = Summarize(p.Snapshot, j)
+		if ended := p.Snapshot.ArrayByKey(k); ended != nil && j.Array != nil {
+			resp.Summary.Ended = ended.Ended
+		}
 		return resp.Summary.ModifyIndex, nil
 	})
 }
