@@ -65,7 +65,7 @@ func (m *logMark) pass(f *wire.StreamFrame) {
 
 func newAllocLogs(e *env) *cobra.Command {
 	o := &allocLogsOptions{env: e, rank: -1}
-	c := e.verb("logs [options] ALLOCATION [TASK]", "Print what a task wrote", "Print what a task of an allocation wrote to stdout (or stderr), from the start or from the end, and follow it.", `
+	c := e.verb("logs [options] ALLOCATION [TASK]", "Print what a task wrote", "Print what a task of an allocation wrote, from the start or from the end, and follow it: its stdout to stdout and its\nstderr to stderr. -stdout or -stderr select one of them, -both puts them together into stdout.", `
 muster alloc logs 8ba85cef
 muster alloc logs -f -tail -n 50 8ba85cef
 muster alloc logs -stderr -task server 8ba85cef
@@ -81,9 +81,9 @@ muster alloc logs -f -job example`, 1, 2, o.run)
 func (o *allocLogsOptions) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
-	f.BoolVar(&o.stderr, "stderr", false, "stderr instead of stdout")
-	f.BoolVar(&o.stdout, "stdout", false, "stdout (the default)")
-	f.BoolVar(&o.both, "both", false, "stdout and stderr together")
+	f.BoolVar(&o.stderr, "stderr", false, "stderr only")
+	f.BoolVar(&o.stdout, "stdout", false, "stdout only")
+	f.BoolVar(&o.both, "both", false, "stdout and stderr together, in stdout")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
 	f.BoolVar(&o.tail, "tail", false, "the end only: 10 lines, or as many as -n or -c say")
 	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
@@ -110,7 +110,7 @@ func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.print(ctx, a, al, name, o.out)
+	return o.print(ctx, a, al, name, o.out, o.env.err)
 }
 
 func (o *allocLogsOptions) check() error {
@@ -125,28 +125,34 @@ func (o *allocLogsOptions) check() error {
 	return nil
 }
 
-// print writes the logs of one allocation.
-func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocation, name string, w io.Writer) error {
+// print writes the logs of one allocation: what the task wrote to stderr goes to errw, unless both are put together.
+func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocation, name string, w, errw io.Writer) error {
 	task, err := pickTask(al, name)
 	if err != nil {
 		return err
 	}
-	types := []string{"stdout"}
-	if o.stderr {
-		types = []string{"stderr"}
-	}
-	if !o.both {
-		err := o.stream(ctx, a, al, task, types[0], w)
+	if o.stderr != o.stdout && !o.both {
+		typ := "stdout"
+		if o.stderr {
+			typ = "stderr"
+		}
+		err := o.stream(ctx, a, al, task, typ, w)
 		if ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
+	if o.both || o.json {
+		errw = w
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	errs := make([]error, 2)
-	for i, t := range []string{"stdout", "stderr"} {
-		wg.Go(func() { errs[i] = o.stream(ctx, a, al, task, t, &lineWriter{mu: &mu, w: w}) })
+	for i, to := range []struct {
+		typ string
+		w   io.Writer
+	}{{"stdout", w}, {"stderr", errw}} {
+		wg.Go(func() { errs[i] = o.stream(ctx, a, al, task, to.typ, &lineWriter{mu: &mu, w: to.w}) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
@@ -185,7 +191,8 @@ func (r *rankFilter) pick(b []byte) (out []byte) {
 	return out
 }
 
-// lineWriter passes on whole lines only, so that two streams do not mix within a line.
+// lineWriter passes on whole lines only, so that two streams do not mix within a line. A carriage return, with which
+// progress bars begin their line again, counts as an end.
 type lineWriter struct {
 	mu  *sync.Mutex
 	w   io.Writer
@@ -195,7 +202,7 @@ type lineWriter struct {
 
 func (l *lineWriter) Write(b []byte) (int, error) {
 	l.buf = append(l.buf, b...)
-	i := bytes.LastIndexByte(l.buf, '\n')
+	i := bytes.LastIndexAny(l.buf, "\r\n")
 	if i < 0 && len(l.buf) < 64<<10 {
 		return len(b), nil
 	}

@@ -173,9 +173,9 @@ var golden = []struct {
 	{"alloc_status_failed", "alloc status 8ba85d00", "", 0},
 	{"alloc_status_short", "alloc status -short 8ba85cef", "", 0},
 	{"alloc_status_ambiguous", "alloc status 8ba85", "", 1},
-	{"alloc_logs", "alloc logs 8ba85cef", "", 0},
+	{"alloc_logs", "alloc logs -stdout 8ba85cef", "", 0},
 	{"alloc_logs_tail", "alloc logs -tail -n 1 -stderr 8ba85cef greet", "", 0},
-	{"alloc_logs_job", "logs -job example", "", 0},
+	{"alloc_logs_job", "logs -stdout -job example", "", 0},
 	{"alloc_fs", "alloc fs 8ba85cef", "", 0},
 	{"alloc_fs_cat", "alloc fs 8ba85cef note.txt", "", 0},
 	{"alloc_stop", "alloc stop -detach 8ba85cef", "", 0},
@@ -433,7 +433,7 @@ func leaves(c *cobra.Command) []*cobra.Command {
 
 // writesOnly are commands whose answer is an exit status, a stream of bytes or a file.
 var writesOnly = []string{
-	"agent", "nodesim", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
+	"agent", "nodesim", "fmt", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
 	"server force-leave", "operator raft remove-peer", "operator raft migrate-backend", "operator root keyring remove", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "exec", "job exec", "rsh", "shell",
 	"queue apply", "queue inspect", "queue delete", "quota apply", "quota inspect", "quota delete",
 	"config validate", "var put", "var get", "var purge", "service delete",

@@ -169,6 +169,12 @@ func prefixed[T any](id func(T) string, list ...T) func(*http.Request) any {
 	}
 }
 
+// frame is a piece of a log, as the API sends it.
+func frame(s string) string {
+	b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s)})
+	return string(b) + "\n"
+}
+
 func canned() map[string]any {
 	job := &wire.Job{
 		ID: ptr("example"), Name: ptr("example"), Namespace: ptr("default"), Type: ptr("service"), Priority: ptr(50), Datacenters: []string{"*"}, NodePool: ptr("default"),
@@ -236,10 +242,6 @@ func canned() map[string]any {
 		Advice: &nomadlike.Advice{Changes: []nomadlike.AdviceChange{{Kind: "count", Text: "13 allocations instead of 16"}, {Kind: "node", Text: "one more node like gpu-01"}}}, SubmitTime: ago(14 * time.Minute), EvalID: evalB,
 		Groups: []nomadlike.WhyGroup{{Name: "work", Reason: "RESOURCES", Wanted: 16, InPool: 2, Considered: 2, Filtered: 1, Exhausted: 1, Available: map[string]int64{"dc1": 2},
 			Refusals: []nomadlike.Refusal{{Code: structs.ReasonResources, Dimension: structs.DimensionGPU, Subject: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}, {Code: structs.ReasonResources, Dimension: structs.DimensionMemory, Nodes: 1, Short: 2048, Unit: structs.UnitMiB, CuredBy: structs.EventAllocStopped}}}}}
-	frame := func(s string) string {
-		b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s)})
-		return string(b) + "\n"
-	}
 	ev := func(extra any) any {
 		m := map[string]any{"EvalID": evalA, "EvalCreateIndex": 17, "JobModifyIndex": 17, "Index": 17}
 		b, _ := json.Marshal(extra)

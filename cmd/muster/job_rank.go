@@ -127,7 +127,7 @@ type jobLogsOptions struct {
 func newJobLogs(e *env) *cobra.Command {
 	o := &jobLogsOptions{allocLogsOptions: allocLogsOptions{env: e, rank: -1}}
 	c := e.verb("logs [options] JOB [TASK]", "Print what the ranks of a job wrote",
-		"Print what a rank of a job wrote, or all of them. Without -rank and -all it is rank 0 of a gang, or one allocation of\nany other job. Lines of several ranks begin with the rank, and those of other jobs with the index; where a launcher like torchrun starts the ranks, and so\nmixes their lines, they begin with the node rank.", `
+		"Print what a rank of a job wrote, or all of them: its stdout to stdout, its stderr to stderr. Without -rank and -all it is rank 0 of a gang, or one allocation of\nany other job. Lines of several ranks begin with the rank, and those of other jobs with the index; where a launcher like torchrun starts the ranks, and so\nmixes their lines, they begin with the node rank.", `
 muster job logs train
 muster job logs -rank 3 -f train
 muster job logs -index 3 sweep
@@ -193,7 +193,7 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.print(ctx, a, al, name, o.out)
+	return o.print(ctx, a, al, name, o.out, o.env.err)
 }
 
 // together prints the logs of all members at once, in whole lines.
@@ -208,13 +208,15 @@ func (o *jobLogsOptions) together(ctx context.Context, a *api, ms []ranked, name
 				errs[i] = err
 				return
 			}
-			var w io.Writer = o.out
+			var out, errw io.Writer = o.out, o.env.err
 			if !ms[i].labelled {
-				w = &labelWriter{w: o.out, label: fmt.Sprintf("%d| ", ms[i].member)}
+				label := fmt.Sprintf("%d| ", ms[i].member)
+				out, errw = &labelWriter{w: out, label: label}, &labelWriter{w: errw, label: label}
 			}
-			lw := &lineWriter{mu: &mu, w: w}
-			errs[i] = o.print(ctx, a, al, name, lw)
-			lw.flush()
+			lines, errLines := &lineWriter{mu: &mu, w: out}, &lineWriter{mu: &mu, w: errw}
+			errs[i] = o.print(ctx, a, al, name, lines, errLines)
+			lines.flush()
+			errLines.flush()
 		})
 	}
 	wg.Wait()

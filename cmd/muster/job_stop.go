@@ -18,16 +18,23 @@ type jobStopOptions struct {
 	noShutdownDelay    bool
 	evalPriority       int
 	form               format
+	pick               selection
 }
 
 func newJobStop(e *env) *cobra.Command {
 	o := &jobStopOptions{env: e}
-	c := e.verb("stop [options] JOB...", "Stop jobs",
-		"Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.", `
+	c := e.verb("stop [options] JOB... | -user USER | -name PATTERN | ...", "Stop jobs",
+		`Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.
+
+Instead of jobs, -name, -user, -queue and -state say which ones; all that are given must hold. It then counts the jobs, their people and the GPUs they
+hold, and asks. Where nobody can be asked, -yes is needed.`, `
 muster job stop example
 muster job stop -purge -yes example
-muster job stop -detach web api`, 1, -1, o.run)
+muster job stop -detach web api
+muster job stop -name 'sweep-*' -state pending
+muster job stop -namespace ml -user alice -yes`, 0, -1, o.run)
 	o.form.flags(c)
+	o.pick.flags(c)
 	f := c.Flags()
 	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
@@ -43,6 +50,14 @@ func (o *jobStopOptions) run(ctx context.Context, args []string) error {
 	a, err := o.api()
 	if err != nil {
 		return err
+	}
+	switch {
+	case o.pick.given() && len(args) > 0:
+		return errors.New("jobs and a selection exclude each other: name jobs, or use -name, -user, -queue, -state and -all")
+	case o.pick.given():
+		return o.many(ctx, a)
+	case len(args) == 0:
+		return errors.New("name a job, or say which ones with -name, -user, -queue, -state or -all (muster job stop -help)")
 	}
 	worst := 0
 	for _, arg := range args {
@@ -89,16 +104,9 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 			return err
 		}
 	}
-	q := ns(stub.Namespace)
-	queryFlag(q, "purge", o.purge)
-	queryFlag(q, "global", o.global)
-	queryFlag(q, "no_shutdown_delay", o.noShutdownDelay)
-	if o.evalPriority != 0 {
-		q.Set("eval_priority", strconv.Itoa(o.evalPriority))
-	}
-	var resp wire.JobDeregisterResponse
-	if _, err := a.delete(ctx, jobPath(stub.ID), q, &resp); err != nil {
-		return fmt.Errorf("stop job %q: %w", stub.ID, err)
+	resp, err := o.deregister(ctx, a, stub)
+	if err != nil {
+		return err
 	}
 	if done, err := o.form.done(o.env, resp); done || err != nil {
 		return err
@@ -108,4 +116,20 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 		return nil
 	}
 	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, nil)
+}
+
+// deregister sends the request for one job.
+func (o *jobStopOptions) deregister(ctx context.Context, a *api, stub *wire.JobListStub) (*wire.JobDeregisterResponse, error) {
+	q := ns(stub.Namespace)
+	queryFlag(q, "purge", o.purge)
+	queryFlag(q, "global", o.global)
+	queryFlag(q, "no_shutdown_delay", o.noShutdownDelay)
+	if o.evalPriority != 0 {
+		q.Set("eval_priority", strconv.Itoa(o.evalPriority))
+	}
+	var resp wire.JobDeregisterResponse
+	if _, err := a.delete(ctx, jobPath(stub.ID), q, &resp); err != nil {
+		return nil, fmt.Errorf("stop job %q: %w", stub.ID, err)
+	}
+	return &resp, nil
 }

@@ -129,7 +129,7 @@ func TestCanaries(t *testing.T) {
 		return err == nil, out
 	})
 	harness.Eventually(t, 60*time.Second, "the task", func() (bool, string) {
-		out, err := run("", "alloc", "logs", "-job", "canary")
+		out, err := run("", "alloc", "logs", "-stdout", "-job", "canary")
 		return err == nil && strings.Contains(out, "ready"), out
 	})
 

@@ -73,7 +73,7 @@ func TestIdentity(t *testing.T) {
 	var logs string
 	harness.Eventually(t, 60*time.Second, "the task's tokens", func() (bool, string) {
 		var err error
-		logs, err = run("alloc", "logs", "-job", "who")
+		logs, err = run("alloc", "logs", "-stdout", "-job", "who")
 		return err == nil && strings.Contains(logs, "store=ey"), logs
 	})
 	said := func(what string) string {
@@ -128,7 +128,7 @@ func TestIdentity(t *testing.T) {
 	}
 	harness.Eventually(t, 60*time.Second, "a renewed token and its signal", func() (bool, string) {
 		var err error
-		logs, err = run("alloc", "logs", "-job", "who")
+		logs, err = run("alloc", "logs", "-stdout", "-job", "who")
 		return err == nil && strings.Contains(logs, "renewed=ey"), logs
 	})
 	if said("renewed") == said("store") {

@@ -99,7 +99,7 @@ func TestVariablesReachTasks(t *testing.T) {
 	}
 	must("PLANTED-ONE", "var", "put", "-force", "nomad/jobs/vars/g/t", "password=@-")
 	must("PLANTED-TOKEN", "var", "put", "nomad/jobs/vars", "token=@-")
-	logs := []string{"alloc", "logs", "-job", "vars"}
+	logs := []string{"alloc", "logs", "-stdout", "-job", "vars"}
 	has("the start with both", "start PLANTED-TOKEN password=PLANTED-ONE\n", logs...)
 
 	changed := time.Now()

@@ -3,9 +3,11 @@
 package dev
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// shell is a dev agent and the command line that a user types beside it.
+// shell is a dev agent and the command line of its user.
 type shell struct {
 	t    *testing.T
 	dir  string
@@ -119,24 +121,26 @@ func TestWaiting(t *testing.T) {
 	s.want(0, "", "job", "run", "-detach", long)
 	s.want(0, "runs: 1 allocation", "job", "wait", "-for", "running", "-timeout", "20s", "long")
 	s.want(124, "The time is up", "job", "wait", "-timeout", "300ms", "long")
-	watched := make(chan string)
 	cmd := s.command("job", "status", "-watch", "long")
-	go func() {
-		out, _ := cmd.CombinedOutput()
-		watched <- string(out)
-	}()
-	time.Sleep(time.Second)
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	lines := bufio.NewReader(pipe)
+	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "running") {
+		t.Errorf("job status -watch: %q %v", line, err)
+	}
 	s.want(0, "", "job", "stop", "long")
 	s.want(3, "stopped", "job", "wait", "long")
-	select {
-	case out := <-watched:
-		if !strings.Contains(out, "running") || !strings.Contains(out, "stopped") {
-			t.Errorf("job status -watch: %q", out)
-		}
-	case <-time.After(20 * time.Second):
-		_ = cmd.Process.Kill()
-		t.Error("job status -watch does not end with its job")
+	rest, _ := io.ReadAll(lines)
+	if err := cmd.Wait(); err != nil || !strings.Contains(string(rest), "stopped") {
+		t.Errorf("job status -watch ends with %v after %q", err, rest)
 	}
+	timer.Stop()
 
 	s.want(1, "failed (exit 1)", "job", "run", "-wait-end", s.job("sweep", "array {\n    count = 6\n  }", "[ $NOMAD_ALLOC_INDEX != 4 ]", ""))
 	out := s.want(0, "", "job", "status", "sweep")
@@ -151,5 +155,56 @@ func TestWaiting(t *testing.T) {
 			t.Errorf("no %q in\n%s", state, out)
 		}
 	}
+	end(t, s.proc)
+}
+
+// TestRestartAndStop looks at what a task wrote, restarts it, moves it, and stops jobs by selection.
+func TestRestartAndStop(t *testing.T) {
+	s := startShell(t)
+	web := s.file("web.hcl", `job "web" {
+  group "g" {
+    count = 3
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args = ["-c", "echo out; echo Traceback >&2; exec sleep 600"]
+      }
+      resources {
+        cpu    = 20
+        memory = 20
+      }
+    }
+  }
+}
+`)
+	s.want(1, "web.hcl", "fmt", "-check", web)
+	s.want(0, "web.hcl", "fmt", web)
+	s.want(0, "", "fmt", "-check", web)
+	s.want(0, "", "job", "run", web)
+	harness.Eventually(t, 20*time.Second, "both streams of the task", func() (bool, string) {
+		out, errOut, _ := s.run("job", "logs", "web")
+		return out == "out\n" && errOut == "Traceback\n", out + errOut
+	})
+	s.want(0, "3 of 3 allocations restarted", "job", "restart", "-batch-size", "50%", "web")
+	harness.Eventually(t, 20*time.Second, "the output of two runs", func() (bool, string) {
+		out, errOut, _ := s.run("job", "logs", "-index", "2", "web")
+		return out == "out\nout\n" && strings.Count(errOut, "Traceback") == 2, out + errOut
+	})
+	before := s.want(0, "", "job", "allocs", "-q", "web")
+	s.want(0, "1 of 1 allocations restarted", "job", "restart", "-reschedule", "-index", "0", "web")
+	if after := s.want(0, "", "job", "allocs", "-q", "web"); strings.Count(after, "\n") != strings.Count(before, "\n")+1 {
+		t.Errorf("-reschedule placed nothing anew: %s%s", before, after)
+	}
+
+	for _, name := range []string{"sweep-1", "sweep-2"} {
+		s.want(0, "", "job", "run", "-detach", s.job(name, "", "sleep 600", ""))
+		s.want(0, "", "job", "wait", "-for", "running", "-timeout", "20s", name)
+	}
+	s.want(1, "Stop 2 jobs of anonymous in namespace default, with 2 live allocations and 0 GPUs?", "job", "stop", "-name", "sweep-*")
+	s.want(0, "2 jobs stopped", "job", "stop", "-name", "sweep-*", "-yes")
+	s.want(3, "stopped", "job", "wait", "sweep-1", "sweep-2")
+	s.want(0, "No job matches", "job", "stop", "-state", "pending", "-yes")
+	s.want(0, "1 job stopped", "job", "stop", "-all", "-yes")
 	end(t, s.proc)
 }

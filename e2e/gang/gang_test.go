@@ -219,7 +219,7 @@ func TestGangAndPreemption(t *testing.T) {
 
 	// The filler is back, with what it had.
 	harness.Eventually(t, 60*time.Second, "the victim goes on", func() (bool, string) {
-		out, err := c.muster("alloc", "logs", "-job", "filler", "main")
+		out, err := c.muster("alloc", "logs", "-stdout", "-job", "filler", "main")
 		why, _ := c.muster("job", "why", "filler")
 		return err == nil && strings.Contains(out, "resumed from "+strings.TrimSpace(string(saved))), out + why
 	})

@@ -178,7 +178,7 @@ func (m *machine) says(job, text string) string {
 		if err != nil || len(as) == 0 {
 			return false, fmt.Sprint(as, err)
 		}
-		out, _ = m.muster("alloc", "logs", as[len(as)-1].ID)
+		out, _ = m.muster("alloc", "logs", "-stdout", as[len(as)-1].ID)
 		return strings.Contains(out, text), out
 	})
 	return out

@@ -163,11 +163,11 @@ func (c *cluster) ended(id string, within time.Duration) string {
 		if harness.Count(as, "failed") == 0 {
 			return false, fmt.Sprint(err, as)
 		}
-		out, _ := c.muster("job", "logs", "-all", id)
+		out, _ := c.muster("job", "logs", "-all", "-stdout", id)
 		errs, _ := c.muster("job", "logs", "-all", "-stderr", id)
 		return false, fmt.Sprint(err, as, "\n", out, errs)
 	})
-	out, err := c.muster("job", "logs", "-all", id)
+	out, err := c.muster("job", "logs", "-all", "-stdout", id)
 	if err != nil {
 		c.t.Fatalf("logs of %s: %v\n%s", id, err, out)
 	}

@@ -137,11 +137,11 @@ job "gang" {
 	}
 	harness.Eventually(t, 90*time.Second, "the gang ends well", func() (bool, string) {
 		as, err := g.api.Allocs("gang")
-		out, _ := g.command("job", "logs", "-all", "gang").CombinedOutput()
+		out, _ := g.command("job", "logs", "-all", "-stdout", "gang").CombinedOutput()
 		errs, _ := g.command("job", "logs", "-all", "-stderr", "gang").CombinedOutput()
 		return err == nil && harness.Count(as, "complete") == 2, fmt.Sprint(err, as, string(out), string(errs))
 	})
-	b, err := g.command("job", "logs", "-all", "gang").CombinedOutput()
+	b, err := g.command("job", "logs", "-all", "-stdout", "gang").CombinedOutput()
 	out := string(b)
 	if err != nil || !strings.Contains(out, "token=[]") || !strings.Contains(out, "entered 1\n") || !strings.Contains(out, "code=5") {
 		t.Errorf("%v\n%s", err, out)

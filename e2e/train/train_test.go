@@ -168,7 +168,7 @@ func TestTraining(t *testing.T) {
 		check(t, "ranks", at, c.ended("ranks", 120*time.Second))
 		t.Run("GPUs", func(t *testing.T) { ranksSeeTheirOwn(t, c) })
 		for rank := range 4 {
-			if out, err := c.muster("job", "logs", "-rank", strconv.Itoa(rank), "ranks"); err != nil || !strings.HasPrefix(out, fmt.Sprintf("rank %d of 4 ", rank)) {
+			if out, err := c.muster("job", "logs", "-stdout", "-rank", strconv.Itoa(rank), "ranks"); err != nil || !strings.HasPrefix(out, fmt.Sprintf("rank %d of 4 ", rank)) {
 				t.Errorf("logs of rank %d: %v\n%s", rank, err, out)
 			}
 		}
@@ -287,7 +287,7 @@ func startMany(t *testing.T, c *cluster) {
 					t.Errorf("start %d was lost: %v\n%s", i, as, out)
 					continue
 				}
-				out, _ := c.muster("job", "logs", "-rank", "0", id)
+				out, _ := c.muster("job", "logs", "-stdout", "-rank", "0", id)
 				if b := figures(out, "barrier"); len(b) == 1 {
 					mu.Lock()
 					took = append(took, b[0]-float64(at.UnixMicro())/1e6)
@@ -328,7 +328,7 @@ func watched(t *testing.T, c *cluster) {
 		return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(err, as)
 	})
 	harness.Eventually(t, 60*time.Second, "the command to write", func() (bool, string) {
-		out, err := c.muster("job", "logs", "watched")
+		out, err := c.muster("job", "logs", "-stdout", "watched")
 		return err == nil && strings.Contains(out, "line-3-"), fmt.Sprint(err, out)
 	})
 	for _, name := range append([]string{"s1"}, nodes...) {
