@@ -55,6 +55,7 @@ type Server struct {
 	endpoints *endpoint.Set
 	gate      *admit.Gate
 	allowance *admit.Allowance
+	rights    leaderRights
 	retries   *rpc.Budget // of calls that are forwarded to the leader
 	metrics   metrics
 
@@ -87,12 +88,12 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.ID, err = serverID(&cfg); err != nil {
 		return nil, err
 	}
-	s = &Server{cfg: cfg, log: cfg.Logger, gate: admit.New(), allowance: admit.NewAllowance(cfg.AllocRatePerToken), retries: rpc.NewBudget(repeatBurst), lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
+	s = &Server{cfg: cfg, log: cfg.Logger, gate: admit.New(), allowance: admit.NewAllowance(cfg.AllocRatePerToken), retries: rpc.NewBudget(repeatBurst), rights: leaderRights{turn: make(chan struct{}, 1)}, lifetime: lifetime{started: time.Now(), closed: make(chan struct{})}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.metrics.declare(s)
-	s.hub = watch.NewHub(s.Published, s.ctx.Done())
-	s.ring = events.NewRing()
 	s.auth = auth.NewGuard(auth.Environment{ACL: cfg.ACL, Region: cfg.Region, TLS: cfg.TLSServer != nil, Proof: cfg.provesPeers(), Now: s.now, Published: s.Published})
+	s.hub = watch.NewHub(s.Published, s.auth.Still, s.ctx.Done())
+	s.ring = events.NewRing()
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
 		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.Feed, s.ring.Feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
@@ -168,7 +169,7 @@ func (s *Server) environment() endpoint.Environment {
 	}
 	return endpoint.Environment{
 		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Issuer: c.OIDCIssuer, Logins: c.Logins, Priorities: c.Priorities, Now: c.Now, Filter: c.Filter},
-		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
+		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, RightsBehind: s.rightsBehind, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
 		Nodes:    s.nodes,
 		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),
 	}

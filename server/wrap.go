@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/watch"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,6 +45,13 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		}
 		here := s.IsLeader() || !s.needsLeader(row, req)
 		if here && unproven == nil {
+			behind, err := s.oldRights(ctx, row)
+			if err != nil {
+				return nil, err
+			}
+			if behind {
+				return s.toLeader(ctx, row, c, next, true)
+			}
 			reply, err := s.answer(ctx, row, c, next, id)
 			if err != nil && structs.CodeOf(err) == structs.CodeNoLeader && s.needsLeader(row, req) && repeatable(row, c, err) {
 				return s.toLeader(ctx, row, c, next, true) // this server has stopped leading meanwhile, and nothing was done
@@ -82,8 +91,22 @@ func (s *Server) needsLeader(row *methods.Row, req any) bool {
 	return false
 }
 
-// answer handles a call of an authenticated caller.
+// answer handles a call of an authenticated caller. A query whose caller's rights may have changed meanwhile is repeated.
 func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *auth.Identity) (*rpc.Reply, error) {
+	ctx = watch.Since(ctx, time.Now())
+	for {
+		reply, err := s.answerOnce(ctx, row, c, next, id)
+		if !errors.Is(err, watch.ErrRightsChanged) {
+			return reply, err
+		}
+		if id, err = s.auth.Authenticate(row, c); err != nil {
+			s.metrics.denied.Add(1)
+			return nil, err
+		}
+	}
+}
+
+func (s *Server) answerOnce(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, id *auth.Identity) (*rpc.Reply, error) {
 	if err := s.auth.Authorise(row, c, id); err != nil {
 		if structs.CodeOf(err) == structs.CodeDenied {
 			s.metrics.denied.Add(1)

@@ -326,9 +326,14 @@ type (
 		Node         NodeAuth
 		Register     bool   // Node wants to register
 		Introduction string // with Register: the token that it sends, or ""
+		Rights       bool   // asks only for the version of the rights
 	}
-	// ServerAuthenticateResponse confirms the caller. If the leader refuses the caller, the call fails.
-	ServerAuthenticateResponse struct{}
+	// ServerAuthenticateResponse confirms the caller. If the leader refuses the caller, the call fails. With Rights, it has
+	// the version of tokens, policies and roles; see auth.Rights.
+	ServerAuthenticateResponse struct {
+		Epoch uint64
+		Index structs.Index
+	}
 	// ServerAuthorizeRequest asks the leader whether a caller may make a call that a node or an agent answers. The IDs and
 	// the task are those of the call; zero if it has none.
 	ServerAuthorizeRequest struct {

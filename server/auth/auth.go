@@ -31,6 +31,8 @@ type Identity struct {
 	TaskName  string              // "" when the token names no task
 	server    bool                // another server, proven by its certificate or the join key
 	By        structs.Submitter
+	resolved  bool   // from a token, or the lack of one, with rights
+	rights    Rights // of the state in which it was authenticated
 }
 
 // Payer names whom the writes of the caller are charged to: the user of a login, who has many tokens, or the token. It
@@ -146,6 +148,16 @@ func (c *policyCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
 
 // Resolve returns the identity that belongs to a token's secret.
 func (g *Guard) Resolve(secret string) (*Identity, error) {
+	rights := RightsIn(g.env.Published().Snapshot) // first: a change meanwhile is then noticed by Still
+	id, err := g.resolve(secret)
+	if err != nil {
+		return nil, err
+	}
+	id.resolved, id.rights = true, rights
+	return id, nil
+}
+
+func (g *Guard) resolve(secret string) (*Identity, error) {
 	if !g.env.ACL {
 		return &Identity{ACL: acl.Management, By: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
 	}

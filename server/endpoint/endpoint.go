@@ -51,6 +51,10 @@ type Environment struct {
 	// Allowance charges a caller for a write that asks for allocations. giveBack is for one that was refused later.
 	Allowance func(caller string, allocs int) (giveBack func(), err error)
 
+	// RightsBehind reports whether the leader has newer tokens, policies or roles than this server. The error says that no
+	// leader could be asked for too long.
+	RightsBehind func(ctx context.Context) (bool, error)
+
 	Hub     *watch.Hub   // answers queries
 	Events  *events.Ring // feeds event streams
 	Guard   *auth.Guard

@@ -68,8 +68,22 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 	defer beat.Stop()
 	reauth := time.NewTicker(EventReauth)
 	defer reauth.Stop()
+	recheck := func() error {
+		fresh, err := s.env.Guard.Resolve(c.Token)
+		if err != nil {
+			return err
+		}
+		id = fresh
+		return mayFollow(id, ns, topics)
+	}
 	for {
 		batches, gap, changed := s.env.Events.After(after)
+		// An event is shown by the rights of its state or a newer one: events are fed after their state was published.
+		if !s.env.Guard.Still(id, s.published().Snapshot) {
+			if err := recheck(); err != nil {
+				return err
+			}
+		}
 		if gap {
 			if err := st.SendMsg(&methods.EventBatch{Index: after, Gap: true}); err != nil {
 				return err
@@ -113,14 +127,16 @@ func (s *Set) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventSt
 					return err
 				}
 			case <-reauth.C:
-				fresh, err := s.env.Guard.Resolve(c.Token)
+				if err := recheck(); err != nil {
+					return err
+				}
+				behind, err := s.env.RightsBehind(ctx)
+				if err == nil && behind {
+					err = structs.Errorf(structs.CodeUnavailable, "this server's state is older than the leader's; follow events again")
+				}
 				if err != nil {
 					return err
 				}
-				if err := mayFollow(fresh, ns, topics); err != nil {
-					return err
-				}
-				id = fresh
 			case <-st.Context().Done():
 				return nil
 			case <-s.env.Closing:

@@ -7,6 +7,7 @@ import (
 	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/structs"
 )
@@ -37,9 +38,16 @@ func (s *Set) registerServers() {
 }
 
 // serverAuthenticate reports to another server whether the leader knows a token or a node.
-func (s *Set) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods.ServerAuthenticateRequest) (*methods.ServerAuthenticateResponse, error) {
+func (s *Set) serverAuthenticate(ctx context.Context, _ *rpc.Call, req *methods.ServerAuthenticateRequest) (*methods.ServerAuthenticateResponse, error) {
 	if !s.env.IsLeader() {
 		return nil, structs.ErrNoLeader
+	}
+	if req.Rights {
+		now := auth.RightsIn(s.published().Snapshot)
+		if s.env.Replica.VerifyRead(ctx) != nil {
+			return nil, structs.ErrNoLeader // it may have been deposed before it looked
+		}
+		return &methods.ServerAuthenticateResponse{Epoch: now.Epoch, Index: now.Index}, nil
 	}
 	var err error
 	switch {

@@ -3,6 +3,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,9 +59,10 @@ func OnTable(t state.AnyTable) Key { return Key{kind: keyTable, text: t.Name()} 
 // Hub wakes the queries that wait for an object when it changes, and no others (D13).
 type Hub struct {
 	published func() *replica.Published
-	closing   <-chan struct{} // closed when the server stops
-	Reads     atomic.Int64    // queries since the server started
-	Watches   atomic.Int64    // blocking queries in progress
+	still     func(*auth.Identity, *state.Snapshot) bool // the caller of a query has the same rights in a later state
+	closing   <-chan struct{}                            // closed when the server stops
+	Reads     atomic.Int64                               // queries since the server started
+	Watches   atomic.Int64                               // blocking queries in progress
 
 	mu      sync.Mutex
 	waiting map[Key]map[*waiter]struct{}
@@ -74,8 +76,8 @@ type waiter struct {
 }
 
 // NewHub returns a hub that reads the published state. When closing is closed, blocking queries fail.
-func NewHub(published func() *replica.Published, closing <-chan struct{}) *Hub {
-	return &Hub{published: published, closing: closing, waiting: map[Key]map[*waiter]struct{}{}, byToken: map[structs.AccessorID]int{}}
+func NewHub(published func() *replica.Published, still func(*auth.Identity, *state.Snapshot) bool, closing <-chan struct{}) *Hub {
+	return &Hub{published: published, still: still, closing: closing, waiting: map[Key]map[*waiter]struct{}{}, byToken: map[structs.AccessorID]int{}}
 }
 
 // enter counts a blocking query of a token. It returns false if the token has too many.
@@ -213,13 +215,28 @@ const (
 	watchesToken = 1000   // blocking queries in progress of one token without management rights
 )
 
+// ErrRightsChanged ends a query whose caller may have lost rights since it was authenticated. The caller is authenticated
+// again, and the query repeated. An answer is so never from a state in which the caller may not have it.
+var ErrRightsChanged = errors.New("rights have changed since the caller was authenticated")
+
+type sinceKey struct{}
+
+// Since adds to the context of a call when it came, so that a query that is repeated does not wait for longer.
+func Since(ctx context.Context, came time.Time) context.Context {
+	return context.WithValue(ctx, sinceKey{}, came)
+}
+
 // Read answers a query from the newest state. look writes the answer from p alone and returns its index. With MinIndex,
 // Read waits for one of keys to change until that index exceeds MinIndex. It returns the unchanged answer when MaxWait
 // is over, and an error when ctx ends or the server stops.
 func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []Key, look func(p *replica.Published) (structs.Index, error)) error {
 	h.Reads.Add(1)
+	id := auth.Who(ctx)
 	if q.MinIndex == 0 {
 		p := h.published()
+		if !h.still(id, p.Snapshot) {
+			return ErrRightsChanged
+		}
 		idx, err := look(p)
 		m.Index = idx
 		return err
@@ -229,7 +246,7 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 		return structs.Errorf(structs.CodeBusy, "%d blocking queries are waiting on this server; retry later, or ask another server with stale", watchesMax)
 	}
 	defer h.Watches.Add(-1)
-	if id := auth.Who(ctx); id.Token != nil && !id.ACL.IsManagement() {
+	if id.Token != nil && !id.ACL.IsManagement() {
 		if !h.enter(id.Token.Accessor) {
 			return structs.Errorf(structs.CodeBusy, "this token has %d blocking queries waiting on this server; retry later", watchesToken)
 		}
@@ -239,12 +256,19 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 	if wait <= 0 {
 		wait = blockDefault
 	}
-	timer := time.NewTimer(min(wait, blockMax))
+	wait = min(wait, blockMax)
+	if came, ok := ctx.Value(sinceKey{}).(time.Time); ok {
+		wait -= time.Since(came)
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	w := h.watch(keys...)
 	defer h.release(w)
 	for {
 		p := h.published()
+		if !h.still(id, p.Snapshot) {
+			return ErrRightsChanged
+		}
 		idx, err := look(p)
 		m.Index = idx
 		if err != nil || idx > q.MinIndex {
@@ -254,6 +278,9 @@ func (h *Hub) Read(ctx context.Context, q *methods.Query, m *methods.Meta, keys 
 		select {
 		case <-w.ch:
 		case <-timer.C:
+			if !h.still(id, h.published().Snapshot) {
+				return ErrRightsChanged
+			}
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/replica"
@@ -16,7 +17,7 @@ import (
 func TestChangeWhileLooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := &replica.Published{Index: 5}
-		h := NewHub(func() *replica.Published { return now }, make(chan struct{}))
+		h := NewHub(func() *replica.Published { return now }, still, make(chan struct{}))
 		job := &structs.Job{Namespace: "default", ID: "j"}
 		began, looks := time.Now(), 0
 		var m methods.Meta
@@ -37,7 +38,7 @@ func TestChangeWhileLooking(t *testing.T) {
 func TestReadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closing := make(chan struct{})
-		h := NewHub(func() *replica.Published { return &replica.Published{Index: 5} }, closing)
+		h := NewHub(func() *replica.Published { return &replica.Published{Index: 5} }, still, closing)
 		read := func(ctx context.Context, wait time.Duration) error {
 			var m methods.Meta
 			return h.Read(auth.With(ctx, &auth.Identity{}), &methods.Query{MinIndex: 5, MaxWait: wait}, &m, nil, func(p *replica.Published) (structs.Index, error) { return p.Index, nil })
@@ -59,3 +60,5 @@ func TestReadEnds(t *testing.T) {
 		}
 	})
 }
+
+func still(*auth.Identity, *state.Snapshot) bool { return true }
