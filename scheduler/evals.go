@@ -141,17 +141,18 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 	}
 	for i := range a.FailedGroups {
 		x, y := a.FailedGroups[i], b.FailedGroups[i]
-		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed || unblocksOnAny(x) != unblocksOnAny(y) {
+		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed ||
+			curedBy(x, structs.EventNone) != curedBy(y, structs.EventNone) || curedBy(x, structs.EventSaved) != curedBy(y, structs.EventSaved) {
 			return false
 		}
 	}
 	return true
 }
 
-// unblocksOnAny reports whether a group is decided again after any event: it, or a workload ahead of it, has a
-// reservation.
-func unblocksOnAny(g *structs.GroupReport) bool {
-	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
+// curedBy reports whether an event cures one of the refusals of a group. EventNone stands for any event: the group, or a
+// workload ahead of it, has a reservation.
+func curedBy(g *structs.GroupReport, event structs.EventKind) bool {
+	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == event })
 }
 
 // waitText returns what a blocked evaluation waits for.

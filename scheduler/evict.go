@@ -19,15 +19,10 @@ func (d *decision) preempt() {
 	}
 	retry := structs.LogTime(0)
 	for _, p := range d.pre.For(d.load) {
-		if why := p.TooEarly(); why != nil {
-			for _, g := range d.groups {
-				if d.misses[g.Name] > 0 && g.note == nil {
-					g.note = why
-				}
-			}
-		}
+		d.note(p.TooEarly())
 		if p.Rule.Name != "" || d.w.View.MayShrink() {
 			d.preemptBy(p)
+			d.note(p.TooRecent())
 		}
 		d.steps += p.Looked
 		if at := p.RetryAt; at > d.in.Now && (retry == 0 || at < retry) {
@@ -76,6 +71,18 @@ func (d *decision) preemptBy(p *contend.Preemptor) {
 		}
 		if key != "" && d.misses[g.Name] == int64(len(g.Wants)) {
 			d.pre.NoFit.Note(d.w, key, g.search)
+		}
+	}
+}
+
+// note says for the groups without a place why no work was preempted for them, unless that is known.
+func (d *decision) note(why *structs.Refusal) {
+	if why == nil {
+		return
+	}
+	for _, g := range d.groups {
+		if d.misses[g.Name] > 0 && g.note == nil {
+			g.note = why
 		}
 	}
 }

@@ -98,6 +98,9 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			d.takeover(contests.Front(i))
 			// 6. For wants without a place: places that others give up, by the preemption rule of the queue.
 			d.preempt()
+			if len(d.misses) > 0 {
+				d.note(contests.Declined(i))
+			}
 			d.report.Passed = len(d.placed) > 0 && kept.Any()
 			// 7. For wants that still wait: capacity reserved in time, which later workloads must not take.
 			if !contests.Served(i) || kept.Late(load) {

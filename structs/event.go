@@ -16,6 +16,7 @@ const (
 	EventTime          EventKind = "time"           // a clock condition
 	EventQueueUsage    EventKind = "queue-usage"    // a queue or tenant holds less, or may hold more
 	EventJobEnded      EventKind = "job-ended"      // a job that others depend on progressed or ended
+	EventSaved         EventKind = "saved"          // running work wrote a checkpoint, so that it would lose less
 	EventAllocPlaced   EventKind = "alloc-placed"   // an allocation that others refer to (Peer) was placed, or runs another version
 )
 

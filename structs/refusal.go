@@ -149,10 +149,10 @@ const (
 	DimensionStandbys        // of a gang that runs
 	DimensionOwnReservation  // Subject: when the job's own reservation begins
 
-	DimensionQueueOrder   // Subject: the job that no other may pass
-	DimensionBackfillMax  // Subject: the job at the head; Count: how many may be tried behind it
-	DimensionPreemptDelay // of a queue: its preempt_after
-	DimensionPreemptCost
+	DimensionQueueOrder    // Subject: the job that no other may pass
+	DimensionBackfillMax   // Subject: the job at the head; Count: how many may be tried behind it
+	DimensionPreemptDelay  // of a queue: its preempt_after
+	DimensionPreemptCost   // Subject: the jobs; Count: what they would lose; Of: what is gained; Detail: the unit of both
 	DimensionPreemptRate   // of a queue
 	DimensionPreemptedWork // Subject: the jobs that have to end first
 
@@ -160,6 +160,8 @@ const (
 	DimensionHold
 	DimensionSuspended
 	DimensionDependency // Subject: the job waited for; Detail: the sentence
+
+	DimensionPreemptYoung // Subject: the jobs that began too recently to be preempted; Detail: until when
 	dimensionCount
 )
 
@@ -212,7 +214,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionQueueOrder:    {"queue-order", "nobody passes {subject} in {holder}"},
 	DimensionBackfillMax:   {"backfill-max", "not tried in this pass: beyond backfill_max_jobs = {count} behind job {subject} in {holder}"},
 	DimensionPreemptDelay:  {"preempt-delay", "its wait before others make room (preempt_after of {holder})"},
-	DimensionPreemptCost:   {"preempt-cost", "preemption would cost more than it brings"},
+	DimensionPreemptCost:   {"preempt-cost", "preempting {subject} is too costly: {count} {detail} would be lost, and {of} gained"},
 	DimensionPreemptRate:   {"preempt-rate", "preemptions of {holder}"},
 	DimensionPreemptedWork: {"preempted-work", "work of {subject} has yet to make room"},
 
@@ -220,6 +222,8 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionHold:       {"hold", "on hold until it is released"},
 	DimensionSuspended:  {"suspended", "suspended until it is resumed"},
 	DimensionDependency: {"dependency", "{detail}"},
+
+	DimensionPreemptYoung: {"preempt-young", "{subject} may not be preempted before {detail} (preempt_min_runtime)"},
 }
 
 // String returns the text of a dimension without subject: "GPU memory".

@@ -75,8 +75,8 @@ func preconditionText(r structs.Refusal) string {
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:
 		return r.Text() + " is reserved for it"
-	case structs.DimensionPreemptCost:
-		return fmt.Sprintf("%s, by %s", r.Text(), lackText(r))
+	case structs.DimensionPreemptCost, structs.DimensionPreemptYoung:
+		return r.Text() // with figures
 	case structs.DimensionPreemptRate:
 		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", r.Text())
 	case structs.DimensionRunningJobs, structs.DimensionGPUMinutes:
@@ -139,7 +139,7 @@ func cure(r structs.Refusal) string {
 		return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
 	case structs.DimensionPowerUnknown:
 		return "the pool has no budget, or their driver reports a limit"
-	case structs.DimensionOwnReservation, structs.DimensionPreemptCost:
+	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung: // what cures them is not known to be enough
 		return ""
 	case structs.DimensionQueueOrder:
 		return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"

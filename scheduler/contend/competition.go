@@ -35,8 +35,9 @@ type contenderRun struct {
 	allocs []*structs.Allocation
 	chosen bool
 	fixed  bool
-	gone   bool // this pass stops it
-	rank   int  // place among the chosen
+	young  structs.LogTime // until when only its age protects it (Queue.PreemptMinRuntime); 0: something else does, or nothing
+	gone   bool            // this pass stops it
+	rank   int             // place among the chosen
 	units  int64
 	lost   int64 // GPU seconds that stopping it costs
 	holds  []heldUnits
@@ -227,6 +228,9 @@ func (cs *Contests) hold(r *Contest) {
 		young := r.fix(run, v.Load)
 		if young > 0 && !run.fixed {
 			ripe = earlier(ripe, young)
+			if !spent {
+				run.young = young
+			}
 		}
 		run.fixed = run.fixed || young > 0 || spent
 		v.Fixed = run.fixed
@@ -454,17 +458,9 @@ func (cs *Contests) Served(i int) bool {
 		if run == nil || r.mayStop(v.Load, v.Units(), run) {
 			continue
 		}
-		for _, h := range run.holds {
-			room[h.at] -= h.units
-		}
+		run.takes(room, 1)
 	}
-	left := v.Count
-	for _, n := range room {
-		if v.Each > 0 && n > 0 {
-			left -= n / v.Each
-		}
-	}
-	return left <= 0
+	return v.fits(room)
 }
 
 // mayStop reports whether running work may be stopped for a workload that needs so many units. Work of a higher

@@ -118,9 +118,11 @@ type Preemptor struct {
 	*Preemption
 	Load    *Workload
 	Rule    PreemptRule
-	RetryAt structs.LogTime // when more work may be preempted; 0: unknown
-	Looked  int             // nodes whose victims were compared
-	Asks    structs.Amount  // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
+	RetryAt structs.LogTime  // when more work may be preempted; 0: unknown
+	Looked  int              // nodes whose victims were compared
+	young   []structs.JobKey // the work that may be preempted from youngTo on, the earliest of it
+	youngTo structs.LogTime
+	Asks    structs.Amount // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
 }
 
 // For begins the preemptions of a workload, one for each rule that it may use, in the order in which they are tried.
@@ -140,6 +142,15 @@ func (p *Preemptor) retry(at structs.LogTime) {
 	if p.RetryAt == 0 || at < p.RetryAt {
 		p.RetryAt = at
 	}
+}
+
+// TooRecent refuses a workload for which work could be preempted that began too recently. nil: there is none.
+func (p *Preemptor) TooRecent() *structs.Refusal {
+	if len(p.young) == 0 {
+		return nil
+	}
+	slices.SortFunc(p.young, compareJobs)
+	return tooRecent(slices.Compact(p.young), p.now, p.youngTo)
 }
 
 // TooEarly refuses a workload that has not waited as long as its queue requires before others make room for it

@@ -183,6 +183,12 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 	q := p.rules.Of(h.Work.Job.QueueName())
 	if at := began.Add(q.PreemptMinRuntime); p.now < at {
 		p.retry(at)
+		if p.youngTo == 0 || at < p.youngTo {
+			p.young, p.youngTo = p.young[:0], at
+		}
+		if at == p.youngTo {
+			p.young = append(p.young, h.Work.Job.Key())
+		}
 		return true
 	}
 	return false

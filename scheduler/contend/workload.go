@@ -136,10 +136,18 @@ func (w *Workload) Progress(now structs.LogTime) time.Duration {
 }
 
 // worth returns what it is worth that the workload starts now on so many thousandths of GPUs, in GPU seconds: its work,
-// times the difference of the priorities to those that give way.
+// times the difference of the priorities to those that give way. Where it has a higher priority, that is at least a
+// minute's work: a prediction of a few seconds, perhaps from other work, does not make an urgent job wait.
 func (w *Workload) worth(gpuMilli int64, diff int) int64 {
-	return gpuMilli * int64(w.Expected()/time.Second) / 1000 * int64(max(1, diff))
+	work := w.Expected()
+	if diff > 0 {
+		work = max(work, worthLeast)
+	}
+	return gpuMilli * int64(work/time.Second) / 1000 * int64(max(1, diff))
 }
+
+// worthLeast is the least run time that counts for work of a higher priority. A stop and a start cost about as much.
+const worthLeast = time.Minute
 
 // live returns how long the workload has run in its present run.
 func (w *Workload) live(now structs.LogTime) (ran time.Duration) {

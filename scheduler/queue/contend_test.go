@@ -31,6 +31,7 @@ type floor struct {
 	// evicted counts the jobs that were stopped for others, by the priority of the latter.
 	evicted map[int]int
 	recent  structs.Preemptions
+	report  scheduler.Report  // of the newest pass
 	placed  func(j *floorJob) // called with the job of each allocation, in the order of the decisions; nil: not at all
 }
 
@@ -131,7 +132,8 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 		}
 	}
 	in.Line = NewLine(in.Queues, cfg, in.Pending, f.now, in.Seed)
-	plan, _ := scheduler.Schedule(in, policy.Builtin["binpack"])
+	plan, rep := scheduler.Schedule(in, policy.Builtin["binpack"])
+	f.report = rep
 	for _, e := range plan.Entries {
 		j := byKey[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
 		verdict := verify.Verify(f.view, model.Overlay{}, e)
@@ -462,6 +464,69 @@ func TestLossIsCharged(t *testing.T) {
 			if stopped := long.entry.Preempted > 0; stopped != saves && (order != structs.OrderEDF || stopped) {
 				t.Errorf("%s: work that saves %v and has run for 15 h is preempted for 30 min: %v", order, saves, stopped)
 			}
+		}
+	}
+}
+
+// A job of a higher priority is not held up by a prediction of less than a second, learned from other work.
+func TestUrgentDespitePrediction(t *testing.T) {
+	for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair, structs.OrderWeighted, structs.OrderPriority} { // which heed priorities
+		f := newFloor(t, 1, 8)
+		low := f.submit(8, 1, 500*time.Millisecond, true)
+		low.job.Priority, low.entry.Priority = 10, 10
+		low.save()
+		f.settle(order)
+		f.wait(2*time.Minute, func(*floorJob) bool { return false })
+		urgent := f.submit(8, 1, 500*time.Millisecond, false)
+		urgent.job.Priority, urgent.entry.Priority = 90, 90
+		f.settle(order)
+		if len(urgent.allocs) == 0 {
+			t.Errorf("%s: priority 90 waits for priority 10", order)
+		}
+	}
+}
+
+// Who waits for running work of a lower priority is told why that is not preempted, with figures: it began too recently,
+// or it would lose too much. When it has saved its state, it is.
+func TestDeclinedIsSaid(t *testing.T) {
+	for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair} {
+		f := newFloor(t, 1, 8)
+		low := f.submit(8, 1, 100*time.Hour, true)
+		low.job.Priority, low.entry.Priority = 10, 10
+		low.job.Groups[0].Checkpoint = &structs.Checkpoint{Path: "x", Cost: 30 * time.Second}
+		f.settle(order)
+		f.wait(10*time.Second, func(*floorJob) bool { return false })
+		urgent := f.submit(8, 1, time.Minute, false)
+		urgent.job.Priority, urgent.entry.Priority = 90, 90
+		note := func() string {
+			f.settle(order)
+			for _, w := range f.report.Workloads {
+				if w.Key == urgent.job.Key() {
+					for _, r := range w.Groups[0].Refusals {
+						if r.Code == structs.ReasonPriority {
+							return fmt.Sprintf("%s; %d %s; %s", r.Text(), r.Short, r.Unit, r.CuredBy)
+						}
+					}
+				}
+			}
+			return ""
+		}
+		if got, want := note(), "j0 may not be preempted before " + f.now.Add(50*time.Second).Time().Format(time.RFC3339) + " (preempt_min_runtime); 50 seconds; time"; got != want {
+			t.Errorf("%s: it is told %q, want %q", order, got, want)
+		}
+		f.wait(2*time.Hour, func(*floorJob) bool { return false })
+		urgent.asked = true
+		if got, want := note(), "preempting j0 is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; saved"; got != want {
+			t.Errorf("%s: it is told %q, want %q", order, got, want)
+		}
+		b := *low.allocs[0]
+		b.Saved = &structs.Saved{Time: f.now}
+		f.index++
+		f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: []structs.Changed[structs.Allocation]{{Before: low.allocs[0], After: &b}}})
+		low.allocs = []*structs.Allocation{&b}
+		urgent.asked = true
+		if f.settle(order); len(urgent.allocs) == 0 {
+			t.Errorf("%s: work that has saved its state is not preempted: %s", order, note())
 		}
 	}
 }

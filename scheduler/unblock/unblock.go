@@ -23,15 +23,16 @@ const (
 	JobEnded
 	// ReservationGone only concerns jobs that wait for any event: a reservation for another job held them back.
 	ReservationGone
-	// AllocPlaced only concerns jobs with rules about where allocations of other jobs are. Any leaves it out: it
-	// happens all the time and frees nothing.
+	// AllocPlaced only concerns jobs with rules about where allocations of other jobs are.
 	AllocPlaced
+	// Saved only concerns jobs that preempt nobody because too much would be lost.
+	Saved
 )
 
 // Kinds is the number of events.
-const Kinds = 12
+const Kinds = 13
 
-// Any is every event but AllocPlaced.
+// Any is every event but AllocPlaced and Saved, which happen all the time and free nothing.
 const Any = AllocPlaced - 1
 
 // Of returns the set of the given events. EventNone and unknown events stand for any event, because leaving out a job
@@ -67,6 +68,8 @@ func of(e structs.EventKind) EventSet {
 		return JobEnded
 	case structs.EventAllocPlaced:
 		return AllocPlaced
+	case structs.EventSaved:
+		return Saved
 	}
 	return Any
 }
@@ -79,12 +82,9 @@ func UnblockingEvents(groups []*structs.GroupReport) (set EventSet) {
 			continue
 		}
 		if len(g.Refusals) == 0 {
-			return Any
+			set |= Any
 		}
 		for _, r := range g.Refusals {
-			if r.CuredBy == structs.EventNone {
-				return Any
-			}
 			set |= of(r.CuredBy)
 			if r.Unit == structs.UnitDevices || r.CuredBy == structs.EventDeviceHealthy {
 				set |= AllocStopped | DeviceHealthy // a device may be released, or become healthy

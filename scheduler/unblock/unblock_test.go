@@ -11,6 +11,8 @@ func TestUnblockingEvents(t *testing.T) {
 	driver := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonDriver, CuredBy: structs.EventDriverHealthy}}}}
 	device := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonDeviceUnhealthy, Unit: structs.UnitDevices, CuredBy: structs.EventDeviceHealthy}}}}
 	near := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonConstraint, CuredBy: structs.EventAllocPlaced}}}}
+	costly := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonPriority, CuredBy: structs.EventSaved}}}}
+	reserved := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonReservation, CuredBy: structs.EventNone}, costly[0].Refusals[0]}}}
 	for _, c := range []struct {
 		name     string
 		groups   []*structs.GroupReport
@@ -29,6 +31,9 @@ func TestUnblockingEvents(t *testing.T) {
 		{"a placement, and no reasons known", []*structs.GroupReport{{Wanted: 1}}, []structs.EventKind{structs.EventAllocPlaced}, false},
 		{"the others were placed", near, []structs.EventKind{structs.EventAllocPlaced}, true},
 		{"the others ended", near, []structs.EventKind{structs.EventAllocStopped}, true},
+		{"a checkpoint, where too much would be lost", costly, []structs.EventKind{structs.EventSaved}, true},
+		{"the same beside a reservation", reserved, []structs.EventKind{structs.EventSaved}, true},
+		{"a checkpoint that nobody waits for", short, []structs.EventKind{structs.EventSaved}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := UnblockingEvents(c.groups)&Of(c.happened...) != 0; got != c.wakes {
@@ -36,7 +41,7 @@ func TestUnblockingEvents(t *testing.T) {
 			}
 		})
 	}
-	if AllocPlaced != 1<<(Kinds-1) {
-		t.Errorf("there are %d events, and the last one is %b", Kinds, AllocPlaced)
+	if Saved != 1<<(Kinds-1) {
+		t.Errorf("there are %d events, and the last one is %b", Kinds, Saved)
 	}
 }

@@ -32,6 +32,30 @@ func made(at structs.Index, es ...*structs.Evaluation) *structs.Delta {
 	return d
 }
 
+// A checkpoint of running work makes those ready that preempt nobody because too much would be lost, and no others.
+func TestSavedUnblocks(t *testing.T) {
+	b := New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventSaved, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10)), eval(3, "c", blockedOn(structs.EventNone, 10))), 1)
+	b.Feed(made(20, eval(1, "a", blockedOn(structs.EventSaved, 19)), eval(2, "b", blockedOn(structs.EventAllocStopped, 19)), eval(3, "c", blockedOn(structs.EventNone, 19))), 1)
+	saved := func(at structs.Index, before, after *structs.Saved) []string {
+		of := func(s *structs.Saved) *structs.Allocation {
+			return &structs.Allocation{ID: structs.AllocID{9}, JobID: "x", NodeID: node1.ID, Client: structs.ClientRunning, Saved: s}
+		}
+		b.Feed(&structs.Delta{Index: at, Allocs: []structs.Changed[structs.Allocation]{{Before: of(before), After: of(after)}}}, 1)
+		p, _ := b.Take(1)
+		b.EndPass(p.ID)
+		return keys(p)
+	}
+	first, second := &structs.Saved{Time: 1}, &structs.Saved{Time: 2}
+	if got := saved(21, first, first); len(got) > 0 {
+		t.Errorf("an allocation without a new checkpoint wakes %v", got)
+	}
+	if got := saved(22, first, second); len(got) != 1 || got[0] != "a" {
+		t.Errorf("a new checkpoint wakes %v, want a", got)
+	}
+}
+
 func freed(at structs.Index, node structs.NodeID) *structs.Delta {
 	a := &structs.Allocation{NodeID: node, Client: structs.ClientRunning}
 	b := *a

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -80,8 +81,14 @@ func (b *Broker) gotOn(c *structs.Changed[structs.Job], at structs.Index, now st
 	b.wakeAfter(key, now)
 }
 
-// saved wakes the jobs that wait for a checkpoint of a job whose tasks have just saved one.
+// saved wakes the jobs that wait for a checkpoint of a job whose tasks have just saved one, and those that preempt
+// nobody because too much would be lost: now it is less.
 func (b *Broker) saved(d *structs.Delta, now structs.LogTime) {
+	for i := range d.Allocs {
+		if c := &d.Allocs[i]; c.Before != nil && c.After != nil && c.After.Saved.Newer(c.Before.Saved) != c.Before.Saved {
+			b.inform(c.After, unblock.Saved, d.Index, now)
+		}
+	}
 	if len(b.after) == 0 {
 		return
 	}

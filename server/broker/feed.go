@@ -180,7 +180,7 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
 		if c.After != nil && (c.Before == nil || c.Before.JobVersion != c.After.JobVersion) {
-			b.attract(c.After, d.Index, now)
+			b.inform(c.After, unblock.AllocPlaced, d.Index, now)
 		}
 		if c.Before == nil || !structs.Holds(c.Before) {
 			continue
@@ -196,18 +196,18 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 	}
 }
 
-// attract unblocks jobs whose decision may change because other work was placed: they wait to be near it, or are kept
-// away by it.
-func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.LogTime) {
+// inform unblocks jobs that wait for an event of other work which frees nothing, and which few jobs wait for: it was
+// placed, and they wait to be near it, or are kept away by it (AllocPlaced); or it would lose less now (Saved).
+func (b *Broker) inform(a *structs.Allocation, what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	pool, known := b.pools[a.NodeID]
 	for _, name := range [...]structs.PoolName{pool, DomainAll} {
 		dom := b.domains[name]
 		if !known || dom == nil {
 			continue
 		}
-		note(&dom.lastUnblocked, unblock.AllocPlaced, at)
-		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.events&unblock.AllocPlaced != 0 && len(g.jobs) > 0 }) {
-			b.unblock(dom, unblock.AllocPlaced, at, now)
+		note(&dom.lastUnblocked, what, at)
+		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.events&what != 0 && len(g.jobs) > 0 }) {
+			b.unblock(dom, what, at, now)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (o *oracle) ready(k structs.JobKey, now structs.LogTime) bool {
 // mayHelp repeats the rule of package unblock, for reports with one refusal, as this model makes them.
 func mayHelp(groups []*structs.GroupReport, what unblock.EventSet) bool {
 	if len(groups) == 0 || groups[0].Refusals[0].CuredBy == structs.EventNone {
-		return what&^unblock.AllocPlaced != 0
+		return what&^(unblock.AllocPlaced|unblock.Saved) != 0
 	}
 	helps := map[structs.EventKind]unblock.EventSet{
 		structs.EventAllocStopped: unblock.AllocStopped, structs.EventNodeJoined: 0, structs.EventNodeEligible: 0, structs.EventJobChanged: 0, structs.EventConfigChanged: 0,
