@@ -113,3 +113,46 @@ func (o Obstacle) expand(text string) string {
 	}
 	return string(append(b, before...))
 }
+
+// ShortText returns the missing amount with its unit: "3 GPUs", "2 GiB".
+func (r Refusal) ShortText() string {
+	if r.Dimension == DimensionGPU && r.Unit == UnitDevices {
+		return AmountText(r.Short, UnitGPUs)
+	}
+	return AmountText(r.Short, r.Unit)
+}
+
+// AmountText returns an amount with its unit, as all commands and answers show it.
+func AmountText(n int64, unit Unit) string {
+	switch unit {
+	case UnitMiB:
+		return MiBText(n)
+	case UnitPercent:
+		return fmt.Sprintf("%d%%", n)
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s", n, unit.Of(n)))
+}
+
+// MiBText returns an amount of memory in the largest unit that suits it, with four digits.
+func MiBText(n int64) string {
+	switch {
+	case n >= 1<<20 && n%(1<<18) == 0, n >= 10<<20:
+		return fourDigits(n, 1<<20) + " TiB"
+	case n >= 1<<10:
+		return fourDigits(n, 1<<10) + " GiB"
+	}
+	return fmt.Sprintf("%d MiB", n)
+}
+
+// fourDigits returns n/unit, rounded to four digits.
+func fourDigits(n, unit int64) string {
+	scale := int64(1000)
+	for places := 3; places > 0; places-- {
+		if n/unit < 10_000/scale {
+			whole := (n/unit)*scale + (n%unit*scale+unit/2)/unit
+			return strings.TrimRight(strings.TrimRight(fmt.Sprintf("%d.%0*d", whole/scale, places, whole%scale), "0"), ".")
+		}
+		scale /= 10
+	}
+	return strconv.FormatInt((n+unit/2)/unit, 10)
+}

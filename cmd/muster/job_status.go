@@ -291,9 +291,12 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 
 // waiting prints why allocations are not placed.
 func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobListStub, evals []*wire.Evaluation) {
-	o.heading("Placement Failure")
 	var w nomadlike.Why
 	_, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w)
+	if err == nil && w.Waiting == 0 && w.Reason == "" {
+		return // the job itself holds them back: indices of an array beyond its concurrency, a rolling update
+	}
+	o.heading("Placement Failure")
 	never := ""
 	if err == nil && w.Advice != nil {
 		never = w.Advice.Never

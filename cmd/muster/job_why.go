@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -49,6 +51,27 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	o.print(&w)
+	if w.Waiting == 0 && w.Reason == "" {
+		return o.retries(ctx, a, stub)
+	}
+	return nil
+}
+
+// retries says when what failed of a job is tried again.
+func (o *jobWhyOptions) retries(ctx context.Context, a *api, stub *wire.JobListStub) error {
+	if s := stub.JobSummary; s == nil || !slices.ContainsFunc(slices.Collect(maps.Values(s.Summary)), func(g wire.TaskGroupSummary) bool { return g.Failed+g.Lost > 0 }) {
+		return nil
+	}
+	var evals []*wire.Evaluation
+	if _, err := a.get(ctx, jobPath(stub.ID, "/evaluations"), ns(stub.Namespace), &evals); err != nil {
+		return err
+	}
+	evals = slices.DeleteFunc(evals, func(ev *wire.Evaluation) bool { return ev.Status != "pending" || !ev.WaitUntil.After(o.now()) })
+	if len(evals) == 0 {
+		return nil
+	}
+	next := slices.MinFunc(evals, func(x, y *wire.Evaluation) int { return x.WaitUntil.Compare(y.WaitUntil) })
+	o.pairs("  ", [][2]string{{"retries", fmt.Sprintf("in %s (%s), by evaluation %s, triggered by %s", span(next.WaitUntil.Sub(o.now())), next.WaitUntil.UTC().Format(time.RFC3339), shortID(next.ID, o.verbose), next.TriggeredBy)}})
 	return nil
 }
 
@@ -113,7 +136,11 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if s := w.Summary; s != nil && !waits {
 		for _, g := range sortedKeys(s.Summary) {
 			t := s.Summary[g]
-			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost)
+			text := ""
+			if t.Queued > 0 { // held back by the job itself: the concurrency of an array, a rolling update
+				text = fmt.Sprintf(", %d to start later", t.Queued)
+			}
+			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost%s", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost, text)
 		}
 	}
 	if w.Refused != "" {
@@ -180,6 +207,8 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 		add("starts", "%s: in about %s (%s), if there is room then", w.Starts, span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
 	case w.Starts != "":
 		add("starts", "%s", w.Starts)
+	case w.StartEstimate > 0 && o.now().Sub(at) > overdueAfter:
+		add("starts", "expected %s ago (%s): what it waits for runs longer than predicted", span(o.now().Sub(at)), at.UTC().Format("2006-01-02 15:04"))
 	case w.StartEstimate > 0:
 		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
 	}
@@ -211,7 +240,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 			for _, r := range g.Refusals {
 				add("blocked", "  %s", preconditionText(r.ToStructs()))
 				if c := cure(r.ToStructs()); c != "" {
-					add("fits if", "group %s: %s", g.Name, c)
+					add("waits", "group %s: until %s", g.Name, c)
 				}
 			}
 			return
@@ -226,7 +255,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 			}
 		}
 		if g.InPool == 0 {
-			add("fits if", "group %s: a node joins the pool", g.Name)
+			add("waits", "group %s: until a node joins the pool", g.Name)
 		}
 		var cures []string
 		for _, r := range g.Refusals {
@@ -235,7 +264,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 			}
 		}
 		for _, c := range cures {
-			add("fits if", "group %s: %s", g.Name, c)
+			add("waits", "group %s: until %s", g.Name, c)
 		}
 	}
 	if o.verbose || !waits {
@@ -252,6 +281,9 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 	}
 }
+
+// overdueAfter is how long after its estimate a start is said to be late.
+const overdueAfter = 2 * time.Second
 
 // aheadShown limits the listed jobs ahead.
 const aheadShown = 5

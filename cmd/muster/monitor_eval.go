@@ -135,19 +135,23 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 		}
 		index = m.Index
 	}
-	p.title("Evaluation %q finished with status \"%s\"", shortID(ev.ID, p.verbose), p.paint(stateColour(ev.Status), ev.Status))
+	unplaced := len(ev.FailedTGAllocs) > 0
+	if done := ev.Status == "complete" || ev.Status == "blocked"; unplaced && done {
+		p.title("Evaluation %q: %s", shortID(ev.ID, p.verbose), placedText(len(p.allocs), &ev))
+	} else {
+		p.title("Evaluation %q finished with status \"%s\"", shortID(ev.ID, p.verbose), p.paint(stateColour(ev.Status), ev.Status))
+	}
 	if ev.Status == "failed" || ev.Status == "canceled" {
 		if ev.StatusDescription != "" {
 			p.step("%s", ev.StatusDescription)
 		}
 		return exitCode(exitError)
 	}
-	unplaced := len(ev.FailedTGAllocs) > 0
 	if unplaced {
 		p.failed(ctx, &ev)
 		if !p.wait {
 			if ev.BlockedEval != "" {
-				p.step("Evaluation %q waits to place the remainder", shortID(ev.BlockedEval, p.verbose))
+				p.step("Evaluation %q waits to place the rest", shortID(ev.BlockedEval, p.verbose))
 			}
 			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s%s", inNamespace(p.namespace), p.jobID)
 			return exitCode(exitNotPlaced)
@@ -161,6 +165,18 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 
 func terminal(status string) bool {
 	return status == "complete" || status == "failed" || status == "canceled"
+}
+
+// placedText says how much of what an evaluation wanted found a place. "complete" would sound as if all of it had.
+func placedText(placed int, ev *wire.Evaluation) string {
+	waiting := int64(0)
+	for _, m := range ev.FailedTGAllocs {
+		waiting += int64(m.CoalescedFailures + 1)
+	}
+	if placed == 0 {
+		return "nothing placed; " + plural(waiting, "allocation") + " waiting"
+	}
+	return fmt.Sprintf("%s placed, %d waiting", plural(int64(placed), "allocation"), waiting)
 }
 
 // pause waits before the next query. It returns the reason if ctx ended.
@@ -428,7 +444,7 @@ func metricLines(m *wire.AllocationMetric, never string) []string {
 		for _, r := range m.Refusals {
 			line := refusalLine(r.ToStructs()) + slotText(r.ToStructs())
 			if c := cureOf(r.ToStructs(), never != ""); c != "" && r.Nodes > 0 {
-				line += "; it fits if " + c
+				line += "; waits until " + c
 			}
 			out = append(out, line)
 		}

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/charmbracelet/colorprofile"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 func (e *env) printf(f string, args ...any) { fmt.Fprintf(e.out, f, args...) }
@@ -208,15 +210,7 @@ func date(t time.Time) string {
 }
 
 // mib formats an amount in MiB.
-func mib(n int64) string {
-	switch {
-	case n >= 1<<20 && n%(1<<18) == 0, n >= 10<<20:
-		return fmt.Sprintf("%.4g TiB", float64(n)/(1<<20))
-	case n >= 1<<10:
-		return fmt.Sprintf("%.4g GiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%d MiB", n)
-}
+func mib(n int64) string { return structs.MiBText(n) }
 
 // bytesText formats an amount in bytes.
 func bytesText(n uint64) string {

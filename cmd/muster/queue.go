@@ -100,8 +100,13 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		}
 		starts := "-"
 		if it.StartEstimate > 0 {
-			if starts = "now"; it.StartEstimate > o.now().UnixNano() {
-				starts = "in " + span(time.Unix(0, it.StartEstimate).Sub(o.now()))
+			switch left := time.Unix(0, it.StartEstimate).Sub(o.now()); {
+			case left > 0:
+				starts = "in " + span(left)
+			case left > -overdueAfter:
+				starts = "now"
+			default:
+				starts = "overdue " + span(-left)
 			}
 		}
 		if it.Held {

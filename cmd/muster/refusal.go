@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/structs"
@@ -16,7 +15,7 @@ func refusalLine(r structs.Refusal) string {
 	}
 	s := plural(r.Nodes, "node") + ": " + refusedFor(r)
 	if r.Short > 0 && r.Holder.Kind != structs.HolderReservation {
-		s += ", short by " + lackText(r)
+		s += ", short by " + r.ShortText()
 		if r.Nodes > 1 {
 			s += " on the nearest"
 		}
@@ -66,9 +65,9 @@ func gated(g *nomadlike.WhyGroup) bool {
 func preconditionText(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionStandbys:
-		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lackText(r))
+		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", r.ShortText())
 	case structs.DimensionGrowth:
-		text := fmt.Sprintf("it has its minimum and may grow by %s, ", lackText(r))
+		text := fmt.Sprintf("it has its minimum and may grow by %s, ", r.ShortText())
 		if r.Code == structs.ReasonPriority {
 			return text + "but others come first"
 		}
@@ -85,38 +84,23 @@ func preconditionText(r structs.Refusal) string {
 	switch r.Code {
 	case structs.ReasonReservation:
 		if r.Holder.Kind == structs.HolderQueue {
-			return fmt.Sprintf("%s is guaranteed %s that it does not lend to work that is not preemptible: short by %s", r.Limit(), r.What(), lackText(r))
+			return fmt.Sprintf("%s is guaranteed %s that it does not lend to work that is not preemptible: short by %s", r.Limit(), r.What(), r.ShortText())
 		}
 	case structs.ReasonQuota:
-		return fmt.Sprintf("%s: it would exceed the limit of %s by %s", r.Limit(), r.What(), lackText(r))
+		return fmt.Sprintf("%s: it would exceed the limit of %s by %s", r.Limit(), r.What(), r.ShortText())
 	case structs.ReasonBeginTime:
 		return "it " + r.Text()
 	case structs.ReasonHeld:
 		return "it is " + r.Text()
 	case structs.ReasonPreemptionPending:
-		return fmt.Sprintf("%s (%s)", r.Text(), lackText(r))
+		return fmt.Sprintf("%s (%s)", r.Text(), r.ShortText())
 	case structs.ReasonGang, structs.ReasonTopology, structs.ReasonPriority, structs.ReasonDependency, structs.ReasonConstraint:
 		return r.Text()
 	}
 	if r.Short > 0 {
-		return fmt.Sprintf("%s, short by %s", r.Text(), lackText(r))
+		return fmt.Sprintf("%s, short by %s", r.Text(), r.ShortText())
 	}
 	return r.Text()
-}
-
-// lackText returns the missing amount with its unit.
-func lackText(r structs.Refusal) string {
-	switch r.Unit {
-	case structs.UnitMiB:
-		return mib(r.Short)
-	case structs.UnitPercent:
-		return fmt.Sprintf("%d%%", r.Short)
-	case structs.UnitDevices:
-		if r.Dimension == structs.DimensionGPU {
-			return plural(r.Short, "GPU")
-		}
-	}
-	return strings.TrimSpace(fmt.Sprintf("%d %s", r.Short, r.Unit.Of(r.Short)))
 }
 
 // slotText describes the largest free amount on one GPU; "" for none.
@@ -130,7 +114,8 @@ func slotText(r structs.Refusal) string {
 	return fmt.Sprintf("; the most that is free on one GPU is %d%s", r.Largest, r.Unit)
 }
 
-// cure says what would end a refusal; "" if nothing can be done.
+// cure says what has to happen before a refusal ends; "" if nothing will. It need not be enough: a node that has the
+// memory may be short of GPUs. What is known to be enough is in the advice.
 func cure(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionSuspended:

@@ -16,7 +16,7 @@ func TestNeverHasOneSource(t *testing.T) {
 	r := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPU}, Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}
 	m := &wire.AllocationMetric{NodesInPool: 2, NodesEvaluated: 2, Refusals: []wire.Refusal{wire.RefusalFromStructs(r)}}
 	open, never := strings.Join(metricLines(m, ""), "\n"), strings.Join(metricLines(m, "no node has 9 GPUs"), "\n")
-	if want := "it fits if " + cure(r); !strings.Contains(open, want) || strings.Contains(never, "it fits if") || cureOf(r, true) != "" {
+	if want := "waits until " + cure(r); !strings.Contains(open, want) || strings.Contains(never, "it fits if") || cureOf(r, true) != "" {
 		t.Errorf("%q and, for a job that never fits, %q; want %q in the first only", open, never, want)
 	}
 }

@@ -19,15 +19,6 @@ func InDatacenter(j *structs.Job, n *structs.Node) bool {
 
 // Refuses returns a refusal if a property that all nodes of a class share rules the ask out.
 func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
-	for _, d := range a.drivers {
-		info, known := n.Drivers[d]
-		switch {
-		case !known || !info.Detected:
-			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionMissingDriver, Subject: d}, structs.EventNodeJoined), true
-		case !info.Healthy:
-			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionUnhealthyDriver, Subject: d}, structs.EventDriverHealthy), true
-		}
-	}
 	for i := range a.checks {
 		if !a.checks[i].Holds(n) {
 			return a.checks[i].Refusal(structs.EventNodeJoined), true
@@ -54,6 +45,21 @@ func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 	}
 	if why, bad := missingNetwork(n, a.network); bad {
 		return Cannot(structs.DimensionMissingNetwork, a.network, why, structs.EventNodeJoined), true
+	}
+	return Refusal{}, false
+}
+
+// RefusesDrivers returns a refusal if a node lacks a driver. It is asked last, after the devices: a driver can be turned
+// on or get well, so it is what is in the way only where a node has everything else.
+func (a *Ask) RefusesDrivers(n *structs.Node) (Refusal, bool) {
+	for _, d := range a.drivers {
+		info, known := n.Drivers[d]
+		switch {
+		case !known || !info.Detected:
+			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionMissingDriver, Subject: d}, structs.EventNodeJoined), true
+		case !info.Healthy:
+			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionUnhealthyDriver, Subject: d}, structs.EventDriverHealthy), true
+		}
 	}
 	return Refusal{}, false
 }
@@ -97,7 +103,8 @@ func (a *Ask) Suits(n *structs.Node) bool {
 			return false
 		}
 	}
-	return true
+	_, bad := a.RefusesDrivers(n)
+	return !bad
 }
 
 // SuitsNode is the part of feasibleOn that is unique to a node.

@@ -511,7 +511,7 @@ func TestDeclinedIsSaid(t *testing.T) {
 			}
 			return ""
 		}
-		if got, want := note(), "j0 may not be preempted before " + f.now.Add(50*time.Second).Time().Format(time.RFC3339) + " (preempt_min_runtime); 50 seconds; time"; got != want {
+		if got, want := note(), "j0 may not be preempted before "+f.now.Add(50*time.Second).Time().Format(time.RFC3339)+" (preempt_min_runtime); 50 seconds; time"; got != want {
 			t.Errorf("%s: it is told %q, want %q", order, got, want)
 		}
 		f.wait(2*time.Hour, func(*floorJob) bool { return false })

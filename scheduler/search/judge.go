@@ -40,6 +40,10 @@ func (s *Search) judge(v *Verdict, n *structs.Node) {
 		v.liked += c[0].Micro / int64(len(a.Devices))
 		v.Choices = append(v.Choices, c)
 	}
+	if r, bad := a.RefusesDrivers(n); bad {
+		v.Refused = 1 + s.refusalOf(r)
+		return
+	}
 	for i := range a.Spreads {
 		at := int32(-1)
 		if !a.Spreads[i].PerNode {

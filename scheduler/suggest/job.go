@@ -164,9 +164,9 @@ func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, grou
 			return // next to nothing: something else prevents the start
 		}
 	}
-	text := fmt.Sprintf("%s of %s instead of %s", amountText(best, unit), what, amountText(asked, unit))
+	text := fmt.Sprintf("%s of %s instead of %s", exactText(best, unit), what, structs.AmountText(asked, unit))
 	if string(unit) == what { // "6 GPUs", not "6 GPUs of GPUs"
-		text = fmt.Sprintf("%s instead of %d", amountText(best, unit), asked)
+		text = fmt.Sprintf("%s instead of %d", structs.AmountText(best, unit), asked)
 	}
 	if len(a.load.Job.Groups) > 1 {
 		text += fmt.Sprintf(" in group %s", group)
@@ -282,4 +282,13 @@ func (a *adviser) tainted() bool {
 		return !yes
 	})
 	return yes
+}
+
+// exactText returns an amount to ask for: also in MiB, as job files have it, where the text is rounded.
+func exactText(n int64, unit structs.Unit) string {
+	text := structs.AmountText(n, unit)
+	if unit == structs.UnitMiB && n > 1024 && n%1024 != 0 {
+		text += fmt.Sprintf(" (%d MiB)", n)
+	}
+	return text
 }

@@ -225,9 +225,9 @@ func refusalText(r *structs.Refusal) string {
 	case r.Unit == structs.UnitMembers:
 		return r.Text() // "1 of 2 members found"
 	case r.Short > 0 && r.Nodes > 0:
-		return fmt.Sprintf("%s is short by %s on the best of %d", r.Text(), amountText(r.Short, r.Unit), r.Nodes)
+		return fmt.Sprintf("%s is short by %s on the best of %d", r.Text(), r.ShortText(), r.Nodes)
 	case r.Short > 0:
-		return fmt.Sprintf("%s is short by %s", r.Text(), amountText(r.Short, r.Unit))
+		return fmt.Sprintf("%s is short by %s", r.Text(), r.ShortText())
 	case r.Nodes > 0:
 		return fmt.Sprintf("%s on %d", r.Text(), r.Nodes)
 	}
@@ -426,7 +426,7 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 		case r.Dimension == structs.DimensionGPU:
 			return fmt.Sprintf("%d more %s in the limit of %s", r.Short, r.Unit.Of(r.Short), r.Limit())
 		}
-		return fmt.Sprintf("%s more of %s in the limit of %s", amountText(r.Short, r.Unit), r.What(), r.Limit())
+		return fmt.Sprintf("%s more of %s in the limit of %s", r.ShortText(), r.What(), r.Limit())
 	case structs.ReasonBeginTime:
 		return "an earlier begin time (" + r.Text() + ")"
 	case structs.ReasonDependency:
@@ -476,20 +476,4 @@ func (a *adviser) shorter() {
 			return
 		}
 	}
-}
-
-// amountText returns an amount with its unit, for users.
-func amountText(n int64, unit structs.Unit) string {
-	switch unit {
-	case structs.UnitMiB:
-		if n >= 1024 && n%1024 == 0 {
-			return fmt.Sprintf("%d GiB", n/1024)
-		}
-		return fmt.Sprintf("%d MiB", n)
-	case structs.UnitPercent:
-		return fmt.Sprintf("%d%%", n)
-	case structs.UnitNone:
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%d %s", n, unit.Of(n))
 }
