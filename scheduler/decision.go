@@ -40,6 +40,7 @@ type decision struct {
 	reserved  *structs.Reservation        // what the pass reserves for the workload, or nil
 	charges   contend.Charges             // for what is placed, by the rows of limits
 	amount    contend.PlacedAmount        // what is placed, for amounts set aside
+	growsAt   structs.LogTime             // when a gang that was resized recently may grow; 0: none waits for that
 	overBound bool                        // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
 	report    WorkloadReport
@@ -227,6 +228,9 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		if g.deferredExpansion > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end the wait
 			r.Refusals = nil
+			if g.growsAt > 0 {
+				x.Code, x.CuredBy, x.Detail = structs.ReasonBeginTime, structs.EventTime, clock(g.growsAt)
+			}
 		}
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return

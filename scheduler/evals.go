@@ -169,7 +169,7 @@ func (d *decision) lookAgain() structs.LogTime {
 		return d.in.Now.Add(contend.OverBoundRetry)
 	}
 	if d.load.Gate == nil {
-		return 0
+		return d.growsAt
 	}
 	return d.load.Until
 }

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
@@ -216,6 +217,11 @@ func (d *decision) grow(starved bool) {
 			g.deferredExpansion = int64(len(g.Expansion))
 			continue
 		}
+		wants := g.Expansion
+		if at := d.resizeAgain(g); at > d.in.Now && len(wants) > 0 {
+			g.growsAt, g.deferredExpansion, wants = at, int64(len(wants)), nil
+			d.growsAt = at
+		}
 		var l *model.Level
 		var set []int32
 		if l = d.requires(g); l != nil {
@@ -229,15 +235,15 @@ func (d *decision) grow(starved bool) {
 			}
 		}
 		g.search = s
-		for i := range g.Expansion {
-			w := &g.Expansion[i]
+		for i := range wants {
+			w := &wants[i]
 			if starved && w.Over == nil {
 				g.deferredExpansion++
 				continue
 			}
 			sp, stops, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 			if !ok {
-				g.unplacedExpansion = int64(len(g.Expansion)-i) - g.deferredExpansion
+				g.unplacedExpansion = int64(len(wants)-i) - g.deferredExpansion
 				break
 			}
 			pl := newPlacement(g, w, sp)
@@ -250,6 +256,27 @@ func (d *decision) grow(starved bool) {
 			g.search = old
 		}
 	}
+}
+
+// resizeAgain returns from when on a gang that runs may grow. Each resize restarts all members, so the last one counts: a
+// member began, or stopped for others. The time between is that for which the gang does not shrink
+// (Queue.PreemptMinRuntime). It returns 0 where nothing more restarts: the gang starts, or it restarts anyway.
+func (d *decision) resizeAgain(g *groupWork) structs.LogTime {
+	if !g.Gang || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
+		return 0
+	}
+	var last structs.LogTime
+	for _, a := range d.load.Allocs {
+		switch {
+		case a.Group != g.Name || g.Tg.IsStandby(a.NameIndex):
+		case a.ServerTerminal():
+			last = max(last, cmp.Or(a.FinishedAt, a.ModifyTime))
+		case !a.ClientTerminal():
+			last = max(last, cmp.Or(a.StartedAt, a.CreateTime))
+		}
+	}
+	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)
+	return last.Add(q.PreemptMinRuntime)
 }
 
 // GangMembersMax returns how many members of a group one log entry can place together (D9).

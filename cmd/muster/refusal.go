@@ -68,8 +68,11 @@ func preconditionText(r structs.Refusal) string {
 		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", r.ShortText())
 	case structs.DimensionGrowth:
 		text := fmt.Sprintf("it has its minimum and may grow by %s, ", r.ShortText())
-		if r.Code == structs.ReasonPriority {
+		switch r.Code {
+		case structs.ReasonPriority:
 			return text + "but others come first"
+		case structs.ReasonBeginTime:
+			return text + "but not before " + r.Detail + ": it was resized less than preempt_min_runtime ago, and each resize restarts it"
 		}
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:
@@ -124,6 +127,10 @@ func cure(r structs.Refusal) string {
 		return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
 	case structs.DimensionPowerUnknown:
 		return "the pool has no budget, or their driver reports a limit"
+	case structs.DimensionGrowth:
+		if r.Code == structs.ReasonBeginTime {
+			return "" // the line has the time
+		}
 	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung: // what cures them is not known to be enough
 		return ""
 	case structs.DimensionQueueOrder:

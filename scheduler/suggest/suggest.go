@@ -263,13 +263,12 @@ func (a *adviser) lift(rep scheduler.WorkloadReport) {
 	why := a.load.Gate
 	for _, g := range rep.Groups {
 		for i := range g.Refusals {
-			switch r := &g.Refusals[i]; r.Code {
-			case structs.ReasonReservation:
-				if r.Dimension == structs.DimensionOwnReservation {
-					continue // its own reservation
-				}
-				fallthrough
-			case structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonHeld:
+			r := &g.Refusals[i]
+			if r.Dimension == structs.DimensionOwnReservation || r.Dimension == structs.DimensionGrowth {
+				continue // its own reservation; or it runs, and was resized
+			}
+			switch r.Code {
+			case structs.ReasonReservation, structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonHeld:
 				if why == nil {
 					why = r
 				}
