@@ -60,8 +60,5 @@ type Contender struct {
 	Lost  time.Duration // run time that it would lose if it were stopped now, saving and loading included; 0 for pending work
 }
 
-// Late reports whether a contender has waited beyond the bound of its queue.
-func (r *Competition) Late(v *Contender) bool { return !v.Holds && v.Load.late(r.Now, r.Queue.MaxWait) }
-
 // Units returns what the contender holds, or would hold.
 func (r *Contender) Units() int64 { return r.Each * r.Count }

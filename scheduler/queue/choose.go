@@ -24,22 +24,23 @@ func (c Choosers) Choose(r *contend.Competition) (chosen []int, wake structs.Log
 	} else {
 		chosen, wake = Greedy{Named(r.Queue.Order)}.Choose(r)
 	}
-	late := overdue(r, adaptive && !r.BoundSet)
+	late := overdue(r)
 	if len(late) == 0 {
 		return chosen, wake
 	}
 	return append(late, slices.DeleteFunc(chosen, func(i int) bool { return slices.Contains(late, i) })...), wake
 }
 
-// overdue lists the contenders that have waited beyond their queue's bound, the longest wait first. byPriority leaves out
-// those of the highest priority: among those the order starves none.
-func overdue(r *contend.Competition, byPriority bool) (late []int) {
-	top := math.MinInt
+// overdue lists the contenders that have waited beyond their queue's bound, the longest wait first. Where the bound only
+// lifts their priority, those of the highest priority are left out: among those the order starves none.
+func overdue(r *contend.Competition) (late []int) {
+	bound, top := boundOf(&r.Queue, r.BoundSet), math.MinInt
 	for i := range r.Contenders {
 		top = max(top, r.Contenders[i].Load.Priority())
 	}
 	for i := range r.Contenders {
-		if v := &r.Contenders[i]; r.Late(v) && (!byPriority || v.Load.Priority() < top) {
+		w := r.Contenders[i].Load
+		if _, first := bound.first(w, r.Now); first || bound.lifted(w, r.Now, top) {
 			late = append(late, i)
 		}
 	}

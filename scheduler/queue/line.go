@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/structs"
@@ -48,8 +47,7 @@ type node struct {
 	first  firster       // order, when other orders come before its shares; else nil
 	odd    structs.Order // its order if this build does not know it; else ""
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
-	bound  time.Duration // on waiting, after which a workload goes first
-	lifts  bool          // after bound a workload counts as of the highest priority instead
+	bound  waitBound     // on waiting
 	scene  Scene
 	queue  *structs.Queue // as configured; nil: all settings are inherited
 	held   structs.Amount // including what the pass has placed
@@ -165,7 +163,7 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 		last = ln
 		l.of[i] = ln
 		it := item{load: i, late: notLate, key: l.key(n, i)}
-		if since := w.WaitingSince(); !n.lifts && since > 0 && now.Sub(since) > n.bound {
+		if since, late := n.bound.first(w, now); late {
 			it.late = int64(since)
 		}
 		it.over = l.soft[w.Key.Namespace].overBound(w)
@@ -201,10 +199,8 @@ func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now st
 	}
 	n.share, _ = n.order.(Sharer)
 	n.first, _ = n.order.(firster)
-	n.bound = n.scene.Queue.MaxWait
-	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware {
-		n.lifts = l.table.Configured(path).MaxWait == 0
-	}
+	_, n.aware = n.order.(interface{ KnowsRunTimes() })
+	n.bound = boundOf(&n.scene.Queue, n.aware && l.table.Configured(path).MaxWait > 0)
 	n.turns.less = l.before
 	if u := l.table.Use(path, ""); u != nil {
 		n.held = u.Held
@@ -278,16 +274,10 @@ func (l *Line) rate(n *node, e *entrant) {
 // key returns the key of a workload by the order of a node.
 func (l *Line) key(n *node, i int) Key {
 	k := n.order.Key(&l.pending[i], &n.scene)
-	if l.lifted(n, i) {
+	if n.bound.lifted(&l.pending[i], n.scene.Now, l.top) {
 		k[0] = -int64(l.top) // adaptive: the priority
 	}
 	return k
-}
-
-// lifted reports whether a workload counts as of the highest priority that waits, because it has waited too long.
-func (l *Line) lifted(n *node, i int) bool {
-	w := &l.pending[i]
-	return n.lifts && w.Priority() < l.top && n.scene.Waited(w) > n.bound
 }
 
 // class returns the class of a queue's head by the queue's guarantee and soft limit.
@@ -508,7 +498,7 @@ func (l *Line) Terms(i int) []structs.ScoreTerm {
 	if w := &l.pending[i]; l.soft[w.Key.Namespace].overBound(w) {
 		out = append(out, structs.ScoreTerm{Name: fmt.Sprintf("beyond the soft limit of quota %q", l.soft[w.Key.Namespace].quota)})
 	}
-	if l.lifted(ln.node, i) {
+	if ln.node.bound.lifted(&l.pending[i], ln.node.scene.Now, l.top) {
 		out = append(out, structs.ScoreTerm{Name: "priority after max_wait", Micro: micro * int64(l.top)})
 	}
 	return append(out, ln.node.order.Terms(&l.pending[i], &ln.node.scene)...)
