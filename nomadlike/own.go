@@ -39,6 +39,12 @@ type (
 		EvalID                   string
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
+		Excluded                 []ExcludedNode `json:",omitempty"` // with ?nodes=true, at most 10,000
+	}
+	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
+	ExcludedNode struct {
+		Group, NodeID, NodeName string
+		Why                     Refusal
 	}
 	// Plan answers PUT /v1/job/:id/plan: Nomad's answer, and what `why` would say about the job after its submission.
 	Plan struct {
@@ -183,6 +189,9 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	for _, g := range r.Reports {
 		w.Groups = append(w.Groups, whyGroup(g, r.NodeNames))
+	}
+	for _, x := range r.Excluded {
+		w.Excluded = append(w.Excluded, ExcludedNode{Group: string(x.Group), NodeID: x.NodeID.String(), NodeName: x.NodeName, Why: wire.RefusalFromStructs(x.Why)})
 	}
 	return w
 }

@@ -663,7 +663,11 @@ func jobGangs(c *call) (any, error) {
 }
 
 func jobWhy(c *call) (any, error) {
-	resp, err := invoke(c, methods.JobWhy, &methods.JobGetRequest{JobID: c.params["id"]})
+	nodes, err := c.flag("nodes")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.JobWhy, &methods.JobGetRequest{JobID: c.params["id"], All: nodes})
 	if err != nil {
 		return nil, err
 	}

@@ -81,10 +81,25 @@ func (d *decision) note(why *structs.Refusal) {
 		return
 	}
 	for _, g := range d.groups {
-		if d.misses[g.Name] > 0 && g.note == nil {
+		if d.misses[g.Name] > 0 && g.note == nil && g.lacksRoom() {
 			g.note = why
 		}
 	}
+}
+
+// lacksRoom reports whether some node lacks only what running work holds and preemption is about: GPUs where the group
+// asks for them, else anything. Memory that no node has is not what running work is in the way of.
+func (g *groupWork) lacksRoom() bool {
+	if g.search == nil || g.Ask == nil {
+		return false
+	}
+	return slices.ContainsFunc(g.search.Report(1, 0).Refusals, func(r structs.Refusal) bool {
+		switch r.Dimension {
+		case structs.DimensionDevices, structs.DimensionGPU, structs.DimensionGPUMemory, structs.DimensionGPUCompute, structs.DimensionEmptyGPUMemory:
+			return r.CuredBy == structs.EventAllocStopped
+		}
+		return r.CuredBy == structs.EventAllocStopped && len(g.Ask.Devices) == 0
+	})
 }
 
 // asks returns the most that the decision can be charged with n more places of a group; zero if there are no limits or

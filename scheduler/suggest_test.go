@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -108,7 +109,14 @@ func TestSuggestions(t *testing.T) {
 		}
 		in.Pending = []contend.Workload{load}
 		_, rep := scheduler.Schedule(in, policy.Builtin[structs.AlgorithmDefault])
+		named := suggest.Nodes(in, policy.Builtin[structs.AlgorithmDefault], load.Job)
 		for _, g := range rep.Workloads[0].Groups {
+			if g.Placed == 0 && g.Considered > 0 && load.Job.Group(g.Group).Gang == nil && len(load.Allocs) == 0 && len(in.Reserved) == 0 {
+				seen["nodes named"]++
+				if why := namesDiffer(g, named); why != "" {
+					t.Errorf("round %d (seed %d): %s", round, seed, why)
+				}
+			}
 			if g.Placed < g.Wanted {
 				seen["waits for "+string(g.Code)]++
 				if len(adv.Changes) > 0 {
@@ -263,4 +271,24 @@ func TestTellsOnceAMinute(t *testing.T) {
 	if w := decide(201*time.Second, 512); w == nil || w.Amount != 0 || w.Told != 0 {
 		t.Errorf("placed: %+v", w)
 	}
+}
+
+// namesDiffer compares the nodes that are named for a group with the numbers of its report; "" when they agree.
+func namesDiffer(g *structs.GroupReport, named []suggest.Excluded) string {
+	count := map[string]int64{}
+	for _, x := range named {
+		if x.Group == g.Group {
+			count[x.Why.Text()]++
+		}
+	}
+	want := map[string]int64{} // the same thing may be missing in several ways: in pieces, or ill
+	for _, r := range g.Refusals {
+		if r.Nodes > 0 {
+			want[r.Text()] += r.Nodes
+		}
+	}
+	if !maps.Equal(count, want) {
+		return fmt.Sprintf("nodes are refused for %v, and named for %v", want, count)
+	}
+	return ""
 }

@@ -21,6 +21,7 @@ type jobWhyOptions struct {
 	*env
 	form    format
 	verbose bool
+	nodes   bool
 }
 
 func newJobWhy(e *env) *cobra.Command {
@@ -28,8 +29,10 @@ func newJobWhy(e *env) *cobra.Command {
 	c := e.verb("why [options] JOB", "Say why a job waits, or why it runs where it runs",
 		"Say in words and numbers why a job waits: what it needs, which nodes refuse it and by how much, who is ahead, and what would cure it.", `
 muster job why example
+muster job why -nodes train
 muster job why -json train`, 1, 1, o.run)
 	o.form.flags(c)
+	c.Flags().BoolVar(&o.nodes, "nodes", false, "each node that cannot take an allocation now, by name, with the reason")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "how the chosen nodes scored, too")
 	return e.complete(c, "jobs")
 }
@@ -44,7 +47,9 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	var w nomadlike.Why
-	if _, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w); err != nil {
+	q := ns(stub.Namespace)
+	queryFlag(q, "nodes", o.nodes)
+	if _, err := a.get(ctx, jobPath(stub.ID, "/why"), q, &w); err != nil {
 		return err
 	}
 	if done, err := o.form.done(o.env, &w); done || err != nil {
@@ -102,9 +107,24 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		adviceLines(w.Advice, func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) })
 	}
 	o.pairs("  ", lines)
+	o.excluded(w)
 	if waits && len(w.Groups) == 0 {
 		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
 	}
+}
+
+// excluded lists the nodes that cannot take an allocation now.
+func (o *jobWhyOptions) excluded(w *nomadlike.Why) {
+	if len(w.Excluded) == 0 {
+		return
+	}
+	rows := [][]string{}
+	for i := range w.Excluded {
+		x := &w.Excluded[i]
+		rows = append(rows, []string{shortID(x.NodeID, o.verbose), x.NodeName, x.Group, strings.TrimPrefix(refusalLine(x.Why.ToStructs()), "1 node: ")})
+	}
+	o.println()
+	o.table("Node ID|Name|Task Group|Why not", rows)
 }
 
 // pairs prints lines with a name in front. A repeated name is left out.

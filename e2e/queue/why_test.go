@@ -62,6 +62,7 @@ func TestWhyIsTrue(t *testing.T) {
 	}
 	out := run("nine", whyJob("nine", 9, 50, "", "true"))
 	says("job run of what can never run", out, []string{`nothing placed; 1 allocation waiting`, `can never be placed here: .*short by 1 GPU`}, `status "complete"`, `waits until`, `device`)
+	says("job why -nodes", f.Must("job", "why", "-nodes", "nine"), []string{`one +g +too little nvidia/gpu, short by 1 GPU`})
 	f.Must("job", "stop", "-detach", "-yes", "nine")
 
 	f.Must("job", "run", "-detach", f.File("fails.hcl", whyJob("fails", 0, 50, "", "exit 1")))

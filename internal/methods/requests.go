@@ -403,6 +403,14 @@ type (
 		Saving    *Saving           // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
 		Refused   string            // why the namespace refuses launches of a periodic or parameterized job now; "" if it does not
 		Silent    *Silent           // nil: no allocation of the job is on a silent node that must end it
+		Excluded  []ExcludedNode    // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
+	}
+	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
+	ExcludedNode struct {
+		Group    structs.GroupName
+		NodeID   structs.NodeID
+		NodeName string
+		Why      structs.Refusal
 	}
 	// Silent counts the allocations of a job that are not replaced yet because their nodes, which fell silent, may still
 	// run their tasks (Group.RunsSilent).

@@ -349,6 +349,11 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
 		resp.Advice = adviceOf(s.env.Decide.Advise(k))
+		if req.All {
+			for _, x := range s.env.Decide.Excluded(k) {
+				resp.Excluded = append(resp.Excluded, methods.ExcludedNode{Group: x.Group, NodeID: x.Node.ID, NodeName: x.Node.Name, Why: x.Why})
+			}
+		}
 	}
 	return resp, err
 }
