@@ -81,15 +81,15 @@ func (d *decision) note(why *structs.Refusal) {
 		return
 	}
 	for _, g := range d.groups {
-		if d.misses[g.Name] > 0 && g.note == nil && g.lacksRoom() {
+		if d.misses[g.Name] > 0 && g.note == nil && g.shortOfRoom() {
 			g.note = why
 		}
 	}
 }
 
-// lacksRoom reports whether some node lacks only what running work holds and preemption is about: GPUs where the group
+// shortOfRoom reports whether some node lacks only what running work holds and preemption is about: GPUs where the group
 // asks for them, else anything. Memory that no node has is not what running work is in the way of.
-func (g *groupWork) lacksRoom() bool {
+func (g *groupWork) shortOfRoom() bool {
 	if g.search == nil || g.Ask == nil {
 		return false
 	}

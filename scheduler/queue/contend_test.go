@@ -486,7 +486,7 @@ func TestUrgentDespitePrediction(t *testing.T) {
 	}
 }
 
-// Who waits for running work of a lower priority is told why that is not preempted, with figures: it began too recently,
+// A job that waits for running work of a lower priority learns why that is not preempted, with figures: it began too recently,
 // or it would lose too much. When it has saved its state, it is.
 func TestDeclinedIsSaid(t *testing.T) {
 	for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair} {

@@ -25,7 +25,7 @@ const (
 	ReservationGone
 	// AllocPlaced only concerns jobs with rules about where allocations of other jobs are.
 	AllocPlaced
-	// Saved only concerns jobs that preempt nobody because too much would be lost.
+	// Saved only concerns jobs that preempt no work because too much would be lost.
 	Saved
 )
 

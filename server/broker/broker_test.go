@@ -32,7 +32,7 @@ func made(at structs.Index, es ...*structs.Evaluation) *structs.Delta {
 	return d
 }
 
-// A checkpoint of running work makes those ready that preempt nobody because too much would be lost, and no others.
+// A checkpoint of running work makes those jobs ready that preempt no work because too much would be lost, and no others.
 func TestSavedUnblocks(t *testing.T) {
 	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)

@@ -82,7 +82,7 @@ func (b *Broker) gotOn(c *structs.Changed[structs.Job], at structs.Index, now st
 }
 
 // saved wakes the jobs that wait for a checkpoint of a job whose tasks have just saved one, and those that preempt
-// nobody because too much would be lost: now it is less.
+// no work because too much would be lost: now it is less.
 func (b *Broker) saved(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Allocs {
 		if c := &d.Allocs[i]; c.Before != nil && c.After != nil && c.After.Saved.Newer(c.Before.Saved) != c.Before.Saved {
