@@ -72,7 +72,7 @@ func preconditionText(r structs.Refusal) string {
 		case structs.ReasonPriority:
 			return text + "but others come first"
 		case structs.ReasonBeginTime:
-			return text + "but not before " + r.Detail + ": it was resized less than preempt_min_runtime ago, and each resize restarts it"
+			return text + "but not before " + r.Detail + ": each resize restarts it, and it has not run for preempt_min_runtime since its start or its last resize"
 		}
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:

@@ -14,6 +14,10 @@ import (
 
 // whyJob is a batch job of one command.
 func whyJob(id string, gpus, priority int, head, command string) string {
+	gpu := ""
+	if gpus > 0 {
+		gpu = fmt.Sprintf("gpu    = { count = %d }", gpus)
+	}
 	return fmt.Sprintf(`job %q {
   type     = "batch"
   priority = %d
@@ -29,12 +33,12 @@ func whyJob(id string, gpus, priority int, head, command string) string {
       resources {
         cpu    = 20
         memory = 32
-        gpu    = { count = %d }
+        %s
       }
     }
   }
 }
-`, id, priority, head, command, gpus)
+`, id, priority, head, command, gpu)
 }
 
 // TestWhyIsTrue: what job run and job why say of jobs on a cluster as it is by default.

@@ -86,6 +86,11 @@ func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 	adv := Advice{Never: a.never()}
 	a.lift(rep)
 	for _, g := range rep.Groups {
+		if slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool {
+			return r.Dimension == structs.DimensionGrowth && r.CuredBy == structs.EventTime
+		}) {
+			return adv // it runs and was resized: only time helps
+		}
 		if g.Placed < g.Wanted || g.Code != structs.ReasonNone {
 			a.group(g)
 		}
