@@ -64,6 +64,11 @@ func TestWhyIsTrue(t *testing.T) {
 	for i := range 4 { // a history of runs below a second
 		f.Must("job", "run", "-detach", f.File("short.hcl", whyJob(fmt.Sprint("short", i), 1, 50, "", "sleep 0.3")))
 	}
+	harness.Eventually(t, 30*time.Second, "the short runs have ended", func() (bool, string) {
+		var as []harness.Alloc
+		err := f.API.Call("GET", "/v1/allocations", nil, &as)
+		return err == nil && harness.Count(as, "complete") == 4, fmt.Sprint(as, err)
+	})
 	out := run("nine", whyJob("nine", 9, 50, "", "true"))
 	says("job run of what can never run", out, []string{`nothing placed; 1 allocation waiting`, `can never be placed here: .*short by 1 GPU`}, `status "complete"`, `waits until`, `device`)
 	says("job why -nodes", f.Must("job", "why", "-nodes", "nine"), []string{`one +g +too little nvidia/gpu, short by 1 GPU`})
@@ -84,10 +89,8 @@ func TestWhyIsTrue(t *testing.T) {
 	says("job status of an array at its concurrency", f.Must("job", "status", "array"), []string{`(?m)^g +2 +0 +1 `}, `Placement Failure`)
 	f.Must("job", "stop", "-detach", "-yes", "array")
 
-	harness.Eventually(t, 30*time.Second, "all GPUs are taken", func() (bool, string) {
-		text := run("low", whyJob("low", 8, 10, "preemptible = true", "sleep 600"))
-		return strings.Contains(text, "1 running"), text
-	})
+	run("low", whyJob("low", 8, 10, "preemptible = true", "sleep 600"))
+	f.Running(harness.Work{ID: "low"}, 1)
 	run("urgent", whyJob("urgent", 8, 90, "", "sleep 1"))
 	says("job why of an urgent job", f.Must("job", "why", "urgent"), []string{`low may not be preempted before \S+Z \(preempt_min_runtime\)`, `waits +group g: until another 8`})
 	// Then it goes first, though its runs are predicted to last less than a second.
