@@ -108,7 +108,7 @@ func TestRunSuitsTheNodes(t *testing.T) {
 		{"all GPUs, and room for small work beside it", runNodes("exec"), "-gpus 8 -- true", []string{"cores  = 57", "memory = 921600"}},
 		{"what is said counts", runNodes("exec"), "-gpus 8 -mem 64G -cpu 500 -- true", []string{"cpu    = 500", "memory = 65536"}},
 		{"an array", runNodes("exec"), "-array 0-99%4 -- true", []string{"count       = 100", "concurrency = 4"}},
-		{"a file of this directory", runNodes("exec"), "-- cat run_test.go", []string{"work_dir = "}},
+		{"a file of this directory", runNodes("exec raw_exec"), "-- cat run_test.go", []string{"work_dir = "}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			agent := newAgentFake(t)
