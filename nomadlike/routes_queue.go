@@ -37,24 +37,31 @@ type (
 	// QueueState is what GET /v1/queues lists and GET /v1/queue/:path shows.
 	QueueState struct {
 		wire.Queue
-		Exists    bool       // false: there is no queue object, but jobs name it or it is built in
-		Effective wire.Queue // with inherited settings and defaults
-		Held      *wire.Amount
-		Mean      *wire.Amount // decayed usage as an amount
-		Share     float64      // weighted share of what is held, relative to the whole cluster: dominant, or by billing units
-		Jobs      int64        // number of jobs that hold something
-		Allocs    int64
-		Waiting   int64
-		Submitted int64
-		Users     []QueueUser `json:",omitempty"`
+		Exists      bool       // false: there is no queue object, but jobs name it or it is built in
+		Effective   wire.Queue // with inherited settings and defaults
+		Held        *wire.Amount
+		Mean        *wire.Amount // decayed usage as an amount
+		Share       float64      // weighted share of what is held, relative to the whole cluster: dominant, or by billing units
+		Part        float64      // of the cluster that it holds, not divided by its weight
+		Target      float64      // part of the cluster that it is due by weight, against the queues and submitters that take turns with it and hold or want something; 0: it does neither
+		Jain        float64      // Jain's fairness index of the parts by weight of those who take turns in it: 1 is even; 0: nothing is held
+		Oldest      int64        // wait of the job that waits longest, in nanoseconds
+		Preemptions int64        // jobs preempted on behalf of its jobs
+		Jobs        int64        // number of jobs that hold something
+		Allocs      int64
+		Waiting     int64
+		Submitted   int64
+		Users       []QueueUser `json:",omitempty"`
 	}
 	// QueueUser is one submitter's usage of a queue.
 	QueueUser struct {
-		Name         string
-		Held, Mean   *wire.Amount
-		Weight       int64 // relative to the other submitters
-		Share        float64
-		Jobs, Allocs int64
+		Name            string
+		Held, Mean      *wire.Amount
+		Weight          int64 // relative to the other submitters
+		Share           float64
+		Part, Target    float64 // as those of the queue
+		Waiting, Oldest int64
+		Jobs, Allocs    int64
 	}
 	// QueueWritten is the answer to a write of queues.
 	QueueWritten struct{ Warnings []string }
@@ -64,6 +71,7 @@ func queueState(q *methods.QueueState) QueueState {
 	out := QueueState{
 		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(&q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
+		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions,
 	}
 	out.Queue.Path = string(q.Effective.Path)
 	if q.Queue != nil {
@@ -72,7 +80,7 @@ func queueState(q *methods.QueueState) QueueState {
 	for i := range q.Users {
 		u := &q.Users[i]
 		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.AmountFromStructs(u.Usage.Held), Mean: wire.AmountFromStructs(u.Mean),
-			Weight: u.Weight, Share: float64(u.Share) / 1e6, Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
+			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
 	}
 	return out
 }

@@ -52,6 +52,7 @@ func (m *metrics) declare(s *Server) {
 		}
 	}, admitTable)
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
+	m.set.Read(s.queueMetrics, queueTable)
 }
 
 // stalled counts a stall.

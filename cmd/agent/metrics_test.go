@@ -51,6 +51,7 @@ func reference(t *testing.T, descs []*telemetry.Desc) string {
 		{"Requests", "Of every agent, and of the server part.", "muster_http_ muster_rpc_"},
 		{"Servers", "Of the server part. Every server has the state of the cluster; what is counted while leading does not grow on other servers.", "muster_server_ muster_raft_"},
 		{"Use of GPUs", "Every server has them, from the same state, for each node, for each model in a node pool, and over all. Nodes that are not ready and GPUs that are not healthy are left out.", "muster_cluster_gpu_ muster_model_gpu_ muster_node_gpu_"},
+		{"Queues", "Every server has them, from the same state, for each queue that holds or wants something, together with the queues below it; `root` is the cluster. Queues that no configuration names are only counted in those above. Submitters have no metrics, `muster queue status` has their figures. A cluster that never had a queue, a quota or an order by shares (`fair`, `weighted-fair`) counts no usage, so that only waits and preemptions are told.", "muster_queue_"},
 		{"Nodes", "Of the client part.", "muster_client_ muster_gpu_ muster_task_gpu_"},
 		{"NVIDIA's exporter", "Of the client part, under the names and labels that NVIDIA's exporter has, so that dashboards made for it show them. What a driver or a GPU does not report is left out.", "DCGM_"},
 		{"Raft", "What the raft library and its log in BoltDB report.", "raft_"},

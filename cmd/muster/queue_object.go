@@ -340,17 +340,43 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", priorityText(q.Effective.PriorityMax)}, {"Priority default", priorityText(q.Effective.PriorityDefault)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
-	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},
-		{"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}})
+	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Part of cluster", percentText(q.Part)}, {"Target", targetText(q.Target)}, {"Share by weight", percentText(q.Share)}, {"Fairness", jainText(q.Jain)},
+		{"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}})
 	if len(q.Users) > 0 {
 		o.heading("Submitters")
 		rows := [][]string{}
 		for _, u := range q.Users {
-			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), fmt.Sprintf("%.2f %%", 100*u.Share), strconv.FormatInt(u.Jobs, 10)})
+			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), percentText(u.Part), targetText(u.Target), strconv.FormatInt(u.Jobs, 10), strconv.FormatInt(u.Waiting, 10), oldestText(u.Oldest)})
 		}
-		o.table("USER|WEIGHT|HELD|LATELY|SHARE|JOBS", rows)
+		o.table("USER|WEIGHT|HELD|LATELY|PART|TARGET|RUNNING|WAITING|OLDEST WAIT", rows)
 	}
 	return nil
+}
+
+func percentText(x float64) string { return fmt.Sprintf("%.2f %%", 100*x) }
+
+// targetText formats the part of the cluster that a queue or a submitter is due; none where it holds and wants nothing.
+func targetText(x float64) string {
+	if x == 0 {
+		return "-"
+	}
+	return percentText(x)
+}
+
+// jainText formats how even the parts are of those who take turns in a queue.
+func jainText(x float64) string {
+	if x == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f (Jain's index)", x)
+}
+
+// oldestText formats the longest wait, given in nanoseconds.
+func oldestText(ns int64) string {
+	if ns == 0 {
+		return "-"
+	}
+	return time.Duration(ns).Truncate(time.Second).String()
 }
 
 func backfillText(q wire.Queue) string {

@@ -1,6 +1,10 @@
 package methods
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // Requests and responses about queues, quotas of namespaces, and reservations.
 type (
@@ -13,14 +17,24 @@ type (
 		Share     int64          // weighted dominant share of the resources held, in millionths
 		Submitted int64          // jobs that are not dead, including the subtree
 		Waiting   int64          // waiting jobs, including the subtree
-		Users     []QueueUserState
+		Part      int64          // of the cluster that it holds, not divided by its weight, in millionths
+		Target    int64          // part of the cluster that it is due by weight, in millionths; 0: it holds and wants nothing
+		Jain      int64          // Jain's index of the parts by weight in it, in millionths; 0: nothing is held
+		Oldest    time.Duration  // wait of the job that waits longest
+		// Preemptions counts jobs preempted on behalf of the subtree's jobs.
+		Preemptions int64
+		Users       []QueueUserState
 	}
 	// QueueUserState is one submitter's usage of a queue.
 	QueueUserState struct {
-		Usage  structs.QueueUsage
-		Mean   structs.Amount
-		Weight int64 // relative to the other submitters
-		Share  int64
+		Usage   structs.QueueUsage
+		Mean    structs.Amount
+		Weight  int64 // relative to the other submitters
+		Share   int64
+		Part    int64 // Part, Target and the rest as those of the queue
+		Target  int64
+		Waiting int64
+		Oldest  time.Duration
 	}
 	// QueueGetResponse is a queue; nil when absent.
 	QueueGetResponse struct {

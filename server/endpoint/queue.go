@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -38,7 +39,10 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 	now := max(snap.Time(), s.env.Replica.Now())
 	cfg := snap.SchedulerConfig()
 	table := s.env.Decide.QueueTable(snap)
-	waiting := waitingByQueue(s.Waiting(snap))
+	if len(table.Usage) == 0 { // the state keeps none yet
+		table.Usage = countedUse(snap, now)
+	}
+	stand := s.standings(snap, table)
 	submitted := map[structs.QueuePath]int64{}
 	for j := range snap.Jobs("", "") {
 		if j.Status != structs.JobDead && !j.IsPeriodic() && !j.IsParameterized() {
@@ -51,32 +55,61 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 	for q := range snap.Queues() {
 		paths[q.Path] = true
 	}
-	for _, m := range []map[structs.QueuePath]int64{waiting, submitted} {
-		for p := range m {
-			paths[p] = true
-		}
+	for p := range submitted {
+		paths[p] = true
 	}
-	for u := range snap.QueueUses() {
-		paths[u.Path] = true
+	for p := range stand {
+		paths[p] = true
 	}
 	var out []methods.QueueState
 	for _, p := range slices.Sorted(maps.Keys(paths)) {
 		if p.IsNamespace() || !keep(string(p)) {
 			continue
 		}
-		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Usage: snap.QueueUse(p, ""), Waiting: waiting[p], Submitted: submitted[p]}
+		x := stand.at(p)
+		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Waiting: x.Waiting, Submitted: submitted[p],
+			Part: x.Part, Target: x.Target, Jain: x.Jain, Oldest: x.Oldest, Preemptions: x.Preemptions}
 		scene := queue.Scene{Now: now, Queue: st.Effective, Total: table.Total}
 		scene.Total.Billed = st.Effective.Billing.OfCluster(table.Total, table.Models)
-		share := func(u *structs.QueueUsage, weight int64) int64 { return scene.Share(u.Held) / 1000 / max(weight, 1) }
-		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), share(&st.Usage, st.Effective.Weight)
+		if u := table.Use(p, ""); u != nil {
+			st.Usage = *u
+		}
+		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), scene.Share(st.Usage.Held)/1000/max(st.Effective.Weight, 1)
 		if users {
-			for u := range snap.QueueUses() {
-				if u.Path == p && u.User != "" {
-					st.Users = append(st.Users, methods.QueueUserState{Usage: *u, Mean: u.MeanAt(now, st.Effective.HalfLife), Weight: st.Effective.UserWeight(u.User), Share: share(u, st.Effective.UserWeight(u.User))})
-				}
-			}
+			st.Users = usersOf(x, table, &scene)
 		}
 		out = append(out, st)
+	}
+	return out
+}
+
+// countedUse returns the usage of queues, counted from the allocations, by path and submitter. What was used before now
+// is not known.
+func countedUse(snap *state.Snapshot, now structs.LogTime) (all []*structs.QueueUsage) {
+	for _, u := range snap.CountedUse() {
+		u.At = now
+		all = append(all, &u)
+	}
+	slices.SortFunc(all, func(a, b *structs.QueueUsage) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User))
+	})
+	return all
+}
+
+// usersOf describes the submitters of a queue who hold, have held or want something, by name.
+func usersOf(x *Standing, table *contend.QueueTable, at *queue.Scene) (out []methods.QueueUserState) {
+	for _, name := range slices.Sorted(maps.Keys(x.Users)) {
+		if name == "" {
+			continue
+		}
+		s, weight := x.Users[name], at.Queue.UserWeight(name)
+		u := structs.QueueUsage{Path: x.Path, User: name}
+		if has := table.Use(x.Path, name); has != nil {
+			u = *has
+		}
+		part := at.Share(u.Held) / 1000
+		out = append(out, methods.QueueUserState{Usage: u, Mean: u.MeanAt(at.Now, at.Queue.HalfLife), Weight: weight, Share: part / weight,
+			Part: part, Target: s.Target, Waiting: s.Waiting, Oldest: s.Oldest})
 	}
 	return out
 }

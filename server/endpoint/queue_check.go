@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,17 +66,6 @@ func nearQueues(path structs.QueuePath, all []string) (near []string) {
 		}
 	}
 	return near
-}
-
-// waitingByQueue counts waiting jobs by queue, including ancestors.
-func waitingByQueue(ws []*structs.Workload) map[structs.QueuePath]int64 {
-	out := map[structs.QueuePath]int64{}
-	for _, w := range ws {
-		for _, r := range structs.UseRowsOf(w.Namespace, cmp.Or(w.Queue, structs.QueueDefault), "") {
-			out[r.Path]++
-		}
-	}
-	return out
 }
 
 // guaranteeWarnings returns a warning for each queue whose children's guarantees exceed what it, or the cluster, can
