@@ -1,3 +1,5 @@
+//go:generate go test . -run TestReferencePages -update
+
 package main
 
 import (
@@ -5,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -49,7 +52,7 @@ func documented(c *cobra.Command) []*cobra.Command {
 func referencePages(root *cobra.Command) map[string]string {
 	pages := map[string]string{}
 	var index strings.Builder
-	index.WriteString("# Commands\n\nWritten from the commands by `muster reference`. One dash works as well as two, and options may stand anywhere.\n" +
+	index.WriteString("# Commands\n\nWritten from the commands; `make generate` writes it again. One dash works as well as two, and options may stand anywhere.\n" +
 		"`muster COMMAND -help` prints the same.\n\n| command | |\n|---|---|\n")
 	for _, c := range documented(root) {
 		var b strings.Builder
@@ -175,10 +178,35 @@ func trimLines(s string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// prose keeps Markdown from reading marks in a text of the help, except for code.
+// prose keeps Markdown from reading marks in a text of the help, except for code. Lines that the help indents, such as
+// lists and commands, become blocks.
 func prose(s string) string {
-	return strings.NewReplacer("<", "&lt;", "*", `\*`, "|", `\|`, "[", `\[`, "]", `\]`).Replace(strings.TrimSpace(s))
+	marks := strings.NewReplacer("<", "&lt;", "*", `\*`, "|", `\|`, "[", `\[`, "]", `\]`)
+	var out, block []string
+	flush := func() {
+		if len(block) > 0 {
+			out = append(out, "", "```text", strings.TrimSuffix(trimLines(strings.Join(block, "\n")), "\n"), "```", "")
+			block = nil
+		}
+	}
+	for l := range strings.Lines(strings.TrimSpace(s) + "\n") {
+		l = strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), " \n")
+		if strings.HasPrefix(l, "  ") {
+			block = append(block, l)
+			continue
+		}
+		flush()
+		parts := strings.Split(l, "`")
+		for i := 0; i < len(parts); i += 2 {
+			parts[i] = marks.Replace(parts[i])
+		}
+		out = append(out, strings.Join(parts, "`"))
+	}
+	flush()
+	return strings.TrimSpace(blankLines.ReplaceAllString(strings.Join(out, "\n"), "\n\n"))
 }
+
+var blankLines = regexp.MustCompile(`\n{3,}`)
 
 // roff keeps roff from reading requests and escapes in a text.
 func roff(s string) string {

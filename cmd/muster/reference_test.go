@@ -4,8 +4,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	goldenfile "github.com/muster-sched/muster/internal/golden"
 )
 
 // referenceRoot is the tree of commands as a machine without settings in its environment has it.
@@ -42,6 +45,44 @@ func TestReference(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "job.md")); err != nil || !strings.Contains(string(b), "\n## muster job why\n") {
 		t.Errorf("job.md: %v\n%.500s", err, b)
+	}
+}
+
+// TestReferencePages keeps the committed reference equal to the commands: no page differs, lacks or is left over. `go
+// generate ./cmd/muster` writes it.
+func TestReferencePages(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("not run: the reference has the options of commands that only a build for Linux has")
+	}
+	fresh, committed := t.TempDir(), "../../docs/reference/cli"
+	referenceRoot(t, fresh)
+	made, err := filepath.Glob(filepath.Join(fresh, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, f := range made {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[filepath.Base(f)] = true
+		goldenfile.Compare(t, filepath.Join(committed, filepath.Base(f)), b, *update)
+	}
+	kept, err := filepath.Glob(filepath.Join(committed, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range kept {
+		switch {
+		case want[filepath.Base(f)]:
+		case *update:
+			if err := os.Remove(f); err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Errorf("%s is about no command; remove it with: go generate ./cmd/muster", f)
+		}
 	}
 }
 

@@ -54,7 +54,8 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.DurationVar(&o.RestartCost, "restart-cost", 0, "the restart cost of resumed work")
 	f.BoolVar(&o.Notice, "notice", false, "victims of preemption hold on for their grace")
 	f.BoolVar(&o.Preemptible, "preemptible", false, "every job may be preempted")
-	f.IntVar(&o.Parallel, "parallel", max(1, runtime.NumCPU()), "policies at a time")
+	f.IntVar(&o.Parallel, "parallel", max(1, runtime.NumCPU()), "policies at a time (default one per processor)")
+	f.Lookup("parallel").DefValue = "0" // help is the same on every machine
 	f.BoolVar(&o.json, "json", false, "print one JSON object per policy and line")
 	f.StringVar(&o.html, "html", "", "write a report with charts to this file")
 	return files(c)
