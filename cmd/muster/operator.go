@@ -22,7 +22,7 @@ muster operator raft list-peers
 muster operator snapshot save backup.snap
 muster operator scheduler get-config`,
 		newOperatorRaft, newOperatorSnapshot, newOperatorScheduler, newOperatorAutopilot, newOperatorGossip, newOperatorJoinKey, newOperatorRoot, newOperatorMetrics, newOperatorDecisions,
-		newOperatorAPI, newOperatorStateHash, newOperatorUpgrade)
+		newOperatorAPI, newOperatorStateHash, newOperatorDebug, newOperatorUpgrade)
 }
 
 func newOperatorRaft(e *env) *cobra.Command {
