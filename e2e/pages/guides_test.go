@@ -53,7 +53,7 @@ printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run 
 	"docs/operate/variables.md": {setup: "echo old > password.txt; echo new > new.txt",
 		words: map[string]string{"remove KEY": "list"}},
 	"docs/operate/queues.md": {setup: job("train", "batch", "", "", sleeps),
-		words: map[string]string{"why JOB": "why train", "plan FILE": "plan train.hcl", "46f1c6c4": nodeID}},
+		words: map[string]string{"why JOB": "why train", "why -nodes JOB": "why -nodes train", "plan FILE": "plan train.hcl", "46f1c6c4": nodeID}},
 	"docs/operate/logins.md": {setup: job("train", "batch", "", "", sleeps),
 		words: map[string]string{"/var/lib/muster": `$(curl -s "$MUSTER_ADDR/v1/agent/self" | jq -r .config.DataDir)`}},
 	"docs/operate/services.md": {setup: job("llm", "service", `    network {

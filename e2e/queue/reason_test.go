@@ -83,7 +83,7 @@ func reasons() []reason {
 			job:  harness.Work{ID: "w", Group: gang + "\n    topology = { across = \"leaf\", mode = \"required\" }", GPUs: "count = 4"},
 			says: []string{"1 of 2 members found in one leaf"}, try: "a topology that is preferred"},
 		{name: "fragmentation", code: "FRAGMENTATION", first: []harness.Work{{ID: "half", Group: "count = 16", GPUs: `memory = "50GiB"`}}, job: harness.Work{ID: "w", GPUs: `memory = "40GiB"`},
-			says: []string{"GPU memory left only in pieces, short by 10.9 GiB", "the largest free slot is 29.1 GiB"}, try: "29796 MiB of GPU memory instead of 40 GiB"},
+			says: []string{"GPU memory left only in pieces, short by 10.9 GiB", "the largest free slot is 29.1 GiB"}, try: "29.1 GiB (29796 MiB) of GPU memory instead of 40 GiB"},
 		{name: "constraint", code: "CONSTRAINT", job: harness.Work{ID: "w", Settings: "constraint {\n    attribute = \"${attr.kernel.name}\"\n    value     = \"plan9\"\n  }"},
 			says: []string{"excluded by constraint ${attr.kernel.name} = plan9", "never"}, try: "without the constraint ${attr.kernel.name} = plan9"},
 		{name: "model", code: "CONSTRAINT", job: harness.Work{ID: "w", GPUs: `count = 1, model = "A100"`},
