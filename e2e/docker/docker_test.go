@@ -120,6 +120,14 @@ func (n *node) muster(args ...string) (string, error) {
 // run submits a job of one group; task is the content of its task block, more that of the group around it.
 func (n *node) run(t *testing.T, name, kind, task, more string) {
 	t.Helper()
+	if out, err := n.submit(t, name, kind, task, more); err != nil {
+		t.Fatalf("job run %s: %v\n%s", name, err, out)
+	}
+}
+
+// submit is run for a job that may be refused.
+func (n *node) submit(t *testing.T, name, kind, task, more string) (string, error) {
+	t.Helper()
 	if !strings.Contains(task, "resources {") {
 		task += "\nresources {\n cpu = 50\n memory = 64\n}\n"
 	}
@@ -149,10 +157,11 @@ job %q {
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := n.muster("job", "run", "-detach", path); err != nil {
-		t.Fatalf("job run %s: %v\n%s", name, err, out)
+	out, err := n.muster("job", "run", "-detach", path)
+	if err == nil {
+		t.Cleanup(func() { _, _ = n.muster("job", "stop", "-purge", "-detach", name) })
 	}
-	t.Cleanup(func() { _, _ = n.muster("job", "stop", "-purge", "-detach", name) })
+	return out, err
 }
 
 // alloc waits until the job's newest allocation has the status.
@@ -384,7 +393,10 @@ func (n *node) containers(t *testing.T, alloc string) []container.Summary {
 	return res.Items
 }
 
+// refusals: keys and types of the config block are checked at submission, what needs the node or the engine when the
+// task starts.
 func (n *node) refusals(t *testing.T) {
+	early := map[string]bool{}
 	for name, c := range map[string]struct{ config, want string }{
 		"privileged": {boxWith("privileged = true"), "does not allow privileged containers"},
 		"caps":       {boxWith(`cap_add = ["sys_admin"]`), `"sys_admin" is not one of`},
@@ -402,12 +414,19 @@ func (n *node) refusals(t *testing.T) {
 		"command":    {"config {\n image = \"box:v1\"\n entrypoint = [\"/nope\"]\n}\n", "no such file or directory"},
 		"userless":   {"user = \"nobody-here\"\n" + box("env"), "unable to find user"},
 	} {
-		n.run(t, "no-"+name, "batch", c.config, "")
+		if out, err := n.submit(t, "no-"+name, "batch", c.config, ""); err != nil {
+			wantText(t, name, strings.Join(strings.Fields(out), " "), c.want)
+			early[name] = true
+			continue
+		}
 		a := n.alloc(t, "no-"+name, "failed")
 		wantText(t, name, events(a), c.want)
 		if left := n.containers(t, a.ID); len(left) > 0 {
 			t.Errorf("%s left a container: %+v", name, left[0].Status)
 		}
+	}
+	if !early["unknown"] || !early["mac"] {
+		t.Errorf("refused at submission: %v; want at least the keys that do not exist or are not supported", early)
 	}
 }
 
