@@ -55,6 +55,8 @@ type Client struct {
 
 	variableWaits chan struct{} // a slot for each request that waits for a change of a variable
 
+	forwards forwards // connections to ports of allocations
+
 	reregister chan struct{} // 1 deep: the node changed, or the servers do not know it
 	beatNow    chan struct{} // 1 deep: a task waits for the next heartbeat
 	limited    atomic.Bool   // an allocation with stop_on_client_after has been here; see noteLimit

@@ -43,6 +43,7 @@ func Serve(reg *rpc.Registry, find Resolve) {
 	rpc.HandleStream(reg, methods.ClientFSStream, s.fsStream)
 	rpc.HandleStream(reg, methods.ClientLogs, s.logs)
 	rpc.HandleStream(reg, methods.ClientExec, s.exec)
+	rpc.HandleStream(reg, methods.ClientForward, s.forward)
 	rpc.Handle(reg, methods.ClientStats, s.stats)
 	rpc.Handle(reg, methods.ClientHostStats, s.hostStats)
 	rpc.Handle(reg, methods.ClientRestart, s.restart)

@@ -34,6 +34,7 @@ func clientRoutes() []route {
 		{methods: "GET", pattern: "/v1/client/fs/stream/{id}", rpc: methods.ClientFSStream.Name, handle: fsStream},
 		{methods: "GET", pattern: "/v1/client/fs/logs/{id}", rpc: methods.ClientLogs.Name, handle: fsLogs},
 		{methods: "GET", pattern: "/v1/client/allocation/{id}/exec", rpc: methods.ClientExec.Name, handle: allocExec},
+		{methods: "GET", pattern: "/v1/client/allocation/{id}/port-forward", rpc: methods.ClientForward.Name, handle: allocForward},
 		{methods: "PUT,POST", pattern: "/v1/client/allocation/{id}/restart", rpc: methods.ClientRestart.Name, handle: allocRestart},
 		{methods: "PUT,POST", pattern: "/v1/client/allocation/{id}/signal", rpc: methods.ClientSignal.Name, handle: allocSignal},
 		{methods: "GET", pattern: "/v1/client/allocation/{id}/stats", rpc: methods.ClientStats.Name, handle: allocStats},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -21,6 +22,7 @@ func (s *Server) registerRelays() {
 	forwardStreamToNode(s, methods.ClientFSStream)
 	forwardStreamToNode(s, methods.ClientLogs)
 	forwardStreamToNode(s, methods.ClientExec)
+	forwardStreamToNode(s, methods.ClientForward)
 	forwardToNode(s, methods.ClientStats)
 	forwardToNode(s, methods.ClientRestart)
 	forwardToNode(s, methods.ClientSignal)
@@ -62,6 +64,8 @@ func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 		return r.AllocID, structs.NodeID{}, r.Task
 	case *methods.ExecRequest:
 		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.ForwardRequest:
+		return r.AllocID, structs.NodeID{}, ""
 	case *methods.AllocRestartRequest:
 		return r.AllocID, structs.NodeID{}, r.Task
 	case *methods.AllocSignalRequest:
@@ -106,8 +110,8 @@ func (s *Server) nodeFor(ctx context.Context, row *methods.Row, c *rpc.Call, id 
 		if err != nil {
 			return none, err
 		}
-		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.ACL.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
-			return none, structs.Denied("namespace capability %s in namespace %q: task %q runs without isolation", acl.CapAllocNodeExec, a.Namespace, task)
+		if loose := unisolated(c.Method, a, task); loose != "" && !id.ACL.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
+			return none, structs.Denied("namespace capability %s in namespace %q: task %q runs without isolation", acl.CapAllocNodeExec, a.Namespace, loose)
 		}
 		node = a.NodeID
 	}
@@ -120,17 +124,28 @@ func (s *Server) nodeFor(ctx context.Context, row *methods.Row, c *rpc.Call, id 
 	return node, nil
 }
 
-// unisolated reports whether a task can see the whole machine.
-func unisolated(a *structs.Allocation, task string) bool {
-	if a.Job == nil {
-		return true
+// unisolated returns a task that a call enters and that can see the whole machine, or "". The tasks of an allocation
+// share its network, so a forwarded connection may lead to any of them.
+func unisolated(method string, a *structs.Allocation, task string) string {
+	var g *structs.Group
+	if a.Job != nil {
+		g = a.Job.Group(a.Group)
 	}
-	g := a.Job.Group(a.Group)
-	if g == nil {
-		return true
+	switch {
+	case method == methods.ClientExec.Name:
+		if g == nil || g.Task(task) == nil || g.Task(task).Driver == "raw_exec" {
+			return cmp.Or(task, "?")
+		}
+	case method == methods.ClientForward.Name && g == nil:
+		return "?"
+	case method == methods.ClientForward.Name:
+		for _, t := range g.Tasks {
+			if t.Driver == "raw_exec" {
+				return t.Name
+			}
+		}
 	}
-	t := g.Task(task)
-	return t == nil || t.Driver == "raw_exec"
+	return ""
 }
 
 // agentMonitor streams the log of a server, selected by name; "" is this one and "leader" the leader.

@@ -377,3 +377,33 @@ func TestJobCheckpoint(t *testing.T) {
 		}
 	})
 }
+
+// TestUnisolated: which calls need alloc-node-exec as well.
+func TestUnisolated(t *testing.T) {
+	a := &structs.Allocation{Group: "g", Job: &structs.Job{Groups: []*structs.Group{{
+		Name: "g", Tasks: []*structs.Task{{Name: "inside", Driver: "exec"}, {Name: "loose", Driver: "raw_exec"}},
+	}}}}
+	tight := &structs.Allocation{Group: "g", Job: &structs.Job{Groups: []*structs.Group{{
+		Name: "g", Tasks: []*structs.Task{{Name: "inside", Driver: "exec"}, {Name: "box", Driver: "docker"}},
+	}}}}
+	for _, c := range []struct {
+		method string
+		a      *structs.Allocation
+		task   string
+		want   string
+	}{
+		{methods.ClientExec.Name, a, "inside", ""},
+		{methods.ClientExec.Name, a, "loose", "loose"},
+		{methods.ClientExec.Name, a, "none", "none"},
+		{methods.ClientExec.Name, &structs.Allocation{Group: "g"}, "inside", "inside"},
+		{methods.ClientForward.Name, a, "", "loose"},
+		{methods.ClientForward.Name, a, "inside", "loose"}, // the network is that of all tasks
+		{methods.ClientForward.Name, tight, "", ""},
+		{methods.ClientForward.Name, &structs.Allocation{Group: "g"}, "", "?"},
+		{methods.ClientSignal.Name, a, "loose", ""},
+	} {
+		if got := unisolated(c.method, c.a, c.task); got != c.want {
+			t.Errorf("%s into task %q: %q, want %q", c.method, c.task, got, c.want)
+		}
+	}
+}

@@ -80,7 +80,7 @@ func TestAgentCallsUseTheNewestState(t *testing.T) {
 		}
 		each("a revoked token", revoked.Secret, false)
 		each("a token that the follower does not know yet", fresh.Secret, true)
-		for _, row := range []string{methods.ClientExec.Name, methods.ClientRestart.Name, methods.ClientSignal.Name, methods.ClientGCAll.Name, methods.ClientMonitor.Name} {
+		for _, row := range []string{methods.ClientExec.Name, methods.ClientForward.Name, methods.ClientRestart.Name, methods.ClientSignal.Name, methods.ClientGCAll.Name, methods.ClientMonitor.Name} {
 			if err := try(*methods.Find(row), changed.Secret); permitted(err) {
 				t.Errorf("%s with a policy that was taken away: %v", row, err)
 			}

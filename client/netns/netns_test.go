@@ -2,6 +2,7 @@ package netns
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -175,6 +176,20 @@ func (n *node) asks(what, from, network, addr, want string) {
 	n.inside(from, look)
 }
 
+// dials connects to a port of an allocation as the agent does.
+func (n *node) dials(a *Attached, port, want string) {
+	n.Helper()
+	c, err := a.Dial(context.Background(), port)
+	if err != nil {
+		n.Errorf("port %s inside: %v", port, err)
+		return
+	}
+	defer c.Close()
+	if s, err := bufio.NewReader(c).ReadString('\n'); strings.TrimSpace(s) != want {
+		n.Errorf("port %s inside answered %q (%v), want %q", port, s, err, want)
+	}
+}
+
 func (n *node) manager() *Manager {
 	n.Helper()
 	m, err := New(Config{Dir: n.dir})
@@ -240,6 +255,22 @@ func TestBridge(t *testing.T) {
 			}
 		}
 		check("as it was made")
+		n.dials(a, "80", "a 127.0.0.1")
+		n.dials(b, "80", "b 127.0.0.1")
+		n.inside(a.Path, func() error { // not at loopback
+			l, err := net.Listen("tcp4", a.IP+":81")
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+				go func() {
+					if c, err := l.Accept(); err == nil {
+						fmt.Fprintln(c, "a at", c.LocalAddr())
+						c.Close()
+					}
+				}()
+			}
+			return err
+		})
+		n.dials(a, "81", "a at "+a.IP+":81")
 
 		// An agent that was killed: the lock is free, the rest is there.
 		n.must(m.Close())
@@ -320,6 +351,13 @@ func TestNothingButLoopback(t *testing.T) {
 		n.must(err)
 		n.serve(a.Path, "a", 80)
 		n.asks("inside", a.Path, "tcp4", "127.0.0.1:80", "a 127.0.0.1")
+		n.dials(a, "80", "a 127.0.0.1")
+		l, err := net.Listen("tcp4", "127.0.0.1:82") // the node's loopback is another one
+		n.must(err)
+		defer l.Close()
+		if c, err := a.Dial(context.Background(), "82"); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Errorf("a port of the node's loopback, inside: %v, %v", c, err)
+		}
 		n.inside(a.Path, func() error {
 			links, err := netlink.LinkList()
 			if len(links) != 1 {

@@ -237,7 +237,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 	}
 	queries := map[string]string{
 		"/v1/operator/raft/peer": "?id=nobody", "/v1/operator/raft/transfer-leadership": "?id=nobody", "/v1/job/{id}/submission": "?version=0",
-		"/v1/client/fs/logs/{id}": "?task=t&type=stdout", "/v1/client/allocation/{id}/exec": `?task=t&command=["true"]`,
+		"/v1/client/fs/logs/{id}": "?task=t&type=stdout", "/v1/client/allocation/{id}/exec": `?task=t&command=["true"]`, "/v1/client/allocation/{id}/port-forward": "?port=http",
 		"/v1/agent/join": "?address=127.0.0.1:1", "/v1/agent/force-leave": "?node=nobody", "/v1/agent/servers": "?address=127.0.0.1:1",
 		"/v1/client/stats": "?node_id=" + node, "/v1/client/gc": "?node_id=" + node, "/v1/client/metadata": "?node_id=" + node, "/v1/agent/pprof/{name}": "?seconds=1",
 	}
@@ -329,7 +329,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 					patience = 300 * time.Millisecond
 				}
 				put := func(path string) (int, []byte) {
-					if rt.RPC == methods.ClientExec.Name {
+					if rt.RPC == methods.ClientExec.Name || rt.RPC == methods.ClientForward.Name {
 						return upgrade(t, addr+path+queries[rt.Pattern], id.token)
 					}
 					return ask(t, patience, addr, method, path+queries[rt.Pattern], id.token, body)
@@ -368,7 +368,11 @@ func upgrade(t *testing.T, url, token string) (status int, reason []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPHeader: http.Header{"X-Nomad-Token": {token}}})
+	ws, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{HTTPHeader: http.Header{"X-Nomad-Token": {token}}})
+	if err != nil && resp != nil { // refused before the upgrade
+		b, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, b
+	}
 	if err != nil {
 		t.Fatalf("%s: %v", url, err)
 	}

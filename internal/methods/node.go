@@ -86,6 +86,20 @@ type (
 	}
 	// TTYSize is a terminal's size in cells.
 	TTYSize struct{ Height, Width int }
+	// ForwardRequest asks for a connection to the one port of Ports, a label or a number, in the network of an allocation.
+	// With Watch nothing is connected: the stream ends with the allocation, or with its Task where one is named.
+	ForwardRequest struct {
+		AllocID structs.AllocID
+		Task    string
+		Ports   []string
+		Watch   bool
+	}
+	// ForwardFrame is a piece of a forwarded connection in either direction. The node's first frame is empty: it has
+	// connected, or watches.
+	ForwardFrame struct {
+		Data  []byte
+		Close bool // nothing follows in this direction
+	}
 	// MonitorRequest follows the log of an agent.
 	MonitorRequest struct {
 		NodeID          structs.NodeID

@@ -239,9 +239,10 @@ var (
 	// Running allocations and machines; answered by the node.
 	ClientFSList     = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))
 	ClientFSStat     = method[FSRequest, FSStatResponse]("Client.FSStat", SideNode, KindAny, ns("read-fs"))
-	ClientFSStream   = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs")) // frames: FSFrame
-	ClientLogs       = stream[LogsRequest]("Client.Logs", SideNode, ns("read-logs"))       // frames: FSFrame
-	ClientExec       = stream[ExecRequest]("Client.Exec", SideNode, ns("alloc-exec"))      // frames: ExecFrame both ways
+	ClientFSStream   = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs"))  // frames: FSFrame
+	ClientLogs       = stream[LogsRequest]("Client.Logs", SideNode, ns("read-logs"))        // frames: FSFrame
+	ClientExec       = stream[ExecRequest]("Client.Exec", SideNode, ns("alloc-exec"))       // frames: ExecFrame both ways
+	ClientForward    = stream[ForwardRequest]("Client.Forward", SideNode, ns("alloc-exec")) // frames: ForwardFrame both ways
 	ClientStats      = method[AllocNodeRequest, AllocStatsResponse]("Client.AllocStats", SideNode, KindAny, ns("read-job"))
 	ClientRestart    = method[AllocRestartRequest, WriteResponse]("Client.Restart", SideNode, KindAny, ns("alloc-lifecycle"))
 	ClientSignal     = method[AllocSignalRequest, WriteResponse]("Client.Signal", SideNode, KindAny, ns("alloc-lifecycle"))

@@ -340,7 +340,7 @@ var byObject = map[string]bool{
 	methods.AllocGet.Name: true, methods.AllocStop.Name: true, methods.AllocSuspend.Name: true,
 	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
 	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
-	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientStats.Name: true,
+	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientForward.Name: true, methods.ClientStats.Name: true,
 	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientCheckpoint.Name: true, methods.ClientGC.Name: true,
 	methods.ClientChecks.Name: true, methods.ServiceAlloc.Name: true, methods.ScalingGet.Name: true,
 }
