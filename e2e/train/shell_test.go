@@ -175,7 +175,7 @@ func TestRunIsWatched(t *testing.T) {
 		{"terminated", polite, false, []syscall.Signal{syscall.SIGTERM}, 143, "told"},
 		{"quit", polite, false, []syscall.Signal{syscall.SIGQUIT}, 131, "told"},
 		{"hung-up", polite, false, []syscall.Signal{syscall.SIGHUP}, 129, "begun"},
-		{"twice", stubborn, false, []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "once more"},
+		{"twice", stubborn, false, []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "press Ctrl-C again"},
 		{"nohup", `echo begun; sleep 3; echo done; exit 4`, true, []syscall.Signal{syscall.SIGHUP}, 4, "done"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestRunIsWatched(t *testing.T) {
 			t.Errorf("%v\n%s", err, out.text())
 		}
 		ends("waits")
-		if out, err := g.command("job", "status", "waits").CombinedOutput(); err != nil || !strings.Contains(string(out), "dead") {
+		if out, err := g.command("job", "status", "waits").CombinedOutput(); err != nil || !strings.Contains(string(out), "= stopped") {
 			t.Errorf("a job that was canceled while it waited: %v\n%s", err, out)
 		}
 	})
