@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +34,13 @@ func startShell(t *testing.T) *shell {
 	s.addr = fmt.Sprintf("http://127.0.0.1:%d", port)
 	conf := s.file("ports.hcl", fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n", port, harness.FreePort(t), harness.FreePort(t)))
 	s.proc = harness.Start(t, nil, "dev", nil, "agent", "-dev", "-config", conf)
+	t.Cleanup(func() { // a killed agent leaves its tasks and their supervisor; one that is interrupted ends them
+		s.proc.Signal(syscall.SIGINT)
+		harness.Eventually(t, 20*time.Second, "the agent to end", func() (bool, string) {
+			over, _ := s.proc.Exited()
+			return over, ""
+		})
+	})
 	harness.Eventually(t, 20*time.Second, "a ready node", func() (bool, string) {
 		out, _, _ := s.run("node", "status")
 		return strings.Contains(out, "ready"), out
