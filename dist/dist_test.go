@@ -21,7 +21,7 @@ import (
 func made(t *testing.T, pattern string) string {
 	dir := os.Getenv("DIST")
 	if dir == "" {
-		t.Skip("not run: DIST does not name a directory that make dist has written (make dist-test)")
+		t.Skip("not run: DIST does not name a directory that make dist has written (make dist-check)")
 	}
 	list, _ := filepath.Glob(filepath.Join(dir, pattern))
 	if len(list) != 1 {

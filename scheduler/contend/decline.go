@@ -88,9 +88,7 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 		}
 		jobs, until, lost = append(jobs, run.load.Key), max(until, run.young), lost+run.lost
 	}
-	slices.SortFunc(jobs, func(a, b structs.JobKey) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(jobs, compareJobs)
 	switch {
 	case until > cs.env.Now:
 		return tooRecent(jobs, cs.env.Now, until)
