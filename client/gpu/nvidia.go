@@ -272,9 +272,9 @@ func (n *NVIDIA) run() {
 			n.rest(rest, "it was let go on request")
 			backoff = n.cfg.BackoffMin
 			continue
-		case errors.Is(err, errNoLibrary):
+		case errors.As(err, new(noLibrary)):
 			if !told {
-				n.cfg.Log.Info("no NVIDIA GPUs: " + err.Error())
+				n.cfg.Log.Info("no NVIDIA GPUs", "why", err)
 			}
 			told = true
 			n.silence("")
@@ -315,7 +315,10 @@ func (n *NVIDIA) rest(d time.Duration, why string) {
 	}
 }
 
-var errNoLibrary = errors.New("no driver library")
+// noLibrary is the error of a machine without the driver's library: it says which.
+type noLibrary string
+
+func (e noLibrary) Error() string { return string(e) }
 
 // child is one running process.
 type child struct {
@@ -439,7 +442,7 @@ func (n *NVIDIA) session() (rest time.Duration, err error) {
 		return rest, err
 	}
 	if hello.Missing {
-		return 0, fmt.Errorf("%w: %s", errNoLibrary, hello.Err)
+		return 0, noLibrary(hello.Err)
 	}
 	if hello.Err != "" {
 		return 0, errors.New(hello.Err)

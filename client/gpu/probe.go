@@ -94,6 +94,9 @@ type probe struct {
 	mu    sync.Mutex
 	seen  map[string]nvml.Device // registered for events, by UUID; guarded by mu
 	set   nvml.EventSet          // or nil
+	heard chan struct{}          // closed once the GPUs of the first full query are registered; guarded by mu
+	hears bool                   // heard is closed
+	turn  sync.Mutex             // held while somebody waits for events of set, or registers
 	until map[string]uint64      // time of the newest sample of processes, by UUID
 
 	tells   map[string]bool      // GPUs that report their activity, by UUID
@@ -133,7 +136,7 @@ func open() (*probe, error) {
 		places = []string{l}
 	}
 	for _, l := range places {
-		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}, until: map[string]uint64{}, tells: map[string]bool{}, samples: map[string]*sampling{}}
+		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}, heard: make(chan struct{}), until: map[string]uint64{}, tells: map[string]bool{}, samples: map[string]*sampling{}}
 		r := p.lib.Init()
 		if r == nvml.ERROR_LIBRARY_NOT_FOUND {
 			continue
@@ -259,6 +262,7 @@ func (p *probe) static() (*Snapshot, error) {
 		s.GPUs = append(s.GPUs, x)
 		p.register(d)
 	}
+	p.listen()
 	p.peers(list, s.GPUs)
 	for _, sym := range slices.Concat(sampled, wired, active) {
 		p.has(sym)
@@ -283,11 +287,26 @@ func (p *probe) register(d *view) {
 	if !ok {
 		return
 	}
+	p.turn.Lock()
+	defer p.turn.Unlock()
 	want := uint64(nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError | eventUnavailable | eventRecovery)
 	if _, ok := ask(p, d, []string{"nvmlDeviceRegisterEvents"}, func() (struct{}, nvml.Return) {
 		return struct{}{}, d.RegisterEvents(types&want, p.set)
 	}); ok {
 		p.seen[d.uuid] = d.Device
+	}
+}
+
+// eventsWithin is how long one wait for events takes, and so at most how long a query waits for each new GPU that it finds.
+const eventsWithin = 500 * time.Millisecond
+
+// listen has watch begin, if a GPU is registered.
+func (p *probe) listen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.seen) > 0 && !p.hears {
+		p.hears = true
+		close(p.heard)
 	}
 }
 
@@ -297,10 +316,14 @@ const (
 	eventRecovery    = 0x8000
 )
 
-// watch waits for events until the process ends.
+// watch waits for events until the process ends, from when GPUs are registered: the driver locks an event set while
+// somebody waits for it, and the first query would take as long as that wait.
 func (p *probe) watch(send func(message)) {
+	<-p.heard
 	for {
-		v, r := p.set.Wait(5000)
+		p.turn.Lock()
+		v, r := p.set.Wait(uint32(eventsWithin / time.Millisecond))
+		p.turn.Unlock()
 		switch r {
 		case nvml.SUCCESS:
 			e := Event{GI: -1}

@@ -665,13 +665,15 @@ API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *v) {
 	return NVML_SUCCESS;
 }
 
-// An event set delivers the XIDs that the file gains after it was made.
-struct events { u64 seen; int registered[GPUS]; };
+// An event set delivers the XIDs that the file gains after it was made. As with the driver of release 580, it is locked
+// while somebody waits for it: who registers a GPU meanwhile waits too.
+struct events { u64 seen; int registered[GPUS]; pthread_mutex_t waiting; };
 
 API nvmlReturn_t nvmlEventSetCreate(void **out) {
 	CALL(nvmlEventSetCreate)
 	struct events *e = calloc(1, sizeof *e);
 	if (!e) return NVML_ERROR_MEMORY;
+	pthread_mutex_init(&e->waiting, 0);
 	for (int i = 0; i < state.nxid; i++)
 		if (state.xid[i].seq > e->seen) e->seen = state.xid[i].seq;
 	*out = e;
@@ -682,15 +684,20 @@ API nvmlReturn_t nvmlEventSetFree(void *set) {
 	free(set);
 	return NVML_SUCCESS;
 }
+static void waited(pthread_mutex_t **m) { pthread_mutex_unlock(*m); }
 API nvmlReturn_t nvmlDeviceRegisterEvents(void *device, u64 types, void *set) {
 	(void)types;
+	__attribute__((cleanup(waited))) pthread_mutex_t *m_ = &((struct events *)set)->waiting;
+	pthread_mutex_lock(m_);
 	DEVICE(nvmlDeviceRegisterEvents)
 	((struct events *)set)->registered[index_of(g)] = 1;
 	return NVML_SUCCESS;
 }
 API nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *v, unsigned ms) {
 	struct events *e = set;
-	for (unsigned waited = 0;; waited += 20) {
+	__attribute__((cleanup(waited))) pthread_mutex_t *m_ = &e->waiting;
+	pthread_mutex_lock(m_);
+	for (unsigned passed = 0;; passed += 20) {
 		{
 			CALL(nvmlEventSetWait_v2)
 			for (int i = 0; i < state.nxid; i++) {
@@ -704,7 +711,7 @@ API nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *v, unsigned ms)
 				return NVML_SUCCESS;
 			}
 		}
-		if (waited >= ms) return NVML_ERROR_TIMEOUT;
+		if (passed >= ms) return NVML_ERROR_TIMEOUT;
 		nap(20);
 	}
 }
