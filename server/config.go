@@ -18,6 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/nodes"
@@ -62,10 +63,11 @@ type Config struct {
 	ACL               bool // enforce access control; if false, every caller has management rights
 	Logins            endpoint.LoginNodes
 	Priorities        endpoint.Priorities
-	AllocRatePerToken int    // allocations a second that a token without management rights may ask for; 0: structs.AllocRateDefault, negative: no limit
-	MaxStreams        int    // calls in progress per session; 0: rpc.DefaultMaxStreams
-	MaxConnsPerIP     int    // see rpc.ServerConfig
-	OIDCIssuer        string // issuer in workload identities; "" for none
+	Collect           duty.CollectLimits // what has ended is kept so long; what is 0 is as in duty.DefaultCollectLimits
+	AllocRatePerToken int                // allocations a second that a token without management rights may ask for; 0: structs.AllocRateDefault, negative: no limit
+	MaxStreams        int                // calls in progress per session; 0: rpc.DefaultMaxStreams
+	MaxConnsPerIP     int                // see rpc.ServerConfig
+	OIDCIssuer        string             // issuer in workload identities; "" for none
 
 	// Filter compiles a filter expression over the wire shape of a kind of object ("job", "alloc", "eval", "node",
 	// "pool", "namespace", "token", "policy", "role"). nil: filters are refused.

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -228,6 +230,37 @@ func TestPeriodicLaunches(t *testing.T) {
 		call(t, s, methods.JobPeriodic, rpc.Header{}, &methods.JobGetRequest{JobID: "alone"})
 		if n := children("alone"); n != 2 {
 			t.Errorf("%d children after a forced launch, want 2", n)
+		}
+	})
+}
+
+// TestCollectSettings: what is configured is the age from which things go, and how many accounting records stay.
+func TestCollectSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, func(c *Config) {
+			c.Collect = duty.CollectLimits{Interval: 10 * time.Second, JobAge: time.Minute, AcctAge: time.Hour, AcctKept: 1}
+		})
+		f := newFleet(t, one(s), 1)
+		f.runs["a"], f.runs["b"] = time.Second, time.Second
+		for _, id := range []string{"a", "b"} {
+			register(t, s, passJob(id, 1, func(j *structs.Job) { j.Type = structs.JobBatch }))
+		}
+		state := func() string {
+			snap := s.Published().Snapshot
+			jobs := 0
+			for range snap.Jobs("", "") {
+				jobs++
+			}
+			return fmt.Sprintf("%d jobs, %d records", jobs, snap.AcctCount())
+		}
+		for _, c := range []struct {
+			after time.Duration
+			want  string
+		}{{40 * time.Second, "2 jobs, 1 records"}, {time.Minute, "0 jobs, 1 records"}, {time.Hour, "0 jobs, 0 records"}} {
+			time.Sleep(c.after)
+			if got := state(); got != c.want {
+				t.Errorf("%s later: %s, want %s", c.after, got, c.want)
+			}
 		}
 	})
 }

@@ -24,7 +24,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),
 		s.dutyService("deadlines", duty.NewDeadlines(), nil),
-		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.duties.collect),
+		s.dutyService("collect", duty.NewCollect(s.cfg.Collect.OrDefaults()), s.duties.collect),
 	}
 	if !s.cfg.Testing.NoSigningKey {
 		services = append(services, Service{"signing key", s.keys.MakeSigner})

@@ -96,7 +96,7 @@ type probe struct {
 	set   nvml.EventSet          // or nil
 	heard chan struct{}          // closed once the GPUs of the first full query are registered; guarded by mu
 	hears bool                   // heard is closed
-	turn  sync.Mutex             // held while somebody waits for events of set, or registers
+	turn  sync.Mutex             // held while events of set are waited for, or a GPU is registered
 	until map[string]uint64      // time of the newest sample of processes, by UUID
 
 	tells   map[string]bool      // GPUs that report their activity, by UUID
@@ -317,7 +317,7 @@ const (
 )
 
 // watch waits for events until the process ends, from when GPUs are registered: the driver locks an event set while
-// somebody waits for it, and the first query would take as long as that wait.
+// a caller waits for it, and the first query would take as long as that wait.
 func (p *probe) watch(send func(message)) {
 	<-p.heard
 	for {

@@ -36,6 +36,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/edge"
 	"github.com/muster-sched/muster/server"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -92,6 +93,7 @@ type ServerConfig struct {
 	JoinKey         []byte // proves to other servers that this is one, with ACLs and without TLS; or nil
 	Logins          endpoint.LoginNodes
 	Priorities      endpoint.Priorities
+	Collect         duty.CollectLimits
 	Raft            replica.RaftConfig
 }
 
@@ -215,7 +217,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, Priorities: cfg.Server.Priorities, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, Priorities: cfg.Server.Priorities, Collect: cfg.Server.Collect, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

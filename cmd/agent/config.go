@@ -24,6 +24,7 @@ import (
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/nomadlike/edge"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/server/replica"
@@ -49,6 +50,10 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cfg.Server = &ServerConfig{
 			BootstrapExpect: s.BootstrapExpect, OIDCIssuer: s.OIDCIssuer, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
 			RestartGrace: s.RestartGrace, GossipNodes: s.GossipNodes, Priorities: endpoint.Priorities{Max: s.JobMaxPriority, Default: s.JobDefaultPriority},
+			Collect: duty.CollectLimits{
+				Interval: s.JobGCInterval, JobAge: s.JobGCThreshold, EvalAge: s.EvalGCThreshold, BatchAge: s.BatchEvalGCThreshold, NodeAge: s.NodeGCThreshold,
+				AcctAge: s.AcctRetention, AcctKept: s.AcctMaxRecords,
+			},
 		}
 		for _, n := range c.ACL.LoginNodes {
 			if n == agentconfig.AllNodes {

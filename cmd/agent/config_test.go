@@ -4,10 +4,12 @@ import (
 	"os"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/raftlog"
 )
@@ -36,6 +38,21 @@ func TestDefaultBackend(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `backend` .*Default: \"(\\w+)\"").FindSubmatch(page)
 	if row == nil || string(row[1]) != string(raftlog.Default) {
 		t.Errorf("the page says %q, servers use %q", row, raftlog.Default)
+	}
+}
+
+// TestCollectLimits: the settings of garbage collection reach the server, which keeps its defaults for what is not set.
+func TestCollectLimits(t *testing.T) {
+	c := &agentconfig.Config{}
+	c.Server = agentconfig.Server{Enabled: true, JobGCInterval: 1, JobGCThreshold: 2, EvalGCThreshold: 3, BatchEvalGCThreshold: 4, NodeGCThreshold: 5, AcctRetention: 6, AcctMaxRecords: 700}
+	cfg, err := FromConfig(c, hclog.NewInterceptLogger(nil))
+	if want := (duty.CollectLimits{Interval: 1, JobAge: 2, EvalAge: 3, BatchAge: 4, NodeAge: 5, AcctAge: 6, AcctKept: 700}); err != nil || cfg.Server.Collect != want {
+		t.Errorf("the server gets %+v, %v; want %+v", cfg.Server.Collect, err, want)
+	}
+	got := (duty.CollectLimits{JobAge: time.Minute}).OrDefaults()
+	want := duty.DefaultCollectLimits
+	if want.JobAge = time.Minute; got != want {
+		t.Errorf("with one limit set: %+v, want %+v", got, want)
 	}
 }
 

@@ -218,6 +218,7 @@ func (c *Config) numbers(fail failFunc) {
 		}
 	}
 	const big = 1 << 40
+	const tenYears = 10 * 365 * 24 * time.Hour
 	between("log_rotate_bytes", c.LogRotateBytes, 0, 1<<50)
 	between("log_rotate_max_files", int64(c.LogRotateMaxFiles), -1, 1<<20)
 	between("server.raft_multiplier", int64(c.Server.RaftMultiplier), 0, 10)
@@ -226,6 +227,21 @@ func (c *Config) numbers(fail failFunc) {
 	between("server.gossip_nodes", int64(c.Server.GossipNodes), -1, 10_000)
 	if g := c.Server.RestartGrace; g < 0 || g > time.Hour {
 		fail("server.restart_grace", "%s: want 0s to 1h", g)
+	}
+	for _, d := range []struct {
+		key     string
+		v, most time.Duration
+	}{
+		{"job_gc_interval", c.Server.JobGCInterval, 24 * time.Hour}, {"job_gc_threshold", c.Server.JobGCThreshold, tenYears},
+		{"eval_gc_threshold", c.Server.EvalGCThreshold, tenYears}, {"batch_eval_gc_threshold", c.Server.BatchEvalGCThreshold, tenYears},
+		{"node_gc_threshold", c.Server.NodeGCThreshold, tenYears}, {"acct_retention", c.Server.AcctRetention, tenYears},
+	} {
+		if d.v != 0 && (d.v < time.Second || d.v > d.most) {
+			fail("server."+d.key, "%s: want 1s to %dh, or 0 for the default", d.v, d.most/time.Hour)
+		}
+	}
+	if n := c.Server.AcctMaxRecords; n != 0 {
+		between("server.acct_max_records", n, 100, structs.AcctKept)
 	}
 	between("server.raft_trailing_logs", c.Server.RaftTrailingLogs, 0, big)
 	between("server.raft_snapshot_threshold", c.Server.RaftSnapshotThreshold, 0, big)

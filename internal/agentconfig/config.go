@@ -143,6 +143,23 @@ type Server struct {
 	// JobDefaultPriority is the priority of jobs that have none, where neither queue nor namespace has a default; the same on
 	// all servers. Default and 0: 50.
 	JobDefaultPriority int `conf:"job_default_priority"`
+	// JobGCInterval is the time between two rounds that delete what has ended; these settings are the leader's, so set them
+	// alike on all servers. 1s to 24h. Default and 0: 5m.
+	JobGCInterval time.Duration `conf:"job_gc_interval"`
+	// JobGCThreshold is how long a job that has ended or was stopped is kept, with its allocations. Default and 0: 4h.
+	JobGCThreshold time.Duration `conf:"job_gc_threshold"`
+	// EvalGCThreshold is how long evaluations are kept, and ended allocations that their job has replaced. Default and 0: 1h.
+	EvalGCThreshold time.Duration `conf:"eval_gc_threshold"`
+	// BatchEvalGCThreshold is how long ended allocations of a batch job that has ended are kept; where job_gc_threshold is
+	// shorter they go with their job. Default and 0: 24h.
+	BatchEvalGCThreshold time.Duration `conf:"batch_eval_gc_threshold"`
+	// NodeGCThreshold is how long a node that is down is kept. Default and 0: 24h.
+	NodeGCThreshold time.Duration `conf:"node_gc_threshold"`
+	// AcctRetention is how long the accounting records that `muster acct` lists are kept. Ours. Default and 0: 720h, 30 days.
+	AcctRetention time.Duration `conf:"acct_retention"`
+	// AcctMaxRecords is how many accounting records are kept; the oldest go first. 100 to 100000. Ours.
+	// Default and 0: 100000.
+	AcctMaxRecords int64 `conf:"acct_max_records"`
 	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1. A leader that is silent is then replaced
 	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 3 seconds otherwise. It stretches the leader's
 	// lease of 1 s as well: how long a leader that is cut off may believe that it leads.

@@ -24,9 +24,8 @@ var noEffect = map[string]map[string]string{
 		"data_dir": "the server part keeps its state in data_dir/server", "rejoin_after_leave": "a server that left joins again by itself",
 		"protocol_version": "there is one protocol version", "raft_protocol": "raft speaks version 3",
 		"num_schedulers": "one pass runs for each node pool", "enabled_schedulers": "all kinds of jobs are scheduled",
-		"node_gc_threshold": gc, "job_gc_interval": gc, "job_gc_threshold": gc, "eval_gc_threshold": gc, "batch_eval_gc_threshold": gc,
-		"deployment_gc_threshold": gc, "csi_volume_claim_gc_interval": noCSI, "csi_volume_claim_gc_threshold": noCSI, "csi_plugin_gc_threshold": noCSI,
-		"csi_volume_secret_gc_threshold": noCSI, "acl_token_gc_threshold": gc, "root_key_gc_interval": keys, "root_key_gc_threshold": keys, "root_key_rotation_threshold": keys,
+		"deployment_gc_threshold": "deployments go with their job", "csi_volume_claim_gc_interval": noCSI, "csi_volume_claim_gc_threshold": noCSI, "csi_plugin_gc_threshold": noCSI,
+		"csi_volume_secret_gc_threshold": noCSI, "acl_token_gc_threshold": "expired tokens go in the next round of job_gc_interval", "root_key_gc_interval": keys, "root_key_gc_threshold": keys, "root_key_rotation_threshold": keys,
 		"heartbeat_grace": ttl, "min_heartbeat_ttl": ttl, "max_heartbeats_per_second": ttl, "failover_heartbeat_ttl": ttl,
 		"non_voting_server": "every server votes", "redundancy_zone": "there are no redundancy zones", "upgrade_version": "servers are upgraded one by one",
 		"authoritative_region": "regions do not replicate from each other", "license_path": "there is no licence", "license_env": "there is no licence",
@@ -96,7 +95,6 @@ var refused = map[string]map[string]string{
 }
 
 const (
-	gc       = "what has ended is collected by fixed rules"
 	keys     = "keys are rotated and removed by `muster operator root keyring`, not by time"
 	ttl      = "the servers choose the time between heartbeats"
 	noCSI    = "there are no CSI volumes"

@@ -1,6 +1,7 @@
 package duty
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -43,6 +44,16 @@ type CollectLimits struct {
 var DefaultCollectLimits = CollectLimits{
 	Interval: 5 * time.Minute, EvalAge: time.Hour, BatchAge: 24 * time.Hour, JobAge: 4 * time.Hour, NodeAge: 24 * time.Hour,
 	AcctAge: structs.AcctAge, AcctKept: structs.AcctKept, EntryIDs: 8192, EntryPause: 10 * time.Millisecond,
+}
+
+// OrDefaults returns the limits with those of servers in place of what is 0.
+func (l CollectLimits) OrDefaults() CollectLimits {
+	d := &DefaultCollectLimits
+	return CollectLimits{
+		Interval: cmp.Or(l.Interval, d.Interval), EvalAge: cmp.Or(l.EvalAge, d.EvalAge), BatchAge: cmp.Or(l.BatchAge, d.BatchAge), JobAge: cmp.Or(l.JobAge, d.JobAge),
+		NodeAge: cmp.Or(l.NodeAge, d.NodeAge), AcctAge: cmp.Or(l.AcctAge, d.AcctAge), AcctKept: cmp.Or(l.AcctKept, d.AcctKept),
+		EntryIDs: cmp.Or(l.EntryIDs, d.EntryIDs), EntryPause: cmp.Or(l.EntryPause, d.EntryPause),
+	}
 }
 
 // NewCollect returns the duty. Call Load first.

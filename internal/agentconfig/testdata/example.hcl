@@ -37,6 +37,13 @@ server {
   }
   job_max_priority        = 80
   job_default_priority    = 40
+  job_gc_interval         = "10m"
+  job_gc_threshold        = "24h"
+  eval_gc_threshold       = "2h"
+  batch_eval_gc_threshold = "48h"
+  node_gc_threshold       = "72h"
+  acct_retention          = "2160h"
+  acct_max_records        = 50000
   oidc_issuer             = "https://muster.example.com"
   raft_multiplier         = 1
   restart_grace           = "60s"
