@@ -47,6 +47,8 @@ printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run 
 		words: map[string]string{"nvidia-smi": "/bin/true"},
 		files: map[string]string{`command = "torchrun"`: `command = "$PAGES/data/torchrun"`, "= 4000": "= 100", "= 65536": "= 1024", "= 16384": "= 64", "/data/": "$PAGES/data/", `"/data`: `"$PAGES/data`}},
 	"docs/gpu.md":                     {gpus: "8xH100", words: map[string]string{"make dev-gpu": "true", "ALLOC": allocOf("share")}},
+	"docs/how-to/inference.md":        {gpus: "8xH100"},
+	"docs/how-to/notebooks.md":        {gpus: "8xH100", words: map[string]string{"nvidia-smi": "/bin/true"}},
 	"docs/operate/troubleshooting.md": {setup: job("train", "batch", "", "", sleeps)},
 	"docs/operate/suspend.md": {setup: job("train", "batch", "", "", sleeps),
 		words: map[string]string{"8ba85cef": allocOf("train")}},
