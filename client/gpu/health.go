@@ -3,6 +3,8 @@ package gpu
 import (
 	"fmt"
 	"time"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // State is the health of a GPU.
@@ -159,11 +161,18 @@ type Report struct {
 	XID     int64
 	Text    string // "XID 31 (...)"
 	Device  bool   // the fault of the device, not of a program
+
+	// The task whose process caused it; zero where that is not known, or the process belongs to no task.
+	Alloc structs.AllocID
+	Task  string
 }
 
 // report says which devices an error affects. The caller holds mu.
 func (n *NVIDIA) report(e Event, device bool) Report {
 	r := Report{Devices: []string{e.UUID}, XID: e.XID, Text: xidText(e.XID), Device: device}
+	if e.PID > 0 && !device {
+		r.Alloc, r.Task, _ = n.cfg.Owner(e.PID)
+	}
 	if n.snapshot == nil {
 		return r
 	}

@@ -19,7 +19,7 @@ const kernelLog = "/dev/kmsg"
 
 // messageRE matches "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." and the older
 // form without "PCI:"; for a MIG instance the form is "Xid (PCI:0000:3b:00 GPU-I:05): 13".
-var messageRE = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9])?(?: GPU-I:([0-9]+))?\): ([0-9]+)`)
+var messageRE = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9])?(?: GPU-I:([0-9]+))?\): ([0-9]+)(?:, pid=([0-9]{1,9}),)?`)
 
 // parseXID reads an error from a kernel message. bus has the form of Device.Bus.
 func parseXID(text string) (bus string, e Event, ok bool) {
@@ -38,6 +38,7 @@ func parseXID(text string) (bus string, e Event, ok bool) {
 			return "", Event{}, false
 		}
 	}
+	e.PID, _ = strconv.Atoi(m[6])
 	return busID(uint32(domain), m[2], m[3]), e, true
 }
 
@@ -55,6 +56,8 @@ func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
 	stop := context.AfterFunc(ctx, func() { f.Close() })
 	defer stop()
 	defer f.Close()
+	n.readsKernel.Store(true)
+	defer n.readsKernel.Store(false)
 	_, _ = f.Seek(0, 2) // skip old messages; a pipe cannot seek and has none
 	b := make([]byte, 8<<10)
 	for ctx.Err() == nil {
@@ -87,6 +90,23 @@ func (n *NVIDIA) kernelEvent(bus string, e Event) {
 	if e.UUID != "" {
 		n.event(e, true)
 	}
+}
+
+// kernelFirst is how long an error that a program caused waits for the kernel's log, which names the process, when the
+// driver's library reports it.
+const kernelFirst = 500 * time.Millisecond
+
+// libraryEvent handles an error that the driver's library reported.
+func (n *NVIDIA) libraryEvent(e Event) {
+	if e.XID == 0 || n.cfg.xidAction(e.XID) != XIDProgram || !n.readsKernel.Load() {
+		n.event(e, false)
+		return
+	}
+	time.AfterFunc(kernelFirst, func() {
+		if n.ctx.Err() == nil {
+			n.event(e, false)
+		}
+	})
 }
 
 // twiceWithin is the largest distance of two reports of the same error.

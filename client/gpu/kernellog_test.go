@@ -18,7 +18,7 @@ func TestParseXID(t *testing.T) {
 		bus string
 		e   Event
 	}{
-		"4,812,5021,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.":      {"00000000:3B:00.0", Event{XID: 79, GI: -1}},
+		"4,812,5021,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.":      {"00000000:3B:00.0", Event{XID: 79, GI: -1, PID: 1234}},
 		"NVRM: Xid (0000:03:00): 31, Ch 00000010, engmask 00000101, intr 10000000":                             {"00000000:03:00.0", Event{XID: 31, GI: -1}},
 		"NVRM: Xid (PCI:0008:01:00 GPU-I:05): 13, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0)":          {"00000008:01:00.0", Event{XID: 13, GI: 5}},
 		"NVRM: Xid (PCI:0000:c1:00.0): 94, pid='<unknown>', name=<unknown>, Contained: CE User Channel (0x9).": {"00000000:C1:00.0", Event{XID: 94, GI: -1}},
@@ -51,6 +51,8 @@ func TestKernelLog(t *testing.T) {
 	cfg.Kernel = path
 	reports := make(chan Report, 16)
 	cfg.OnError = func(r Report) { reports <- r }
+	culprit := structs.AllocID{7}
+	cfg.Owner = func(pid int) (structs.AllocID, string, bool) { return culprit, "train", pid == 77 }
 	n := watch(t, cfg)
 	until(t, n, "2 GPUs", func(g []structs.DeviceGroup) bool { return count(g) == 2 })
 	s, _ := f.Read()
@@ -78,6 +80,13 @@ func TestKernelLog(t *testing.T) {
 		t.Errorf("the same error was told twice: %+v", r)
 	}
 	say("NVRM: Xid (PCI:0000:10:00): 31, pid=1, name=x, Ch 00000010")
+	if err := f.XID(0, 43); err != nil { // the kernel's log is later, but knows whose program it was
+		t.Fatal(err)
+	}
+	say("NVRM: Xid (PCI:0000:10:00): 43, pid=77, name=x, Ch 00000010")
+	if r := <-reports; r.XID != 43 || r.Alloc != culprit || r.Task != "train" {
+		t.Errorf("whose process it was is not told: %+v", r)
+	}
 	say("NVRM: Xid (PCI:0000:10:00): 13, Graphics Exception")
 	if r := <-reports; r.XID != 13 {
 		t.Errorf("the same error was told twice: %+v", r)

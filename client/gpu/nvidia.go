@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -36,8 +37,10 @@ type Config struct {
 	Log       hclog.Logger
 	// OnChange is called, from a separate goroutine, when the result of Devices has changed. It must not block.
 	OnChange func()
-	// OnError is called by the watching goroutine when the driver reports a GPU error. It must not block.
+	// OnError is called, by one goroutine at a time, when the driver reports a GPU error. It must not block.
 	OnError func(Report)
+	// Owner returns the task of a process; nil: OwnerOf.
+	Owner func(pid int) (structs.AllocID, string, bool)
 
 	Every        time.Duration // between samples; 5 s
 	WiresEvery   time.Duration // between queries of PCIe and NVLink, which take longer; 10 s
@@ -64,6 +67,9 @@ func (c *Config) defaults() {
 		if *d.at <= 0 {
 			*d.at = d.value
 		}
+	}
+	if c.Owner == nil {
+		c.Owner = OwnerOf
 	}
 	if c.Proc == "" {
 		c.Proc = "/proc"
@@ -98,6 +104,8 @@ type NVIDIA struct {
 	lim   chan limitCall
 
 	powering sync.Mutex // held while power limits are changed
+
+	readsKernel atomic.Bool // the kernel's log is being read
 
 	mu           sync.Mutex
 	snapshot     *Snapshot
@@ -487,7 +495,7 @@ func (n *NVIDIA) session() (rest time.Duration, err error) {
 					return 0, c.died()
 				}
 				if m.Event != nil {
-					n.event(*m.Event, false)
+					n.libraryEvent(*m.Event)
 					wait = false
 				}
 			}
@@ -531,7 +539,7 @@ func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) 
 				c.stuck = m.Stuck
 				n.silence(m.Stuck + " does not return")
 			case m.Event != nil:
-				n.event(*m.Event, false)
+				n.libraryEvent(*m.Event)
 			case want(m):
 				c.stuck = ""
 				return m, 0, nil

@@ -162,6 +162,7 @@ type Event struct {
 	UUID string // "" is some GPU
 	XID  int64  // 0: it was lost
 	GI   int64  // -1: the whole GPU
+	PID  int    // of the process that caused it, which only the kernel's log names; 0: unknown
 }
 
 type request struct {

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"bytes"
 	"os"
 	"strconv"
 	"strings"
@@ -122,13 +123,58 @@ func (w *Watcher) Look(uses []TaskUse, quotas []Quota) []Excess {
 }
 
 // OwnerOf finds the task of a process by its control group: ".../muster/SCOPE/ALLOC.TASK.RUN". Children of a task, and
-// processes of containers that it started below its group, belong to it.
+// processes of containers that it started below its group, belong to it. Without control groups, which only root can
+// make, the launcher among its ancestors does.
 func OwnerOf(pid int) (structs.AllocID, string, bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	if err != nil {
 		return structs.AllocID{}, "", false
 	}
-	return ownerIn(string(b))
+	if alloc, task, ok := ownerIn(string(b)); ok {
+		return alloc, task, true
+	}
+	for range ancestorsMax {
+		if pid = parentOf(pid); pid <= 1 {
+			break
+		}
+		argv, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err != nil {
+			break
+		}
+		if rest, ok := strings.CutPrefix(string(argv), "muster-launch\x00"); ok {
+			id, _, _ := strings.Cut(rest, "\x00")
+			return taskOf(id)
+		}
+	}
+	return structs.AllocID{}, "", false
+}
+
+// ancestorsMax is how many generations of processes OwnerOf follows.
+const ancestorsMax = 64
+
+// parentOf returns the parent of a process; 0 if it is gone.
+func parentOf(pid int) int {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name before it may hold anything
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
+}
+
+// taskOf reads the id that the supervisor gives a run of a task, "ALLOC.TASK.RUN".
+func taskOf(run string) (structs.AllocID, string, bool) {
+	id, task, _ := strings.Cut(run, ".")
+	at := strings.LastIndexByte(task, '.')
+	alloc, err := structs.ParseID[structs.AllocID](id)
+	if at <= 0 || err != nil {
+		return structs.AllocID{}, "", false
+	}
+	return alloc, task[:at], true
 }
 
 func ownerIn(text string) (structs.AllocID, string, bool) {
@@ -144,16 +190,9 @@ func ownerIn(text string) (structs.AllocID, string, bool) {
 		if len(parts) < 2 {
 			continue
 		}
-		id, task, ok := strings.Cut(parts[1], ".")
-		if !ok {
-			continue
+		if alloc, task, ok := taskOf(parts[1]); ok {
+			return alloc, task, true
 		}
-		at := strings.LastIndexByte(task, '.')
-		alloc, err := structs.ParseID[structs.AllocID](id)
-		if at <= 0 || err != nil {
-			continue
-		}
-		return alloc, task[:at], true
 	}
 	return structs.AllocID{}, "", false
 }

@@ -1,6 +1,10 @@
 package gpu
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -27,6 +31,39 @@ func TestWhoseProcessItIs(t *testing.T) {
 		if ok != c.ok || task != c.task || ok && alloc != id {
 			t.Errorf("%q: %v %q %v", c.text, alloc, task, ok)
 		}
+	}
+}
+
+// TestOwnerWithoutGroups: a process outside of control groups belongs to the task whose launcher is among its ancestors.
+func TestOwnerWithoutGroups(t *testing.T) {
+	id := structs.AllocID{0xab, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	run := id.String() + ".a.b.3"
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, run), []byte("exec 3<&0; sh -c 'echo $$; read line <&3' & wait"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &exec.Cmd{Path: "/bin/sh", Args: []string{"muster-launch", run, "task"}, Dir: dir}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { in.Close(); _ = c.Wait() }() // which ends both
+	pid := 0
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if alloc, task, ok := OwnerOf(pid); !ok || alloc != id || task != "a.b" {
+		t.Errorf("%v %q %v", alloc, task, ok)
+	}
+	if _, _, ok := OwnerOf(os.Getpid()); ok {
+		t.Error("the test belongs to a task")
 	}
 }
 

@@ -262,13 +262,16 @@ func TestLimitMemory(t *testing.T) {
 // Errors of the driver are noted at the tasks of that GPU alone, as the program's fault or the device's.
 func TestReports(t *testing.T) {
 	n := newNode("watch")
-	a := n.place("", 0)
+	a, b := n.place("", 0), n.place("", 0)
 	run(t, n, Config{}, func(w watching) {
+		n.reports <- gpu.Report{Devices: []string{gpu1}, XID: 13, Text: "XID 13 (w)", Alloc: b.Alloc().ID, Task: b.Alloc().Grants[0].Task}
 		n.reports <- gpu.Report{Devices: []string{"GPU-9"}, XID: 13, Text: "XID 13 (x)"}
 		n.reports <- gpu.Report{Devices: []string{"GPU-9", gpu1}, XID: 31, Text: "XID 31 (y)"}
 		n.reports <- gpu.Report{Devices: []string{gpu1}, XID: 79, Text: "XID 79 (z)", Device: true}
 		w.wait(0)
-		w.want(a, "after three errors", "GPU Fault: GPU GPU-1: XID 31 (y), a program's fault\n"+structs.TaskEventGPUError+": GPU GPU-1: XID 79 (z), the device's fault")
+		both := "GPU Fault: GPU GPU-1: XID 31 (y), a program's fault\n" + structs.TaskEventGPUError + ": GPU GPU-1: XID 79 (z), the device's fault"
+		w.want(a, "after three errors", both)
+		w.want(b, "after these and one of its own", "GPU Fault: GPU GPU-1: XID 13 (w), a program's fault\n"+both)
 	})
 }
 

@@ -15,13 +15,17 @@ import (
 // already be granted to others as a whole.
 const migLooks = 3
 
-// report notes an error of a GPU at the tasks that have the GPU.
+// report notes an error of a GPU at the tasks that have the GPU; one that a task's own process caused, at that task.
 func (w *Watch) report(ctx context.Context, e gpu.Report) {
 	kind, cause := eventFault, "a program's fault"
 	if e.Device {
 		kind, cause = structs.TaskEventGPUError, "the device's fault"
 	}
-	for _, q := range w.grants() {
+	have := w.grants()
+	if i := slices.IndexFunc(have, func(q gpu.Quota) bool { return q.Alloc == e.Alloc && q.Task == e.Task }); i >= 0 {
+		have = slices.DeleteFunc(have, func(q gpu.Quota) bool { return q.Alloc != e.Alloc || q.Task != e.Task })
+	}
+	for _, q := range have {
 		if a := w.node.Alloc(q.Alloc); a != nil && slices.Contains(e.Devices, q.GPU) {
 			a.NoteGPU(ctx, q.Task, kind, fmt.Sprintf("GPU %s: %s, %s", q.GPU, e.Text, cause), "gpu", q.GPU, "xid", strconv.FormatInt(e.XID, 10))
 		}
