@@ -35,6 +35,18 @@ const (
 // faults are all but isolate and deaf, in the order of the deck before it is shuffled.
 var faults = []string{pause, kill, killAll, cut, mute, split, slow, lossy, full, freeze, broken, remove, transfer, loseRegion, pauseAgent, killAgent, cutAgent}
 
+// Protections of a cluster; clients have a token unless it is open.
+const (
+	open   = "open" // neither ACLs nor TLS
+	acls   = "acls" // servers have a join key, agents an introduction token, clients a token
+	mutual = "mtls" // every connection between agents has a certificate at both ends
+)
+
+var protections = []string{open, acls, mutual}
+
+// protection returns the one of a seed. Three consecutive seeds have all three, and nine have each with every fault.
+func protection(seed uint64) string { return protections[(seed+seed/3)%3] }
+
 // alone are faults that begin when all others have ended, and end before the next begins.
 var alone = []string{killAll, freeze, broken, remove}
 
@@ -99,8 +111,9 @@ func schedule(seed uint64) []Step {
 // has no fault twice.
 func TestSchedule(t *testing.T) {
 	for first := uint64(0); first < 30; first += 3 {
-		have := map[string]bool{}
+		have, protected := map[string]bool{}, map[string]bool{}
 		for s := first; s < first+3; s++ {
+			protected[protection(s)] = true
 			steps := schedule(s)
 			if !slices.Equal(steps, schedule(s)) {
 				t.Errorf("seed %d has two schedules", s)
@@ -112,6 +125,9 @@ func TestSchedule(t *testing.T) {
 			if len(steps) != length || len(own) != length {
 				t.Errorf("seed %d has %d steps with %d different faults; want %d", s, len(steps), len(own), length)
 			}
+		}
+		if len(protected) != len(protections) {
+			t.Errorf("seeds %d to %d have the protections %v, want %v", first, first+2, protected, protections)
 		}
 		for _, f := range faults {
 			if !have[f] {
