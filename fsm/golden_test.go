@@ -406,6 +406,19 @@ func TestGates(t *testing.T) {
 	if _, err := Encode(structs.Command{Body: &laterBody{}}, feature.Newest); err != nil {
 		t.Errorf("a field that is not set: %v", err)
 	}
+	saved := structs.Command{Body: &structs.PlansCommand{Entries: []*structs.PlanEntry{{Evals: []*structs.Evaluation{{FailedGroups: []*structs.GroupReport{{
+		Refusals: []structs.Refusal{{CuredBy: structs.EventSaved}}}}}}}}}}
+	commands = was
+	if _, err := Encode(saved, feature.EventSaved.Format-1); structs.CodeOf(err) != structs.CodeConflict || !strings.Contains(err.Error(), "CuredBy, which is saved, ") {
+		t.Errorf("an event of a later format: %v", err)
+	}
+	if _, err := Encode(saved, feature.EventSaved.Format); err != nil {
+		t.Errorf("an event of the format in force: %v", err)
+	}
+	if structs.EventSaved.Since() != uint64(feature.EventSaved.Format) {
+		t.Errorf("the event needs format %d, its gate %d", structs.EventSaved.Since(), feature.EventSaved.Format)
+	}
+	commands = tableOf(command(36, none).since(later))
 	data, err := Encode(cmd, later.Format)
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ type Input struct {
 	Running     []contend.Workload             // running work that competes with Pending, for queues that preempt by order; Allocs and Queue set
 	Reserved    []*structs.Reservation         // in force: of blocked workloads and of operators, by ID
 	Evicted     []*structs.Preemptions         // on behalf of each queue, by queue
+	OldEvents   bool                           // the format in force does not have EventSaved: refusals name EventNone instead
 	Power       bool                           // some node pool has a power budget
 	Waits       bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
 	EstimateFor structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it

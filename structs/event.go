@@ -20,6 +20,15 @@ const (
 	EventAllocPlaced   EventKind = "alloc-placed"   // an allocation that others refer to (Peer) was placed, or runs another version
 )
 
+// Since returns the format that stored events of this kind need, or 0: package pack asks for it. A server that does not know
+// a kind stores it, but does not unblock by it.
+func (k EventKind) Since() uint64 {
+	if k == EventSaved {
+		return 2
+	}
+	return 0
+}
+
 // Changed is one object before and after a command; nil means absent.
 type Changed[T any] struct {
 	Before, After *T

@@ -154,7 +154,7 @@ func (k *client) do(o Op) {
 	a, out := k.send(host, method, path, body)
 	o.Return = k.h.now()
 	o.Outcome = out
-	if host[0] == 's' && before == k.h.c.incarnation(host) {
+	if host[0] == 's' && before == k.h.c.incarnation(host) && k.h.c.answersItself(host) {
 		o.Server = before
 	}
 	if out == harness.Done || out == harness.Refused {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,14 +44,16 @@ type cluster struct {
 	net   *harness.Net
 	api   *harness.API // of the servers
 	disks map[string]*harness.Disk
+	guard string // a protection
 
 	longest atomic.Int64 // nanoseconds that a write to a disk without faults took, at most
 
 	mu     sync.Mutex
 	procs  map[string]*harness.Proc
-	starts map[string]int  // how often a process was started
-	sick   map[string]bool // the disk fails now
-	mayEnd map[string]bool // a process whose disk failed may end by itself
+	starts map[string]int       // how often a process was started
+	since  map[string]time.Time // the last start
+	sick   map[string]bool      // the disk fails now
+	mayEnd map[string]bool      // a process whose disk failed may end by itself
 }
 
 func newCluster(t *summary, seed uint64) *cluster {
@@ -62,7 +65,8 @@ func newCluster(t *summary, seed uint64) *cluster {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	harness.NewMemoryDisk(t, dir, memory)
 	t.Cleanup(func() { harness.KillBelow(t, dir) })
-	c := &cluster{t: t, dir: dir, disks: map[string]*harness.Disk{}, procs: map[string]*harness.Proc{}, starts: map[string]int{}, sick: map[string]bool{}, mayEnd: map[string]bool{}}
+	c := &cluster{t: t, dir: dir, disks: map[string]*harness.Disk{}, procs: map[string]*harness.Proc{}, starts: map[string]int{}, since: map[string]time.Time{}, sick: map[string]bool{}, mayEnd: map[string]bool{},
+		guard: protection(seed)}
 	c.net = harness.NewNet(t, slices.Concat(servers, agents, other)...)
 	for i, s := range servers {
 		if i == 1 {
@@ -73,11 +77,14 @@ func newCluster(t *summary, seed uint64) *cluster {
 	}
 	harness.NewDisk(t, c.data("probe"), diskSize)
 	c.probe()
-	key := make([]byte, 32)
-	_, _ = rand.Read(key)
+	key, join := secret(), secret()
+	ca := ""
+	if c.guard == mutual {
+		ca = c.certificates()
+	}
 	for i, h := range c.net.Hosts {
 		backend := []string{"wal", "boltdb"}[(seed+uint64(i))/2%2]
-		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(c.config(h, backend, base64.StdEncoding.EncodeToString(key))), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, h.Name+".hcl"), []byte(c.config(h, backend, key, join)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,9 +92,18 @@ func newCluster(t *summary, seed uint64) *cluster {
 	for _, s := range servers {
 		addrs = append(addrs, c.addr(s))
 	}
-	c.api = harness.NewAPI(t, c.net.Dial, "", addrs...)
-	for _, h := range c.net.Hosts {
-		c.start(h.Name)
+	c.api = harness.NewAPI(t, c.net.Dial, ca, addrs...)
+	for _, s := range slices.Concat(servers, other) {
+		c.start(s)
+	}
+	if c.guard != open {
+		c.bootstrap()
+	}
+	for _, a := range agents {
+		if c.guard == acls {
+			c.introduce(a)
+		}
+		c.start(a)
 	}
 	harness.Eventually(t, 60*time.Second, "both regions and their nodes", func() (bool, string) {
 		var nodes []struct{ Status string }
@@ -142,10 +158,91 @@ func (c *cluster) probe() {
 func (c *cluster) stalled() time.Duration { return time.Duration(c.longest.Load()) }
 
 func (c *cluster) data(name string) string { return filepath.Join(c.dir, "data-"+name) }
-func (c *cluster) addr(name string) string { return "http://" + c.net.Host(name).IP + ":4646" }
+func (c *cluster) addr(name string) string {
+	if c.guard == mutual {
+		return "https://" + c.net.Host(name).IP + ":4646"
+	}
+	return "http://" + c.net.Host(name).IP + ":4646"
+}
+
+// secret returns a new key for gossip or servers.
+func secret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b)
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// certificates makes a CA, whose file it returns, and a certificate for each host.
+func (c *cluster) certificates() (ca string) {
+	c.t.Helper()
+	dir := filepath.Join(c.dir, "tls")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		c.t.Fatal(err)
+	}
+	run := func(args ...string) {
+		cmd := exec.Command(harness.Bin(c.t), args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			c.t.Fatalf("muster %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	found := func(pattern string) string {
+		files, _ := filepath.Glob(filepath.Join(dir, pattern))
+		if len(files) != 1 {
+			c.t.Fatalf("want one %s, have %v", pattern, files)
+		}
+		return files[0]
+	}
+	run("tls", "ca", "create")
+	for _, h := range c.net.Hosts {
+		role, of := "server", "global"
+		if slices.Contains(agents, h.Name) {
+			role = "client"
+		}
+		if slices.Contains(other, h.Name) {
+			of = region
+		}
+		run("tls", "cert", "create", "-"+role, "-region", of, "-additional-ipaddress", h.IP)
+		for _, end := range []string{"-key.pem", ".pem"} { // the key first, since both names end with .pem
+			if err := os.Rename(found(of+"-"+role+"-*"+end), filepath.Join(dir, h.Name+end)); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	return found("*-agent-ca.pem")
+}
+
+// bootstrap makes the first token of both regions; they get the same one, because tokens are of a region.
+func (c *cluster) bootstrap() {
+	c.t.Helper()
+	c.api.Bootstrap(c.t, 60*time.Second)
+	harness.Eventually(c.t, 60*time.Second, "the first token of the other region", func() (bool, string) {
+		err := c.api.At(c.addr(other[0])).Call("PUT", "/v1/acl/bootstrap", map[string]string{"BootstrapSecret": c.api.Token}, nil)
+		var status *harness.StatusError
+		return err == nil || errors.As(err, &status) && strings.Contains(status.Body, "already done"), fmt.Sprint(err)
+	})
+}
+
+// introduce gives an agent a token to register with.
+func (c *cluster) introduce(name string) {
+	c.t.Helper()
+	var intro struct{ JWT string }
+	if err := c.api.Call("PUT", "/v1/acl/identity/client-introduction-token", nil, &intro); err != nil {
+		c.t.Fatal(err)
+	}
+	path := filepath.Join(c.dir, name+".hcl")
+	conf, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	with := strings.Replace(string(conf), "client {\n", fmt.Sprintf("client {\n  intro_token = %q\n", intro.JWT), 1)
+	if err := os.WriteFile(path, []byte(with), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
 
 // config returns the configuration of a host's agent. Logs are cut often, so that servers that lag receive snapshots.
-func (c *cluster) config(h *harness.Host, backend, key string) string {
+func (c *cluster) config(h *harness.Host, backend, key, joinKey string) string {
 	join := func(port string, hosts []string) string {
 		var all []string
 		for _, s := range hosts {
@@ -153,7 +250,20 @@ func (c *cluster) config(h *harness.Host, backend, key string) string {
 		}
 		return "[" + strings.Join(all, ", ") + "]"
 	}
-	conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\ninsecure = true\n", h.Name, c.data(h.Name), h.IP)
+	conf := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = %q\n", h.Name, c.data(h.Name), h.IP)
+	proof := ""
+	switch c.guard {
+	case open:
+		conf += "insecure = true\n"
+	case acls:
+		conf += "acl {\n  enabled = true\n}\ninsecure = true\n"
+		proof = fmt.Sprintf("  join_key = %q\n", joinKey)
+	case mutual:
+		dir := filepath.Join(c.dir, "tls")
+		ca, _ := filepath.Glob(filepath.Join(dir, "*-agent-ca.pem"))
+		conf += fmt.Sprintf("acl {\n  enabled = true\n}\ntls {\n  http = true\n  rpc = true\n  ca_file = %q\n  cert_file = %q\n  key_file = %q\n  verify_server_hostname = true\n  verify_https_client = false\n}\n",
+			ca[0], filepath.Join(dir, h.Name+".pem"), filepath.Join(dir, h.Name+"-key.pem"))
+	}
 	if slices.Contains(agents, h.Name) {
 		return conf + fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", join("4647", servers), key)
 	}
@@ -166,7 +276,7 @@ func (c *cluster) config(h *harness.Host, backend, key string) string {
   enabled                 = true
   bootstrap_expect        = %d
   encrypt                 = %q
-  raft_snapshot_threshold = 300
+%s  raft_snapshot_threshold = 300
   raft_snapshot_interval  = "1s"
   raft_trailing_logs      = 200
   raft_logstore {
@@ -180,7 +290,7 @@ func (c *cluster) config(h *harness.Host, backend, key string) string {
     retry_interval = "1s"
   }
 }
-`, expect, key, backend, join("4648", slices.Concat(servers, other)))
+`, expect, key, proof, backend, join("4648", slices.Concat(servers, other)))
 }
 
 func (c *cluster) start(name string) {
@@ -189,6 +299,18 @@ func (c *cluster) start(name string) {
 	defer c.mu.Unlock()
 	c.procs[name] = p
 	c.starts[name]++
+	c.since[name] = time.Now()
+}
+
+// catchUp is how long a server that was started may take until it has its state.
+const catchUp = 5 * time.Second
+
+// answersItself reports whether stale reads of a server show its own state. With ACLs, one that does not know the newest
+// rights yet leaves them to the leader, and its own state may then be older than what the leader has shown.
+func (c *cluster) answersItself(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.guard == open || time.Since(c.since[name]) > catchUp
 }
 
 func (c *cluster) proc(name string) *harness.Proc {

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-// fixed are the seeds that run by default, before one that is drawn. Together they have every fault.
+// fixed are the seeds that run by default, before one that is drawn. Together they have every fault and every protection.
 var fixed = []uint64{0, 1, 2}
 
 // TestHistory plays schedules of faults. SEED plays one schedule, ROUNDS so many that begin at SEED or at a drawn seed, and
@@ -126,8 +126,8 @@ func (h *history) judge(seed uint64) {
 		save(nil)
 		t.Logf("the history and pictures of it are in %s", dir)
 	}
-	t.Logf("seed %d: %d operations (%d done, %d refused, %d not done, %d of unknown outcome) and %d dispatches with %d children, checked in %s",
-		seed, len(h.ops), count[harness.Done], count[harness.Refused], count[harness.NotDone], count[harness.Unknown], len(h.dispatches), len(ids), time.Since(began).Round(time.Millisecond))
+	t.Logf("seed %d, %s: %d operations (%d done, %d refused, %d not done, %d of unknown outcome) and %d dispatches with %d children, checked in %s",
+		seed, h.c.guard, len(h.ops), count[harness.Done], count[harness.Refused], count[harness.NotDone], count[harness.Unknown], len(h.dispatches), len(ids), time.Since(began).Round(time.Millisecond))
 	if count[harness.Done] < 200 {
 		t.Errorf("only %d operations were done, too few to conclude anything", count[harness.Done])
 	}

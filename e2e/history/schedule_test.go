@@ -35,6 +35,19 @@ const (
 // faults are all but isolate and deaf, in the order of the deck before it is shuffled.
 var faults = []string{pause, kill, killAll, cut, mute, split, slow, lossy, full, freeze, broken, remove, transfer, loseRegion, pauseAgent, killAgent, cutAgent}
 
+// Protections of a cluster; clients have a token unless it is open.
+const (
+	open   = "open" // neither ACLs nor TLS
+	acls   = "acls" // servers have a join key, agents an introduction token, clients a token
+	mutual = "mtls" // every connection between agents has a certificate at both ends
+)
+
+var protections = []string{open, acls, mutual}
+
+// protection returns the one of a seed. Three consecutive seeds have all three, and nine from a multiple of nine on have
+// each with every fault.
+func protection(seed uint64) string { return protections[(seed+seed/3)%3] }
+
 // alone are faults that begin when all others have ended, and end before the next begins.
 var alone = []string{killAll, freeze, broken, remove}
 
@@ -64,12 +77,13 @@ func (s Step) String() string {
 }
 
 // schedule draws the steps of a seed. They are dealt from a shuffled deck of all faults, so that schedules with
-// consecutive seeds are as different as possible: each seed of three has another third of the deck. Each also isolates the
+// consecutive seeds are as different as possible: each seed of three has another third of the deck, which is shuffled
+// again after nine. Each also isolates the
 // leader, which then could answer what is no longer true, and makes it deaf: what it was writing is then done by the next
 // leader, although its client knows nothing of that. No schedule has a fault twice: the end of one would end the other.
 func schedule(seed uint64) []Step {
 	d := slices.Clone(faults)
-	shared := rand.New(rand.NewPCG(seed/3, 12))
+	shared := rand.New(rand.NewPCG(seed/9, 12))
 	shared.Shuffle(len(d), func(i, j int) { d[i], d[j] = d[j], d[i] })
 	r := rand.New(rand.NewPCG(seed, 13))
 	names := []string{isolate, deaf}
@@ -98,9 +112,14 @@ func schedule(seed uint64) []Step {
 // TestSchedule checks that three consecutive seeds have every fault, that a seed repeats its schedule, and that a schedule
 // has no fault twice.
 func TestSchedule(t *testing.T) {
-	for first := uint64(0); first < 30; first += 3 {
-		have := map[string]bool{}
+	pairs := map[string]bool{}
+	for first := uint64(0); first < 36; first += 3 {
+		if first%9 == 0 {
+			clear(pairs)
+		}
+		have, protected := map[string]bool{}, map[string]bool{}
 		for s := first; s < first+3; s++ {
+			protected[protection(s)] = true
 			steps := schedule(s)
 			if !slices.Equal(steps, schedule(s)) {
 				t.Errorf("seed %d has two schedules", s)
@@ -108,14 +127,23 @@ func TestSchedule(t *testing.T) {
 			own := map[string]bool{}
 			for _, x := range steps {
 				have[x.Fault], own[x.Fault] = true, true
+				pairs[x.Fault+" "+protection(s)] = true
 			}
 			if len(steps) != length || len(own) != length {
 				t.Errorf("seed %d has %d steps with %d different faults; want %d", s, len(steps), len(own), length)
 			}
 		}
+		if len(protected) != len(protections) {
+			t.Errorf("seeds %d to %d have the protections %v, want %v", first, first+2, protected, protections)
+		}
 		for _, f := range faults {
 			if !have[f] {
 				t.Errorf("seeds %d to %d have no fault %q", first, first+2, f)
+			}
+			for _, p := range protections {
+				if first%9 == 6 && !pairs[f+" "+p] {
+					t.Errorf("seeds %d to %d have no fault %q with %s", first-6, first+2, f, p)
+				}
 			}
 		}
 	}

@@ -2,11 +2,14 @@
 
 // Package upgrade rolls a cluster from an old build to a later one and back, under load, and finishes the upgrade. The old
 // build is the commit that the file OLD names. The later one is the tree with testdata/next.overlay: a format with a
-// command, a table, fields of known commands and a conversion, and newer protocols between agents.
+// command, a table, fields of known commands and a conversion, and newer protocols between agents. While versions are mixed,
+// every type of command is sent (commands_test.go).
 package upgrade
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"os"
@@ -89,6 +92,17 @@ type cluster struct {
 	servers, clients []*agent
 	api              *harness.API
 	load             *load
+	rpc              string // addresses of the servers, for configurations
+	windows          []*window
+	round            int // of eachCommand
+}
+
+// clientConf is the part of an agent's configuration that lets it register and run tasks.
+func (c *cluster) clientConf() string {
+	c.t.Helper()
+	var intro struct{ JWT string }
+	c.call("PUT", "/v1/acl/identity/client-introduction-token", nil, &intro)
+	return fmt.Sprintf("acl {\n  enabled = true\n}\nclient {\n  enabled = true\n  servers = [%s]\n  intro_token = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", c.rpc, intro.JWT)
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -105,6 +119,9 @@ func newCluster(t *testing.T) *cluster {
 		}
 		return a, conf
 	}
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret)
+	key := base64.StdEncoding.EncodeToString(secret)
 	confs := map[*agent]string{}
 	for _, name := range []string{"s1", "s2", "s3", "c1", "c2"} {
 		a, conf := add(name)
@@ -117,15 +134,13 @@ func newCluster(t *testing.T) *cluster {
 	}
 	for a, conf := range confs {
 		if a.name[0] == 's' {
-			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  server_join {\n    retry_join = [%s]\n  }\n}\n", strings.Join(joins, ", "))
-		} else {
-			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [%s]\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", strings.Join(calls, ", "))
+			conf += fmt.Sprintf("acl {\n  enabled = true\n}\nserver {\n  enabled = true\n  bootstrap_expect = 3\n  join_key = %q\n  server_join {\n    retry_join = [%s]\n  }\n}\n", key, strings.Join(joins, ", "))
 		}
 		if err := os.WriteFile(a.conf, []byte(conf), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.api = harness.NewAPI(t, nil, "", addrs...)
+	c.api, c.rpc = harness.NewAPI(t, nil, "", addrs...), strings.Join(calls, ", ")
 	return c
 }
 
@@ -134,14 +149,13 @@ func (c *cluster) start(a *agent, bin string) {
 	a.proc = harness.StartProgram(c.t, nil, bin, a.name, nil, "agent", "-config", a.conf)
 }
 
-// replace stops an agent and starts it with another build.
-func (c *cluster) replace(a *agent, bin string) {
+// stop ends an agent as an operator does.
+func (c *cluster) stop(a *agent) {
 	c.t.Helper()
 	a.proc.Signal(syscall.SIGTERM)
 	if err := a.proc.WaitExit(30 * time.Second); err != nil && !strings.Contains(err.Error(), "exit status") {
 		c.t.Fatalf("stop %s: %v", a.name, err)
 	}
-	c.start(a, bin)
 }
 
 // call is a request to any server.
@@ -169,19 +183,27 @@ func (c *cluster) leader() *agent {
 }
 
 // roll replaces the servers one by one, then the agents. The first server that was replaced leads the mixed cluster, which
-// is when a release can do harm; mixed is called then. It wants at most one election for a server.
-func (c *cluster) roll(bin string, mixed func()) {
+// is when a release can do harm; mixed is called then, and with each every command is sent. It wants at most one election for a server.
+func (c *cluster) roll(bin string, each bool, mixed func()) {
 	c.t.Helper()
 	before := c.term()
 	lead := c.leader()
 	order := slices.DeleteFunc(slices.Clone(c.servers), func(a *agent) bool { return a == lead })
 	for i, a := range append(order, lead) {
-		c.replace(a, bin)
+		c.stop(a)
+		if each && i == len(order) {
+			c.windows[len(c.windows)-1].read(c.t, filepath.Join(c.dir, a.name))
+		}
+		c.start(a, bin)
 		c.follows(a)
 		if i == 0 {
 			c.call("PUT", "/v1/operator/raft/transfer-leadership?address="+a.raft, nil, nil)
 			harness.Eventually(c.t, 20*time.Second, a.name+" leads", func() (bool, string) { return c.leader() == a, "" })
 			mixed()
+			if each {
+				c.windows = append(c.windows, &window{leader: filepath.Base(bin), from: c.index(), seen: map[int]int{}})
+				c.eachCommand(bin)
+			}
 		}
 		c.load.more(c.t, 30)
 	}
@@ -189,7 +211,8 @@ func (c *cluster) roll(bin string, mixed func()) {
 		c.t.Errorf("%d elections while %d servers were replaced, want at most one for a server", got, len(c.servers))
 	}
 	for _, a := range c.clients {
-		c.replace(a, bin)
+		c.stop(a)
+		c.start(a, bin)
 	}
 	c.ready()
 	c.hashes()
@@ -286,6 +309,7 @@ func (c *cluster) tasks() map[string]string {
 
 // load writes to the cluster until it is stopped, and remembers what was acknowledged.
 type load struct {
+	pause sync.RWMutex // held for reading while something is written
 	mu    sync.Mutex
 	acked map[string]string // description by namespace
 	wg    sync.WaitGroup
@@ -313,6 +337,8 @@ func startLoad(t *testing.T, c *cluster) *load {
 
 // write sends one of the usual writes.
 func (l *load) write(c *cluster, w, i int) {
+	l.pause.RLock()
+	defer l.pause.RUnlock()
 	name := fmt.Sprintf("load-%d-%d", w, i)
 	if err := c.api.Call("PUT", "/v1/namespace/"+name, map[string]string{"Name": name, "Description": fmt.Sprint(i)}, nil); err == nil {
 		l.mu.Lock()
@@ -377,10 +403,21 @@ func TestUpgrade(t *testing.T) {
 	before, next := buildOld(t), buildNext(t)
 	t.Logf("built both after %s", time.Since(began).Round(time.Second))
 	c := newCluster(t)
-	for _, a := range append(slices.Clone(c.servers), c.clients...) {
+	for _, a := range c.servers {
 		c.start(a, before)
 	}
-	c.leader()
+	c.api.Bootstrap(t, 60*time.Second)
+	for _, a := range c.clients {
+		f, err := os.OpenFile(a.conf, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(c.clientConf()); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		c.start(a, before)
+	}
 	c.ready()
 	const steady = 4
 	c.call("PUT", "/v1/jobs", map[string]any{"Job": map[string]any{"ID": "steady", "Type": "service", "TaskGroups": []any{map[string]any{"Name": "g", "Count": steady,
@@ -391,14 +428,14 @@ func TestUpgrade(t *testing.T) {
 	c.load = startLoad(t, c)
 
 	format := c.format()
-	for range harness.Number(t, "ROUNDS", 1) {
+	for i := range harness.Number(t, "ROUNDS", 1) {
 		t.Logf("%s: rolling forth", time.Since(began).Round(time.Second))
-		c.roll(next, c.refused)
+		c.roll(next, i == 0, c.refused)
 		t.Logf("%s: rolling back", time.Since(began).Round(time.Second))
-		c.roll(before, c.refused)
+		c.roll(before, i == 0, c.refused)
 	}
 	t.Logf("%s: rolling forth to stay", time.Since(began).Round(time.Second))
-	c.roll(next, c.refused)
+	c.roll(next, false, c.refused)
 	if got := c.format(); got != format {
 		t.Errorf("format %d is in force, although nobody has finished the upgrade from %d", got, format)
 	}
@@ -411,6 +448,9 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("tasks were restarted:\nbefore %v\nnow    %v", tasks, now)
 	}
 	c.noWayBack(before)
+	for _, w := range c.windows {
+		w.check(t)
+	}
 }
 
 // running waits until the steady job runs, with no restart.
@@ -501,7 +541,7 @@ func (c *cluster) followPage(bin string) {
 			continue
 		}
 		cmd := exec.Command(bin, strings.Fields(args)...)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "MUSTER_ADDR="+c.leader().addr)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "MUSTER_ADDR="+c.leader().addr, "MUSTER_TOKEN="+c.api.Token)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			c.t.Fatalf("muster %s, as %s says: %v\n%s", args, upgradePage, err, out)
 		}
@@ -519,10 +559,7 @@ func (c *cluster) followPage(bin string) {
 func (c *cluster) noWayBack(before string) {
 	c.t.Helper()
 	a := c.servers[0]
-	a.proc.Signal(syscall.SIGTERM)
-	if err := a.proc.WaitExit(30 * time.Second); err != nil && !strings.Contains(err.Error(), "exit status") {
-		c.t.Fatal(err)
-	}
+	c.stop(a)
 	c.start(a, before)
 	if err := a.proc.WaitExit(30 * time.Second); err == nil || strings.Contains(err.Error(), "still runs") {
 		c.t.Errorf("the old build started on the data of a finished upgrade: %v", err)

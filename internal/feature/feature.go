@@ -32,7 +32,7 @@ type Gate struct {
 	Allows string         // what users can do then
 }
 
-// The gates. A gate of a field is only listed: the field has its format as a tag.
+// The gates. A gate of a field is only listed: the field has its format as a tag. So is one of a value: its type has the method Since.
 var (
 	// QueueBorrowing is the fields Borrow and Lend of queues.
 	QueueBorrowing = Gate{Name: "queue-borrowing", Format: 2, Allows: "Queues can limit what they borrow from others and what they lend."}
@@ -40,10 +40,12 @@ var (
 	QueueLimits = Gate{Name: "queue-limits", Format: 2, Allows: "Queues can count on the time limits of their work alone, and limit its priority."}
 	// PriorityDefaults is the fields PriorityDefault of queues and DefaultPriority of namespaces.
 	PriorityDefaults = Gate{Name: "priority-defaults", Format: 2, Allows: "Queues and namespaces can have a default priority."}
+	// EventSaved is the event structs.EventSaved in refusals.
+	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -34,7 +34,7 @@ var imports = map[string][]string{
 	"server/raftlog":       {"internal/boltfile", "internal/fsync", "internal/syncfail"},
 	"server/checkpoint":    {"structs", "fsm/state"},
 	"server/duty":          {"structs", "internal/cron", "fsm/state", "scheduler/reconcile", "server/checkpoint"},
-	"server/decide":        {"structs", "scheduler/...", "fsm/state", "server/broker", "server/planner", "server/replica"},
+	"server/decide":        {"structs", "internal/feature", "scheduler/...", "fsm/state", "server/broker", "server/planner", "server/replica"},
 	"server/replica":       {"structs", "internal/feature", "internal/fsync", "internal/syncfail", "scheduler/model", "fsm/...", "server/raftlog"},
 	"server/auth":          {"structs", "fsm/state", "internal/...", "server/acl", "server/replica"},
 	"server/watch":         {"structs", "fsm/state", "internal/methods", "server/admit", "server/auth", "server/replica"},

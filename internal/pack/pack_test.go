@@ -90,6 +90,16 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
+// kind has a value that version 3 added.
+type kind string
+
+func (k kind) Since() uint64 {
+	if k == "new" {
+		return 3
+	}
+	return 0
+}
+
 func TestSince(t *testing.T) {
 	type leaf struct {
 		Old int64
@@ -102,6 +112,8 @@ func TestSince(t *testing.T) {
 		ByKey map[string]*leaf
 		Flag  bool  `since:"2"`
 		Only  *leaf `since:"4"`
+		Kind  kind
+		Kinds []kind
 	}
 	for name, c := range map[string]struct {
 		v     any
@@ -116,6 +128,9 @@ func TestSince(t *testing.T) {
 		"in a list":           {&node{Leafs: []leaf{{}, {New: "x"}}}, 3, "Leafs.New"},
 		"in a map":            {&node{ByKey: map[string]*leaf{"a": nil, "b": {New: "x"}}}, 3, "ByKey.New"},
 		"the highest":         {&node{Flag: true, Only: &leaf{}, Leafs: []leaf{{New: "x"}}}, 4, "Only"},
+		"an old kind":         {&node{Kind: "old", Kinds: []kind{"old"}}, 0, ""},
+		"a new kind":          {&node{Next: &node{Kind: "new"}}, 3, "Next.Kind, which is new,"},
+		"a list of kinds":     {&node{Kinds: []kind{"old", "new"}}, 3, "Kinds, which is new,"},
 		"a value, no address": {node{Flag: true}, 2, "Flag"},
 	} {
 		if since, field := Since(c.v); since != c.since || field != c.field {

@@ -8,12 +8,19 @@ import (
 )
 
 // A field with the tag `since:"N"` belongs to version N of a format. Since finds those that are set, so that a writer can
-// refuse what a reader of an older version would not know. A type without such fields costs one look into a map.
+// refuse what a reader of an older version would not know. A value of a type that is a Versioned belongs to the version
+// that it returns. A type without such fields and values costs one look into a map.
+
+// Versioned is a type of which some values are of a later version than others, such as one that lists kinds.
+type Versioned interface {
+	Since() uint64 // 0: every version has this value
+}
 
 // gates are the tagged fields in and below a type.
 type gates struct {
 	fields []gatedField // of a struct
 	elem   *gates       // of a pointer, slice, array or map
+	value  bool         // the type is a Versioned
 }
 
 type gatedField struct {
@@ -55,7 +62,9 @@ func learnGates(t reflect.Type, done map[reflect.Type]*gates) *gates {
 	g := &gates{}
 	done[t] = g
 	if t.Kind() != reflect.Struct {
-		g.elem = learnGates(t.Elem(), done)
+		if g.value = isVersioned(t); !g.value {
+			g.elem = learnGates(t.Elem(), done)
+		}
 		return g
 	}
 	for i := range t.NumField() {
@@ -77,6 +86,9 @@ func hasGates(t reflect.Type, seen map[reflect.Type]bool) bool {
 		return false
 	}
 	seen[t] = true
+	if isVersioned(t) {
+		return true
+	}
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 		return hasGates(t.Elem(), seen)
@@ -88,6 +100,11 @@ func hasGates(t reflect.Type, seen map[reflect.Type]bool) bool {
 		}
 	}
 	return false
+}
+
+// isVersioned reports whether a type, which is not a struct, is a Versioned.
+func isVersioned(t reflect.Type) bool {
+	return t.Kind() != reflect.Struct && t.Kind() != reflect.Pointer && t.Implements(reflect.TypeFor[Versioned]())
 }
 
 // written reports whether a field is in the log and the state.
@@ -109,6 +126,12 @@ func sinceOf(t reflect.Type, f reflect.StructField) uint64 {
 
 func (g *gates) find(v reflect.Value, path string, version *uint64, field *string) {
 	if g == nil {
+		return
+	}
+	if g.value {
+		if n := v.Interface().(Versioned).Since(); n > *version {
+			*version, *field = n, fmt.Sprintf("%s, which is %v,", path, v)
+		}
 		return
 	}
 	switch v.Kind() {
@@ -142,7 +165,7 @@ func (g *gates) find(v reflect.Value, path string, version *uint64, field *strin
 	}
 }
 
-// Omit clears the fields below v, a pointer, that need a later version.
+// Omit clears the fields and values below v, a pointer, that need a later version.
 func Omit(v any, version uint64) {
 	rv := reflect.ValueOf(v)
 	gatesOf(rv.Type()).omit(rv, version)
@@ -150,6 +173,12 @@ func Omit(v any, version uint64) {
 
 func (g *gates) omit(v reflect.Value, version uint64) {
 	if g == nil {
+		return
+	}
+	if g.value {
+		if v.Interface().(Versioned).Since() > version {
+			v.SetZero()
+		}
 		return
 	}
 	switch v.Kind() {

@@ -29,8 +29,12 @@ func compareJobs(a, b structs.JobKey) int {
 }
 
 // tooCostly refuses a preemption of jobs that lose no less than is gained.
-func tooCostly(jobs []structs.JobKey, lost, gain int64, unit structs.Unit) *structs.Refusal {
-	return &structs.Refusal{Code: structs.ReasonPriority, Short: lost - gain, Unit: unit, CuredBy: structs.EventSaved,
+func (r *Rules) tooCostly(jobs []structs.JobKey, lost, gain int64, unit structs.Unit) *structs.Refusal {
+	cure := structs.EventSaved
+	if r.OldEvents {
+		cure = structs.EventNone
+	}
+	return &structs.Refusal{Code: structs.ReasonPriority, Short: lost - gain, Unit: unit, CuredBy: cure,
 		Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptCost, Subject: namesOf(jobs), Count: lost, Of: gain, Detail: string(unit)}}
 }
 
@@ -97,7 +101,7 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 		if !r.gpu {
 			unit = structs.UnitSeconds
 		}
-		return tooCostly(jobs, lost, gain, unit)
+		return cs.env.Rules.tooCostly(jobs, lost, gain, unit)
 	}
 	return nil
 }

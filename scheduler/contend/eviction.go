@@ -70,7 +70,7 @@ func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
 	p := e.p
 	e.gain = p.gain(g, members, e.top)
 	if e.cost > 0 && e.gain <= e.cost {
-		return tooCostly(e.jobs, e.cost, e.gain, structs.UnitGPUSeconds)
+		return p.rules.tooCostly(e.jobs, e.cost, e.gain, structs.UnitGPUSeconds)
 	}
 	queue, n := p.Rule.Queue, int64(len(e.jobs))
 	if p.Rule.rate > 0 && n > 0 && p.evicted.Within(queue, p.now)+p.made[queue]+n > p.Rule.rate {

@@ -134,9 +134,12 @@ func (t *QueueTable) Billing(path structs.QueuePath) *structs.Billing {
 type Rules struct {
 	Queues *QueueTable
 	Config *structs.SchedulerConfig
-	known  map[structs.QueuePath]*structs.Queue
-	path   structs.QueuePath // the last path asked for
-	last   *structs.Queue
+	// OldEvents: refusals do not name EventSaved, which the format in force does not have.
+	OldEvents bool
+
+	known map[structs.QueuePath]*structs.Queue
+	path  structs.QueuePath // the last path asked for
+	last  *structs.Queue
 }
 
 // Of returns the settings of the queue of a path. They are shared and must not be changed.

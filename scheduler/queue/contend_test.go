@@ -32,6 +32,7 @@ type floor struct {
 	evicted map[int]int
 	recent  structs.Preemptions
 	report  scheduler.Report  // of the newest pass
+	old     bool              // the format in force does not have EventSaved
 	placed  func(j *floorJob) // called with the job of each allocation, in the order of the decisions; nil: not at all
 }
 
@@ -121,7 +122,7 @@ func (f *floor) table() *contend.QueueTable {
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j
@@ -519,6 +520,11 @@ func TestDeclinedIsSaid(t *testing.T) {
 		if got, want := note(), "preempting j0 is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; saved"; got != want {
 			t.Errorf("%s: it is told %q, want %q", order, got, want)
 		}
+		f.old, urgent.asked = true, true
+		if got, want := note(), "preempting j0 is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; "; got != want {
+			t.Errorf("%s, in a format without the event: it is told %q, want %q", order, got, want)
+		}
+		f.old = false
 		b := *low.allocs[0]
 		b.Saved = &structs.Saved{Time: f.now}
 		f.index++

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
@@ -56,7 +57,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	in := &scheduler.Input{
 		View: c.pub.View, Flight: c.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: c.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: c.starved && anyGrowing(pending), Queues: s.QueueTable(snap), Reserved: c.reservations,
-		Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
+		OldEvents: !snap.Has(feature.EventSaved), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
 	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
