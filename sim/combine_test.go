@@ -79,6 +79,7 @@ var mended = map[uint64]string{
 	1145: "the same, with the whole cluster free",
 	1343: "work that took the places of others exceeded the limit of its queue",
 	4344: "running work was counted on the first node with room instead of its own, so that a free GPU was not seen",
+	3958: "victims that were taken together left their queue with less than it is guaranteed",
 }
 
 // TestMendedCombinations repeats them.

@@ -19,7 +19,10 @@ type Eviction struct {
 }
 
 // Evict begins a preemption.
-func (p *Preemptor) Evict() *Eviction { return &Eviction{p: p} }
+func (p *Preemptor) Evict() *Eviction {
+	p.eviction = &Eviction{p: p}
+	return p.eviction
+}
 
 // Add adds victims that make room for a placement. It returns the allocations that the placement waits for, and the
 // stops of all that go.
@@ -59,6 +62,7 @@ func (e *Eviction) Undo() {
 		delete(e.p.taken, h.ID)
 		e.p.credit(h, -1)
 	}
+	e.p.eviction = nil
 }
 
 // Loss returns what the victims lose, in GPU seconds, and how many allocations stop.

@@ -19,7 +19,8 @@ import (
 //
 // There are no loops at fixed time and usage, because the victims' rules never reach the preemptor. Priorities are
 // strictly ordered. A queue that reclaims stays within its guarantee, and only takes what exceeds the guarantee of
-// others; and no rule takes from another queue what that queue holds within its guarantee. Work with a deadline that has no time left is not a victim.
+// others; and no rule takes from another queue what that queue holds within its guarantee, counting all that stops in the
+// pass. Work with a deadline that has no time left is not a victim.
 
 // Defaults where queues and work set nothing.
 const (
@@ -116,13 +117,14 @@ func (p *Preemption) ownRule(j *structs.Job) PreemptRule {
 // Preemptor is a workload that looks for others to make room.
 type Preemptor struct {
 	*Preemption
-	Load    *Workload
-	Rule    PreemptRule
-	RetryAt structs.LogTime  // when more work may be preempted; 0: unknown
-	Looked  int              // nodes whose victims were compared
-	young   []structs.JobKey // the work that may be preempted from youngTo on, the earliest of it
-	youngTo structs.LogTime
-	Asks    structs.Amount // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
+	Load     *Workload
+	Rule     PreemptRule
+	RetryAt  structs.LogTime  // when more work may be preempted; 0: unknown
+	Looked   int              // nodes whose victims were compared
+	young    []structs.JobKey // the work that may be preempted from youngTo on, the earliest of it
+	youngTo  structs.LogTime
+	eviction *Eviction      // the last one; nil: undone
+	Asks     structs.Amount // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
 }
 
 // For begins the preemptions of a workload, one for each rule that it may use, in the order in which they are tried.

@@ -1,6 +1,8 @@
 package contend
 
 import (
+	"slices"
+
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -31,12 +33,14 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 	return false
 }
 
-// guards reports whether a guarantee keeps running work from the job: without the work, its queue, or one between it and
-// the lowest queue above both, would hold less than it is guaranteed.
-func (p *Preemptor) guards(h *model.Held) bool {
+// guards reports whether a guarantee keeps running work from the job: without the work and without others that go, its
+// queue, or one between it and the lowest queue above both, would hold less than it is guaranteed. Of a gang, one member
+// counts and not all that stop with it, because else what a gang holds beyond a guarantee could not be taken back. But
+// where the queue loses other work, too, they all count.
+func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 	theirs := h.Work.Job.QueueName()
 	top := commonQueue(p.Load.Job.QueueName(), theirs)
-	if p.limits == nil {
+	if p.limits == nil || p.eviction != nil && slices.Contains(p.eviction.stopped, h) {
 		return false
 	}
 	for path := range theirs.Lineage() {
@@ -48,7 +52,20 @@ func (p *Preemptor) guards(h *model.Held) bool {
 			continue
 		}
 		holds, _ := p.limits.Held(structs.UseRow{Path: path})
-		left := contested(holds.Sub(p.gone[path]).Sub(h.Amount()), p.Asks)
+		gone := p.gone[path]
+		counted := map[structs.AllocID]bool{}
+		for _, v := range others {
+			if !v.free && path.Contains(v.h.Work.Job.QueueName()) {
+				gone = gone.Add(v.amount(counted))
+			}
+		}
+		adds := h.Amount()
+		if counted[h.ID] {
+			adds = structs.Amount{} // it goes with one of the others
+		} else if !p.taken[h.ID] && contested(gone, p.Asks) != [2]int64{} {
+			adds = (&Victim{h: h, with: p.fellows(h)}).amount(counted)
+		}
+		left := contested(holds.Sub(gone).Sub(adds), p.Asks)
 		for i, g := range contested(*q.Guarantee, p.Asks) {
 			if left[i] < g {
 				return true
@@ -56,6 +73,41 @@ func (p *Preemptor) guards(h *model.Held) bool {
 		}
 	}
 	return false
+}
+
+// amount returns what a victim and all that stops with it hold, without what is counted already.
+func (v *Victim) amount(counted map[structs.AllocID]bool) (sum structs.Amount) {
+	for _, h := range append([]*model.Held{v.h}, v.with...) {
+		if !counted[h.ID] {
+			counted[h.ID] = true
+			sum = sum.Add(h.Amount())
+		}
+	}
+	return sum
+}
+
+// unguarded returns the victims that guarantees let go together: of those that are sorted by cost, each that may go with
+// all before it. Where they do not suffice, cheap ones may keep a large one from going, so the first is left out, and so
+// on. nil: no such victims suffice.
+func (p *Preemptor) unguarded(vs []Victim, suffice func([]Victim) bool) []Victim {
+	if p.limits == nil {
+		return vs
+	}
+	for from := range vs {
+		var out []Victim
+		for _, v := range vs[from:] {
+			if v.free || v.shrink || !p.guards(v.h, out) {
+				out = append(out, v)
+			}
+		}
+		if from == 0 && len(out) == len(vs) {
+			return vs
+		}
+		if suffice(out) {
+			return out
+		}
+	}
+	return nil
 }
 
 // covered reports whether an amount that includes an ask is within a guarantee. A guarantee gives no claim if it

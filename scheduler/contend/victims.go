@@ -40,7 +40,7 @@ func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, ch
 				continue
 			}
 			p.Looked++
-			vs = fewest(s, row, c, i, v, &o, id, vs)
+			vs = p.fewest(s, row, c, i, v, &o, id, vs)
 			if vs == nil {
 				continue
 			}
@@ -56,8 +56,9 @@ func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, ch
 	return best, chosen
 }
 
-// fewest returns the victims of a node that suffice, the cheapest first. It returns nil when even all of them do not.
-func fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []Victim) []Victim {
+// fewest returns the victims of a node that suffice, the cheapest first. It returns nil when even all of them do not, or
+// when no guarantee lets enough of them go together.
+func (p *Preemptor) fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []Victim) []Victim {
 	n := c.Nodes[i]
 	fitsWith := func(vs []Victim) bool {
 		ids := make([]structs.AllocID, len(vs))
@@ -79,6 +80,9 @@ func fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict,
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
 	})
 	if !fitsWith(vs) {
+		return nil
+	}
+	if vs = p.unguarded(vs, fitsWith); vs == nil {
 		return nil
 	}
 	n1 := 1
@@ -140,7 +144,7 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 // mayEvict reports whether the rule lets the job take the place of running work.
 func (p *Preemptor) mayEvict(h *model.Held) bool {
 	v, j := h.Work.Job, p.Load.Job
-	if !p.Rule.any && !v.MayPreempt() || p.guards(h) {
+	if !p.Rule.any && !v.MayPreempt() || p.guards(h, nil) {
 		return false
 	}
 	switch p.Rule.Name {
