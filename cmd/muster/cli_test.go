@@ -136,7 +136,7 @@ var golden = []struct {
 	{"service_info", "service info llm", "", 0},
 	{"service_info_verbose", "service info -verbose llm", "", 0},
 	{"service_info_template", "service info -t {{range.}}{{.Address}}:{{.Port}};{{end}} llm", "", 0},
-	{"service_info_none", "service info nobody", "", 0},
+	{"service_info_none", "service info nobody", "", 1},
 	{"service_delete", "service delete llm reg-1", "", 0},
 	{"service_delete_missing", "service delete llm reg-9", "", 1},
 	{"var_purge", "var purge app/db", "", 0},

@@ -92,7 +92,10 @@ muster service info -choose '1|my-client' llm`, 1, 1, func(ctx context.Context, 
 			return err
 		}
 		if len(list) == 0 {
-			o.printf("No registrations of service %q\n", args[0])
+			if filter == "" {
+				return fmt.Errorf("no registrations of service %q; muster service list shows which there are", args[0])
+			}
+			o.printf("No registrations of service %q for which the filter holds\n", args[0])
 			return nil
 		}
 		rows := [][]string{}
