@@ -215,3 +215,28 @@ func TestStaleReadsUseTheNewestRights(t *testing.T) {
 		}
 	})
 }
+
+// TestTokenOfALaggingServer: a server that does not have a token in its state, and has no leader to ask, does not say that
+// there is no such token. The caller would take that for the end of its rights.
+func TestTokenOfALaggingServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, held := newHeldCluster(t)
+		lead := c.leader()
+		follower := (lead + 1) % 3
+		s := c.servers[lead]
+		admin := rpc.Header{Token: c.bootstrapACL(lead).String()}
+		call(t, s, methods.JobRegister, admin, &methods.JobRegisterRequest{Job: apiJob("j", 0)})
+		c.converge()
+		held[follower].Store(true)
+		h, _ := reader(t, s, admin, "r")
+		c.net.Isolate(hostName(follower))
+		time.Sleep(10 * time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_, err := rpc.Invoke(ctx, c.servers[follower].Caller(rpc.Peer{}), methods.JobGet, h, &methods.JobGetRequest{JobID: "j", Query: methods.Query{Stale: true}})
+		if structs.CodeOf(err) != structs.CodeNoLeader {
+			t.Errorf("a stale read with a token that the server does not have yet: %v; want %v", err, structs.ErrNoLeader)
+		}
+		held[follower].Store(false)
+	})
+}

@@ -59,6 +59,9 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 			return reply, err
 		}
 		if addr, _ := s.Leader(); here && addr == "" {
+			if auth.TokenUnknown(unproven) {
+				return nil, structs.ErrNoLeader // this server may not have its state yet: "token not found" would be final
+			}
 			return nil, unproven // no leader to ask, and none is needed for the answer
 		}
 		reply, err := s.toLeader(ctx, row, c, next, unproven == nil)

@@ -35,6 +35,7 @@ type history struct {
 	mu         sync.Mutex
 	ops        []Op
 	dispatches []Dispatch
+	denied     map[string]int // answers with status 403, by server and text
 }
 
 // slot is a sequence of keys, one after another.
@@ -54,7 +55,7 @@ func (s *slot) keys() (out []string) {
 }
 
 func newHistory(c *cluster) *history {
-	h := &history{c: c, began: time.Now(), api: c.api.Within(patience)}
+	h := &history{c: c, began: time.Now(), api: c.api.Within(patience), denied: map[string]int{}}
 	for _, n := range []string{"var0", "var1", "job0", "job1", region + "var"} {
 		h.slots = append(h.slots, &slot{name: n})
 	}
@@ -130,8 +131,14 @@ func (k *client) endpoint() string {
 
 // send sends one request to one host.
 func (k *client) send(host, method, path string, body any) (*harness.Answer, harness.Outcome) {
+	before := k.h.c.incarnation(host)
 	a, err := k.h.api.Send(k.h.c.addr(host), method, path, body)
 	out := a.Outcome(err)
+	if err == nil && a.Status == 403 {
+		k.h.mu.Lock()
+		k.h.denied[fmt.Sprintf("%s %s: %.200s", before, method, a.Body)]++
+		k.h.mu.Unlock()
+	}
 	if err != nil {
 		k.avoid[host] = time.Now().Add(time.Second)
 	}

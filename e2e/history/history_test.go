@@ -128,6 +128,9 @@ func (h *history) judge(seed uint64) {
 	}
 	t.Logf("seed %d, %s: %d operations (%d done, %d refused, %d not done, %d of unknown outcome) and %d dispatches with %d children, checked in %s",
 		seed, h.c.guard, len(h.ops), count[harness.Done], count[harness.Refused], count[harness.NotDone], count[harness.Unknown], len(h.dispatches), len(ids), time.Since(began).Round(time.Millisecond))
+	if len(h.denied) > 0 {
+		t.Logf("requests with a valid token were denied: %v", h.denied)
+	}
 	if count[harness.Done] < 200 {
 		t.Errorf("only %d operations were done, too few to conclude anything", count[harness.Done])
 	}

@@ -78,9 +78,9 @@ func (s Step) String() string {
 
 // schedule draws the steps of a seed. They are dealt from a shuffled deck of all faults, so that schedules with
 // consecutive seeds are as different as possible: each seed of three has another third of the deck, which is shuffled
-// again after nine. Each also isolates the
-// leader, which then could answer what is no longer true, and makes it deaf: what it was writing is then done by the next
-// leader, although its client knows nothing of that. No schedule has a fault twice: the end of one would end the other.
+// again after nine. Each also isolates the leader, which then could answer what is no longer true, and makes it deaf: what
+// it was writing is then done by the next leader, although its client knows nothing of that. No schedule has a fault
+// twice: the end of one would end the other.
 func schedule(seed uint64) []Step {
 	d := slices.Clone(faults)
 	shared := rand.New(rand.NewPCG(seed/9, 12))

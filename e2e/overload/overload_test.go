@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package overload offers a real server five times the load that it can serve, then four fifths of it, and looks from
-// outside at what it does. The load is an open loop: requests come at a rate, whether or not
+// Package overload offers one or three real servers five times the load that they can serve, then four fifths of it, and
+// looks from outside at what they do. The load is an open loop: requests come at a rate, whether or not
 // others have been answered.
 package overload
 
@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ func (o *outcome) String() string {
 // generator sends writes and reads at a rate.
 type generator struct {
 	t       *testing.T
-	addr    string
+	addrs   []string // of the servers, which are asked in turn
 	clients []*http.Client
 	slots   chan struct{}
 	n       int
@@ -70,8 +71,8 @@ type generator struct {
 	wrong string // a refusal without Retry-After
 }
 
-func newGenerator(t *testing.T, addr string) *generator {
-	g := &generator{t: t, addr: addr, slots: make(chan struct{}, openMax)}
+func newGenerator(t *testing.T, addrs []string) *generator {
+	g := &generator{t: t, addrs: addrs, slots: make(chan struct{}, openMax)}
 	for i := range sources {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i))}
 		d := &net.Dialer{LocalAddr: from, Timeout: deadline}
@@ -88,7 +89,7 @@ func (g *generator) one(n int, o *outcome) {
 	if n%4 == 3 {
 		method, path, body = "GET", "/v1/jobs", ""
 	}
-	req, err := http.NewRequest(method, g.addr+path, strings.NewReader(body))
+	req, err := http.NewRequest(method, g.addrs[n/4%len(g.addrs)]+path, strings.NewReader(body))
 	if err != nil {
 		g.t.Error(err)
 		return
@@ -185,39 +186,73 @@ func sum(os []*outcome) *outcome {
 	return all
 }
 
-// metric returns the sum of a metric over its labels.
+// metric returns the sum of a metric over its labels and all servers.
 func metric(t *testing.T, api *harness.API, name, label string) (total float64) {
 	t.Helper()
-	text := ""
-	if err := api.Call("GET", "/v1/metrics?format=prometheus", nil, &text); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) == 2 && strings.HasPrefix(f[0], name) && strings.Contains(f[0], label) {
-			v := 0.0
-			fmt.Sscan(f[1], &v)
-			total += v
+	for _, addr := range api.Addrs {
+		text := ""
+		if err := api.At(addr).Call("GET", "/v1/metrics?format=prometheus", nil, &text); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(text) {
+			f := strings.Fields(line)
+			if len(f) == 2 && strings.HasPrefix(f[0], name) && strings.Contains(f[0], label) {
+				v := 0.0
+				fmt.Sscan(f[1], &v)
+				total += v
+			}
 		}
 	}
 	return total
 }
 
-// TestOverload: a server with default limits and 20 nodes, at 5 times its capacity and then at 0.8. OVERLOAD is how many seconds
-// the overload takes (12; 60 in the long form).
-func TestOverload(t *testing.T) {
-	seconds := harness.Number(t, "OVERLOAD", 12)
+// start starts servers that find each other, and returns their addresses for requests and for agents.
+func start(t *testing.T, n int) (addrs, rpcs []string) {
 	dir := t.TempDir()
-	port, rpc, serf := harness.FreePort(t), harness.FreePort(t), harness.FreePort(t)
-	conf := filepath.Join(dir, "s.hcl")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "name = \"s\"\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nserver {\n  enabled = true\n  bootstrap_expect = 1\n}\n",
-		filepath.Join(dir, "s"), port, rpc, serf), 0o600); err != nil {
+	var ports [][3]int
+	var joins []string
+	for range n {
+		p := [3]int{harness.FreePort(t), harness.FreePort(t), harness.FreePort(t)}
+		ports = append(ports, p)
+		joins = append(joins, fmt.Sprintf("\"127.0.0.1:%d\"", p[2]))
+	}
+	for i, p := range ports {
+		name := fmt.Sprint("s", i+1)
+		conf := filepath.Join(dir, name+".hcl")
+		if err := os.WriteFile(conf, fmt.Appendf(nil, "name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
+			"server {\n  enabled = true\n  bootstrap_expect = %d\n  server_join {\n    retry_join = [%s]\n  }\n}\n",
+			name, filepath.Join(dir, name), p[0], p[1], p[2], n, strings.Join(joins, ", ")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		harness.Start(t, nil, name, nil, "agent", "-config", conf)
+		addrs, rpcs = append(addrs, fmt.Sprintf("http://127.0.0.1:%d", p[0])), append(rpcs, fmt.Sprintf("127.0.0.1:%d", p[1]))
+	}
+	return addrs, rpcs
+}
+
+// term returns raft's term, which every election raises.
+func term(t *testing.T, api *harness.API) int {
+	t.Helper()
+	var self struct {
+		Stats map[string]map[string]string `json:"stats"`
+	}
+	if err := api.Call("GET", "/v1/agent/self", nil, &self); err != nil {
 		t.Fatal(err)
 	}
-	harness.Start(t, nil, "server", nil, "agent", "-config", conf)
-	addr := fmt.Sprintf("http://127.0.0.1:%d", port)
-	api := harness.NewAPI(t, nil, "", addr)
-	harness.Start(t, nil, "nodes", nil, "nodesim", "-count", fmt.Sprint(nodes), "-server-addr", fmt.Sprintf("127.0.0.1:%d", rpc))
+	n, err := strconv.Atoi(self.Stats["raft"]["term"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestOverload: SERVERS (1, or 3) with default limits and 20 nodes, at 5 times their capacity and then at 0.8. OVERLOAD is how
+// many seconds the overload takes (12; 60 in the long form).
+func TestOverload(t *testing.T) {
+	seconds := harness.Number(t, "OVERLOAD", 12)
+	addrs, rpcs := start(t, harness.Number(t, "SERVERS", 1))
+	api := harness.NewAPI(t, nil, "", addrs...)
+	harness.Start(t, nil, "nodes", nil, "nodesim", "-count", fmt.Sprint(nodes), "-server-addr", strings.Join(rpcs, ","))
 	down := func() (ready, down int) {
 		var list []struct{ Status string }
 		if err := api.Call("GET", "/v1/nodes", nil, &list); err != nil {
@@ -238,12 +273,13 @@ func TestOverload(t *testing.T) {
 	})
 
 	speed := spin()
-	g := newGenerator(t, addr)
+	first := term(t, api)
+	g := newGenerator(t, addrs)
 	g.capacity(1) // connections
 	capacity := g.capacity(3)
 	before := sum(g.run(0.5*capacity, 3))
 	limit := max(normalP99, 2*before.p99())
-	t.Logf("capacity %.0f requests a second; at half of it: %s", capacity, before)
+	t.Logf("%d servers: capacity %.0f requests a second; at half of it: %s", len(addrs), capacity, before)
 
 	flood := sum(g.run(5*capacity, seconds))
 	goodput := float64(flood.good) / float64(seconds)
@@ -265,7 +301,7 @@ func TestOverload(t *testing.T) {
 	missed := metric(t, api, "muster_server_heartbeats_missed_total", "")
 	counted := metric(t, api, "muster_server_calls_refused_total", "")
 	r, d := down()
-	t.Logf("normal again within %d s (-1: not within 10); heartbeats missed %.0f, nodes ready %d, down %d; refused by the server's count %.0f", normal, missed, r, d, counted)
+	t.Logf("normal again within %d s (-1: not within 10); heartbeats missed %.0f, nodes ready %d, down %d; refused by the servers' count %.0f; %d elections", normal, missed, r, d, counted, term(t, api)-first)
 
 	if normal < 0 {
 		// On a machine that others use, what was four fifths of the capacity may be more than all of it.
