@@ -25,13 +25,13 @@ func (acctFormat) About() string {
 
 // acctRow is the part of an accounting record that is used, with the names of the HTTP API. Times are Unix nanoseconds.
 type acctRow struct {
-	ID, JobID, Name, User, Queue, Type string
-	Priority                           int
-	SubmitTime, StartTime, EndTime     int64
-	Allocs                             int64
-	GPUs                               float64
-	CPU, MemoryMiB                     int64
-	Longest, Limit, Expected, Deadline int64
+	ID, Namespace, JobID, Name, User, Queue, Type string
+	Priority                                      int
+	SubmitTime, StartTime, EndTime                int64
+	Allocs                                        int64
+	GPUs                                          float64
+	CPU, MemoryMiB                                int64
+	Longest, Limit, Expected, Deadline            int64
 }
 
 func (acctFormat) Run(ctx context.Context, o *Options, policy string) (*Result, error) {
@@ -114,7 +114,7 @@ func (s *acctJobs) Next() (*Job, error) {
 	r := &s.rows[s.n]
 	s.n++
 	a := asked{
-		job: r.JobID, user: r.User, queue: r.Queue, submit: time.Duration(r.SubmitTime), run: time.Duration(cmp.Or(r.Longest, r.EndTime-r.StartTime)),
+		job: r.JobID, namespace: r.Namespace, user: r.User, queue: r.Queue, submit: time.Duration(r.SubmitTime), run: time.Duration(cmp.Or(r.Longest, r.EndTime-r.StartTime)),
 		gpus: r.GPUs, cpuMHz: max(r.CPU, 1), memMiB: max(r.MemoryMiB, 1), estimate: time.Duration(r.Expected), limit: time.Duration(r.Limit),
 		deadline: time.Duration(r.Deadline),
 		priority: int64(cmp.Or(r.Priority, structs.JobPriorityDefault)),

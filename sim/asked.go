@@ -12,6 +12,7 @@ import (
 type asked struct {
 	line                    int // line of the file; 0: none
 	job, user, queue, model string
+	namespace               string // "": the default one
 	submit, run             time.Duration
 	gpus                    float64
 	gpuMiB, cpuMHz, memMiB  int64
@@ -57,7 +58,7 @@ func (r *csvRows) Next() (a asked, err error) {
 		return a, err
 	}
 	r.n++
-	a = asked{line: t.line, job: t.text("job"), user: t.text("user"), queue: t.text("queue"), model: t.text("model")}
+	a = asked{line: t.line, job: t.text("job"), user: t.text("user"), queue: t.text("queue"), namespace: t.text("namespace"), model: t.text("model")}
 	if a.job == "" {
 		a.job = "job-" + strconv.FormatInt(r.n, 10)
 	}

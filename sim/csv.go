@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 //	nodes       allocations that start together; gpus, cpus and memory are divided among them
 //	estimate    the run time that the submitter expects; default: none
 //	limit       wall-clock limit; the job is cut there
-//	user, queue, priority (1 to 100, default 50), deadline (as submit is), preemptible (true, false)
+//	user, namespace, queue, priority (1 to 100, default 50), deadline (as submit is), preemptible (true, false)
 type csvFormat struct{}
 
 func (csvFormat) Name() string { return "csv" }
@@ -83,6 +84,12 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 			}
 			return ran - ran%o.Checkpoint
 		}
+	}
+	if s, ok := src.(interface{ configure(cfg *Config) }); ok {
+		s.configure(&cfg)
+	}
+	if err := o.Cluster.configure(&cfg); err != nil {
+		return nil, err
 	}
 	if err := rules.Apply(&cfg); err != nil {
 		return nil, err
@@ -188,12 +195,15 @@ func (s *jobs) job(a *asked) (*Job, error) {
 	if count > 1 {
 		g.Gang = &structs.Gang{}
 	}
+	if err := s.o.Cluster.admits(cmp.Or(a.namespace, structs.NamespaceDefault), structs.QueuePath(a.queue)); err != nil {
+		return nil, fmt.Errorf("%s:%d: job %q: %w", s.o.Trace, a.line, a.job, err)
+	}
 	run := a.run
 	if a.limit > 0 {
 		run = min(run, a.limit)
 	}
 	j := &structs.Job{
-		Namespace: structs.NamespaceDefault, ID: a.job, Name: a.job, Type: structs.JobBatch, Priority: int(a.priority), AllAtOnce: count > 1,
+		Namespace: cmp.Or(a.namespace, structs.NamespaceDefault), ID: a.job, Name: a.job, Type: structs.JobBatch, Priority: int(a.priority), AllAtOnce: count > 1,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Groups: []*structs.Group{g}, Queue: structs.QueuePath(a.queue),
 		Preemptible: a.preemptible || s.o.Preemptible, Submitter: structs.Submitter{Name: a.user, UID: -1, GID: -1},
 		Runtime: structs.Runtime{Expected: a.estimate, Limit: a.limit},

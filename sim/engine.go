@@ -26,6 +26,7 @@ type Config struct {
 	Policy    search.Policy           // placement
 	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues without their settings
 	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
+	Tenants   []contend.Tenant        // namespaces with a quota, by name
 	Line      func(*scheduler.Input) contend.Line
 	Chooser   contend.Chooser // decides which running and waiting work should hold resources; nil: the order of the queues
 	Predict   Predictor       // of run times; nil: none
@@ -41,13 +42,15 @@ type Config struct {
 	Due      bool   // work predicted to end exactly at its end holds nothing after the Expired events of that instant
 	Drop     bool   // a job that is not placed at once is dropped
 
-	Restart  func(*Live) time.Duration                                             // the restart cost of a resumed unit, during which it makes no progress; nil: none
-	Kept     func(l *Live, ran time.Duration) time.Duration                        // how much of the work since a unit began survives a preemption; nil: all
-	Notice   bool                                                                  // victims keep their resources during their grace period
-	Expire   func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that took longer than predicted; nil: not called
-	Hooks    Hooks
-	Failures Failures
-	Capacity int64 // in thousandths of units, for the utilisation; 0: of the GPUs, or MHz if there are none
+	Restart      func(*Live) time.Duration                                             // the restart cost of a resumed unit, during which it makes no progress; nil: none
+	Kept         func(l *Live, ran time.Duration) time.Duration                        // how much of the work since a unit began survives a preemption; nil: all
+	Notice       bool                                                                  // victims keep their resources during their grace period
+	Expire       func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that took longer than predicted; nil: not called
+	Hooks        Hooks
+	Failures     Failures
+	Events       []NodeEvent
+	Reservations []*structs.Reservation // of operators
+	Capacity     int64                  // in thousandths of units, for the utilisation; 0: of the GPUs, or MHz if there are none
 }
 
 // Hooks are called on events. Any may be nil.
@@ -151,7 +154,7 @@ func NewEngine(cfg Config) *Engine {
 	if cfg.Window <= 0 {
 		cfg.Window = windowDefault
 	}
-	table := contend.QueueTable{Queues: cfg.Queues}
+	table := contend.QueueTable{Queues: cfg.Queues, Tenants: cfg.Tenants}
 	for _, q := range append([]*structs.Queue{{Path: structs.QueueDefault}}, cfg.Queues...) {
 		if table.Settings(q.Path, &cfg.Scheduler).Backfill == structs.BackfillNone {
 			cfg.Whole = true // the first job may keep out the rest, so it must be in every pass
@@ -199,6 +202,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		return err
 	}
 	e.startFailures()
+	e.startOperated()
 	e.stats.begin(time.Now())
 	for n := 0; ; n++ {
 		if n&0xff == 0 && ctx.Err() != nil {
@@ -251,7 +255,9 @@ func (e *Engine) upcoming() *event {
 	}
 }
 
-func (e *Engine) pending(top *event) bool { return top.kind != NodeDown && top.kind != NodeUp }
+func (e *Engine) pending(top *event) bool {
+	return top.kind != NodeDown && top.kind != NodeUp && top.kind != Operated
+}
 
 // pass advances virtual time.
 func (e *Engine) pass(to structs.LogTime) {
@@ -305,6 +311,8 @@ func (e *Engine) happen(ev *event) error {
 		e.fail(ev.node)
 	case NodeUp:
 		e.repair(ev.node)
+	case Operated:
+		ev.do()
 	}
 	if e.cfg.Hooks.Event != nil {
 		e.cfg.Hooks.Event(e, ev.kind, l)

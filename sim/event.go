@@ -18,11 +18,12 @@ const (
 	Woken                 // a time that a job or pass waits for has come
 	NodeDown
 	NodeUp
+	Operated // an operator's event of a node or reservation takes effect
 	kinds
 )
 
 func (k Kind) String() string {
-	return [...]string{"submitted", "ended", "expired", "killed", "woken", "node down", "node up"}[k]
+	return [...]string{"submitted", "ended", "expired", "killed", "woken", "node down", "node up", "operated"}[k]
 }
 
 // Epoch is the log time at which virtual time starts.
@@ -38,6 +39,7 @@ type event struct {
 	unit *unit  // Ended, Expired
 	run  *run   // Killed
 	node int    // NodeDown, NodeUp
+	do   func() // Operated
 	gen  uint32 // of the unit when the event was created; a newer generation makes the event invalid
 }
 

@@ -55,8 +55,13 @@ func (e *Engine) fail(i int) {
 		mttr = time.Hour
 	}
 	e.agenda.add(event{at: e.now.Add(e.draws.exponential(mttr)), kind: NodeUp, node: i})
+	e.takeDown(i)
+}
+
+// takeDown takes a node down now.
+func (e *Engine) takeDown(i int) {
 	e.stats.NodeFailures++
-	e.setNode(i, structs.NodeDown)
+	e.setNode(i, structs.NodeDown, nil)
 	var lost []*run
 	for l := e.holders; l != nil; l = l.nextHolder {
 		for k := range l.units {
@@ -90,16 +95,16 @@ func (e *Engine) lose(r *run, as structs.ClientStatus) {
 }
 
 func (e *Engine) repair(i int) {
-	e.setNode(i, structs.NodeReady)
+	e.setNode(i, structs.NodeReady, nil)
 	e.agenda.add(event{at: e.now.Add(e.draws.exponential(e.cfg.Failures.MTBF)), kind: NodeDown, node: i})
 	e.freeOn(i)
 }
 
-func (e *Engine) setNode(i int, status structs.NodeStatus) {
+func (e *Engine) setNode(i int, status structs.NodeStatus, drain *structs.DrainStrategy) {
 	old := e.nodes[i].node
 	n := *old
 	e.index++
-	n.Status, n.Epoch = status, e.index
+	n.Status, n.Drain, n.Epoch = status, drain, e.index
 	e.nodes[i].node = &n
 	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
 }

@@ -31,6 +31,7 @@ type Options struct {
 	Preemptible   bool          // all jobs may be preempted, even if the trace says otherwise
 	Whole         bool          // every waiting job in every pass: slower, for comparison
 	Parallel      int           // runs at a time; 0: 1
+	Cluster       *Cluster      // what the operator configured; nil: nothing
 	Progress      Progress      // called from time to time; nil: not at all
 }
 
@@ -90,6 +91,13 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 		return nil, fmt.Errorf("%d is no number of jobs: want 0 for all, or more", o.Limit)
 	case o.Seeds < 0:
 		return nil, fmt.Errorf("%d is no number of seeds: want 0 for the format's own, or more", o.Seeds)
+	}
+	switch what := o.Cluster.given(); name {
+	case "csv", "acct", "snapshot":
+	default:
+		if what != "" {
+			return nil, fmt.Errorf("a trace of format %s is replayed with its own protocol, without %s: use csv, acct or snapshot", name, what)
+		}
 	}
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"default"}

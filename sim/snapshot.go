@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -57,6 +58,21 @@ type pictured struct {
 	draws draws
 	jobs  []*Job
 	at    int
+}
+
+// configure sets up a run with what the dumped cluster has: queues, quotas and the reservations of operators.
+func (s *pictured) configure(cfg *Config) {
+	if q := s.in.Queues; q != nil {
+		cfg.Queues, cfg.Tenants = slices.Clone(q.Queues), q.Tenants
+	}
+	for _, r := range s.in.Reserved {
+		if r.JobID != "" || r.End <= s.in.Now {
+			continue
+		}
+		c := *r
+		c.Start, c.End = Epoch.Add(r.Start.Sub(s.in.Now)), Epoch.Add(r.End.Sub(s.in.Now))
+		cfg.Reservations = append(cfg.Reservations, &c)
+	}
 }
 
 // gather makes one job for each job that holds resources or waits.

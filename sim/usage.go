@@ -54,6 +54,9 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	if job.Submitter.Name != "" {
 		add(u.row(e, job.QueueName(), job.Submitter.Name))
 	}
+	if len(u.table.Tenants) > 0 {
+		add(u.row(e, structs.UseNamespace(job.Namespace), ""))
+	}
 	for path := range job.QueueName().Lineage() {
 		add(u.row(e, path, ""))
 	}

@@ -102,21 +102,30 @@ muster queue apply queues.hcl`, 1, 1, o.queueApply)
 	return files(c, "hcl", "json")
 }
 
-func (o *objectOptions) queueApply(ctx context.Context, args []string) error {
-	raws, err := o.specBlocks(args[0], "queue")
+// queueSpecs reads the queues of a file.
+func (e *env) queueSpecs(path string) ([]*wire.Queue, error) {
+	raws, err := e.specBlocks(path, "queue")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list := make([]*wire.Queue, len(raws))
 	for i, raw := range raws {
 		list[i] = &wire.Queue{}
-		if err := decodeSpec(raw, args[0], "queue", list[i]); err != nil {
-			return err
+		if err := decodeSpec(raw, path, "queue", list[i]); err != nil {
+			return nil, err
 		}
 		if list[i].Path == "" {
 			list[i].Path = list[i].Name
 		}
 		list[i].Name = ""
+	}
+	return list, nil
+}
+
+func (o *objectOptions) queueApply(ctx context.Context, args []string) error {
+	list, err := o.queueSpecs(args[0])
+	if err != nil {
+		return err
 	}
 	a, err := o.api()
 	if err != nil {

@@ -19,7 +19,7 @@ muster reservation list`, newReservationApply, newReservationInspect, newReserva
 func newReservationApply(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("apply [options] FILE", "Make or change reservations", "Make or change reservations from a file in HCL or JSON; \"-\" is standard input.", `muster reservation apply maintenance.hcl`, 1, 1, func(ctx context.Context, args []string) error {
-		raws, err := o.specBlocks(args[0], "reservation")
+		list, err := o.reservationSpecs(args[0])
 		if err != nil {
 			return err
 		}
@@ -27,15 +27,7 @@ func newReservationApply(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for _, raw := range raws {
-			r := &wire.Reservation{}
-			if err := decodeSpec(raw, args[0], "reservation", r); err != nil {
-				return err
-			}
-			if r.ID == "" {
-				r.ID = r.Name
-			}
-			r.Name = ""
+		for _, r := range list {
 			if _, err := a.put(ctx, "/v1/reservations", nil, r, nil); err != nil {
 				return fmt.Errorf("apply reservation %q: %w", r.ID, err)
 			}
@@ -44,6 +36,26 @@ func newReservationApply(e *env) *cobra.Command {
 		return nil
 	})
 	return files(c, "hcl", "json")
+}
+
+// reservationSpecs reads the reservations of a file.
+func (e *env) reservationSpecs(path string) ([]*wire.Reservation, error) {
+	raws, err := e.specBlocks(path, "reservation")
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*wire.Reservation, len(raws))
+	for i, raw := range raws {
+		list[i] = &wire.Reservation{}
+		if err := decodeSpec(raw, path, "reservation", list[i]); err != nil {
+			return nil, err
+		}
+		if list[i].ID == "" {
+			list[i].ID = list[i].Name
+		}
+		list[i].Name = ""
+	}
+	return list, nil
 }
 
 func newReservationInspect(e *env) *cobra.Command {

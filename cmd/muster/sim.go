@@ -23,6 +23,7 @@ type simOptions struct {
 	policies string
 	json     bool
 	html     string
+	inputs   simInputs
 }
 
 func newSim(e *env) *cobra.Command {
@@ -54,6 +55,12 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.DurationVar(&o.RestartCost, "restart-cost", 0, "the restart cost of resumed work")
 	f.BoolVar(&o.Notice, "notice", false, "victims of preemption hold on for their grace")
 	f.BoolVar(&o.Preemptible, "preemptible", false, "every job may be preempted")
+	f.StringVar(&o.inputs.queues, "queues", "", "the cluster's queues: a file for `muster queue apply`")
+	f.StringVar(&o.inputs.quotas, "quotas", "", "the cluster's quotas: a file for `muster quota apply`")
+	f.StringVar(&o.inputs.namespaces, "namespaces", "", "the cluster's namespaces, which name quotas: a file as for `muster namespace apply`, which may hold several")
+	f.StringVar(&o.inputs.reservations, "reservations", "", "the cluster's reservations: a file for `muster reservation apply`; nodes by name or id")
+	f.StringVar(&o.inputs.start, "start", "", "the time at which the trace begins, such as 2026-01-31T08:00:00Z, where reservations have dates")
+	f.StringVar(&o.inputs.events, "events", "", "node events: a CSV file with the columns at (since the first submission), node, and event (down, up, drain)")
 	f.IntVar(&o.Parallel, "parallel", max(1, runtime.NumCPU()), "policies at a time (default one per processor)")
 	f.Lookup("parallel").DefValue = "0" // help is the same on every machine
 	f.BoolVar(&o.json, "json", false, "print one JSON object per policy and line")
@@ -75,6 +82,10 @@ func (o *simOptions) run(ctx context.Context, _ []string) error {
 	case "", "known", "unknown":
 	default:
 		return fmt.Errorf("-durations is %q; want known or unknown", o.Durations)
+	}
+	var err error
+	if o.Cluster, err = o.inputs.read(o.env); err != nil {
+		return err
 	}
 	if isTerminal(o.err) {
 		bar := &simBar{env: o.env, done: map[string]float64{}, all: len(o.Policies), began: o.now()}

@@ -10,6 +10,7 @@ import (
 // simSorts are the files of package sim that may sort, with why: what they sort is not work that waits.
 var simSorts = map[string]string{
 	"sim/acct.go":    "records of the past, by the time of their submission",
+	"sim/cluster.go": "names of namespaces, and queues by path",
 	"sim/dist.go":    "values, for their quantiles",
 	"sim/format.go":  "names of policies, for a message",
 	"sim/inorder.go": "rows of a trace, by the time of their submission",

@@ -1,0 +1,3 @@
+namespace "ml" {
+  quota = "small"
+}

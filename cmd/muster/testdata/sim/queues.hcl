@@ -1,0 +1,5 @@
+queue "research" {
+  limit {
+    gpus = 4
+  }
+}

@@ -1,0 +1,10 @@
+quota "small" {
+  limit {
+    region = "global"
+    region_limit {
+      device "nvidia/gpu" {
+        count = 2
+      }
+    }
+  }
+}

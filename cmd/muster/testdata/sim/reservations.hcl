@@ -1,0 +1,5 @@
+reservation "exam" {
+  nodes    = ["node-0"]
+  users    = ["bob"]
+  duration = "3h"
+}
