@@ -17,7 +17,7 @@ muster alloc logs -f 8ba85cef
 muster alloc exec -it 8ba85cef /bin/sh
 muster alloc port-forward 8ba85cef 8080:http
 muster alloc fs 8ba85cef alloc/logs`,
-		newAllocStatus, newAllocLogs, newAllocExec, newAllocForward, newAllocFS, newAllocStop, newAllocSuspend, newAllocResume, newAllocRestart, newAllocSignal, newAllocChecks)
+		newAllocStatus, newAllocLogs, newAllocExec, newAllocForward, newAllocFS, newAllocCopy, newAllocStop, newAllocSuspend, newAllocResume, newAllocRestart, newAllocSignal, newAllocChecks)
 }
 
 // pickAlloc finds an allocation by its id prefix or, with job set, an allocation of a job, preferably a running one.

@@ -29,7 +29,7 @@ func newAllocFS(e *env) *cobra.Command {
 muster alloc fs 8ba85cef
 muster alloc fs 8ba85cef alloc/logs
 muster alloc fs -tail -n 20 8ba85cef alloc/logs/server.stdout.0
-muster alloc fs -stat 8ba85cef local/config.json`, 1, 2, o.run)
+muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 	o.form.flags(c)
 	f := c.Flags()
 	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")

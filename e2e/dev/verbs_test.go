@@ -216,3 +216,67 @@ func TestRestartAndStop(t *testing.T) {
 	s.want(0, "1 job stopped", "job", "stop", "-all", "-yes")
 	end(t, s.proc)
 }
+
+// TestCopy copies out of an allocation and into it, and back: what arrives is what was sent, and names that lead elsewhere
+// are left out.
+func TestCopy(t *testing.T) {
+	s := startShell(t)
+	s.want(0, "", "job", "run", "-detach", s.job("work", "", "cd $NOMAD_ALLOC_DIR/data; mkdir -p d/e; echo inner > d/e/f; touch d/run; chmod 755 d/run; ln -s /etc/passwd d/link; echo done > ready; sleep 600", ""))
+	s.want(0, "", "job", "wait", "-for", "running", "-timeout", "20s", "work")
+	harness.Eventually(t, 20*time.Second, "the task has written its files", func() (bool, string) {
+		out, errOut, code := s.run("alloc", "cp", "-job", "work:alloc/data/ready", s.dir+"/ready")
+		return code == 0, out + errOut
+	})
+	alloc := strings.TrimSpace(s.want(0, "", "job", "allocs", "-q", "work"))
+	local := func(p string) string { return filepath.Join(s.dir, p) }
+	has := func(p, text string, mode os.FileMode) {
+		t.Helper()
+		b, err := os.ReadFile(local(p))
+		st, err2 := os.Lstat(local(p))
+		if err != nil || err2 != nil || string(b) != text || st.Mode() != mode {
+			t.Errorf("%s: %.40q, %v, %v %v; want %.40q with mode %v", p, b, st, err, err2, text, mode)
+		}
+	}
+	if _, errOut, code := s.run("alloc", "cp", alloc+":alloc/data/d", local("out")); code != 0 || !strings.Contains(errOut, "link is left out") || !strings.Contains(errOut, "2 files, 6 B") {
+		t.Errorf("exit code %d: %s", code, errOut)
+	}
+	has("out/e/f", "inner\n", 0o644)
+	has("out/run", "", 0o755)
+	if _, err := os.Lstat(local("out/link")); err == nil {
+		t.Error("a link of the allocation was copied")
+	}
+	big := strings.Repeat("0123456789abcdef", 3<<16)
+	for p, text := range map[string]string{"src/sub/big": big, "src/a b": "x"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(local(p)), 0o755), os.WriteFile(local(p), []byte(text), 0o640)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", local("src/l")); err != nil {
+		t.Fatal(err)
+	}
+	s.want(0, "", "alloc", "cp", local("src"), alloc+":alloc/data")       // into it
+	s.want(0, "", "alloc", "cp", local("src"), alloc+":alloc/data/other") // as it
+	s.want(0, "", "alloc", "cp", local("src/sub/big"), alloc+":alloc/data/src/a b")
+	s.want(0, "", "alloc", "cp", alloc+":alloc/data", local("back"))
+	has("back/src/sub/big", big, 0o644)
+	has("back/src/a b", big, 0o644) // replaced
+	has("back/other/a b", "x", 0o644)
+	for want, args := range map[string][]string{
+		"cannot create":                {local("src/sub/big"), alloc + ":/proc/none/x"},
+		"ended with 1":                 {local("src"), alloc + ":/proc/none"},
+		"is no directory":              {local("ready"), alloc + ":alloc/data/no/"},
+		"must be ALLOCATION:PATH":      {local("ready"), local("x")},
+		"want a path below alloc/":     {local("ready"), alloc + ":elsewhere/x"},
+		"no file \"/alloc/data/none\"": {alloc + ":alloc/data/none", local("x")},
+		"no such file":                 {local("none"), alloc + ":alloc/data"},
+		"leads out of its directory":   {alloc + ":alloc/data/d/link", local("x")},
+	} {
+		if out, errOut, code := s.run(append([]string{"alloc", "cp"}, args...)...); code != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("%q: exit code %d: %s%s; want 1 and %q", args, code, out, errOut, want)
+		}
+	}
+	s.want(0, "", "job", "stop", "-yes", "work")
+	s.want(0, "", "alloc", "cp", alloc+":alloc/data/ready", local("after"))
+	has("after", "done\n", 0o644)
+	end(t, s.proc)
+}
