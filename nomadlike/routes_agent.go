@@ -56,6 +56,30 @@ func (c *call) allow(need string) error {
 	return c.cfg.Agent.Authorize(ctx, c.hdr.Token, what, level)
 }
 
+// allowedLook is how often a stream that this agent answers alone asks whether its caller is still allowed to.
+const allowedLook = 3 * time.Second
+
+// whileAllowed returns a context that ends when the caller may no longer use a route that this agent answers alone. While
+// no server answers, it continues. Call done in the end.
+func (c *call) whileAllowed(need string) (ctx context.Context, done func()) {
+	ctx, done = context.WithCancel(c.r.Context())
+	go func() {
+		t := time.NewTicker(allowedLook)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				if structs.CodeOf(c.allow(need)) == structs.CodeDenied {
+					done()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, done
+}
+
 func memberOf(m Member) wire.AgentMember {
 	return wire.AgentMember{
 		Name: m.Name, Addr: m.Addr, Port: m.Port, Tags: m.Tags, Status: m.Status,
@@ -309,7 +333,9 @@ func agentMonitor(c *call) (any, error) {
 		c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	}
 	out := newLines(c.w)
-	_ = c.cfg.Agent.Monitor(c.r.Context(), level, asJSON, func(b []byte) error {
+	ctx, done := c.whileAllowed(needAgentRead)
+	defer done()
+	_ = c.cfg.Agent.Monitor(ctx, level, asJSON, func(b []byte) error {
 		if b == nil {
 			c.w.WriteHeader(http.StatusOK)
 			return out.rc.Flush()

@@ -33,9 +33,26 @@ func nodeSide(c *cluster, to int, n *structs.Node) (*rpc.Pool, rpc.Caller) {
 		}
 		return nil
 	})
+	for _, follow := range []func(*rpc.Registry){followed(methods.ClientExec), followed(methods.ClientForward), followed(methods.ClientMonitor)} {
+		follow(reg)
+	}
 	h := c.net.Host("node-" + n.Name)
 	pool := rpc.NewPool(rpc.PoolConfig{Dial: h.Dial, Registry: reg})
 	return pool, pool.To(hostName(to) + ":4647")
+}
+
+// followed answers a stream method with an empty message a second, until the caller leaves.
+func followed[Req any](m rpc.StreamMethod[Req]) func(*rpc.Registry) {
+	return func(reg *rpc.Registry) {
+		rpc.HandleStream(reg, m, func(ctx context.Context, _ *rpc.Call, _ *Req, st *rpc.Stream) error {
+			for pause(ctx, time.Second) {
+				if err := st.SendMsg(struct{}{}); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	}
 }
 
 func TestCallsReachNodesThroughAnyServer(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -24,10 +25,57 @@ func (s *Server) toAgent(ctx context.Context, row *methods.Row, c *rpc.Call, nex
 		}
 		return nil, err
 	}
+	if row.Kind == methods.KindStream {
+		held, done := s.whilePermitted(ctx, row, c)
+		defer done()
+		reply, err := s.passOn(held, row, c, next, node)
+		if revoked, _ := context.Cause(held).(*structs.Error); revoked != nil && ctx.Err() == nil {
+			return nil, revoked
+		}
+		return reply, err
+	}
+	return s.passOn(ctx, row, c, next, node)
+}
+
+// passOn has a call answered by this agent, or by the node that permit returned.
+func (s *Server) passOn(ctx context.Context, row *methods.Row, c *rpc.Call, next rpc.Handler, node structs.NodeID) (*rpc.Reply, error) {
 	if row.Side == methods.SideAgent {
 		return next(ctx, c)
 	}
 	return s.toNode(ctx, c, node)
+}
+
+const (
+	permitLook = time.Second      // how often a stream's server looks whether rights have changed
+	permitAge  = 10 * time.Second // how often it asks again although none have: tokens expire, too
+)
+
+// whilePermitted returns a context that ends, with the refusal as its cause, when the caller of a stream loses the right
+// to it: what was opened is not kept open. While no leader can be asked, it continues. Call done in the end.
+func (s *Server) whilePermitted(ctx context.Context, row *methods.Row, c *rpc.Call) (held context.Context, done func()) {
+	held, end := context.WithCancelCause(ctx)
+	go func() {
+		var decided auth.Rights // those of the last decision
+		var at time.Time
+		for pause(held, permitLook) {
+			now, known := auth.RightsIn(s.Published().Snapshot), true
+			if !s.IsLeader() {
+				now, known, _ = s.newestRights(held)
+			}
+			if !known || now == decided && time.Since(at) < permitAge {
+				continue
+			}
+			switch _, err := s.askPermit(held, row, c); {
+			case err == nil:
+				decided, at = now, time.Now()
+			case structs.CodeOf(err) == structs.CodeDenied:
+				s.metrics.denied.Add(1)
+				end(structs.Errorf(structs.CodeDenied, "%s ends, because the right to it was taken away: %v", row.Name, err))
+				return
+			}
+		}
+	}()
+	return held, func() { end(nil) }
 }
 
 // permit returns the node that answers a call, if the newest state allows the caller to make it. It waits up to

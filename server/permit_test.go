@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,5 +110,100 @@ func TestAgentCallsUseTheNewestState(t *testing.T) {
 			}
 		}
 		t.Logf("%d calls", rows)
+	})
+}
+
+// TestStreamsEndWithTheRight: exec sessions, forwarded connections and followed logs that are open end within 5 seconds when
+// their token is deleted or its policy is changed, with the reason, through every server. Others continue.
+func TestStreamsEndWithTheRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.ACL = true })
+		lead := c.leader()
+		admin := rpc.Header{Token: c.bootstrapACL(lead).String()}
+		const rules = "namespace \"default\" {\n  policy = \"write\"\n  capabilities = [\"alloc-node-exec\"]\n}\nnode { policy = \"write\" }\nagent { policy = \"write\" }"
+		policy := func(name, rules string) {
+			t.Helper()
+			call(t, c.servers[lead], methods.ACLPolicyUpsert, admin, &methods.ACLPolicyUpsertRequest{Policies: []*structs.ACLPolicy{{Name: name, Rules: rules}}})
+		}
+		token := func(policy string) *structs.ACLToken {
+			t.Helper()
+			return call(t, c.servers[lead], methods.ACLTokenUpsert, admin, &methods.ACLTokenUpsertRequest{Token: &structs.ACLToken{Type: structs.TokenClient, Name: policy, Policies: []string{policy}}}).Token
+		}
+		policy("stays", rules)
+		policy("changes", rules)
+		stays, revoked, changed := token("stays"), token("stays"), token("changes")
+
+		n := testNode(1)
+		introduced := call(t, c.servers[lead], methods.NodeIntroduce, admin, &methods.NodeIntroduceRequest{}).Token
+		pool, to := nodeSide(c, (lead+1)%3, n)
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n, Introduction: introduced}); err != nil {
+			t.Fatal(err)
+		}
+		call(t, c.servers[lead], methods.JobRegister, admin, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
+		waitFor(t, time.Minute, "a placement", func() bool { return len(c.servers[lead].Published().Snapshot.AllocsByNode(n.ID)) == 1 })
+		alloc := c.servers[lead].Published().Snapshot.AllocsByNode(n.ID)[0]
+		c.converge()
+
+		type opened struct {
+			what string
+			ends bool
+			err  chan error
+			last time.Time // of its last message
+			at   time.Time // of its end
+		}
+		var all []*opened
+		for server := range c.servers {
+			for _, method := range []string{methods.ClientExec.Name, methods.ClientForward.Name, methods.ClientMonitor.Name} {
+				for what, tok := range map[string]*structs.ACLToken{"deleted": revoked, "changed": changed, "kept": stays} {
+					body, err := rpc.Encode(map[string]any{"AllocID": alloc.ID, "NodeID": n.ID, "Task": "t"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					st, err := c.servers[server].Caller(rpc.Peer{}).Open(ctx, rpc.Header{Method: method, Token: tok.Secret.String()}, rpc.Raw(body))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer st.Close(nil)
+					o := &opened{what: what + ", " + method, ends: what != "kept", err: make(chan error, 1)}
+					all = append(all, o)
+					go func() {
+						for {
+							_, err := st.Recv()
+							if err != nil {
+								o.at = time.Now()
+								o.err <- err
+								return
+							}
+							o.last = time.Now()
+						}
+					}()
+				}
+			}
+		}
+		time.Sleep(20 * time.Second)
+		for _, o := range all {
+			if o.last.IsZero() || len(o.err) > 0 {
+				t.Errorf("%s: it does not run", o.what)
+			}
+		}
+		call(t, c.servers[lead], methods.ACLTokenDelete, admin, &methods.ACLTokenDeleteRequest{Accessors: []structs.AccessorID{revoked.Accessor}})
+		policy("changes", `namespace "default" { policy = "read" }`)
+		began := time.Now()
+		time.Sleep(5 * time.Second)
+		for _, o := range all {
+			switch {
+			case len(o.err) > 0 != o.ends:
+				t.Errorf("%s: it has ended: %v, want %v", o.what, len(o.err) > 0, o.ends)
+			case o.ends:
+				if err := <-o.err; structs.CodeOf(err) != structs.CodeDenied || !strings.Contains(err.Error(), "taken away") || o.at.Sub(began) > 5*time.Second {
+					t.Errorf("%s: it ended after %s with %v", o.what, o.at.Sub(began), err)
+				}
+			case time.Since(o.last) > 2*time.Second:
+				t.Errorf("%s: nothing has come since %s", o.what, o.last)
+			}
+		}
 	})
 }
