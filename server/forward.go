@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -182,5 +183,9 @@ func (s *Server) toRegion(ctx context.Context, row *methods.Row, c *rpc.Call) (*
 	if last != nil {
 		return nil, last
 	}
-	return nil, structs.Errorf(structs.CodeInvalid, "no path to region %q; known are %v", c.Region, s.members.Regions())
+	known := s.members.Regions()
+	if slices.Contains(known, c.Region) {
+		return nil, structs.Errorf(structs.CodeUnavailable, "no server of region %q answers", c.Region)
+	}
+	return nil, structs.Errorf(structs.CodeInvalid, "no path to region %q; known are %v", c.Region, known)
 }

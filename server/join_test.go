@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +190,17 @@ func TestLostRegionIsMetAgain(t *testing.T) {
 				met := func() bool { return knows(0, "west") && knows(1, "west") && knows(2, "east") && knows(3, "east") }
 				waitFor(t, time.Minute, "the regions know each other", met)
 				c.net.Partition([]string{hostName(0), hostName(1)}, []string{hostName(2), hostName(3)})
+				read := func(region string) error {
+					_, err := callErr(c.servers[0], methods.JobList, rpc.Header{Region: region}, &methods.ListRequest{})
+					return err
+				}
+				time.Sleep(30 * time.Second)
+				if err := read("west"); structs.CodeOf(err) != structs.CodeUnavailable {
+					t.Errorf("a read in a region that does not answer: %v; want it unavailable, to be tried again", err)
+				}
+				if err := read("wets"); structs.CodeOf(err) != structs.CodeInvalid || !strings.Contains(err.Error(), "known are [east west]") {
+					t.Errorf("a read in a region that there is not: %v", err)
+				}
 				time.Sleep(5 * time.Minute)
 				if restart {
 					for i := range 2 {
