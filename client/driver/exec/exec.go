@@ -139,6 +139,17 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
+	name := cfg.User
+	if name == "" {
+		name = d.opt.DefaultUser
+	}
+	cred, err := process.LookUser(name, cfg.UserGroups)
+	if err != nil {
+		return nil, err
+	}
+	if d.denied(name, cred) {
+		return nil, driver.Permanent(fmt.Errorf("exec: this node does not allow tasks to run as %q (plugin \"exec\", denied_users)", name))
+	}
 	at, dir, asUser := "", v.String("work_dir"), false
 	if root != nil {
 		at = filepath.Join(root.Base, root.Path)
@@ -147,7 +158,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	case root != nil && dir == "" && cfg.WorkDir != "":
 		dir, asUser = cfg.WorkDir, true
 	case root == nil || !filepath.IsAbs(dir): // an absolute path is looked up in the task's root
-		if dir, asUser, err = process.Place(cfg, dir); err != nil {
+		if dir, asUser, err = process.Place(cfg, dir, cred); err != nil {
 			return nil, err
 		}
 	}
@@ -159,20 +170,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, Root: at}.Look(v.String("command"))
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, Root: at, User: cred}.Look(v.String("command"))
 	if err != nil {
 		return nil, err
-	}
-	name := cfg.User
-	if name == "" {
-		name = d.opt.DefaultUser
-	}
-	cred, err := process.LookUser(name, cfg.UserGroups)
-	if err != nil {
-		return nil, err
-	}
-	if d.denied(name, cred) {
-		return nil, driver.Permanent(fmt.Errorf("exec: this node does not allow tasks to run as %q (plugin \"exec\", denied_users)", name))
 	}
 	limits, err := d.limits(cfg, v)
 	if err != nil {

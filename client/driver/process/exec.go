@@ -40,10 +40,6 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 			return -1, err
 		}
 	}
-	path, err := Search{Driver: "exec", Dirs: t.state.TaskDirs, Dir: t.state.Dir, AsUser: t.state.Posture.AsUser, Env: env, Root: t.state.Root}.Look(req.Command[0])
-	if err != nil {
-		return -1, err
-	}
 	cred := t.state.User
 	if req.User != "" {
 		if cred, err = LookUser(req.User, false); err != nil {
@@ -52,6 +48,10 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 		if t.state.User != nil && t.state.User.UID != 0 && cred.UID != t.state.User.UID {
 			return -1, fmt.Errorf("exec: the task does not run as root, so its commands cannot run as %q", req.User)
 		}
+	}
+	path, err := Search{Driver: "exec", Dirs: t.state.TaskDirs, Dir: t.state.Dir, AsUser: t.state.Posture.AsUser, Env: env, Root: t.state.Root, User: cred}.Look(req.Command[0])
+	if err != nil {
+		return -1, err
 	}
 	if req.TTY {
 		if _, ok := env["TERM"]; !ok {

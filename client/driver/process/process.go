@@ -44,13 +44,13 @@ func Environ(env map[string]string) []string {
 }
 
 // Place returns a task's working directory: that of its config block, else the task's own work_dir. asUser means that
-// it must be entered with the user's rights.
-func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err error) {
+// it must be entered with the user's rights, with which it is looked up, too.
+func Place(cfg *driver.TaskConfig, asked string, user *supervisor.Credential) (dir string, asUser bool, err error) {
 	if asked != "" || cfg.WorkDir == "" {
-		dir, err = WorkDir(cfg.Dirs, asked)
+		dir, err = WorkDir(cfg.Dirs, asked, user)
 		return dir, false, err
 	}
-	st, err := os.Stat(cfg.WorkDir)
+	st, err := look{user: user}.stat(cfg.WorkDir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", false, driver.Permanent(fmt.Errorf("the working directory %q does not exist on this node", cfg.WorkDir))
@@ -81,8 +81,8 @@ func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 }
 
 // WorkDir returns the working directory of a task. asked is the job's setting, relative to the task's own directory
-// unless absolute.
-func WorkDir(d driver.Dirs, asked string) (string, error) {
+// unless absolute, and looked up with the user's rights.
+func WorkDir(d driver.Dirs, asked string, user *supervisor.Credential) (string, error) {
 	base := d.LocalDir
 	if base == "" {
 		base = d.TaskDir
@@ -100,7 +100,9 @@ func WorkDir(d driver.Dirs, asked string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		dir = filepath.Join(base, dir)
 	}
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+	if st, err := (look{user: user, alloc: d.AllocRoot}).stat(dir); errors.Is(err, os.ErrPermission) {
+		return "", driver.Permanent(fmt.Errorf("the task's user may not enter the working directory %q", dir))
+	} else if err != nil || !st.IsDir() {
 		return "", driver.Permanent(fmt.Errorf("working directory %q is not a directory", dir))
 	}
 	return dir, nil
@@ -113,18 +115,14 @@ type Search struct {
 	Dir    string // the task's working directory
 	AsUser bool   // Dir is the user's choice, as returned by Place: commands may lead out of it, and the user may see what root may not
 	Env    map[string]string
-	Root   string // the task's root directory, "" for the host's; the allocation has the same path in it
+	Root   string                 // the task's root directory, "" for the host's; the allocation has the same path in it
+	User   *supervisor.Credential // with whose rights; nil: the agent's
 }
 
 // Look finds a command: an absolute path unchanged, otherwise in the task's directories and then in PATH.
 func (s Search) Look(command string) (string, error) {
 	runnable := func(p string) error {
-		var err error
-		if s.Root == "" || s.Dirs.AllocRoot != "" && strings.HasPrefix(p, s.Dirs.AllocRoot+"/") {
-			err = runnable(p)
-		} else {
-			err = runnableIn(s.Root, p)
-		}
+		err := judge(look{user: s.User, alloc: s.Dirs.AllocRoot, root: s.Root}.stat(p))
 		if s.AsUser && strings.Contains(command, "/") && errors.Is(err, os.ErrPermission) {
 			return nil // the check is left to the user's attempt
 		}
@@ -183,23 +181,38 @@ func (s Search) Look(command string) (string, error) {
 	return fail("not found in the task's directory or in PATH (%s)", path)
 }
 
-// runnableIn checks a path as a process with root directory root sees it, links included.
-func runnableIn(root, p string) error {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
-	if err != nil {
-		return err
-	}
-	f := os.NewFile(uintptr(fd), p)
-	defer f.Close()
-	return judge(f.Stat())
+// look is how paths of a task are looked up.
+type look struct {
+	user  *supervisor.Credential // with whose rights; nil: the agent's
+	alloc string                 // the allocation's directory, which need not be reachable for the user; "" for none
+	root  string                 // as a process with this root directory sees them, links included; "": the host's
 }
 
-func runnable(p string) error { return judge(os.Stat(p)) }
+// stat describes what a path leads to.
+func (l look) stat(p string) (st os.FileInfo, err error) {
+	base, below, how := "/", p, unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC}
+	if rest, ok := strings.CutPrefix(p, l.alloc+"/"); ok && l.alloc != "" {
+		base, below = l.alloc, rest
+	} else if l.root != "" {
+		base, how.Resolve = l.root, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS
+	}
+	dir, err := unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	err = as(l.user, func() error {
+		fd, err := unix.Openat2(dir, below, &how)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), p)
+		defer f.Close()
+		st, err = f.Stat()
+		return err
+	})
+	return st, err
+}
 
 func judge(st os.FileInfo, err error) error {
 	switch {

@@ -63,32 +63,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	dir, asUser, err := process.Place(cfg, v.String("work_dir"))
-	if err != nil {
-		return nil, err
-	}
-	posture, err := process.Posture(cfg, asUser || v.String("work_dir") != "")
-	if err != nil {
-		return nil, err
-	}
-	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env}.Look(v.String("command"))
-	if err != nil {
-		return nil, err
-	}
-	limit := v.Int("pids_limit")
-	if limit < 0 {
-		return nil, driver.Permanent(fmt.Errorf("raw_exec: config key \"pids_limit\" must not be negative, got %d", limit))
-	}
-	spec := &supervisor.Spec{
-		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
-		NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS, Limits: cgroup.Limits{PidsMax: limit},
-	}
-	if spec.Lease, err = process.Lease(cfg); err != nil {
-		return nil, err
-	}
-	process.Launch(spec, cfg)
-	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
-	st := process.State{Dir: dir, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
+	st := process.State{KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
 	if cfg.User != "" {
 		if st.User, err = process.LookUser(cfg.User, cfg.UserGroups); err != nil {
 			return nil, err
@@ -99,8 +74,33 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 			}
 			st.User = nil
 		}
-		spec.User = st.User
 	}
+	dir, asUser, err := process.Place(cfg, v.String("work_dir"), st.User)
+	if err != nil {
+		return nil, err
+	}
+	posture, err := process.Posture(cfg, asUser || v.String("work_dir") != "")
+	if err != nil {
+		return nil, err
+	}
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, User: st.User}.Look(v.String("command"))
+	if err != nil {
+		return nil, err
+	}
+	limit := v.Int("pids_limit")
+	if limit < 0 {
+		return nil, driver.Permanent(fmt.Errorf("raw_exec: config key \"pids_limit\" must not be negative, got %d", limit))
+	}
+	spec := &supervisor.Spec{
+		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
+		NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS, Limits: cgroup.Limits{PidsMax: limit}, User: st.User,
+	}
+	if spec.Lease, err = process.Lease(cfg); err != nil {
+		return nil, err
+	}
+	process.Launch(spec, cfg)
+	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
+	st.Dir, st.Posture = dir, posture
 	return process.Start(ctx, d.Name(), d.opt.Supervisor, spec, st)
 }
 
