@@ -81,7 +81,7 @@ func TestGPUCheck(t *testing.T) {
 	}
 	for _, row := range []string{
 		"memory, MiB                          ok", "driver: total memory is the share    ok", "driver: beyond it, error 2           ok       4096 MiB",
-		"two processes get one share          ok", "a task without a GPU finds none      ok", "a task with one GPU finds one        ok", "ECC                                  info",
+		"two processes get one share          ok", "an agent lists the GPU               info", "a task without a GPU finds none      ok", "a task with one GPU finds one        ok", "ECC                                  info",
 		"a task's share, its context counted  ok", "watch ends who takes more            ok       holds 4", "without its library, the watcher ends who takes more ok",
 		"| recovery action | info | None |", "NVML latency, 32 processes           info     looks 100",
 	} {
