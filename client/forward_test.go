@@ -161,15 +161,20 @@ func TestForward(t *testing.T) {
 		})
 	})
 
-	watch, err := forwarded(ctx, back, &methods.ForwardRequest{AllocID: id, Ports: []string{"echo"}, Watch: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var watch *rpc.Stream
+	srv.Wait(t, "the connections of the test of the limit to end", func() (ok bool) {
+		watch, err = forwarded(ctx, back, &methods.ForwardRequest{AllocID: id, Ports: []string{"echo"}, Watch: true})
+		if err != nil && structs.CodeOf(err) != structs.CodeBusy {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	defer watch.Close(nil)
-	open, err := forwarded(ctx, back, one("echo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var open *rpc.Stream
+	srv.Wait(t, "room for one more", func() bool {
+		open, err = forwarded(ctx, back, one("echo"))
+		return err == nil
+	})
 	defer open.Close(nil)
 	srv.Stop(id)
 	var f methods.ForwardFrame
