@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,8 +152,8 @@ func TestStreamsEndWithTheRight(t *testing.T) {
 			what string
 			ends bool
 			err  chan error
-			last time.Time // of its last message
-			at   time.Time // of its end
+			last atomic.Pointer[time.Time] // of its last message
+			at   time.Time                 // of its end
 		}
 		var all []*opened
 		for server := range c.servers {
@@ -177,7 +178,8 @@ func TestStreamsEndWithTheRight(t *testing.T) {
 								o.err <- err
 								return
 							}
-							o.last = time.Now()
+							now := time.Now()
+							o.last.Store(&now)
 						}
 					}()
 				}
@@ -185,7 +187,7 @@ func TestStreamsEndWithTheRight(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		for _, o := range all {
-			if o.last.IsZero() || len(o.err) > 0 {
+			if o.last.Load() == nil || len(o.err) > 0 {
 				t.Errorf("%s: it does not run", o.what)
 			}
 		}
@@ -201,8 +203,8 @@ func TestStreamsEndWithTheRight(t *testing.T) {
 				if err := <-o.err; structs.CodeOf(err) != structs.CodeDenied || !strings.Contains(err.Error(), "taken away") || o.at.Sub(began) > 5*time.Second {
 					t.Errorf("%s: it ended after %s with %v", o.what, o.at.Sub(began), err)
 				}
-			case time.Since(o.last) > 2*time.Second:
-				t.Errorf("%s: nothing has come since %s", o.what, o.last)
+			case time.Since(*o.last.Load()) > 2*time.Second:
+				t.Errorf("%s: nothing has come since %s", o.what, o.last.Load())
 			}
 		}
 	})

@@ -5,6 +5,7 @@ package docker
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -45,5 +46,13 @@ func (n *node) silent(t *testing.T) {
 		if err != nil || !slices.ContainsFunc(as, func(a harness.Alloc) bool { return a.ID == old.ID && a.ClientStatus == "lost" }) {
 			t.Errorf("agent %s: the old allocation is not lost: %v %v", c.name, as, err)
 		}
+	}
+}
+
+// says returns a condition for harness.Eventually: the events of a job's running allocation have a text.
+func (n *node) says(t *testing.T, job, text string) func() (bool, string) {
+	return func() (bool, string) {
+		all := events(n.alloc(t, job, "running"))
+		return strings.Contains(all, text), all
 	}
 }

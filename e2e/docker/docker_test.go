@@ -822,10 +822,7 @@ func (n *node) engineKilled(t *testing.T) {
 	before := n.container(t, a)
 	harness.Eventually(t, 20*time.Second, "its first output", func() (bool, string) { return strings.Contains(n.logs(t, a, "stdout"), "line 1\n"), "" })
 	n.engine.kill()
-	harness.Eventually(t, 30*time.Second, "the task to say that its engine is away", func() (bool, string) {
-		all := events(n.alloc(t, "through", "running"))
-		return strings.Contains(all, "The Docker Engine does not answer (no connection to the engine)"), all
-	})
+	harness.Eventually(t, 30*time.Second, "the task to say that its engine is away", n.says(t, "through", "The Docker Engine does not answer (no connection to the engine)"))
 	var list []struct{ ID string }
 	if err := n.api.Call("GET", "/v1/nodes", nil, &list); err != nil {
 		t.Fatal(err)
@@ -847,11 +844,7 @@ func (n *node) engineKilled(t *testing.T) {
 		after := n.container(t, a)
 		return after.State.Running && after.State.Pid == before.State.Pid, fmt.Sprint(after.State)
 	})
-	// The task asks the engine by itself, with pauses of its own.
-	harness.Eventually(t, 20*time.Second, "the task to say that its engine is back", func() (bool, string) {
-		all := events(n.alloc(t, "through", "running"))
-		return strings.Contains(all, "The Docker Engine answers again"), all
-	})
+	harness.Eventually(t, 20*time.Second, "the task to say that its engine is back", n.says(t, "through", "The Docker Engine answers again"))
 	was := len(n.logs(t, a, "stdout"))
 	harness.Eventually(t, 20*time.Second, "its output to go on", func() (bool, string) { return len(n.logs(t, a, "stdout")) > was, "" })
 	if out, err := n.muster("job", "stop", "-detach", "through"); err != nil {
