@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -13,24 +14,40 @@ import (
 
 // as calls f with a user's rights on files, so that what root sees and the user does not is neither opened nor reported. A
 // user of nil or root, and an agent that is not root, change nothing.
+//
+// The rights are this thread's alone. They are given back instead of letting the thread end: children of the agent that
+// are to end with it (PR_SET_PDEATHSIG) end with the thread that started them.
 func as(u *supervisor.Credential, f func() error) error {
 	if u == nil || u.UID == 0 || os.Geteuid() != 0 {
 		return f()
 	}
+	groups, err := unix.Getgroups()
+	if err != nil {
+		return err
+	}
+	mine := &supervisor.Credential{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	for _, g := range groups {
+		mine.Groups = append(mine.Groups, uint32(g))
+	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, and no other one gets its rights
-		if err := assume(u); err != nil {
-			done <- err
-			return
+		runtime.LockOSThread()
+		err := assume(u)
+		if err == nil {
+			err = f()
 		}
-		done <- f()
+		if back := assume(mine); back != nil {
+			done <- errors.Join(err, back)
+			return // the thread ends with this goroutine, so that no other one gets its rights
+		}
+		runtime.UnlockOSThread()
+		done <- err
 	}()
 	return <-done
 }
 
-// assume gives this thread alone the rights of a user on files. The kernel takes the capabilities that override them away
-// with the change from root.
+// assume gives this thread alone the rights of a user on files. With the change from root the kernel takes the capabilities
+// that override them away, and with the change to root it gives them back.
 func assume(u *supervisor.Credential) error {
 	var groups unsafe.Pointer
 	if len(u.Groups) > 0 {

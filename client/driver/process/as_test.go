@@ -24,17 +24,17 @@ func TestLookAsTheUser(t *testing.T) {
 	}
 	const group = 4242
 	at := func(p string) string { return filepath.Join(dir, p) }
-	for p, mode := range map[string]os.FileMode{"root": 0o700, "team": 0o750, "data": 0o700, "data/alloc": 0o755, "data/alloc/t": 0o755, "data/alloc/t/local": 0o755, "root/sub": 0o755} {
+	for p, mode := range map[string]os.FileMode{"root": 0o700, "team": 0o750, "data": 0o700, "data/alloc": 0o755, "data/alloc/t": 0o755, "data/alloc/t/local": 0o755, "root/sub": 0o755, "theirs": 0o700} {
 		if err := errors.Join(os.MkdirAll(at(p), 0o755), os.Chmod(at(p), mode)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, p := range []string{"root/tool", "team/tool", "data/alloc/t/local/tool"} {
+	for _, p := range []string{"root/tool", "team/tool", "data/alloc/t/local/tool", "theirs/tool"} {
 		if err := os.WriteFile(at(p), nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Chown(at("team"), 0, group), os.Symlink(at("root/tool"), at("data/alloc/t/local/a-link")), os.Symlink(at("root/none"), at("data/alloc/t/local/loose"))); err != nil {
+	if err := errors.Join(os.Chown(at("team"), 0, group), os.Chown(at("theirs"), 4241, 4241), os.Symlink(at("root/tool"), at("data/alloc/t/local/a-link")), os.Symlink(at("root/none"), at("data/alloc/t/local/loose"))); err != nil {
 		t.Fatal(err)
 	}
 	dirs := driver.Dirs{AllocRoot: at("data/alloc"), TaskDir: at("data/alloc/t"), LocalDir: at("data/alloc/t/local")}
@@ -83,8 +83,10 @@ func TestLookAsTheUser(t *testing.T) {
 		}()
 		go func() {
 			defer all.Done()
-			if _, err := os.Stat(at("root/tool")); err != nil {
-				t.Errorf("root among many: %v", err)
+			for _, p := range []string{"root/tool", "theirs/tool"} { // for which root needs a capability
+				if _, err := os.Stat(at(p)); err != nil {
+					t.Errorf("root among many: %v", err)
+				}
 			}
 		}()
 	}
