@@ -79,12 +79,11 @@ type Broker struct {
 	purged structs.Index // newest purge of a job
 	index  structs.Index // of the newest delta
 
-	jobs    map[structs.JobKey]*job
-	evals   map[structs.EvalID]*evalRef
-	domains map[structs.PoolName]*domain
-	// everywhere has the newest event of each kind that affected all domains. A domain that is made later starts with
-	// it.
-	everywhere [unblock.Kinds]structs.Index
+	jobs       map[structs.JobKey]*job
+	evals      map[structs.EvalID]*evalRef
+	domains    map[structs.PoolName]*domain
+	everywhere lastEvents         // those that affected all domains; a domain that is made later starts with them
+	dropped    uint64             // calls of Freed
 	names      []structs.PoolName // of domains, sorted
 	next       int                // position in names where the next Take begins
 	pools      map[structs.NodeID]structs.PoolName
@@ -114,6 +113,7 @@ type job struct {
 
 	flight   bool
 	seen     structs.Index       // index of the state that the last pass saw
+	without  uint64              // Broker.dropped at that time: the pass did not see the plans that were dropped before
 	took     *structs.Evaluation // newest evaluation that the last pass took
 	doneAt   structs.Index       // if answered: the job is released once the broker has been fed this index
 	nacked   bool
@@ -134,13 +134,50 @@ type evalRef struct {
 
 // domain is one node pool, or DomainAll.
 type domain struct {
-	name          structs.PoolName
-	ready         readyHeap
-	busy          bool
-	waiting       []group // blocked jobs, grouped by the events that unblock them; sorted by events
-	lastUnblocked [unblock.Kinds]structs.Index
-	wake          *timer // for WakeAt, or nil
+	name    structs.PoolName
+	ready   readyHeap
+	busy    bool
+	waiting []group // blocked jobs, grouped by the events that unblock them; sorted by events
+	last    lastEvents
+	wake    *timer // for WakeAt, or nil
 }
+
+// lastEvents is the newest event of each kind: in the log, by index, and of plans that were dropped, by Broker.dropped. A
+// dropped plan has no index: stamped with the next one, it would stay newer than every decision until something else is
+// logged, and a job that is decided again without a change would be decided for ever.
+type lastEvents struct {
+	logged  [unblock.Kinds]structs.Index
+	dropped [unblock.Kinds]uint64
+}
+
+// note records that events of some kinds happened.
+func (l *lastEvents) note(what unblock.EventSet, at stamp) {
+	for k := range l.logged {
+		if what&(1<<k) != 0 {
+			l.logged[k] = max(l.logged[k], at.index)
+			l.dropped[k] = max(l.dropped[k], at.dropped)
+		}
+	}
+}
+
+// since reports whether an event of some kinds is newer than what a pass has seen.
+func (l *lastEvents) since(what unblock.EventSet, seen stamp) bool {
+	for k := range l.logged {
+		if what&(1<<k) != 0 && (l.logged[k] > seen.index || l.dropped[k] > seen.dropped) {
+			return true
+		}
+	}
+	return false
+}
+
+// stamp is when an event happened, or what a pass has seen. One field is zero for an event.
+type stamp struct {
+	index   structs.Index
+	dropped uint64
+}
+
+// logged is the stamp of an event in the log.
+func logged(at structs.Index) stamp { return stamp{index: at} }
 
 // group is the blocked jobs of a domain that wait for the same kinds of events, in no particular order.
 type group struct {

@@ -259,6 +259,43 @@ func TestUnansweredIsNotAHotLoop(t *testing.T) {
 	}
 }
 
+// TestDroppedPlanWakesOnce: a plan that was dropped makes the jobs that its resources may help ready, those in flight too,
+// because their passes have seen it. A decision that changes nothing adds nothing to the log, and ends it nevertheless.
+func TestDroppedPlanWakesOnce(t *testing.T) {
+	b := New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(20, eval(1, "a", blockedOn(structs.EventAllocStopped, 19)), eval(2, "b", nil)), 1)
+	p, _ := b.Take(1)
+	if len(p.Items) != 1 || p.Items[0].Key.ID != "b" {
+		t.Fatalf("the first pass takes %v, want b", keys(p))
+	}
+	b.EndPass(p.ID)
+	b.Freed(structs.NodePoolDefault, 1) // while b is in flight
+	b.Feed(made(21, eval(2, "b", blockedOn(structs.EventAllocStopped, 20))), 1)
+	b.Done(p.Items[0].Key, 21, 1)
+	decide := func(when string) {
+		t.Helper()
+		seen := map[string]int{}
+		for range 10 {
+			p, ok := b.Take(1)
+			if !ok {
+				break
+			}
+			b.EndPass(p.ID)
+			for i := range p.Items {
+				seen[p.Items[i].Key.ID]++
+				b.Done(p.Items[i].Key, 0, 1)
+			}
+		}
+		if seen["a"] != 1 || seen["b"] != 1 {
+			t.Errorf("after a plan was dropped %s, jobs were decided %v times, want each once", when, seen)
+		}
+	}
+	decide("while b was in flight")
+	b.Freed(structs.NodePoolDefault, 1)
+	decide("and nothing was logged since")
+}
+
 // TestPausedRemembers: a paused broker gives no passes. Afterwards it has lost nothing.
 func TestPausedRemembers(t *testing.T) {
 	b := New(Limits{}, Env{})

@@ -43,7 +43,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 		}
 	}
 	if d.Config {
-		b.unblockAll(unblock.Any, d.Index, now)
+		b.unblockAll(unblock.Any, logged(d.Index), now)
 	}
 	b.usageChanged(d, now)
 	for i := range d.Reserved {
@@ -80,7 +80,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 // usage fell, or all of them when the limits changed.
 func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.Queues)+len(d.Quotas) > 0 {
-		b.unblockAll(unblock.QueueUsage|unblock.ConfigChanged, d.Index, now)
+		b.unblockAll(unblock.QueueUsage|unblock.ConfigChanged, logged(d.Index), now)
 		return
 	}
 	if len(d.QueueUse)+len(d.Namespaces) == 0 {
@@ -99,10 +99,10 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 		return
 	}
 	const kind = unblock.QueueUsage
-	note(&b.everywhere, kind, d.Index)
+	b.everywhere.note(kind, logged(d.Index))
 	for _, name := range slices.Clone(b.names) {
 		dom := b.domains[name]
-		note(&dom.lastUnblocked, kind, d.Index)
+		dom.last.note(kind, logged(d.Index))
 		var woken []*job
 		for g := range dom.waiting {
 			if dom.waiting[g].events&kind == 0 {
@@ -131,7 +131,7 @@ func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at str
 		b.Unblock(pool, unblock.ReservationGone, at, now)
 		return
 	}
-	b.unblockAll(unblock.ReservationGone, at, now)
+	b.unblockAll(unblock.ReservationGone, logged(at), now)
 }
 
 // less reports whether usage fell in any dimension.
@@ -205,9 +205,9 @@ func (b *Broker) inform(a *structs.Allocation, what unblock.EventSet, at structs
 		if !known || dom == nil {
 			continue
 		}
-		note(&dom.lastUnblocked, what, at)
+		dom.last.note(what, logged(at))
 		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.events&what != 0 && len(g.jobs) > 0 }) {
-			b.unblock(dom, what, at, now)
+			b.unblock(dom, what, logged(at), now)
 		}
 	}
 }
@@ -252,7 +252,7 @@ func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at struct
 		b.Unblock(pool, unblock.Any, at, now)
 		return
 	}
-	b.unblockAll(unblock.Any, at, now)
+	b.unblockAll(unblock.Any, logged(at), now)
 }
 
 // setWorkload updates an entry's place in the order, and its domain.
@@ -310,13 +310,7 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 // event has happened since that state, nothing would wake it, so it becomes ready at once.
 func (b *Broker) wait(j *job, since structs.Index) {
 	d := b.domainOf(j.domain)
-	var last structs.Index
-	for k := range d.lastUnblocked {
-		if j.events&(1<<k) != 0 {
-			last = max(last, d.lastUnblocked[k])
-		}
-	}
-	if last > since {
+	if d.last.since(j.events, stamp{since, j.without}) {
 		j.unblocked = true
 		b.Counters.Raced++
 		return
@@ -355,6 +349,10 @@ func (b *Broker) unwait(j *job) {
 // Unblock records that events of some kinds happened in a pool at an index. It makes ready the blocked jobs of the
 // pool, and those that span pools, whose decision they may change.
 func (b *Broker) Unblock(pool structs.PoolName, what unblock.EventSet, at structs.Index, now structs.LogTime) {
+	b.unblockIn(pool, what, logged(at), now)
+}
+
+func (b *Broker) unblockIn(pool structs.PoolName, what unblock.EventSet, at stamp, now structs.LogTime) {
 	b.unblock(b.domainOf(pool), what, at, now)
 	if pool != DomainAll {
 		b.unblock(b.domainOf(DomainAll), what, at, now)
@@ -364,33 +362,26 @@ func (b *Broker) Unblock(pool structs.PoolName, what unblock.EventSet, at struct
 // Freed records that a plan in flight was dropped. Jobs that were refused because of its resources are tried again,
 // even if they saw the newest state. With DomainAll the plan may have held resources in any pool.
 func (b *Broker) Freed(pool structs.PoolName, now structs.LogTime) {
-	b.unblockAll(unblock.QueueUsage, b.index+1, now) // limits of queues span all pools
+	b.dropped++
+	at := stamp{dropped: b.dropped}
+	b.unblockAll(unblock.QueueUsage, at, now) // limits of queues span all pools
 	if pool != DomainAll {
-		b.Unblock(pool, unblock.AllocStopped, b.index+1, now)
+		b.unblockIn(pool, unblock.AllocStopped, at, now)
 		return
 	}
-	b.unblockAll(unblock.AllocStopped, b.index+1, now)
+	b.unblockAll(unblock.AllocStopped, at, now)
 }
 
 // unblockAll unblocks in all domains, including those that are made later.
-func (b *Broker) unblockAll(what unblock.EventSet, at structs.Index, now structs.LogTime) {
-	note(&b.everywhere, what, at)
+func (b *Broker) unblockAll(what unblock.EventSet, at stamp, now structs.LogTime) {
+	b.everywhere.note(what, at)
 	for _, name := range slices.Clone(b.names) {
 		b.unblock(b.domains[name], what, at, now)
 	}
 }
 
-// note records the index of the newest event of each kind.
-func note(last *[unblock.Kinds]structs.Index, what unblock.EventSet, at structs.Index) {
-	for k := range last {
-		if what&(1<<k) != 0 {
-			last[k] = max(last[k], at)
-		}
-	}
-}
-
-func (b *Broker) unblock(d *domain, what unblock.EventSet, at structs.Index, now structs.LogTime) {
-	note(&d.lastUnblocked, what, at)
+func (b *Broker) unblock(d *domain, what unblock.EventSet, at stamp, now structs.LogTime) {
+	d.last.note(what, at)
 	waited, woke := 0, 0
 	for i := range d.waiting {
 		g := &d.waiting[i]
@@ -511,7 +502,7 @@ func (b *Broker) maybeDrop(j *job) {
 func (b *Broker) domainOf(name structs.PoolName) *domain {
 	d := b.domains[name]
 	if d == nil {
-		d = &domain{name: name, lastUnblocked: b.everywhere}
+		d = &domain{name: name, last: b.everywhere}
 		b.domains[name] = d
 		i, _ := slices.BinarySearch(b.names, name)
 		b.names = slices.Insert(b.names, i, name)

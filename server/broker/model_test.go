@@ -37,7 +37,8 @@ type oracle struct {
 	works    map[structs.JobKey]*structs.Workload // as the broker should have them
 	state    map[structs.JobKey]*structs.Workload // replicated
 	flights  map[structs.JobKey]*oflight
-	seen     map[structs.JobKey]structs.Index
+	seen     map[structs.JobKey]stamp
+	dropped  uint64
 	forced   map[structs.JobKey]bool // retry even without an event
 	tries    map[structs.JobKey]int
 	notUntil map[structs.JobKey]structs.LogTime
@@ -57,7 +58,7 @@ type oflight struct {
 type oevent struct {
 	pool structs.PoolName
 	what unblock.EventSet
-	at   structs.Index
+	at   stamp
 }
 
 func (o *oracle) pending(k structs.JobKey, now structs.LogTime) []*structs.Evaluation {
@@ -109,7 +110,7 @@ func (o *oracle) ready(k structs.JobKey, now structs.LogTime) bool {
 		return true
 	}
 	for _, ev := range o.events {
-		if ev.at > max(e.SnapshotIndex, o.seen[k]) && mayHelp(e.FailedGroups, ev.what) &&
+		if seen := o.seen[k]; (ev.at.index > max(e.SnapshotIndex, seen.index) || ev.at.dropped > seen.dropped) && mayHelp(e.FailedGroups, ev.what) &&
 			(ev.pool == o.works[k].Domain || o.works[k].Domain == DomainAll || ev.pool == DomainAll && o.works[k].Domain == DomainAll) {
 			return true
 		}
@@ -250,7 +251,7 @@ type model struct {
 func modelRound(t *testing.T, r *rand.Rand, n int) Counters {
 	limits := Limits{Items: 4, Evals: 3, FreeTries: 2, BackoffMin: 10, BackoffMax: 50}
 	o := &oracle{limits: limits, evals: map[structs.EvalID]*structs.Evaluation{}, works: map[structs.JobKey]*structs.Workload{},
-		state: map[structs.JobKey]*structs.Workload{}, flights: map[structs.JobKey]*oflight{}, seen: map[structs.JobKey]structs.Index{},
+		state: map[structs.JobKey]*structs.Workload{}, flights: map[structs.JobKey]*oflight{}, seen: map[structs.JobKey]stamp{},
 		forced: map[structs.JobKey]bool{}, tries: map[structs.JobKey]int{}, notUntil: map[structs.JobKey]structs.LogTime{},
 		specs: map[structs.JobKey]bool{}, due: map[structs.EvalID]bool{}, busy: map[structs.PoolName]uint64{}}
 	m := &model{T: t, r: r, o: o, now: 1, pools: []structs.PoolName{"a", "b", DomainAll}}
@@ -455,7 +456,7 @@ func (m *model) mirror(d *structs.Delta) {
 }
 
 func (m *model) event(pool structs.PoolName, what unblock.EventSet) {
-	m.o.events = append(m.o.events, oevent{pool, what, m.o.index})
+	m.o.events = append(m.o.events, oevent{pool, what, logged(m.o.index)})
 }
 
 func (m *model) take() {
@@ -491,7 +492,7 @@ func (m *model) take() {
 			f.took = es[n-1].ID
 		}
 		m.o.flights[it.Key] = f
-		m.o.seen[it.Key] = m.o.index
+		m.o.seen[it.Key] = stamp{m.o.index, m.o.dropped}
 		delete(m.o.forced, it.Key)
 	}
 }
@@ -544,7 +545,8 @@ func (m *model) answer() {
 	}
 	if m.r.Intn(8) == 0 {
 		m.b.Freed("a", m.now)
-		m.o.events = append(m.o.events, oevent{"a", unblock.AllocStopped, m.o.index + 1})
+		m.o.dropped++
+		m.o.events = append(m.o.events, oevent{"a", unblock.AllocStopped, stamp{dropped: m.o.dropped}})
 	}
 }
 

@@ -120,7 +120,7 @@ func (b *Broker) take(j *job, now structs.LogTime) Item {
 	}
 	b.unwait(j)
 	j.flight, j.answered, j.doneAt, j.looked = true, false, 0, now
-	j.seen, j.took = b.index, it.last()
+	j.seen, j.without, j.took = b.index, b.dropped, it.last()
 	j.unblocked = false // the pass does not see later events; they set it again
 	return it
 }
