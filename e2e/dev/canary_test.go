@@ -6,10 +6,14 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
+	"crypto/ecdsa"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -74,7 +78,7 @@ var getRoute = regexp.MustCompile("(?m)^\\| GET[^|]*\\| `(/[^`]*)` \\|")
 // agent has all of them: a core dump is as secret as the keystore. Go's profiles show no contents of memory.
 func TestCanaries(t *testing.T) {
 	dir, port := t.TempDir(), harness.FreePort(t)
-	addr, data := fmt.Sprintf("http://127.0.0.1:%d", port), filepath.Join(dir, "data")
+	addr, data := fmt.Sprintf("https://127.0.0.1:%d", port), filepath.Join(dir, "data")
 	key := func() string { b := make([]byte, 32); rand.Read(b); return base64.StdEncoding.EncodeToString(b) }
 	gossip, join := key(), key()
 	files := http.FileServer(http.Dir(t.TempDir()))
@@ -88,10 +92,12 @@ func TestCanaries(t *testing.T) {
 	go web.ListenAndServe()
 	t.Cleanup(func() { web.Close() })
 	conf, job := filepath.Join(dir, "agent.hcl"), filepath.Join(dir, "canary.hcl")
+	ca, tlsKey := filepath.Join(dir, "muster-agent-ca.pem"), filepath.Join(dir, "global-server-muster-key.pem")
 	for file, text := range map[string]string{job: fmt.Sprintf(canaryJob, "http://"+web.Addr),
 		conf: fmt.Sprintf("data_dir = %q\nlog_level = \"TRACE\"\nenable_debug = true\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nacl {\n  enabled = true\n}\n"+
-			"server {\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = %q\n  join_key = %q\n}\nclient {\n  enabled = true\n  egress {\n    allow = [\"127.0.0.0/8\"]\n  }\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n",
-			data, port, harness.FreePort(t), harness.FreePort(t), gossip, join)} {
+			"server {\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = %q\n  join_key = %q\n}\nclient {\n  enabled = true\n  egress {\n    allow = [\"127.0.0.0/8\"]\n  }\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n"+
+			"tls {\n  http = true\n  rpc = true\n  ca_file = %q\n  cert_file = %q\n  key_file = %q\n}\n",
+			data, port, harness.FreePort(t), harness.FreePort(t), gossip, join, ca, filepath.Join(dir, "global-server-muster.pem"), tlsKey)} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +105,7 @@ func TestCanaries(t *testing.T) {
 	token := ""
 	run := func(stdin string, args ...string) (string, error) {
 		cmd := exec.Command(harness.Bin(t), args...)
-		cmd.Dir, cmd.Env, cmd.Stdin = dir, append(os.Environ(), "MUSTER_ADDR="+addr, "MUSTER_TOKEN="+token), strings.NewReader(stdin)
+		cmd.Dir, cmd.Env, cmd.Stdin = dir, append(os.Environ(), "MUSTER_ADDR="+addr, "MUSTER_CACERT="+ca, "MUSTER_TOKEN="+token), strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -111,6 +117,14 @@ func TestCanaries(t *testing.T) {
 		}
 		return out
 	}
+	must("", "tls", "ca", "create")
+	must("", "tls", "cert", "create", "-server", "-region", "global")
+	trusted := x509.NewCertPool()
+	if pem, err := os.ReadFile(ca); err != nil || !trusted.AppendCertsFromPEM(pem) {
+		t.Fatalf("the certificate of the CA: %v", err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}}
+	t.Cleanup(client.CloseIdleConnections)
 	agent := harness.Start(t, nil, "canary", nil, "agent", "-config", conf)
 	t.Cleanup(func() { harness.KillBelow(t, data) })
 	var boss, reader struct{ SecretID string }
@@ -142,7 +156,7 @@ func TestCanaries(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("X-Nomad-Token", as)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			return nil, 0
 		}
@@ -188,6 +202,26 @@ func TestCanaries(t *testing.T) {
 			t.Fatal(err)
 		}
 		secrets["a key of the keystore"] = append(secrets["a key of the keystore"], text, string(raw), base64.StdEncoding.EncodeToString(raw))
+	}
+	for _, file := range []string{tlsKey, filepath.Join(dir, "muster-agent-ca-key.pem")} {
+		block, _ := pem.Decode([]byte(one(file)))
+		if block == nil {
+			t.Fatalf("%s has no key", file)
+		}
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, ok := parsed.(*ecdsa.PrivateKey)
+		if !ok {
+			t.Fatalf("%s has a %T", file, parsed)
+		}
+		d, err := k.Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(one(file), "\n")
+		secrets["a TLS key"] = append(secrets["a TLS key"], lines[1], string(d), hex.EncodeToString(d), base64.StdEncoding.EncodeToString(d))
 	}
 	uuids := func(id string) []string {
 		raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
