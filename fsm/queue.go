@@ -38,6 +38,9 @@ func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
 			n.CreateIndex, billing = old.CreateIndex, old.Billing
 		}
 		x.Rebill(!billing.Equal(n.Billing), func() { state.Queues.Put(x, &n) })
+		if old.BudgetPeriod() != n.BudgetPeriod() {
+			x.CountBudget(n.Path)
+		}
 	}
 	return nil
 }
@@ -67,6 +70,9 @@ func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 			x.SettleUse(path)
 		}
 		x.Rebill(q.Billing != nil, func() { state.Queues.Delete(x, path) })
+		if q.BudgetPeriod() != "" {
+			x.CountBudget(path)
+		}
 		if path != structs.QueueDefault && path != structs.QueueRoot {
 			x.DeleteUse(path)
 		}

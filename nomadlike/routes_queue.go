@@ -51,6 +51,8 @@ type (
 		Allocs      int64
 		Waiting     int64
 		Submitted   int64
+		GPUHours    float64     `json:",omitempty"` // used of its budget in the current period
+		PeriodEnd   *time.Time  `json:",omitempty"` // when a new period of its budget begins
 		Users       []QueueUser `json:",omitempty"`
 	}
 	// QueueUser is one submitter's usage of a queue.
@@ -62,6 +64,7 @@ type (
 		Part, Target    float64 // as those of the queue
 		Waiting, Oldest int64
 		Jobs, Allocs    int64
+		GPUHours        float64 `json:",omitempty"`
 	}
 	// QueueWritten is the answer to a write of queues.
 	QueueWritten struct{ Warnings []string }
@@ -73,6 +76,10 @@ func queueState(q *methods.QueueState) QueueState {
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
 		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions,
 	}
+	if q.PeriodEnd != 0 {
+		end := q.PeriodEnd.Time().UTC()
+		out.GPUHours, out.PeriodEnd = gpuHours(q.PeriodUse), &end
+	}
 	out.Queue.Path = string(q.Effective.Path)
 	if q.Queue != nil {
 		out.Queue = *wire.QueueFromStructs(q.Queue)
@@ -80,9 +87,13 @@ func queueState(q *methods.QueueState) QueueState {
 	for i := range q.Users {
 		u := &q.Users[i]
 		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.AmountFromStructs(u.Usage.Held), Mean: wire.AmountFromStructs(u.Mean),
-			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
+			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs, GPUHours: gpuHours(u.PeriodUse)})
 	}
 	return out
+}
+
+func gpuHours(milliSeconds int64) float64 {
+	return float64(milliSeconds) / float64(structs.OfGPUHours(1))
 }
 
 func queueTree(c *call) (any, error) {

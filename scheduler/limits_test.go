@@ -81,6 +81,30 @@ func TestLimitsOfQueues(t *testing.T) {
 				j.Runtime.Limit = time.Hour
 				return j
 			}(), 1), 0, "queue r: GPU-minutes, 20 minutes"},
+		{"a budget of GPU hours counts what the job may use until the period ends",
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUHoursMax: 10, GPUHoursPeriod: structs.PeriodDay}},
+				Usage: []*structs.QueueUsage{{Path: "r", At: now, PeriodAt: now, Total: structs.Amount{GPUMilli: structs.OfGPUHours(9)}}}},
+			load(func() *structs.Job {
+				j := limitJob("a", "r", 2, 1)
+				j.Runtime.Limit = time.Hour
+				return j
+			}(), 1), 0, "queue r: GPU hours, 1 GPU hours"},
+		{"a budget that is used up, and a job that does not say how long it runs",
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUHoursMax: 10, GPUHoursPeriod: structs.PeriodDay}},
+				Usage: []*structs.QueueUsage{{Path: "r", At: now, PeriodAt: now, Total: structs.Amount{GPUMilli: structs.OfGPUHours(10)}}}},
+			load(limitJob("a", "r", 1, 1), 1), 0, "queue r: GPU hours, 1 GPU hours"},
+		{"a budget with something left, and a job that does not say how long it runs",
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUHoursMax: 10, GPUHoursPeriod: structs.PeriodDay}},
+				Usage: []*structs.QueueUsage{{Path: "r", At: now, PeriodAt: now, Total: structs.Amount{GPUMilli: structs.OfGPUHours(9)}}}},
+			load(limitJob("a", "r", 1, 1), 1), 1, ""},
+		{"a budget of each submitter",
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUHoursUserMax: 10, GPUHoursPeriod: structs.PeriodDay}},
+				Usage: []*structs.QueueUsage{{Path: "r", User: "ada", At: now, PeriodAt: now, Total: structs.Amount{GPUMilli: structs.OfGPUHours(10)}}}},
+			load(limitJob("a", "r", 1, 1), 1), 0, "queue r, user ada: GPU hours, 1 GPU hours"},
+		{"work without a GPU has no budget of GPU hours",
+			contend.QueueTable{Queues: []*structs.Queue{{Path: "r", GPUHoursMax: 10, GPUHoursPeriod: structs.PeriodDay}},
+				Usage: []*structs.QueueUsage{{Path: "r", At: now, PeriodAt: now, Total: structs.Amount{GPUMilli: structs.OfGPUHours(10)}}}},
+			load(func() *structs.Job { j := job("a", 1); j.Queue = "r"; return j }(), 1), 1, ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: now, Pending: []contend.Workload{c.load}, Queues: &c.table}, binpack)

@@ -53,6 +53,9 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		rep.Wake = contests.Wake
 		line = contests.Line(line)
 	}
+	if at := shared.limits.Wake(); at > 0 && (rep.Wake == 0 || at < rep.Wake) {
+		rep.Wake = at
+	}
 	var growing []*decision
 	starved, places := in.Waits, 0
 	finish := func(d *decision) {

@@ -125,9 +125,14 @@ func (f *fleet) set(fn func()) {
 
 func mustApply(t *testing.T, s *Server, body structs.CommandBody) structs.Result {
 	t.Helper()
+	return mustApplyBy(t, s, "", body)
+}
+
+func mustApplyBy(t *testing.T, s *Server, user string, body structs.CommandBody) structs.Result {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	res, err := s.apply(ctx, replica.LaneUser, structs.Command{Body: body})
+	res, err := s.apply(ctx, replica.LaneUser, structs.Command{By: structs.Submitter{Name: user}, Body: body})
 	if err != nil {
 		t.Fatalf("%T: %v", body, err)
 	}

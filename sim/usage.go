@@ -48,7 +48,7 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	amount.Billed = settings.Billing.Of(r.alloc)
 	amount = amount.Times(n)
 	add := func(row *structs.QueueUsage) {
-		row.Settle(e.now, settings.HalfLife)
+		row.Settle(e.now, settings.HalfLife, u.table.Queue(row.Path).BudgetPeriod())
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
 	}
 	if job.Submitter.Name != "" {

@@ -17,7 +17,7 @@ import (
 var elsewhere = map[string]string{
 	"Queue.Path": "its name", "Queue.Description": "for people", "Queue.Meta": "for people", "Queue.AllowedUsers": "checked when a job is submitted",
 	"Queue.SubmittedMax": "checked when a job is submitted", "Queue.SubmittedUserMax": "checked when a job is submitted",
-	"Queue.PriorityMax": "checked when a job is submitted (TestQueuePriorityMax)", "Queue.PriorityDefault": "given to a job that is submitted (TestPriorityDefault)", "Queue.Ends": "read where servers predict, before the pass (TestQueueEnds)",
+	"Queue.PriorityMax": "checked when a job is submitted (TestQueuePriorityMax)", "Queue.PriorityDefault": "given to a job that is submitted (TestPriorityDefault)", "Queue.GPUHoursPeriod": "when GPUHoursMax counts from zero again (TestQueueBudget)", "Queue.Ends": "read where servers predict, before the pass (TestQueueEnds)",
 	"Queue.PreemptGrace": "shortens the grace of jobs when they are submitted", "Queue.Epoch": "set by the state", "Queue.CreateIndex": "set by the state", "Queue.ModifyIndex": "set by the state",
 	"SchedulerConfig.PreemptSystem": "for system jobs, which traces do not have", "SchedulerConfig.PreemptSysBatch": "for system jobs, which traces do not have",
 	"SchedulerConfig.PreemptService": "for services, which traces do not have", "SchedulerConfig.MemoryOversub": "checked when a job is submitted",
@@ -75,6 +75,8 @@ var witnesses = map[string]witness{
 	"Queue.RunningUserMax":    {nil, onA(func(q *structs.Queue) { q.RunningUserMax = 1 })},
 	"Queue.GPUMinutesMax":     {map[string]string{"times": "limit"}, onA(func(q *structs.Queue) { q.GPUMinutesMax = 30 })},
 	"Queue.GPUMinutesUserMax": {map[string]string{"times": "limit"}, onA(func(q *structs.Queue) { q.GPUMinutesUserMax = 30 })},
+	"Queue.GPUHoursMax":       {map[string]string{"times": "limit"}, onA(func(q *structs.Queue) { q.GPUHoursMax, q.GPUHoursPeriod = 1, structs.PeriodDay })},
+	"Queue.GPUHoursUserMax":   {map[string]string{"times": "limit"}, onA(func(q *structs.Queue) { q.GPUHoursUserMax, q.GPUHoursPeriod = 1, structs.PeriodDay })},
 	"Queue.PreemptMinRuntime": {map[string]string{"preempt": "priority", "preemptible": "all", "priorities": "spread"}, onRoot(func(q *structs.Queue) { q.PreemptMinRuntime = 3 * time.Hour })},
 	"Queue.PreemptMax":        {map[string]string{"preempt": "order", "preemptible": "all", "saves": "free"}, onRoot(func(q *structs.Queue) { q.PreemptMax = 1 })},
 	"Queue.PreemptRate":       {map[string]string{"preempt": "order", "preemptible": "all", "saves": "free"}, onRoot(func(q *structs.Queue) { q.PreemptRate = 1 })},

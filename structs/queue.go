@@ -87,6 +87,9 @@ type Queue struct {
 	SubmittedUserMax   int64
 	GPUMinutesMax      int64 // GPU-minutes that the running jobs of the queue may still use, by their limits
 	GPUMinutesUserMax  int64
+	GPUHoursMax        int64         `since:"2"` // budget: GPU hours that the queue may use in a period; no job starts beyond it
+	GPUHoursUserMax    int64         `since:"2"` // the same for each submitter
+	GPUHoursPeriod     string        `since:"2"` // PeriodDay, PeriodWeek or PeriodMonth; default month
 	PreemptGrace       time.Duration // limit of the time that work of this queue gets for saving its state; default: what it asks for
 	PreemptMinRuntime  time.Duration // work that has run for less is not preempted; default 1 min
 	PreemptMax         int64         // preemptions of one job, after which it is no longer preempted; default 10
@@ -115,9 +118,11 @@ type QueueUsage struct {
 	Total       Amount // amount-seconds in total, without decay, up to At
 	At          LogTime
 	ModifyIndex Index
-	Ending      int64  // of Held: thousandths of GPUs of allocations that have a wall-clock limit
-	Ends        int64  // sum over those of thousandths times the second (Unix) at which they reach it
-	Credit      Amount // amount-seconds that count as used under weighted-fair: a queue that asked for nothing does not accumulate credit
+	Ending      int64   // of Held: thousandths of GPUs of allocations that have a wall-clock limit
+	Ends        int64   // sum over those of thousandths times the second (Unix) at which they reach it
+	PeriodAt    LogTime `since:"2"` // since when PeriodUse counts; 0: the queue has no budget
+	PeriodBase  int64   `since:"2"` // Total.GPUMilli at PeriodAt
+	Credit      Amount  // amount-seconds that count as used under weighted-fair: a queue that asked for nothing does not accumulate credit
 }
 
 // Reservation is capacity reserved in time: for a blocked workload by a pass (D20), or by an operator.

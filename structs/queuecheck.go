@@ -113,6 +113,10 @@ func (q *Queue) Check() *Error {
 		return bad("backfill %q is not known; use none, greedy, easy, easy-sjf or conservative", q.Backfill)
 	case !slices.Contains([]string{"", EndsPredicted, EndsLimit}, q.Ends):
 		return bad("ends %q is not known; use predicted or limit", q.Ends)
+	case !slices.Contains([]string{"", PeriodDay, PeriodWeek, PeriodMonth}, q.GPUHoursPeriod):
+		return bad("gpu_hours_period %q is not known; use day, week or month", q.GPUHoursPeriod)
+	case q.GPUHoursPeriod != "" && q.BudgetPeriod() == "":
+		return bad("gpu_hours_period needs gpu_hours_max or gpu_hours_user_max")
 	case q.PriorityMax < 0 || q.PriorityMax > JobPriorityMax:
 		return bad("priority_max %d; give %d to %d, or 0 for that of the queue above", q.PriorityMax, JobPriorityMin, JobPriorityMax)
 	case q.PriorityDefault < 0 || q.PriorityDefault > JobPriorityMax:
@@ -141,7 +145,7 @@ func (q *Queue) Check() *Error {
 		name string
 		v    int64
 	}{{"running_max", q.RunningMax}, {"submitted_max", q.SubmittedMax}, {"running_user_max", q.RunningUserMax}, {"submitted_user_max", q.SubmittedUserMax},
-		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate},
+		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"gpu_hours_max", q.GPUHoursMax}, {"gpu_hours_user_max", q.GPUHoursUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate},
 		{"backfill_max_jobs", q.BackfillMaxJobs}} {
 		if c.v < 0 || c.v > 1<<40 {
 			return bad("%s %d; give 1 or more, or 0 for no cap", c.name, c.v)

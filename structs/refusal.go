@@ -93,6 +93,7 @@ const (
 	UnitMinutes     Unit = "minutes"
 	UnitSeconds     Unit = "seconds"
 	UnitGPUSeconds  Unit = "GPU seconds"
+	UnitGPUHours    Unit = "GPU hours"
 	UnitPerHour     Unit = "an hour"
 )
 
@@ -162,6 +163,7 @@ const (
 	DimensionDependency // Subject: the job waited for; Detail: the sentence
 
 	DimensionPreemptYoung // Subject: the jobs that began too recently to be preempted; Detail: until when
+	DimensionGPUHours     // of a queue's budget; Subject: as DimensionRunningJobs; Count: used; Of: the budget; Detail: when a new period begins
 	dimensionCount
 )
 
@@ -224,6 +226,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionDependency: {"dependency", "{detail}"},
 
 	DimensionPreemptYoung: {"preempt-young", "{subject} may not be preempted before {detail} (preempt_min_runtime)"},
+	DimensionGPUHours:     {"gpu-hours", "GPU hours"},
 }
 
 // String returns the text of a dimension without subject: "GPU memory".

@@ -27,7 +27,7 @@ func (o Obstacle) Text() string {
 
 // Limit returns the owner of the limit: "queue a, user eve".
 func (o Obstacle) Limit() string {
-	if (o.Dimension == DimensionRunningJobs || o.Dimension == DimensionGPUMinutes) && o.Subject != "" {
+	if (o.Dimension == DimensionRunningJobs || o.Dimension == DimensionGPUMinutes || o.Dimension == DimensionGPUHours) && o.Subject != "" {
 		return o.Holder.String() + ", user " + o.Subject
 	}
 	return o.Holder.String()

@@ -114,8 +114,10 @@ func (u *QueueUsage) MeanAt(t LogTime, half time.Duration) Amount {
 	})
 }
 
-// Settle advances the row to t and adds the usage since At. It must be called before Held changes.
-func (u *QueueUsage) Settle(t LogTime, half time.Duration) {
+// Settle advances the row to t and adds the usage since At; period is that of the queue's budget. It must be called before
+// Held changes.
+func (u *QueueUsage) Settle(t LogTime, half time.Duration, period string) {
+	u.begin(t, period)
 	if t <= u.At {
 		return
 	}

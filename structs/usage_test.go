@@ -35,9 +35,9 @@ func TestSettleOften(t *testing.T) {
 	often := once
 	const half = 10 * time.Minute
 	for i := range 3600 {
-		often.Settle(LogTime(i+1)*LogTime(time.Second), half)
+		often.Settle(LogTime(i+1)*LogTime(time.Second), half, "")
 	}
-	once.Settle(LogTime(time.Hour), half)
+	once.Settle(LogTime(time.Hour), half, "")
 	if d := once.Used.GPUMilli - often.Used.GPUMilli; d < -4000 || d > 4000 || once.Total != often.Total {
 		t.Errorf("once %+v, often %+v", once, often)
 	}

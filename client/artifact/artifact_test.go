@@ -286,7 +286,7 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the fetching process goes on")
 	}
 }

@@ -206,7 +206,7 @@ func (s *Server) Seen(id structs.AllocID) []structs.AllocObserved {
 }
 
 // patience bounds every wait of a test.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Wait waits until ok holds, looking again at every change of the servers, and fails the test otherwise.
 func (s *Server) Wait(t testing.TB, what string, ok func() bool) {

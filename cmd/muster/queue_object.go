@@ -350,19 +350,38 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Part of cluster", percentText(q.Part)}, {"Target", targetText(q.Target)}, {"Share by weight", percentText(q.Share)}, {"Fairness", jainText(q.Jain)},
-		{"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}})
+		{"GPU hours", budgetText(&q)}, {"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}})
 	if len(q.Users) > 0 {
 		o.heading("Submitters")
 		rows := [][]string{}
 		for _, u := range q.Users {
-			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), percentText(u.Part), targetText(u.Target), strconv.FormatInt(u.Jobs, 10), strconv.FormatInt(u.Waiting, 10), oldestText(u.Oldest)})
+			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), percentText(u.Part), targetText(u.Target), hoursText(u.GPUHours), strconv.FormatInt(u.Jobs, 10), strconv.FormatInt(u.Waiting, 10), oldestText(u.Oldest)})
 		}
-		o.table("USER|WEIGHT|HELD|LATELY|PART|TARGET|RUNNING|WAITING|OLDEST WAIT", rows)
+		o.table("USER|WEIGHT|HELD|LATELY|PART|TARGET|GPU HOURS|RUNNING|WAITING|OLDEST WAIT", rows)
 	}
 	return nil
 }
 
+// budgetText formats what is used of a budget.
+func budgetText(q *nomadlike.QueueState) string {
+	switch {
+	case q.PeriodEnd == nil:
+		return "no budget"
+	case q.GPUHoursMax == 0:
+		return fmt.Sprintf("%.1f, at most %d by each submitter; a new period begins at %s", q.GPUHours, q.GPUHoursUserMax, at(*q.PeriodEnd))
+	}
+	return fmt.Sprintf("%.1f of %d; a new period begins at %s", q.GPUHours, q.GPUHoursMax, at(*q.PeriodEnd))
+}
+
 func percentText(x float64) string { return fmt.Sprintf("%.2f %%", 100*x) }
+
+// hoursText formats GPU hours of a budget; none where there is no budget.
+func hoursText(h float64) string {
+	if h == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", h)
+}
 
 // targetText formats the part of the cluster that a queue or a submitter is due; none where it holds and wants nothing.
 func targetText(x float64) string {

@@ -83,6 +83,8 @@ func preconditionText(r structs.Refusal) string {
 		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", r.Text())
 	case structs.DimensionRunningJobs, structs.DimensionGPUMinutes:
 		return fmt.Sprintf("%s: it would exceed the cap on %s by %d", r.Limit(), r.What(), r.Short)
+	case structs.DimensionGPUHours:
+		return fmt.Sprintf("%s: %d of %d GPU hours are used, and with those that running jobs may still use it would exceed them by %d; a new period begins at %s", r.Limit(), r.Count, r.Of, r.Short, r.Detail)
 	}
 	switch r.Code {
 	case structs.ReasonReservation:

@@ -213,7 +213,7 @@ func (s *Store) flushUse(index structs.Index) {
 		if u.Allocs == 0 && m.allocs > 0 {
 			woke = append(woke, k)
 		}
-		u.Settle(s.time, s.HalfLife(k.Path))
+		u.Settle(s.time, s.HalfLife(k.Path), s.period(k.Path))
 		u.Held, u.Allocs, u.Jobs = u.Held.Add(m.held), u.Allocs+m.allocs, u.Jobs+m.jobs
 		u.Ending, u.Ends, u.ModifyIndex = u.Ending+m.ending, u.Ends+m.ends, index
 		QueueUse.Put(s, &u)
@@ -315,6 +315,27 @@ func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	return out
 }
 
+// period returns the period of a queue's budget; "" for none.
+func (s *Store) period(path structs.QueuePath) string { return Queues.Get(s, path).BudgetPeriod() }
+
+// CountBudget makes the usage of a queue and of the submitters in it count from the current time for its budget, whose
+// period is new or has changed, or not at all when it has none.
+func (s *Store) CountBudget(path structs.QueuePath) {
+	var rows []*structs.QueueUsage
+	for u := range QueueUse.All(s) {
+		if path == u.Path {
+			rows = append(rows, u)
+		}
+	}
+	for _, u := range rows {
+		n := *u
+		n.PeriodAt, n.PeriodBase = 0, 0
+		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n != *u {
+			QueueUse.Put(s, &n)
+		}
+	}
+}
+
 // up calls f with a queue and its ancestors that exist, until f returns false.
 func (s *Store) up(path structs.QueuePath, f func(*structs.Queue) bool) {
 	climb(Queues.Lookup(s), path, f)
@@ -372,7 +393,7 @@ func (s *Store) SettleUse(path structs.QueuePath) {
 	}
 	for _, u := range rows {
 		n := *u
-		if n.Settle(s.time, s.HalfLife(n.Path)); n != *u {
+		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n != *u {
 			QueueUse.Put(s, &n)
 		}
 	}

@@ -40,12 +40,14 @@ var (
 	QueueLimits = Gate{Name: "queue-limits", Format: 2, Allows: "Queues can count on the time limits of their work alone, and limit its priority."}
 	// PriorityDefaults is the fields PriorityDefault of queues and DefaultPriority of namespaces.
 	PriorityDefaults = Gate{Name: "priority-defaults", Format: 2, Allows: "Queues and namespaces can have a default priority."}
+	// QueueBudgets is the fields GPUHoursMax, GPUHoursUserMax and GPUHoursPeriod of queues.
+	QueueBudgets = Gate{Name: "queue-budgets", Format: 2, Allows: "Queues can have budgets of GPU hours by day, week or month."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -23,18 +23,21 @@ type (
 		Oldest    time.Duration  // wait of the job that waits longest
 		// Preemptions counts jobs preempted on behalf of the subtree's jobs.
 		Preemptions int64
+		PeriodUse   int64           // of its budget, in the current period: thousandths of GPUs times seconds
+		PeriodEnd   structs.LogTime // when a new period begins; 0: it has no budget
 		Users       []QueueUserState
 	}
 	// QueueUserState is one submitter's usage of a queue.
 	QueueUserState struct {
-		Usage   structs.QueueUsage
-		Mean    structs.Amount
-		Weight  int64 // relative to the other submitters
-		Share   int64
-		Part    int64 // Part, Target and the rest as those of the queue
-		Target  int64
-		Waiting int64
-		Oldest  time.Duration
+		Usage     structs.QueueUsage
+		Mean      structs.Amount
+		Weight    int64 // relative to the other submitters
+		Share     int64
+		Part      int64 // Part, Target and the rest as those of the queue
+		PeriodUse int64
+		Target    int64
+		Waiting   int64
+		Oldest    time.Duration
 	}
 	// QueueGetResponse is a queue; nil when absent.
 	QueueGetResponse struct {

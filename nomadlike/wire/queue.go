@@ -150,6 +150,9 @@ type Queue struct {
 	SubmittedUserMax     int64             `json:",omitempty"`
 	GPUMinutesMax        int64             `json:",omitempty"`
 	GPUMinutesUserMax    int64             `json:",omitempty"`
+	GPUHoursMax          int64             `json:",omitempty"`
+	GPUHoursUserMax      int64             `json:",omitempty"`
+	GPUHoursPeriod       string            `json:",omitempty"` // day, week or month, in UTC; month
 	PreemptGrace         TextDuration      `json:",omitempty"`
 	PreemptMinRuntime    TextDuration      `json:",omitempty"`
 	PreemptMax           int64             `json:",omitempty"`
@@ -199,7 +202,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
-		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
+		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax, GPUHoursMax: q.GPUHoursMax, GPUHoursUserMax: q.GPUHoursUserMax, GPUHoursPeriod: q.GPUHoursPeriod,
 		PreemptGrace: TextDuration(q.PreemptGrace), PreemptMinRuntime: TextDuration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
 		PreemptAfter: TextDuration(q.PreemptAfter), PreemptPriorityDelta: q.PreemptDelta, AgingMax: q.AgingMax, BackfillWindow: TextDuration(q.BackfillWindow), BackfillMaxJobs: q.BackfillMaxJobs,
 		AllowedUsers: q.AllowedUsers, Meta: q.Meta, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
@@ -233,7 +236,7 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitToStructs(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
-		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
+		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax, GPUHoursMax: q.GPUHoursMax, GPUHoursUserMax: q.GPUHoursUserMax, GPUHoursPeriod: q.GPUHoursPeriod,
 		PreemptGrace: time.Duration(q.PreemptGrace), PreemptMinRuntime: time.Duration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
 		PreemptAfter: time.Duration(q.PreemptAfter), PreemptDelta: q.PreemptPriorityDelta, AgingMax: q.AgingMax, BackfillWindow: time.Duration(q.BackfillWindow), BackfillMaxJobs: q.BackfillMaxJobs,
 		AllowedUsers: q.AllowedUsers, Meta: cloneMap(q.Meta),

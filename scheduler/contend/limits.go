@@ -1,6 +1,10 @@
 package contend
 
 import (
+	"cmp"
+	"slices"
+	"time"
+
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -24,6 +28,7 @@ type Limits struct {
 type extraUse struct {
 	amount structs.Amount
 	jobs   int64
+	ahead  int64 // thousandths of GPUs times seconds that those jobs may use within their limits
 }
 
 // NewLimits returns nil when there are no limits or guarantees.
@@ -34,7 +39,7 @@ func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now stru
 	any, lends := len(queues.Tenants) > 0, false
 	for _, q := range queues.Queues {
 		lends = lends || q.Lend != nil
-		any = any || q.Most() != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
+		any = any || q.Most() != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0 || q.BudgetPeriod() != ""
 	}
 	if !any {
 		return nil
@@ -68,6 +73,7 @@ func (l *Limits) addFlight(v *model.View, flight model.Overlay) {
 				if !counted[jobRow{key, r}] {
 					counted[jobRow{key, r}] = true
 					e.jobs++
+					e.ahead += aheadOf(a.Job, nil, model.Never.Sub(l.now))
 				}
 				l.extra[r] = e
 			}
@@ -243,7 +249,7 @@ func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *struct
 	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
 
-// Capped returns which cap on running jobs or GPU minutes keeps a whole workload from starting, or nil.
+// Capped returns which cap on running jobs, GPU minutes or GPU hours keeps a whole workload from starting, or nil.
 func (l *Limits) Capped(load *Workload) *structs.Refusal {
 	if load.Runs() {
 		return nil
@@ -258,7 +264,8 @@ func (l *Limits) Capped(load *Workload) *structs.Refusal {
 			row     structs.UseRow
 			most    int64
 			minutes int64
-		}{{structs.UseRow{Path: p}, q.RunningMax, q.GPUMinutesMax}, {structs.UseRow{Path: p, User: user}, q.RunningUserMax, q.GPUMinutesUserMax}} {
+			hours   int64
+		}{{structs.UseRow{Path: p}, q.RunningMax, q.GPUMinutesMax, q.GPUHoursMax}, {structs.UseRow{Path: p, User: user}, q.RunningUserMax, q.GPUMinutesUserMax, q.GPUHoursUserMax}} {
 			beyond := func(what structs.Dimension, by int64, unit structs.Unit) *structs.Refusal {
 				return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: QueueHolder(p), Subject: c.row.User}, Short: by, Unit: unit, CuredBy: structs.EventQueueUsage}
 			}
@@ -266,8 +273,13 @@ func (l *Limits) Capped(load *Workload) *structs.Refusal {
 				return beyond(structs.DimensionRunningJobs, jobs-c.most+1, structs.UnitJobs)
 			}
 			if c.minutes > 0 {
-				if over := l.minutes(c.row) + minutesOf(load.Job) - c.minutes; over > 0 {
+				if over := minutes(l.ahead(c.row)+aheadOf(load.Job, nil, model.Never.Sub(l.now))) - c.minutes; over > 0 {
 					return beyond(structs.DimensionGPUMinutes, over, structs.UnitMinutes)
+				}
+			}
+			if c.hours > 0 {
+				if why := l.budget(load, q, c.row, c.hours); why != nil {
+					return why
 				}
 			}
 		}
@@ -275,23 +287,71 @@ func (l *Limits) Capped(load *Workload) *structs.Refusal {
 	return nil
 }
 
-// minutes returns how many GPU minutes the running work of a row may still use within its run time limits.
-func (l *Limits) minutes(r structs.UseRow) int64 {
-	u := l.queues.Use(r.Path, r.User)
-	if u == nil {
-		return 0
+// budget returns why a workload may not start under a budget of GPU hours, or nil: what was used in the period, what running
+// work may still use in it, and what the workload may use in it would exceed the budget. Work without a limit of its run time
+// counts as predicted, or not at all.
+func (l *Limits) budget(load *Workload, q *structs.Queue, r structs.UseRow, hours int64) *structs.Refusal {
+	period := q.BudgetPeriod()
+	_, end := structs.PeriodOf(l.now, period)
+	left := end.Sub(l.now)
+	used := int64(0)
+	if u := l.queues.Use(r.Path, r.User); u != nil {
+		used = u.PeriodUse(l.now, period)
 	}
-	now := int64(l.now / 1e9)
-	return max(0, u.Ends-now*u.Ending) / 60_000
+	held, _ := l.Held(r)
+	ahead := min(l.ahead(r), held.GPUMilli*int64(left/time.Second))
+	over := used + ahead + aheadOf(load.Job, load, left) - structs.OfGPUHours(hours)
+	if over <= 0 && used < structs.OfGPUHours(hours) || load.asksNoGPU() {
+		return nil
+	}
+	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPUHours, Holder: QueueHolder(r.Path), Subject: r.User,
+		Count: used / structs.OfGPUHours(1), Of: hours, Detail: end.Time().UTC().Format(time.RFC3339)}, Short: max(structs.GPUHours(over), 1), Unit: structs.UnitGPUHours, CuredBy: structs.EventQueueUsage}
 }
 
-// minutesOf returns how many GPU minutes a whole job may use.
-func minutesOf(j *structs.Job) (sum int64) {
-	for _, g := range j.Groups {
-		sum += structs.GroupAmount(g).GPUMilli * int64(g.Count) * int64(j.RunLimit(g)/1e9)
-	}
-	return (sum + 59_999) / 60_000
+// asksNoGPU reports whether nothing of the workload asks for a GPU.
+func (w *Workload) asksNoGPU() bool {
+	return !slices.ContainsFunc(w.Job.Groups, func(g *structs.Group) bool { return structs.GroupAmount(g).GPUMilli > 0 })
 }
+
+// Wake returns when a budget begins a new period, the earliest; 0 if there is none.
+func (l *Limits) Wake() (at structs.LogTime) {
+	if l == nil {
+		return 0
+	}
+	for _, q := range l.queues.Queues {
+		if period := q.BudgetPeriod(); period != "" {
+			_, end := structs.PeriodOf(l.now, period)
+			at = earlier(at, end)
+		}
+	}
+	return at
+}
+
+// ahead returns how many thousandths of GPUs times seconds the running work of a row may still use within its run time limits.
+func (l *Limits) ahead(r structs.UseRow) int64 {
+	sum := l.extra[r].ahead
+	if u := l.queues.Use(r.Path, r.User); u != nil {
+		now := int64(l.now / 1e9)
+		sum += max(0, u.Ends-now*u.Ending)
+	}
+	return sum
+}
+
+// aheadOf returns how many thousandths of GPUs times seconds a whole job may use within its limits in a time. Where it has no
+// limit, it counts as load expects; nil: as nothing.
+func aheadOf(j *structs.Job, load *Workload, within time.Duration) (sum int64) {
+	for _, g := range j.Groups {
+		runs := j.RunLimit(g)
+		if runs <= 0 && load != nil {
+			runs = cmp.Or(max(j.Runtime.Expected, 0), max(load.Expect, 0))
+		}
+		sum += structs.GroupAmount(g).GPUMilli * int64(g.Count) * int64(min(runs, within)/time.Second)
+	}
+	return sum
+}
+
+// minutes returns GPU minutes, rounded up.
+func minutes(milliSeconds int64) int64 { return (milliSeconds + 59_999) / 60_000 }
 
 // Charges counts what a decision has placed so far, by row. The zero value has counted nothing.
 type Charges struct {
@@ -329,6 +389,7 @@ func (l *Limits) Settle(load *Workload, c *Charges, placed Placed) {
 		c.settled[r] = rows[r]
 		if first && !load.Runs() {
 			e.jobs++
+			e.ahead += aheadOf(load.Job, nil, model.Never.Sub(l.now))
 		}
 		l.extra[r] = e
 	}

@@ -217,7 +217,7 @@ func TestJain(t *testing.T) {
 					kept = append(kept, r)
 					continue
 				}
-				usage[r.queue].Settle(now, 0)
+				usage[r.queue].Settle(now, 0, "")
 				usage[r.queue].Held = usage[r.queue].Held.Sub(tasks[r.queue])
 				held = held.Sub(tasks[r.queue])
 			}
@@ -240,7 +240,7 @@ func TestJain(t *testing.T) {
 					break // head of line: the next one waits, so that small tasks do not take what large ones wait for
 				}
 				held = held.Add(tasks[q])
-				usage[q].Settle(now, 0)
+				usage[q].Settle(now, 0, "")
 				usage[q].Held = usage[q].Held.Add(tasks[q])
 				run = append(run, running{q, now + structs.LogTime(60e9+rng.Int64N(600e9))})
 				l.Placed(i, tasks[q])

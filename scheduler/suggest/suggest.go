@@ -385,6 +385,10 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 			q.GPUMinutesUserMax += by
 		case r.Dimension == structs.DimensionGPUMinutes:
 			q.GPUMinutesMax += by
+		case r.Dimension == structs.DimensionGPUHours && r.Subject != "":
+			q.GPUHoursUserMax += by
+		case r.Dimension == structs.DimensionGPUHours:
+			q.GPUHoursMax += by
 		case q.Most() != nil:
 			l := *q.Most()
 			more(&l)
@@ -425,7 +429,7 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 		switch {
 		case r.Short <= 0:
 			return "a higher limit of " + r.Text()
-		case r.Dimension == structs.DimensionRunningJobs || r.Dimension == structs.DimensionGPUMinutes:
+		case r.Dimension == structs.DimensionRunningJobs || r.Dimension == structs.DimensionGPUMinutes || r.Dimension == structs.DimensionGPUHours:
 			return fmt.Sprintf("%d more %s in the cap of %s", r.Short, r.What(), r.Limit())
 		case r.Dimension == structs.DimensionGPU:
 			return fmt.Sprintf("%d more %s in the limit of %s", r.Short, r.Unit.Of(r.Short), r.Limit())

@@ -166,6 +166,9 @@ func (s *Service) StartEstimates(snap *state.Snapshot, now structs.LogTime) *Sta
 
 // next returns the start of the next workload in line that refusal r holds back; 0 if it is unknown.
 func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs.GroupName, r *structs.Refusal) (structs.LogTime, string) {
+	if r.Dimension == structs.DimensionGPUHours {
+		return 0, "when a new period of the budget of " + r.Limit() + " begins, at " + r.Detail
+	}
 	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
 	}

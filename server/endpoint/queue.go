@@ -74,6 +74,10 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 		if u := table.Use(p, ""); u != nil {
 			st.Usage = *u
 		}
+		if period := st.Queue.BudgetPeriod(); period != "" {
+			st.PeriodUse = st.Usage.PeriodUse(now, period)
+			_, st.PeriodEnd = structs.PeriodOf(now, period)
+		}
 		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), scene.Share(st.Usage.Held)/1000/max(st.Effective.Weight, 1)
 		if users {
 			st.Users = usersOf(x, table, &scene)
@@ -109,7 +113,7 @@ func usersOf(x *Standing, table *contend.QueueTable, at *queue.Scene) (out []met
 		}
 		part := at.Share(u.Held) / 1000
 		out = append(out, methods.QueueUserState{Usage: u, Mean: u.MeanAt(at.Now, at.Queue.HalfLife), Weight: weight, Share: part / weight,
-			Part: part, Target: s.Target, Waiting: s.Waiting, Oldest: s.Oldest})
+			PeriodUse: u.PeriodUse(at.Now, at.Queue.BudgetPeriod()), Part: part, Target: s.Target, Waiting: s.Waiting, Oldest: s.Oldest})
 	}
 	return out
 }

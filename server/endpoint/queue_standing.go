@@ -22,6 +22,8 @@ type Standing struct {
 	Waiting     int64 // jobs
 	Oldest      time.Duration
 	Preemptions int64 // jobs preempted on behalf of its jobs
+	Budget      int64 // GPU hours that it may use in a period; 0: no limit
+	PeriodUse   int64 // used in the current period, if it has a budget: thousandths of GPUs times seconds
 	Part        int64 // of the cluster that it holds: dominant, or by billing units
 	Target      int64 // part of the cluster that it is due; 0: it holds and wants nothing
 	Jain        int64 // Jain's index, over those who take turns in it, of part by weight; 0: nothing is held
@@ -69,6 +71,15 @@ func (s *Set) standings(snap *state.Snapshot, table *contend.QueueTable) Standin
 	for p := range snap.Preempted() {
 		for path := range p.Queue.Lineage() {
 			m.at(path).Preemptions += p.Total
+		}
+	}
+	for _, q := range table.Queues {
+		if period := q.BudgetPeriod(); period != "" {
+			x := m.at(q.Path)
+			x.Budget = q.GPUHoursMax
+			if u := table.Use(q.Path, ""); u != nil {
+				x.PeriodUse = u.PeriodUse(now, period)
+			}
 		}
 	}
 	m[structs.QueueRoot].Target = whole
