@@ -75,7 +75,6 @@ type Config struct {
 	Telemetry     telemetry.Sinks
 	PublicMetrics bool           // metrics without a token
 	Effective     map[string]any // configuration for /v1/agent/self, without secrets
-	LeaveOnTerm   bool           // leave the cluster on SIGTERM
 
 	Log    hclog.InterceptLogger
 	Reload func() error // reads the configuration again; nil: nothing to reload

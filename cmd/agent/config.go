@@ -43,7 +43,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), ConnsTotal: c.Limits.HTTPMaxConns,
 		Rates: edge.RateLimits{PerClient: c.Limits.HTTPMaxRatePerClient, PerToken: c.Limits.HTTPMaxRatePerToken, WrongToken: c.Limits.HTTPWrongTokenDelay}, RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
 		AllocRate:    limit(c.Limits.AllocMaxRatePerToken),
-		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Telemetry: sinks(c), PublicMetrics: c.Telemetry.UnauthenticatedMetricsAccess, Effective: effective(c), Log: log,
+		AllowedHosts: c.HTTPAllowedHosts, EnableDebug: c.EnableDebug, Telemetry: sinks(c), PublicMetrics: c.Telemetry.UnauthenticatedMetricsAccess, Effective: effective(c), Log: log,
 	}
 	if c.Server.Enabled {
 		s := &c.Server

@@ -373,7 +373,7 @@ func machineSeed(name string) structs.Seed {
 
 // endAgent ends an agent, which first leaves the cluster if so configured. Another signal ends the process.
 func endAgent(a *agent.Agent, c *agentconfig.Config, log hclog.Logger, s os.Signal, signals <-chan os.Signal, stop func(), done <-chan error) error {
-	leave := s == os.Interrupt && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
+	leave := leavesOn(c, s)
 	log.Info("ending", "signal", s, "leave", leave)
 	ended := make(chan error, 1)
 	go func() {
@@ -402,6 +402,11 @@ func endAgent(a *agent.Agent, c *agentconfig.Config, log hclog.Logger, s os.Sign
 			}
 		}
 	}
+}
+
+// leavesOn reports whether an agent leaves the cluster when it gets a signal.
+func leavesOn(c *agentconfig.Config, s os.Signal) bool {
+	return s == os.Interrupt && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
 }
 
 // reloadAgent reads the configuration again and applies what can change in a running agent.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -295,5 +296,66 @@ func TestStandardLoggerIsTheAgents(t *testing.T) {
 	stdlog.Printf("[ERR] Error writing to statsd! Err: %s", "refused")
 	if got := out.String(); !strings.Contains(got, `{"@level":"error","@message":"Error writing to statsd! Err: refused","@module":"muster.library"`) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestLogSettings is the witness of the settings of the log: what an agent writes, and to which files, depends on each.
+func TestLogSettings(t *testing.T) {
+	flags := stdlog.Flags()
+	t.Cleanup(func() { stdlog.SetFlags(flags); stdlog.SetOutput(os.Stderr) })
+	written := func(set func(c *agentconfig.Config)) string {
+		t.Helper()
+		dir := t.TempDir()
+		c := &agentconfig.Config{LogLevel: "INFO", LogFile: dir + "/a.log", LogRotateDuration: time.Hour}
+		set(c)
+		c.LogFile = strings.Replace(c.LogFile, "DIR", dir, 1)
+		var out strings.Builder
+		log, end, err := agentLogger(&out, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			log.Info("a line")
+			log.Debug("another")
+		}
+		end()
+		_, line, _ := strings.Cut(out.String(), "[") // after the time
+		if strings.HasPrefix(out.String(), "{") {
+			line = "JSON"
+		}
+		line, _, _ = strings.Cut(line, "\n")
+		files, _ := filepath.Glob(dir + "/*")
+		for i, f := range files {
+			files[i] = filepath.Base(f)[:1]
+		}
+		return fmt.Sprint(line, strings.Count(out.String(), "\n"), files)
+	}
+	small := func(c *agentconfig.Config) { c.LogRotateBytes = 50 }
+	old := func(c *agentconfig.Config) { c.LogRotateDuration = 1 }
+	none := func(*agentconfig.Config) {}
+	for name, c := range map[string]struct{ before, set func(c *agentconfig.Config) }{
+		"log_level":            {none, func(c *agentconfig.Config) { c.LogLevel = "DEBUG" }},
+		"log_json":             {none, func(c *agentconfig.Config) { c.LogJSON = true }},
+		"log_include_location": {none, func(c *agentconfig.Config) { c.LogIncludeLocation = true }},
+		"log_file":             {none, func(c *agentconfig.Config) { c.LogFile = "DIR/b.log" }},
+		"log_rotate_bytes":     {none, small},
+		"log_rotate_duration":  {none, old},
+		"log_rotate_max_files": {small, func(c *agentconfig.Config) { small(c); c.LogRotateMaxFiles = 1 }},
+	} {
+		if a, b := written(c.before), written(c.set); a == b {
+			t.Errorf("%s changes nothing: %s", name, a)
+		}
+	}
+}
+
+// TestLeaveOnSignals is the witness of leave_on_interrupt and leave_on_terminate.
+func TestLeaveOnSignals(t *testing.T) {
+	for _, c := range []struct {
+		cfg             agentconfig.Config
+		interrupt, term bool
+	}{{agentconfig.Config{}, false, false}, {agentconfig.Config{LeaveOnInterrupt: true}, true, false}, {agentconfig.Config{LeaveOnTerminate: true}, false, true}} {
+		if i, term := leavesOn(&c.cfg, os.Interrupt), leavesOn(&c.cfg, syscall.SIGTERM); i != c.interrupt || term != c.term {
+			t.Errorf("leaves on SIGINT: %v, SIGTERM: %v; want %v and %v", i, term, c.interrupt, c.term)
+		}
 	}
 }

@@ -465,6 +465,9 @@ func (c *Config) accepted() {
 			idle("server.raft_boltdb.no_freelist_sync", "boltdb")
 		}
 	}
+	if c.Client.ServerJoin.RetryInterval != 0 {
+		c.warn(c.at("client.server_join.retry_interval"), "client.server_join.retry_interval has no effect: a client chooses the time between two tries itself")
+	}
 	if (c.TLS.HTTP || c.TLS.RPC) && c.tree.get("tls", "verify_server_hostname") != nil && !c.TLS.VerifyServerHostname {
 		c.warn(c.at("tls.verify_server_hostname"), "tls.verify_server_hostname = false has no effect: server certificates are always checked for their role and region")
 	}

@@ -208,7 +208,8 @@ type ServerJoin struct {
 	StartJoin []string `conf:"start_join"`
 	// RetryJoin is tried until each address has answered once.
 	RetryJoin []string `conf:"retry_join"`
-	// RetryInterval is the longest time between two tries. Default and 0: 5s.
+	// RetryInterval is the longest time between two tries. Default and 0: 5s. In client it has no effect, and the agent warns of
+	// it: a client tries its servers until one answers, at most 5 s apart.
 	RetryInterval time.Duration `conf:"retry_interval"`
 }
 

@@ -72,7 +72,7 @@ client {
   server_join {
     start_join     = []
     retry_join     = []
-    retry_interval = "5s"
+    retry_interval = "0s" # a client chooses it itself
   }
   intro_token = "" # clients prove themselves by their certificates
   gossip_join = []
