@@ -1,0 +1,242 @@
+package scheduler_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/internal/script"
+	"github.com/muster-sched/muster/structs"
+)
+
+// effect is a field of the job w that is set, and the commands of a script in which that matters.
+type effect struct {
+	commands string // as in TestScripts; "": w alone, on three nodes
+	set      func(j *structs.Job)
+	base     func(j *structs.Job) // what the job has in both runs; nil: what the commands give it
+}
+
+// threeNodes has GPUs on two of its nodes, which differ in class, rack and datacenter.
+const threeNodes = `cluster
+a cpu=4000 mem=8000 disk=10000 gpus=4 islands=2+2 gpumib=81920 cores=4 dc=dc1 pool=default class=x attr.k=1 meta.rack=r1
+b cpu=4000 mem=8000 disk=10000 gpus=4 islands=2+2 gpumib=81920 cores=4 dc=dc2 pool=default class=y attr.k=2 meta.rack=r2
+c cpu=4000 mem=8000 disk=10000 cores=4 dc=dc2 pool=default class=y attr.k=2 meta.rack=r2
+
+`
+
+func constraint(l, op, r string) []structs.Constraint {
+	return []structs.Constraint{{LTarget: l, Operand: op, RTarget: r}}
+}
+
+func affinity(weight int64) []structs.Affinity {
+	return []structs.Affinity{{LTarget: "${node.class}", Operand: "=", RTarget: "y", Weight: weight}}
+}
+
+func onGroup(set func(g *structs.Group)) func(j *structs.Job) {
+	return func(j *structs.Job) { set(j.Groups[0]) }
+}
+
+func onTask(set func(x *structs.Task)) func(j *structs.Job) {
+	return func(j *structs.Job) { set(j.Groups[0].Tasks[0]) }
+}
+
+func onResources(set func(r *structs.Resources)) func(j *structs.Job) {
+	return onTask(func(x *structs.Task) { set(&x.Resources) })
+}
+
+const (
+	constrained = "job w\nconstraint ${node.class} = x\n\nschedule"
+	preferring  = "job w\naffinity 50 ${node.class} = y\n\nschedule"
+	spreading   = "job w count=4\nspread 100 ${node.datacenter} dc1=100 dc2=0\n\nschedule"
+	sharing     = "job w count=3\ngpus 1 mem=20000\n\nschedule"
+	devices     = "job w\ngpu nvidia/gpu 1\n\nschedule"
+	ganging     = "job w count=9\ngpu nvidia/gpu 1\ngang min=9\n\nschedule"
+	nearby      = "job o cpu=100\nconstraint ${node.unique.name} = c\n\njob p cpu=2000\nconstraint ${node.class} = x\n\nschedule\n\njob w\nnear job=o weight=50\n\nschedule"
+)
+
+// effects has rows for the fields of jobs, groups and tasks that decide where work goes.
+var effects = map[string]effect{
+	"Job.Type":        {commands: "job w\n\nschedule", set: func(j *structs.Job) { j.Type = structs.JobSystem }},
+	"Job.AllAtOnce":   {commands: "job w count=30 cpu=1000\n\nschedule", set: func(j *structs.Job) { j.AllAtOnce = true }},
+	"Job.Datacenters": {commands: "", set: func(j *structs.Job) { j.Datacenters = []string{"dc2"} }},
+	"Job.NodePool":    {commands: "", set: func(j *structs.Job) { j.NodePool = "other" }},
+	"Job.Constraints": {commands: "", set: func(j *structs.Job) { j.Constraints = constraint("${node.class}", "=", "y") }},
+	"Job.Affinities":  {commands: "", set: func(j *structs.Job) { j.Affinities = affinity(100) }},
+	"Job.Spreads": {commands: "job w count=4\n\nschedule", set: func(j *structs.Job) {
+		j.Spreads = []structs.Spread{{Attribute: "${node.datacenter}", Weight: 100, Targets: []structs.SpreadTarget{{Value: "dc1", Percent: 100}}}}
+	}},
+	"Job.Groups": {commands: "", set: func(j *structs.Job) { j.Groups = nil }},
+	"Job.Near": {commands: nearby, set: func(j *structs.Job) {
+		j.Near = []structs.Peer{{JobID: "p", Level: "node", Required: true}}
+		j.Groups[0].Near = nil
+	}},
+	"Job.Away":          {commands: "job o\n\nschedule\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Away = []structs.Peer{{JobID: "o", Required: true}} }},
+	"Job.Stop":          {commands: "", set: func(j *structs.Job) { j.Stop = true }},
+	"Job.Weights":       {commands: preferring, set: func(j *structs.Job) { j.Weights.Affinity = structs.WeightOff }},
+	"Group.Count":       {commands: "", set: onGroup(func(g *structs.Group) { g.Count = 2 })},
+	"Group.Constraints": {commands: "", set: onGroup(func(g *structs.Group) { g.Constraints = constraint("${node.class}", "=", "y") })},
+	"Group.Affinities":  {commands: "", set: onGroup(func(g *structs.Group) { g.Affinities = affinity(100) })},
+	"Group.Spreads": {commands: "job w count=4\n\nschedule", set: onGroup(func(g *structs.Group) {
+		g.Spreads = []structs.Spread{{Attribute: "${node.datacenter}", Weight: 100, Targets: []structs.SpreadTarget{{Value: "dc1", Percent: 100}}}}
+	})},
+	"Group.Networks": {commands: "job w count=2\n\nschedule", set: onGroup(func(g *structs.Group) {
+		g.Networks = []structs.Network{{StaticPorts: []structs.Port{{Label: "p", Value: 80}}}}
+	})},
+	"Group.Volumes": {commands: "", set: onGroup(func(g *structs.Group) {
+		g.Volumes = []structs.VolumeRequest{{Name: "v", Raw: structs.RawConfig(`{"Source":"v","Type":"host"}`)}}
+	})},
+	"Group.Gang":            {commands: "job w count=9\ngpu nvidia/gpu 1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Gang = &structs.Gang{} })},
+	"Group.Elastic":         {commands: "job w count=2\ngang min=1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Elastic = &structs.Elastic{Min: 1, Max: 4} })},
+	"Group.Topology":        {commands: "job w count=2 cpu=2500\n\nschedule", set: onGroup(func(g *structs.Group) { g.Topology = &structs.Topology{Across: "rack", Mode: structs.TopologyRequired} })},
+	"Group.Near":            {commands: nearby, set: onGroup(func(g *structs.Group) { g.Near = nil })},
+	"Group.Away":            {commands: "job o\n\nschedule\n\njob w\n\nschedule", set: onGroup(func(g *structs.Group) { g.Away = []structs.Peer{{JobID: "o", Required: true}} })},
+	"EphemeralDisk.SizeMiB": {commands: "", set: onGroup(func(g *structs.Group) { g.Disk.SizeMiB = 20000 })},
+	"Task.Driver":           {commands: "", set: onTask(func(x *structs.Task) { x.Driver = "docker" })},
+	"Task.Constraints":      {commands: "", set: onTask(func(x *structs.Task) { x.Constraints = constraint("${node.class}", "=", "y") })},
+	"Task.Affinities":       {commands: "", set: onTask(func(x *structs.Task) { x.Affinities = affinity(100) })},
+	"Resources.CPU":         {commands: "", set: onResources(func(r *structs.Resources) { r.CPU = 5000 })},
+	"Resources.Cores":       {commands: "", set: onResources(func(r *structs.Resources) { r.CPU, r.Cores = 0, 9 })},
+	"Resources.MemoryMiB":   {commands: "", set: onResources(func(r *structs.Resources) { r.MemoryMiB = 9000 })},
+	"Resources.Devices":     {commands: "", set: onResources(func(r *structs.Resources) { r.Devices = []structs.DeviceRequest{{Name: "gpu", Count: 1}} })},
+	"Resources.GPU":         {commands: "", set: onResources(func(r *structs.Resources) { r.GPU = []structs.GPURequest{{Count: 1, MemoryMiB: 1000}} })},
+	"Resources.RDMA":        {commands: "", set: onResources(func(r *structs.Resources) { r.RDMA = true })},
+	"Resources.NUMA":        {commands: "node a numa=0-1:2+2-3:2\n\nnode b numa=0-1:2+2-3:2\n\nnode c gpus=0 numa=0-1+2-3\n\njob w cores=3\n\nschedule", set: onResources(func(r *structs.Resources) { r.NUMA = &structs.NUMA{Affinity: "require"} })},
+	"Constraint.LTarget":    {commands: constrained, set: onGroup(func(g *structs.Group) { g.Constraints[0].LTarget = "${meta.rack}" })},
+	"Constraint.RTarget":    {commands: constrained, set: onGroup(func(g *structs.Group) { g.Constraints[0].RTarget = "y" })},
+	"Constraint.Operand":    {commands: constrained, set: onGroup(func(g *structs.Group) { g.Constraints[0].Operand = "!=" })},
+	"Affinity.LTarget":      {commands: preferring, set: onGroup(func(g *structs.Group) { g.Affinities[0].LTarget = "${meta.rack}" })},
+	"Affinity.RTarget":      {commands: preferring, set: onGroup(func(g *structs.Group) { g.Affinities[0].RTarget = "x" })},
+	"Affinity.Operand":      {commands: preferring, set: onGroup(func(g *structs.Group) { g.Affinities[0].Operand = "!=" })},
+	"Affinity.Weight":       {commands: preferring, set: onGroup(func(g *structs.Group) { g.Affinities[0].Weight = -50 })},
+	"Spread.Attribute":      {commands: spreading, set: onGroup(func(g *structs.Group) { g.Spreads[0].Attribute = "${node.unique.name}" })},
+	"Spread.Weight":         {commands: spreading, set: onGroup(func(g *structs.Group) { g.Spreads[0].Weight = 0 })},
+	"Spread.Targets":        {commands: spreading, set: onGroup(func(g *structs.Group) { g.Spreads[0].Targets[0].Percent, g.Spreads[0].Targets[1].Percent = 0, 100 })},
+	"SpreadTarget.Value":    {commands: spreading, set: onGroup(func(g *structs.Group) { g.Spreads[0].Targets = []structs.SpreadTarget{{Value: "dc2", Percent: 100}} })},
+	"SpreadTarget.Percent":  {commands: spreading, set: onGroup(func(g *structs.Group) { g.Spreads[0].Targets[0].Percent, g.Spreads[0].Targets[1].Percent = 0, 100 })},
+	"DeviceRequest.Name":    {commands: devices, set: onResources(func(r *structs.Resources) { r.Devices[0].Name = "nvidia/gpu/A100" })},
+	"DeviceRequest.Count":   {commands: devices, set: onResources(func(r *structs.Resources) { r.Devices[0].Count = 5 })},
+	"DeviceRequest.Constraints": {commands: devices, set: onResources(func(r *structs.Resources) {
+		r.Devices[0].Constraints = constraint("${device.attr.memory}", ">", "90 GiB")
+	})},
+	"DeviceRequest.Affinities": {commands: "node b model=A100\n\n" + devices, set: onResources(func(r *structs.Resources) {
+		r.Devices[0].Affinities = []structs.Affinity{{LTarget: "${device.model}", Operand: "=", RTarget: "A100", Weight: 100}}
+	})},
+	"GPURequest.Count":       {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Count = 5 })},
+	"GPURequest.MemoryMiB":   {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].MemoryMiB = 60000 })},
+	"GPURequest.Share":       {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].MemoryMiB, r.GPU[0].Share = 0, 60 })},
+	"GPURequest.Compute":     {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Compute = 60 })},
+	"GPURequest.Model":       {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Model = "A100" })},
+	"GPURequest.MIG":         {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].MemoryMiB, r.GPU[0].MIG = 0, "1g.10gb" })},
+	"GPURequest.Constraints": {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Constraints = constraint("${device.attr.memory}", ">", "90 GiB") })},
+	"GPURequest.Affinities": {commands: "node b model=A100\n\n" + sharing, set: onResources(func(r *structs.Resources) {
+		r.GPU[0].Affinities = []structs.Affinity{{LTarget: "${device.model}", Operand: "=", RTarget: "A100", Weight: 100}}
+	})},
+	"GPURequest.PowerLimitW": {commands: "node a watts=700 budget=800\n\nnode b watts=700 budget=800\n\nnode c budget=800\n\njob w count=2\ngpus 1\n\nschedule", set: onResources(func(r *structs.Resources) { r.GPU[0].PowerLimitW = 300 })},
+	"NUMA.Affinity":          {commands: "node a numa=0-1:2+2-3:2\n\nnode b numa=0-1:2+2-3:2\n\nnode c gpus=0 numa=0-1+2-3\n\njob w cores=3\nnuma none\n\nschedule", set: onResources(func(r *structs.Resources) { r.NUMA.Affinity = "require" })},
+	"Gang.Min":               {commands: ganging, set: onGroup(func(g *structs.Group) { g.Gang.Min = 2 })},
+	"Gang.Standby":           {commands: "job w count=2\ngpu nvidia/gpu 1\ngang min=2\n\nschedule", set: onGroup(func(g *structs.Group) { g.Gang.Standby = 1 })},
+	"Elastic.Min":            {commands: "job w count=9\ngpu nvidia/gpu 1\ngang\nelastic min=9 max=12\n\nschedule", set: onGroup(func(g *structs.Group) { g.Elastic.Min = 2 })},
+	"Elastic.Max":            {commands: "job w count=2\ngang min=1\nelastic min=1 max=2\n\nschedule", set: onGroup(func(g *structs.Group) { g.Elastic.Max = 5 })},
+	"Topology.Inside":        {commands: "job w\ngpu nvidia/gpu 3\ntopology mode=required\n\nschedule", set: onGroup(func(g *structs.Group) { g.Topology.Inside = "nvlink" })},
+	"Topology.Across":        {commands: "job w count=2 cpu=2500\ntopology mode=required\n\nschedule", set: onGroup(func(g *structs.Group) { g.Topology.Across = "node" })},
+	"Topology.Mode":          {commands: "job w\ngpu nvidia/gpu 3\ntopology inside=nvlink\n\nschedule", set: onGroup(func(g *structs.Group) { g.Topology.Mode = structs.TopologyRequired })},
+	"Peer.JobID":             {commands: nearby, set: onGroup(func(g *structs.Group) { g.Near[0].JobID = "other" })},
+	"Peer.Label":             {commands: "job o cpu=100\nmeta m=1\nconstraint ${node.unique.name} = c\n\njob p cpu=2000\nconstraint ${node.class} = x\n\nschedule\n\njob w\nnear label=n\n\nschedule", set: onGroup(func(g *structs.Group) { g.Near[0].Label = "m" })},
+	"Peer.Level":             {commands: "job o\nconstraint ${node.class} = x\n\nschedule\n\njob w cpu=3800\nnear job=o required\n\nschedule", set: onGroup(func(g *structs.Group) { g.Near[0].Level = "k9" })},
+	"Peer.Required":          {commands: "job o cpu=3900\n\nschedule\n\njob w\nnear job=o\n\nschedule", set: onGroup(func(g *structs.Group) { g.Near[0].Required = true })},
+	"ScoreWeights.Affinity":  {commands: preferring, set: func(j *structs.Job) { j.Weights.Affinity = structs.WeightOff }},
+	"Port.Value":             {commands: "job w count=2\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts[0].Value = 81 })},
+	"Network.StaticPorts":    {commands: "job w count=2\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts = nil })},
+	"Network.DynamicPorts":   {commands: "job w\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks = []structs.Network{{DynamicPorts: []structs.Port{{Label: "p"}}}} })},
+	"Reschedule.Attempts":    {commands: "job w type=batch\nreschedule attempts=0 interval=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.Attempts = 1 })},
+	"Reschedule.Unlimited":   {commands: "job w type=batch\nreschedule attempts=0 interval=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.Unlimited = true })},
+	"Reschedule.Delay":       {commands: "job w type=batch\nreschedule attempts=1 interval=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.Delay = time.Minute })},
+}
+
+// tolerant gives the job one toleration.
+func tolerant(x structs.Toleration) func(j *structs.Job) {
+	return func(j *structs.Job) { j.Tolerations = []structs.Toleration{x} }
+}
+
+const tainted = "node a meta.taint.t=v:no-schedule\n\nnode b meta.taint.t=v:no-schedule\n\nnode c meta.taint.t=v:no-schedule\n\njob w\n\nschedule"
+
+func init() {
+	tolerated := tolerant(structs.Toleration{Key: "t"})
+	for name, e := range map[string]effect{
+		"Job.Tolerations":     {commands: tainted, set: tolerated},
+		"Toleration.Key":      {commands: tainted, set: tolerant(structs.Toleration{Key: "u"}), base: tolerated},
+		"Toleration.Value":    {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Value: "w"}), base: tolerated},
+		"Toleration.Effect":   {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute}), base: tolerated},
+		"Job.Hold":            {commands: "", set: func(j *structs.Job) { j.Hold = true }},
+		"Job.Begin":           {commands: "", set: func(j *structs.Job) { j.Begin = 1 << 62 }},
+		"Job.Depends":         {commands: "", set: func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "o"}} }},
+		"ScoreWeights.Load":   {commands: "job w count=3\n\nschedule", set: func(j *structs.Job) { j.Weights.Load = structs.WeightOff }},
+		"ScoreWeights.Fit":    {commands: "job o\nconstraint ${node.unique.name} = c\n\nschedule\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Fit = structs.WeightOff }},
+		"ScoreWeights.Spread": {commands: spreading, set: func(j *structs.Job) { j.Weights.Spread = structs.WeightOff }},
+	} {
+		effects[name] = e
+	}
+}
+
+// command makes the case of one command.
+func command(text string) *script.Case {
+	first, rest, _ := strings.Cut(text, "\n")
+	words := strings.Fields(first)
+	c := &script.Case{Pos: words[0], Cmd: words[0], Input: rest}
+	for _, word := range words[1:] {
+		k, v, has := strings.Cut(word, "=")
+		c.Args = append(c.Args, script.Arg{Key: k, Value: v, HasValue: has})
+	}
+	return c
+}
+
+// outcome returns what a scheduler decides on the commands, after a change of the job w.
+func outcome(t *testing.T, commands string, set func(j *structs.Job)) string {
+	t.Helper()
+	w := newWorld(t, 1, map[string]int{})
+	w.now = 1_000_000_000_000
+	var b strings.Builder
+	for text := range strings.SplitSeq(threeNodes+commands, "\n\n") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		c := command(text)
+		said := runCommand(t, w, c)
+		if c.Cmd == "job" && c.Args[0].Key == "w" {
+			set(w.jobs[structs.JobKey{Namespace: "default", ID: "w"}])
+		}
+		b.WriteString(said + "\n")
+	}
+	return b.String()
+}
+
+// TestWitnessesOfJobs: each field of a job that decides where its work goes changes a decision.
+// internal/lint/testdata/witnesses.txt has the rows of all fields.
+func TestWitnessesOfJobs(t *testing.T) {
+	var names []string
+	for name := range effects {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			e := effects[name]
+			if e.commands == "" {
+				e.commands = "job w\n\nschedule"
+			}
+			base := func(j *structs.Job) {
+				if e.base != nil {
+					e.base(j)
+				}
+			}
+			before, after := outcome(t, e.commands, base), outcome(t, e.commands, func(j *structs.Job) {
+				base(j)
+				e.set(j)
+			})
+			if before == after {
+				t.Errorf("%s changes nothing: it is inert, or its row sets it where it does not matter:\n%s", name, before)
+			}
+		})
+	}
+}
