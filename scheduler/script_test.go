@@ -558,7 +558,8 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights,
+		PreemptService: w.config.PreemptService, PreemptSystem: w.config.PreemptSystem, PreemptSysBatch: w.config.PreemptSysBatch}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
 	if p.Rotates() {
 		defer func() { w.cursor = in.Cursor }()
 	}

@@ -164,16 +164,33 @@ const tainted = "node a meta.taint.t=v:no-schedule\n\nnode b meta.taint.t=v:no-s
 func init() {
 	tolerated := tolerant(structs.Toleration{Key: "t"})
 	for name, e := range map[string]effect{
-		"Job.Tolerations":     {commands: tainted, set: tolerated},
-		"Toleration.Key":      {commands: tainted, set: tolerant(structs.Toleration{Key: "u"}), base: tolerated},
-		"Toleration.Value":    {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Value: "w"}), base: tolerated},
-		"Toleration.Effect":   {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute}), base: tolerated},
-		"Job.Hold":            {commands: "", set: func(j *structs.Job) { j.Hold = true }},
-		"Job.Begin":           {commands: "", set: func(j *structs.Job) { j.Begin = 1 << 62 }},
-		"Job.Depends":         {commands: "", set: func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "o"}} }},
-		"ScoreWeights.Load":   {commands: "job w count=3\n\nschedule", set: func(j *structs.Job) { j.Weights.Load = structs.WeightOff }},
-		"ScoreWeights.Fit":    {commands: "job o\nconstraint ${node.unique.name} = c\n\nschedule\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Fit = structs.WeightOff }},
-		"ScoreWeights.Spread": {commands: spreading, set: func(j *structs.Job) { j.Weights.Spread = structs.WeightOff }},
+		"Job.Tolerations":          {commands: tainted, set: tolerated},
+		"Toleration.Key":           {commands: tainted, set: tolerant(structs.Toleration{Key: "u"}), base: tolerated},
+		"Toleration.Value":         {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Value: "w"}), base: tolerated},
+		"Toleration.Effect":        {commands: tainted, set: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute}), base: tolerated},
+		"Job.Hold":                 {commands: "", set: func(j *structs.Job) { j.Hold = true }},
+		"Job.Begin":                {commands: "", set: func(j *structs.Job) { j.Begin = 1 << 62 }},
+		"Job.Depends":              {commands: "", set: func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "o"}} }},
+		"ScoreWeights.Load":        {commands: "job w count=3\n\nschedule", set: func(j *structs.Job) { j.Weights.Load = structs.WeightOff }},
+		"ScoreWeights.Fit":         {commands: "job o\nconstraint ${node.unique.name} = c\n\nschedule\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Fit = structs.WeightOff }},
+		"ScoreWeights.Spread":      {commands: spreading, set: func(j *structs.Job) { j.Weights.Spread = structs.WeightOff }},
+		"Update.MaxParallel":       {commands: "job w count=3\nupdate max_parallel=1\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nclient w.g[2] running\n\njob w count=3 cpu=600\nupdate max_parallel=1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Update.MaxParallel = 2 })},
+		"Group.Update":             {commands: "job w count=3\nupdate max_parallel=1\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nclient w.g[2] running\n\njob w count=3 cpu=600\nupdate max_parallel=1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Update = nil })},
+		"Gang.OnFailure":           {commands: "job w count=2 type=batch\ngang min=1\nreschedule attempts=3 interval=1h\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nclient w.g[0] failed exit=1\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Gang.OnFailure = structs.GangContinue })},
+		"Reschedule.DelayFunction": {commands: "job w type=batch\nreschedule attempts=9 interval=24h delay=10s function=constant max=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=11s\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.DelayFunction = structs.DelayExponential })},
+		"Reschedule.Interval":      {commands: "job w type=batch\nreschedule attempts=9 interval=24h delay=10s function=constant max=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=11s\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.Attempts, g.Reschedule.Interval = 1, time.Second }), base: onGroup(func(g *structs.Group) { g.Reschedule.Attempts = 1 })},
+		"Reschedule.MaxDelay":      {commands: "job w type=batch\nreschedule attempts=9 interval=24h delay=10s function=constant max=1h\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=11s\n\nclient w.g[0] failed exit=1\n\nschedule after=11s\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Reschedule.MaxDelay = 11 * time.Second }), base: onGroup(func(g *structs.Group) { g.Reschedule.DelayFunction = structs.DelayExponential })},
+		"Group.Disconnect":         {commands: "job w\ndisconnect lost_after=1h\n\nschedule\n\nclient w.g[0] running\n\nnode a status=disconnected\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Disconnect = nil })},
+		"Disconnect.LostAfter":     {commands: "job w\ndisconnect lost_after=1h\n\nschedule\n\nclient w.g[0] running\n\nnode a status=disconnected\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Disconnect.LostAfter = time.Millisecond })},
+		"Disconnect.Replace":       {commands: "job w\ndisconnect lost_after=1h\n\nschedule\n\nclient w.g[0] running\n\nnode a status=disconnected\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.Disconnect.Replace = new(bool) })},
+		"Requeue.Max":              {commands: "job w type=batch\nrequeue on=failure max=0\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s\n\nschedule after=1h", set: func(j *structs.Job) { j.Requeue.Max = 3 }},
+		"Requeue.On":               {commands: "job w type=batch\nrequeue on=preempt max=3\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s\n\nschedule after=1h", set: func(j *structs.Job) { j.Requeue.On = []string{"failure"} }},
+		"Job.Requeue":              {commands: "job w type=batch\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s\n\nschedule after=1h", set: func(j *structs.Job) { j.Requeue = &structs.Requeue{On: []string{"failure"}, Max: 3} }},
+		"Requeue.AvoidFailedNodes": {commands: "job w type=batch\nrequeue on=failure max=3\n\nschedule\n\nclient w.g[0] failed exit=1\n\nschedule after=1s\n\nschedule after=1h", set: func(j *structs.Job) { j.Requeue.AvoidFailedNodes = true }},
+		"Job.Datasets":             {commands: "node c meta.datasets=imagenet\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Datasets = []string{"imagenet"} }},
+		"ScoreWeights.Locality":    {commands: "node c meta.datasets=imagenet\n\njob w\ndata imagenet\n\nschedule", set: func(j *structs.Job) { j.Weights.Locality = structs.WeightOff }},
+		"ScoreWeights.Cost":        {commands: "node a meta.cost_per_hour=9\n\nnode b meta.cost_per_hour=9\n\nnode c meta.cost_per_hour=1\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Cost = 100 }},
+		"Toleration.For":           {commands: strings.ReplaceAll(tainted, "no-schedule", "no-execute"), set: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute, For: time.Hour}), base: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute})},
 	} {
 		effects[name] = e
 	}
@@ -234,9 +251,38 @@ func TestWitnessesOfJobs(t *testing.T) {
 				base(j)
 				e.set(j)
 			})
+			if again := outcome(t, e.commands, base); again != before {
+				t.Errorf("two runs differ:\n%s%s", before, again)
+			}
 			if before == after {
 				t.Errorf("%s changes nothing: it is inert, or its row sets it where it does not matter:\n%s", name, before)
 			}
 		})
+	}
+}
+
+// TestWitnessesOfPreemption: each switch of the operator lets work of one kind take the place of less urgent work.
+func TestWitnessesOfPreemption(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind string
+		set  func(c *structs.SchedulerConfig)
+	}{
+		"SchedulerConfig.PreemptService":  {"service", func(c *structs.SchedulerConfig) { c.PreemptService = true }},
+		"SchedulerConfig.PreemptSystem":   {"system", func(c *structs.SchedulerConfig) { c.PreemptSystem = true }},
+		"SchedulerConfig.PreemptSysBatch": {"sysbatch", func(c *structs.SchedulerConfig) { c.PreemptSysBatch = true }},
+	} {
+		decide := func(set func(c *structs.SchedulerConfig)) string {
+			w := newWorld(t, 1, map[string]int{})
+			w.now = 1_000_000_000_000
+			set(&w.config)
+			var b strings.Builder
+			for text := range strings.SplitSeq(threeNodes+"job low priority=10 count=3 cpu=3900\n\nschedule\n\njob w priority=90 cpu=3000 type="+c.kind+"\n\nschedule after=1h", "\n\n") {
+				b.WriteString(runCommand(t, w, command(strings.TrimSpace(text))) + "\n")
+			}
+			return b.String()
+		}
+		if before, after := decide(func(*structs.SchedulerConfig) {}), decide(c.set); before == after {
+			t.Errorf("%s changes nothing:\n%s", name, before)
+		}
 	}
 }
