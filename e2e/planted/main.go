@@ -23,7 +23,16 @@ func main() {
 	only := flag.String("only", "", "plant only these bugs, separated by commas")
 	write := flag.Bool("write", false, "write the table of DESIGN.md")
 	mutants := flag.Bool("mutants", false, "plant the mutants of mutants.txt instead")
+	mutations := flag.Bool("mutations", false, "plant the mutations of mutations.txt instead, each against the test that found it")
+	per := flag.Uint("per", 0, "with -mutations: draw so many of each package, look for a test that finds each, and write mutations.txt")
 	flag.Parse()
+	if *mutations {
+		if err := score(int(*sample), int(*per), *seed, *only); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	read := func() ([]*Bug, error) { return readBugs(bugsDir) }
 	if *mutants {
 		read, *write = func() ([]*Bug, error) { return readMutants(mutantsFile) }, false
@@ -102,9 +111,20 @@ func choose(all []*Bug, sample int, seed uint64, only string) ([]*Bug, error) {
 	}
 	// The sample is for CI, which has little time: it leaves out the suites that start clusters of real processes.
 	quick := slices.DeleteFunc(slices.Clone(all), (*Bug).endToEnd)
-	rnd := rand.New(rand.NewPCG(seed, 1))
-	rnd.Shuffle(len(quick), func(i, j int) { quick[i], quick[j] = quick[j], quick[i] })
-	return quick[:min(sample, len(quick))], nil
+	var bugs []*Bug
+	for _, i := range permutation(len(quick), sample, seed) {
+		bugs = append(bugs, quick[i])
+	}
+	return bugs, nil
+}
+
+// permutation draws sample of n, all of them if sample is 0.
+func permutation(n, sample int, seed uint64) []int {
+	picks := rand.New(rand.NewPCG(seed, 1)).Perm(n)
+	if sample > 0 {
+		picks = picks[:min(sample, n)]
+	}
+	return picks
 }
 
 var testTime = regexp.MustCompile(`(?m)^FAIL\t\S+\t([0-9.]+)s$`)

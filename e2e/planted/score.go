@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mutated lists the packages that decide, each with the suites that check it, cheapest first.
+var mutated = []struct {
+	pkg    string
+	suites []suite
+}{
+	{"scheduler", []suite{{"scheduler", "."}, bySim}},
+	{"scheduler/queue", []suite{{"scheduler/queue", "."}, {"scheduler", "."}, bySim}},
+	{"scheduler/contend", []suite{{"scheduler/contend", "."}, {"scheduler", "."}, bySim}},
+	{"scheduler/search", []suite{{"scheduler/search", "."}, {"scheduler", "."}, bySim}},
+	{"scheduler/reconcile", []suite{{"scheduler/reconcile", "."}, {"scheduler", "."}, bySim}},
+	{"server/broker", []suite{{"server/broker", "."}, bySim}},
+	{"server/planner", []suite{{"server/planner", "."}}},
+	{"fsm", []suite{{"fsm", "."}}},
+}
+
+var bySim = suite{"sim", "^(TestWitnesses|TestMendedCombinations|TestCombinations)$"}
+
+// suite is tests of a package.
+type suite struct{ pkg, tests string }
+
+const (
+	scoreFile  = "e2e/planted/mutations.txt"
+	mutantTime = 3 * time.Minute // of one run
+	survives   = "-"             // instead of a test
+	lateDeath  = "timeout"
+)
+
+// row is a line of the table: what found a mutation, or why nothing has to.
+type row struct {
+	key  string
+	by   string // "package Test", or survives
+	note string
+}
+
+func readRows(name string) ([]row, error) {
+	text, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []row
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Split(line, "\t")
+		if len(f) != 6 {
+			return nil, fmt.Errorf("%s, line %d: %d fields, want 6: file, function, change, number, found by, note, separated by tabs", name, i+1, len(f))
+		}
+		out = append(out, row{strings.Join(f[:4], "\t"), f[4], f[5]})
+	}
+	return out, nil
+}
+
+func writeRows(name string, rows []row) error {
+	var b strings.Builder
+	found := 0
+	for _, r := range rows {
+		if r.by != survives {
+			found++
+		}
+	}
+	fmt.Fprintf(&b, "# Mutations drawn by rule from the packages that decide, and the test that finds each: %d of %d. `make score` draws and runs\n"+
+		"# them again. A row is file, function, change, number of the same change in the function, package and test that fails (%s:\n"+
+		"# none), and a note.\n", found, len(rows), survives)
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%s\t%s\t%s\n", r.key, r.by, r.note)
+	}
+	return os.WriteFile(name, []byte(b.String()), 0o644)
+}
+
+// score runs mutations against their suites.
+//
+// Without per, it runs those of the table that a test found, against that test alone: each must be found again. If sample is
+// not 0, it runs only so many, all of one suite. Otherwise it draws per mutations of each package, looks for a test that finds each, and writes
+// the table; notes of rows that are in it stay.
+func score(sample, per int, seed uint64, only string) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	rows, err := readRows(scoreFile)
+	if err != nil {
+		return err
+	}
+	var pkgs []string
+	for _, m := range mutated {
+		pkgs = append(pkgs, m.pkg)
+	}
+	all, err := allMutations(root, pkgs)
+	if err != nil {
+		return err
+	}
+	by := map[string]*mutation{}
+	for _, m := range all {
+		by[m.key()] = m
+	}
+	if per > 0 {
+		return find(root, drawn(all, per, seed), rows, only)
+	}
+	var ms []*mutation
+	var want []row
+	gone := 0
+	for _, r := range rows {
+		switch m := by[r.key]; {
+		case m == nil:
+			gone++
+		case r.by != survives && !strings.HasSuffix(r.by, " "+lateDeath):
+			ms, want = append(ms, m), append(want, r)
+		}
+	}
+	if gone*5 > len(rows) {
+		return fmt.Errorf("%d of %d mutations of %s are no longer in the code: draw others with `make score`", gone, len(rows), scoreFile)
+	}
+	if sample > 0 && len(ms) > 0 { // of one suite, because each has to be built
+		pkg, _, _ := strings.Cut(want[permutation(len(ms), 1, seed)[0]].by, " ")
+		for i := len(ms) - 1; i >= 0; i-- {
+			if !strings.HasPrefix(want[i].by, pkg+" ") {
+				ms, want = slices.Delete(ms, i, i+1), slices.Delete(want, i, i+1)
+			}
+		}
+	}
+	picks := permutation(len(ms), sample, seed)
+	if len(picks) < len(ms) {
+		fmt.Printf("%d of %d mutations that %s finds, seed %d: repeat with SAMPLE=%d SEED=%d\n", len(picks), len(ms), strings.Fields(want[0].by)[0], seed, sample, seed)
+	}
+	chosen := make([]*mutation, len(picks))
+	for i, p := range picks {
+		chosen[i] = ms[p]
+	}
+	b, err := newBuilds(root, chosen)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	missed := 0
+	for i, p := range picks {
+		pkg, test, _ := strings.Cut(want[p].by, " ")
+		began := time.Now()
+		name, out, err := b.run(suite{pkg, "^" + test + "$"}, i+1)
+		if err != nil {
+			return err
+		}
+		what := "found by"
+		if name == "" {
+			what = "NOT FOUND by"
+			missed++
+		}
+		fmt.Printf("%s %s: %s\n\t%s %s %s (%.0f s)\n", chosen[i].File, chosen[i].Func, chosen[i].Change, what, pkg, test, time.Since(began).Seconds())
+		if name == "" {
+			fmt.Printf("%s\n", out)
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d of %d mutations were not found: a test has lost its teeth", missed, len(picks))
+	}
+	fmt.Printf("%d mutations planted, %d found; %d of the table are no longer in the code\n", len(picks), len(picks), gone)
+	return nil
+}
+
+// find looks for a test that finds each mutation.
+func find(root string, ms []*mutation, old []row, only string) error {
+	notes := map[string]string{}
+	for _, r := range old {
+		notes[r.key] = r.note
+	}
+	b, err := newBuilds(root, ms)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	var rows []row
+	for i, m := range ms {
+		pkg := filepath.ToSlash(filepath.Dir(m.File))
+		if only != "" && only != pkg {
+			continue
+		}
+		r := row{key: m.key(), by: survives, note: notes[m.key()]}
+		at := slices.IndexFunc(mutated, func(x struct {
+			pkg    string
+			suites []suite
+		}) bool {
+			return x.pkg == pkg
+		})
+		for _, s := range mutated[at].suites {
+			name, _, err := b.run(s, i+1)
+			if err != nil {
+				return err
+			}
+			if name != "" {
+				r.by, r.note = s.pkg+" "+name, ""
+				break
+			}
+		}
+		fmt.Printf("%d/%d %s\t%s\n", i+1, len(ms), r.key, r.by)
+		rows = append(rows, r)
+		if err := writeRows(scoreFile, append(others(old, only), rows...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// others returns the rows of packages that are not run again.
+func others(old []row, only string) (out []row) {
+	for _, r := range old {
+		file, _, _ := strings.Cut(r.key, "\t")
+		if only != "" && filepath.ToSlash(filepath.Dir(file)) != only {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// builds are test binaries with mutations in them.
+type builds struct {
+	root, dir, overlay string
+	bins               map[string]string
+}
+
+func newBuilds(root string, ms []*mutation) (*builds, error) {
+	dir, err := os.MkdirTemp("", "mutations-")
+	if err != nil {
+		return nil, err
+	}
+	b := &builds{root: root, dir: dir, bins: map[string]string{}}
+	if b.overlay, err = instrument(root, dir, ms); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *builds) close() { os.RemoveAll(b.dir) }
+
+var (
+	failedTest  = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+	runningTest = regexp.MustCompile(`running tests:\n\t(\w+)`)
+)
+
+// run runs tests with one mutation, 0 for none. It returns the test that failed, or "".
+func (b *builds) run(s suite, id int) (test string, out []byte, err error) {
+	bin := b.bins[s.pkg]
+	if bin == "" {
+		bin = filepath.Join(b.dir, strings.ReplaceAll(s.pkg, "/", "_")+".test")
+		if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", b.overlay, "-o", bin, "./"+s.pkg).CombinedOutput(); err != nil {
+			return "", nil, fmt.Errorf("tests of %s with mutations: %w\n%s", s.pkg, err, out)
+		}
+		b.bins[s.pkg] = bin
+		if name, out, err := b.run(s, 0); err != nil || name != "" {
+			return "", nil, errors.Join(fmt.Errorf("tests of %s fail without a mutation: %s\n%s", s.pkg, name, out), err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), mutantTime+10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, "-test.run", s.tests, "-test.short", "-test.failfast", "-test.timeout", mutantTime.String())
+	cmd.Dir = filepath.Join(b.root, s.pkg)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("MUSTER_MUTANT=%d", id), "MUSTER_PROPERTY_CHECKS=300000", "MUSTER_CHECKS=20000", "MUSTER_COMBINATIONS=100", "GOMEMLIMIT=3GiB")
+	out, err = cmd.CombinedOutput()
+	if err == nil {
+		return "", tail(out), nil
+	}
+	if ctx.Err() != nil || bytes.Contains(out, []byte("panic: test timed out")) {
+		return lateDeath, tail(out), nil
+	}
+	if m := failedTest.FindSubmatch(out); m != nil {
+		return string(m[1]), tail(out), nil
+	}
+	if m := runningTest.FindSubmatch(out); m != nil {
+		return string(m[1]), tail(out), nil
+	}
+	return lateDeath, tail(out), nil
+}
+
+func tail(out []byte) []byte { return out[max(0, len(out)-2000):] }
