@@ -38,11 +38,16 @@ func newCluster(tb testing.TB, nodes int) *cluster {
 
 func (c *cluster) entry(body structs.CommandBody) Entry {
 	c.tb.Helper()
+	return c.entryBy(body, structs.Submitter{})
+}
+
+func (c *cluster) entryBy(body structs.CommandBody, by structs.Submitter) Entry {
+	c.tb.Helper()
 	c.index++
 	c.seed++
 	var seed structs.Seed
 	binary.BigEndian.PutUint64(seed[:], c.seed)
-	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, Body: body}, feature.Newest)
+	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, By: by, Body: body}, feature.Newest)
 	if err != nil {
 		c.tb.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,8 +26,8 @@ var mutated = []struct {
 	{"scheduler/search", []suite{{"scheduler/search", "."}, {"scheduler", "."}, bySim}},
 	{"scheduler/reconcile", []suite{{"scheduler/reconcile", "."}, {"scheduler", "."}, bySim}},
 	{"server/broker", []suite{{"server/broker", "."}, bySim}},
-	{"server/planner", []suite{{"server/planner", "."}}},
-	{"fsm", []suite{{"fsm", "."}}},
+	{"server/planner", []suite{{"server/planner", "."}, bySim}},
+	{"fsm", []suite{{"fsm", "."}, bySim}},
 }
 
 var bySim = suite{"sim", "^(TestWitnesses|TestMendedCombinations|TestCombinations)$"}
@@ -91,8 +92,8 @@ func writeRows(name string, rows []row) error {
 //
 // Without per, it runs those of the table that a test found, against that test alone: each must be found again. If sample is
 // not 0, it runs only so many, all of one suite. Otherwise it draws per mutations of each package, looks for a test that finds each, and writes
-// the table; notes of rows that are in it stay.
-func score(sample, per int, seed uint64, only string) error {
+// the table; notes of rows that are in it stay. With again it does so for the rows of the table that no test finds.
+func score(sample, per int, again bool, seed uint64, only string) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -113,8 +114,17 @@ func score(sample, per int, seed uint64, only string) error {
 	for _, m := range all {
 		by[m.key()] = m
 	}
+	if again {
+		var ms []*mutation
+		for _, r := range rows {
+			if m := by[r.key]; m != nil && r.by == survives && r.note == "" {
+				ms = append(ms, m)
+			}
+		}
+		return find(root, ms, rows, only)
+	}
 	if per > 0 {
-		return find(root, drawn(all, per, seed), rows, only)
+		return find(root, drawn(all, per, seed), slices.DeleteFunc(rows, func(r row) bool { return only == "" || only == packageOf(r.key) }), only)
 	}
 	var ms []*mutation
 	var want []row
@@ -176,58 +186,55 @@ func score(sample, per int, seed uint64, only string) error {
 	return nil
 }
 
-// find looks for a test that finds each mutation.
-func find(root string, ms []*mutation, old []row, only string) error {
-	notes := map[string]string{}
-	for _, r := range old {
-		notes[r.key] = r.note
-	}
+// find looks for a test that finds each mutation, and puts the result into the table, in the place of the row of the same
+// mutation or at the end.
+func find(root string, ms []*mutation, rows []row, only string) error {
 	b, err := newBuilds(root, ms)
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	var rows []row
 	for i, m := range ms {
-		pkg := filepath.ToSlash(filepath.Dir(m.File))
+		pkg := packageOf(m.File)
 		if only != "" && only != pkg {
 			continue
 		}
-		r := row{key: m.key(), by: survives, note: notes[m.key()]}
-		at := slices.IndexFunc(mutated, func(x struct {
-			pkg    string
-			suites []suite
-		}) bool {
-			return x.pkg == pkg
-		})
-		for _, s := range mutated[at].suites {
+		at := slices.IndexFunc(rows, func(r row) bool { return r.key == m.key() })
+		if at < 0 {
+			at, rows = len(rows), append(rows, row{key: m.key()})
+		}
+		rows[at].by = survives
+		for _, s := range suitesOf(pkg) {
 			name, _, err := b.run(s, i+1)
 			if err != nil {
 				return err
 			}
 			if name != "" {
-				r.by, r.note = s.pkg+" "+name, ""
+				rows[at].by, rows[at].note = s.pkg+" "+name, ""
 				break
 			}
 		}
-		fmt.Printf("%d/%d %s\t%s\n", i+1, len(ms), r.key, r.by)
-		rows = append(rows, r)
-		if err := writeRows(scoreFile, append(others(old, only), rows...)); err != nil {
+		fmt.Printf("%d/%d %s\t%s\n", i+1, len(ms), m.key(), rows[at].by)
+		if err := writeRows(scoreFile, rows); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// others returns the rows of packages that are not run again.
-func others(old []row, only string) (out []row) {
-	for _, r := range old {
-		file, _, _ := strings.Cut(r.key, "\t")
-		if only != "" && filepath.ToSlash(filepath.Dir(file)) != only {
-			out = append(out, r)
+// packageOf returns the directory of a file, or of the file with which a key begins.
+func packageOf(key string) string {
+	file, _, _ := strings.Cut(key, "\t")
+	return path.Dir(file)
+}
+
+func suitesOf(pkg string) []suite {
+	for _, m := range mutated {
+		if m.pkg == pkg {
+			return m.suites
 		}
 	}
-	return out
+	return nil
 }
 
 // builds are test binaries with mutations in them.
