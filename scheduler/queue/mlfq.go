@@ -23,7 +23,7 @@ func (MLFQ) Name() structs.Order { return structs.OrderMLFQ }
 // Key is the level, and within it running work before waiting work.
 func (MLFQ) Key(w *contend.Workload, at *Scene) Key {
 	waits := int64(0)
-	if at.Waited(w) > 0 || !holds(w) {
+	if at.Waited(w) > 0 || !w.Runs() {
 		waits = 1
 	}
 	return Key{int64(levelOf(w.Served(at.Now), w.Units())), waits}
@@ -38,15 +38,6 @@ func (m MLFQ) Terms(w *contend.Workload, at *Scene) []structs.ScoreTerm {
 // Wake returns when a running contender sinks to the next level; 0 for never.
 func (MLFQ) Wake(v *contend.Contender, now structs.LogTime) structs.LogTime {
 	return sinks(levelOf(v.Ran, v.Units()), v, now)
-}
-
-func holds(w *contend.Workload) bool {
-	for _, a := range w.Allocs {
-		if structs.Holds(a) {
-			return true
-		}
-	}
-	return false
 }
 
 func levelOf(ran time.Duration, units int64) int {

@@ -308,7 +308,7 @@ func TestPausedRemembers(t *testing.T) {
 	if p, _ := b.Take(1); len(p.Items) != 1 {
 		t.Fatalf("work was lost in the pause: got %v, want 1", len(p.Items))
 	}
-	if got := len(b.Queue(structs.NodePoolDefault, 0)); got != 1 {
+	if got := len(b.Queue(structs.NodePoolDefault)); got != 1 {
 		t.Errorf("queue shows %d workloads, want 1", got)
 	}
 }
@@ -356,6 +356,7 @@ func TestPromisesGone(t *testing.T) {
 		{"an operator makes one", structs.Changed[structs.Reservation]{After: operators}, "[]"},
 		{"an operator changes one", structs.Changed[structs.Reservation]{Before: operators, After: operators}, "[a]"},
 		{"an operator deletes one", structs.Changed[structs.Reservation]{Before: operators}, "[a]"},
+		{"in all pools", structs.Changed[structs.Reservation]{Before: &structs.Reservation{ID: "all", Domain: structs.NodePoolAll}}, "[a]"},
 		{"in another pool", structs.Changed[structs.Reservation]{Before: &structs.Reservation{ID: "far", Domain: "far"}}, "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -339,9 +339,8 @@ func (b *Broker) Len() Len {
 	return l
 }
 
-// Queue returns the workloads of a domain that are ready, in flight or blocked, in order: the queue as users see it. It
-// returns at most limit of them (0: all).
-func (b *Broker) Queue(domain structs.PoolName, limit int) []*structs.Workload {
+// Queue returns the workloads of a domain that are ready, in flight or blocked, in order: the queue as users see it.
+func (b *Broker) Queue(domain structs.PoolName) []*structs.Workload {
 	var js []*job
 	for _, j := range b.jobs { // sorted below
 		if j.domain == domain && (j.pos >= 0 || j.blocked != nil || j.flight) {
@@ -358,9 +357,6 @@ func (b *Broker) Queue(domain structs.PoolName, limit int) []*structs.Workload {
 		}
 		return 0
 	})
-	if limit > 0 && len(js) > limit {
-		js = js[:limit]
-	}
 	ws := make([]*structs.Workload, len(js))
 	for i, j := range js {
 		ws[i] = j.workload

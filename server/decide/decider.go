@@ -195,7 +195,7 @@ func (d *decider) reply(domain structs.PoolName) reply {
 	}
 	r := reply{known: d.context(domain, d.now())}
 	for _, name := range names {
-		r.waiting = append(r.waiting, d.broker.Queue(name, 0)...)
+		r.waiting = append(r.waiting, d.broker.Queue(name)...)
 	}
 	return r
 }

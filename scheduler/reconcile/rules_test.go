@@ -1,0 +1,104 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestListed: a requeue list names reasons, every failure, or failures with an exit code.
+func TestListed(t *testing.T) {
+	ended := func(client structs.ClientStatus, code int64) *structs.Allocation {
+		return &structs.Allocation{Client: client, TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{
+			"t": {Failed: client == structs.ClientFailed, Events: []structs.TaskEvent{{ExitCode: code}}}})}
+	}
+	failed := ended(structs.ClientFailed, 75)
+	for _, c := range []struct {
+		on     string
+		a      *structs.Allocation
+		reason string
+		want   bool
+	}{
+		{structs.RequeueNodeLost, failed, structs.RequeueNodeLost, true},
+		{structs.RequeuePreempt, failed, structs.RequeueNodeLost, false},
+		{structs.RequeueFailure, failed, structs.RequeueNodeLost, true},
+		{structs.RequeueExit + "75", failed, structs.RequeueNodeLost, true},
+		{structs.RequeueExit + "74", failed, structs.RequeueNodeLost, false},
+		{structs.RequeueFailure, failed, structs.RequeueLimit, false},
+		{structs.RequeueFailure, failed, structs.RequeuePreempt, false},
+		{structs.RequeueFailure, ended(structs.ClientComplete, 0), structs.RequeueNodeLost, false},
+		{structs.RequeueFailure, failed, "", false},
+	} {
+		if got := listed(&structs.Requeue{On: []string{c.on}}, c.a, c.reason); got != c.want {
+			t.Errorf("on %s, %s with reason %q: %t", c.on, c.a.Client, c.reason, got)
+		}
+	}
+}
+
+// TestKeep: of several allocations of one index, the best stays; among equals, the one that the strategy names.
+func TestKeep(t *testing.T) {
+	j := &structs.Job{Version: 1}
+	r := &reconciler{job: j}
+	at := func(started structs.LogTime, client structs.ClientStatus, version uint64) slot {
+		return slot{a: &structs.Allocation{Job: j, JobVersion: version, Client: client, StartedAt: started}}
+	}
+	for _, c := range []struct {
+		strategy string
+		same     []slot
+		want     int
+	}{
+		{"longest_running", []slot{at(20, structs.ClientRunning, 1), at(10, structs.ClientRunning, 1)}, 1},
+		{"longest_running", []slot{at(10, structs.ClientRunning, 1), at(20, structs.ClientRunning, 1)}, 0},
+		{"longest_running", []slot{at(0, structs.ClientPending, 1), at(20, structs.ClientPending, 1)}, 1},
+		{"longest_running", []slot{at(20, structs.ClientPending, 1), at(0, structs.ClientPending, 1)}, 0},
+		{"longest_running", []slot{at(10, structs.ClientRunning, 0), at(20, structs.ClientRunning, 1)}, 1}, // of the job's version
+		{"keep_replacement", []slot{at(10, structs.ClientRunning, 1), at(20, structs.ClientRunning, 1)}, 1},
+		{"keep_replacement", []slot{at(10, structs.ClientRunning, 1), at(20, structs.ClientPending, 1)}, 0}, // running before pending
+		{"", []slot{at(20, structs.ClientRunning, 1), at(10, structs.ClientRunning, 1)}, 0},
+	} {
+		if got := r.keep(&structs.Group{Disconnect: &structs.Disconnect{Reconcile: c.strategy}}, c.same); got != c.want {
+			t.Errorf("%q keeps %d of %d and %d", c.strategy, got, c.same[0].a.StartedAt, c.same[1].a.StartedAt)
+		}
+	}
+}
+
+// TestUnsettled: an update waits until an allocation has run, or was healthy, for min_healthy_time.
+func TestUnsettled(t *testing.T) {
+	r := &reconciler{now: 100 * structs.LogTime(time.Second)}
+	u := &structs.Update{MinHealthyTime: 10 * time.Second}
+	for i, c := range []struct {
+		client  structs.ClientStatus
+		started time.Duration
+		want    bool
+	}{
+		{structs.ClientPending, 0, true}, {structs.ClientPending, time.Second, true}, {structs.ClientRunning, 0, true},
+		{structs.ClientRunning, 91 * time.Second, true}, {structs.ClientRunning, 90 * time.Second, false}, {structs.ClientRunning, time.Second, false},
+	} {
+		a := &structs.Allocation{Client: c.client, StartedAt: structs.LogTime(c.started)}
+		if got := r.unsettled(a, u); got != c.want || r.unsettled(a, nil) {
+			t.Errorf("case %d: %t, want %t", i, got, c.want)
+		}
+	}
+}
+
+// TestTrack: an allocation remembers its last reschedules, and avoids their nodes.
+func TestTrack(t *testing.T) {
+	r := &reconciler{now: 1}
+	a := &structs.Allocation{ID: structs.AllocID{99}, NodeID: structs.NodeID{99}}
+	for n := range reschedulesKept + 2 {
+		w := &Want{Prefer: structs.NodeID{5}}
+		r.track(w, &structs.Group{Disk: structs.EphemeralDisk{Sticky: n%2 == 0}}, a, time.Second)
+		if want := min(n+1, reschedulesKept); len(w.Resched) != want || w.Resched[len(w.Resched)-1].PrevAlloc != a.ID {
+			t.Errorf("after %d reschedules: %d are kept, want %d", n+1, len(w.Resched), want)
+		}
+		if len(w.Avoid) != len(w.Resched) {
+			t.Errorf("after %d reschedules %d nodes are avoided, want %d", n+1, len(w.Avoid), len(w.Resched))
+		}
+		if sticky := n%2 == 0; w.Prefer.IsZero() == sticky {
+			t.Errorf("sticky %t: prefers %v", sticky, w.Prefer)
+		}
+		a = &structs.Allocation{ID: structs.AllocID{byte(n)}, NodeID: structs.NodeID{byte(n + 1)}}
+		a.OwnLineage().Reschedules = w.Resched
+	}
+}
