@@ -79,7 +79,7 @@ func writeRows(name string, rows []row) error {
 			found++
 		}
 	}
-	fmt.Fprintf(&b, "# Mutations drawn by rule from the packages that decide, and the test that finds each: %d of %d. `make score` draws and runs\n"+
+	fmt.Fprintf(&b, "# Mutations drawn by rule from the packages that decide, and the test that finds each: %d of %d. `make mutations PER=25` draws and runs\n"+
 		"# them again. A row is file, function, change, number of the same change in the function, package and test that fails (%s:\n"+
 		"# none), and a note.\n", found, len(rows), survives)
 	for _, r := range rows {
@@ -138,7 +138,7 @@ func score(sample, per int, again bool, seed uint64, only string) error {
 		}
 	}
 	if gone*5 > len(rows) {
-		return fmt.Errorf("%d of %d mutations of %s are no longer in the code: draw others with `make score`", gone, len(rows), scoreFile)
+		return fmt.Errorf("%d of %d mutations of %s are no longer in the code: draw others with `make mutations PER=25`", gone, len(rows), scoreFile)
 	}
 	if sample > 0 && len(ms) > 0 { // of one suite, because each has to be built
 		pkg, _, _ := strings.Cut(want[permutation(len(ms), 1, seed)[0]].by, " ")
