@@ -85,7 +85,7 @@ func mutationsOf(root, file string) ([]*mutation, error) {
 			case *ast.CaseClause:
 				statement(n.Body)
 			case *ast.ForStmt:
-				ends = append(ends, n.Cond) // a loop that runs over its end fails at once, whatever the tests
+				ends = append(ends, n.Cond) // a loop that runs over its end fails at once in any test
 			case *ast.ReturnStmt:
 				if len(n.Results) == 1 {
 					if id, ok := n.Results[0].(*ast.Ident); ok && isBool(fn, n) && (id.Name == "true" || id.Name == "false") {
@@ -158,7 +158,7 @@ func leftOut(s ast.Stmt) bool {
 	return false
 }
 
-// isNil reports whether an expression compares with nil: without it, what follows fails at once, whatever the tests.
+// isNil reports whether an expression compares with nil: without it, what follows fails at once in any test.
 func isNil(n ast.Expr) bool {
 	b, ok := ast.Unparen(n).(*ast.BinaryExpr)
 	if !ok {
