@@ -71,7 +71,7 @@ var Docker = Driver{Name: "docker", Keys: Schema{
 	{Name: "load", Type: String, Doc: "archive with the image (docker save), below the task's directory"},
 	{Name: "force_pull", Type: Bool, Doc: "ask the registry even when the image is there"},
 	{Name: "image_pull_timeout", Type: Duration, Doc: "how long a pull may take; default as long as it makes progress"},
-	{Name: "auth", Type: Map, Doc: "credentials for the registry: username, password, server_address"},
+	{Name: "auth", Type: Map, Keys: []string{"email", "password", "server_address", "username"}, Doc: "credentials for the registry: username, password, server_address"},
 	{Name: "auth_soft_fail", Type: Bool, Doc: "without credentials of the agent, pull without any"},
 	{Name: "work_dir", Type: String, Doc: "working directory in the container"},
 	{Name: "hostname", Type: String, Doc: "host name in the container"},
@@ -145,9 +145,14 @@ var (
 	}
 
 	DockerLogging = Schema{
-		{Name: "type", Type: String}, {Name: "driver", Type: String}, {Name: "config", Type: Map},
+		{Name: "type", Type: String, OneOf: engineLogs, Doc: engineLogsWhy}, {Name: "driver", Type: String, OneOf: engineLogs, Doc: engineLogsWhy}, {Name: "config", Type: Map},
 	}
 )
+
+// engineLogs are the ways of the engine to keep the output of containers so that an agent can read it.
+var engineLogs = []string{"json-file", "local"}
+
+const engineLogsWhy = "the agent collects the output, for which the engine must keep it"
 
 // Exec runs programs in control groups and namespaces of their own.
 var Exec = Driver{Name: "exec", Keys: Schema{

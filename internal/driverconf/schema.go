@@ -34,8 +34,10 @@ type Field struct {
 	Name     string
 	Type     FieldType
 	Required bool
-	Doc      string // one line for a reader
-	Inner    Schema // of a field of type Blocks: the keys of such a block
+	Doc      string   // one line for a reader
+	Inner    Schema   // of a field of type Blocks: the keys of such a block
+	OneOf    []string // of a field of type String: the values that it may have; nil: any
+	Keys     []string // of a field of type Map: the keys that it may have; nil: any
 }
 
 // Schema is the keys that a driver's config block accepts.
@@ -96,6 +98,10 @@ func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 			problems = append(problems, Problem{k, fmt.Sprintf("config key %q: %v", k, err)})
 			continue
 		}
+		if why := f.refuses(v); why != "" {
+			problems = append(problems, Problem{k, fmt.Sprintf("config key %q: %s", k, why)})
+			continue
+		}
 		out[k] = v
 	}
 	for _, f := range s {
@@ -117,7 +123,7 @@ func (s Schema) check(config map[string]any) []Problem {
 	known := make(map[string]any, len(config))
 	for k, v := range config {
 		f, _ := s.field(k)
-		if text, ok := v.(string); ok && strings.Contains(text, "${") && (f.Type == Int || f.Type == Bool || f.Type == Duration) {
+		if text, ok := v.(string); ok && strings.Contains(text, "${") && (f.Type == Int || f.Type == Bool || f.Type == Duration || f.OneOf != nil) {
 			continue
 		}
 		known[k] = v
@@ -131,6 +137,21 @@ func (s Schema) check(config map[string]any) []Problem {
 		}
 	}
 	return problems
+}
+
+// refuses returns why a field may not have a value of its type, or "".
+func (f *Field) refuses(v any) string {
+	if text, ok := v.(string); ok && f.OneOf != nil && text != "" && !slices.Contains(f.OneOf, text) {
+		return fmt.Sprintf("%q is not one of %s%s; %s", text, strings.Join(f.OneOf, ", "), suggest.DidYouMean(text, f.OneOf), f.Doc)
+	}
+	if m, ok := v.(map[string]string); ok && f.Keys != nil {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !slices.Contains(f.Keys, k) {
+				return fmt.Sprintf("unknown key %q%s (valid keys: %s)", k, suggest.DidYouMean(k, f.Keys), strings.Join(f.Keys, ", "))
+			}
+		}
+	}
+	return ""
 }
 
 func (s Schema) field(name string) (Field, bool) {

@@ -51,6 +51,16 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
+// A value that only a node can fill in is not judged before.
+func TestUnknownValueIsNotRefused(t *testing.T) {
+	for logs, want := range map[string]int{"${attr.logs}": 0, "local": 0, "": 0, "gelf": 1} {
+		problems, _ := Check("docker", map[string]any{"image": "x", "auth": map[string]any{"username": "u", "email": "e"}, "logging": map[string]any{"driver": logs}})
+		if len(problems) != want {
+			t.Errorf("logging driver %q: %v, want %d problems", logs, problems, want)
+		}
+	}
+}
+
 // Decoding any job returns values of the declared types or problems, and never panics.
 func TestSchemaIsTotal(t *testing.T) {
 	value := rapid.OneOf(rapid.Just[any](nil), rapid.Map(rapid.String(), func(s string) any { return s }), rapid.Map(rapid.Float64(), func(f float64) any { return f }),

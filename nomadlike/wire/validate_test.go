@@ -35,6 +35,12 @@ func TestValidate(t *testing.T) {
 		{"extension in meta", "batch", func(j *Job) { j.Meta = map[string]string{"muster.gang.min": "2"} }, "meta muster.gang.min: this extension belongs into the meta of a group"},
 		{"driver", "batch", func(j *Job) { k(j).Driver = "dokcer" }, `task "t", driver: there is no driver "dokcer"; did you mean "docker"?`},
 		{"driver config", "batch", func(j *Job) { k(j).Driver, k(j).Config = "raw_exec", map[string]any{"comand": "x"} }, `task "t", config.comand: raw_exec: unknown config key "comand"; did you mean "command"?`},
+		{"docker's credentials", "batch", func(j *Job) {
+			k(j).Driver, k(j).Config = "docker", map[string]any{"image": "x", "auth": []any{map[string]any{"user_name": "x"}}}
+		}, `task "t", config.auth: docker: config key "auth": unknown key "user_name"; did you mean "username"?`},
+		{"docker's logs", "batch", func(j *Job) {
+			k(j).Driver, k(j).Config = "docker", map[string]any{"image": "x", "logging": []any{map[string]any{"type": "syslog"}}}
+		}, `task "t", config.logging: docker: logging: config key "type": "syslog" is not one of json-file, local; the agent collects the output`},
 		{"driver config without a command", "batch", func(j *Job) { k(j).Driver, k(j).Config = "exec", nil }, `task "t", config: exec: config key "command" (string) is required`},
 		{"no groups", "batch", func(j *Job) { j.TaskGroups = nil }, "group: a job needs at least one group"},
 		{"null group", "batch", func(j *Job) { j.TaskGroups = append(j.TaskGroups, nil) }, "group 2: is null"},

@@ -21,23 +21,8 @@ func (d *Driver) decode(config map[string]any) (driver.Values, error) {
 		return nil, err
 	}
 	for _, b := range v.Blocks("logging") {
-		l, err := driver.Schema(driverconf.DockerLogging).Decode("docker: logging", b)
-		if err != nil {
+		if _, err := driver.Schema(driverconf.DockerLogging).Decode("docker: logging", b); err != nil {
 			return nil, err
-		}
-		typ := l.String("type")
-		if typ == "" {
-			typ = l.String("driver")
-		}
-		if typ != "" && typ != "json-file" && typ != "local" {
-			return nil, refuse("config key \"logging\": type %q is not supported: the agent collects the logs, for which the engine must keep them (json-file or local)", typ)
-		}
-	}
-	for k := range v.Map("auth") {
-		switch k {
-		case "username", "password", "email", "server_address":
-		default:
-			return nil, refuse("config key \"auth\": unknown key %q (valid keys: password, server_address, username)", k)
 		}
 	}
 	return v, nil

@@ -176,6 +176,7 @@ func TestRequestRefuses(t *testing.T) {
 		"needs a network_mode that names one":  {"network_aliases": []any{"x"}},
 		"is not supported: set network_mode":   {"group_network": true},
 		`unknown key "token"`:                  {"auth": []any{map[string]any{"token": "x"}}},
+		`"syslog" is not one of json-file`:     {"logging": []any{map[string]any{"driver": "syslog"}}},
 		`did you mean "target"`:                {"mount": []any{map[string]any{"type": "tmpfs", "targett": "x"}}},
 		"is not a device file":                 {"devices": []any{map[string]any{"host_path": "/etc/passwd"}}},
 		"is not one of /dev/fuse":              {"devices": []any{map[string]any{"host_path": "/dev/null"}}},
