@@ -91,7 +91,7 @@ func writeRows(name string, rows []row) error {
 // score runs mutations against their suites.
 //
 // Without per, it runs those of the table that a test found, against that test alone: each must be found again. If sample is
-// not 0, it runs only so many, all of one suite. Otherwise it draws per mutations of each package, looks for a test that finds each, and writes
+// not 0, it runs only so many, all of one suite, and with only those of the suite of that package. Otherwise it draws per mutations of each package, looks for a test that finds each, and writes
 // the table; notes of rows that are in it stay. With again it does so for the rows of the table that no test finds.
 func score(sample, per int, again bool, seed uint64, only string) error {
 	root, err := os.Getwd()
@@ -133,7 +133,7 @@ func score(sample, per int, again bool, seed uint64, only string) error {
 		switch m := by[r.key]; {
 		case m == nil:
 			gone++
-		case r.by != survives && !strings.HasSuffix(r.by, " "+lateDeath):
+		case r.by != survives && !strings.HasSuffix(r.by, " "+lateDeath) && (only == "" || strings.HasPrefix(r.by, only+" ")):
 			ms, want = append(ms, m), append(want, r)
 		}
 	}

@@ -107,3 +107,44 @@ func TestUsageThatFellWakes(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovedIsNotReady: an evaluation that is deleted is not decided.
+func TestRemovedIsNotReady(t *testing.T) {
+	b := New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	e := eval(1, "a", nil)
+	b.Feed(made(11, e), 1)
+	b.Feed(&structs.Delta{Index: 12, Evals: []structs.Changed[structs.Evaluation]{{Before: e}}}, 1)
+	if p, ok := b.Take(1); ok {
+		t.Errorf("a pass has %v", keys(p))
+	}
+	if l := b.Len(); l != (Len{}) {
+		t.Errorf("left: %+v", l)
+	}
+}
+
+// TestReplicatedWorkloadWins: until a job's replicated workload is known, its place in the order comes from the job; then no
+// longer.
+func TestReplicatedWorkloadWins(t *testing.T) {
+	b := New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", nil)), 1)
+	priority := func() int {
+		t.Helper()
+		q := b.Queue(structs.NodePoolDefault)
+		if len(q) != 1 {
+			t.Fatalf("%d jobs wait", len(q))
+		}
+		return q[0].Priority
+	}
+	job := func(at structs.Index, p int) {
+		b.Feed(&structs.Delta{Index: at, Jobs: []structs.Changed[structs.Job]{{After: &structs.Job{Namespace: "default", ID: "a", Priority: p}}}}, 1)
+	}
+	if job(12, 20); priority() != 20 {
+		t.Errorf("priority %d, want the job's", priority())
+	}
+	b.Feed(&structs.Delta{Index: 13, Workloads: []structs.Changed[structs.Workload]{{After: &structs.Workload{Namespace: "default", JobID: "a", Priority: 70}}}}, 1)
+	if job(14, 30); priority() != 70 {
+		t.Errorf("priority %d, want the workload's", priority())
+	}
+}
