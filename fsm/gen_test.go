@@ -567,6 +567,9 @@ func (g *generator) small() structs.Command {
 		if g.chance(25) {
 			q.Borrow = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: structs.AmountNoLimit, MemoryMiB: structs.AmountNoLimit}
 		}
+		if g.chance(20) && q.Path != structs.QueueRoot {
+			q.UserLimit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
+		}
 		if g.chance(20) {
 			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
 		}

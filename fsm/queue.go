@@ -229,6 +229,11 @@ func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool)
 			return fmt.Sprintf("queue %q would exceed its limit of %s by %d", q.Path, what, over)
 		}
 	}
+	if q.UserLimit != nil && r.User != "" {
+		if what, over := structs.Breaks(held, add, *q.UserLimit); over > 0 {
+			return fmt.Sprintf("user %q would exceed the limit of each user of queue %q of %s by %d", r.User, q.Path, what, over)
+		}
+	}
 	most := q.RunningMax
 	if r.User != "" {
 		most = q.RunningUserMax

@@ -396,6 +396,8 @@ func (c *checks) limits() {
 			c.failf("queue %s holds %d thousandths of GPUs, and its limit is %d", k.Path, u.gpuMilli, q.Limit.GPUMilli)
 		case k.User == "" && q.RunningMax > 0 && u.jobs > q.RunningMax:
 			c.failf("%d jobs of queue %s run, and running_max is %d", u.jobs, k.Path, q.RunningMax)
+		case k.User != "" && q.UserLimit != nil && u.gpuMilli > q.UserLimit.GPUMilli:
+			c.failf("%s holds %d thousandths of GPUs in queue %s, and the limit of each user is %d", k.User, u.gpuMilli, k.Path, q.UserLimit.GPUMilli)
 		case k.User != "" && q.RunningUserMax > 0 && u.jobs > q.RunningUserMax:
 			c.failf("%d jobs of %s run in queue %s, and running_user_max is %d", u.jobs, k.User, k.Path, q.RunningUserMax)
 		}

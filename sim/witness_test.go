@@ -60,6 +60,7 @@ var witnesses = map[string]witness{
 	"Queue.Limit":             {nil, onA(func(q *structs.Queue) { q.Limit = oneGPU() })},
 	"Queue.Borrow":            {map[string]string{"queues": "guarantee"}, onA(func(q *structs.Queue) { q.Borrow = &structs.Amount{} })},
 	"Queue.Lend":              {map[string]string{"queues": "guarantee"}, onA(func(q *structs.Queue) { q.Lend = &structs.Amount{} })},
+	"Queue.UserLimit":         {nil, onA(func(q *structs.Queue) { q.UserLimit = oneGPU() })},
 	"Queue.SoftLimit":         {map[string]string{"queues": "tree"}, onA(func(q *structs.Queue) { q.SoftLimit = oneGPU() })},
 	"Queue.Order":             {nil, onRoot(func(q *structs.Queue) { q.Order = structs.OrderSJF })},
 	"Queue.Preempt":           {map[string]string{"preempt": "none", "preemptible": "all"}, onRoot(func(q *structs.Queue) { q.Preempt = structs.PreemptPriority })},

@@ -60,6 +60,7 @@ type Queue struct {
 	Limit       *Amount          // the most that the queue may hold, AmountNoLimit where there is none; nil: no limit
 	Borrow      *Amount          `since:"2"` // the most that the queue may hold beyond its guarantee; AmountNoLimit where there is no limit; nil: no limit
 	Lend        *Amount          `since:"2"` // the most of its guarantee that work of other queues may hold that is not preemptible; AmountNoLimit for all of it; nil: all
+	UserLimit   *Amount          `since:"2"` // the most that each submitter may hold in the queue and those below it, AmountNoLimit where there is none; nil: no limit
 	SoftLimit   *Amount          // beyond it the queue is served only if no other queue below its own soft limit asks; nil: none
 
 	Order           Order         // order of its own workloads and children; default: the cluster's (SchedulerConfig.Order)

@@ -117,6 +117,8 @@ func (q *Queue) Check() *Error {
 		return bad("gpu_hours_period %q is not known; use day, week or month", q.GPUHoursPeriod)
 	case q.GPUHoursPeriod != "" && q.BudgetPeriod() == "":
 		return bad("gpu_hours_period needs gpu_hours_max or gpu_hours_user_max")
+	case q.Path == QueueRoot && (q.UserLimit != nil || q.GPUHoursUserMax > 0):
+		return bad("user_limit and gpu_hours_user_max hold for the submitters of one queue, and the root counts none; give them to the queues below it")
 	case q.PriorityMax < 0 || q.PriorityMax > JobPriorityMax:
 		return bad("priority_max %d; give %d to %d, or 0 for that of the queue above", q.PriorityMax, JobPriorityMin, JobPriorityMax)
 	case q.PriorityDefault < 0 || q.PriorityDefault > JobPriorityMax:
@@ -174,7 +176,7 @@ func (q *Queue) Check() *Error {
 	for _, l := range []struct {
 		name   string
 		amount *Amount
-	}{{"borrow", q.Borrow}, {"lend", q.Lend}, {"limit", q.Limit}, {"soft_limit", q.SoftLimit}} {
+	}{{"borrow", q.Borrow}, {"lend", q.Lend}, {"limit", q.Limit}, {"user_limit", q.UserLimit}, {"soft_limit", q.SoftLimit}} {
 		if l.amount == nil {
 			continue
 		}
@@ -183,7 +185,7 @@ func (q *Queue) Check() *Error {
 				return bad("%s of %s is %d; give 0 or more", l.name, c.Dimension, c.Value)
 			}
 		}
-		if q.Guarantee != nil && l.amount != q.Borrow && l.amount != q.Lend {
+		if q.Guarantee != nil && (l.amount == q.Limit || l.amount == q.SoftLimit) {
 			if what, over := q.Guarantee.Exceeds(*l.amount); over > 0 {
 				return bad("the guarantee exceeds the %s of %s by %d", l.name, what, over)
 			}

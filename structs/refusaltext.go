@@ -27,10 +27,22 @@ func (o Obstacle) Text() string {
 
 // Limit returns the owner of the limit: "queue a, user eve".
 func (o Obstacle) Limit() string {
-	if (o.Dimension == DimensionRunningJobs || o.Dimension == DimensionGPUMinutes || o.Dimension == DimensionGPUHours) && o.Subject != "" {
-		return o.Holder.String() + ", user " + o.Subject
+	if user := o.User(); user != "" {
+		return o.Holder.String() + ", user " + user
 	}
 	return o.Holder.String()
+}
+
+// User returns the submitter for whom a queue has the limit; "": it is a limit of all submitters together, or no limit.
+func (o Obstacle) User() string {
+	if o.Holder.Kind != HolderQueue {
+		return ""
+	}
+	switch o.Dimension {
+	case DimensionRunningJobs, DimensionGPUMinutes, DimensionGPUHours, DimensionGPU, DimensionGPUMemory, DimensionCPU, DimensionMemory:
+		return o.Subject
+	}
+	return ""
 }
 
 // What is Text without the limit or reservation: "running jobs".
@@ -41,7 +53,7 @@ func (o Obstacle) What() string {
 	text := o.expand(dimensions[o.Dimension].text)
 	switch o.Dimension {
 	case DimensionDevices, DimensionGPU, DimensionCores:
-		if o.Subject != "" {
+		if o.Subject != "" && o.User() == "" {
 			text = o.Subject
 		}
 		if o.Count > 0 {

@@ -347,7 +347,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", priorityText(q.Effective.PriorityMax)}, {"Priority default", priorityText(q.Effective.PriorityDefault)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
-		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"Soft limit", amountText(q.SoftLimit)}})
+		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"User limit", amountText(q.UserLimit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Part of cluster", percentText(q.Part)}, {"Target", targetText(q.Target)}, {"Share by weight", percentText(q.Share)}, {"Fairness", jainText(q.Jain)},
 		{"GPU hours", budgetText(&q)}, {"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}})

@@ -42,12 +42,14 @@ var (
 	PriorityDefaults = Gate{Name: "priority-defaults", Format: 2, Allows: "Queues and namespaces can have a default priority."}
 	// QueueBudgets is the fields GPUHoursMax, GPUHoursUserMax and GPUHoursPeriod of queues.
 	QueueBudgets = Gate{Name: "queue-budgets", Format: 2, Allows: "Queues can have budgets of GPU hours by day, week or month."}
+	// QueueUserLimits is the field UserLimit of queues.
+	QueueUserLimits = Gate{Name: "queue-user-limits", Format: 2, Allows: "Queues can limit what each submitter holds."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -133,6 +133,7 @@ type Queue struct {
 	Limit                *Amount
 	Borrow               *Amount `json:",omitempty"`
 	Lend                 *Amount `json:",omitempty"`
+	UserLimit            *Amount `json:",omitempty"` // of each submitter
 	SoftLimit            *Amount
 	Order                OrderList         `json:",omitempty"`
 	Preempt              string            `json:",omitempty"`
@@ -198,7 +199,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		return AmountFromStructs(*a)
 	}
 	return &Queue{
-		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), Borrow: limit(q.Borrow), Lend: limit(q.Lend), SoftLimit: limit(q.SoftLimit),
+		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), Borrow: limit(q.Borrow), Lend: limit(q.Lend), UserLimit: limit(q.UserLimit), SoftLimit: limit(q.SoftLimit),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
@@ -249,7 +250,7 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		to      **structs.Amount
 		missing int64
 	}{{q.Guarantee, &out.Guarantee, 0}, {q.Limit, &out.Limit, structs.AmountNoLimit}, {q.Borrow, &out.Borrow, structs.AmountNoLimit},
-		{q.Lend, &out.Lend, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
+		{q.Lend, &out.Lend, structs.AmountNoLimit}, {q.UserLimit, &out.UserLimit, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
 		if c.in == nil {
 			continue
 		}

@@ -42,7 +42,7 @@ func (l *Limits) Kept(r structs.UseRow, took map[structs.UseRow]structs.Amount, 
 	adds, has, guarantee, frees := add.Parts(), own.Parts(), mine.Parts(), free.Parts()
 	for i, k := range kept.Parts() {
 		if over := k.Value - frees[i].Value; k.Value > 0 && over > 0 && adds[i].Value > 0 && has[i].Value > guarantee[i].Value {
-			out := limitRefusal(QueueHolder(owner), k.Dimension, over)
+			out := limitRefusal(QueueHolder(owner), "", k.Dimension, over)
 			out.Code = structs.ReasonReservation
 			return out
 		}

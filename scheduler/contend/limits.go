@@ -39,7 +39,7 @@ func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now stru
 	any, lends := len(queues.Tenants) > 0, false
 	for _, q := range queues.Queues {
 		lends = lends || q.Lend != nil
-		any = any || q.Most() != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0 || q.BudgetPeriod() != ""
+		any = any || q.Most() != nil || q.UserLimit != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0 || q.BudgetPeriod() != ""
 	}
 	if !any {
 		return nil
@@ -171,15 +171,22 @@ func (l *Limits) Over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 			return nil
 		}
 		what, over := structs.Breaks(took.Add(l.heldOf(t.Quota)), add, t.Hard)
-		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, what, over)
+		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, "", what, over)
 	}
 	q := l.queues.Queue(r.Path)
-	if q == nil || q.Most() == nil {
+	if q == nil {
+		return nil
+	}
+	most := q.UserLimit
+	if r.User == "" {
+		most = q.Most()
+	}
+	if most == nil {
 		return nil
 	}
 	held, _ := l.Held(r)
-	what, over := structs.Breaks(held.Add(took), add, *q.Most())
-	return limitRefusal(QueueHolder(q.Path), what, over)
+	what, over := structs.Breaks(held.Add(took), add, *most)
+	return limitRefusal(QueueHolder(q.Path), r.User, what, over)
 }
 
 // OverSoft reports whether a workload would take its namespace beyond the soft limit of its quota. Such work comes after
@@ -211,7 +218,7 @@ func (l *Limits) heldOf(quota string) (sum structs.Amount) {
 // the place of prev and is charged only for what it needs beyond it.
 func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amount, g *structs.Group, prev *structs.Allocation) *structs.Refusal {
 	est := l.Sizes.Estimate(g)
-	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), "") {
+	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {
 		add := est
 		if prev != nil {
 			for _, x := range structs.UseRows(prev) {
@@ -223,7 +230,7 @@ func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amoun
 		if why := l.Over(r, took[r], add); why != nil {
 			return why
 		}
-		if !load.Job.MayPreempt() {
+		if r.User == "" && !load.Job.MayPreempt() {
 			if why := l.Kept(r, took, add); why != nil {
 				return why
 			}
@@ -232,8 +239,8 @@ func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amoun
 	return nil
 }
 
-// limitRefusal returns the refusal for exceeding a limit; nil if over is not positive.
-func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *structs.Refusal {
+// limitRefusal returns the refusal for exceeding a limit, of one user or ("") of all; nil if over is not positive.
+func limitRefusal(of structs.Holder, user string, what structs.Dimension, over int64) *structs.Refusal {
 	if over <= 0 {
 		return nil
 	}
@@ -246,7 +253,7 @@ func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *struct
 			unit, over = structs.UnitGPUs, over/1000
 		}
 	}
-	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
+	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of, Subject: user}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
 
 // Capped returns which cap on running jobs, GPU minutes or GPU hours keeps a whole workload from starting, or nil.

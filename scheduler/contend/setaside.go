@@ -119,7 +119,7 @@ func (a *SetAside) Refuses(load *Workload, until structs.LogTime, amount structs
 			continue
 		}
 		if what, over := structs.Breaks(x.others, amount, x.left()); over > 0 {
-			why := limitRefusal(structs.Holder{Kind: structs.HolderReservation, Name: x.r.ID}, what, over)
+			why := limitRefusal(structs.Holder{Kind: structs.HolderReservation, Name: x.r.ID}, "", what, over)
 			why.Code, why.CuredBy = structs.ReasonReservation, structs.EventNone // the end of other work cures it, or time alone
 			return why
 		}

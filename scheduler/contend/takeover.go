@@ -297,7 +297,7 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 			}
 		}
 	}
-	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), "") {
+	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {
 		if limits != nil && limits.Over(r, structs.Amount{}, adds[r]) != nil {
 			return false
 		}

@@ -389,6 +389,10 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 			q.GPUHoursUserMax += by
 		case r.Dimension == structs.DimensionGPUHours:
 			q.GPUHoursMax += by
+		case r.User() != "" && q.UserLimit != nil:
+			l := *q.UserLimit
+			more(&l)
+			q.UserLimit = &l
 		case q.Most() != nil:
 			l := *q.Most()
 			more(&l)

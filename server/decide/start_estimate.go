@@ -229,7 +229,7 @@ func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration)
 // that asks.
 func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
 	isQueue, name := limit.Holder.Kind == structs.HolderQueue, limit.Holder.Name
-	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.Subject
+	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.User()
 	out := &limitRoom{}
 	var jobs int64
 	held := map[structs.JobKey]bool{}
@@ -272,6 +272,8 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 			out.room += q.RunningUserMax
 		case ofJobs:
 			out.room += q.RunningMax
+		case user != "" && q.UserLimit != nil:
+			out.room += amountIn(*q.UserLimit, limit.Dimension)
 		case q.Most() != nil:
 			out.room += amountIn(*q.Most(), limit.Dimension)
 		}
