@@ -89,14 +89,14 @@ func newMachineWith(t *testing.T, gpus, more string, absent ...string) *machine 
 	agent := harness.Start(t, nil, "agent", []string{fakegpu.DirEnv + "=" + libs}, "agent", "-dev", "-dev-gpus="+gpus, "-config", conf)
 	t.Cleanup(func() {
 		agent.Signal(syscall.SIGINT)
-		if err := agent.WaitExit(30 * time.Second); err != nil {
+		if err := agent.WaitExit(time.Minute); err != nil {
 			t.Errorf("the agent's end: %v", err)
 		}
 	})
 	m.agent = agent
 	m.api = harness.NewAPI(t, nil, "", m.addr)
 	path := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
-	harness.Eventually(t, 20*time.Second, "the agent finds its GPUs", func() (bool, string) {
+	harness.Eventually(t, time.Minute, "the agent finds its GPUs", func() (bool, string) {
 		if got := path.FindStringSubmatch(agent.Log.String()); got != nil {
 			m.state = got[1]
 		}
