@@ -450,12 +450,12 @@ func TestExecInsideTask(t *testing.T) {
 					_, err := task.Exec(begun, driver.ExecRequest{Command: []string{"/bin/sh", "-c", "sleep " + long + "; true"}, Whole: true})
 					ended <- err
 				}()
-				within(t, 10*time.Second, "it has begun", func() bool { return count() == 1 })
+				within(t, time.Minute, "it has begun", func() bool { return count() == 1 })
 				end()
 				if err := <-ended; !errors.Is(err, context.Canceled) {
 					t.Fatal(err)
 				}
-				within(t, 10*time.Second, "nothing is left", func() bool { return count() == 0 })
+				within(t, time.Minute, "nothing is left", func() bool { return count() == 0 })
 			}
 		})
 	}
