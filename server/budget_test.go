@@ -15,8 +15,8 @@ import (
 // itself. Running work is left alone, and the budget of one submitter leaves others alone.
 func TestQueueBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(23 * time.Hour) // until an hour before midnight: virtual time begins with a day
 		s := testServer(t, nil)
-		time.Sleep(20 * time.Hour) // until four hours before midnight: virtual time begins with a day
 		f := newFleet(t, one(s), 0)
 		n := testNode(0)
 		n.Resources.Devices = []structs.DeviceGroup{{Vendor: "nvidia", Type: "gpu", Name: "H100", Instances: []structs.DeviceInstance{
@@ -24,14 +24,14 @@ func TestQueueBudget(t *testing.T) {
 		mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
 		mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
 		f.set(func() { f.nodes = append(f.nodes, n) })
-		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", GPUHoursMax: 3, GPUHoursPeriod: structs.PeriodDay},
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", GPUHoursMax: 1, GPUHoursPeriod: structs.PeriodDay},
 			{Path: "each", GPUHoursUserMax: 5, GPUHoursPeriod: structs.PeriodDay}}})
-		submit := func(id string, queue structs.QueuePath, user string, runs time.Duration) {
+		submit := func(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
 			t.Helper()
 			f.set(func() { f.runs[id] = runs })
 			mustApplyBy(t, s, user, &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
 				j.Type, j.Queue, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, queue, runs, structs.Reschedule{}
-				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1}}
+				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
 			})})
 			time.Sleep(5 * time.Second)
 		}
@@ -45,37 +45,38 @@ func TestQueueBudget(t *testing.T) {
 			return x.Limit() + ": " + x.Dimension.Name() + " until " + x.Detail
 		}
 		midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
-		submit("first", "lab", "ada", 2*time.Hour)
-		submit("second", "lab", "eve", 2*time.Hour)
+		submit("first", "lab", "ada", 2, 20*time.Minute)
+		submit("second", "lab", "eve", 2, 20*time.Minute)
 		if running(s, "first") != 1 || running(s, "second") != 0 {
 			t.Fatalf("%d of the first and %d of the second run", running(s, "first"), running(s, "second"))
 		}
 		if got, want := why("second"), "queue lab: gpu-hours until "+midnight.UTC().Format(time.RFC3339); got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
-		submit("third", "lab", "eve", time.Hour)
+		submit("third", "lab", "eve", 1, 15*time.Minute)
 		if running(s, "third") != 1 {
 			t.Error("a job that fits into what is left waits")
 		}
-		time.Sleep(3 * time.Hour)
+		time.Sleep(25 * time.Minute)
 		if running(s, "second") != 0 {
 			t.Error("the second job runs beyond the budget")
 		}
 		st := call(t, s, methods.QueueGet, rpc.Header{}, &methods.NameRequest{Name: "lab"})
-		if over := st.Queue.PeriodUse - structs.OfGPUHours(3); over < 0 || over > 60_000 || st.Queue.PeriodEnd.Time().UTC() != midnight.UTC() {
-			t.Errorf("%d thousandths of GPU seconds more than 3 GPU hours are used until %s", over, st.Queue.PeriodEnd.Time())
+		if over := st.Queue.PeriodUse - structs.OfGPUHours(1)*55/60; over < 0 || over > 60_000 || st.Queue.PeriodEnd.Time().UTC() != midnight.UTC() {
+			t.Errorf("%d thousandths of GPU seconds more than 55 GPU minutes are used until %s", over, st.Queue.PeriodEnd.Time())
 		}
-		time.Sleep(time.Until(midnight) - time.Minute)
+		time.Sleep(time.Until(midnight) - 5*time.Minute)
 		if running(s, "second") != 0 {
 			t.Error("it starts before the period ends")
 		}
-		time.Sleep(2 * time.Minute)
-		if running(s, "second") != 1 {
+		time.Sleep(6 * time.Minute)
+		if running(s, "second") != 1 { // or a little earlier: what is used after midnight does not count
 			t.Errorf("in the new period it waits: %s", why("second"))
 		}
-		submit("ada-1", "each", "ada", 4*time.Hour)
-		submit("ada-2", "each", "ada", 4*time.Hour)
-		submit("eve-1", "each", "eve", 4*time.Hour)
+		time.Sleep(20 * time.Minute) // until all GPUs are free
+		submit("ada-1", "each", "ada", 1, 4*time.Hour)
+		submit("ada-2", "each", "ada", 1, 4*time.Hour)
+		submit("eve-1", "each", "eve", 1, 4*time.Hour)
 		if running(s, "ada-1") != 1 || running(s, "ada-2") != 0 || running(s, "eve-1") != 1 {
 			t.Errorf("%d, %d and %d run", running(s, "ada-1"), running(s, "ada-2"), running(s, "eve-1"))
 		}
