@@ -558,7 +558,7 @@ func (g *generator) small() structs.Command {
 		q := &structs.Queue{Path: []structs.QueuePath{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
 			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []structs.Order{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
 		if g.chance(50) {
-			q.Limit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
+			q.Limit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: structs.AmountNoLimit}
 		}
 		if g.chance(25) {
 			q.Billing = &structs.Billing{CPU: 1_000_000 * (1 + g.r.Int64N(3)), Memory: 500_000 * g.r.Int64N(2), GPU: 1_000_000}
@@ -567,10 +567,10 @@ func (g *generator) small() structs.Command {
 		if g.chance(25) {
 			q.Borrow = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: structs.AmountNoLimit, MemoryMiB: structs.AmountNoLimit}
 		}
-		if g.chance(20) && q.Path != structs.QueueRoot {
-			q.UserLimit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
+		if g.chance(14) && q.Path != structs.QueueRoot {
+			q.UserLimit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: structs.AmountNoLimit}
 		}
-		if g.chance(20) {
+		if g.chance(35) {
 			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
 		}
 		return cmd(&structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
@@ -581,7 +581,7 @@ func (g *generator) small() structs.Command {
 			return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
 		}
 		return cmd(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: []string{"q1", "q2"}[g.r.IntN(2)],
-			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: 64 * g.r.Int64N(40)}}}}}})
+			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: 64 * g.r.Int64N(40)}}}}}})
 	case 24:
 		if g.chance(60) {
 			return cmd(&structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,

@@ -57,7 +57,7 @@ var occurrences = []string{
 	"standby held", "gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "suspended", "resumed", "suspension refused", "gang suspended or resumed", "requeued", "failed by the server", "retried", "end of an index kept",
-	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
+	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: limit of a user", "refused: running cap",
 	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused", "variable sealed anew", "key retired",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
@@ -598,7 +598,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 
 // plan checks the verdict against the state that the entry met.
 func (r *run) plan(before *state.Snapshot, p *structs.PlanEntry, res *structs.PlanResult) {
-	for text, what := range map[string]string{"exceed its limit": "limit of a queue", "quota": "quota", "may run": "running cap", "was decided at": "queue epoch"} {
+	for text, what := range map[string]string{"exceed its limit": "limit of a queue", "exceed the limit of each user": "limit of a user", "quota": "quota", "may run": "running cap", "was decided at": "queue epoch"} {
 		if strings.Contains(res.Refused, text) {
 			r.saw("refused: " + what)
 		}

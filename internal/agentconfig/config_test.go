@@ -313,7 +313,8 @@ func TestDev(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	// The configuration that Nomad's own client tests give an agent, together with -dev.
-	p := write(t, t.TempDir(), "nomad1234", `{"name":"node-9000","data_dir":"/tmp/x","log_level":"ERROR","disable_update_check":true,"ports":{"http":9000,"rpc":9001,"serf":9002},"server":{"enabled":true,"bootstrap_expect":1},"client":{"enabled":false},"vault":{"enabled":false},"acl":{"enabled":false}}`)
+	data := filepath.Join(t.TempDir(), "x")
+	p := write(t, t.TempDir(), "nomad1234", `{"name":"node-9000","data_dir":"`+data+`","log_level":"ERROR","disable_update_check":true,"ports":{"http":9000,"rpc":9001,"serf":9002},"server":{"enabled":true,"bootstrap_expect":1},"client":{"enabled":false},"vault":{"enabled":false},"acl":{"enabled":false}}`)
 	for _, dev := range []bool{false, true} {
 		o := options(p)
 		o.Dev = dev
@@ -321,7 +322,7 @@ func TestDev(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Name != "node-9000" || c.Bind.HTTP != "127.0.0.1:9000" || c.Client.Enabled != dev || !c.Server.Enabled || c.DataDir != "/tmp/x" || c.LogLevel != "ERROR" {
+		if c.Name != "node-9000" || c.Bind.HTTP != "127.0.0.1:9000" || c.Client.Enabled != dev || !c.Server.Enabled || c.DataDir != data || c.LogLevel != "ERROR" {
 			t.Errorf("dev %v: %+v", dev, c)
 		}
 		for _, w := range c.Warnings {
