@@ -214,8 +214,11 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 	defer d.Close()
 	deadline := time.Now().Add(readyWithin)
 	wait := time.Millisecond
+	// One that is spawned ends if another holds the lock: one that answers soon, or one that was killed and that the kernel has
+	// not ended yet, which takes seconds on a busy machine. So it is spawned again until the deadline, ever more rarely.
 	var spawned <-chan error
-	var spawns int
+	var respawn time.Time
+	pause := 5 * time.Millisecond
 	retired := false
 	for {
 		nc, err := net.DialTimeout("unix", socketPath(d), time.Second)
@@ -235,8 +238,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 				err = fmt.Errorf("it speaks protocol %d, want %d, and does not retire", h.Protocol, protocol)
 			}
 			conn.Close()
-		} else if spawned == nil && spawns < 3 {
-			spawns++
+		} else if spawned == nil && !time.Now().Before(respawn) {
 			if spawned, err = c.spawn(); err != nil {
 				return nil, err
 			}
@@ -248,8 +250,8 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-spawned:
-			spawned = nil // it has ended: it failed, or lost the race for the lock against one that is about to end
-			time.Sleep(5 * time.Millisecond)
+			spawned, respawn = nil, time.Now().Add(pause)
+			pause = min(2*pause, time.Second)
 		case <-time.After(wait):
 			wait = min(wait*2, 50*time.Millisecond)
 		}

@@ -220,6 +220,32 @@ func TestSupervisorKilled(t *testing.T) {
 	}
 }
 
+// TestSupervisorThatDiesSlowly: a supervisor that was killed holds its lock until the kernel has ended it, which takes seconds
+// on a busy machine. Those that are spawned meanwhile end at once, and another one follows.
+func TestSupervisorThatDiesSlowly(t *testing.T) {
+	s := newSup(t)
+	before := s.start(s.spec("long", "sleep 300"))
+	s.killSupervisor()
+	lock, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	within(t, 5*time.Second, "the lock", func() bool { return syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil })
+	time.AfterFunc(1500*time.Millisecond, func() { lock.Close() })
+	began := time.Now()
+	after, err := s.Inspect(t.Context(), "long")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.PID != before.PID || after.Ended {
+		t.Errorf("taken up as %+v, was %+v", after, before)
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("a supervisor answered after %s, while another had the lock", took)
+	}
+}
+
 func TestExitWhileSupervisorIsDead(t *testing.T) {
 	s := newSup(t)
 	s.start(s.spec("x", "sleep 0.1; seq 1 3000; exit 5"))
