@@ -20,9 +20,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +33,8 @@ type Change struct{ files []*file }
 
 type file struct {
 	path  string
-	text  string // of a new file
+	text  string // of a new file, or of a whole one
+	whole bool   // text stands in the place of what the tree has
 	pairs []pair // of an edit
 }
 
@@ -57,6 +60,15 @@ func Read(path string, vars map[string]string) (*Change, error) {
 // Edit returns a change of one text in one file.
 func Edit(path, find, replace string) *Change {
 	return &Change{files: []*file{{path: path, pairs: []pair{{find, replace}}}}}
+}
+
+// Files returns a change of whole files, given by path below the root with their text. The tree may have them.
+func Files(texts map[string]string) *Change {
+	c := &Change{}
+	for _, path := range slices.Sorted(maps.Keys(texts)) {
+		c.files = append(c.files, &file{path: path, text: texts[path], whole: true})
+	}
+	return c
 }
 
 func parse(text string) (*Change, error) {
@@ -94,7 +106,7 @@ func parse(text string) (*Change, error) {
 func (f *file) apply(root string) (string, error) {
 	path := filepath.Join(root, f.path)
 	if len(f.pairs) == 0 {
-		if _, err := os.Stat(path); err == nil {
+		if _, err := os.Stat(path); err == nil && !f.whole {
 			return "", fmt.Errorf("%s is new in the change, but the tree has it", f.path)
 		}
 		return f.text, nil

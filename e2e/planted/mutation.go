@@ -2,13 +2,11 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -16,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-sched/muster/e2e/overlay"
 )
 
 // Mutations are small changes of code, made by rule: a comparison turned or off by one, an operand of a condition dropped, a
@@ -37,7 +37,10 @@ func (m *mutation) key() string {
 	return m.File + "\t" + m.Func + "\t" + m.Change + "\t" + strconv.Itoa(m.Nth)
 }
 
-// edit replaces a part of a file. %d in text is the number of the mutation.
+// here stands for the number of the mutation in the text of an edit. No source has it.
+const here = "\x00"
+
+// edit replaces a part of a file.
 type edit struct {
 	from, to int
 	text     string
@@ -74,7 +77,7 @@ func mutationsOf(root, file string) ([]*mutation, error) {
 		statement := func(list []ast.Stmt) {
 			for _, s := range list {
 				if leftOut(s) {
-					add(text(s)+" -> (left out)", edit{at(s.Pos()), at(s.Pos()), "if !mutant.On(%d) { "}, edit{at(s.End()), at(s.End()), " }"})
+					add(text(s)+" -> (left out)", edit{at(s.Pos()), at(s.Pos()), "if !mutant.On(" + here + ") { "}, edit{at(s.End()), at(s.End()), " }"})
 				}
 			}
 		}
@@ -90,7 +93,7 @@ func mutationsOf(root, file string) ([]*mutation, error) {
 				if len(n.Results) == 1 {
 					if id, ok := n.Results[0].(*ast.Ident); ok && isBool(fn, n) && (id.Name == "true" || id.Name == "false") {
 						not := map[string]string{"true": "!", "false": ""}[id.Name]
-						add("return "+id.Name+" -> the contrary", edit{at(id.Pos()), at(id.End()), not + "mutant.On(%d)"})
+						add("return "+id.Name+" -> the contrary", edit{at(id.Pos()), at(id.End()), not + "mutant.On(" + here + ")"})
 					}
 				}
 			case *ast.BinaryExpr:
@@ -99,13 +102,13 @@ func mutationsOf(root, file string) ([]*mutation, error) {
 				}
 				switch to, compares := turned[n.Op]; {
 				case n.Op == token.LAND && !isNil(n.X):
-					add(text(n)+" -> without its first operand", edit{at(n.X.Pos()), at(n.X.Pos()), "(mutant.On(%d) || ("}, edit{at(n.X.End()), at(n.X.End()), "))"})
+					add(text(n)+" -> without its first operand", edit{at(n.X.Pos()), at(n.X.Pos()), "(mutant.On(" + here + ") || ("}, edit{at(n.X.End()), at(n.X.End()), "))"})
 				case n.Op == token.LOR && !isNil(n.X):
-					add(text(n)+" -> without its first operand", edit{at(n.X.Pos()), at(n.X.Pos()), "(!mutant.On(%d) && ("}, edit{at(n.X.End()), at(n.X.End()), "))"})
+					add(text(n)+" -> without its first operand", edit{at(n.X.Pos()), at(n.X.Pos()), "(!mutant.On(" + here + ") && ("}, edit{at(n.X.End()), at(n.X.End()), "))"})
 				case compares && !isNil(n) && !hasFunc(n):
 					x, y := text(n.X), text(n.Y)
 					now, then := x+" "+n.Op.String()+" "+y, x+" "+to.String()+" "+y
-					add(now+" -> "+then, edit{at(n.Pos()), at(n.End()), "(mutant.On(%d) && (" + escape(then) + ") || !mutant.On(%d) && (" + escape(now) + "))"})
+					add(now+" -> "+then, edit{at(n.Pos()), at(n.End()), "(mutant.On(" + here + ") && (" + then + ") || !mutant.On(" + here + ") && (" + now + "))"})
 					return false
 				}
 			}
@@ -114,8 +117,6 @@ func mutationsOf(root, file string) ([]*mutation, error) {
 	}
 	return out, nil
 }
-
-func escape(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
 func funcName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil || len(fn.Recv.List) == 0 {
@@ -240,10 +241,13 @@ func drawn(all []*mutation, n int, seed uint64) (out []*mutation) {
 	return out
 }
 
-const mutantPackage = "internal/mutant"
+const (
+	mutantPackage = "internal/mutant"
+	mutantEnv     = "MUSTER_MUTANT" // the number of the mutation that is on
+)
 
-// instrument writes the files with mutations 1 to len(ms) in them to a directory, and an overlay of `go build` for them.
-func instrument(root, dir string, ms []*mutation) (overlay string, err error) {
+// instrument returns the files with mutations 1 to len(ms) in them.
+func instrument(root string, ms []*mutation) (*overlay.Change, error) {
 	type numbered struct {
 		edit
 		id int
@@ -254,59 +258,41 @@ func instrument(root, dir string, ms []*mutation) (overlay string, err error) {
 			files[m.File] = append(files[m.File], numbered{e, i + 1})
 		}
 	}
-	replace := map[string]string{}
-	put := func(name string, text []byte) error {
-		at := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		replace[filepath.Join(root, name)] = at
-		return os.WriteFile(at, text, 0o644)
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		src, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			return "", err
-		}
-		edits := files[name]
-		// Insertions at one place: what ends there comes before what begins there; the outer one begins first and ends last.
-		slices.SortStableFunc(edits, func(a, b numbered) int { return cmp.Compare(a.from, b.from) })
-		var out []byte
-		last := 0
-		for _, e := range edits {
-			if e.from < last {
-				return "", fmt.Errorf("%s: mutation %d, %q, lies in another", name, e.id, ms[e.id-1].Change)
-			}
-			out = append(out, src[last:e.from]...)
-			out = append(out, strings.ReplaceAll(strings.ReplaceAll(e.text, "%d", strconv.Itoa(e.id)), "%%", "%")...)
-			last = e.to
-		}
-		out = append(out, src[last:]...)
-		f, err := parser.ParseFile(token.NewFileSet(), name, out, parser.PackageClauseOnly)
-		if err != nil {
-			return "", err
-		}
-		end := int(f.Name.End()) - 1
-		text := string(out[:end]) + "; import \"github.com/muster-sched/muster/" + mutantPackage + "\"" + string(out[end:])
-		if err := put(name, []byte(text)); err != nil {
-			return "", err
-		}
-	}
-	const mutant = `package mutant
+	texts := map[string]string{mutantPackage + "/mutant.go": `package mutant
 
 import (
 	"os"
 	"strconv"
 )
 
-var on, _ = strconv.Atoi(os.Getenv("MUSTER_MUTANT"))
+var on, _ = strconv.Atoi(os.Getenv("` + mutantEnv + `"))
 
 func On(id int) bool { return id == on }
-`
-	if err := put(mutantPackage+"/mutant.go", []byte(mutant)); err != nil {
-		return "", err
+`}
+	for name, edits := range files { // into a map, so the order does not matter
+		src, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			return nil, err
+		}
+		// Insertions at one place stay in the order in which they were found: the outer one begins first.
+		slices.SortStableFunc(edits, func(a, b numbered) int { return cmp.Compare(a.from, b.from) })
+		var out []byte
+		last := 0
+		for _, e := range edits {
+			if e.from < last {
+				return nil, fmt.Errorf("%s: mutation %d, %q, lies in another", name, e.id, ms[e.id-1].Change)
+			}
+			out = append(out, src[last:e.from]...)
+			out = append(out, strings.ReplaceAll(e.text, here, strconv.Itoa(e.id))...)
+			last = e.to
+		}
+		out = append(out, src[last:]...)
+		f, err := parser.ParseFile(token.NewFileSet(), name, out, parser.PackageClauseOnly)
+		if err != nil {
+			return nil, err
+		}
+		end := int(f.Name.End()) - 1
+		texts[name] = string(out[:end]) + "; import \"github.com/muster-sched/muster/" + mutantPackage + "\"" + string(out[end:])
 	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	overlay = filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, fs.FileMode(0o644))
+	return overlay.Files(texts), nil
 }

@@ -10,6 +10,8 @@ import (
 
 const mutable = `package p
 
+import "fmt"
+
 func Small(a, b int, on bool) bool {
 	n := 0
 	n = a
@@ -18,6 +20,8 @@ func Small(a, b int, on bool) bool {
 	}
 	return false
 }
+
+func Text(a int) bool { return fmt.Sprintf("%d%%", a) == "7%" }
 `
 
 // TestMutations: the rules find each change once, and what is written compiles and does what the change says.
@@ -34,26 +38,31 @@ func TestMutations(t *testing.T) {
 	}
 	put("go.mod", "module github.com/muster-sched/muster\n\ngo 1.26\n")
 	put("p/p.go", mutable)
-	put("main.go", "package main\n\nimport \"github.com/muster-sched/muster/p\"\n\nfunc main() { print(p.Small(1, 1, true), p.Small(0, 1, false), p.Small(0, 1, true), p.Small(7, 1, true)) }\n")
+	put("main.go", "package main\n\nimport \"github.com/muster-sched/muster/p\"\n\nfunc main() { print(p.Small(1, 1, true), p.Small(0, 1, false), p.Small(0, 1, true), p.Small(7, 1, true), p.Text(7)) }\n")
 	ms, err := allMutations(root, []string{"p"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{ // what main prints with each; without any: false false true true
-		"n = a -> (left out)", "truefalsetruetrue",
-		"on && n < b || n == 7 -> without its first operand", "falsefalsefalsetrue",
-		"on && n < b -> without its first operand", "falsetruetruetrue",
-		"n < b -> n <= b", "truefalsetruetrue",
-		"n == 7 -> n != 7", "truetruetruefalse",
-		"return true -> the contrary", "falsefalsefalsefalse",
-		"return false -> the contrary", "truetruetruetrue",
+	want := []string{ // what main prints with each; without any: false false true true true
+		"n = a -> (left out)", "truefalsetruetruetrue",
+		"on && n < b || n == 7 -> without its first operand", "falsefalsefalsetruetrue",
+		"on && n < b -> without its first operand", "falsetruetruetruetrue",
+		"n < b -> n <= b", "truefalsetruetruetrue",
+		"n == 7 -> n != 7", "truetruetruefalsetrue",
+		"return true -> the contrary", "falsefalsefalsefalsetrue",
+		"return false -> the contrary", "truetruetruetruetrue",
+		`fmt.Sprintf("%d%%", a) == "7%" -> fmt.Sprintf("%d%%", a) != "7%"`, "falsefalsetruetruefalse",
 	}
 	var changes []string
 	for _, m := range ms {
 		changes = append(changes, m.Change)
 	}
 	dir := t.TempDir()
-	file, err := instrument(root, dir, ms)
+	change, err := instrument(root, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := change.Write(root, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +81,7 @@ func TestMutations(t *testing.T) {
 		}
 		return string(out)
 	}
-	if got := prints("0"); got != "falsefalsetruetrue" {
+	if got := prints("0"); got != "falsefalsetruetruetrue" {
 		t.Errorf("without a mutation: %s", got)
 	}
 	if len(changes)*2 != len(want) {

@@ -50,25 +50,16 @@ type row struct {
 }
 
 func readRows(name string) ([]row, error) {
-	text, err := os.ReadFile(name)
+	lines, err := readTable(name, "file", "function", "change", "number", "found by", "note")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
 	var out []row
-	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		f := strings.Split(line, "\t")
-		if len(f) != 6 {
-			return nil, fmt.Errorf("%s, line %d: %d fields, want 6: file, function, change, number, found by, note, separated by tabs", name, i+1, len(f))
-		}
+	for _, l := range lines {
+		f := l.fields
 		out = append(out, row{strings.Join(f[:4], "\t"), f[4], f[5]})
 	}
-	return out, nil
+	return out, err
 }
 
 func writeRows(name string, rows []row) error {
@@ -249,7 +240,11 @@ func newBuilds(root string, ms []*mutation) (*builds, error) {
 		return nil, err
 	}
 	b := &builds{root: root, dir: dir, bins: map[string]string{}}
-	if b.overlay, err = instrument(root, dir, ms); err != nil {
+	change, err := instrument(root, ms)
+	if err == nil {
+		b.overlay, err = change.Write(root, dir)
+	}
+	if err != nil {
 		b.close()
 		return nil, err
 	}
@@ -280,7 +275,7 @@ func (b *builds) run(s suite, id int) (test string, out []byte, err error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, "-test.run", s.tests, "-test.short", "-test.failfast", "-test.timeout", mutantTime.String())
 	cmd.Dir = filepath.Join(b.root, s.pkg)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("MUSTER_MUTANT=%d", id), "MUSTER_PROPERTY_CHECKS=300000", "MUSTER_CHECKS=20000", "MUSTER_COMBINATIONS=100", "GOMEMLIMIT=3GiB")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", mutantEnv, id), "MUSTER_PROPERTY_CHECKS=300000", "MUSTER_CHECKS=20000", "MUSTER_COMBINATIONS=100", "GOMEMLIMIT=3GiB")
 	out, err = cmd.CombinedOutput()
 	if err == nil {
 		return "", tail(out), nil
