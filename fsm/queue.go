@@ -70,11 +70,11 @@ func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 			x.SettleUse(path)
 		}
 		x.Rebill(q.Billing != nil, func() { state.Queues.Delete(x, path) })
-		if q.BudgetPeriod() != "" {
-			x.CountBudget(path)
-		}
-		if path != structs.QueueDefault && path != structs.QueueRoot {
+		switch {
+		case path != structs.QueueDefault && path != structs.QueueRoot:
 			x.DeleteUse(path)
+		case q.BudgetPeriod() != "":
+			x.CountBudget(path)
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 
 // The API has the figures of queues and submitters in units of people: parts of 1, and nanoseconds as everywhere.
 func TestQueueFigures(t *testing.T) {
-	b, err := json.Marshal(queueState(&methods.QueueState{Effective: structs.Queue{Path: "lab"}, Share: 250_000, Part: 500_000, Target: 600_000, Jain: 900_000, Oldest: time.Minute, Preemptions: 7,
+	b, err := json.Marshal(queueState(&methods.QueueState{Effective: &structs.Queue{Path: "lab"}, Share: 250_000, Part: 500_000, Target: 600_000, Jain: 900_000, Oldest: time.Minute, Preemptions: 7,
 		Users: []methods.QueueUserState{{Usage: structs.QueueUsage{Path: "lab", User: "ann"}, Weight: 2, Share: 100_000, Part: 200_000, Target: 300_000, Waiting: 4, Oldest: time.Second}}}))
 	if err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ type (
 
 func queueState(q *methods.QueueState) QueueState {
 	out := QueueState{
-		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(&q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
+		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
 		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions,
 	}

@@ -17,24 +17,9 @@ func TestQueueBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(23 * time.Hour) // until an hour before midnight: virtual time begins with a day
 		s := testServer(t, nil)
-		f := newFleet(t, one(s), 0)
-		n := testNode(0)
-		n.Resources.Devices = []structs.DeviceGroup{{Vendor: "nvidia", Type: "gpu", Name: "H100", Instances: []structs.DeviceInstance{
-			{ID: "GPU-0", Healthy: true, MemoryMiB: 81920}, {ID: "GPU-1", Healthy: true, MemoryMiB: 81920}, {ID: "GPU-2", Healthy: true, MemoryMiB: 81920}}}}
-		mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
-		mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
-		f.set(func() { f.nodes = append(f.nodes, n) })
+		f := newGPUFleet(t, s, 3)
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", GPUHoursMax: 1, GPUHoursPeriod: structs.PeriodDay},
 			{Path: "each", GPUHoursUserMax: 5, GPUHoursPeriod: structs.PeriodDay}}})
-		submit := func(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
-			t.Helper()
-			f.set(func() { f.runs[id] = runs })
-			mustApplyBy(t, s, user, &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
-				j.Type, j.Queue, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, queue, runs, structs.Reschedule{}
-				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
-			})})
-			time.Sleep(5 * time.Second)
-		}
 		why := func(id string) string {
 			t.Helper()
 			r := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: id})
@@ -45,15 +30,15 @@ func TestQueueBudget(t *testing.T) {
 			return x.Limit() + ": " + x.Dimension.Name() + " until " + x.Detail
 		}
 		midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
-		submit("first", "lab", "ada", 2, 20*time.Minute)
-		submit("second", "lab", "eve", 2, 20*time.Minute)
+		f.batch("first", "lab", "ada", 2, 20*time.Minute)
+		f.batch("second", "lab", "eve", 2, 20*time.Minute)
 		if running(s, "first") != 1 || running(s, "second") != 0 {
 			t.Fatalf("%d of the first and %d of the second run", running(s, "first"), running(s, "second"))
 		}
 		if got, want := why("second"), "queue lab: gpu-hours until "+midnight.UTC().Format(time.RFC3339); got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
-		submit("third", "lab", "eve", 1, 15*time.Minute)
+		f.batch("third", "lab", "eve", 1, 15*time.Minute)
 		if running(s, "third") != 1 {
 			t.Error("a job that fits into what is left waits")
 		}
@@ -74,9 +59,9 @@ func TestQueueBudget(t *testing.T) {
 			t.Errorf("in the new period it waits: %s", why("second"))
 		}
 		time.Sleep(20 * time.Minute) // until all GPUs are free
-		submit("ada-1", "each", "ada", 1, 4*time.Hour)
-		submit("ada-2", "each", "ada", 1, 4*time.Hour)
-		submit("eve-1", "each", "eve", 1, 4*time.Hour)
+		f.batch("ada-1", "each", "ada", 1, 4*time.Hour)
+		f.batch("ada-2", "each", "ada", 1, 4*time.Hour)
+		f.batch("eve-1", "each", "eve", 1, 4*time.Hour)
 		if running(s, "ada-1") != 1 || running(s, "ada-2") != 0 || running(s, "eve-1") != 1 {
 			t.Errorf("%d, %d and %d run", running(s, "ada-1"), running(s, "ada-2"), running(s, "eve-1"))
 		}

@@ -56,6 +56,33 @@ func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 	return f
 }
 
+// newGPUFleet is newFleet of one node with GPUs.
+func newGPUFleet(t *testing.T, s *Server, gpus int) *fleet {
+	t.Helper()
+	f := newFleet(t, one(s), 0)
+	n := testNode(0)
+	g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100"}
+	for i := range gpus {
+		g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprint("GPU-", i), Healthy: true, MemoryMiB: 81920})
+	}
+	n.Resources.Devices = []structs.DeviceGroup{g}
+	mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+	mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
+	f.set(func() { f.nodes = append(f.nodes, n) })
+	return f
+}
+
+// batch submits a batch job of a user, which runs for its time limit on some GPUs, and waits for the decision.
+func (f *fleet) batch(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
+	f.t.Helper()
+	f.set(func() { f.runs[id] = runs })
+	mustApplyBy(f.t, f.s(), user, &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
+		j.Type, j.Queue, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, queue, runs, structs.Reschedule{}
+		j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
+	})})
+	time.Sleep(5 * time.Second)
+}
+
 func (f *fleet) turn(ctx context.Context, beat bool) {
 	s := f.s()
 	if s == nil {

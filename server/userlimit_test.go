@@ -17,33 +17,15 @@ import (
 func TestQueueUserLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
-		f := newFleet(t, one(s), 0)
-		n := testNode(0)
-		g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100"}
-		for _, id := range []string{"GPU-0", "GPU-1", "GPU-2", "GPU-3"} {
-			g.Instances = append(g.Instances, structs.DeviceInstance{ID: id, Healthy: true, MemoryMiB: 81920})
-		}
-		n.Resources.Devices = []structs.DeviceGroup{g}
-		mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
-		mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
-		f.set(func() { f.nodes = append(f.nodes, n) })
+		f := newGPUFleet(t, s, 4)
 		two := structs.Unlimited
 		two.GPUMilli = 2000
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", UserLimit: &two}, {Path: "lab/a"}}})
-		submit := func(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
-			t.Helper()
-			f.set(func() { f.runs[id] = runs })
-			mustApplyBy(t, s, user, &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
-				j.Type, j.Queue, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, queue, runs, structs.Reschedule{}
-				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
-			})})
-			time.Sleep(5 * time.Second)
-		}
-		submit("first", "lab", "ada", 1, time.Hour)
-		submit("second", "lab/a", "ada", 2, time.Hour)
-		submit("third", "lab/a", "ada", 1, 30*time.Minute)
-		submit("eve", "lab", "eve", 1, time.Hour)
-		submit("elsewhere", "", "ada", 1, time.Minute)
+		f.batch("first", "lab", "ada", 1, time.Hour)
+		f.batch("second", "lab/a", "ada", 2, time.Hour)
+		f.batch("third", "lab/a", "ada", 1, 30*time.Minute)
+		f.batch("eve", "lab", "eve", 1, time.Hour)
+		f.batch("elsewhere", "", "ada", 1, time.Minute)
 		for id, want := range map[string]int{"first": 1, "second": 0, "third": 1, "eve": 1, "elsewhere": 1} {
 			if got := running(s, id); got != want {
 				t.Errorf("%d of %s run, want %d", got, id, want)

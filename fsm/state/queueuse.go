@@ -321,19 +321,7 @@ func (s *Store) period(path structs.QueuePath) string { return Queues.Get(s, pat
 // CountBudget makes the usage of a queue and of the submitters in it count from the current time for its budget, whose
 // period is new or has changed, or not at all when it has none.
 func (s *Store) CountBudget(path structs.QueuePath) {
-	var rows []*structs.QueueUsage
-	for u := range QueueUse.All(s) {
-		if path == u.Path {
-			rows = append(rows, u)
-		}
-	}
-	for _, u := range rows {
-		n := *u
-		n.PeriodAt, n.PeriodBase = 0, 0
-		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n != *u {
-			QueueUse.Put(s, &n)
-		}
-	}
+	s.settleEach(func(u *structs.QueueUsage) bool { return path == u.Path }, func(u *structs.QueueUsage) { u.PeriodAt = 0 })
 }
 
 // up calls f with a queue and its ancestors that exist, until f returns false.
@@ -385,14 +373,20 @@ func (s *Store) Rebill(changed bool, change func()) {
 
 // SettleUse advances the rows of a subtree to the current time, before the half-life of its usage changes.
 func (s *Store) SettleUse(path structs.QueuePath) {
+	s.settleEach(func(u *structs.QueueUsage) bool { return path.Contains(u.Path) }, func(*structs.QueueUsage) {})
+}
+
+// settleEach advances the rows of some queues to the current time, after an edit of each.
+func (s *Store) settleEach(of func(*structs.QueueUsage) bool, edit func(*structs.QueueUsage)) {
 	var rows []*structs.QueueUsage
 	for u := range QueueUse.All(s) {
-		if path.Contains(u.Path) {
+		if of(u) {
 			rows = append(rows, u)
 		}
 	}
 	for _, u := range rows {
 		n := *u
+		edit(&n)
 		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n != *u {
 			QueueUse.Put(s, &n)
 		}

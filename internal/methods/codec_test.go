@@ -149,7 +149,7 @@ func FuzzBodies(f *testing.F) {
 		runtime.ReadMemStats(&before)
 		err := rpc.Decode(b, v)
 		runtime.ReadMemStats(&after)
-		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20+4608*uint64(len(b)) {
+		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20+4096*uint64(len(b)) {
 			t.Fatalf("%T: %d bytes took %d of memory", v, len(b), took)
 		}
 		if err != nil {

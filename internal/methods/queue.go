@@ -11,7 +11,7 @@ type (
 	// QueueState is a queue with its settings, as configured and as effective, and its usage.
 	QueueState struct {
 		Queue     *structs.Queue // as configured; nil for a queue that only jobs mention
-		Effective structs.Queue  // with inherited values and defaults filled in
+		Effective *structs.Queue // with inherited values and defaults filled in
 		Usage     structs.QueueUsage
 		Mean      structs.Amount // decayed usage as an amount, now
 		Share     int64          // weighted dominant share of the resources held, in millionths

@@ -10,8 +10,8 @@
 //
 // The naive queue drops an event that arrives while the job is being decided. The pass has not seen the new capacity,
 // and the blocked evaluation is written after the event, so nothing wakes the job. Here every unblocking event is
-// stamped with its log index. An evaluation that blocks on a state older than the newest such event goes straight back
-// to ready.
+// stamped with its log index, or counted if it is a plan that was dropped, which has none. An evaluation that blocks on a
+// state older than the newest such event goes straight back to ready.
 //
 // Limits: a pass takes at most Limits.Items jobs and Limits.Evals evaluations of each; the rest waits for the next
 // pass. There is at most one entry for each job with an open evaluation.

@@ -67,10 +67,11 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 			continue
 		}
 		x := stand.at(p)
-		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Waiting: x.Waiting, Submitted: submitted[p],
+		settings := table.Settings(p, cfg)
+		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: &settings, Waiting: x.Waiting, Submitted: submitted[p],
 			Part: x.Part, Target: x.Target, Jain: x.Jain, Oldest: x.Oldest, Preemptions: x.Preemptions}
-		scene := queue.Scene{Now: now, Queue: st.Effective, Total: table.Total}
-		scene.Total.Billed = st.Effective.Billing.OfCluster(table.Total, table.Models)
+		scene := queue.Scene{Now: now, Queue: settings, Total: table.Total}
+		scene.Total.Billed = settings.Billing.OfCluster(table.Total, table.Models)
 		if u := table.Use(p, ""); u != nil {
 			st.Usage = *u
 		}
@@ -78,7 +79,7 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 			st.PeriodUse = st.Usage.PeriodUse(now, period)
 			_, st.PeriodEnd = structs.PeriodOf(now, period)
 		}
-		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), scene.Share(st.Usage.Held)/1000/max(st.Effective.Weight, 1)
+		st.Mean, st.Share = st.Usage.MeanAt(now, settings.HalfLife), scene.Share(st.Usage.Held)/1000/max(settings.Weight, 1)
 		if users {
 			st.Users = usersOf(x, table, &scene)
 		}
