@@ -18,6 +18,10 @@ func TestQueueBudget(t *testing.T) {
 		time.Sleep(23 * time.Hour) // until an hour before midnight: virtual time begins with a day
 		s := testServer(t, nil)
 		f := newGPUFleet(t, s, 3)
+		submit := func(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
+			f.batch(id, queue, user, gpus, runs)
+			time.Sleep(5 * time.Second)
+		}
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", GPUHoursMax: 1, GPUHoursPeriod: structs.PeriodDay},
 			{Path: "each", GPUHoursUserMax: 5, GPUHoursPeriod: structs.PeriodDay}}})
 		why := func(id string) string {
@@ -30,15 +34,15 @@ func TestQueueBudget(t *testing.T) {
 			return x.Limit() + ": " + x.Dimension.Name() + " until " + x.Detail
 		}
 		midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
-		f.batch("first", "lab", "ada", 2, 20*time.Minute)
-		f.batch("second", "lab", "eve", 2, 20*time.Minute)
+		submit("first", "lab", "ada", 2, 20*time.Minute)
+		submit("second", "lab", "eve", 2, 20*time.Minute)
 		if running(s, "first") != 1 || running(s, "second") != 0 {
 			t.Fatalf("%d of the first and %d of the second run", running(s, "first"), running(s, "second"))
 		}
 		if got, want := why("second"), "queue lab: gpu-hours until "+midnight.UTC().Format(time.RFC3339); got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
-		f.batch("third", "lab", "eve", 1, 15*time.Minute)
+		submit("third", "lab", "eve", 1, 15*time.Minute)
 		if running(s, "third") != 1 {
 			t.Error("a job that fits into what is left waits")
 		}
@@ -59,9 +63,9 @@ func TestQueueBudget(t *testing.T) {
 			t.Errorf("in the new period it waits: %s", why("second"))
 		}
 		time.Sleep(20 * time.Minute) // until all GPUs are free
-		f.batch("ada-1", "each", "ada", 1, 4*time.Hour)
-		f.batch("ada-2", "each", "ada", 1, 4*time.Hour)
-		f.batch("eve-1", "each", "eve", 1, 4*time.Hour)
+		submit("ada-1", "each", "ada", 1, 4*time.Hour)
+		submit("ada-2", "each", "ada", 1, 4*time.Hour)
+		submit("eve-1", "each", "eve", 1, 4*time.Hour)
 		if running(s, "ada-1") != 1 || running(s, "ada-2") != 0 || running(s, "eve-1") != 1 {
 			t.Errorf("%d, %d and %d run", running(s, "ada-1"), running(s, "ada-2"), running(s, "eve-1"))
 		}

@@ -72,7 +72,7 @@ func newGPUFleet(t *testing.T, s *Server, gpus int) *fleet {
 	return f
 }
 
-// batch submits a batch job of a user, which runs for its time limit on some GPUs, and waits for the decision.
+// batch submits a batch job of a user, which runs for its time limit on some GPUs.
 func (f *fleet) batch(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
 	f.t.Helper()
 	f.set(func() { f.runs[id] = runs })
@@ -80,7 +80,6 @@ func (f *fleet) batch(id string, queue structs.QueuePath, user string, gpus int6
 		j.Type, j.Queue, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, queue, runs, structs.Reschedule{}
 		j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
 	})})
-	time.Sleep(5 * time.Second)
 }
 
 func (f *fleet) turn(ctx context.Context, beat bool) {

@@ -18,14 +18,18 @@ func TestQueueUserLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		f := newGPUFleet(t, s, 4)
+		submit := func(id string, queue structs.QueuePath, user string, gpus int64, runs time.Duration) {
+			f.batch(id, queue, user, gpus, runs)
+			time.Sleep(5 * time.Second)
+		}
 		two := structs.Unlimited
 		two.GPUMilli = 2000
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot}, {Path: "lab", UserLimit: &two}, {Path: "lab/a"}}})
-		f.batch("first", "lab", "ada", 1, time.Hour)
-		f.batch("second", "lab/a", "ada", 2, time.Hour)
-		f.batch("third", "lab/a", "ada", 1, 30*time.Minute)
-		f.batch("eve", "lab", "eve", 1, time.Hour)
-		f.batch("elsewhere", "", "ada", 1, time.Minute)
+		submit("first", "lab", "ada", 1, time.Hour)
+		submit("second", "lab/a", "ada", 2, time.Hour)
+		submit("third", "lab/a", "ada", 1, 30*time.Minute)
+		submit("eve", "lab", "eve", 1, time.Hour)
+		submit("elsewhere", "", "ada", 1, time.Minute)
 		for id, want := range map[string]int{"first": 1, "second": 0, "third": 1, "eve": 1, "elsewhere": 1} {
 			if got := running(s, id); got != want {
 				t.Errorf("%d of %s run, want %d", got, id, want)
