@@ -379,11 +379,11 @@ func TestLimitsWithoutContactAreKnown(t *testing.T) {
 	if a = a.restart(); a.shortestSilence() != limit {
 		t.Error("a restored limit is not known")
 	}
-	limit /= 2
+	shorter := limit / 2
 	job := clientfake.Job("new", structs.JobService, hook("m", "", false, `{}`))
-	job.Groups[0].StopAfterDisc = &limit
+	job.Groups[0].StopAfterDisc = &shorter
 	srv.Place(a.ID(), job)
-	srv.Wait(t, "the new limit", func() bool { return a.shortestSilence() == limit })
+	srv.Wait(t, "the new limit", func() bool { return a.shortestSilence() == shorter })
 }
 
 // TestStoppedAgent: an agent that was itself stopped for too long ends the allocation when its next heartbeat is

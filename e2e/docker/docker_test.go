@@ -409,7 +409,7 @@ func (n *node) refusals(t *testing.T) {
 		"container":  {boxWith(`network_mode = "container:x"`), "are not shared"},
 		"unknown":    {boxWith(`imagee = "x"`), `did you mean "image"?`},
 		"mac":        {boxWith(`mac_address = "x"`), "is not supported: addresses are the engine's choice"},
-		"logging":    {boxWith("logging {\n type = \"syslog\"\n}"), "the agent collects the logs"},
+		"logging":    {boxWith("logging {\n type = \"syslog\"\n}"), "the agent collects the output"},
 		"port":       {boxWith(`ports = ["nope"]`), `no port "nope"`},
 		"command":    {"config {\n image = \"box:v1\"\n entrypoint = [\"/nope\"]\n}\n", "no such file or directory"},
 		"userless":   {"user = \"nobody-here\"\n" + box("env"), "unable to find user"},
