@@ -145,7 +145,7 @@ func follow(ctx context.Context, st *rpc.Stream, beats bool, read func(ctx conte
 		}()
 	}
 	err := read(ctx, func(f logfile.Frame) error {
-		return st.SendMsg(&methods.FSFrame{File: f.File, Offset: f.Offset, Data: f.Data, Event: f.Event})
+		return st.SendMsg(&methods.FSFrame{File: f.File, Offset: f.Offset, Data: f.Data, Event: f.Event, Time: structs.LogTime(f.Time)})
 	})
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
@@ -196,7 +196,10 @@ func (s service) logs(ctx context.Context, _ *rpc.Call, req *methods.LogsRequest
 		return structs.Errorf(structs.CodeNotFound, "allocation %s has no logs yet", req.AllocID.Short())
 	}
 	defer dir.Close()
-	o := logfile.Options{Origin: req.Origin, Offset: req.Offset, Follow: req.Follow, Done: done}
+	o := logfile.Options{Origin: req.Origin, Offset: req.Offset, Follow: req.Follow, Done: done, Times: req.Times}
+	if req.Since > 0 {
+		o.Since = req.Since.Time()
+	}
 	return follow(ctx, st, req.Follow, func(ctx context.Context, emit func(logfile.Frame) error) error {
 		err := logfile.Log(ctx, dir, task+"."+req.Type, o, emit)
 		if errors.Is(err, fs.ErrNotExist) && r.TaskBegan(task) {

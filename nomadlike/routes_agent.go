@@ -316,14 +316,14 @@ func agentMonitor(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, c.frames(st, plain)
+		return nil, c.frames(st, plain, nil)
 	}
 	if req.ServerName != "" && req.ServerName != c.cfg.Agent.LocalServer() {
 		st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.AgentMonitor, c.hdr, req)
 		if err != nil {
 			return nil, err
 		}
-		return nil, c.frames(st, plain)
+		return nil, c.frames(st, plain, nil)
 	}
 	if err := c.allow(needAgentRead); err != nil {
 		return nil, err

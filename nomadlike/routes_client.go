@@ -126,7 +126,7 @@ func (c *call) plainFile(req *methods.FSStreamRequest) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.frames(st, true)
+	return nil, c.frames(st, true, nil)
 }
 
 func (c *call) origin() (string, int64, error) {
@@ -163,7 +163,7 @@ func fsStream(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.frames(st, plain)
+	return nil, c.frames(st, plain, nil)
 }
 
 func fsLogs(c *call) (any, error) {
@@ -189,16 +189,41 @@ func fsLogs(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	stamps, err := c.flag("timestamps")
+	if err != nil {
+		return nil, err
+	}
+	if req.Since, err = c.since(); err != nil {
+		return nil, err
+	}
+	req.Times = stamps || req.Since > 0
 	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.ClientLogs, c.hdr, req)
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.frames(st, plain)
+	if plain && stamps {
+		return nil, c.frames(st, plain, new(wire.Stamper))
+	}
+	return nil, c.frames(st, plain, nil)
+}
+
+// since reads the query parameter of that name: a time, or how long ago that is.
+func (c *call) since() (structs.LogTime, error) {
+	v := c.r.URL.Query().Get("since")
+	if v == "" {
+		return 0, nil
+	}
+	at, err := wire.Since(v, time.Now())
+	if err != nil {
+		return 0, structs.Errorf(structs.CodeInvalid, "error parsing since %q: %v", clip(v, 40), err)
+	}
+	return structs.LogTime(max(1, at.UnixNano())), nil
 }
 
 // frames copies a stream of FSFrames to the client: as bytes when plain, else as one JSON object each. It waits for the
-// first frame before it sends the status, so that a refusal is an ordinary error answer.
-func (c *call) frames(st *rpc.Stream, plain bool) error {
+// first frame before it sends the status, so that a refusal is an ordinary error answer. stamps, if not nil, is for plain
+// bytes.
+func (c *call) frames(st *rpc.Stream, plain bool, stamps *wire.Stamper) error {
 	defer st.Close(nil)
 	rc := http.NewResponseController(c.w)
 	started := false
@@ -231,12 +256,14 @@ func (c *call) frames(st *rpc.Stream, plain bool) error {
 		_ = rc.SetWriteDeadline(time.Now().Add(streamWriteTime))
 		var err error
 		switch {
+		case plain && stamps != nil:
+			_, err = c.w.Write(stamps.Stamp(f.Data, int64(f.Time)))
 		case plain:
 			_, err = c.w.Write(f.Data)
 		case f.Data == nil && f.Event == "":
 			_, err = io.WriteString(c.w, "{}\n")
 		default:
-			err = enc.Encode(wire.StreamFrame{Offset: f.Offset, Data: f.Data, File: f.File, FileEvent: f.Event})
+			err = enc.Encode(wire.StreamFrame{Offset: f.Offset, Data: f.Data, File: f.File, FileEvent: f.Event, Time: int64(f.Time)})
 		}
 		if err != nil || rc.Flush() != nil {
 			return errWritten

@@ -156,7 +156,7 @@ func TestRequestParsing(t *testing.T) {
 		"/v1/jobs?wait=x": 400, "/v1/jobs?wait=5": 400, "/v1/jobs?per_page=x": 400, "/v1/jobs?per_page=-1": 400, "/v1/jobs?per_page=10001": 400,
 		"/v1/jobs?stale": 200, "/v1/jobs?stale=maybe": 400, "/v1/jobs?reverse=2": 400, "/v1/jobs?filter=" + strings.Repeat("a", FilterMax+1): 400,
 		"/v1/job/none": 404, "/v1/job/job-1": 200, "/v1/allocation/not-an-id": 404, "/v1/nope": 404, "/v1/job/a%00b": 404, "/v1/../v1/jobs": 404, "//v1/jobs": 404, "/v1//jobs": 404, "/v1/./jobs": 404,
-		"/v1/client/fs/logs/00000000-0000-4000-8000-000000000001?task=t&type=stdin": 400, "/v1/agent/monitor?log_level=loud": 400, "/v1/event/stream?topic=Job:": 400,
+		"/v1/client/fs/logs/00000000-0000-4000-8000-000000000001?task=t&type=stdin": 400, "/v1/client/fs/logs/00000000-0000-4000-8000-000000000001?task=t&type=stdout&since=noon": 400, "/v1/agent/monitor?log_level=loud": 400, "/v1/event/stream?topic=Job:": 400,
 	} {
 		t.Run(target, func(t *testing.T) {
 			r := do(s, "GET", target, "")

@@ -47,6 +47,10 @@ type Options struct {
 	Done <-chan struct{}
 	// Limit is the most bytes to read, 0 for no limit.
 	Limit int64
+	// Since leaves out what was written before, Times has each frame of a log carry when its data was. Neither is for a
+	// single file. What is older than the index of a log (see times.go) has no time and is not left out.
+	Since time.Time
+	Times bool
 }
 
 // Frame is a piece of a file. Data is valid only during the call.
@@ -55,6 +59,7 @@ type Frame struct {
 	Offset int64 // of the first byte of Data in File
 	Data   []byte
 	Event  string // "" with data
+	Time   int64  // with Options.Times: when Data was written, in Unix nanoseconds; 0: not known
 }
 
 func (o Options) check() error {
@@ -96,6 +101,9 @@ type stream struct {
 	left int64
 	buf  []byte
 	wait time.Duration
+
+	index *times // of the file that is read; nil: no times are wanted
+	load  func() // reads the records that were added to it
 }
 
 func newStream(ctx context.Context, o Options, emit func(Frame) error) *stream {
@@ -117,7 +125,7 @@ func (s *stream) copy(f *os.File, name string, off int64) (int64, error) {
 		n, err := f.ReadAt(s.buf[:min(int64(len(s.buf)), s.left)], off)
 		if n > 0 {
 			s.wait = pollMin
-			if eerr := s.emit(Frame{File: name, Offset: off, Data: s.buf[:n]}); eerr != nil {
+			if eerr := s.parts(name, off, s.buf[:n]); eerr != nil {
 				return off, eerr
 			}
 			off += int64(n)
@@ -132,6 +140,29 @@ func (s *stream) copy(f *os.File, name string, off int64) (int64, error) {
 			return off, err
 		}
 	}
+}
+
+// parts emits what was read at an offset, in a frame for each time if they are wanted.
+func (s *stream) parts(name string, off int64, data []byte) error {
+	if s.index == nil {
+		return s.emit(Frame{File: name, Offset: off, Data: data})
+	}
+	s.load()
+	if s.opt.Follow && s.index.late(off, time.Now()) {
+		if _, err := s.pause(); err != nil {
+			return err
+		}
+		s.load()
+	}
+	for len(data) > 0 {
+		at, end := s.index.part(off)
+		n := min(int64(len(data)), end-off)
+		if err := s.emit(Frame{File: name, Offset: off, Data: data[:n], Time: at}); err != nil {
+			return err
+		}
+		data, off = data[n:], off+n
+	}
+	return nil
 }
 
 // pause waits for more data. last is true if Done has been closed: one more read, then the end.
@@ -188,6 +219,10 @@ func (s *stream) log(dir *taskfs.Dir, base string) error {
 			if err == nil {
 				if off, err = clip(f, off); err != nil {
 					return err
+				}
+				if s.opt.Times {
+					index := new(times)
+					s.index, s.load = index, func() { index.load(dir, base, idx) }
 				}
 			}
 		}
@@ -259,6 +294,9 @@ func (s *stream) seek(dir *taskfs.Dir, base string) (idx int, off int64, err err
 	if s.opt.Origin == End {
 		pos = total - pos
 	}
+	if !s.opt.Since.IsZero() {
+		pos = max(pos, s.older(dir, base, all, sizes))
+	}
 	for i, n := range all {
 		if pos < sizes[i] || i == len(all)-1 {
 			return n, pos, nil
@@ -266,6 +304,28 @@ func (s *stream) seek(dir *taskfs.Dir, base string) (idx int, off int64, err err
 		pos -= sizes[i]
 	}
 	return all[len(all)-1], 0, nil
+}
+
+// older returns how many bytes of the files were written before Options.Since.
+func (s *stream) older(dir *taskfs.Dir, base string, all []int, sizes []int64) (before int64) {
+	for i, n := range all {
+		st, err := dir.Stat(name(base, n))
+		if err != nil || st.ModTime().Before(s.opt.Since) {
+			before += sizes[i]
+			continue
+		}
+		var t times
+		t.load(dir, base, n)
+		off, ok := t.since(s.opt.Since)
+		switch {
+		case ok:
+			return before + min(off, sizes[i])
+		case len(t.all) == 0: // without an index
+			return before
+		}
+		before += sizes[i]
+	}
+	return before
 }
 
 // clip returns an offset that is not beyond the end of a file.

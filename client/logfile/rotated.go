@@ -3,6 +3,7 @@ package logfile
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/muster-sched/muster/client/taskfs"
 )
@@ -16,7 +17,19 @@ type Rotated struct {
 
 	File  *os.File // the newest file; nil before Use
 	Index int      // its number
-	Size  int64    // its size; the writer adds what it writes
+	Size  int64    // its size
+
+	times     *os.File  // its index, see times.go; nil where there is none
+	timesSize int64     // of the index
+	noted     time.Time // of the last record; zero before this writer's first
+}
+
+// Wrote adds to the newest file's size what was written to its end at that time.
+func (r *Rotated) Wrote(n int64, at time.Time) {
+	if n > 0 {
+		r.noteTime(at)
+		r.Size += n
+	}
 }
 
 // Newest returns the highest number of the files that exist, 0 if there are none.
@@ -50,6 +63,7 @@ func (r *Rotated) Use(index int) error {
 	}
 	r.Close()
 	r.File, r.Index, r.Size = f, index, st.Size()
+	r.openTimes()
 	return nil
 }
 
@@ -64,6 +78,7 @@ func (r *Rotated) Next() error {
 	}
 	for _, i := range all {
 		if i <= r.Index-r.Keep {
+			_ = r.Dir.Remove(timesName(r.Base, i))
 			_ = r.Dir.Remove(name(r.Base, i)) // tried again at the next file
 		}
 	}
@@ -76,6 +91,7 @@ func (r *Rotated) Close() {
 		r.File.Close()
 		r.File = nil
 	}
+	r.closeTimes()
 }
 
 // Place splits the base of a log's paths into its directory, which is opened, and the base of its names.

@@ -108,9 +108,7 @@ func (p *pump) step(pipe int) (int64, error) {
 	off := p.log.Size
 	// Fd would switch the descriptor to blocking mode: irrelevant for regular files, and no one else uses it.
 	n, err := unix.Splice(pipe, nil, int(p.log.File.Fd()), &off, int(want), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
-	if n > 0 {
-		p.log.Size += n
-	}
+	p.log.Wrote(n, time.Now())
 	return n, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,8 @@ type allocLogsOptions struct {
 	follow, tail              bool
 	lines, bytes              int64
 	json                      bool
+	since                     string
+	timestamps                bool
 	rank                      int      // -1: all
 	mark                      *logMark // where to continue reading; or nil
 }
@@ -69,6 +72,7 @@ func newAllocLogs(e *env) *cobra.Command {
 muster alloc logs 8ba85cef
 muster alloc logs -f -tail -n 50 8ba85cef
 muster alloc logs -stderr -task server 8ba85cef
+muster alloc logs -since 10m -timestamps 8ba85cef
 muster alloc logs -f -job example`, 1, 2, o.run)
 	f := c.Flags()
 	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
@@ -88,6 +92,8 @@ func (o *allocLogsOptions) flags(c *cobra.Command) {
 	f.BoolVar(&o.tail, "tail", false, "the end only: 10 lines, or as many as -n or -c say")
 	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
 	f.Int64VarP(&o.bytes, "bytes", "c", 0, "with -tail: how many bytes")
+	f.StringVar(&o.since, "since", "", "only what was written from then on: how long ago, as 10m, or a time, as 2026-01-31T15:04:05Z")
+	f.BoolVar(&o.timestamps, "timestamps", false, "put before each line when it was written (UTC)")
 	f.BoolVar(&o.json, "json", false, "print frames of the API, one JSON object a line")
 }
 
@@ -121,6 +127,11 @@ func (o *allocLogsOptions) check() error {
 		return fmt.Errorf("-rank %d: ranks count from 0", o.rank)
 	case o.rank >= 0 && o.json:
 		return errors.New("-json prints frames as they come, of all ranks: leave out -rank")
+	}
+	if o.since != "" {
+		if _, err := wire.Since(o.since, time.Now()); err != nil {
+			return fmt.Errorf("-since %q: %w", o.since, err)
+		}
 	}
 	return nil
 }
@@ -163,9 +174,10 @@ func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocatio
 
 // rankFilter passes on the lines of one rank, without their label.
 type rankFilter struct {
-	w     io.Writer
-	label []byte
-	buf   []byte
+	w      io.Writer
+	label  []byte
+	before int // length of the stamp before the label
+	buf    []byte
 }
 
 // Write implements io.Writer.
@@ -183,8 +195,9 @@ func (r *rankFilter) pick(b []byte) (out []byte) {
 	r.buf = append(r.buf, b...)
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
 	for line := range bytes.Lines(r.buf[:end]) {
-		if text, mine := bytes.CutPrefix(line, r.label); mine {
-			out = append(out, text...)
+		n := min(r.before, len(line))
+		if text, mine := bytes.CutPrefix(line[n:], r.label); mine {
+			out = append(append(out, line[:n]...), text...)
 		}
 	}
 	r.buf = append(r.buf[:0], r.buf[end:]...)
@@ -242,8 +255,16 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 		q.Set("offset", strconv.FormatInt(offset, 10))
 	}
 	queryFlag(q, "follow", o.follow)
+	queryFlag(q, "timestamps", o.timestamps)
+	if o.since != "" {
+		q.Set("since", o.since)
+	}
 	if o.rank >= 0 {
-		w = &rankFilter{w: w, label: []byte(strconv.Itoa(o.rank) + ": ")}
+		r := &rankFilter{w: w, label: []byte(strconv.Itoa(o.rank) + ": ")}
+		if o.timestamps {
+			r.before = wire.StampLen
+		}
+		w = r
 	}
 	err := o.copyFrames(ctx, a, "/v1/client/fs/logs/"+al.ID, q, w, lines, o.json, o.mark)
 	if r, ok := w.(*rankFilter); ok {
@@ -273,6 +294,9 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 	dec := json.NewDecoder(rc)
 	var held []byte
 	holding := lines > 0
+	var stamper wire.Stamper
+	stamps := q.Get("timestamps") == "true"
+	timed := stamps || q.Has("since")
 	release := func() error {
 		if !holding {
 			return nil
@@ -300,6 +324,13 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 		}
 		if mark != nil {
 			mark.pass(&f)
+		}
+		if timed && f.Time == 0 && len(f.Data) > 0 {
+			e.hint("The node does not know when the first lines were written: they are older than its agent's keeping of times.")
+			timed = false
+		}
+		if stamps {
+			f.Data = stamper.Stamp(f.Data, f.Time)
 		}
 		if f.FileEvent != "" && f.FileEvent != "truncated" && len(f.Data) == 0 {
 			e.hint("[%s]", f.FileEvent)

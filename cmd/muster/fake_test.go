@@ -170,8 +170,10 @@ func prefixed[T any](id func(T) string, list ...T) func(*http.Request) any {
 }
 
 // frame is a piece of a log, as the API sends it.
-func frame(s string) string {
-	b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s)})
+func frame(s string) string { return frameAt(s, 0) }
+
+func frameAt(s string, at int64) string {
+	b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s), Time: at})
 	return string(b) + "\n"
 }
 

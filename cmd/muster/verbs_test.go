@@ -2,11 +2,13 @@ package main
 
 import (
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
@@ -30,6 +32,37 @@ func TestLogsShowBothStreams(t *testing.T) {
 		}
 		if r := f.run(t, "", "alloc", "logs", "-both", "8ba85cef"); !strings.Contains(r.out, "result\n") || !strings.Contains(r.out, "Traceback\n") || r.errOut != "" {
 			t.Errorf("-both: stdout %q, stderr %q", r.out, r.errOut)
+		}
+	}
+}
+
+func TestLogsWithTimes(t *testing.T) {
+	at := time.Date(2026, 1, 31, 15, 4, 5, 678e6, time.UTC).UnixNano()
+	const stamp = "2026-01-31T15:04:05.678Z "
+	f := newAgentFake(t)
+	var asked url.Values
+	f.answers["GET /v1/client/fs/logs/"+allocA] = func(r *http.Request) any {
+		asked = r.URL.Query()
+		return frame("0: one\n1: tw") + frameAt("o\n0: three\n", at)
+	}
+	for _, c := range []struct{ args, out, since, stamps string }{
+		{"-stdout", "0: one\n1: two\n0: three\n", "", ""},
+		{"-stdout -timestamps", strings.Repeat("-", 24) + " 0: one\n" + strings.Repeat("-", 24) + " 1: two\n" + stamp + "0: three\n", "", "true"},
+		{"-stdout -timestamps -rank 0", strings.Repeat("-", 24) + " one\n" + stamp + "three\n", "", "true"},
+		{"-stdout -timestamps -tail -n 1", stamp + "0: three\n", "", "true"},
+		{"-stdout -since 10m", "0: one\n1: two\n0: three\n", "10m", ""},
+	} {
+		r := f.run(t, "", append([]string{"alloc", "logs"}, append(strings.Fields(c.args), "8ba85cef")...)...)
+		if r.code != 0 || r.out != c.out || asked.Get("since") != c.since || asked.Get("timestamps") != c.stamps {
+			t.Errorf("%s: exit code %d, asked %v, stdout %q", c.args, r.code, asked, r.out)
+		}
+		if unknown := strings.Contains(r.errOut, "does not know when"); unknown != (c.since != "" || c.stamps != "") {
+			t.Errorf("%s: stderr %q", c.args, r.errOut)
+		}
+	}
+	for _, since := range []string{"yesterday", "-5m", "2026-01-31", "1950-01-01T00:00:00Z"} {
+		if r := f.run(t, "", "alloc", "logs", "-since="+since, "8ba85cef"); r.code != 1 || strings.Count(r.errOut, "want how long ago, as 10m") != 1 {
+			t.Errorf("-since %s: exit code %d, stderr %q", since, r.code, r.errOut)
 		}
 	}
 }

@@ -194,11 +194,25 @@ func TestRestartAndStop(t *testing.T) {
 		out, errOut, _ := s.run("job", "logs", "web")
 		return out == "out\n" && errOut == "Traceback\n", out + errOut
 	})
+	restart := time.Now()
 	s.want(0, "3 of 3 allocations restarted", "job", "restart", "-batch-size", "50%", "web")
 	harness.Eventually(t, 20*time.Second, "the output of two runs", func() (bool, string) {
 		out, errOut, _ := s.run("job", "logs", "-index", "2", "web")
 		return out == "out\nout\n" && strings.Count(errOut, "Traceback") == 2, out + errOut
 	})
+	since := restart.UTC().Format(time.RFC3339Nano)
+	if out := s.want(0, "", "job", "logs", "-index", "2", "-stdout", "-since", since, "web"); out != "out\n" {
+		t.Errorf("-since the restart: %q", out)
+	}
+	lines := strings.Split(s.want(0, "", "job", "logs", "-index", "2", "-stdout", "-timestamps", "web"), "\n")
+	for i, l := range lines[:len(lines)-1] {
+		stamp, text, _ := strings.Cut(l, " ")
+		at, err := time.Parse(time.RFC3339, stamp)
+		if err != nil || text != "out" || at.Before(restart) != (i == 0) || time.Since(at) > time.Minute {
+			t.Errorf("line %d with its time: %q %v; the restart was at %s", i, l, err, since)
+		}
+	}
+	s.want(1, "want how long ago, as 10m", "job", "logs", "-since", "noon", "web")
 	before := s.want(0, "", "job", "allocs", "-q", "web")
 	s.want(0, "1 of 1 allocations restarted", "job", "restart", "-reschedule", "-index", "0", "web")
 	if after := s.want(0, "", "job", "allocs", "-q", "web"); strings.Count(after, "\n") != strings.Count(before, "\n")+1 {

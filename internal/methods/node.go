@@ -55,13 +55,17 @@ type (
 		Offset  int64
 		Origin  string // "start" or "end"
 		Follow  bool
+		Since   structs.LogTime // leaves out what was written before; 0: nothing
+		Times   bool            // frames have times
 	}
-	// FSFrame is a piece of a followed file. Without Data and Event it is a heartbeat.
+	// FSFrame is a piece of a followed file. Without Data and Event it is a heartbeat. Time is when Data was written, in
+	// Unix nanoseconds, 0 where that is not known or was not asked for.
 	FSFrame struct {
 		File   string
 		Offset int64
 		Data   []byte
 		Event  string // "file deleted", "file truncated"
+		Time   structs.LogTime
 	}
 	// ExecRequest runs a command inside a task.
 	ExecRequest struct {

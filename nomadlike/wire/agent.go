@@ -1,6 +1,11 @@
 package wire
 
-import "time"
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"time"
+)
 
 // AgentSelf describes an agent.
 type AgentSelf struct {
@@ -188,6 +193,44 @@ type StreamFrame struct {
 	Data      []byte `json:",omitempty"`
 	File      string `json:",omitempty"`
 	FileEvent string `json:",omitempty"`
+	Time      int64  `json:",omitempty"` // of a log that was asked for with its times: when Data was written, in Unix nanoseconds
+}
+
+// StampLen is the length of what Stamper puts before a line.
+const StampLen = len(stampForm) + 1
+
+const stampForm = "2006-01-02T15:04:05.000Z"
+
+// Stamper puts before each line of a log when its first byte was written.
+type Stamper struct{ within bool }
+
+// Stamp returns data that was written at that time (Unix nanoseconds; 0: not known), the next piece of a log, with stamps.
+func (s *Stamper) Stamp(data []byte, at int64) []byte {
+	stamp := []byte(strings.Repeat("-", len(stampForm)) + " ")
+	if at != 0 {
+		stamp = time.Unix(0, at).UTC().AppendFormat(stamp[:0], stampForm+" ")
+	}
+	out := make([]byte, 0, len(data)+StampLen)
+	for line := range bytes.Lines(data) {
+		if !s.within {
+			out = append(out, stamp...)
+		}
+		out = append(out, line...)
+		s.within = line[len(line)-1] != '\n'
+	}
+	return out
+}
+
+// Since reads the beginning of a log that is asked for: a time, or how long before now that is.
+func Since(text string, now time.Time) (time.Time, error) {
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.Year() < 1970 || at.Year() > 2200 { // Unix nanoseconds have an end
+		return at, errors.New("want how long ago, as 10m, or a time, as 2026-01-31T15:04:05Z")
+	}
+	return at, nil
 }
 
 // The frames of exec over a websocket.

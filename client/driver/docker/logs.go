@@ -331,7 +331,11 @@ func (c *copier) write(m message) error {
 	if f == nil || len(data) == 0 {
 		return nil
 	}
-	rotated, err := f.write(data)
+	at, err := time.Parse(time.RFC3339Nano, m.stamp)
+	if err != nil {
+		at = time.Now()
+	}
+	rotated, err := f.write(data, at)
 	if err != nil {
 		// A full disk must not block the task's output for ever: the message is lost, and the next one is tried again.
 		c.d.log.Warn("a task's output could not be written", "task", c.task.TaskID, "error", err)
@@ -482,8 +486,8 @@ func (l *logFile) open(index int, size int64) (beyond int64, err error) {
 	return max(0, beyond-size), l.Use(last)
 }
 
-// write appends, and starts the next file when one is full.
-func (l *logFile) write(data []byte) (rotated bool, err error) {
+// write appends what the task wrote at that time, and starts the next file when one is full.
+func (l *logFile) write(data []byte, at time.Time) (rotated bool, err error) {
 	for len(data) > 0 {
 		if l.Size >= l.size {
 			if err := l.Next(); err != nil {
@@ -492,7 +496,7 @@ func (l *logFile) write(data []byte) (rotated bool, err error) {
 			rotated = true
 		}
 		n, err := l.File.Write(data[:min(int64(len(data)), l.size-l.Size)])
-		l.Size += int64(n)
+		l.Wrote(int64(n), at)
 		data = data[n:]
 		if err != nil {
 			return rotated, err
