@@ -193,7 +193,7 @@ func fsLogs(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if req.Since, err = c.since(); err != nil {
+	if req.Since, err = c.when("since"); err != nil {
 		return nil, err
 	}
 	req.Times = stamps || req.Since > 0
@@ -205,19 +205,6 @@ func fsLogs(c *call) (any, error) {
 		return nil, c.frames(st, plain, new(wire.Stamper))
 	}
 	return nil, c.frames(st, plain, nil)
-}
-
-// since reads the query parameter of that name: a time, or how long ago that is.
-func (c *call) since() (structs.LogTime, error) {
-	v := c.r.URL.Query().Get("since")
-	if v == "" {
-		return 0, nil
-	}
-	at, err := wire.Since(v, time.Now())
-	if err != nil {
-		return 0, structs.Errorf(structs.CodeInvalid, "error parsing since %q: %v", clip(v, 40), err)
-	}
-	return structs.LogTime(max(1, at.UnixNano())), nil
 }
 
 // frames copies a stream of FSFrames to the client: as bytes when plain, else as one JSON object each. It waits for the

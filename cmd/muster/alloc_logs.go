@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -92,7 +91,7 @@ func (o *allocLogsOptions) flags(c *cobra.Command) {
 	f.BoolVar(&o.tail, "tail", false, "the end only: 10 lines, or as many as -n or -c say")
 	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
 	f.Int64VarP(&o.bytes, "bytes", "c", 0, "with -tail: how many bytes")
-	f.StringVar(&o.since, "since", "", "only what was written from then on: how long ago, as 10m, or a time, as 2026-01-31T15:04:05Z")
+	f.StringVar(&o.since, "since", "", "only what was written since a time (2026-01-31T12:00:00Z) or a span before now (10m, 7d)")
 	f.BoolVar(&o.timestamps, "timestamps", false, "put before each line when it was written (UTC)")
 	f.BoolVar(&o.json, "json", false, "print frames of the API, one JSON object a line")
 }
@@ -127,11 +126,6 @@ func (o *allocLogsOptions) check() error {
 		return fmt.Errorf("-rank %d: ranks count from 0", o.rank)
 	case o.rank >= 0 && o.json:
 		return errors.New("-json prints frames as they come, of all ranks: leave out -rank")
-	}
-	if o.since != "" {
-		if _, err := wire.Since(o.since, time.Now()); err != nil {
-			return fmt.Errorf("-since %q: %w", o.since, err)
-		}
 	}
 	return nil
 }
@@ -168,6 +162,9 @@ func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocatio
 	wg.Wait()
 	if ctx.Err() != nil {
 		return nil
+	}
+	if errs[0] != nil && errs[1] != nil && errs[0].Error() == errs[1].Error() { // of the request, not of a stream
+		return errs[0]
 	}
 	return errors.Join(errs...)
 }
@@ -257,7 +254,7 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 	queryFlag(q, "follow", o.follow)
 	queryFlag(q, "timestamps", o.timestamps)
 	if o.since != "" {
-		q.Set("since", o.since)
+		q.Set("since", days(o.since))
 	}
 	if o.rank >= 0 {
 		r := &rankFilter{w: w, label: []byte(strconv.Itoa(o.rank) + ": ")}

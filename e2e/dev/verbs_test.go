@@ -212,7 +212,7 @@ func TestRestartAndStop(t *testing.T) {
 			t.Errorf("line %d with its time: %q %v; the restart was at %s", i, l, err, since)
 		}
 	}
-	s.want(1, "want how long ago, as 10m", "job", "logs", "-since", "noon", "web")
+	s.want(1, `since="noon" is no time: want`, "job", "logs", "-since", "noon", "web")
 	before := s.want(0, "", "job", "allocs", "-q", "web")
 	s.want(0, "1 of 1 allocations restarted", "job", "restart", "-reschedule", "-index", "0", "web")
 	if after := s.want(0, "", "job", "allocs", "-q", "web"); strings.Count(after, "\n") != strings.Count(before, "\n")+1 {

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"time"
 )
@@ -219,18 +218,6 @@ func (s *Stamper) Stamp(data []byte, at int64) []byte {
 		s.within = line[len(line)-1] != '\n'
 	}
 	return out
-}
-
-// Since reads the beginning of a log that is asked for: a time, or how long before now that is.
-func Since(text string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return now.Add(-d), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil || at.Year() < 1970 || at.Year() > 2200 { // Unix nanoseconds have an end
-		return at, errors.New("want how long ago, as 10m, or a time, as 2026-01-31T15:04:05Z")
-	}
-	return at, nil
 }
 
 // The frames of exec over a websocket.
