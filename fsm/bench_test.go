@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -47,7 +46,7 @@ func (c *cluster) entryBy(body structs.CommandBody, by structs.Submitter) Entry 
 	c.seed++
 	var seed structs.Seed
 	binary.BigEndian.PutUint64(seed[:], c.seed)
-	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, By: by, Body: body}, feature.Newest)
+	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, By: by, Body: body}, c.f.Snapshot().Format())
 	if err != nil {
 		c.tb.Fatal(err)
 	}

@@ -1,7 +1,11 @@
 package fsm
 
 import (
+	"cmp"
+	"strconv"
+
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,6 +29,9 @@ func (pl *planApply) logAccepted(accepted []bool) {
 			d = pl.newDecisions(pl.key, pl.queue(), pl.p.EvalID)
 			d.Grow(len(pl.p.Parts) - i)
 		}
+		if pl.Has(feature.DecisionReasons) {
+			pl.addVictims(d, pl.p.Parts[i].Stops)
+		}
 		r := pl.row(&pl.p.Parts[i])
 		d.Add(&r)
 	}
@@ -38,8 +45,80 @@ func (pl *planApply) logAccepted(accepted []bool) {
 		}
 		d.Add(&row)
 	}
-	if d != nil {
-		pl.PutDecisions(d)
+	if d == nil {
+		return
+	}
+	if pl.Has(feature.DecisionReasons) {
+		d.Policy, d.Reason = pl.policy(), pl.reason()
+		if pl.job != nil {
+			d.Actor = actor(&pl.job.Submitter)
+		}
+	}
+	pl.PutDecisions(d)
+}
+
+// policy returns structs.DecisionRow.Policy.
+func (pl *planApply) policy() string {
+	cfg, q := structs.DefaultSchedulerConfig(), structs.Queue{}
+	if c := state.Scheduler.Get(pl, ""); c != nil {
+		cfg = c
+	}
+	for p := range pl.queue().Lineage() {
+		if o := state.Queues.Get(pl, p); o != nil {
+			q.Order, q.Backfill, q.Preempt = cmp.Or(q.Order, o.Order), cmp.Or(q.Backfill, o.Backfill), cmp.Or(q.Preempt, o.Preempt)
+		}
+	}
+	placement := cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
+	if pl.job != nil {
+		if p := state.Pools.Get(pl, pl.job.NodePool); p != nil {
+			placement = cmp.Or(p.Algorithm, placement)
+		}
+		placement = cmp.Or(pl.job.Placement, placement)
+	}
+	return string(cmp.Or(q.Order, cfg.Order, structs.OrderDefault)) + "/" + cmp.Or(q.Backfill, cfg.Backfill, structs.BackfillDefault) + "/" +
+		cmp.Or(q.Preempt, structs.PreemptDefault) + "/" + placement
+}
+
+// reason returns why the plan's evaluation was made.
+func (pl *planApply) reason() structs.Trigger {
+	for _, e := range pl.p.Evals {
+		if e.ID == pl.p.EvalID && e.Trigger != "" {
+			return e.Trigger
+		}
+	}
+	if e := state.Evals.Get(pl, pl.p.EvalID); e != nil {
+		return e.Trigger
+	}
+	return ""
+}
+
+func actor(s *structs.Submitter) string {
+	switch {
+	case s.Name != "":
+		return s.Name
+	case s.UID > 0:
+		return "uid " + strconv.FormatInt(s.UID, 10)
+	}
+	return ""
+}
+
+// addVictims notes the other jobs whose work stops for the row that is added next.
+func (pl *planApply) addVictims(d *state.Decisions, stops []structs.PlanStop) {
+	first := len(d.Victims)
+next:
+	for i := range stops {
+		s := &stops[i]
+		a := state.Allocs.Get(pl, s.ID)
+		if s.Preempt.IsZero() || a == nil || a.JobKey() == pl.key {
+			continue
+		}
+		for k := range d.Victims[first:] {
+			if v := &d.Victims[first+k]; v.Namespace == a.Namespace && v.JobID == a.JobID {
+				v.Allocs++
+				continue next
+			}
+		}
+		d.Victims = append(d.Victims, structs.DecisionVictim{Row: int64(d.Len()), Namespace: a.Namespace, JobID: a.JobID, Allocs: 1, First: a.ID, Why: s.Desc})
 	}
 }
 

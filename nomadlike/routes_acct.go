@@ -49,6 +49,18 @@ type (
 		Queue            string
 		Wait             int64   // nanoseconds since the submission
 		Score            float64 // of the first placement, 0 when unknown
+		// In a cluster whose upgrade is not finished the following may be empty.
+		Policy  string           // ORDER/BACKFILL/PREEMPT/PLACEMENT in force for the job
+		Reason  string           // why it was decided on: job-register, node-update, ...
+		Actor   string           // who submitted the job
+		Victims []DecisionVictim // the other jobs whose work was preempted
+	}
+	// DecisionVictim is a job whose work was preempted.
+	DecisionVictim struct {
+		Namespace, JobID string
+		Allocs           int64
+		AllocID          string // one of them
+		Why              string
 	}
 )
 
@@ -124,15 +136,24 @@ func decisionList(c *call) (any, error) {
 
 func decisionRows(resp *methods.DecisionsResponse) []Decision {
 	out := []Decision{}
-	for _, r := range resp.Rows {
-		d := Decision{
-			Seq: r.Seq, Index: uint64(r.Index), Time: int64(r.Time), Namespace: r.Namespace, JobID: r.JobID, EvalID: r.EvalID.String(), Kind: r.Kind,
-			Places: r.Places, Stops: r.Stops, Nodes: r.Nodes, Queue: string(r.Queue), Wait: int64(r.Wait), Score: float64(r.Score) / 1e6,
-		}
-		if !r.Node.IsZero() {
-			d.NodeID = r.Node.String()
-		}
-		out = append(out, d)
+	for i := range resp.Rows {
+		out = append(out, DecisionOf(&resp.Rows[i]))
 	}
 	return out
+}
+
+// DecisionOf returns a row of the decision log as the API has it.
+func DecisionOf(r *structs.DecisionRow) Decision {
+	d := Decision{
+		Seq: r.Seq, Index: uint64(r.Index), Time: int64(r.Time), Namespace: r.Namespace, JobID: r.JobID, EvalID: r.EvalID.String(), Kind: r.Kind,
+		Places: r.Places, Stops: r.Stops, Nodes: r.Nodes, Queue: string(r.Queue), Wait: int64(r.Wait), Score: float64(r.Score) / 1e6,
+		Policy: r.Policy, Reason: string(r.Reason), Actor: r.Actor, Victims: []DecisionVictim{},
+	}
+	if !r.Node.IsZero() {
+		d.NodeID = r.Node.String()
+	}
+	for _, v := range r.Victims {
+		d.Victims = append(d.Victims, DecisionVictim{Namespace: v.Namespace, JobID: v.JobID, Allocs: v.Allocs, AllocID: v.First.String(), Why: v.Why})
+	}
+	return d
 }

@@ -47,6 +47,13 @@ const (
 	EndsLimit     = "limit"     // limits alone
 )
 
+// Defaults of queues whose ancestors set nothing, where the cluster's configuration sets nothing either.
+const (
+	OrderDefault    = OrderAdaptive
+	BackfillDefault = BackfillSJF
+	PreemptDefault  = PreemptOrder
+)
+
 // Queue is a node of the tree that shares the cluster out. A Queue in the store is immutable. Settings with their zero
 // value are inherited from the parent; those of the root have the defaults in the comments.
 type Queue struct {

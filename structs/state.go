@@ -43,8 +43,8 @@ type SchedulerConfig struct {
 	PauseBroker     bool // no passes run
 	NodeLimit       int64
 	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
-	Order           Order  // ordering policy of queues that set none; "": OrderAdaptive
-	Backfill        string // backfilling of queues that set none; "": BackfillSJF
+	Order           Order  // ordering policy of queues that set none; "": OrderDefault
+	Backfill        string // backfilling of queues that set none; "": BackfillDefault
 	Weights         ScoreWeights
 
 	MaxCheckpoints    int64            // limit of the allocations that must end and save their state at a time; 0: no limit

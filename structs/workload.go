@@ -260,4 +260,20 @@ type DecisionRow struct {
 	Queue     QueuePath
 	Wait      time.Duration // since submission
 	Score     int64         // of the first placement, millionths; 0 when unknown
+	// Policy is the settings in force for the job, as ORDER/BACKFILL/PREEMPT/PLACEMENT: those of its queue, and its own
+	// placement policy or that of its pool. "" in rows of format 1, as the following.
+	Policy  string
+	Reason  Trigger          // of the evaluation; "": it was collected
+	Actor   string           // who submitted the job's version: a name, or "uid N"; "": anonymous
+	Victims []DecisionVictim // the other jobs whose work the part preempts
+}
+
+// DecisionVictim is a job whose work a part preempts.
+type DecisionVictim struct {
+	Row       int64 // of the part, counted from the first of its plan
+	Namespace string
+	JobID     string
+	Allocs    int64
+	First     AllocID // one of them
+	Why       string  // what they are shown, with figures
 }

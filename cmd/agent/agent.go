@@ -29,6 +29,7 @@ import (
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rotate"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
@@ -87,6 +88,7 @@ type ServerConfig struct {
 	Join            []string
 	RetryJoin       []string
 	RetryInterval   time.Duration
+	DecisionLog     rotate.Options // Path "": none
 	RestartGrace    time.Duration
 	GossipNodes     int
 	JoinKey         []byte // proves to other servers that this is one, with ACLs and without TLS; or nil
@@ -409,6 +411,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stopServer()
 	if a.server != nil {
 		run("server", func() error { return a.server.Run(serverCtx) })
+		if o := a.cfg.Server.DecisionLog; o.Path != "" {
+			run("decision log", func() error { return a.logDecisions(ctx, o) })
+		}
 	}
 	clientCtx, stopClient := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopClient()

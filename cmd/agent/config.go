@@ -21,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/internal/rotate"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/nomadlike/edge"
@@ -49,6 +50,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		s := &c.Server
 		cfg.Server = &ServerConfig{
 			BootstrapExpect: s.BootstrapExpect, OIDCIssuer: s.OIDCIssuer, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
+			DecisionLog:  rotate.Options{Path: s.DecisionLog, Name: "decisions.jsonl", MaxBytes: c.LogRotateBytes, MaxAge: c.LogRotateDuration, Keep: c.LogRotateMaxFiles},
 			RestartGrace: s.RestartGrace, GossipNodes: s.GossipNodes, Priorities: endpoint.Priorities{Max: s.JobMaxPriority, Default: s.JobDefaultPriority},
 			Collect: duty.CollectLimits{
 				Interval: s.JobGCInterval, JobAge: s.JobGCThreshold, EvalAge: s.EvalGCThreshold, BatchAge: s.BatchEvalGCThreshold, NodeAge: s.NodeGCThreshold,

@@ -65,6 +65,7 @@ var settings = map[string]setting{
 	"server.start_join":                            {value: []string{"127.0.0.1:4648"}},
 	"server.retry_join":                            {value: []string{"127.0.0.1:4648"}},
 	"server.retry_interval":                        {value: "7m", with: map[string]any{"server.retry_join": []string{"127.0.0.1:4648"}}},
+	"server.decision_log":                          {value: "/var/log/muster/decisions.jsonl"},
 	"server.restart_grace":                         {value: "7m"},
 	"server.gossip_nodes":                          {value: 7},
 	"server.job_max_priority":                      {value: 7},

@@ -27,6 +27,7 @@ import (
 	"github.com/muster-sched/muster/cmd/agent"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/fakegpu"
+	"github.com/muster-sched/muster/internal/rotate"
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/structs"
 )
@@ -426,9 +427,9 @@ func reloadAgent(o *agentOptions, c *agentconfig.Config, log hclog.Logger) error
 func agentLogger(stderr io.Writer, c *agentconfig.Config) (hclog.InterceptLogger, func(), error) {
 	out, end := stderr, func() {}
 	if c.LogFile != "" {
-		f, err := openLog(c.LogFile, c.LogRotateBytes, c.LogRotateDuration, c.LogRotateMaxFiles)
+		f, err := rotate.Open(rotate.Options{Path: c.LogFile, Name: "muster.log", MaxBytes: c.LogRotateBytes, MaxAge: c.LogRotateDuration, Keep: c.LogRotateMaxFiles})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("log_file: %w", err)
 		}
 		out, end = io.MultiWriter(stderr, f), func() { f.Close() }
 	}

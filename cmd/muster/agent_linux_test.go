@@ -181,45 +181,6 @@ func TestAgentJoinFlags(t *testing.T) {
 	}
 }
 
-func TestLogRotation(t *testing.T) {
-	dir := t.TempDir()
-	r, err := openLog(dir+"/sub/", 100, time.Hour, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	now := time.Unix(1000, 0)
-	r.now = func() time.Time { return now }
-	r.opened = now
-	line := []byte(strings.Repeat("x", 39) + "\n")
-	for range 10 {
-		now = now.Add(time.Second)
-		if _, err := r.Write(line); err != nil {
-			t.Fatal(err)
-		}
-	}
-	names := func() []string {
-		l, _ := filepath.Glob(dir + "/sub/*")
-		return l
-	}
-	if got := names(); len(got) != 3 { // the present one and two older, of two lines each
-		t.Error(got)
-	}
-	for _, n := range names() {
-		if st, _ := os.Stat(n); st.Size() > 100 {
-			t.Errorf("%s has %d bytes", n, st.Size())
-		}
-	}
-	before := names()
-	now = now.Add(2 * time.Hour)
-	if _, err := r.Write(line); err != nil {
-		t.Fatal(err)
-	}
-	if st, _ := os.Stat(dir + "/sub/muster.log"); st.Size() != 40 || slices.Equal(before, names()) {
-		t.Error("a file too old goes on", names())
-	}
-}
-
 func TestNodesimRefuses(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-count=0", "want 1 to"},

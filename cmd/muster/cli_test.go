@@ -207,6 +207,7 @@ var golden = []struct {
 	{"acct_by", "acct -by user", "", 0},
 	{"acct_csv", "acct -csv -queue research", "", 0},
 	{"decisions", "operator decisions -job train -n 20", "", 0},
+	{"decisions-wide", "operator decisions -o wide", "", 0},
 	{"gpu_list", "gpu list", "", 0},
 	{"server_members", "server members", "", 0},
 	{"server_join", "server join 10.0.0.2", "", 0},

@@ -285,7 +285,9 @@ func canned() map[string]any {
 			{ID: evalB, Namespace: "default", JobID: "never", User: "bob", Queue: "research", NodePool: "default", Priority: 50, Type: "batch", SubmitTime: ago(2 * time.Hour), EndTime: ago(time.Hour), GPUs: 64, Exit: "stopped"}},
 		"GET /v1/decisions": []nomadlike.Decision{
 			{Seq: 41, Index: 17, Time: ago(time.Hour), Namespace: "default", JobID: "train", EvalID: evalA, Kind: "gang", Places: 16, Nodes: 2, NodeID: nodeA, Queue: "default", Wait: int64(90 * time.Second), Score: 0.8125},
-			{Seq: 42, Index: 19, Time: ago(time.Minute), Namespace: "ml", JobID: "sweep", EvalID: evalB, Kind: "stop", Stops: 3, Nodes: 1, NodeID: nodeB, Queue: "research/nlp"}},
+			{Seq: 42, Index: 19, Time: ago(time.Minute), Namespace: "ml", JobID: "sweep", EvalID: evalB, Kind: "stop", Stops: 3, Nodes: 1, NodeID: nodeB, Queue: "research/nlp"},
+			{Seq: 43, Index: 20, Time: ago(time.Second), Namespace: "default", JobID: "urgent", EvalID: evalB, Kind: "preempt", Places: 8, Stops: 8, Nodes: 1, NodeID: nodeB, Queue: "default", Policy: "adaptive/easy-sjf/order/strand", Reason: "job-register", Actor: "alice",
+				Victims: []nomadlike.DecisionVictim{{Namespace: "default", JobID: "train", Allocs: 7, AllocID: allocA, Why: "preempted by job urgent: 70 GPU seconds are lost"}, {Namespace: "ml", JobID: "sweep", Allocs: 1, AllocID: allocB, Why: "preempted by job urgent: 70 GPU seconds are lost"}}}},
 
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
 		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{

@@ -23,11 +23,12 @@ type decisionsOptions struct {
 
 func newOperatorDecisions(e *env) *cobra.Command {
 	o := &decisionsOptions{env: e}
-	c := e.verb("decisions [options]", "Show the decision log: what was placed, stopped, preempted, and when", "Show the decision log, the newest last: a row for each part of a plan that was accepted, and how long its job had waited. The servers keep\nthe last 65,536 rows in their replicated state.", `
+	c := e.verb("decisions [options]", "Show the decision log: what was placed, stopped, preempted, and when", "Show the decision log, the newest last: a row for each part of a plan that was accepted, how long its job had waited, why it was decided on,\nand which other jobs were preempted. -job shows also the decisions that preempted it. -o wide adds who submitted the job, the policy in force (order,\nbackfill, preemption, placement) and what the preempted lost. The servers keep the last 65,536 rows in their replicated state; with the\nsetting decision_log they also write them to a file.", `
 muster operator decisions
 muster operator decisions -job train -since 1h
 muster operator decisions -kind preempt -json`, 0, 0, o.run)
 	o.form.flags(c)
+	o.form.wideFlag(c)
 	c.Flags().StringVar(&o.job, "job", "", "only about this job")
 	c.Flags().StringVar(&o.queue, "queue", "", "only of this queue and those below it")
 	c.Flags().StringVar(&o.kind, "kind", "", "only place, gang, preempt, stop, update, requeue or reserve")
@@ -85,10 +86,29 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 		if d.Score > 0 {
 			score = strconv.FormatFloat(d.Score, 'f', 3, 64)
 		}
-		rows = append(rows, []string{strconv.FormatUint(d.Seq, 10), time.Unix(0, d.Time).UTC().Format("2006-01-02 15:04:05.000"), d.Kind, job, orDash(d.Queue),
-			strconv.FormatInt(d.Places, 10), strconv.FormatInt(d.Stops, 10), node, span(time.Duration(d.Wait)), score, shortID(d.EvalID, false)})
+		var victims, whys []string
+		for _, v := range d.Victims {
+			name := v.JobID
+			if v.Namespace != d.Namespace {
+				name = v.Namespace + "/" + name
+			}
+			if v.Allocs > 1 {
+				name += " x" + strconv.FormatInt(v.Allocs, 10)
+			}
+			victims, whys = append(victims, name), append(whys, v.Why)
+		}
+		row := []string{strconv.FormatUint(d.Seq, 10), time.Unix(0, d.Time).UTC().Format("2006-01-02 15:04:05.000"), d.Kind, job, orDash(d.Queue),
+			strconv.FormatInt(d.Places, 10), strconv.FormatInt(d.Stops, 10), node, span(time.Duration(d.Wait)), score, orDash(d.Reason), orDash(strings.Join(victims, ", ")), shortID(d.EvalID, false)}
+		if o.form.wide {
+			row = append(row, orDash(d.Actor), orDash(d.Policy), orDash(strings.Join(slices.Compact(whys), "; ")))
+		}
+		rows = append(rows, row)
 	}
-	o.table("SEQ|TIME|KIND|JOB|QUEUE|PLACES|STOPS|NODE|WAITED|SCORE|EVAL", rows)
+	head := "SEQ|TIME|KIND|JOB|QUEUE|PLACES|STOPS|NODE|WAITED|SCORE|REASON|PREEMPTED|EVAL"
+	if o.form.wide {
+		head += "|SUBMITTER|POLICY|WHY PREEMPTED"
+	}
+	o.table(head, rows)
 	return nil
 }
 

@@ -206,6 +206,10 @@ func TestGangAndPreemption(t *testing.T) {
 		t.Fatalf("the victim saved %q, %v", saved, err)
 	}
 	c.ended("urgent")
+	log, err := c.muster("operator", "decisions", "-kind", "preempt", "-job", "filler", "-o", "wide")
+	if err != nil || !strings.Contains(log, "urgent") || !strings.Contains(log, "filler") || !strings.Contains(log, "GPU seconds are lost") || !strings.Contains(log, "job-register") {
+		t.Errorf("the decision log has no row of this preemption: %v\n%s", err, log)
+	}
 
 	// The gang comes before the filler, whose priority is lower: its reserved nodes are not given to work of unknown
 	// run time.

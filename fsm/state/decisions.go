@@ -29,7 +29,11 @@ type Decisions struct {
 	EvalID    structs.EvalID
 	Queue     structs.QueuePath
 	Wait      time.Duration
-	Rows      []byte // packed
+	Rows      []byte                   // packed
+	Policy    string                   `since:"2"`
+	Reason    structs.Trigger          `since:"2"`
+	Actor     string                   `since:"2"`
+	Victims   []structs.DecisionVictim `since:"2"` // of all rows
 }
 
 // Len returns the number of rows.
@@ -61,6 +65,12 @@ func (d *Decisions) Row(i int) structs.DecisionRow {
 		Seq: d.Seq + uint64(i), Index: d.Index, Time: d.Time, Namespace: d.Namespace, JobID: d.JobID, EvalID: d.EvalID, Queue: d.Queue, Wait: d.Wait,
 		Places: int64(binary.BigEndian.Uint32(b[1:])), Stops: int64(binary.BigEndian.Uint32(b[5:])), Nodes: int64(binary.BigEndian.Uint32(b[9:])),
 		Node: structs.NodeID(b[13:29]), Score: int64(binary.BigEndian.Uint64(b[29:])),
+	}
+	r.Policy, r.Reason, r.Actor = d.Policy, d.Reason, d.Actor
+	for _, v := range d.Victims {
+		if v.Row == int64(i) {
+			r.Victims = append(r.Victims, v)
+		}
 	}
 	if int(b[0]) < len(decisionKinds) {
 		r.Kind = decisionKinds[b[0]]

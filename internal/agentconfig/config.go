@@ -129,6 +129,11 @@ type Server struct {
 	RetryJoin []string `conf:"retry_join"`
 	// RetryInterval is used when server_join has none.
 	RetryInterval time.Duration `conf:"retry_interval"`
+	// DecisionLog is a file that gets the decision log, a JSON object a line, as GET /v1/decisions has them: the cluster
+	// itself keeps 65,536 rows. Each server that has the setting writes all rows, also those of the time in which it did not
+	// run, as far as the cluster still has them; a line with "Missed" counts those that it has not. It is rotated as
+	// log_file is, and a name that ends with / is a directory, in which decisions.jsonl is written. Default: "", no file.
+	DecisionLog string `conf:"decision_log"`
 	// RestartGrace is how long after its last heartbeat a node keeps its work when its agent has ended while its machine
 	// answers, but never less than its heartbeats give it, about 16 s; set it on all servers. Work with
 	// stop_on_client_after waits no longer than that. At most 1h. Ours. Default and 0: 60s.

@@ -69,7 +69,7 @@ func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConf
 	out := t.Configured(path)
 	out.Weight = max(out.Weight, 1)
 	inherit(&out, &structs.Queue{
-		Order: cmp.Or(cfg.Order, structs.OrderAdaptive), Preempt: structs.PreemptOrder, Backfill: cmp.Or(cfg.Backfill, structs.BackfillSJF),
+		Order: cmp.Or(cfg.Order, structs.OrderDefault), Preempt: structs.PreemptDefault, Backfill: cmp.Or(cfg.Backfill, structs.BackfillDefault),
 		Ends: structs.EndsPredicted, ReserveDepth: reserveDepthDefault, MaxWait: maxWaitDefault, HalfLife: halfLifeDefault, Aging: agingDefault,
 		PreemptMinRuntime: minRuntimeDefault, PreemptMax: preemptMaxDefault,
 	})

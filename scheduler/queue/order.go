@@ -149,7 +149,7 @@ var Builtin = map[structs.Order]Order{
 }
 
 // Default is the order of a cluster without a configured one.
-const Default = structs.OrderAdaptive
+const Default = structs.OrderDefault
 
 // Named returns the rule of an order: that of its name, or of several names (Several). Every order that a queue may be
 // configured with is known here (a test compares them); an unknown name, from a newer build, gives Default.

@@ -80,7 +80,8 @@ func (s *Set) decisionList(ctx context.Context, c *rpc.Call, req *methods.Decisi
 	may := visible(ctx, auth.NamespaceOf(c), acl.CapListJobs)
 	resp := &methods.DecisionsResponse{}
 	wanted := func(r *structs.DecisionRow) bool {
-		return may(r.Namespace) && (req.JobID == "" || r.JobID == req.JobID) && inQueue(r.Queue, req.Queue) && (req.Kind == "" || r.Kind == req.Kind) &&
+		r.Victims = slices.DeleteFunc(r.Victims, func(v structs.DecisionVictim) bool { return !may(v.Namespace) })
+		return may(r.Namespace) && (req.JobID == "" || r.JobID == req.JobID || slices.ContainsFunc(r.Victims, func(v structs.DecisionVictim) bool { return v.JobID == req.JobID })) && inQueue(r.Queue, req.Queue) && (req.Kind == "" || r.Kind == req.Kind) &&
 			r.Time >= req.Since && r.Seq > req.After && strings.HasPrefix(r.JobID, req.Prefix)
 	}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {

@@ -46,6 +46,7 @@ server {
   acct_max_records        = 50000
   oidc_issuer             = "https://muster.example.com"
   raft_multiplier         = 1
+  decision_log            = "/var/log/muster/decisions.jsonl"
   restart_grace           = "60s"
   gossip_nodes            = 2000
   raft_trailing_logs      = 10240

@@ -1,0 +1,78 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestDecisionSaysWhy: a row of the decision log has the policy in force, why the job was decided on, who submitted it and
+// whom it preempted; while an older server may be in the cluster it has none of it.
+func TestDecisionSaysWhy(t *testing.T) {
+	for _, format := range []structs.Format{feature.Oldest, feature.Newest} {
+		c := newCluster(t, 1)
+		c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: format, By: "test"})
+		c.queues(&structs.Queue{Path: "research", Order: structs.OrderFair, Preempt: structs.PreemptPriority}, &structs.Queue{Path: "research/nlp", Backfill: structs.BackfillConservative})
+		c.placeAll(c.register(service("1", 3)).EvalID, 0, 3)
+		own := c.f.Snapshot().AllocsByJob(key)
+
+		job := benchJob("other", 3)
+		job.Queue, job.Placement = "research/nlp", "spread"
+		e := c.entryBy(&structs.JobRegisterCommand{Job: job, Eval: true}, structs.Submitter{Name: "alice"})
+		res, _, _ := c.f.ApplyBatch([]Entry{e})
+		if res[0].Err != nil {
+			t.Fatal(res[0].Err)
+		}
+		p := c.planFor("other", res[0].EvalID, 0, 2)
+		p.QueueEpoch = c.f.Snapshot().QueueByPath("research/nlp").Epoch
+		stop := func(i int, why string) structs.PlanStop {
+			return structs.PlanStop{ID: own[i].ID, Desc: why, Desired: structs.DesiredEvict, Preempt: structs.AllocID{9}}
+		}
+		p.Parts[0].Stops = []structs.PlanStop{stop(0, "7 GPU seconds are lost"), stop(1, "7 GPU seconds are lost")}
+		p.Parts[1].Stops = []structs.PlanStop{stop(2, "3 GPU seconds are lost")}
+		if got := c.apply(p); got.Plan.Refused != "" {
+			t.Fatalf("format %d: %s", format, got.Plan.Refused)
+		}
+
+		var rows []structs.DecisionRow
+		for r := range c.f.Snapshot().Decisions(0) {
+			if r.JobID == "other" {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) != 2 {
+			t.Fatalf("format %d: %d rows, want 2", format, len(rows))
+		}
+		for i, r := range rows {
+			if r.Kind != structs.DecidedPreempt || r.Stops != int64(2-i) {
+				t.Errorf("format %d: row %d is %+v", format, i, r)
+			}
+			if format < feature.DecisionReasons.Format {
+				if r.Policy != "" || r.Reason != "" || r.Actor != "" || r.Victims != nil {
+					t.Errorf("format %d has what it does not know: %+v", format, r)
+				}
+				continue
+			}
+			if r.Policy != "fair/conservative/priority/spread" || r.Reason != structs.TriggerJobRegister || r.Actor != "alice" {
+				t.Errorf("policy %q, reason %q, actor %q", r.Policy, r.Reason, r.Actor)
+			}
+			want := structs.DecisionVictim{Row: int64(i), Namespace: "default", JobID: "web", Allocs: int64(2 - i), First: own[2*i].ID, Why: []string{"7 GPU seconds are lost", "3 GPU seconds are lost"}[i]}
+			if len(r.Victims) != 1 || r.Victims[0] != want {
+				t.Errorf("row %d has victims %+v, want %+v", i, r.Victims, want)
+			}
+		}
+	}
+	for who, want := range map[structs.Submitter]string{{Name: "alice", UID: 7}: "alice", {UID: 7}: "uid 7", {UID: -1}: "", {}: ""} {
+		if got := actor(&who); got != want {
+			t.Errorf("%+v is %q, want %q", who, got, want)
+		}
+	}
+	c := newCluster(t, 1)
+	c.place("plain", 1)
+	for r := range c.f.Snapshot().Decisions(0) {
+		if r.Policy != "adaptive/easy-sjf/order/"+structs.AlgorithmDefault || r.Victims != nil {
+			t.Errorf("without settings: %+v", r)
+		}
+	}
+}
