@@ -13,6 +13,7 @@ const (
 	QueuePathMax  = 512 // bytes of a path
 	QueueDepthMax = 8   // parts of a path
 	QueuesMax     = 10_000
+	capMax        = 1 << 40 // of settings that count
 )
 
 // QueueOrders are the valid names in Queue.Order, besides "".
@@ -149,8 +150,8 @@ func (q *Queue) Check() *Error {
 	}{{"running_max", q.RunningMax}, {"submitted_max", q.SubmittedMax}, {"running_user_max", q.RunningUserMax}, {"submitted_user_max", q.SubmittedUserMax},
 		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"gpu_hours_max", q.GPUHoursMax}, {"gpu_hours_user_max", q.GPUHoursUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate},
 		{"backfill_max_jobs", q.BackfillMaxJobs}} {
-		if c.v < 0 || c.v > 1<<40 {
-			return bad("%s %d; give 1 or more, or 0 for no cap", c.name, c.v)
+		if c.v < 0 || c.v > capMax {
+			return bad("%s %d; give 1 to %d, or 0 for no cap", c.name, c.v, int64(capMax))
 		}
 	}
 	if len(q.UserWeights) > userWeightsMax {

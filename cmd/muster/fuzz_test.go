@@ -21,16 +21,16 @@ func FuzzObjectFiles(f *testing.F) {
 			if err == nil && list == nil {
 				t.Fatalf("%s: neither objects nor an error", kind)
 			}
-			for _, raw := range list {
-				_ = decodeSpec(raw, "-", kind, &wire.Queue{})
+			for _, s := range list {
+				_ = s.decode(kind, &wire.Queue{})
 			}
 		}
 		list, err := e().quotaSpecs("-")
 		if err == nil && list == nil {
 			t.Fatal("quota: neither objects nor an error")
 		}
-		for _, raw := range list {
-			_ = decodeSpec(raw, "-", "quota", &wire.QuotaSpec{})
+		for _, s := range list {
+			_ = s.decode("quota", &wire.QuotaSpec{})
 		}
 		_ = e().specFile("-", "namespace", &wire.Namespace{})
 	})

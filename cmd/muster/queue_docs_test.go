@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,38 +25,38 @@ func TestDocumentedQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		kind := string(bytes.SplitN(m[1], []byte(" "), 2)[0])
-		var raws []json.RawMessage
+		var specs []spec
 		if kind == "quota" {
-			raws, err = e.quotaSpecs(path)
+			specs, err = e.quotaSpecs(path)
 		} else {
-			raws, err = e.specBlocks(path, kind)
+			specs, err = e.specBlocks(path, kind)
 		}
 		if err != nil {
 			t.Errorf("%v\n%s", err, m[1])
 		}
-		for _, raw := range raws {
+		for _, s := range specs {
 			read[kind]++
 			switch kind {
 			case "queue":
 				q := &wire.Queue{}
-				if err = decodeSpec(raw, path, kind, q); err == nil {
+				if err = s.decode(kind, q); err == nil {
 					_, err = q.ToStructs()
 				}
 			case "quota":
 				q := &wire.QuotaSpec{}
-				if err = decodeSpec(raw, path, kind, q); err == nil {
+				if err = s.decode(kind, q); err == nil {
 					_, err = q.ToStructs()
 				}
 			case "reservation":
 				r := &wire.Reservation{}
-				if err = decodeSpec(raw, path, kind, r); err == nil {
+				if err = s.decode(kind, r); err == nil {
 					_, err = r.ToStructs(time.Unix(0, 0))
 				}
 			default:
 				t.Errorf("a block of kind %q", kind)
 			}
 			if err != nil {
-				t.Errorf("%v\n%s", err, raw)
+				t.Errorf("%v\n%s", err, s.raw)
 			}
 		}
 	}

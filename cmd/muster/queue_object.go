@@ -31,8 +31,8 @@ type objectOptions struct {
 func escapePath(p string) string { return strings.ReplaceAll(url.PathEscape(p), "%2F", "/") }
 
 // specBlocks reads a file with labelled blocks of a kind (queue "a" { ... }), or with a JSON object or a list of them,
-// and returns each as JSON.
-func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
+// and returns each.
+func (e *env) specBlocks(path, kind string) ([]spec, error) {
 	src, err := e.readFile(path, specFileMax)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kind, err)
@@ -44,7 +44,7 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	if diags.HasErrors() {
 		return nil, diagError(file, diags)
 	}
-	var out []json.RawMessage
+	var out []spec
 	for _, b := range file.Body.(*hclsyntax.Body).Blocks {
 		if b.Type != kind || len(b.Labels) != 1 {
 			return nil, fmt.Errorf("%s: line %d: want %s \"name\" { ... }, not %s", path, b.TypeRange.Start.Line, kind, b.Type)
@@ -53,13 +53,13 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 		if diags := hclMap(b.Body, obj); diags.HasErrors() {
 			return nil, diagError(file, diags)
 		}
-		obj = rename(obj, specNames)
+		obj = rename(obj)
 		obj["Name"] = b.Labels[0]
 		raw, err := json.Marshal(obj)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, raw)
+		out = append(out, spec{raw, path, file, b.Body})
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s has no %s \"name\" { ... }", path, kind)
@@ -68,31 +68,23 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 }
 
 // jsonSpecs returns the objects of a JSON file; nil if it is not JSON.
-func jsonSpecs(src []byte, path string) ([]json.RawMessage, error) {
+func jsonSpecs(src []byte, path string) ([]spec, error) {
 	t := bytes.TrimSpace(src)
 	switch {
 	case len(t) > 0 && t[0] == '{':
-		return []json.RawMessage{t}, nil
+		return []spec{{raw: t, path: path}}, nil
 	case len(t) > 0 && t[0] == '[':
 		list := []json.RawMessage{}
 		if err := json.Unmarshal(t, &list); err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		return list, nil
+		out := make([]spec, len(list))
+		for i, raw := range list {
+			out[i] = spec{raw: raw, path: path}
+		}
+		return out, nil
 	}
 	return nil, nil
-}
-
-// decodeSpec decodes one object strictly.
-func decodeSpec(raw []byte, path, kind string, v any) error {
-	unknown, err := wire.Decode(raw, v)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if len(unknown) > 0 {
-		return fmt.Errorf("%s: %s: %s", path, kind, strings.Join(unknown, ", "))
-	}
-	return nil
 }
 
 func newQueueApply(e *env) *cobra.Command {
@@ -104,14 +96,14 @@ muster queue apply queues.hcl`, 1, 1, o.queueApply)
 
 // queueSpecs reads the queues of a file.
 func (e *env) queueSpecs(path string) ([]*wire.Queue, error) {
-	raws, err := e.specBlocks(path, "queue")
+	specs, err := e.specBlocks(path, "queue")
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*wire.Queue, len(raws))
-	for i, raw := range raws {
+	list := make([]*wire.Queue, len(specs))
+	for i, s := range specs {
 		list[i] = &wire.Queue{}
-		if err := decodeSpec(raw, path, "queue", list[i]); err != nil {
+		if err := s.decode("queue", list[i]); err != nil {
 			return nil, err
 		}
 		if list[i].Path == "" {

@@ -24,7 +24,7 @@ muster quota status team`, newQuotaApply, newQuotaInspect, newQuotaList, newQuot
 func newQuotaApply(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("apply [options] FILE", "Make or change quotas", "Make or change quotas from a file in HCL or JSON, in the shape that Nomad has; \"-\" is standard input. In HCL the file holds blocks\nquota \"NAME\" { ... }, or one quota's settings with its name among them.", `muster quota apply team.hcl`, 1, 1, func(ctx context.Context, args []string) error {
-		raws, err := o.quotaSpecs(args[0])
+		specs, err := o.quotaSpecs(args[0])
 		if err != nil {
 			return err
 		}
@@ -32,9 +32,9 @@ func newQuotaApply(e *env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for _, raw := range raws {
+		for _, s := range specs {
 			q := &wire.QuotaSpec{}
-			if err := decodeSpec(raw, args[0], "quota", q); err != nil {
+			if err := s.decode("quota", q); err != nil {
 				return err
 			}
 			if _, err := a.put(ctx, "/v1/quota", nil, q, nil); err != nil {
@@ -154,7 +154,7 @@ func quotaRows(l *wire.QuotaLimit, used *wire.QuotaResources) (rows [][]string) 
 
 // quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as in Nomad,
 // the settings of one quota.
-func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
+func (e *env) quotaSpecs(path string) ([]spec, error) {
 	src, err := e.readFile(path, specFileMax)
 	if err != nil {
 		return nil, fmt.Errorf("read quota: %w", err)
@@ -167,7 +167,7 @@ func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
 		return nil, diagError(file, diags)
 	}
 	body := file.Body.(*hclsyntax.Body)
-	var out []json.RawMessage
+	var out []spec
 	add := func(b *hclsyntax.Body, name string) error {
 		obj, diags := quotaObject(b)
 		if diags.HasErrors() {
@@ -177,7 +177,7 @@ func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
 			obj["Name"] = name
 		}
 		raw, err := json.Marshal(obj)
-		out = append(out, raw)
+		out = append(out, spec{raw, path, file, b})
 		return err
 	}
 	if _, alone := body.Attributes["name"]; alone {
@@ -215,7 +215,7 @@ func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 			}
 			amounts, devices := map[string]any{}, []any{}
 			diags = append(diags, hclMap(&hclsyntax.Body{Attributes: r.Body.Attributes}, amounts)...)
-			for from, to := range map[string]string{"memory": "MemoryMB", "memory_max": "MemoryMaxMB", "gpu_memory": "GPUMemoryMB"} {
+			for from, to := range quotaNames {
 				if v, ok := amounts[from]; ok {
 					delete(amounts, from)
 					amounts[to] = v
@@ -229,21 +229,24 @@ func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 				device := map[string]any{}
 				diags = append(diags, hclMap(d.Body, device)...)
 				device["Name"] = d.Labels[0]
-				devices = append(devices, rename(device, specNames))
+				devices = append(devices, rename(device))
 			}
 			if len(devices) > 0 {
 				amounts["Devices"] = devices
 			}
-			limit[r.Type] = rename(amounts, specNames)
+			limit[r.Type] = rename(amounts)
 		}
-		limits = append(limits, rename(limit, specNames))
+		limits = append(limits, rename(limit))
 	}
-	obj = rename(obj, specNames)
+	obj = rename(obj)
 	if len(limits) > 0 {
 		obj["Limits"] = limits
 	}
 	return obj, diags
 }
+
+// quotaNames are the amounts of a quota whose JSON name differs in more than spelling.
+var quotaNames = map[string]string{"memory": "MemoryMB", "memory_max": "MemoryMaxMB", "gpu_memory": "GPUMemoryMB"}
 
 func unknownBlock(b *hclsyntax.Block, want string) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Unknown block " + b.Type, Detail: "Here " + want + ".", Subject: b.TypeRange.Ptr()}

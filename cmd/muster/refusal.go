@@ -135,6 +135,8 @@ func cure(r structs.Refusal) string {
 		}
 	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung: // what cures them is not known to be enough
 		return ""
+	case structs.DimensionGPUHours:
+		return "the new period begins, or the budget is raised (muster queue apply)"
 	case structs.DimensionQueueOrder:
 		return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
 	}

@@ -40,14 +40,14 @@ func newReservationApply(e *env) *cobra.Command {
 
 // reservationSpecs reads the reservations of a file.
 func (e *env) reservationSpecs(path string) ([]*wire.Reservation, error) {
-	raws, err := e.specBlocks(path, "reservation")
+	specs, err := e.specBlocks(path, "reservation")
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*wire.Reservation, len(raws))
-	for i, raw := range raws {
+	list := make([]*wire.Reservation, len(specs))
+	for i, s := range specs {
 		list[i] = &wire.Reservation{}
-		if err := decodeSpec(raw, path, "reservation", list[i]); err != nil {
+		if err := s.decode("reservation", list[i]); err != nil {
 			return nil, err
 		}
 		if list[i].ID == "" {

@@ -45,13 +45,13 @@ func (in *simInputs) readQuotas(e *env, c *sim.Cluster) error {
 	if in.quotas == "" {
 		return nil
 	}
-	raws, err := e.quotaSpecs(in.quotas)
+	specs, err := e.quotaSpecs(in.quotas)
 	if err != nil {
 		return err
 	}
-	for _, raw := range raws {
+	for _, s := range specs {
 		w := &wire.QuotaSpec{}
-		if err := decodeSpec(raw, in.quotas, "quota", w); err != nil {
+		if err := s.decode("quota", w); err != nil {
 			return err
 		}
 		q, err := w.ToStructs()
@@ -60,14 +60,14 @@ func (in *simInputs) readQuotas(e *env, c *sim.Cluster) error {
 		}
 		c.Quotas = append(c.Quotas, q)
 	}
-	raws, err = e.specBlocks(in.namespaces, "namespace")
+	specs, err = e.specBlocks(in.namespaces, "namespace")
 	if err != nil {
 		return err
 	}
 	c.Namespaces = map[string]string{}
-	for _, raw := range raws {
+	for _, s := range specs {
 		w := &wire.Namespace{}
-		if err := decodeSpec(raw, in.namespaces, "namespace", w); err != nil {
+		if err := s.decode("namespace", w); err != nil {
 			return err
 		}
 		c.Namespaces[w.Name] = w.Quota

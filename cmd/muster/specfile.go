@@ -2,11 +2,16 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -55,14 +60,7 @@ func (e *env) specFile(path, kind string, v any) error {
 		return fmt.Errorf("read %s: %w", kind, err)
 	}
 	if t := bytes.TrimSpace(src); len(t) > 0 && t[0] == '{' {
-		unknown, err := wire.Decode(src, v)
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		if len(unknown) > 0 {
-			return fmt.Errorf("%s: unknown fields: %s", path, strings.Join(unknown, ", "))
-		}
-		return nil
+		return spec{raw: src, path: path}.decode(kind, v)
 	}
 	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -82,19 +80,134 @@ func (e *env) specFile(path, kind string, v any) error {
 	if diags := hclMap(body, obj); diags.HasErrors() {
 		return diagError(file, diags)
 	}
-	renamed := rename(obj, specNames)
-	b, err := json.Marshal(renamed)
+	raw, err := json.Marshal(rename(obj))
 	if err != nil {
 		return err
 	}
-	unknown, err := wire.Decode(b, v)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	return spec{raw, path, file, body}.decode(kind, v)
+}
+
+// spec is an object of a file.
+type spec struct {
+	raw  []byte // as the API has it
+	path string
+	file *hcl.File // or nil: it is JSON
+	body *hclsyntax.Body
+}
+
+// decode decodes an object strictly.
+func (s spec) decode(kind string, v any) error {
+	kind = strings.ReplaceAll(kind, "_", " ")
+	unknown, err := wire.DecodeFields(s.raw, v)
+	var typ *json.UnmarshalTypeError
+	switch {
+	case err == nil && len(unknown) == 0:
+		return nil
+	case s.file == nil && err != nil:
+		return fmt.Errorf("%s: %w", s.path, err)
+	case s.file == nil:
+		names := make([]string, len(unknown))
+		for i, u := range unknown {
+			names[i] = u.String()
+		}
+		return fmt.Errorf("%s: %s: %s", s.path, kind, strings.Join(names, ", "))
+	case err != nil:
+		if !errors.As(json.Unmarshal(s.raw, v), &typ) {
+			return fmt.Errorf("%s: %w", s.path, err)
+		}
+		name, at := place(s.body, typ.Field)
+		got, number := strings.CutPrefix(typ.Value, "number ")
+		if !number {
+			got = "a " + typ.Value
+		}
+		return diagError(s.file, hcl.Diagnostics{{Severity: hcl.DiagError, Subject: at, Summary: "Wrong type",
+			Detail: fmt.Sprintf("%s wants %s, not %s.", name, wire.Expected(typ.Type), got)}})
 	}
-	if len(unknown) > 0 {
-		return fmt.Errorf("%s: a %s has no %s", path, strings.ReplaceAll(kind, "_", " "), strings.Join(unknown, ", "))
+	var diags hcl.Diagnostics
+	for _, u := range unknown {
+		name, at := place(s.body, u.Path)
+		d := &hcl.Diagnostic{Severity: hcl.DiagError, Subject: at, Summary: "Unknown setting", Detail: fmt.Sprintf("A %s has no %s.", kind, name)}
+		if u.Like != "" {
+			d.Detail = fmt.Sprintf("A %s has no %s; did you mean %q?", kind, name, snake(u.Like))
+		}
+		diags = append(diags, d)
 	}
-	return nil
+	slices.SortFunc(diags, func(a, b *hcl.Diagnostic) int {
+		if a.Subject == nil || b.Subject == nil {
+			return cmp.Compare(a.Detail, b.Detail)
+		}
+		return cmp.Or(cmp.Compare(a.Subject.Start.Byte, b.Subject.Start.Byte), cmp.Compare(a.Detail, b.Detail))
+	})
+	return diagError(s.file, diags)
+}
+
+// place finds what the API calls a.b in a body: as it is written there, and where. What is not found is in the body as a
+// whole.
+func place(body *hclsyntax.Body, path string) (string, *hcl.Range) {
+	first, rest, deeper := strings.Cut(path, ".")
+	first, at, _ := strings.Cut(strings.TrimSuffix(first, "]"), "[")
+	skip, _ := strconv.Atoi(at)
+	same := func(name string) bool {
+		return strings.EqualFold(apiName(name), first) || strings.EqualFold(quotaNames[name], first) || strings.EqualFold(name+"s", first) // repeated blocks
+	}
+	for name, attr := range body.Attributes {
+		if !same(name) {
+			continue
+		}
+		object, is := attr.Expr.(*hclsyntax.ObjectConsExpr)
+		if !deeper || !is {
+			return name, attr.Range().Ptr()
+		}
+		for _, item := range object.Items {
+			if key, d := item.KeyExpr.Value(nil); !d.HasErrors() && key.Type() == cty.String && strings.EqualFold(apiName(key.AsString()), rest) {
+				return name + "." + key.AsString(), hcl.RangeBetween(item.KeyExpr.Range(), item.ValueExpr.Range()).Ptr()
+			}
+		}
+		return name, attr.Range().Ptr()
+	}
+	for _, b := range body.Blocks {
+		switch {
+		case !same(b.Type):
+		case skip > 0:
+			skip--
+		case !deeper:
+			return b.Type, b.TypeRange.Ptr()
+		default:
+			name, at := place(b.Body, rest)
+			return b.Type + "." + name, at
+		}
+	}
+	return path, body.MissingItemRange().Ptr()
+}
+
+// apiName spells an attribute's name like the API, in which case does not matter.
+func apiName(name string) string {
+	if s := specNames[name]; s != "" {
+		return s
+	}
+	return strings.ReplaceAll(name, "_", "")
+}
+
+// snake spells a name of the API like an attribute: gpu_hours_max for GPUHoursMax, gpus for GPUs.
+func snake(name string) string {
+	for attr, s := range specNames {
+		if s == name {
+			return attr
+		}
+	}
+	var b strings.Builder
+	for i, c := range name {
+		if i > 0 && unicode.IsUpper(c) {
+			after := name[i+1:]
+			inWord := unicode.IsLower(rune(name[i-1]))
+			begins := len(after) > 0 && unicode.IsLower(rune(after[0])) && !(after[0] == 's' && (len(after) == 1 || unicode.IsUpper(rune(after[1]))))
+			if inWord || begins {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
 }
 
 // ownKeys are the attributes with user-defined keys.
@@ -147,13 +260,9 @@ func hclObject(src []byte, name string) (map[string]json.RawMessage, error) {
 }
 
 // rename spells attribute names like the API. Keys of ownKeys attributes are user-defined and kept.
-func rename(m map[string]any, special map[string]string) map[string]any {
+func rename(m map[string]any) map[string]any {
 	out := map[string]any{}
 	for k, v := range m {
-		name := special[k]
-		if name == "" {
-			name = strings.ReplaceAll(k, "_", "") // decoding ignores case
-		}
 		if raw, ok := v.(json.RawMessage); ok && !ownKeys[k] { // written as x = { ... }
 			sub := map[string]any{}
 			if bytes.HasPrefix(raw, []byte("{")) && json.Unmarshal(raw, &sub) == nil {
@@ -161,9 +270,9 @@ func rename(m map[string]any, special map[string]string) map[string]any {
 			}
 		}
 		if sub, ok := v.(map[string]any); ok && !ownKeys[k] {
-			v = rename(sub, special)
+			v = rename(sub)
 		}
-		out[name] = v
+		out[apiName(k)] = v
 	}
 	return out
 }

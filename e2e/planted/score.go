@@ -128,6 +128,9 @@ func score(sample, per int, again bool, seed uint64, only string) error {
 			ms, want = append(ms, m), append(want, r)
 		}
 	}
+	if len(ms) == 0 {
+		return fmt.Errorf("%s has no mutation that a test of %q finds", scoreFile, only)
+	}
 	if gone*5 > len(rows) {
 		return fmt.Errorf("%d of %d mutations of %s are no longer in the code: draw others with `make mutations PER=25`", gone, len(rows), scoreFile)
 	}

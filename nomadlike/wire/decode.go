@@ -26,6 +26,33 @@ const (
 // that v does not have are not an error: they are returned, each with its path and, if one is similar, the name that
 // was probably meant.
 func Decode(data []byte, v any) (unknown []string, err error) {
+	found, err := DecodeFields(data, v)
+	for _, u := range found {
+		unknown = append(unknown, u.String())
+	}
+	sort.Strings(unknown)
+	if n := len(unknown); n > unknownKeysKept {
+		unknown = append(unknown[:unknownKeysKept], fmt.Sprintf("... and %d more unknown fields", n-unknownKeysKept))
+	}
+	return unknown, err
+}
+
+// UnknownField is a field that the type does not have.
+type UnknownField struct {
+	Path string // as users write it: a.b[0].c
+	Name string // its last part
+	Like string // the field that was probably meant; or ""
+}
+
+func (u UnknownField) String() string {
+	if u.Like == "" {
+		return "unknown field " + u.Path
+	}
+	return fmt.Sprintf("unknown field %s; did you mean %q?", u.Path, u.Like)
+}
+
+// DecodeFields is Decode with the unknown fields as values.
+func DecodeFields(data []byte, v any) (unknown []UnknownField, err error) {
 	if err := jsonDepth(data); err != nil {
 		return nil, err
 	}
@@ -39,10 +66,6 @@ func Decode(data []byte, v any) (unknown []string, err error) {
 	}
 	w := unknownWalk{data: data}
 	w.walk(reflect.TypeOf(v))
-	sort.Strings(w.found)
-	if n := len(w.found); n > unknownKeysKept {
-		w.found = append(w.found[:unknownKeysKept], fmt.Sprintf("... and %d more unknown fields", n-unknownKeysKept))
-	}
 	return w.found, nil
 }
 
@@ -91,12 +114,13 @@ func explain(data []byte, err error) error {
 		if field == "" {
 			field = "the body"
 		}
-		return structs.Errorf(structs.CodeInvalid, "%s: %s: want %s, got a JSON %s", position(data, typ.Offset), field, wantText(typ.Type), typ.Value)
+		return structs.Errorf(structs.CodeInvalid, "%s: %s: want %s, got a JSON %s", position(data, typ.Offset), field, Expected(typ.Type), typ.Value)
 	}
 	return structs.Errorf(structs.CodeInvalid, "%v", err)
 }
 
-func wantText(t reflect.Type) string {
+// Expected returns what a value of a type is called in errors: "a whole number".
+func Expected(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
 		return "a string"
@@ -131,7 +155,7 @@ type unknownWalk struct {
 	data  []byte
 	at    int
 	path  []step
-	found []string
+	found []UnknownField
 }
 
 // step is a field, or the element of a list.
@@ -250,7 +274,7 @@ func (w *unknownWalk) object(t reflect.Type) {
 			for _, f := range fields {
 				names = append(names, f.Name)
 			}
-			w.found = append(w.found, "unknown field "+w.where()+suggest.DidYouMean(k, names))
+			w.found = append(w.found, UnknownField{w.where(), k, suggest.Nearest(k, names)})
 			w.skip()
 		}
 		w.path = w.path[:len(w.path)-1]

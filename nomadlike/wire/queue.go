@@ -40,6 +40,8 @@ func AmountFromStructs(a structs.Amount) *Amount {
 	return out
 }
 
+const queueAmountMax = 1 << 50 // of a part of an amount that is not GPUs
+
 // ToStructs converts an amount. A nil field becomes missing.
 func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	out := structs.Amount{GPUMilli: missing, GPUMemoryMiB: missing, CPU: missing, MemoryMiB: missing}
@@ -49,7 +51,7 @@ func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	if a.GPUs != nil {
 		m := math.Round(*a.GPUs * 1000)
 		if m < 0 || m > 1e12 || math.IsNaN(m) {
-			return out, structs.Errorf(structs.CodeInvalid, "%v GPUs: give 0 or more", *a.GPUs)
+			return out, structs.Errorf(structs.CodeInvalid, "%v GPUs: give 0 to 1000000000", *a.GPUs)
 		}
 		out.GPUMilli = int64(m)
 	}
@@ -61,8 +63,8 @@ func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 		if c.v == nil {
 			continue
 		}
-		if *c.v < 0 || *c.v > 1<<50 {
-			return out, structs.Errorf(structs.CodeInvalid, "%s of %d: give 0 or more", c.name, *c.v)
+		if *c.v < 0 || *c.v > queueAmountMax {
+			return out, structs.Errorf(structs.CodeInvalid, "%s of %d: give 0 to %d", c.name, *c.v, int64(queueAmountMax))
 		}
 		*c.to = *c.v
 	}
@@ -246,17 +248,18 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		out.Path = structs.QueuePath(q.Name)
 	}
 	for _, c := range []struct {
+		name    string
 		in      *Amount
 		to      **structs.Amount
 		missing int64
-	}{{q.Guarantee, &out.Guarantee, 0}, {q.Limit, &out.Limit, structs.AmountNoLimit}, {q.Borrow, &out.Borrow, structs.AmountNoLimit},
-		{q.Lend, &out.Lend, structs.AmountNoLimit}, {q.UserLimit, &out.UserLimit, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
+	}{{"guarantee", q.Guarantee, &out.Guarantee, 0}, {"limit", q.Limit, &out.Limit, structs.AmountNoLimit}, {"borrow", q.Borrow, &out.Borrow, structs.AmountNoLimit},
+		{"lend", q.Lend, &out.Lend, structs.AmountNoLimit}, {"user_limit", q.UserLimit, &out.UserLimit, structs.AmountNoLimit}, {"soft_limit", q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
 		if c.in == nil {
 			continue
 		}
 		a, err := c.in.ToStructs(c.missing)
 		if err != nil {
-			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: %s", out.Path, err)
+			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: %s: %s", out.Path, c.name, err)
 		}
 		*c.to = &a
 	}

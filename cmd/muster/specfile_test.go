@@ -1,0 +1,57 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// TestSpecErrors: what is wrong in a file of objects is named as it is written there, with its line.
+func TestSpecErrors(t *testing.T) {
+	for _, c := range []struct {
+		kind, file string
+		want       []string
+	}{
+		{"queue", "queue \"q\" {\n  weight = 2\n  gpu_hours_max = 1.5\n}\n", []string{"line 3", "gpu_hours_max wants a whole number, not 1.5."}},
+		{"queue", "queue \"q\" {\n  weight = \"two\"\n}\n", []string{"line 2", "weight wants a whole number, not a string."}},
+		{"queue", "queue \"q\" {\n  user_limit = 8\n}\n", []string{"line 2", "user_limit wants an object, not a number."}},
+		{"queue", "queue \"q\" {\n  user_limit = {\n    gpus = \"all\"\n  }\n}\n", []string{"line 3", "user_limit.gpus wants a number, not a string."}},
+		{"queue", "queue \"q\" {\n  user_limit {\n    gpuss = 1\n  }\n  gpu_hour_max = 7\n}\n", []string{"line 3", `no user_limit.gpuss; did you mean "gpus"?`, "line 5", `no gpu_hour_max; did you mean "gpu_hours_max"?`}},
+		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      cpu = \"much\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.cpu wants a whole number"}},
+		{"quota", "quota \"q\" {\n  limit {\n    region = \"a\"\n  }\n  limit {\n    region_limit {\n      memory = 1\n      memry = 1\n    }\n  }\n}\n", []string{"line 8", "A quota has no limit.region_limit.memry"}},
+		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      memory = \"x\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.memory wants"}},
+		{"node_pool", "node_pool \"p\" {\n  scheduler_config {\n    scheduler_algoritm = \"spread\"\n  }\n}\n", []string{"line 3", `A node pool has no scheduler_config.scheduler_algoritm; did you mean "scheduler_algorithm"?`}},
+		{"queue", `{"Name": "q", "Weigth": 1}`, []string{`unknown field Weigth; did you mean "Weight"?`}},
+	} {
+		e := &env{in: bytes.NewReader([]byte(c.file)), out: io.Discard, err: io.Discard}
+		var err error
+		var specs []spec
+		switch c.kind {
+		case "quota":
+			specs, err = e.quotaSpecs("-")
+			if err == nil {
+				err = specs[0].decode(c.kind, &wire.QuotaSpec{})
+			}
+		case "queue":
+			specs, err = e.specBlocks("-", c.kind)
+			if err == nil {
+				err = specs[0].decode(c.kind, &wire.Queue{})
+			}
+		default:
+			err = e.specFile("-", c.kind, &wire.NodePool{})
+		}
+		for _, w := range c.want {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s\n%v\nlacks %q", c.file, err, w)
+			}
+		}
+	}
+	for name, want := range map[string]string{"GPUHoursMax": "gpu_hours_max", "GPUs": "gpus", "MemoryMB": "memory_mb", "Weight": "weight", "NodePoolConfiguration": "node_pool_config", "AllowedUsers": "allowed_users", "CPU": "cpu"} {
+		if got := snake(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
