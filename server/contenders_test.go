@@ -125,7 +125,11 @@ func TestOvertakesAsTheSimulator(t *testing.T) {
 		{id: "short", at: 30 * time.Minute, run: 5 * time.Minute, gpus: 1, expected: true},
 		{id: "unknown", at: 2 * time.Hour, run: 40 * time.Minute, gpus: 4},
 	}}
-	for seed := range uint64(4) {
+	seeds := uint64(4)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var list []traceJob
 		at := time.Duration(0)

@@ -80,16 +80,20 @@ func damageEachByte(t *testing.T, o Options, writes uint64) {
 	page := int64(os.Getpagesize())
 	end := int64(0)
 	maybeLast := func(int64) bool { return false }
+	stride := int64(29)
+	if testing.Short() {
+		stride = 149
+	}
 	near := func(at int64) int64 { // the next byte to look at
 		if at%page < 100 && !testing.Short() {
 			return at + 1
 		}
-		return at + 29
+		return at + stride
 	}
 	if o.Backend == WAL {
 		path, end = newestFile(t, dir), ends[writes-1]
 		maybeLast = func(at int64) bool { return writes == 1 || at >= ends[writes-2] }
-		near = func(at int64) int64 { return at + 29 }
+		near = func(at int64) int64 { return at + stride }
 	} else if st, err := os.Stat(path); err == nil {
 		end = st.Size()
 	}
