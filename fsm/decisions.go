@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"cmp"
 	"strconv"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -49,34 +48,12 @@ func (pl *planApply) logAccepted(accepted []bool) {
 		return
 	}
 	if pl.Has(feature.DecisionReasons) {
-		d.Policy, d.Reason = pl.policy(), pl.reason()
+		d.Policy, d.Reason = pl.Policy(pl.queue(), pl.job), pl.reason()
 		if pl.job != nil {
 			d.Actor = actor(&pl.job.Submitter)
 		}
 	}
 	pl.PutDecisions(d)
-}
-
-// policy returns structs.DecisionRow.Policy.
-func (pl *planApply) policy() string {
-	cfg, q := structs.DefaultSchedulerConfig(), structs.Queue{}
-	if c := state.Scheduler.Get(pl, ""); c != nil {
-		cfg = c
-	}
-	for p := range pl.queue().Lineage() {
-		if o := state.Queues.Get(pl, p); o != nil {
-			q.Order, q.Backfill, q.Preempt = cmp.Or(q.Order, o.Order), cmp.Or(q.Backfill, o.Backfill), cmp.Or(q.Preempt, o.Preempt)
-		}
-	}
-	placement := cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
-	if pl.job != nil {
-		if p := state.Pools.Get(pl, pl.job.NodePool); p != nil {
-			placement = cmp.Or(p.Algorithm, placement)
-		}
-		placement = cmp.Or(pl.job.Placement, placement)
-	}
-	return string(cmp.Or(q.Order, cfg.Order, structs.OrderDefault)) + "/" + cmp.Or(q.Backfill, cfg.Backfill, structs.BackfillDefault) + "/" +
-		cmp.Or(q.Preempt, structs.PreemptDefault) + "/" + placement
 }
 
 // reason returns why the plan's evaluation was made.

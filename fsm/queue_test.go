@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -214,4 +215,35 @@ func TestReservations(t *testing.T) {
 	if c.f.Snapshot().Reservation(id) != nil {
 		t.Error("the reservation outlived the job")
 	}
+}
+
+// TestHalfLifeByDefault: use counts half after a day until the upgrade to the format with a week is finished, and after a
+// week from then on.
+func TestHalfLifeByDefault(t *testing.T) {
+	c := newCluster(t, 1)
+	days := func(n structs.Index) { c.index += n * 86_400_000 } // an entry is a millisecond
+	used := func() int64 { return c.f.Snapshot().QueueUse("a", "").Used.CPU }
+	about := func(when string, want int64) {
+		t.Helper()
+		if got := used(); got < want*999/1000 || got > want*1001/1000 {
+			t.Errorf("%s: used %d, want %d", when, got, want)
+		}
+	}
+	c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: feature.FairWeek.Format - 1, By: "test"})
+	c.queues(&structs.Queue{Path: "a"})
+	p := c.planFor("web", c.in("a", 1), 0, 1)
+	p.QueueEpoch = c.f.Snapshot().QueueByPath("a").Epoch
+	c.apply(p)
+	days(1)
+	c.observe(structs.ClientComplete)
+	first := used()
+	if first == 0 {
+		t.Fatal("nothing was used")
+	}
+	days(1)
+	c.apply(&structs.UpgradeFinishCommand{Format: feature.FairWeek.Format, By: "test"})
+	about("a day later, when the upgrade is finished", first/2)
+	days(7)
+	c.queues(&structs.Queue{Path: "a", HalfLife: time.Hour})
+	about("another week later", first/4)
 }

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -28,6 +29,9 @@ func applyUpgradeFinish(x *tx, c *structs.UpgradeFinishCommand) *structs.Error {
 	}
 	if c.Format <= old.Format {
 		return structs.Errorf(structs.CodeConflict, "the cluster is at format %d; it cannot be put to format %d", old.Format, c.Format)
+	}
+	if f := feature.FairWeek.Format; old.Format < f && f <= c.Format {
+		x.SettleUse(structs.QueueRoot) // until now it decayed by the old half-life
 	}
 	n := *old
 	n.Format, n.FormatBy = c.Format, c.By

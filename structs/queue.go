@@ -52,6 +52,8 @@ const (
 	OrderDefault    = OrderAdaptive
 	BackfillDefault = BackfillSJF
 	PreemptDefault  = PreemptOrder
+	HalfLifeDefault = 7 * 24 * time.Hour
+	HalfLifeDay     = 24 * time.Hour // HalfLifeDefault in a cluster of format 1
 )
 
 // Queue is a node of the tree that shares the cluster out. A Queue in the store is immutable. Settings with their zero
@@ -78,7 +80,7 @@ type Queue struct {
 	Ends            string        `since:"2"` // which ends of its work reservations and backfilling count on; default: predicted
 	PriorityMax     int64         `since:"2"` // of its jobs; 0: that of the queue above
 	PriorityDefault int64         `since:"2"` // of its jobs without a priority; 0: that of the queue above, else the namespace's
-	HalfLife        time.Duration // of usage, for fair and weighted-fair; default 24 h
+	HalfLife        time.Duration // of usage, for fair; default HalfLifeDefault
 	Aging           time.Duration // waiting time that raises priority by one under the order priority; default 10 min
 	AgingMax        int64         // the most that waiting adds to a priority under the order priority; 0: no limit
 	// BackfillWindow is how far ahead capacity is reserved for blocked workloads: one that could start only later gets

@@ -49,12 +49,12 @@ func fraction(dt, half time.Duration) uint64 {
 
 func clampLife(half time.Duration) time.Duration {
 	if half <= 0 {
-		return 24 * time.Hour
+		return HalfLifeDefault
 	}
 	return min(half, lifeMax)
 }
 
-// Decay returns v * 2^-(dt/half), rounded down. v and dt are not negative; a half-life of 0 is a day.
+// Decay returns v * 2^-(dt/half), rounded down. v and dt are not negative; a half-life of 0 is HalfLifeDefault.
 func Decay(v int64, dt, half time.Duration) int64 {
 	hi, lo := bits.Mul64(uint64(max(v, 0)), fraction(dt, clampLife(half)))
 	return int64(hi<<1 | lo>>63)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -299,6 +300,28 @@ func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w, Billed: a.Billed / w}
 }
 
+// Policy returns the settings by which a job in a queue is decided on: order, backfilling, preemption, placement.
+func (s *Store) Policy(path structs.QueuePath, job *structs.Job) string {
+	var q structs.Queue
+	s.up(path, func(o *structs.Queue) bool {
+		q.Order, q.Backfill, q.Preempt = cmp.Or(q.Order, o.Order), cmp.Or(q.Backfill, o.Backfill), cmp.Or(q.Preempt, o.Preempt)
+		return true
+	})
+	cfg := Scheduler.Get(s, "")
+	if cfg == nil {
+		cfg = structs.DefaultSchedulerConfig()
+	}
+	placement := cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
+	if job != nil {
+		if p := Pools.Get(s, job.NodePool); p != nil {
+			placement = cmp.Or(p.Algorithm, placement)
+		}
+		placement = cmp.Or(job.Placement, placement)
+	}
+	return string(cmp.Or(q.Order, cfg.Order, structs.OrderDefault)) + "/" + cmp.Or(q.Backfill, cfg.Backfill, structs.BackfillDefault) + "/" +
+		cmp.Or(q.Preempt, structs.PreemptDefault) + "/" + placement
+}
+
 // Order returns the ordering policy of a queue: its own, or the nearest ancestor's, or the cluster's.
 func (s *Store) Order(path structs.QueuePath) structs.Order {
 	var out structs.Order
@@ -309,9 +332,16 @@ func (s *Store) Order(path structs.QueuePath) structs.Order {
 	return out
 }
 
-// HalfLife returns the half-life of a queue's usage, its own or the nearest ancestor's; 0 for the default.
+// HalfLife returns the half-life of a queue's usage, its own, the nearest ancestor's or the default.
 func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
+	switch {
+	case out != 0:
+	case s.Has(feature.FairWeek):
+		out = structs.HalfLifeDefault
+	default:
+		out = structs.HalfLifeDay
+	}
 	return out
 }
 

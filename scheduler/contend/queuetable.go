@@ -12,7 +12,6 @@ import (
 const (
 	reserveDepthDefault = 10
 	maxWaitDefault      = 24 * time.Hour
-	halfLifeDefault     = 24 * time.Hour
 	agingDefault        = 10 * time.Minute
 	minRuntimeDefault   = time.Minute
 	preemptMaxDefault   = 10
@@ -27,6 +26,15 @@ type QueueTable struct {
 	// Turnover is the mean time until what is held now becomes free, as learned (predict.Similar); 0: unknown.
 	Turnover time.Duration
 	Tenants  []Tenant // namespaces with a quota, by name
+	// HalfLife is that of queues for which none is set; 0: structs.HalfLifeDefault.
+	HalfLife time.Duration
+}
+
+func (t *QueueTable) halfLife() time.Duration {
+	if t == nil {
+		return structs.HalfLifeDefault
+	}
+	return cmp.Or(t.HalfLife, structs.HalfLifeDefault)
 }
 
 // Tenant is a namespace with a quota.
@@ -70,7 +78,7 @@ func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConf
 	out.Weight = max(out.Weight, 1)
 	inherit(&out, &structs.Queue{
 		Order: cmp.Or(cfg.Order, structs.OrderDefault), Preempt: structs.PreemptDefault, Backfill: cmp.Or(cfg.Backfill, structs.BackfillDefault),
-		Ends: structs.EndsPredicted, ReserveDepth: reserveDepthDefault, MaxWait: maxWaitDefault, HalfLife: halfLifeDefault, Aging: agingDefault,
+		Ends: structs.EndsPredicted, ReserveDepth: reserveDepthDefault, MaxWait: maxWaitDefault, HalfLife: t.halfLife(), Aging: agingDefault,
 		PreemptMinRuntime: minRuntimeDefault, PreemptMax: preemptMaxDefault,
 	})
 	return out

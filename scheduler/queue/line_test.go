@@ -43,7 +43,6 @@ func drain(l *Line, ws []contend.Workload, free structs.Amount) (order, placed [
 var total = structs.Amount{GPUMilli: 16_000, GPUMemoryMiB: 16 * 80_000, CPU: 100_000, MemoryMiB: 1_000_000}
 
 func TestLine(t *testing.T) {
-	day := 24 * time.Hour
 	deadline := func(w contend.Workload, d time.Duration) contend.Workload {
 		j := *w.Job
 		j.Deadline, j.Runtime.Expected = testNow.Add(d), time.Hour
@@ -88,7 +87,7 @@ func TestLine(t *testing.T) {
 			[]contend.Workload{load("a1", "a", "", 1, 50, 1), load("a2", "a", "", 2, 50, 1), load("a3", "a", "", 3, 50, 1), load("a4", "a", "", 4, 50, 1), load("b1", "b", "", 5, 50, 1), load("b2", "b", "", 6, 50, 1)},
 			"a1 b1 a2 a3 b2 a4"},
 		{"fair: what was used lately counts", structs.OrderFair, []*structs.Queue{{Path: "a"}, {Path: "b"}},
-			[]*structs.QueueUsage{{Path: "a", Used: structs.Amount{GPUMilli: 4000 * 86400}, At: testNow.Add(-day)}},
+			[]*structs.QueueUsage{{Path: "a", Used: structs.Amount{GPUMilli: 4000 * 7 * 86400}, At: testNow.Add(-structs.HalfLifeDefault)}},
 			[]contend.Workload{load("a1", "a", "", 1, 50, 1), load("b1", "b", "", 2, 50, 1), load("b2", "b", "", 3, 50, 1), load("b3", "b", "", 4, 50, 1)},
 			"b1 b2 a1 b3"},
 		{"fair: submitters of one queue take turns", structs.OrderFair, nil,

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
@@ -17,6 +18,9 @@ func (s *Service) Total(snap *state.Snapshot) structs.Amount {
 func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 	total, models := s.totals.of(snap)
 	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.predictor.turnover()}
+	if !snap.Has(feature.FairWeek) {
+		t.HalfLife = structs.HalfLifeDay
+	}
 	for q := range snap.Queues() {
 		t.Queues = append(t.Queues, q)
 	}
