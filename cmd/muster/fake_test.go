@@ -43,6 +43,7 @@ type agentFake struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests []string
+	whole    bool                                 // note long bodies, too, to their end
 	ws       func(*http.Request, *websocket.Conn) // answers websockets, or nil
 	answers  map[string]any                       // "GET /v1/jobs" -> answer, a func(*http.Request) any, or a failure
 }
@@ -82,7 +83,7 @@ func (f *agentFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if len(body) > 0 {
-		if len(body) > 400 {
+		if len(body) > 400 && !f.whole {
 			body = append(body[:400:400], "..."...)
 		}
 		note += " " + string(body)

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// unprovenFlagsMax is how many flags have no witness yet, the rows of testdata/flags.txt with "?". It may only fall.
+const unprovenFlagsMax = 339
+
+// flagLine is a command line that shows what one flag is for.
+type flagLine struct {
+	args  string // of the command, separated by blanks; '_' in an argument stands for a blank
+	stdin string
+	with  string // printed or asked with the flag only
+	gone  string // printed or asked without the flag only
+}
+
+// flagLines are the witnesses of flags that have no better one: what is printed or asked depends on the flag. The key is the
+// command and the flag, as in testdata/flags.txt.
+var flagLines = map[string]flagLine{}
+
+// allFlags returns the flags of all commands that help lists, by command and name, as testdata/flags.txt has them. What one
+// function declares for many commands is one flag, of "*".
+func allFlags() map[string]bool {
+	shared := generalFlags()
+	lists := &cobra.Command{}
+	new(format).listFlags(lists)
+	shared.AddFlagSet(lists.Flags())
+	out := map[string]bool{}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.InitDefaultHelpFlag()
+		c.InitDefaultVersionFlag()
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			name := strings.TrimPrefix(strings.TrimPrefix(c.CommandPath(), "muster"), " ")
+			if s := shared.Lookup(f.Name); s != nil && s.Usage == f.Usage || f.Name == "help" || name == "" {
+				name = "*"
+			}
+			if !f.Hidden {
+				out[name+" -"+f.Name] = true
+			}
+		})
+		for _, sub := range documented(c) {
+			walk(sub)
+		}
+	}
+	walk(newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)}))
+	return out
+}
+
+// flagRow is a row of testdata/flags.txt.
+type flagRow struct {
+	line           int
+	flag           string // command and flag
+	dir, test, sub string // the witness and what it has for the flag; test is "?" where there is none
+}
+
+func flagRows(t *testing.T) []flagRow {
+	t.Helper()
+	b, err := os.ReadFile("testdata/flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []flagRow
+	for i, line := range strings.Split(strings.TrimRight(string(b), "\n"), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := append(strings.Split(line, "\t"), "", "")
+		r := flagRow{line: i + 1, flag: cells[0], test: cells[1], sub: cells[2]}
+		if dir, test, ok := strings.Cut(cells[1], " "); ok {
+			r.dir, r.test = dir, test
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// TestFlagRows keeps testdata/flags.txt complete: each flag of each command has a row that names a test whose outcome
+// depends on the flag, and the test exists.
+func TestFlagRows(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("not run: the table has the flags of commands that only a build for Linux has")
+	}
+	want, seen, unproven, tests := allFlags(), map[string]bool{}, 0, map[string]map[string]bool{}
+	for _, r := range flagRows(t) {
+		at := func(format string, args ...any) {
+			t.Helper()
+			t.Errorf("flags.txt:%d: %s: "+format, append([]any{r.line, r.flag}, args...)...)
+		}
+		if seen[r.flag] {
+			at("it has two rows")
+		}
+		if seen[r.flag] = true; !want[r.flag] {
+			at("there is no such flag: remove the row")
+		}
+		if r.test == "?" {
+			unproven++
+			continue
+		}
+		if r.test == "-" {
+			if r.sub == "" {
+				at("say why it needs no witness")
+			}
+			continue
+		}
+		if tests[r.dir] == nil {
+			tests[r.dir] = testsIn(t, filepath.Join("../..", r.dir))
+		}
+		_, own := flagLines[r.flag]
+		switch {
+		case !tests[r.dir][r.test]:
+			at("%s has no test %q", r.dir, r.test)
+		case r.test == "TestFlags" && !own:
+			at("flagLines has no entry for it")
+		}
+	}
+	for _, f := range slices.Sorted(maps.Keys(want)) {
+		if !seen[f] {
+			t.Errorf("%q has no row in testdata/flags.txt. Name a test that fails when the flag has no effect; an entry in flagLines is one", f)
+		}
+	}
+	if unproven > unprovenFlagsMax {
+		t.Errorf("%d flags have no witness, %d may", unproven, unprovenFlagsMax)
+	}
+}
+
+// testsIn returns the names of the tests in the files of a directory.
+func testsIn(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") {
+				out[fn.Name.Name] = true
+			}
+		}
+	}
+	return out
+}
+
+// withoutFlag removes a flag of a command, with its value, from a command line.
+func withoutFlag(c *cobra.Command, args []string, name string) []string {
+	f := c.Flags().Lookup(name)
+	var out []string
+	for i := 0; i < len(args); i++ {
+		word, _, assigned := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		if f == nil || args[i][0] != '-' || word != f.Name && (f.Shorthand == "" || word != f.Shorthand) {
+			out = append(out, args[i])
+		} else if f.NoOptDefVal == "" && !assigned {
+			i++
+		}
+	}
+	return out
+}
+
+// TestFlags runs the command lines that flags.txt names as witnesses, in flagLines and among those of TestGolden, with the
+// flag and without it: what they print and ask must differ.
+func TestFlags(t *testing.T) {
+	root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
+	for _, r := range flagRows(t) {
+		cut := strings.LastIndex(r.flag, " -")
+		command, name := r.flag[:cut], r.flag[cut+2:]
+		line, own := flagLines[r.flag]
+		if command != "*" {
+			line.args = command + " " + line.args
+		}
+		if !own && (r.dir != "./cmd/muster" || r.test != "TestGolden") {
+			continue
+		}
+		if !own {
+			i := slices.IndexFunc(golden, func(g struct {
+				name, args, stdin string
+				code              int
+			},
+			) bool {
+				return g.name == r.sub
+			})
+			if i < 0 {
+				t.Errorf("%s: TestGolden has no entry %q", r.flag, r.sub)
+				continue
+			}
+			line.args, line.stdin = golden[i].args, golden[i].stdin
+		}
+		t.Run(r.flag, func(t *testing.T) {
+			args := strings.Fields(line.args)
+			for i, a := range args {
+				args[i] = strings.ReplaceAll(a, "_", " ")
+			}
+			c, _, err := root.Find(normalize(root, args))
+			if err != nil || command != "*" && c.CommandPath() != "muster "+command {
+				t.Fatalf("%q is no line of the command", line.args)
+			}
+			bare := withoutFlag(c, args, name)
+			if len(bare) == len(args) {
+				t.Fatalf("%q does not have the flag", line.args)
+			}
+			run := func(args []string) string {
+				f := newAgentFake(t)
+				f.whole = true
+				r := f.run(t, line.stdin, args...)
+				return fmt.Sprintf("exit %d\n%s%s%s\n", r.code, r.out, r.errOut, f.log())
+			}
+			with, without := run(args), run(bare)
+			if with == without || !strings.Contains(with, line.with) || line.with != "" && strings.Contains(without, line.with) ||
+				!strings.Contains(without, line.gone) || line.gone != "" && strings.Contains(with, line.gone) {
+				t.Errorf("want %q with the flag only and %q without it only\n-- with\n%s\n-- without\n%s", line.with, line.gone, with, without)
+			}
+		})
+	}
+}
