@@ -44,6 +44,7 @@ type agentFake struct {
 	mu       sync.Mutex
 	requests []string
 	whole    bool                                 // note long bodies, too, to their end
+	tty      bool                                 // the command's input and output count as a terminal
 	ws       func(*http.Request, *websocket.Conn) // answers websockets, or nil
 	answers  map[string]any                       // "GET /v1/jobs" -> answer, a func(*http.Request) any, or a failure
 }
@@ -131,7 +132,7 @@ func (f *agentFake) run(t *testing.T, stdin string, args ...string) result {
 	}
 	t.Setenv("MUSTER_ADDR", f.URL)
 	var out, errOut bytes.Buffer
-	e := &env{in: strings.NewReader(stdin), out: &out, err: &errOut, now: func() time.Time { return fixedNow }}
+	e := &env{in: strings.NewReader(stdin), out: &out, err: &errOut, tty: f.tty, now: func() time.Time { return fixedNow }}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	code := e.main(ctx, append([]string{"muster"}, args...))
@@ -247,8 +248,10 @@ func canned() map[string]any {
 			Refusals: []nomadlike.Refusal{{Code: structs.ReasonResources, Dimension: structs.DimensionGPU, Subject: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}, {Code: structs.ReasonResources, Dimension: structs.DimensionMemory, Nodes: 1, Short: 2048, Unit: structs.UnitMiB, CuredBy: structs.EventAllocStopped}}}}}
 	ev := func(extra any) any {
 		m := map[string]any{"EvalID": evalA, "EvalCreateIndex": 17, "JobModifyIndex": 17, "Index": 17}
-		b, _ := json.Marshal(extra)
-		_ = json.Unmarshal(b, &m)
+		if extra != nil {
+			b, _ := json.Marshal(extra)
+			_ = json.Unmarshal(b, &m)
+		}
 		return m
 	}
 	gpus := func(n float64) *wire.Amount { return &wire.Amount{GPUs: &n} }

@@ -19,19 +19,7 @@ import (
 )
 
 // unprovenFlagsMax is how many flags have no witness yet, the rows of testdata/flags.txt with "?". It may only fall.
-const unprovenFlagsMax = 339
-
-// flagLine is a command line that shows what one flag is for.
-type flagLine struct {
-	args  string // of the command, separated by blanks; '_' in an argument stands for a blank
-	stdin string
-	with  string // printed or asked with the flag only
-	gone  string // printed or asked without the flag only
-}
-
-// flagLines are the witnesses of flags that have no better one: what is printed or asked depends on the flag. The key is the
-// command and the flag, as in testdata/flags.txt.
-var flagLines = map[string]flagLine{}
+const unprovenFlagsMax = 69
 
 // allFlags returns the flags of all commands that help lists, by command and name, as testdata/flags.txt has them. What one
 // function declares for many commands is one flag, of "*".
@@ -179,8 +167,12 @@ func withoutFlag(c *cobra.Command, args []string, name string) []string {
 // TestFlags runs the command lines that flags.txt names as witnesses, in flagLines and among those of TestGolden, with the
 // flag and without it: what they print and ask must differ.
 func TestFlags(t *testing.T) {
-	root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
-	for _, r := range flagRows(t) {
+	root, rows := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)}), flagRows(t)
+	data, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
 		cut := strings.LastIndex(r.flag, " -")
 		command, name := r.flag[:cut], r.flag[cut+2:]
 		line, own := flagLines[r.flag]
@@ -218,8 +210,13 @@ func TestFlags(t *testing.T) {
 				t.Fatalf("%q does not have the flag", line.args)
 			}
 			run := func(args []string) string {
+				t.Chdir(t.TempDir()) // some commands write files
+				if err := os.Symlink(data, "testdata"); err != nil {
+					t.Fatal(err)
+				}
 				f := newAgentFake(t)
-				f.whole = true
+				f.whole, f.tty = true, line.tty
+				maps.Copy(f.answers, line.answers)
 				r := f.run(t, line.stdin, args...)
 				return fmt.Sprintf("exit %d\n%s%s%s\n", r.code, r.out, r.errOut, f.log())
 			}
