@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -160,7 +162,7 @@ func newAllocChecks(e *env) *cobra.Command {
 muster alloc checks 8ba85cef
 muster alloc checks -json 8ba85cef`, 1, 1, o.run)
 	o.form.flags(c)
-	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "groups, HTTP codes, times and ids, too")
 	return e.complete(c, "allocs")
 }
 
@@ -188,11 +190,18 @@ func (o *allocChecksOptions) run(ctx context.Context, args []string) error {
 		o.printf("No checks in allocation %q\n", shortID(al.ID, o.verbose))
 		return nil
 	}
-	rows := [][]string{}
+	head, rows := "Service|Task|Name|Mode|Status|Output", [][]string{}
+	if o.verbose {
+		head += "|Group|Code|Time|ID"
+	}
 	for _, k := range sortedKeys(checks) {
 		c := checks[k]
-		rows = append(rows, []string{c.Service, c.Task, c.Check, c.Mode, c.Status, c.Output})
+		r := []string{c.Service, c.Task, c.Check, c.Mode, c.Status, c.Output}
+		if o.verbose {
+			r = append(r, c.Group, strconv.Itoa(c.StatusCode), date(time.Unix(c.Timestamp, 0)), c.ID)
+		}
+		rows = append(rows, r)
 	}
-	o.table("Service|Task|Name|Mode|Status|Output", rows)
+	o.table(head, rows)
 	return nil
 }

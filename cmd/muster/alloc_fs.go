@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"path"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,7 +32,7 @@ muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 	o.form.flags(c)
 	f := c.Flags()
 	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
-	f.BoolVarP(&o.human, "human", "H", true, "sizes for people (the default)")
+	f.BoolVarP(&o.human, "human", "H", true, "sizes and times for people (the default); -H=false is -exact")
 	f.BoolVar(&o.machine, "exact", false, "sizes in bytes and exact times")
 	f.BoolVar(&o.stat, "stat", false, "print the file's size, mode and time instead of its content")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
@@ -45,6 +44,9 @@ muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 }
 
 func (o *allocFSOptions) run(ctx context.Context, args []string) error {
+	if o.stat && (o.follow || o.tail || o.lines > 0 || o.bytes > 0) {
+		return errors.New("-stat prints no content: leave out -f, -tail, -n and -c")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err
@@ -126,8 +128,9 @@ func (o *allocFSOptions) run(ctx context.Context, args []string) error {
 func (o *allocFSOptions) files(list []*wire.AllocFileInfo) {
 	rows := [][]string{}
 	for _, f := range list {
-		size, when := bytesText(uint64(max(f.Size, 0))), f.ModTime.Format(time.RFC3339)
-		if o.machine {
+		exact := o.machine || !o.human
+		size, when := bytesText(uint64(max(f.Size, 0))), o.age(f.ModTime, exact || o.verbose)
+		if exact {
 			size = strconv.FormatInt(f.Size, 10)
 		}
 		if f.IsDir {

@@ -19,7 +19,7 @@ import (
 )
 
 // unprovenFlagsMax is how many flags have no witness yet, the rows of testdata/flags.txt with "?". It may only fall.
-const unprovenFlagsMax = 69
+const unprovenFlagsMax = 64
 
 // allFlags returns the flags of all commands that help lists, by command and name, as testdata/flags.txt has them. What one
 // function declares for many commands is one flag, of "*".
@@ -226,5 +226,21 @@ func TestFlags(t *testing.T) {
 				t.Errorf("want %q with the flag only and %q without it only\n-- with\n%s\n-- without\n%s", line.with, line.gone, with, without)
 			}
 		})
+	}
+}
+
+// TestFlagsThatExcludeEachOther: a flag that would be ignored with another, or without one, is refused in one sentence.
+func TestFlagsThatExcludeEachOther(t *testing.T) {
+	for args, want := range map[string]string{
+		"alloc fs -stat -tail 8ba85cef note.txt":                 "-stat prints no content",
+		"alloc fs -stat -f 8ba85cef note.txt":                    "-stat prints no content",
+		"job inspect -with-vars example":                         "give -hcl, too",
+		"job logs -rank 1 -index 2 pair":                         "-rank and -index exclude each other",
+		"job history -diff-version 2 -diff-tag known-good train": "-diff-version and -diff-tag exclude each other",
+	} {
+		f := newAgentFake(t)
+		if r := f.run(t, "", strings.Fields(args)...); r.code != exitError || !strings.Contains(r.errOut, want) || strings.Count(r.errOut, "\n") != 1 || f.log() != "" {
+			t.Errorf("%s: exit status %d, %q, asked %q; want 1 and a line with %q", args, r.code, r.errOut, f.log(), want)
+		}
 	}
 }

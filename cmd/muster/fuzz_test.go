@@ -32,6 +32,6 @@ func FuzzObjectFiles(f *testing.F) {
 		for _, s := range list {
 			_ = s.decode("quota", &wire.QuotaSpec{})
 		}
-		_ = e().specFile("-", "namespace", &wire.Namespace{})
+		_ = e().specFile("-", "namespace", false, &wire.Namespace{})
 	})
 }

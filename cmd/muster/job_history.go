@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -36,6 +37,9 @@ muster job history -version 3 -full example`, 1, 1, o.run)
 }
 
 func (o *jobHistoryOptions) run(ctx context.Context, args []string) error {
+	if o.diffVersion != "" && o.diffTag != "" {
+		return errors.New("-diff-version and -diff-tag exclude each other: choose one version to compare with")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -31,6 +32,9 @@ muster job inspect -version 2 -t '{{.Priority}}' example`, 1, 1, o.run)
 }
 
 func (o *jobInspectOptions) run(ctx context.Context, args []string) error {
+	if o.withArgs && !o.hcl {
+		return errors.New("-with-vars prints the variables below the file that was submitted: give -hcl, too")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

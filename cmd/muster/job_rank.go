@@ -153,6 +153,9 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 	if o.all && (o.rank >= 0 || o.index >= 0 || o.json) {
 		return errors.New("-all prints the lines of every rank: leave out -rank, -index and -json")
 	}
+	if o.rank >= 0 && o.index >= 0 {
+		return errors.New("-rank and -index exclude each other: choose an allocation by one of them")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

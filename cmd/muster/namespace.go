@@ -146,7 +146,7 @@ muster namespace apply ml.hcl`, 1, 1, o.apply)
 	f.StringVar(&o.description, "description", "", "what it is for")
 	f.StringVar(&o.quota, "quota", "", "name of its quota")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
-	f.BoolVar(&o.json, "json", false, "the file is JSON (recognized without this flag)")
+	f.BoolVar(&o.json, "json", false, "the argument is a file, in JSON (recognized without this flag)")
 	o.changed = f.Changed
 	return files(c, "hcl", "json")
 }
@@ -156,10 +156,10 @@ func (o *namespaceOptions) apply(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	n, cur, file := &wire.Namespace{Name: args[0]}, &wire.Namespace{}, looksLikeFile(args[0])
+	n, cur, file := &wire.Namespace{Name: args[0]}, &wire.Namespace{}, o.json || looksLikeFile(args[0])
 	if file {
 		n.Name = ""
-		if err := o.specFile(args[0], "namespace", n); err != nil {
+		if err := o.specFile(args[0], "namespace", o.json, n); err != nil {
 			return err
 		}
 		if n.Name == "" {

@@ -137,7 +137,7 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f.Int64Var(&o.powerW, "power-budget-w", 0, "watts that the GPUs in use on its nodes may draw together, by their power limits; 0: no limit")
 	f.Int64Var(&o.checkpoints, "max-checkpoints", 0, "how many allocations on its nodes save their state at a time when drains or preemptions end them; 0: no limit")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
-	f.BoolVar(&o.json, "json", false, "the file is JSON (recognized without this flag)")
+	f.BoolVar(&o.json, "json", false, "the argument is a file, in JSON (recognized without this flag)")
 	o.changed = f.Changed
 	return files(c, "hcl", "json")
 }
@@ -148,9 +148,9 @@ func (o *nodePoolOptions) apply(ctx context.Context, args []string) error {
 		return err
 	}
 	p := &wire.NodePool{Name: args[0]}
-	if looksLikeFile(args[0]) {
+	if o.json || looksLikeFile(args[0]) {
 		p.Name = ""
-		if err := o.specFile(args[0], "node_pool", p); err != nil {
+		if err := o.specFile(args[0], "node_pool", o.json, p); err != nil {
 			return err
 		}
 		if p.Name == "" {

@@ -53,14 +53,17 @@ func (e *env) readFile(path string, limit int64) ([]byte, error) {
 }
 
 // specFile reads a namespace or node pool in HCL or JSON into v. In HCL the object is a labelled block of that kind
-// (node_pool "name" { ... }), or its attributes at the top level.
-func (e *env) specFile(path, kind string, v any) error {
+// (node_pool "name" { ... }), or its attributes at the top level; isJSON refuses HCL.
+func (e *env) specFile(path, kind string, isJSON bool, v any) error {
 	src, err := e.readFile(path, specFileMax)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", kind, err)
 	}
 	if t := bytes.TrimSpace(src); len(t) > 0 && t[0] == '{' {
 		return spec{raw: src, path: path}.decode(kind, v)
+	}
+	if isJSON {
+		return fmt.Errorf("%s is not JSON: it does not begin with {; leave -json out", path)
 	}
 	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
 	if diags.HasErrors() {
