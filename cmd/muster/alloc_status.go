@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,10 +33,14 @@ muster alloc status -t '{{.ClientStatus}}' 8ba85cef`, 0, 1, o.run)
 	f.BoolVar(&o.short, "short", false, "only the essentials")
 	f.BoolVar(&o.stats, "stats", false, "what the tasks use, in detail")
 	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, placement metrics")
+	ofOne(c, "short", "stats")
 	return e.complete(c, "allocs")
 }
 
 func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
+	if o.short && o.stats {
+		return errors.New("-short leaves out what -stats shows: choose one")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

@@ -236,6 +236,14 @@ func TestFlagsThatExcludeEachOther(t *testing.T) {
 		"alloc fs -stat -f 8ba85cef note.txt":                    "-stat prints no content",
 		"job inspect -with-vars example":                         "give -hcl, too",
 		"job logs -rank 1 -index 2 pair":                         "-rank and -index exclude each other",
+		"job status -filter Status=='dead' example":              "-filter is for the list of all: leave it out for one job",
+		"job status -short":                                      "-short is for one job: name it",
+		"node status -o wide gpu-01":                             "-out is for the list of all: leave it out for one node",
+		"node status -self -per-page 3":                          "-per-page is for the list of all: leave it out for one node",
+		"node status -stats":                                     "-stats is for one node: name it",
+		"node status -stats -short gpu-01":                       "-short leaves out what -stats shows",
+		"alloc status -stats -short 8ba85cef":                    "-short leaves out what -stats shows",
+		"alloc status -stats":                                    "-stats is for one allocation: name it",
 		"job history -diff-version 2 -diff-tag known-good train": "-diff-version and -diff-tag exclude each other",
 	} {
 		f := newAgentFake(t)

@@ -43,6 +43,8 @@ muster job status -namespace '*' -filter 'Status == "pending"'`, 0, 1, o.run)
 	f.BoolVar(&o.allAllocs, "all-allocs", false, "show the allocations of an earlier job of the same id too")
 	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, evaluations")
 	f.StringVar(&o.filter, "filter", "", "only jobs for which an expression holds")
+	ofList(c, "filter")
+	ofOne(c, "short", "evals", "all-allocs")
 	return e.complete(c, "jobs")
 }
 

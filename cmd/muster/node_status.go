@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -43,10 +44,15 @@ muster node status -self -stats`, 0, 1, o.run)
 	f.StringVar(&o.filter, "filter", "", "only nodes for which an expression holds")
 	f.IntVar(&o.perPage, "per-page", 0, "at most so many")
 	f.StringVar(&o.pageToken, "page-token", "", "where the page begins")
+	ofList(c, "out", "allocs", "os", "filter", "per-page", "page-token")
+	ofOne(c, "stats", "short")
 	return e.complete(c, "nodes")
 }
 
 func (o *nodeStatusOptions) run(ctx context.Context, args []string) error {
+	if o.short && o.stats {
+		return errors.New("-short leaves out what -stats shows: choose one")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

@@ -31,6 +31,9 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 		if name := emptyArgument(use, args); name != "" {
 			return fmt.Errorf("%s is empty: %s", name, cmd.UseLine())
 		}
+		if err := listOrOne(cmd, len(args) > 0); err != nil {
+			return err
+		}
 		return run(cmd.Context(), args)
 	}
 	if long == "" {
@@ -38,6 +41,36 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 	}
 	e.clientFlags(c.Flags())
 	return c
+}
+
+// ofList marks flags of a command that lists objects or shows one: they are of the list only. ofOne marks those that are of one object only.
+func ofList(c *cobra.Command, names ...string) { markFlags(c, "list", names) }
+func ofOne(c *cobra.Command, names ...string)  { markFlags(c, "one", names) }
+
+func markFlags(c *cobra.Command, mark string, names []string) {
+	for _, n := range names {
+		f := c.Flags().Lookup(n)
+		f.Annotations = map[string][]string{mark: nil}
+	}
+}
+
+// listOrOne refuses a flag that would be ignored: of lists where one object is named, of one object where none is.
+func listOrOne(c *cobra.Command, one bool) (err error) {
+	noun := strings.ToLower(strings.Trim(c.Use[strings.LastIndex(c.Use, " ")+1:], "[]"))
+	if f := c.Flags().Lookup("self"); f != nil && f.Changed {
+		one = true
+	}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		_, list := f.Annotations["list"]
+		_, single := f.Annotations["one"]
+		switch {
+		case list && one:
+			err = fmt.Errorf("-%s is for the list of all: leave it out for one %s", f.Name, noun)
+		case single && !one:
+			err = fmt.Errorf("-%s is for one %s: name it", f.Name, noun)
+		}
+	})
+	return err
 }
 
 // emptyArgument returns the name, as in the usage line, of the first empty argument, or "". It is most likely an unset
