@@ -41,7 +41,7 @@ func TestSpecErrors(t *testing.T) {
 				err = specs[0].decode(c.kind, &wire.Queue{})
 			}
 		default:
-			err = e.specFile("-", c.kind, &wire.NodePool{})
+			err = e.specFile("-", c.kind, false, &wire.NodePool{})
 		}
 		for _, w := range c.want {
 			if err == nil || !strings.Contains(err.Error(), w) {
