@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,13 @@ func TestPlanIsThePass(t *testing.T) {
 					code = real.Reports[0].Code // it has its places and waits for the work in them
 					if len(plan.Preempted) != c.evicts || len(plan.Failed) != 0 {
 						t.Errorf("the plan displaces %d and fails %d groups, want %d and none", len(plan.Preempted), len(plan.Failed), c.evicts)
+					}
+					for _, a := range plan.Preempted {
+						would, _, _ := strings.Cut(a.DesiredDesc, ":") // the loss grows with time
+						is := s.Published().Snapshot.AllocByID(a.ID)
+						if is.Desired != a.Desired || !strings.HasPrefix(is.DesiredDesc, would+":") || !strings.Contains(a.DesiredDesc, "GPU seconds are lost") {
+							t.Errorf("the plan says %s, %q; then it was %s, %q", a.Desired, a.DesiredDesc, is.Desired, is.DesiredDesc)
+						}
 					}
 				} else if got.Workload.Reason != code || got.Workload.Waiting != real.Workload.Waiting {
 					t.Errorf("planned: %d wait for %q, in truth %d for %q", got.Workload.Waiting, got.Workload.Reason, real.Workload.Waiting, code)

@@ -152,11 +152,17 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 	}
 	if resp.Annotations != nil && len(resp.Annotations.PreemptedAllocs) > 0 {
 		o.println(o.paint("33", "- It would displace:"))
-		rows := [][]string{}
+		rows, why := [][]string{}, []string{}
 		for _, p := range resp.Annotations.PreemptedAllocs {
 			rows = append(rows, []string{shortID(p.ID, o.verbose), p.JobID, p.TaskGroup, orNone(p.NodeName)})
+			if text := p.JobID + ": " + p.DesiredDescription; p.DesiredDescription != "" && !slices.Contains(why, text) {
+				why = append(why, text)
+			}
 		}
 		o.table("Allocation|Job|Task Group|Node", rows)
+		for _, w := range why {
+			o.printf("    * %s\n", w)
+		}
 	}
 	o.println()
 	o.file.warn(o.env, resp.Warnings)

@@ -125,7 +125,7 @@ type (
 		Desired            map[structs.GroupName]*DesiredUpdates // by group
 		Failed             []*structs.GroupReport
 		Placed             []*structs.GroupReport
-		Preempted          []*structs.Allocation
+		Preempted          []*structs.Allocation // as they would be: DesiredDesc says why, and what is lost
 		CreatedEvals       []*structs.Evaluation
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime

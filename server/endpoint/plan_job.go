@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -125,7 +126,9 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 			for _, st := range part.Stops {
 				if st.Desired == structs.DesiredEvict || !st.Preempt.IsZero() {
 					if a := snap.AllocByID(st.ID); a != nil {
-						resp.Preempted = append(resp.Preempted, a)
+						would := *a
+						would.Desired, would.DesiredDesc = cmp.Or(st.Desired, would.Desired), st.Desc
+						resp.Preempted = append(resp.Preempted, &would)
 					}
 				}
 			}
