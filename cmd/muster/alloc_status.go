@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,14 +26,17 @@ func newAllocStatus(e *env) *cobra.Command {
 	o := &allocStatusOptions{env: e}
 	c := e.verb("status [options] [ALLOCATION]", "List allocations, or show one", "List allocations, or show one: where it runs, what its tasks did and use, and why it was placed there.", `
 muster alloc status
+muster alloc status -o wide
 muster alloc status 8ba85cef
 muster alloc status -stats -verbose 8ba85cef
 muster alloc status -t '{{.ClientStatus}}' 8ba85cef`, 0, 1, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	f := c.Flags()
 	f.BoolVar(&o.short, "short", false, "only the essentials")
 	f.BoolVar(&o.stats, "stats", false, "what the tasks use, in detail")
 	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, placement metrics")
+	ofList(c, "out")
 	ofOne(c, "short", "stats")
 	return e.complete(c, "allocs")
 }
@@ -46,8 +50,10 @@ func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(args) == 0 {
+		q := url.Values{}
+		queryFlag(q, "resources", o.form.wide)
 		var list []*wire.AllocationListStub
-		if _, err := a.get(ctx, "/v1/allocations", nil, &list); err != nil {
+		if _, err := a.get(ctx, "/v1/allocations", q, &list); err != nil {
 			return err
 		}
 		if done, err := listed(&o.form, o.env, list, "", func(s *wire.AllocationListStub) string { return s.ID }); done || err != nil {
@@ -82,11 +88,18 @@ func (o *allocStatusOptions) allocList(list []*wire.AllocationListStub) {
 		all = append(all, s.ID)
 	}
 	cut := abbreviate(o.verbose, all)
-	rows := [][]string{}
-	for _, s := range list {
-		rows = append(rows, []string{cut(s.ID), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), o.ageNanos(s.CreateTime, o.verbose)})
+	head, rows := "ID|Job ID|Task Group|Node ID|Desired|Status|Created", [][]string{}
+	if o.form.wide {
+		head += "|Modified|Namespace|Version|Index|Exit|GPUs|Node"
 	}
-	o.table("ID|Job ID|Task Group|Node ID|Desired|Status|Created", rows)
+	for _, s := range list {
+		r := []string{cut(s.ID), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), o.ageNanos(s.CreateTime, o.verbose)}
+		if o.form.wide {
+			r = append(r, o.ageNanos(s.ModifyTime, o.verbose), s.Namespace, strconv.FormatUint(s.JobVersion, 10), strconv.Itoa(nameIndex(s.Name)), allocExit(s), gpusHeld(s.AllocatedResources), s.NodeName)
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 }
 
 func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocation) {

@@ -32,9 +32,11 @@ func newEvalList(e *env) *cobra.Command {
 	o := &evalListOptions{env: e}
 	c := e.verb("list [options]", "List evaluations", "", `
 muster eval list
+muster eval list -o wide
 muster eval list -status blocked -job example
 muster eval list -filter 'TriggeredBy == "node-update"' -per-page 20`, 0, 0, o.run)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	f := c.Flags()
 	f.StringVar(&o.job, "job", "", "only evaluations of this job")
 	f.StringVar(&o.status, "status", "", "only with this status: pending, blocked, complete, failed or canceled")
@@ -73,7 +75,10 @@ func (o *evalListOptions) run(ctx context.Context, _ []string) error {
 	if o.perPage == 0 {
 		slices.SortStableFunc(list, func(x, y *wire.Evaluation) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })
 	}
-	rows := [][]string{}
+	head, rows := "ID|Priority|Triggered By|Job ID|Namespace|Node ID|Status|Placement Failures", [][]string{}
+	if o.form.wide {
+		head += "|Type|Created|Modified|Waits Until|Waiting Allocs|Blocked Eval|Deployment"
+	}
 	for _, ev := range list {
 		node := ""
 		if ev.NodeID != "" {
@@ -83,9 +88,18 @@ func (o *evalListOptions) run(ctx context.Context, _ []string) error {
 		if ev.Status == "pending" {
 			failures = "N/A - In Progress"
 		}
-		rows = append(rows, []string{shortID(ev.ID, o.verbose), strconv.Itoa(ev.Priority), ev.TriggeredBy, orNone(ev.JobID), ev.Namespace, orNone(node), ev.Status, failures})
+		r := []string{shortID(ev.ID, o.verbose), strconv.Itoa(ev.Priority), ev.TriggeredBy, orNone(ev.JobID), ev.Namespace, orNone(node), ev.Status, failures}
+		if o.form.wide {
+			waiting := 0
+			for _, n := range ev.QueuedAllocations {
+				waiting += n
+			}
+			r = append(r, ev.Type, o.ageNanos(ev.CreateTime, o.verbose), o.ageNanos(ev.ModifyTime, o.verbose), date(ev.WaitUntil), strconv.Itoa(waiting),
+				orDash(shortID(ev.BlockedEval, o.verbose)), orDash(shortID(ev.DeploymentID, o.verbose)))
+		}
+		rows = append(rows, r)
 	}
-	o.table("ID|Priority|Triggered By|Job ID|Namespace|Node ID|Status|Placement Failures", rows)
+	o.table(head, rows)
 	if m.NextToken != "" {
 		o.hint("\nThere are more. The next page:  muster eval list -page-token %s", m.NextToken)
 	}

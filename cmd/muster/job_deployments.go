@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +24,7 @@ func newJobDeployments(e *env) *cobra.Command {
 muster job deployments example
 muster job deployments -latest example`, 1, 1, o.ofJob)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.latest, "latest", false, "only the newest")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
 	return e.complete(c, "jobs")
@@ -55,12 +58,43 @@ func (o *deploymentOptions) print(list []*wire.Deployment) error {
 	if done, err := listed(&o.form, o.env, list, "No deployments found", func(d *wire.Deployment) string { return d.ID }); done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, d := range list {
-		rows = append(rows, []string{shortID(d.ID, o.verbose), d.JobID, fmt.Sprint(d.JobVersion), d.Status, d.StatusDescription})
+	head, rows := "ID|Job ID|Job Version|Status|Description", [][]string{}
+	if o.form.wide {
+		head += "|Namespace|Created|Modified|Desired|Placed|Healthy|Unhealthy|Canaries|Progress By"
 	}
-	o.table("ID|Job ID|Job Version|Status|Description", rows)
+	for _, d := range list {
+		r := []string{shortID(d.ID, o.verbose), d.JobID, fmt.Sprint(d.JobVersion), d.Status, d.StatusDescription}
+		if o.form.wide {
+			r = append(r, d.Namespace, o.ageNanos(d.CreateTime, o.verbose), o.ageNanos(d.ModifyTime, o.verbose))
+			r = append(r, rollout(d)...)
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
+}
+
+// rollout sums the groups of a deployment: how many allocations are wanted, placed, healthy and unhealthy, its canaries, and by
+// when the first of its groups must make progress.
+func rollout(d *wire.Deployment) []string {
+	var sum wire.DeploymentState
+	canaries := 0
+	var by time.Time
+	for _, g := range d.TaskGroups {
+		sum.DesiredTotal += g.DesiredTotal
+		sum.PlacedAllocs += g.PlacedAllocs
+		sum.HealthyAllocs += g.HealthyAllocs
+		sum.UnhealthyAllocs += g.UnhealthyAllocs
+		canaries += len(g.PlacedCanaries)
+		if t := g.RequireProgressBy; by.IsZero() || t.Before(by) && !t.IsZero() {
+			by = t
+		}
+	}
+	var out []string
+	for _, n := range []int{sum.DesiredTotal, sum.PlacedAllocs, sum.HealthyAllocs, sum.UnhealthyAllocs, canaries} {
+		out = append(out, strconv.Itoa(n))
+	}
+	return append(out, date(by))
 }
 
 func newDeployment(e *env) *cobra.Command {
@@ -71,6 +105,7 @@ func newDeploymentList(e *env) *cobra.Command {
 	o := &deploymentOptions{env: e}
 	c := e.verb("list [options]", "List deployments", "", `muster deployment list -json`, 0, 0, o.all)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
 	return c
 }

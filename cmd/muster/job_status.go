@@ -98,7 +98,7 @@ func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
 		head = "ID|Namespace|Type|Priority|Status|User|Submitted|Ended"
 	}
 	if o.form.wide {
-		head += "|Queue|Node Pool|Queued|Starting|Running|Failed|Complete|Lost|Version"
+		head += jobWideHead
 	}
 	for _, j := range list {
 		ended := "-"
@@ -110,17 +110,24 @@ func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
 			r = slices.Insert(r, 1, j.Namespace)
 		}
 		if o.form.wide {
-			n := sumOf(j)
-			r = append(r, orDash(j.Queue), j.NodePool)
-			for _, v := range []int{n.Queued, n.Starting, n.Running, n.Failed, n.Complete, n.Lost} {
-				r = append(r, strconv.Itoa(v))
-			}
-			r = append(r, strconv.FormatUint(j.Version, 10))
+			r = append(r, jobWide(j)...)
 		}
 		rows = append(rows, r)
 	}
 	o.table(head, rows)
 	return nil
+}
+
+// jobWideHead and jobWide are the further columns of jobs with -o wide.
+const jobWideHead = "|Queue|Node Pool|Queued|Starting|Running|Failed|Complete|Lost|Version"
+
+func jobWide(j *wire.JobListStub) []string {
+	n := sumOf(j)
+	r := []string{orDash(j.Queue), j.NodePool}
+	for _, v := range []int{n.Queued, n.Starting, n.Running, n.Failed, n.Complete, n.Lost} {
+		r = append(r, strconv.Itoa(v))
+	}
+	return append(r, strconv.FormatUint(j.Version, 10))
 }
 
 func jobType(j *wire.JobListStub) string {

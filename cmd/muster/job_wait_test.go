@@ -121,12 +121,20 @@ func TestArrayByIndex(t *testing.T) {
 }
 
 func TestWideListsHaveMoreColumns(t *testing.T) {
-	for _, c := range [][2]string{{"job status", "Node Pool"}, {"job allocs example", "Exit"}, {"node status", "GPUs"}, {"queue", "STARTS AFTER"}} {
+	rolling := []*wire.Deployment{{ID: evalA, JobID: "example", Namespace: "default", Status: "running", TaskGroups: map[string]*wire.DeploymentState{"a": {DesiredTotal: 3, PlacedAllocs: 2}, "b": {DesiredTotal: 4, HealthyAllocs: 1}}}}
+	for _, c := range [][3]string{ // a command, a head and a cell that it has with -o wide only
+		{"job status", "Node Pool"}, {"job allocs example", "Exit"}, {"node status", "GPUs", "4xH100"}, {"queue", "STARTS AFTER", "H100"},
+		{"alloc status", "GPUs", "gpu-01"}, {"eval list", "Waits Until", "service"}, {"queue list", "PREEMPTIONS", "all of research"}, {"job deployments example", "Progress By", " 7 "}, {"deployment list", "Progress By", " 7 "},
+		{"node pool list", "Power Budget", "1600 W"}, {"node pool nodes default", "Drivers", "10.0.0.1"}, {"node pool jobs default", "Queue", "default"}, {"namespace list", "Quota", "team"}, {"reservation list", "BASIS", "limit"},
+	} {
 		f := newAgentFake(t)
-		if r := f.run(t, "", strings.Fields(c[0])...); r.code != 0 || c[0] != "job status" && strings.Contains(r.out, c[1]) {
+		f.answers["GET /v1/job/example/deployments"], f.answers["GET /v1/deployments"] = rolling, rolling
+		f.answers["GET /v1/node/pools"] = []*wire.NodePool{{Name: "rack7", SchedulerConfiguration: &wire.PoolSchedulerSettings{PowerBudgetW: 1600}}, {Name: "default"}}
+		f.answers["GET /v1/namespaces"] = []*wire.Namespace{{Name: "ml", Quota: "team"}}
+		if r := f.run(t, "", strings.Fields(c[0])...); r.code != 0 || c[0] != "job status" && strings.Contains(r.out, c[1]) || c[2] != "" && strings.Contains(r.out, c[2]) {
 			t.Errorf("%s: %q", c[0], r.out)
 		}
-		if r := f.run(t, "", append(strings.Fields(c[0]), "-o", "wide")...); r.code != 0 || !strings.Contains(strings.SplitN(r.out, "\n", 2)[0], c[1]) {
+		if r := f.run(t, "", append(strings.Fields(c[0]), "-o", "wide")...); r.code != 0 || !strings.Contains(strings.SplitN(r.out, "\n", 2)[0], c[1]) || !strings.Contains(r.out, c[2]) {
 			t.Errorf("%s -o wide: %q %s", c[0], r.out, r.errOut)
 		}
 		if r := f.run(t, "", append(strings.Fields(c[0]), "-o", "narrow")...); r.code == 0 {

@@ -29,8 +29,9 @@ type namespaceOptions struct {
 
 func newNamespaceList(e *env) *cobra.Command {
 	o := &namespaceOptions{env: e}
-	c := e.verb("list [options]", "List namespaces", "", `muster namespace list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List namespaces", "", "muster namespace list\nmuster namespace list -o wide", 0, 0, o.list)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -39,11 +40,21 @@ func (o *namespaceOptions) list(ctx context.Context, _ []string) error {
 	if done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, n := range list {
-		rows = append(rows, []string{n.Name, orNone(n.Description)})
+	head, rows := "Name|Description", [][]string{}
+	if o.form.wide {
+		head += "|Quota|Default Priority|Max Priority|Node Pools|Queues|Tolerations"
 	}
-	o.table("Name|Description", rows)
+	for _, n := range list {
+		r := []string{n.Name, orNone(n.Description)}
+		if o.form.wide {
+			r = append(r, orDash(n.Quota), priorityText(int64(n.DefaultPriority)), priorityText(int64(n.MaxPriority)))
+			for _, c := range []*wire.NamespaceChoice{n.NodePoolConfiguration, n.QueueConfiguration, n.TolerationConfiguration} {
+				r = append(r, orDash(choiceText(c)))
+			}
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
 }
 
@@ -102,6 +113,9 @@ func (o *namespaceOptions) status(ctx context.Context, args []string) error {
 
 // choiceText describes what jobs of a namespace may choose.
 func choiceText(c *wire.NamespaceChoice) string {
+	if c == nil {
+		return ""
+	}
 	var parts []string
 	if c.Default != "" {
 		parts = append(parts, c.Default+" by default")

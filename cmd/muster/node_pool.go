@@ -37,8 +37,9 @@ func poolPath(name string, rest string) string { return "/v1/node/pool/" + url.P
 
 func newPoolList(e *env) *cobra.Command {
 	o := &nodePoolOptions{env: e}
-	c := e.verb("list [options]", "List node pools", "", `muster node pool list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List node pools", "", "muster node pool list\nmuster node pool list -o wide", 0, 0, o.list)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().StringVar(&o.filter, "filter", "", "only pools for which an expression holds")
 	return c
 }
@@ -59,11 +60,25 @@ func (o *nodePoolOptions) list(ctx context.Context, _ []string) error {
 	if done, err := listed(&o.form, o.env, list, "", func(p *wire.NodePool) string { return p.Name }); done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, p := range list {
-		rows = append(rows, []string{p.Name, orNone(p.Description)})
+	head, rows := "Name|Description", [][]string{}
+	if o.form.wide {
+		head += "|Algorithm|Overcommit CPU|Overcommit Memory|Power Budget|Max Checkpoints"
 	}
-	o.table("Name|Description", rows)
+	for _, p := range list {
+		r := []string{p.Name, orNone(p.Description)}
+		if o.form.wide {
+			s := val(p.SchedulerConfiguration)
+			set := func(n int64, unit string) string {
+				if n == 0 {
+					return "-"
+				}
+				return strconv.FormatInt(n, 10) + unit
+			}
+			r = append(r, orDash(s.SchedulerAlgorithm), set(s.OvercommitCPU, "%"), set(s.OvercommitMemory, "%"), set(s.PowerBudgetW, " W"), set(s.MaxCheckpoints, ""))
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
 }
 
@@ -240,6 +255,7 @@ func newPoolNodes(e *env) *cobra.Command {
 	o := &nodePoolOptions{env: e}
 	c := e.verb("nodes [options] NAME", "List the nodes of a pool", "", `muster node pool nodes a100`, 1, 1, o.nodes)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
 	return e.complete(c, "node_pools")
 }
@@ -250,17 +266,26 @@ func (o *nodePoolOptions) nodes(ctx context.Context, args []string) error {
 		return err
 	}
 	var list []*wire.NodeListStub
-	if _, err := a.get(ctx, poolPath(args[0], "/nodes"), nil, &list); err != nil {
+	q := url.Values{}
+	queryFlag(q, "resources", o.form.wide)
+	if _, err := a.get(ctx, poolPath(args[0], "/nodes"), q, &list); err != nil {
 		return fmt.Errorf("node pool %q: %w", args[0], err)
 	}
 	if done, err := listed(&o.form, o.env, list, "No nodes", func(n *wire.NodeListStub) string { return n.ID }); done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, n := range list {
-		rows = append(rows, []string{shortID(n.ID, o.verbose), n.Name, n.Datacenter, strconv.FormatBool(n.Drain), n.SchedulingEligibility, n.Status})
+	head, rows := "ID|Name|DC|Drain|Eligibility|Status", [][]string{}
+	if o.form.wide {
+		head += nodeWideHead
 	}
-	o.table("ID|Name|DC|Drain|Eligibility|Status", rows)
+	for _, n := range list {
+		r := []string{shortID(n.ID, o.verbose), n.Name, n.Datacenter, strconv.FormatBool(n.Drain), n.SchedulingEligibility, n.Status}
+		if o.form.wide {
+			r = append(r, nodeWide(n)...)
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
 }
 
@@ -268,6 +293,7 @@ func newPoolJobs(e *env) *cobra.Command {
 	o := &nodePoolOptions{env: e}
 	c := e.verb("jobs [options] NAME", "List the jobs of a pool", "", `muster node pool jobs -namespace '*' a100`, 1, 1, o.jobs)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return e.complete(c, "node_pools")
 }
 
@@ -283,11 +309,18 @@ func (o *nodePoolOptions) jobs(ctx context.Context, args []string) error {
 	if done, err := listed(&o.form, o.env, list, "No jobs", func(j *wire.JobListStub) string { return j.ID }); done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, j := range list {
-		rows = append(rows, []string{j.ID, jobType(j), strconv.Itoa(j.Priority), j.Status, date(time.Unix(0, j.SubmitTime))})
+	head, rows := "ID|Type|Priority|Status|Submit Date", [][]string{}
+	if o.form.wide {
+		head += "|Namespace|User" + jobWideHead
 	}
-	o.table("ID|Type|Priority|Status|Submit Date", rows)
+	for _, j := range list {
+		r := []string{j.ID, jobType(j), strconv.Itoa(j.Priority), j.Status, date(time.Unix(0, j.SubmitTime))}
+		if o.form.wide {
+			r = append(append(r, j.Namespace, orDash(j.User)), jobWide(j)...)
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
 }
 

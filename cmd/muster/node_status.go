@@ -129,7 +129,7 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 		head += "|Running Allocs"
 	}
 	if o.form.wide {
-		head += "|Address|Cores|Memory|GPUs|Drivers"
+		head += nodeWideHead
 	}
 	rows := [][]string{}
 	for _, n := range list {
@@ -145,8 +145,7 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 			r = append(r, strconv.Itoa(running[n.ID]))
 		}
 		if o.form.wide {
-			r = append(r, n.Address)
-			r = append(append(r, nodeSize(n.NodeResources)...), strings.Join(healthyDrivers(n.Drivers), ","))
+			r = append(r, nodeWide(n)...)
 		}
 		rows = append(rows, r)
 	}
@@ -155,6 +154,13 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 		o.hint("\nThere are more. The next page:  muster node status -page-token %s", m.NextToken)
 	}
 	return nil
+}
+
+// nodeWideHead and nodeWide are the further columns of nodes with -o wide.
+const nodeWideHead = "|Address|Cores|Memory|GPUs|Drivers"
+
+func nodeWide(n *wire.NodeListStub) []string {
+	return append(append([]string{n.Address}, nodeSize(n.NodeResources)...), strings.Join(healthyDrivers(n.Drivers), ","))
 }
 
 func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) error {

@@ -158,8 +158,9 @@ func (o *objectOptions) remove(ctx context.Context, kind, at, name string) error
 
 func newQueueObjects(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
-	c := e.verb("list [options]", "List queue objects with what they hold", "", `muster queue list`, 0, 0, o.queueList)
+	c := e.verb("list [options]", "List queue objects with what they hold", "", "muster queue list\nmuster queue list -o wide", 0, 0, o.queueList)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -168,13 +169,24 @@ func (o *objectOptions) queueList(ctx context.Context, _ []string) error {
 	if done || err != nil {
 		return err
 	}
-	rows := [][]string{}
+	head, rows := "PATH|ORDER|WEIGHT|GPUS|GUARANTEE|LIMIT|RUNNING|WAITING", [][]string{}
+	if o.form.wide {
+		head += "|BACKFILL|PREEMPT|PART|TARGET|GPU HOURS|OLDEST WAIT|ALLOCS|SUBMITTED|PREEMPTIONS|DESCRIPTION"
+	}
 	for i := range list {
 		q := &list[i]
-		rows = append(rows, []string{q.Path, string(q.Effective.Order), strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), gpuText(q.Guarantee), gpuText(q.Limit),
-			strconv.FormatInt(q.Jobs, 10), strconv.FormatInt(q.Waiting, 10)})
+		r := []string{q.Path, string(q.Effective.Order), strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), gpuText(q.Guarantee), gpuText(q.Limit),
+			strconv.FormatInt(q.Jobs, 10), strconv.FormatInt(q.Waiting, 10)}
+		if o.form.wide {
+			r = append(r, backfillText(q.Effective), q.Effective.Preempt, percentText(q.Part), targetText(q.Target), budgetText(q), oldestText(q.Oldest))
+			for _, n := range []int64{q.Allocs, q.Submitted, q.Preemptions} {
+				r = append(r, strconv.FormatInt(n, 10))
+			}
+			r = append(r, orDash(q.Description))
+		}
+		rows = append(rows, r)
 	}
-	o.table("PATH|ORDER|WEIGHT|GPUS|GUARANTEE|LIMIT|RUNNING|WAITING", rows)
+	o.table(head, rows)
 	return nil
 }
 

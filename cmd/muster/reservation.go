@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,12 +69,15 @@ func newReservationDelete(e *env) *cobra.Command {
 
 func newReservationList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
-	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", `muster reservation list`, 0, 0, func(ctx context.Context, _ []string) error {
+	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", "muster reservation list\nmuster reservation list -o wide", 0, 0, func(ctx context.Context, _ []string) error {
 		list, done, err := fetchList(ctx, &o.form, o.env, "/v1/reservations", nil, "No reservations", func(r *wire.Reservation) string { return r.ID })
 		if done || err != nil {
 			return err
 		}
-		rows := [][]string{}
+		head, rows := "NAME|POOL|FROM|UNTIL|WHAT|FOR", [][]string{}
+		if o.form.wide {
+			head += "|NAMESPACE|PLACES|BASIS|NODES|DESCRIPTION"
+		}
 		for _, r := range list {
 			what, who := plural(int64(len(r.Nodes)), "node"), strings.Join(append(append([]string{}, r.Users...), r.Queues...), ", ")
 			if r.Amount != nil {
@@ -85,11 +89,23 @@ func newReservationList(e *env) *cobra.Command {
 			case r.JobID != "":
 				who = "job " + r.JobID
 			}
-			rows = append(rows, []string{r.ID, orDash(r.NodePool), at(r.Start), at(r.End), what, orDash(who)})
+			row := []string{r.ID, orDash(r.NodePool), at(r.Start), at(r.End), what, orDash(who)}
+			if o.form.wide {
+				places, nodes := "-", []string{}
+				if r.Allocations > 0 {
+					places = strconv.Itoa(r.Allocations)
+				}
+				for _, n := range r.Nodes {
+					nodes = append(nodes, shortID(n, false))
+				}
+				row = append(row, orDash(r.Namespace), places, orDash(r.Basis), orDash(strings.Join(nodes, ",")), orDash(r.Description))
+			}
+			rows = append(rows, row)
 		}
-		o.table("NAME|POOL|FROM|UNTIL|WHAT|FOR", rows)
+		o.table(head, rows)
 		return nil
 	})
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
