@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -317,6 +318,35 @@ func TestLeaveOnSignals(t *testing.T) {
 	}{{agentconfig.Config{}, false, false}, {agentconfig.Config{LeaveOnInterrupt: true}, true, false}, {agentconfig.Config{LeaveOnTerminate: true}, false, true}} {
 		if i, term := leavesOn(&c.cfg, os.Interrupt), leavesOn(&c.cfg, syscall.SIGTERM); i != c.interrupt || term != c.term {
 			t.Errorf("leaves on SIGINT: %v, SIGTERM: %v; want %v and %v", i, term, c.interrupt, c.term)
+		}
+	}
+}
+
+// TestAgentFlags: each flag that sets a key changes the configuration that an agent reads.
+func TestAgentFlags(t *testing.T) {
+	load := func(args ...string) agentconfig.Config {
+		t.Helper()
+		o := &agentOptions{}
+		e, _, _ := agentEnv()
+		cmd := newAgent(e)
+		if err := cmd.ParseFlags(append([]string{"--data-dir=/var/lib/x", "--server", "--bootstrap-expect=1", "--client"}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		o.meta, _ = cmd.Flags().GetStringArray("meta")
+		if err := o.prepare(cmd); err != nil {
+			t.Fatal(err)
+		}
+		c, err := agentconfig.Load(o.load)
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		return *c
+	}
+	plain := load()
+	for _, a := range []string{"--acl-enabled", "--data-dir=/var/lib/y", "--encrypt=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", "--insecure", "--log-include-location", "--log-json", "--log-level=DEBUG",
+		"--name=n", "--node=n", "--network-interface=lo", "--node-class=big", "--node-pool=h100", "--region=eu", "--meta=a=b", "--dc=dc9", "--bind=127.0.0.2"} {
+		if c := load(a); reflect.DeepEqual(c, plain) {
+			t.Errorf("-%s changes nothing", strings.TrimPrefix(a, "--"))
 		}
 	}
 }

@@ -50,6 +50,11 @@ func ranksOf() map[string]any {
 // Answers of the agent that several lines need.
 var (
 	streams = map[string]any{"GET /v1/client/fs/stream/" + allocA: frame("one\ntwo\n") + frame("three\n")}
+	// Two allocations run and neither can be restarted.
+	restartFails = map[string]any{
+		"GET /v1/job/example/allocations":        []*wire.AllocationListStub{{ID: allocA, JobID: "example", ClientStatus: "running", DesiredStatus: "run"}, {ID: allocB, JobID: "example", ClientStatus: "running", DesiredStatus: "run"}},
+		"PUT /v1/allocation/" + allocA + "/stop": failure{500, "no"}, "PUT /v1/client/allocation/" + allocA + "/restart": failure{500, "no"},
+	}
 	canary  = map[string]any{"GET /v1/job/example/deployment": &wire.Deployment{ID: tokenID, JobID: "example", Namespace: "default", Status: "running"}, "PUT /v1/deployment/promote/" + tokenID: map[string]any{"EvalID": evalA}}
 	drained = map[string]any{"GET /v1/node/" + nodeA + "/allocations": []*wire.Allocation{{ID: allocA, ClientStatus: "complete", DesiredStatus: "stop", TaskStates: map[string]*wire.TaskState{"t": {Events: []*wire.TaskEvent{{Type: "Checkpoint", DisplayMessage: "saved"}}}}}}}
 
@@ -65,7 +70,6 @@ func saysBack(r *http.Request) any {
 // command and the flag, as in testdata/flags.txt.
 var flagLines = map[string]flagLine{
 	"* -address":                                 {args: "job status -address http://127.0.0.1:1", with: "127.0.0.1:1"},
-	"* -ca-cert":                                 {args: "job status -address https://127.0.0.1:1 -ca-cert /nowhere.pem", with: "/nowhere.pem"},
 	"* -client-cert":                             {args: "job status -address https://127.0.0.1:1 -client-cert /nowhere.pem -client-key /nowhere.key", with: "/nowhere.pem"},
 	"* -client-key":                              {args: "job status -address https://127.0.0.1:1 -client-cert testdata/sim/team.csv -client-key /nowhere.key", with: "/nowhere.key"},
 	"* -no-color":                                {args: "node status -force-color -no-color", gone: "\x1b[32m"},
@@ -317,10 +321,18 @@ var flagLines = map[string]flagLine{
 	"alloc checks -verbose":                                     {args: "-verbose 8ba85cef", with: "200"},
 	"namespace apply -json":                                     {args: "-json -", stdin: `name = "ml"`, with: "is not JSON"},
 	"node pool apply -json":                                     {args: "-json -", stdin: `node_pool "a100" {}`, with: "is not JSON"},
-	"tls ca create -domain":                                     {args: "-domain /nowhere/x", with: "/nowhere/x"},
+	"job plan -var-file":                                        {args: "-var-file testdata/new.vars -", stdin: varSource, with: `"command":"/bin/new"`},
+	"job validate -var-file":                                    {args: "-var-file testdata/new.vars -", stdin: varSource, with: `"command":"/bin/new"`},
+	"job run -var-file":                                         {args: "-var-file testdata/new.vars -detach -", stdin: varSource, with: `"command":"/bin/new"`},
+	"run -var-file":                                             {args: "-var-file testdata/new.vars -detach -", stdin: varSource, with: `"command":"/bin/new"`},
+	"operator api -header":                                      {args: "-H X-Mark:_seen /v1/namespaces", with: "mark seen", answers: map[string]any{"GET /v1/namespaces": func(r *http.Request) any { return "mark " + r.Header.Get("X-Mark") }}},
+	"job restart -all-tasks":                                    {args: "-all-tasks example", with: `"AllTasks":true`, answers: restartFails},
+	"job restart -yes":                                          {args: "-yes example", tty: true, gone: "[y/N]", answers: restartFails},
+	"job restart -no-shutdown-delay":                            {args: "-reschedule -no-shutdown-delay example", with: "no_shutdown_delay=true", answers: restartFails},
+	"job wait -quiet":                                           {args: "-q trial", gone: `Job "trial"`},
+	"alloc cp -task":                                            {args: "-task side testdata/new.vars 8ba85cef:/tmp/x", with: "task=side", answers: twoTasks()},
 	"tls cert create -ca":                                       {args: "-server -ca /nowhere/c", with: "/nowhere/c"},
 	"tls cert create -key":                                      {args: "-server -ca testdata/sim/team.csv -key /nowhere/k", with: "/nowhere/k"},
-	"tls cert create -domain":                                   {args: "-server -domain /nowhere/x", with: "/nowhere/x"},
 	"deployment list -verbose":                                  {args: "-verbose", answers: map[string]any{"GET /v1/deployments": []*wire.Deployment{{ID: evalA, JobID: "example", Namespace: "default", Status: "running"}}}, with: evalA},
 	"job deployments -verbose":                                  {args: "-verbose example", answers: map[string]any{"GET /v1/job/example/deployments": []*wire.Deployment{{ID: evalA, JobID: "example", Namespace: "default", Status: "running"}}}, with: evalA},
 	"node drain -verbose":                                       {args: "-enable -verbose 46f1c6c4", with: allocA + `": saved`, answers: drained},
