@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -99,6 +100,9 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 			return nil, fmt.Errorf("a trace of format %s is replayed with its own protocol, without %s: use csv, acct or snapshot", name, what)
 		}
 	}
+	if flag, formats := o.unused(name); flag != "" {
+		return nil, fmt.Errorf("a trace of format %s is replayed without %s: it is for %s", name, flag, strings.Join(formats, ", "))
+	}
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"default"}
 	}
@@ -127,6 +131,26 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 		<-done
 	}
 	return out, firstError(errs)
+}
+
+// unused returns the flag of an option that a format would ignore, and the formats that use it; "" if there is none.
+func (o *Options) unused(format string) (flag string, formats []string) {
+	cluster := []string{"csv", "acct", "snapshot"} // formats that replay on a cluster as servers have it
+	for _, x := range []struct {
+		flag    string
+		given   bool
+		formats []string
+	}{
+		{"-procs", o.Procs != 0, []string{"swf"}}, {"-seeds", o.Seeds != 0, []string{"openb"}}, {"-durations", o.Durations != "", []string{"muri"}},
+		{"-nodes", o.Nodes != "", []string{"csv", "acct", "muri", "openb"}}, {"-limit", o.Limit != 0, []string{"csv", "acct", "swf", "muri"}},
+		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, cluster}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, cluster},
+		{"-preemptible", o.Preemptible, cluster}, {"-estimate-error", o.EstimateError != 0, cluster},
+	} {
+		if x.given && !slices.Contains(x.formats, format) {
+			return x.flag, x.formats
+		}
+	}
+	return "", nil
 }
 
 // firstError returns the first error that is not just a cancellation, if there is one.

@@ -337,5 +337,4 @@ var flagLines = map[string]flagLine{
 	"job deployments -verbose":                                  {args: "-verbose example", answers: map[string]any{"GET /v1/job/example/deployments": []*wire.Deployment{{ID: evalA, JobID: "example", Namespace: "default", Status: "running"}}}, with: evalA},
 	"node drain -verbose":                                       {args: "-enable -verbose 46f1c6c4", with: allocA + `": saved`, answers: drained},
 	"node drain -detach":                                        {args: "-enable -detach 46f1c6c4", gone: "have stopped", answers: drained},
-	"sim -seed":                                                 {args: "-json -trace testdata/sim/team.csv -nodes 1x8 -mtbf 1h -seed 7"},
 }

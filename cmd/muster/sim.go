@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -24,6 +25,7 @@ type simOptions struct {
 	json     bool
 	html     string
 	inputs   simInputs
+	changed  func(string) bool
 }
 
 func newSim(e *env) *cobra.Command {
@@ -65,6 +67,7 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.Lookup("parallel").DefValue = "0" // help is the same on every machine
 	f.BoolVar(&o.json, "json", false, "print one JSON object per policy and line")
 	f.StringVar(&o.html, "html", "", "write a report with charts to this file")
+	o.changed = f.Changed
 	return files(c)
 }
 
@@ -77,6 +80,9 @@ func (o *simOptions) run(ctx context.Context, _ []string) error {
 		if p = strings.TrimSpace(p); p != "" {
 			o.Policies = append(o.Policies, p)
 		}
+	}
+	if o.changed("mttr") && o.MTBF == 0 {
+		return errors.New("-mttr is about nodes that fail: give -mtbf, too")
 	}
 	switch o.Durations {
 	case "", "known", "unknown":

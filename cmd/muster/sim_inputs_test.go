@@ -51,6 +51,18 @@ func TestSimInputs(t *testing.T) {
 		"-queues testdata/sim/orphan.json":                     `queue "research/nlp": its parent "research" does not exist`,
 		"-queues testdata/sim/other.json":                      `testdata/sim/team.csv:2: job "a1": there is no queue "research"`,
 		"-format swf -procs 3 -queues testdata/sim/queues.hcl": "a trace of format swf is replayed with its own protocol, without queues: use csv, acct or snapshot",
+		"-seeds 3":         "a trace of format csv is replayed without -seeds: it is for openb",
+		"-durations known": "without -durations: it is for muri",
+		"-procs 3":         "without -procs: it is for swf",
+		"-mttr 3h":         "-mttr is about nodes that fail: give -mtbf, too",
+		"-format muri -trace testdata/sim/muri.csv -mtbf 1h":                                "a trace of format muri is replayed without -mtbf: it is for csv, acct, snapshot",
+		"-format muri -trace testdata/sim/muri.csv -preemptible":                            "without -preemptible",
+		"-format muri -trace testdata/sim/muri.csv -notice":                                 "without -notice",
+		"-format muri -trace testdata/sim/muri.csv -estimate-error 1":                       "without -estimate-error",
+		"-format muri -trace testdata/sim/muri.csv -checkpoint 1h":                          "without -checkpoint",
+		"-format muri -trace testdata/sim/muri.csv -restart-cost 1m":                        "without -restart-cost",
+		"-format openb -trace testdata/sim/pods.csv -nodes testdata/sim/nodes.csv -limit 1": "without -limit",
+		"-format swf -trace testdata/sim/log.swf -procs 10":                                 "without -nodes",
 	} {
 		r := newAgentFake(t).run(t, "", strings.Fields(base+args)...)
 		if r.code != 1 || !strings.Contains(r.errOut, want) || strings.Count(strings.TrimSpace(r.errOut), "\n") > 0 {

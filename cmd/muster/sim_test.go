@@ -148,3 +148,29 @@ func TestSimFiles(t *testing.T) {
 		})
 	}
 }
+
+// TestSimFlags: each of these flags changes what becomes of the jobs.
+func TestSimFlags(t *testing.T) {
+	replay := func(args string) string {
+		t.Helper()
+		r := newAgentFake(t).run(t, "", strings.Fields("sim -json "+args)...)
+		if r.code != 0 {
+			t.Fatalf("%s: exit status %d, %s", args, r.code, r.errOut)
+		}
+		return simTimes.ReplaceAllString(r.out, "${1}0")
+	}
+	const team, jobs = "-trace testdata/sim/team.csv -nodes 1x8 ", "-trace testdata/sim/jobs.csv -nodes 2x8 "
+	for _, c := range []struct{ base, flag string }{
+		{team, "-mtbf 10m"}, {team + "-mtbf 10m", " -mttr 5m"}, {team + "-mtbf 10m", " -restart-cost 7m"}, {team + "-mtbf 10m", " -seed 5"}, {jobs, "-estimate-error 2"}, {jobs, "-preemptible"},
+		{"-format openb -nodes testdata/sim/nodes.csv -trace testdata/sim/pods.csv -policy random", " -seeds 1"},
+	} {
+		if replay(c.base) == replay(c.base+c.flag) {
+			t.Errorf("%s: %s changes nothing", c.base, c.flag)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "report.html")
+	replay(team + "-html " + page)
+	if b, err := os.ReadFile(page); err != nil || !bytes.Contains(b, []byte("<svg")) {
+		t.Errorf("-html wrote %d bytes, %v", len(b), err)
+	}
+}
