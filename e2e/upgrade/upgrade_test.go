@@ -300,9 +300,15 @@ func (c *cluster) hashes() {
 // tasks returns pid and start time of every process of the steady job, as the kernel has them.
 func (c *cluster) tasks() map[string]string {
 	c.t.Helper()
+	as, err := c.api.Allocs("steady")
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	out := map[string]string{}
 	for _, task := range harness.Tasks(c.dir) {
-		out[fmt.Sprint(task.Pid)] = fmt.Sprint(task)
+		if slices.ContainsFunc(as, func(a harness.Alloc) bool { return a.ID == task.AllocID }) {
+			out[fmt.Sprint(task.Pid)] = fmt.Sprint(task)
+		}
 	}
 	return out
 }
