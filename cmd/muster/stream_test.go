@@ -66,6 +66,16 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// readInput reads what a command sends to the program that it runs; false at the end.
+func readInput(ctx context.Context, ws *websocket.Conn) (in wire.ExecStreamingInput, ok bool) {
+	_, b, err := ws.Read(ctx)
+	if err != nil {
+		return in, false
+	}
+	_ = json.Unmarshal(b, &in)
+	return in, true
+}
+
 func TestExec(t *testing.T) {
 	f := newAgentFake(t)
 	var query string
@@ -75,12 +85,11 @@ func TestExec(t *testing.T) {
 		defer cancel()
 		var got []byte
 		for {
-			_, b, err := ws.Read(ctx)
-			if err != nil {
+			in, ok := readInput(ctx, ws)
+			if !ok {
 				return
 			}
-			var in wire.ExecStreamingInput
-			if json.Unmarshal(b, &in) != nil || in.Stdin == nil {
+			if in.Stdin == nil {
 				continue
 			}
 			got = append(got, in.Stdin.Data...)
