@@ -44,7 +44,10 @@ func TestMigrateBackend(t *testing.T) {
 	want(1, "want 1 to 1024", "-wal-segment-size", "0", data)
 	want(1, "takes one argument", "-to", "boltdb")
 	want(0, "holds a log of backend wal already", data)
+	f.tty = true
+	want(1, "[y/N]", "-to", "boltdb", data) // no answer
 	want(0, "Converted 20 entries from wal to boltdb", "-to", "boltdb", "-force", data)
+	f.tty = false
 	want(0, "holds a log of backend boltdb already", "-to", "boltdb", data)
 	want(0, "Converted 20 entries from boltdb to wal", "-wal-segment-size", "2", dir)
 	files, err := filepath.Glob(filepath.Join(dir, "wal", "*.wal"))
