@@ -222,7 +222,11 @@ func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 }
 
 // gangReport adds to a report what a gang lacks.
-func (g *groupWork) gangReport(r *structs.GroupReport) {
+func (d *decision) gangReport(g *groupWork, r *structs.GroupReport) {
+	if g.deferredExpansion > 0 && g.resize != nil {
+		r.Code, r.Refusals = structs.ReasonPriority, g.resize.Refusals(g.deferredExpansion, g.unplacedExpansion, d.in.OldEvents)
+		return
+	}
 	if g.deferredExpansion+g.unplacedExpansion > 0 && r.Placed+g.deferredExpansion+g.unplacedExpansion+g.standbysMissing >= r.Wanted {
 		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.deferredExpansion + g.unplacedExpansion, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 		if g.deferredExpansion > 0 {

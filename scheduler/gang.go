@@ -218,7 +218,8 @@ func (d *decision) grow(starved bool) {
 			continue
 		}
 		wants := g.Expansion
-		if at := d.resizeAgain(g); at > d.in.Now && len(wants) > 0 {
+		last, at := d.resized(g)
+		if at > d.in.Now && len(wants) > 0 {
 			g.growsAt, g.deferredExpansion, wants = at, int64(len(wants)), nil
 			d.growsAt = at
 		}
@@ -235,6 +236,7 @@ func (d *decision) grow(starved bool) {
 			}
 		}
 		g.search = s
+		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 		for i := range wants {
 			w := &wants[i]
 			if starved && w.Over == nil {
@@ -250,6 +252,14 @@ func (d *decision) grow(starved bool) {
 			pl.alone, pl.Evict = true, stops
 			d.add(pl)
 		}
+		if last > 0 && d.resizeCosts(g, d.placed[placed:], last) {
+			d.w.Rollback(mark)
+			d.placed, d.cursor = d.placed[:placed], cursor
+			d.steps += int(s.Looked)
+			s.Done()
+			s = d.gangSearch(g, 0, l, set)
+			g.search = s
+		}
 		d.refillStandby(g, s)
 		d.steps += int(s.Looked)
 		if g.unplacedExpansion+g.standbysMissing == 0 && old != nil {
@@ -258,14 +268,14 @@ func (d *decision) grow(starved bool) {
 	}
 }
 
-// resizeAgain returns from when on a gang that runs may grow. Each resize restarts all members, so the last one counts: a
-// member began, or stopped for others. The time between is that for which the gang does not shrink
-// (Queue.PreemptMinRuntime). It returns 0 where nothing more restarts: the gang starts, or it restarts anyway.
-func (d *decision) resizeAgain(g *groupWork) structs.LogTime {
+// resized returns when a gang that runs was last resized or started, and from when on it may grow. Each resize restarts
+// all members, so the last one counts: a member began, or stopped for others. The time between is that for which the gang
+// does not shrink (Queue.PreemptMinRuntime). It returns 0 where nothing more restarts: the gang starts, or it restarts
+// anyway.
+func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 	if !g.Gang || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
-		return 0
+		return 0, 0
 	}
-	var last structs.LogTime
 	for _, a := range d.load.Allocs {
 		switch {
 		case a.Group != g.Name || g.Tg.IsStandby(a.NameIndex):
@@ -276,7 +286,33 @@ func (d *decision) resizeAgain(g *groupWork) structs.LogTime {
 		}
 	}
 	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)
-	return last.Add(q.PreemptMinRuntime)
+	return last, last.Add(q.PreemptMinRuntime)
+}
+
+// resizeCosts reports whether a gang that runs would lose no less by growing than it gains, and if so, notes why it does
+// not grow.
+func (d *decision) resizeCosts(g *groupWork, added placements, last structs.LogTime) bool {
+	if len(added) == 0 {
+		return false
+	}
+	var running, more []*model.Held
+	for _, a := range g.Staying {
+		if !g.Tg.IsStandby(a.NameIndex) {
+			running = append(running, model.HeldOf(a))
+		}
+	}
+	for i := range added {
+		more = append(more, added[i].At.Held)
+	}
+	r := d.pre.NewResize(d.load, running, more, last)
+	if r == nil || r.Pays() {
+		return false
+	}
+	g.resize, g.deferredExpansion = r, int64(len(added))
+	if at := r.Again(d.in.Now); d.growsAt == 0 || at < d.growsAt {
+		d.growsAt = at
+	}
+	return true
 }
 
 // GangMembersMax returns how many members of a group one log entry can place together (D9).

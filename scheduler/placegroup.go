@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -18,6 +19,7 @@ type groupWork struct {
 	note                                 *structs.Refusal // why no work was preempted for it, if that was tried; or nil
 	deferredExpansion, unplacedExpansion int64            // of grow: not tried because others wait; no place found
 	growsAt                              structs.LogTime  // of deferredExpansion: a gang that was resized recently may grow then; 0: others wait
+	resize                               *contend.Resize  // of deferredExpansion: what the members lose is worth more; nil: something else is in the way
 	standbysPlaced, standbysMissing      int64            // of refillStandby: placed; no place found
 }
 

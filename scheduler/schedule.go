@@ -506,7 +506,7 @@ func (d *decision) groupReports() {
 		}
 		r := g.search.Report(wanted, wanted-miss)
 		r.Group = g.Name
-		g.gangReport(r)
+		d.gangReport(g, r)
 		if g.note != nil && r.Placed < r.Wanted {
 			r.Refusals = append(r.Refusals, *g.note)
 			if g.note.Code == structs.ReasonRateLimit {

@@ -666,6 +666,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				if x.Largest > 0 {
 					fmt.Fprintf(&b, ", largest free %d", x.Largest)
 				}
+				if x.Dimension == structs.DimensionGrowth && x.Count > 0 {
+					fmt.Fprintf(&b, ", %d %s lost for %d", x.Count, x.Detail, x.Of)
+				}
 				fmt.Fprintf(&b, ", cured by %s\n", x.CuredBy)
 			}
 		}

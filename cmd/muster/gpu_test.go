@@ -55,3 +55,16 @@ func TestCureOfHeld(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyGrowthDoesNotPay: job why says with figures why a gang that has room does not grow, and hints at no cure.
+func TestWhyGrowthDoesNotPay(t *testing.T) {
+	r := structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth, Count: 3120, Of: 2100, Detail: string(structs.UnitGPUSeconds)},
+		Short: 1, Unit: structs.UnitMembers, CuredBy: structs.EventSaved}
+	want := "it has its minimum and may grow by 1 member, but growth restarts it: 3120 GPU seconds would be lost, and 2100 gained until its expected end"
+	if got := refusalLine(r); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if c := cure(r); c != "" {
+		t.Errorf("cure: %q", c)
+	}
+}

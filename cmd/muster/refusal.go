@@ -70,6 +70,9 @@ func preconditionText(r structs.Refusal) string {
 		text := fmt.Sprintf("it has its minimum and may grow by %s, ", r.ShortText())
 		switch r.Code {
 		case structs.ReasonPriority:
+			if r.Count > 0 {
+				return text + fmt.Sprintf("but growth restarts it: %d %s would be lost, and %d gained until its expected end", r.Count, r.Detail, r.Of)
+			}
 			return text + "but others come first"
 		case structs.ReasonBeginTime:
 			return text + "but not before " + r.Detail + ": each resize restarts it, and it has not run for preempt_min_runtime since its start or its last resize"
@@ -130,8 +133,8 @@ func cure(r structs.Refusal) string {
 	case structs.DimensionPowerUnknown:
 		return "the pool has no budget, or their driver reports a limit"
 	case structs.DimensionGrowth:
-		if r.Code == structs.ReasonBeginTime {
-			return "" // the line has the time
+		if r.Code == structs.ReasonBeginTime || r.Count > 0 {
+			return "" // the line has the time, or the figures
 		}
 	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung: // what cures them is not known to be enough
 		return ""

@@ -199,12 +199,15 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 }
 
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
-func (p *Preemption) lost(h *model.Held) int64 {
+func (p *Preemption) lost(h *model.Held) int64 { return max(1, gpuSeconds(h, p.lostTime(h))) }
+
+// gpuSeconds returns what an allocation does in a time, in GPU seconds (for work without GPUs: seconds).
+func gpuSeconds(h *model.Held, d time.Duration) int64 {
 	gpus := h.Amount().GPUMilli
 	if gpus == 0 {
 		gpus = 1000
 	}
-	return max(1, gpus*int64(p.lostTime(h)/time.Second)/1000)
+	return gpus * int64(d/time.Second) / 1000
 }
 
 // lostTime returns how much run time preempting one allocation costs: what the work has done since its last checkpoint,

@@ -87,9 +87,9 @@ func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 	a.lift(rep)
 	for _, g := range rep.Groups {
 		if slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool {
-			return r.Dimension == structs.DimensionGrowth && r.CuredBy == structs.EventTime
+			return r.Dimension == structs.DimensionGrowth && (r.CuredBy == structs.EventTime || r.Count > 0)
 		}) {
-			return adv // it runs and was resized: only time helps
+			return adv // it runs, and was resized or would lose more than it gains
 		}
 		if g.Placed < g.Wanted || g.Code != structs.ReasonNone {
 			a.group(g)
