@@ -100,12 +100,27 @@ func (u *QueueUsage) TotalAt(t LogTime) Amount {
 
 // MeanAt returns the decayed usage as an amount: the constant amount that would have led to the same usage. It
 // converges to Held while Held does not change.
-func (u *QueueUsage) MeanAt(t LogTime, half time.Duration) Amount {
+func (u *QueueUsage) MeanAt(t LogTime, half time.Duration) Amount { return u.mean(t, half, 1) }
+
+// MeanFine is how many times an amount's units are in a part of what WithMean returns.
+const MeanFine = 1024
+
+// WithMean returns what an entity holds and the mean of its usage together, in units of 1/MeanFine of an amount's: a minute
+// of a GPU in a week is far below a thousandth of a GPU.
+func (u *QueueUsage) WithMean(held Amount, t LogTime, half time.Duration) Amount {
+	sum := held.each(func(v int64) int64 { return v * MeanFine })
+	if u != nil {
+		sum = sum.Add(u.mean(t, half, MeanFine))
+	}
+	return sum
+}
+
+func (u *QueueUsage) mean(t LogTime, half time.Duration, fine uint64) Amount {
 	half = clampLife(half)
 	hi, lo := bits.Mul64(uint64(half), perLn2)
 	whole := hi<<2 | lo>>62 // half / ln 2 in ns
 	return u.UsedAt(t, half).each(func(v int64) int64 {
-		hi, lo := bits.Mul64(uint64(max(v, 0)), second)
+		hi, lo := bits.Mul64(uint64(max(v, 0)), second*fine)
 		if hi >= whole {
 			return v
 		}

@@ -65,7 +65,7 @@ func TestSharesOfPreemptibleWork(t *testing.T) {
 		return harness.Work{ID: id, Settings: "preemptible = true\n  queue = \"" + queue + "\"", GPUs: "count = 1", Script: script}
 	}
 	gate := f.File("gate", "")
-	// It runs for some seconds, because shares count whole MiB of the mean use of a day.
+	// It runs for some seconds, which count.
 	heavy1 := work("heavy1", "a", "sleep 4; while [ -e "+gate+" ]; do sleep 0.1; done")
 	f.Run(heavy1)
 	f.Running(heavy1, 1)

@@ -23,11 +23,7 @@ func (Fair) Key(w *contend.Workload, _ *Scene) Key { return Key{-int64(w.Priorit
 
 // Share returns the weighted share in units of 1e-9: the dominant one, or that of billing units (Scene.Share).
 func (Fair) Share(e *Entity, at *Scene) int64 {
-	sum := e.Held
-	if e.Usage != nil {
-		sum = sum.Add(e.Usage.MeanAt(at.Now, at.Queue.HalfLife))
-	}
-	return at.Share(sum) / 2 / max(e.Weight, 1)
+	return at.Share(e.Usage.WithMean(e.Held, at.Now, at.Queue.HalfLife)) / (2 * structs.MeanFine) / max(e.Weight, 1)
 }
 
 // Terms are the priority within the submitter's work, and the wait.
