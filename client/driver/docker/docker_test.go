@@ -338,7 +338,7 @@ func TestLogFileRotates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if _, err := l.write([]byte("1234567")); err != nil {
+		if _, err := l.write([]byte("1234567"), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -376,7 +376,7 @@ func TestLogStaysInItsDirectory(t *testing.T) {
 			if err := put(victim, filepath.Join(logs, "web.stdout.1")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := l.write([]byte("0123456789abcdef" + "EVIL\n")); err == nil {
+			if _, err := l.write([]byte("0123456789abcdef" + "EVIL\n"), time.Now()); err == nil {
 				t.Error("output went through a name that is not a log file")
 			}
 			if b, err := os.ReadFile(victim); err != nil || string(b) != "host\n" {
@@ -385,7 +385,7 @@ func TestLogStaysInItsDirectory(t *testing.T) {
 			if err := os.Remove(filepath.Join(logs, "web.stdout.1")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := l.write([]byte("after\n")); err != nil {
+			if _, err := l.write([]byte("after\n"), time.Now()); err != nil {
 				t.Errorf("the log does not continue: %v", err)
 			}
 		})
