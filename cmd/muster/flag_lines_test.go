@@ -151,7 +151,7 @@ var flagLines = map[string]flagLine{
 	"job inspect -version":                       {args: "-version 2 example", with: "versions"},
 	"job inspect -with-vars":                     {args: "-hcl -with-vars example", with: "# -var lr=0.1", answers: map[string]any{"GET /v1/job/example/submission": &wire.JobSubmission{Source: "job \"example\" {}\n", VariableFlags: map[string]string{"lr": "0.1"}}}},
 	"job logs -all":                              {args: "-all -stdout pair", with: "0| 0: zero", answers: ranksOf()},
-	"job logs -both":                             {args: "-both pair", answers: ranksOf()},
+	"job logs -both":                             {args: "-both pair", with: "-- stderr\n-- requests", answers: ranksOf()},
 	"job logs -bytes":                            {args: "-tail -c 7 -stdout pair", with: "offset=7", answers: ranksOf()},
 	"job logs -follow":                           {args: "-f -stdout pair", with: "follow=true", answers: ranksOf()},
 	"job logs -json":                             {args: "-json -stdout pair", with: `"File"`, answers: ranksOf()},

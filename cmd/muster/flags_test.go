@@ -221,7 +221,7 @@ func TestFlags(t *testing.T) {
 				f.whole, f.tty = true, line.tty
 				maps.Copy(f.answers, line.answers)
 				r := f.run(t, line.stdin, args...)
-				return fmt.Sprintf("exit %d\n%s%s%s\n", r.code, r.out, r.errOut, f.log())
+				return fmt.Sprintf("exit %d\n-- stdout\n%s-- stderr\n%s-- requests\n%s\n", r.code, r.out, r.errOut, f.log())
 			}
 			with, without := run(args), run(bare)
 			if with == without || !strings.Contains(with, line.with) || line.with != "" && strings.Contains(without, line.with) ||
