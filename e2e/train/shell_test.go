@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -162,6 +163,10 @@ func TestRunIsWatched(t *testing.T) {
 			return err == nil && harness.Count(as, "running")+harness.Count(as, "pending") == 0, fmt.Sprint(err, as)
 		})
 	}
+	// Where these tests run under nohup, children would ignore SIGHUP too; what is caught here has its default there.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	const polite = `trap "echo told; exit 3" TERM; echo begun; while :; do sleep 0.1; done`
 	const stubborn = `trap "" TERM; echo begun; while :; do sleep 0.1; done`
 	for _, c := range []struct {
