@@ -194,6 +194,7 @@ func TestRestartAndStop(t *testing.T) {
 		out, errOut, _ := s.run("job", "logs", "web")
 		return out == "out\n" && errOut == "Traceback\n", out + errOut
 	})
+	time.Sleep(time.Second) // a time in a log stands for what follows within 100 ms
 	restart := time.Now()
 	s.want(0, "3 of 3 allocations restarted", "job", "restart", "-batch-size", "50%", "web")
 	harness.Eventually(t, 20*time.Second, "the output of two runs", func() (bool, string) {
