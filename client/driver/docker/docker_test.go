@@ -376,7 +376,7 @@ func TestLogStaysInItsDirectory(t *testing.T) {
 			if err := put(victim, filepath.Join(logs, "web.stdout.1")); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := l.write([]byte("0123456789abcdef" + "EVIL\n"), time.Now()); err == nil {
+			if _, err := l.write([]byte("0123456789abcdef"+"EVIL\n"), time.Now()); err == nil {
 				t.Error("output went through a name that is not a log file")
 			}
 			if b, err := os.ReadFile(victim); err != nil || string(b) != "host\n" {
