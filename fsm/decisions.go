@@ -85,8 +85,11 @@ func (pl *planApply) addVictims(d *state.Decisions, stops []structs.PlanStop) {
 next:
 	for i := range stops {
 		s := &stops[i]
+		if s.Preempt.IsZero() {
+			continue
+		}
 		a := state.Allocs.Get(pl, s.ID)
-		if s.Preempt.IsZero() || a == nil || a.JobKey() == pl.key {
+		if a == nil || a.JobKey() == pl.key {
 			continue
 		}
 		for k := range d.Victims[first:] {

@@ -1,4 +1,4 @@
-// Package logfile writes a task's rotated log, and reads files that are being written: a rotated log as one continuous
+// Package logfile writes a task's rotated log with the times of its parts, and reads files that are being written: a rotated log as one continuous
 // stream, or a single file. Tasks may be able to write to the directory, so all access is through package taskfs.
 package logfile
 

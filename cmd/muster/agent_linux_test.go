@@ -44,6 +44,65 @@ func agentEnv() (*env, *lockedBuffer, *lockedBuffer) {
 	return &env{in: strings.NewReader(""), out: out, err: errw, now: time.Now, noColor: true}, out, errw
 }
 
+// runningAgent is an agent that runs in the test's process.
+type runningAgent struct {
+	t         *testing.T
+	ctx       context.Context
+	ended     chan error // of each command that was started
+	out, errw *lockedBuffer
+	addr      string // of its HTTP API
+	leader    string
+}
+
+// startAgent starts an agent with a server part, and waits until there is a leader.
+func startAgent(ctx context.Context, t *testing.T, args ...string) *runningAgent {
+	t.Helper()
+	a := &runningAgent{t: t, ctx: ctx, ended: make(chan error, 2)}
+	a.out, a.errw = a.start(append([]string{"agent"}, args...)...)
+	a.poll("HTTP address", func() bool {
+		if m := regexp.MustCompile(`HTTP: (\S+)`).FindStringSubmatch(a.out.String()); m != nil {
+			a.addr = "http://" + m[1]
+		}
+		return a.addr != ""
+	})
+	a.poll("leader", func() bool { return a.get("/v1/status/leader", &a.leader) && a.leader != "" })
+	return a
+}
+
+// start runs a command until its context ends.
+func (a *runningAgent) start(args ...string) (out, errw *lockedBuffer) {
+	e, out, errw := agentEnv()
+	root := newRoot(e)
+	root.SetArgs(normalize(root, args))
+	go func() { a.ended <- root.ExecuteContext(a.ctx) }()
+	return out, errw
+}
+
+func (a *runningAgent) poll(what string, ok func() bool) {
+	a.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case err := <-a.ended:
+			a.t.Fatalf("no %s, a command ended: %v\n%s%s", what, err, a.out, a.errw)
+		case <-a.ctx.Done():
+			a.t.Fatalf("no %s\n%s%s", what, a.out, a.errw)
+		case <-tick.C:
+		}
+	}
+}
+
+// get reads an answer of the API; false if there is none.
+func (a *runningAgent) get(path string, v any) bool {
+	resp, err := http.Get(a.addr + path)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(v) == nil
+}
+
 // TestAgentServes starts a server from a file in JSON, as Nomad's client tests write it, asks it who it is, and ends it.
 func TestAgentServes(t *testing.T) {
 	dir := t.TempDir()
@@ -53,61 +112,26 @@ func TestAgentServes(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e, out, errw := agentEnv()
-	root := newRoot(e)
-	root.SetArgs(normalize(root, []string{"agent", "-config", conf, "-dc=dc9", "-meta", "a=b", "-retry-join", "127.0.0.1:1"}))
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- root.ExecuteContext(ctx) }()
-	deadline := time.Now().Add(20 * time.Second)
-	poll := func(what string, ok func() bool) {
-		t.Helper()
-		for !ok() {
-			select {
-			case err := <-done:
-				t.Fatalf("the agent ended: %v\n%s%s", err, out, errw)
-			case <-time.After(10 * time.Millisecond):
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no %s\n%s%s", what, out, errw)
-			}
-		}
-	}
-	addr := ""
-	poll("HTTP address", func() bool {
-		if m := regexp.MustCompile(`HTTP: (\S+)`).FindStringSubmatch(out.String()); m != nil {
-			addr = "http://" + m[1]
-		}
-		return addr != ""
-	})
-	get := func(path string, v any) bool {
-		resp, err := http.Get(addr + path)
-		if err != nil {
-			return false
-		}
-		defer resp.Body.Close()
-		return resp.StatusCode == 200 && json.NewDecoder(resp.Body).Decode(v) == nil
-	}
-	var leader string
-	poll("leader", func() bool { return get("/v1/status/leader", &leader) && leader != "" })
+	a := startAgent(ctx, t, "-config", conf, "-dc=dc9", "-meta", "a=b", "-retry-join", "127.0.0.1:1")
 	var self struct {
 		Config map[string]any `json:"config"`
 	}
-	if !get("/v1/agent/self", &self) || self.Config["Name"] != "node-1" || self.Config["Datacenter"] != "dc9" {
+	if !a.get("/v1/agent/self", &self) || self.Config["Name"] != "node-1" || self.Config["Datacenter"] != "dc9" {
 		t.Errorf("%v", self.Config)
 	}
 	cancel()
 	select {
-	case err := <-done:
+	case err := <-a.ended:
 		if err != nil {
 			t.Error(err)
 		}
 	case <-time.After(15 * time.Second):
 		t.Fatal("the agent does not end")
 	}
-	if !strings.Contains(errw.String(), "ending") {
-		t.Errorf("log: %s", errw)
+	if !strings.Contains(a.errw.String(), "ending") {
+		t.Errorf("log: %s", a.errw)
 	}
 }
 

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -26,50 +23,12 @@ func TestNodesimRegisters(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	done := make(chan error, 2)
-	start := func(args ...string) *lockedBuffer {
-		e, out, _ := agentEnv()
-		root := newRoot(e)
-		root.SetArgs(normalize(root, args))
-		go func() { done <- root.ExecuteContext(ctx) }()
-		return out
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	poll := func(what string, ok func() bool) {
-		t.Helper()
-		for !ok() {
-			select {
-			case err := <-done:
-				t.Fatalf("no %s, a process ended: %v", what, err)
-			case <-ctx.Done():
-				t.Fatalf("no %s", what)
-			case <-tick.C:
-			}
-		}
-	}
-	out, addr := start("agent", "-config", conf), ""
-	poll("HTTP address", func() bool {
-		if m := regexp.MustCompile(`HTTP: (\S+)`).FindStringSubmatch(out.String()); m != nil {
-			addr = "http://" + m[1]
-		}
-		return addr != ""
-	})
-	get := func(path string, v any) bool {
-		resp, err := http.Get(addr + path)
-		if err != nil {
-			return false
-		}
-		defer resp.Body.Close()
-		return resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(v) == nil
-	}
-	var leader string
-	poll("leader", func() bool { return get("/v1/status/leader", &leader) && leader != "" })
-	start(append(strings.Fields("nodesim -count 1 -region eu -prefix rack -dc dc9 -pool h100 -node-class big -meta team=nlp -cpu 6000 -cores 3 -memory 5000 -disk 7000 -gpus 2xH100 -join-over 1ms"), "-server-addr", leader)...)
+	a := startAgent(ctx, t, "-config", conf)
+	a.start(append(strings.Fields("nodesim -count 1 -region eu -prefix rack -dc dc9 -pool h100 -node-class big -meta team=nlp -cpu 6000 -cores 3 -memory 5000 -disk 7000 -gpus 2xH100 -join-over 1ms"), "-server-addr", a.leader)...)
 	var list []wire.NodeListStub
-	poll("node", func() bool { return get("/v1/nodes", &list) && len(list) == 1 })
+	a.poll("node", func() bool { return a.get("/v1/nodes", &list) && len(list) == 1 })
 	var n wire.Node
-	if !get("/v1/node/"+list[0].ID, &n) {
+	if !a.get("/v1/node/"+list[0].ID, &n) {
 		t.Fatal("the node cannot be read")
 	}
 	r := n.NodeResources
@@ -79,7 +38,7 @@ func TestNodesimRegisters(t *testing.T) {
 	}
 	cancel()
 	for range 2 {
-		<-done
+		<-a.ended
 	}
 }
 

@@ -194,7 +194,12 @@ func TestRestartAndStop(t *testing.T) {
 		out, errOut, _ := s.run("job", "logs", "web")
 		return out == "out\n" && errOut == "Traceback\n", out + errOut
 	})
-	time.Sleep(time.Second) // a time in a log stands for what follows within 100 ms
+	harness.Eventually(t, 20*time.Second, "output that is older than the 100 ms which a time in a log stands for", func() (bool, string) {
+		out, errOut, _ := s.run("job", "logs", "-index", "2", "-stdout", "-timestamps", "web")
+		stamp, _, _ := strings.Cut(out, " ")
+		at, err := time.Parse(time.RFC3339, stamp)
+		return err == nil && time.Since(at) > 200*time.Millisecond, out + errOut
+	})
 	restart := time.Now()
 	s.want(0, "3 of 3 allocations restarted", "job", "restart", "-batch-size", "50%", "web")
 	harness.Eventually(t, 20*time.Second, "the output of two runs", func() (bool, string) {

@@ -335,14 +335,17 @@ func (s *Store) Order(path structs.QueuePath) structs.Order {
 // HalfLife returns the half-life of a queue's usage, its own, the nearest ancestor's or the default.
 func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
-	switch {
-	case out != 0:
-	case s.Has(feature.FairWeek):
-		out = structs.HalfLifeDefault
-	default:
-		out = structs.HalfLifeDay
+	return cmp.Or(out, halfLifeIn(s.Format()))
+}
+
+// HalfLifeDefault returns the half-life of queues for which none is set, in the format in force.
+func (s *Snapshot) HalfLifeDefault() time.Duration { return halfLifeIn(s.Format()) }
+
+func halfLifeIn(f structs.Format) time.Duration {
+	if f < feature.FairWeek.Format {
+		return structs.HalfLifeDay
 	}
-	return out
+	return structs.HalfLifeDefault
 }
 
 // period returns the period of a queue's budget; "" for none.

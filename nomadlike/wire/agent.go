@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"bytes"
-	"strings"
-	"time"
-)
+import "time"
 
 // AgentSelf describes an agent.
 type AgentSelf struct {
@@ -193,31 +189,6 @@ type StreamFrame struct {
 	File      string `json:",omitempty"`
 	FileEvent string `json:",omitempty"`
 	Time      int64  `json:",omitempty"` // of a log that was asked for with its times: when Data was written, in Unix nanoseconds
-}
-
-// StampLen is the length of what Stamper puts before a line.
-const StampLen = len(stampForm) + 1
-
-const stampForm = "2006-01-02T15:04:05.000Z"
-
-// Stamper puts before each line of a log when its first byte was written.
-type Stamper struct{ within bool }
-
-// Stamp returns data that was written at that time (Unix nanoseconds; 0: not known), the next piece of a log, with stamps.
-func (s *Stamper) Stamp(data []byte, at int64) []byte {
-	stamp := []byte(strings.Repeat("-", len(stampForm)) + " ")
-	if at != 0 {
-		stamp = time.Unix(0, at).UTC().AppendFormat(stamp[:0], stampForm+" ")
-	}
-	out := make([]byte, 0, len(data)+StampLen)
-	for line := range bytes.Lines(data) {
-		if !s.within {
-			out = append(out, stamp...)
-		}
-		out = append(out, line...)
-		s.within = line[len(line)-1] != '\n'
-	}
-	return out
 }
 
 // The frames of exec over a websocket.

@@ -2,7 +2,6 @@ package decide
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
@@ -17,10 +16,7 @@ func (s *Service) Total(snap *state.Snapshot) structs.Amount {
 // QueueTable returns the queues, their usage and their limits for a decision.
 func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 	total, models := s.totals.of(snap)
-	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.predictor.turnover()}
-	if !snap.Has(feature.FairWeek) {
-		t.HalfLife = structs.HalfLifeDay
-	}
+	t := &contend.QueueTable{Total: total, Models: models, Turnover: s.predictor.turnover(), HalfLife: snap.HalfLifeDefault()}
 	for q := range snap.Queues() {
 		t.Queues = append(t.Queues, q)
 	}
