@@ -412,7 +412,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.server != nil {
 		run("server", func() error { return a.server.Run(serverCtx) })
 		if o := a.cfg.Server.DecisionLog; o.Path != "" {
-			run("decision log", func() error { return a.logDecisions(ctx, o) })
+			run("server.decision_log", func() error { return a.logDecisions(ctx, o) })
 		}
 	}
 	clientCtx, stopClient := context.WithCancel(context.WithoutCancel(ctx))

@@ -87,7 +87,7 @@ func (d *decisionLog) resume(path string) error {
 		}
 	}
 	if len(b) > 0 {
-		return fmt.Errorf("decision_log: %s has no row of a decision log: name another file", path)
+		return fmt.Errorf("%s has no row of a decision log: name another file", path)
 	}
 	return nil
 }
