@@ -207,7 +207,8 @@ func statOf(pid int) (fields []string, live bool) {
 }
 
 // KillBelow ends every process that has dir in its environment or command line: supervisors and tasks of agents that
-// were killed. It is registered as a cleanup by tests that run tasks.
+// were killed; and launchers, which have neither, but hold a file below it: without a supervisor they wait for a reader of
+// their task's last words. It is registered as a cleanup by tests that run tasks.
 func KillBelow(t testing.TB, dir string) {
 	t.Helper()
 	for range 50 {
@@ -220,7 +221,7 @@ func KillBelow(t testing.TB, dir string) {
 			}
 			cmd, _ := os.ReadFile(p + "/cmdline")
 			env, _ := os.ReadFile(p + "/environ")
-			if len(cmd) > 0 && (bytes.Contains(cmd, []byte(dir)) || bytes.Contains(env, []byte(dir))) && !bytes.Contains(cmd, []byte(".test\x00")) {
+			if len(cmd) > 0 && (bytes.Contains(cmd, []byte(dir)) || bytes.Contains(env, []byte(dir)) || bytes.HasPrefix(cmd, []byte("muster-launch\x00")) && holds(p, dir)) && !bytes.Contains(cmd, []byte(".test\x00")) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 				n++
 			}
@@ -235,6 +236,15 @@ func KillBelow(t testing.TB, dir string) {
 	for _, m := range Mounts(dir) {
 		_ = syscall.Unmount(m, syscall.MNT_DETACH)
 	}
+}
+
+// holds reports whether the process with that directory of /proc has a file below dir open.
+func holds(proc, dir string) bool {
+	fds, _ := filepath.Glob(proc + "/fd/*")
+	return slices.ContainsFunc(fds, func(fd string) bool {
+		to, err := os.Readlink(fd)
+		return err == nil && strings.HasPrefix(to, dir+"/")
+	})
 }
 
 // Mounts returns the mount points below a directory, the newest first.
