@@ -62,6 +62,7 @@ type Client struct {
 	limited    atomic.Bool   // an allocation with stop_on_client_after has been here; see noteLimit
 	renewal    chan struct{} // 1 deep: a heartbeat was answered
 	connected  *contact
+	bundles    *bundles // nil with Ephemeral storage
 	clock      serversClock
 	obeyed     chan struct{} // closed once an answer was obeyed that is not older than the registration
 
@@ -162,6 +163,11 @@ func (c *Client) open() error {
 	c.cfg.GPU.Pressure.Egress = local
 	c.gpus = gpuwatch.New(c.cfg.GPU, watchNode{c}, c.log)
 	c.usedGPUs = saved.GPU
+	if !c.cfg.Storage.Ephemeral {
+		if c.bundles, err = openBundles(c); err != nil {
+			return fmt.Errorf("client: %w", err)
+		}
+	}
 	c.run = c.runnerConfig()
 	c.run.Policy.Egress, c.run.Policy.Local = rules, local
 	for _, rec := range saved.Allocs {
@@ -215,6 +221,7 @@ func (c *Client) runnerConfig() *runner.Config {
 	out.Agent.ServeTask = cfg.Tasks.ServeTask
 	c.variableWaits = make(chan struct{}, variableWaits)
 	out.Servers.Variables = variables{c}
+	out.Servers.Bundles = c.bundles
 	out.Servers.Identity = c.signIdentity
 	return out
 }
@@ -282,7 +289,7 @@ func (c *Client) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.conn.Close()
 	c.threads.wait()
-	return errors.Join(c.yielded, c.store.Close())
+	return errors.Join(c.yielded, c.store.Close(), c.bundles.close())
 }
 
 // launchAccepted starts the stored allocations when the servers have accepted this agent. The data directory comes from
@@ -361,7 +368,7 @@ func (c *Client) Close() error {
 		stop()
 		<-c.stopped
 	case !again:
-		return errors.Join(c.conn.Close(), c.store.Close())
+		return errors.Join(c.conn.Close(), c.store.Close(), c.bundles.close())
 	}
 	return nil
 }

@@ -201,33 +201,8 @@ func snapshotRestore(c *call) (any, error) {
 		return nil, err
 	}
 	defer st.Close(nil)
-	body := http.MaxBytesReader(c.w, c.r.Body, SnapshotMax)
-	rc := http.NewResponseController(c.w)
-	buf := make([]byte, 256<<10)
-	for {
-		_ = rc.SetReadDeadline(time.Now().Add(bodyReadTime))
-		n, err := body.Read(buf)
-		if n > 0 {
-			if serr := st.Send(buf[:n]); serr != nil {
-				break // Recv below returns the refusal
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			st.Close(err)
-			return nil, structs.Errorf(structs.CodeInvalid, "the snapshot could not be read: %v", err)
-		}
-	}
-	if err := st.CloseWrite(); err != nil && !errors.Is(err, io.EOF) {
-		if _, rerr := st.Recv(); rerr != nil && !errors.Is(rerr, io.EOF) {
-			return nil, rerr
-		}
-		return nil, err
-	}
 	var resp methods.WriteResponse
-	if err := st.RecvMsg(&resp); err != nil {
+	if err := c.upload(st, SnapshotMax, "snapshot", &resp); err != nil {
 		return nil, err
 	}
 	c.index(resp.Index)

@@ -42,6 +42,8 @@ type Config struct {
 	// (or Dev) the server bootstraps a cluster alone.
 	BootstrapExpect int
 
+	BundlesMax int64 // bytes of all bundles that this server keeps; 0: structs.BundlesMaxMiB, negative: it takes none
+
 	Listeners []net.Listener // the RPC and raft port, already listening; at least one. The server closes them
 	Advertise string         // "host:port" at which others reach this server; "": the first listener's address
 	Dial      rpc.Dialer     // connects to other servers, below TLS; nil: TCP

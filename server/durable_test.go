@@ -24,7 +24,6 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/smalldisk"
 	"github.com/muster-sched/muster/server/archive"
-	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/member"
 	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
@@ -318,7 +317,7 @@ func saveArchive(t *testing.T, s *Server) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := io.ReadAll(&endpoint.StreamReader{Stream: st})
+	b, err := io.ReadAll(&rpc.Reader{Stream: st})
 	if err != nil {
 		t.Fatalf("save: %v", err)
 	}
@@ -332,7 +331,7 @@ func restoreArchive(t *testing.T, s *Server, b []byte) error {
 		return err
 	}
 	defer st.Close(nil)
-	if _, err := (endpoint.StreamWriter{Stream: st}).Write(b); err != nil && err != io.EOF {
+	if _, err := (rpc.Writer{Stream: st}).Write(b); err != nil && err != io.EOF {
 		return err
 	}
 	st.CloseWrite()

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,12 +15,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/internal/bundle"
 	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/admit"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/bundles"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/server/events"
@@ -50,6 +54,7 @@ type Server struct {
 	keys      *keystore.Keystore
 	nodes     nodes.Nodes
 	members   *member.Members
+	bundles   *bundles.Keeper
 	decide    *decide.Service
 	duties    duties
 	endpoints *endpoint.Set
@@ -154,6 +159,9 @@ func New(cfg Config) (s *Server, err error) {
 	if s.members, err = member.New(s.memberEnvironment()); err != nil {
 		return nil, err
 	}
+	if s.bundles, err = s.openBundles(); err != nil {
+		return nil, err
+	}
 	s.endpoints = endpoint.New(s.environment())
 	s.endpoints.Register()
 	s.registerRelays()
@@ -169,9 +177,34 @@ func (s *Server) environment() endpoint.Environment {
 	}
 	return endpoint.Environment{
 		Settings: endpoint.Settings{Name: c.Name, ID: c.ID, Region: c.Region, Version: c.Version, Advertise: c.Advertise, DataDir: dir, ACL: c.ACL, Issuer: c.OIDCIssuer, Logins: c.Logins, Priorities: c.Priorities, Now: c.Now, Filter: c.Filter},
-		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, RightsBehind: s.rightsBehind, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members,
+		Log:      s.log, Registry: s.reg, Replica: s.replica, Apply: s.apply, Allowance: s.allowance.Allocs, RightsBehind: s.rightsBehind, Hub: s.hub, Events: s.ring, Guard: s.auth, Decide: s.decide, Keys: s.keys, Members: s.members, Bundles: s.bundles,
 		Nodes:    s.nodes,
 		IsLeader: s.IsLeader, LastContact: s.lastContact, Collect: s.collectNow, Denied: func() { s.metrics.denied.Add(1) }, Closing: s.ctx.Done(),
+	}
+}
+
+// openBundles opens the bundles that this server keeps. They are in files also where everything else is in memory.
+func (s *Server) openBundles() (*bundles.Keeper, error) {
+	env := bundles.Environment{Log: s.log, Now: s.cfg.Now, Others: s.members.RaftOthers, To: func(addr string) rpc.Caller { return s.pool.To(addr) }, Context: s.ctx,
+		Jobs: s.jobVersions, HasLeader: func() bool { addr, _ := s.Leader(); return addr != "" }}
+	if s.cfg.DataDir != "" && s.cfg.BundlesMax >= 0 {
+		var err error
+		if env.Store, err = bundle.Open(filepath.Join(s.cfg.DataDir, "bundles"), cmp.Or(s.cfg.BundlesMax, structs.BundlesMaxMiB<<20), s.cfg.Now); err != nil {
+			return nil, err
+		}
+	}
+	return bundles.New(env), nil
+}
+
+// jobVersions visits all jobs, in all versions that are kept.
+func (s *Server) jobVersions(yield func(*structs.Job) bool) {
+	snap := s.Published().Snapshot
+	for j := range snap.Jobs("", "") {
+		for _, v := range append(snap.JobVersions(j.Key()), j) {
+			if !yield(v) {
+				return
+			}
+		}
 	}
 }
 
@@ -253,6 +286,7 @@ func (s *Server) Run(ctx context.Context) error {
 	run(func() { s.members.RunClock(s.ctx) })
 	run(func() { s.nodes.Probes.Run(s.ctx) })
 	run(func() { s.keys.Run(s.ctx) })
+	run(func() { s.bundles.Run(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {
 			if err := s.rpc.Serve(l); err != nil && !errors.Is(err, rpc.ErrServerClosed) {
@@ -297,6 +331,9 @@ func (s *Server) Close() error {
 		l.Close()
 	}
 	s.wg.Wait()
+	if s.bundles != nil {
+		s.bundles.Wait()
+	}
 	s.decide.Wait()
 	s.replica.Close()
 	return nil

@@ -20,6 +20,7 @@ import (
 
 	"github.com/muster-sched/muster/client/egress"
 	"github.com/muster-sched/muster/client/taskfs"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Limits of one artifact.
@@ -41,6 +42,7 @@ type Spec struct {
 	FilesMax int               // 0 is FilesMax
 	IdleMax  time.Duration     // 0 is IdleMax
 	Egress   egress.Rules      // which addresses are fetched from
+	Bundle   *os.File          `json:"-"` // the bundle that Source names, which is only unpacked
 }
 
 // ErrRefused marks errors that another attempt cannot cure.
@@ -55,7 +57,7 @@ func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format
 
 // plan is a parsed Spec.
 type plan struct {
-	Kind     string // "http" or "git"
+	Kind     string // "http", "git" or "bundle"
 	URL      string
 	Archive  string // how to unpack: "zip", "tar", "tar.gz", "tar.bz2", "gz", "bz2"; "" not at all
 	Checksum string // "sha256:..."
@@ -78,6 +80,18 @@ func (s Spec) Check() error {
 func (s Spec) plan() (*plan, error) {
 	p := &plan{Kind: "http", Spec: s}
 	src := strings.TrimSpace(s.Source)
+	if sum, ok := structs.BundleSum(src); ok {
+		switch err := structs.CheckBundleSum(sum); {
+		case err != nil:
+			return nil, refuse("artifact source %q: %v", hide(s.Source), err)
+		case s.Mode == "file":
+			return nil, refuse("artifact source %q is a directory, so it cannot become a file (mode file)", hide(s.Source))
+		case len(s.Options)+len(s.Headers) > 0:
+			return nil, refuse("artifact source %q has neither options nor headers", hide(s.Source))
+		}
+		p.Kind, p.Archive = "bundle", "tar.gz"
+		return p, nil
+	}
 	if rest, ok := strings.CutPrefix(src, "git::"); ok {
 		p.Kind, src = "git", rest
 	} else if i := strings.Index(src, "::"); i >= 0 && i < strings.IndexAny(src+"/", "/") {
@@ -200,6 +214,7 @@ const (
 	childVerb = "fetch-artifact"
 	childEnv  = "MUSTER_FETCH_CHILD"
 	childDir  = 3
+	childFile = 4 // the bundle
 	answerMax = 64 << 10
 )
 
@@ -266,6 +281,9 @@ func Fetch(ctx context.Context, s Spec, dir *taskfs.Dir, progress func(got, size
 	}
 	defer at.Close()
 	cmd.Dir, cmd.ExtraFiles = "/", []*os.File{at}
+	if s.Bundle != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, s.Bundle)
+	}
 	cmd.Env = []string{childEnv + "=1", "GOMAXPROCS=2", "GOMEMLIMIT=256MiB", "GOTRACEBACK=none", "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "GIT_ALLOW_PROTOCOL=https:http:ssh:git"}
 	for _, k := range passed {
 		if v, ok := os.LookupEnv(k); ok {

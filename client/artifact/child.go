@@ -68,6 +68,12 @@ func child() error {
 		return err
 	}
 	defer root.Close()
+	if p.Kind == "bundle" {
+		f := os.NewFile(childFile, "bundle")
+		defer f.Close()
+		u := unpacker{root: root, bytes: s.BytesMax, files: s.FilesMax}
+		return u.unpack(f, p.Archive, p.Name)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), TimeMax)
 	defer cancel()
 	filter, err := egress.New(s.Egress)
@@ -95,6 +101,19 @@ func enter() error {
 
 // progressFirst is the delay of the first report of progress. Later ones come less and less often: a task keeps ten events.
 const progressFirst = 3 * time.Second
+
+// Seldom passes on reports of progress, the first after 3 s, and later ones at intervals that double.
+func Seldom(report func(got, size int64)) func(got, size int64) {
+	wait := progressFirst
+	next := time.Now().Add(wait)
+	return func(got, size int64) {
+		if time.Now().After(next) {
+			wait *= 2
+			next = time.Now().Add(wait)
+			report(got, size)
+		}
+	}
+}
 
 // download fetches over http, checks and unpacks.
 func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filter) error {
@@ -155,14 +174,14 @@ func (p *plan) download(ctx context.Context, root *os.Root, filter *egress.Filte
 		}
 		out = io.MultiWriter(f, sum)
 	}
-	got, next, wait := int64(0), time.Now().Add(progressFirst), progressFirst
+	got := int64(0)
+	report := Seldom(func(got, size int64) {
+		_ = json.NewEncoder(os.Stdout).Encode(answer{Progress: true, Got: got, Size: size}) // the agent has ended otherwise
+	})
 	n, err := io.Copy(out, io.LimitReader(watched{resp.Body, func(n int) {
 		idle.Reset(p.Spec.IdleMax)
-		if got += int64(n); time.Now().After(next) {
-			wait *= 2
-			next = time.Now().Add(wait)
-			_ = json.NewEncoder(os.Stdout).Encode(answer{Progress: true, Got: got, Size: resp.ContentLength}) // the agent has ended otherwise
-		}
+		got += int64(n)
+		report(got, resp.ContentLength)
 	}}, p.Spec.BytesMax+1))
 	if err != nil {
 		return why(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-sched/muster/client/artifact"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskfs"
+	"github.com/muster-sched/muster/structs"
 )
 
 // artifactSpec is the part of a job's artifact block that the client uses.
@@ -101,6 +102,14 @@ func fetchOne(ctx context.Context, a *attempt, stages *taskfs.Dir, raw []byte) e
 		return driver.Permanent(err)
 	}
 	a.note(event(EventArtifacts, "Client is downloading artifacts"))
+	if sum, ok := structs.BundleSum(spec.Source); ok {
+		f, err := a.openBundle(ctx, sum)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		spec.Bundle = f
+	}
 	stage, err := stages.MakeNew("new")
 	if err != nil {
 		return err
@@ -123,15 +132,45 @@ func fetchOne(ctx context.Context, a *attempt, stages *taskfs.Dir, raw []byte) e
 	if err := own(stage, who); err != nil {
 		return err
 	}
+	_, missing := a.task.r.dir.Stat(dest)
 	to, err := a.task.r.dir.MakeDir(dest)
 	if err != nil {
 		return driver.Permanent(fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err))
 	}
 	defer to.Close()
+	if missing != nil && os.Geteuid() == 0 { // a new directory is the task's, like what is in it
+		if err := to.Own(who); err != nil {
+			return fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err)
+		}
+	}
 	if err := move(stage, to); err != nil {
 		return fmt.Errorf("artifact destination %q: %w", s.RelativeDest, err)
 	}
 	return nil
+}
+
+// Bundles fetches bundles (structs.BundleMax) from the servers, with the rights of an allocation's task.
+type Bundles interface {
+	// Open opens a bundle of the allocation's namespace. progress is called while it is fetched.
+	Open(ctx context.Context, alloc *structs.Allocation, task, sum string, progress func(got, size int64)) (*os.File, error)
+}
+
+// openBundle opens a bundle, which is fetched if the node does not have it.
+func (a *attempt) openBundle(ctx context.Context, sum string) (f *os.File, err error) {
+	b := a.task.r.cfg.Servers.Bundles
+	if b == nil {
+		return nil, driver.Permanent(errors.New("this node fetches no bundles"))
+	}
+	progress := artifact.Seldom(a.artifactProgress)
+	err = a.interruptibly(ctx, func(ctx context.Context) (err error) {
+		f, err = b.Open(ctx, a.task.r.Alloc(), a.spec.Name, sum, progress)
+		return err
+	})
+	switch structs.CodeOf(err) {
+	case structs.CodeNotFound, structs.CodeDenied, structs.CodeInvalid, structs.CodeUnsupported:
+		err = driver.Permanent(err)
+	}
+	return f, err
 }
 
 // artifactProgress adds an event that says how far a download is.

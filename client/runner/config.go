@@ -80,6 +80,8 @@ type Servers struct {
 	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
 	// Variables reads the cluster's variables and services for templates; nil: there are none.
 	Variables Variables
+	// Bundles fetches directories that users sent along with their jobs; nil: there are none.
+	Bundles Bundles
 	// Identity gets a token of a task's identity; nil: tasks get none.
 	Identity Identity
 }

@@ -88,6 +88,7 @@ type ServerConfig struct {
 	Join            []string
 	RetryJoin       []string
 	RetryInterval   time.Duration
+	BundlesMax      int64          // see server.Config.BundlesMax
 	DecisionLog     rotate.Options // Path "": none
 	RestartGrace    time.Duration
 	GossipNodes     int
@@ -218,7 +219,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, Priorities: cfg.Server.Priorities, Collect: cfg.Server.Collect, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, OIDCIssuer: cfg.Server.OIDCIssuer, JoinKey: cfg.Server.JoinKey, Logins: cfg.Server.Logins, Priorities: cfg.Server.Priorities, Collect: cfg.Server.Collect, MaxConnsPerIP: cfg.RPCPerIP, AllocRatePerToken: cfg.AllocRate, BundlesMax: cfg.Server.BundlesMax, RestartGrace: cfg.Server.RestartGrace, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

@@ -51,6 +51,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cfg.Server = &ServerConfig{
 			BootstrapExpect: s.BootstrapExpect, OIDCIssuer: s.OIDCIssuer, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval, JoinKey: c.JoinKey(),
 			DecisionLog:  rotate.Options{Path: s.DecisionLog, Name: "decisions.jsonl", MaxBytes: c.LogRotateBytes, MaxAge: c.LogRotateDuration, Keep: c.LogRotateMaxFiles},
+			BundlesMax:   s.BundlesMaxMB << 20,
 			RestartGrace: s.RestartGrace, GossipNodes: s.GossipNodes, Priorities: endpoint.Priorities{Max: s.JobMaxPriority, Default: s.JobDefaultPriority},
 			Collect: duty.CollectLimits{
 				Interval: s.JobGCInterval, JobAge: s.JobGCThreshold, EvalAge: s.EvalGCThreshold, BatchAge: s.BatchEvalGCThreshold, NodeAge: s.NodeGCThreshold,

@@ -81,6 +81,7 @@ var settings = map[string]setting{
 	"server.raft_trailing_logs":                    {value: 7},
 	"server.raft_snapshot_threshold":               {value: 7},
 	"server.raft_snapshot_interval":                {value: "7m"},
+	"server.bundles_max_mb":                        {value: 7},
 	"server.raft_logstore.backend":                 {value: "boltdb"},
 	"server.raft_logstore.disable_log_cache":       {value: true},
 	"server.raft_logstore.boltdb.no_freelist_sync": {value: true},

@@ -151,6 +151,9 @@ func (a *api) stream(ctx context.Context, method, path string, q url.Values, bod
 	if a.token != "" {
 		req.Header.Set("X-Nomad-Token", a.token)
 	}
+	if f, ok := body.(interface{ Size() int64 }); ok {
+		req.ContentLength = f.Size()
+	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

@@ -296,6 +296,7 @@ var flagLines = map[string]flagLine{
 	"shell -log-error":                                          {args: "-name x -log /var/log/x -log-error /var/log/y", with: `/var/log/y`},
 	"shell -mem":                                                {args: "-name x -mem 64G", with: `"MemoryMB":65536`},
 	"shell -name":                                               {args: "-name mine", with: `mine`},
+	"shell -pack":                                               {args: "-name x -pack", with: `which is outside the directory`}, // its link to testdata
 	"shell -pool":                                               {args: "-name x -pool h100", with: `h100`},
 	"shell -priority":                                           {args: "-name x -priority high", with: `"Priority":70`},
 	"shell -queue":                                              {args: "-name x -queue research", with: `research`},

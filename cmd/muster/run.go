@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // adhoc is a job built from a command line.
@@ -21,13 +22,14 @@ type adhoc struct {
 	nodes, ranks, cpu, cores, shm, requeue                                  int
 	mem, dir, user, umask, log, logError                                    string
 	limit                                                                   time.Duration
-	asMe, rdma, noEnv                                                       bool
+	asMe, rdma, noEnv, pack                                                 bool
 	ulimits, vars                                                           []string
 
-	gpu       gpuAsk // of gpus
-	memory    int    // MiB of mem, or in proportion to the GPUs
-	tasks     int    // allocations that the job has: nodes, or indices of the array
-	nodesSeen int    // ready nodes of the pool; 0 where nodes may not be read
+	gpu       gpuAsk  // of gpus
+	bundle    *packed // with pack
+	memory    int     // MiB of mem, or in proportion to the GPUs
+	tasks     int     // allocations that the job has: nodes, or indices of the array
+	nodesSeen int     // ready nodes of the pool; 0 where nodes may not be read
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {
@@ -52,6 +54,7 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.vars, "env", nil, "with a command: a variable of your environment by name, or NAME=VALUE; may be given again. PATH, VIRTUAL_ENV and CONDA_* go along by themselves")
 	f.BoolVar(&o.noEnv, "no-env", false, "with a command: no variables go along but those of -env")
 	f.StringVar(&o.dir, "dir", "", "with a command: the directory to begin in, which the nodes must have; without it this one where the command names a file in it")
+	f.BoolVar(&o.pack, "pack", false, fmt.Sprintf("with a command: send the directory (-dir, or this one) along and begin in it: at most %d MiB packed, without what .musterignore, or else .gitignore, names", structs.BundleMax>>20))
 	f.StringVar(&o.user, "user", "", "with a command: whom to run it as; the nodes say who may")
 	f.StringVar(&o.umask, "umask", "", "with a command: its umask, in octal")
 	f.BoolVar(&o.asMe, "as-me", false, "with a command: run it as you, in this directory and with your umask, unless -user, -dir or -umask say otherwise")
@@ -70,14 +73,31 @@ func (o *adhoc) prepare(ctx context.Context, a *api, words []string) (string, *w
 	if err := o.place(words); err != nil {
 		return "", nil, err
 	}
+	if o.pack {
+		var err error
+		if o.bundle, err = pack(o.dir, structs.BundleMax); err != nil {
+			return "", nil, err
+		}
+	}
 	if err := o.suit(ctx, a, words); err != nil {
 		return "", nil, err
 	}
 	return o.job(words)
 }
 
+// deliver sends the directory that goes along, if there is one.
+func (o *adhoc) deliver(ctx context.Context, a *api) error {
+	if o.bundle == nil {
+		return nil
+	}
+	return o.bundle.send(ctx, o, a)
+}
+
 // submit registers the job.
 func (o *adhoc) submit(ctx context.Context, a *api, src string, job *wire.Job) error {
+	if err := o.deliver(ctx, a); err != nil {
+		return err
+	}
 	var resp wire.JobRegisterResponse
 	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true, // it must be new
 		Submission: &wire.JobSubmission{Source: src, Format: "hcl2"}}
@@ -183,13 +203,16 @@ machine is gone, the job goes on: muster job logs -f JOB. -output prints the job
 
 What you leave open follows from the cluster: the driver is one that nodes have, and with -gpus memory and cores come in proportion.
 A command that no node could ever run is refused at once, unless -wait says to wait for other nodes. PATH, VIRTUAL_ENV and CONDA_*
-of your environment go along, others with -env; secrets belong in variables (muster var put). Files do not travel: -dir is a
-directory that the nodes share, and the default is this directory where the command names a file in it.
+of your environment go along, others with -env; secrets belong in variables (muster var put). -dir is a directory that the nodes
+share, and the default is this directory where the command names a file in it. With -pack the directory is sent along instead:
+each node gets a copy of its own, without what .musterignore (or else .gitignore) names; what the job writes there is fetched
+with muster alloc cp. The servers keep it as long as a job uses it, and for a day before.
 
 With a file: submit it, as muster job run does.`
 	c.Example = indent(`
 muster run -gpus H100:8 -nodes 2 -time 2h -- torchrun train.py
 muster run -ranks 4 -- /bin/hostname
+muster run -pack -gpus 1 -- python3 train.py
 muster run -array 0-99%4 -mem 4G -depends prep -- ./sweep.sh
 muster run -as-me -log /shared/logs/%j-%t.out -nodes 2 -- ./train.sh
 muster run example.muster.hcl`)
@@ -211,7 +234,7 @@ muster run example.muster.hcl`)
 		}
 		if out, _ := cmd.Flags().GetBool("output"); out {
 			o.printf("%s", src)
-			return nil
+			return o.deliver(cmd.Context(), a)
 		}
 		if wait, _ := cmd.Flags().GetBool("wait"); !wait {
 			if err := o.possible(cmd.Context(), a, job); err != nil {

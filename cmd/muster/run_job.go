@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
 
@@ -36,6 +37,11 @@ func (b block) text(key, v string) {
 	if v != "" {
 		b.SetAttributeValue(key, cty.StringVal(v))
 	}
+}
+
+// template writes text whose references, as ${NOMAD_TASK_DIR}, are replaced on the node.
+func (b block) template(key, v string) {
+	b.SetAttributeRaw(key, hclwrite.Tokens{{Type: hclsyntax.TokenOQuote, Bytes: []byte(`"`)}, {Type: hclsyntax.TokenQuotedLit, Bytes: []byte(v)}, {Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)}})
 }
 
 func (b block) number(key string, v int) {
@@ -137,6 +143,11 @@ func (o *adhoc) task(t block, words []string) error {
 	c.text("image", o.image)
 	c.text("command", words[0])
 	c.texts("args", words[1:])
+	if o.bundle != nil {
+		a := t.block("artifact")
+		a.text("source", structs.BundleSource(o.bundle.sum))
+		a.text("destination", "local/"+o.bundle.name())
+	}
 	env, err := o.environment()
 	if err != nil {
 		return err
@@ -376,7 +387,11 @@ func (o *adhoc) person(t block) error {
 		}
 	}
 	t.text("user", u)
-	t.text("work_dir", taskenv.Verbatim(o.dir))
+	if o.bundle != nil {
+		t.template("work_dir", "${NOMAD_TASK_DIR}/"+o.bundle.name())
+	} else {
+		t.text("work_dir", taskenv.Verbatim(o.dir))
+	}
 	t.text("umask", mask)
 	t.text("log_path", o.log)
 	t.text("log_error_path", o.logError)
@@ -393,7 +408,7 @@ func (o *adhoc) place(words []string) error {
 		st, err := os.Stat(w)
 		return err == nil && !st.IsDir() && (w != words[0] || strings.Contains(w, "/"))
 	})
-	if o.dir == "" && (!o.asMe && !here || o.image != "") {
+	if o.dir == "" && !o.pack && (!o.asMe && !here || o.image != "") {
 		return nil
 	}
 	abs, err := filepath.Abs(o.dir)
@@ -406,7 +421,11 @@ func (o *adhoc) place(words []string) error {
 
 // inTemp reports whether the command or its directory is below /tmp, of which tasks of the driver exec have one of their own.
 func (o *adhoc) inTemp(words []string) string {
-	for _, p := range []string{o.dir, words[0]} {
+	places := []string{words[0]}
+	if o.bundle == nil {
+		places = append(places, o.dir)
+	}
+	for _, p := range places {
 		if real, err := filepath.EvalSymlinks(p); err == nil {
 			p = real
 		}

@@ -195,6 +195,41 @@ func job(id, typ string, count int, command string, args ...string) map[string]a
 	}}
 }
 
+// packed sends a directory to one server by `muster run -pack`, with a job that runs in it, and returns another job that runs
+// in the same directory on every node.
+func (c *cluster) packed(server string) map[string]any {
+	c.t.Helper()
+	dir := filepath.Join(c.t.TempDir(), "code")
+	if err := os.MkdirAll(filepath.Join(dir, "lib"), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	for name, content := range map[string]string{"main.sh": "#!/bin/sh\n. lib/say.sh && say >said && cat said", "lib/say.sh": "say() { echo packed and sent; }\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	ca, _ := filepath.Glob(filepath.Join(c.dir, "*-agent-ca.pem"))
+	env := []string{"MUSTER_ADDR=https://" + c.net.Host(server).IP + ":4646", "MUSTER_CACERT=" + ca[0], "MUSTER_TOKEN=" + c.api.Token}
+	p := harness.Start(c.t, c.net.Host(server), "run", env, "run", "-pack", "-dir", dir, "-name", "packed", "-driver", "raw_exec", "--", "./main.sh")
+	if err := p.WaitExit(30 * time.Second); err != nil || !strings.Contains(p.Log.String(), "packed and sent") {
+		c.t.Fatalf("run -pack: %v\n%s", err, p.Log)
+	}
+	var sent struct {
+		TaskGroups []struct {
+			Tasks []struct{ Artifacts []map[string]any }
+		}
+	}
+	if err := c.api.Call("GET", "/v1/job/packed", nil, &sent); err != nil {
+		c.t.Fatal(err)
+	}
+	again := job("packed-later", "batch", len(c.clients), "${NOMAD_TASK_DIR}/code/main.sh")
+	group := again["Job"].(map[string]any)["TaskGroups"].([]any)[0].(map[string]any)
+	group["Constraints"] = []any{map[string]any{"Operand": "distinct_hosts", "RTarget": "true"}}
+	task := group["Tasks"].([]any)[0].(map[string]any)
+	task["Artifacts"], task["WorkDir"] = sent.TaskGroups[0].Tasks[0].Artifacts, "${NOMAD_TASK_DIR}/code"
+	return again
+}
+
 // TestClusterSurvives runs a service of 6 and a batch job of 50 real processes, kills the leader with -9, then a
 // follower, then a client, and checks that no acknowledged write is lost, that tasks which need not die do not, that
 // lost ones are replaced and that the servers agree in the end. The raft log of the killed follower is converted to the
@@ -265,9 +300,15 @@ func clusterSurvives(t *testing.T, backend, other string) {
 	}
 
 	first := c.leader()
+	fetching := c.packed(first)
 	c.procs[first].Kill9()
 	t.Logf("killed the leader %s", first)
 	t.Logf("%s leads now", c.leader(first))
+	must("PUT", "/v1/jobs", fetching, nil) // the nodes of which two have not fetched it yet
+	c.eventually(30*time.Second, "the directory that the killed server received, on every node", func() (bool, string) {
+		as, err := c.api.Allocs("packed-later")
+		return err == nil && harness.Count(as, "complete") == len(c.clients), fmt.Sprintf("%v %s", err, states(as))
+	})
 	must("PUT", "/v1/jobs", job("after-leader", "service", 2, "/bin/sleep", "100000"), nil)
 	running("after-leader", 2)
 	c.start(first)

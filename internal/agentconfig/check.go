@@ -273,6 +273,7 @@ func (c *Config) numbers(fail failFunc) {
 		fail("limits.http_wrong_token_delay", "%s: want 0s to 10s", d)
 	}
 	between("limits.rpc_max_conns_per_client", int64(c.Limits.RPCMaxConnsPerClient), 0, 1<<20)
+	between("server.bundles_max_mb", c.Server.BundlesMaxMB, -1, 1<<30)
 	between("limits.alloc_max_rate_per_token", int64(c.Limits.AllocMaxRatePerToken), 0, 1e9)
 }
 

@@ -126,6 +126,12 @@ var (
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
 	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))
 
+	BundlePut           = stream[BundlePutRequest]("Bundle.Put", SideServer, ns("submit-job"))                                             // frames: the bundle; then a BundleResponse
+	BundleStat          = method[BundleRequest, BundleResponse]("Bundle.Stat", SideServer, KindAny, ns("submit-job"))                      // a server that lacks it gets it from another
+	BundleGet           = stream[BundleRequest]("Bundle.Get", SideServer, ns("read-fs"))                                                   // frames: a BundleResponse, then the bundle
+	ServerBundle        = stream[ServerBundleRequest]("Server.Bundle", SideServer, Need{ServerCert: true})                                 // as BundleGet, of what the server itself has
+	ServerBundleCollect = method[ServerBundleRequest, BundleResponse]("Server.BundleCollect", SideServer, KindAny, Need{ServerCert: true}) // gets it from another server
+
 	AcctList     = method[AcctRequest, AcctResponse]("Acct.List", SideServer, KindRead, ns("list-jobs"))
 	DecisionList = method[DecisionsRequest, DecisionsResponse]("Decision.List", SideServer, KindRead, ns("list-jobs"))
 

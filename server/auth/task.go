@@ -2,6 +2,7 @@ package auth
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/muster-sched/muster/internal/identity"
@@ -83,8 +84,8 @@ func identityOfTask(a *structs.Allocation, task string) (*Identity, error) {
 }
 
 // authoriseTask reports whether a task may make the call. A task may read its own job and gangs, run commands in
-// allocations of its own group (launchers need that), read the variables meant for it, and look up services of its
-// namespace. Everything else is denied.
+// allocations of its own group (launchers need that), read the variables meant for it, look up services of its
+// namespace, and fetch the bundles that its job names. Everything else is denied.
 func (g *Guard) authoriseTask(c *rpc.Call, id *Identity) bool {
 	own := id.Task
 	req, err := c.Request()
@@ -110,6 +111,8 @@ func (g *Guard) authoriseTask(c *rpc.Call, id *Identity) bool {
 	case *methods.ListRequest:
 		// a list shows only what the task may read
 		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && NamespaceOf(c) == own.Namespace
+	case *methods.BundleRequest:
+		return c.Method == methods.BundleGet.Name && NamespaceOf(c) == own.Namespace && own.Job != nil && slices.Contains(own.Job.Bundles(), r.Sum)
 	case *methods.ExecRequest:
 		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
+	"github.com/muster-sched/muster/server/bundles"
 	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/events"
@@ -61,6 +62,7 @@ type Environment struct {
 	Decide  *decide.Service
 	Keys    *keystore.Keystore
 	Members *member.Members
+	Bundles *bundles.Keeper
 
 	Nodes nodes.Nodes
 

@@ -59,6 +59,9 @@ func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 	if j.Dispatched {
 		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
 	}
+	if err := s.checkBundles(ctx, j); err != nil {
+		return nil, err
+	}
 	warnings := s.normalize(j)
 	sub := req.Submission
 	if sub != nil && len(sub.Source)+len(sub.Variables) > structs.JobSizeMax {

@@ -15,4 +15,5 @@ func (s *Set) Register() {
 	s.registerOperator()
 	s.registerSearch()
 	s.registerEvents()
+	s.registerBundles()
 }

@@ -18,46 +18,10 @@ import (
 
 // Limits of saving and restoring snapshots.
 const (
-	archiveFrame     = 256 << 10 // bytes in one frame
+	archiveFrame     = 256 << 10 // bytes that are gathered for one write
 	restoreTimeout   = 10 * time.Minute
 	restoreEpochsMax = 10_000
 )
-
-// StreamWriter writes to a stream as frames.
-type StreamWriter struct{ Stream *rpc.Stream }
-
-// Write implements io.Writer.
-func (w StreamWriter) Write(b []byte) (int, error) {
-	n := 0
-	for len(b) > 0 {
-		k := min(len(b), archiveFrame)
-		if err := w.Stream.Send(b[:k]); err != nil {
-			return n, err
-		}
-		n, b = n+k, b[k:]
-	}
-	return n, nil
-}
-
-// StreamReader reads the frames of a stream as bytes.
-type StreamReader struct {
-	Stream *rpc.Stream
-	left   []byte
-}
-
-// Read implements io.Reader.
-func (r *StreamReader) Read(b []byte) (int, error) {
-	for len(r.left) == 0 {
-		f, err := r.Stream.Recv()
-		if err != nil {
-			return 0, err
-		}
-		r.left = f
-	}
-	n := copy(b, r.left)
-	r.left = r.left[n:]
-	return n, nil
-}
 
 // snapshotSave streams an archive of the newest state.
 func (s *Set) snapshotSave(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest, st *rpc.Stream) error {
@@ -66,7 +30,7 @@ func (s *Set) snapshotSave(ctx context.Context, c *rpc.Call, req *methods.EmptyR
 		return structs.Errorf(structs.CodeInternal, "taking a snapshot failed: %v", err)
 	}
 	defer rc.Close()
-	w := bufio.NewWriterSize(StreamWriter{st}, archiveFrame)
+	w := bufio.NewWriterSize(rpc.Writer{Stream: st}, archiveFrame)
 	if err := archive.Write(w, meta, rc); err != nil {
 		return err
 	}
@@ -84,7 +48,7 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 	defer os.Remove(tmp.Name())
 	defer tmp.Close()
 	buf := bufio.NewWriterSize(tmp, archiveFrame)
-	meta, err := archive.Read(&StreamReader{Stream: st}, buf)
+	meta, err := archive.Read(&rpc.Reader{Stream: st}, buf)
 	if err != nil {
 		return err
 	}

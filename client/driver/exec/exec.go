@@ -162,7 +162,8 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 			return nil, err
 		}
 	}
-	if asUser && root == nil && (dir == "/tmp" || strings.HasPrefix(dir, "/tmp/")) {
+	own := cfg.Dirs.AllocRoot != "" && strings.HasPrefix(dir, cfg.Dirs.AllocRoot+"/") // which every task sees, wherever it is
+	if asUser && root == nil && !own && (dir == "/tmp" || strings.HasPrefix(dir, "/tmp/")) {
 		return nil, driver.Permanent(fmt.Errorf("exec: the working directory %s is below /tmp, and every task has its own /tmp; use another directory, or the driver raw_exec", dir))
 	}
 	// A directory that the job names may be one that only root may enter, also through a link of the task.

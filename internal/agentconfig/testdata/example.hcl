@@ -52,6 +52,7 @@ server {
   raft_trailing_logs      = 10240
   raft_snapshot_threshold = 16384
   raft_snapshot_interval  = "30s"
+  bundles_max_mb          = 2048
   raft_logstore {
     backend           = "wal"
     disable_log_cache = false

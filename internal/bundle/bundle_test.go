@@ -1,0 +1,107 @@
+package bundle
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, partial+"1"), []byte("left by a crash"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_800_000_000, 0)
+	s, err := Open(dir, 100, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	key := func(ns, content string) Key {
+		sum := sha256.Sum256([]byte(content))
+		return Key{ns, hex.EncodeToString(sum[:])}
+	}
+	put := func(k Key, size int, content string) error { return s.Put(k, int64(size), strings.NewReader(content)) }
+	refused := func(what string, err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+	one, two := strings.Repeat("1", 60), strings.Repeat("2", 50)
+	a, b := key("default", one), key("ml", two)
+	refused("a sum that is none", put(Key{"default", "../../x"}, 3, "abc"), "does not name a bundle")
+	refused("in capitals", put(Key{"default", strings.ToUpper(a.Sum)}, 60, one), "lower case")
+	refused("other bytes", put(a, 50, two), "has the sum "+b.Sum)
+	refused("fewer bytes", put(a, 61, one), "announced with 61 bytes and has 60")
+	refused("more bytes", put(a, 59, one), "has more")
+	refused("none", put(a, 0, ""), "with its size")
+	refused("too many", put(a, structs.BundleMax+1, one), "at most 268435456 bytes")
+	broken := s.Put(a, 60, io.MultiReader(strings.NewReader("11"), errReader{}))
+	refused("cut off", broken, "the network")
+	if _, ok := s.Has(a); ok {
+		t.Error("a refused bundle is there")
+	}
+	if err := put(a, 60, one); err != nil {
+		t.Fatal(err)
+	}
+	refused("over the limit of all", put(b, 50, two), "server.bundles_max_mb")
+	if _, ok := s.Has(Key{"ml", a.Sum}); ok {
+		t.Error("another namespace has it")
+	}
+	f, err := s.Open(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, []byte(one)) {
+		t.Errorf("%q, %v", got, err)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, ".*"))
+	if err != nil || len(names) != 0 {
+		t.Errorf("files that are not complete stay: %v, %v", names, err)
+	}
+
+	// The last use counts, and an open bundle is read to its end.
+	hour := func(Key) time.Duration { return time.Hour }
+	now = now.Add(50 * time.Minute)
+	if size, ok := s.Has(a); !ok || size != 60 {
+		t.Errorf("size %d, %v", size, ok)
+	}
+	now = now.Add(50 * time.Minute)
+	if err := s.Sweep(hour); err != nil {
+		t.Fatal(err)
+	}
+	g, err := s.Open(a)
+	if err != nil {
+		t.Fatalf("used 50 minutes ago: %v", err)
+	}
+	defer g.Close()
+	now = now.Add(61 * time.Minute)
+	if err := s.Sweep(hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Open(a); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("61 minutes after its last use: %v", err)
+	}
+	if got, err := io.ReadAll(g); err != nil || string(got) != one {
+		t.Errorf("a bundle that was open: %q, %v", got, err)
+	}
+	if err := put(b, 50, two); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+type errReader struct{}
+
+func (errReader) Read([]byte) (int, error) { return 0, errors.New("the network") }
