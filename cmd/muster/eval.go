@@ -231,7 +231,7 @@ func (o *evalDeleteOptions) run(ctx context.Context, args []string) error {
 		}
 		what = plural(int64(count.Count), "evaluation")
 	}
-	if err := o.confirm(o.yes, "Delete %s?", what); err != nil {
+	if err := o.confirm(ctx, o.yes, "Delete %s?", what); err != nil {
 		return err
 	}
 	var resp wire.EvalDeleteResponse

@@ -65,7 +65,7 @@ func (o *jobStopOptions) run(ctx context.Context, args []string) error {
 		var code exitCode
 		switch {
 		case err == nil:
-		case len(args) == 1:
+		case len(args) == 1 || ctx.Err() != nil:
 			return err
 		case errors.As(err, &code):
 			worst = max(worst, int(code))
@@ -85,22 +85,12 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 	if err != nil {
 		return err
 	}
-	if stub.ID != arg || o.purge {
-		var allocs []*wire.AllocationListStub
-		if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), ns(stub.Namespace), &allocs); err != nil {
+	if (stub.ID != arg || o.purge) && !o.yes && o.tty {
+		question, err := o.blast(ctx, a, []*wire.JobListStub{stub})
+		if err != nil {
 			return err
 		}
-		live := int64(0)
-		for _, s := range allocs {
-			if s.ClientStatus == "running" || s.ClientStatus == "pending" {
-				live++
-			}
-		}
-		verb := "Stop"
-		if o.purge {
-			verb = "Stop and forget"
-		}
-		if err := o.confirm(o.yes, "%s job %q in namespace %q with %s?", verb, stub.ID, stub.Namespace, plural(live, "live allocation")); err != nil {
+		if err := o.confirm(ctx, false, "%s", question); err != nil {
 			return err
 		}
 	}

@@ -68,12 +68,15 @@ func (o *jobStopOptions) many(ctx context.Context, a *api) error {
 		o.println("No job matches")
 		return nil
 	}
-	question, err := o.blast(ctx, a, list)
-	if err != nil {
-		return err
-	}
-	if !o.yes && !o.tty {
-		return fmt.Errorf("%s\nNobody can be asked here: add -yes", question)
+	question := ""
+	if !o.yes {
+		var err error
+		if question, err = o.blast(ctx, a, list); err != nil {
+			return err
+		}
+		if !o.tty {
+			return fmt.Errorf("%s\nNobody can be asked here: add -yes", question)
+		}
 	}
 	for _, j := range list[:min(len(list), stopShown)] {
 		o.hint("  %s  %s  %s  %s", j.ID, j.Namespace, j.Status, orDash(j.User))
@@ -81,7 +84,7 @@ func (o *jobStopOptions) many(ctx context.Context, a *api) error {
 	if len(list) > stopShown {
 		o.hint("  ... and %d more", len(list)-stopShown)
 	}
-	if err := o.confirm(o.yes, "%s", question); err != nil {
+	if err := o.confirm(ctx, o.yes, "%s", question); err != nil {
 		return err
 	}
 	answers, failed := []*wire.JobDeregisterResponse{}, 0
@@ -120,21 +123,27 @@ func (o *jobStopOptions) blast(ctx context.Context, a *api, list []*wire.JobList
 		users[cmp.Or(j.User, "nobody known")]++
 		spaces[j.Namespace]++
 	}
-	q := ns(a.namespace)
+	from, q := "/v1/allocations", ns(a.namespace)
 	q.Set("resources", "true")
 	q.Set("task_states", "false")
 	q.Set("filter", `ClientStatus == "running" or ClientStatus == "pending"`)
+	what := fmt.Sprintf("%d jobs of %s in %s", len(list), counts(users), "namespace "+counts(spaces))
+	if len(list) == 1 {
+		from, q = jobPath(list[0].ID, "/allocations"), ns(list[0].Namespace)
+		what = fmt.Sprintf("job %q of %s in namespace %q", list[0].ID, counts(users), list[0].Namespace)
+	}
 	var allocs []*wire.AllocationListStub
-	if _, err := a.get(ctx, "/v1/allocations", q, &allocs); err != nil {
+	if _, err := a.get(ctx, from, q, &allocs); err != nil {
 		return "", fmt.Errorf("read what the jobs hold: %w", err)
 	}
-	allocs = slices.DeleteFunc(allocs, func(s *wire.AllocationListStub) bool { return !meant[key{s.Namespace, s.JobID}] })
+	allocs = slices.DeleteFunc(allocs, func(s *wire.AllocationListStub) bool {
+		return !meant[key{s.Namespace, s.JobID}] || !liveAlloc(s.ClientStatus)
+	})
 	verb := "Stop"
 	if o.purge {
 		verb = "Stop and forget"
 	}
-	return fmt.Sprintf("%s %s of %s in %s, with %s and %s?", verb, plural(int64(len(list)), "job"), counts(users), "namespace "+counts(spaces),
-		plural(int64(len(allocs)), "live allocation"), plural(heldBy(allocs), "GPU")), nil
+	return fmt.Sprintf("%s %s, with %s and %s?", verb, what, plural(int64(len(allocs)), "live allocation"), plural(heldBy(allocs), "GPU")), nil
 }
 
 // counts lists names with how often each occurs: alice (3), bob (1). A single name stands alone.

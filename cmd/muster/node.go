@@ -102,7 +102,7 @@ func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(o.yes, "Forget node %q (%s, %s), which has %s?", n.Name, shortID(n.ID, false), n.Status, blast); err != nil {
+	if err := o.confirm(ctx, o.yes, "Forget node %q (%s, %s), which has %s?", n.Name, shortID(n.ID, false), n.Status, blast); err != nil {
 		return err
 	}
 	var resp wire.NodePurgeResponse

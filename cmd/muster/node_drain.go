@@ -130,7 +130,7 @@ func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		if err := o.confirm(o.yes, "Drain node %q (%s), which has %s?", n.Name, shortID(n.ID, false), blast); err != nil {
+		if err := o.confirm(ctx, o.yes, "Drain node %q (%s), which has %s?", n.Name, shortID(n.ID, false), blast); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,7 @@ func (o *raftPeerOptions) remove(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(o.yes, "Take server %q out of raft?", who); err != nil {
+	if err := o.confirm(ctx, o.yes, "Take server %q out of raft?", who); err != nil {
 		return err
 	}
 	if _, err := a.delete(ctx, "/v1/operator/raft/peer", q, nil); err != nil {

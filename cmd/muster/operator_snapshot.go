@@ -149,7 +149,7 @@ func (o *snapshotOptions) restore(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(o.yes, "Replace the state of the cluster at %s by that of index %d? Everything written since is lost.", a.base, meta.Index); err != nil {
+	if err := o.confirm(ctx, o.yes, "Replace the state of the cluster at %s by that of index %d? Everything written since is lost.", a.base, meta.Index); err != nil {
 		return err
 	}
 	f, err := os.Open(args[0])

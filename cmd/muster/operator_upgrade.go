@@ -87,7 +87,7 @@ func (o *upgradeOptions) finish(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(o.yes, "Finish the upgrade? No server can go back to the release before."); err != nil {
+	if err := o.confirm(ctx, o.yes, "Finish the upgrade? No server can go back to the release before."); err != nil {
 		return err
 	}
 	var resp wire.UpgradeFinish

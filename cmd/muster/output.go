@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -256,19 +257,32 @@ func orNone(s string) string {
 	return s
 }
 
-// confirm asks before an irreversible action. Without a terminal it does not ask, as in Nomad.
-func (e *env) confirm(yes bool, question string, args ...any) error {
+// confirm asks before an irreversible action. Without a terminal it does not ask, as in Nomad. A question that is
+// interrupted, or that no answer follows, is answered with no.
+func (e *env) confirm(ctx context.Context, yes bool, question string, args ...any) error {
 	if yes || !e.tty {
 		return nil
 	}
 	fmt.Fprintf(e.err, question+" [y/N] ", args...)
-	line, err := bufio.NewReader(io.LimitReader(e.in, 1024)).ReadString('\n')
-	if err != nil && line == "" {
-		return fmt.Errorf("not confirmed: %w", err)
+	answer := make(chan string, 1)
+	go func() { // a read of a terminal cannot be canceled: after an interrupt it ends with the process
+		line, _ := bufio.NewReader(io.LimitReader(e.in, 1024)).ReadString('\n')
+		answer <- line
+	}()
+	var line string
+	select {
+	case <-ctx.Done():
+		e.hint("\nNothing was done.")
+		return exitCode(exitInterrupted)
+	case line = <-answer:
 	}
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
+	}
+	if line == "" {
+		e.hint("\nNothing was done: the question was not answered.")
+		return exitCode(exitError)
 	}
 	e.hint("Nothing was done.")
 	return exitCode(exitOK)

@@ -147,7 +147,7 @@ func TestBulkStopNamesWhatItStops(t *testing.T) {
 	fake := func() *agentFake {
 		f := newAgentFake(t)
 		f.answers["GET /v1/jobs"] = stubs
-		f.answers["GET /v1/allocations"] = []*wire.AllocationListStub{{JobID: "sweep-1", Namespace: "default", AllocatedResources: gpus(8)}, {JobID: "web", Namespace: "default", AllocatedResources: gpus(4)}}
+		f.answers["GET /v1/allocations"] = []*wire.AllocationListStub{{JobID: "sweep-1", Namespace: "default", ClientStatus: "running", AllocatedResources: gpus(8)}, {JobID: "web", Namespace: "default", ClientStatus: "running", AllocatedResources: gpus(4)}}
 		for _, j := range stubs {
 			f.answers["DELETE /v1/job/"+j.ID] = &wire.JobDeregisterResponse{}
 		}
