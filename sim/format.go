@@ -143,7 +143,8 @@ func (o *Options) unused(format string) (flag string, formats []string) {
 	}{
 		{"-procs", o.Procs != 0, []string{"swf"}}, {"-seeds", o.Seeds != 0, []string{"openb"}}, {"-durations", o.Durations != "", []string{"muri"}},
 		{"-nodes", o.Nodes != "", []string{"csv", "acct", "muri", "openb"}}, {"-limit", o.Limit != 0, []string{"csv", "acct", "swf", "muri"}},
-		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, cluster}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, cluster},
+		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, cluster}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, []string{"snapshot"}}, // jobs of the others have no grace period
+
 		{"-preemptible", o.Preemptible, cluster}, {"-estimate-error", o.EstimateError != 0, cluster},
 	} {
 		if x.given && !slices.Contains(x.formats, format) {

@@ -18,9 +18,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// unprovenFlagsMax is how many flags have no witness yet, the rows of testdata/flags.txt with "?". It may only fall.
-const unprovenFlagsMax = 7
-
 // allFlags returns the flags of all commands that help lists, by command and name, as testdata/flags.txt has them. What one
 // function declares for many commands is one flag, of "*".
 func allFlags() map[string]bool {
@@ -54,7 +51,7 @@ func allFlags() map[string]bool {
 type flagRow struct {
 	line           int
 	flag           string // command and flag
-	dir, test, sub string // the witness and what it has for the flag; test is "?" where there is none
+	dir, test, sub string // the witness and what it has for the flag
 }
 
 func flagRows(t *testing.T) []flagRow {
@@ -84,7 +81,7 @@ func TestFlagRows(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("not run: the table has the flags of commands that only a build for Linux has")
 	}
-	want, seen, unproven, tests := allFlags(), map[string]bool{}, 0, map[string]map[string]bool{}
+	want, seen, tests := allFlags(), map[string]bool{}, map[string]map[string]bool{}
 	for _, r := range flagRows(t) {
 		at := func(format string, args ...any) {
 			t.Helper()
@@ -95,10 +92,6 @@ func TestFlagRows(t *testing.T) {
 		}
 		if seen[r.flag] = true; !want[r.flag] {
 			at("there is no such flag: remove the row")
-		}
-		if r.test == "?" {
-			unproven++
-			continue
 		}
 		if r.test == "-" {
 			if r.sub == "" {
@@ -121,9 +114,6 @@ func TestFlagRows(t *testing.T) {
 		if !seen[f] {
 			t.Errorf("%q has no row in testdata/flags.txt. Name a test that fails when the flag has no effect; an entry in flagLines is one", f)
 		}
-	}
-	if unproven > unprovenFlagsMax {
-		t.Errorf("%d flags have no witness, %d may", unproven, unprovenFlagsMax)
 	}
 }
 

@@ -55,7 +55,7 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.Float64Var(&o.EstimateError, "estimate-error", 0, "let submitters' estimates be the run time times e^(x N(0,1))")
 	f.DurationVar(&o.Checkpoint, "checkpoint", 0, "work since the last checkpoint is lost at preemption and failure; 0: nothing is lost; below 0: all")
 	f.DurationVar(&o.RestartCost, "restart-cost", 0, "the restart cost of resumed work")
-	f.BoolVar(&o.Notice, "notice", false, "victims of preemption hold on for their grace")
+	f.BoolVar(&o.Notice, "notice", false, "victims of preemption end after the grace period of their checkpoint block, for -format snapshot")
 	f.BoolVar(&o.Preemptible, "preemptible", false, "every job may be preempted")
 	f.StringVar(&o.inputs.queues, "queues", "", "the cluster's queues: a file for `muster queue apply`")
 	f.StringVar(&o.inputs.quotas, "quotas", "", "the cluster's quotas: a file for `muster quota apply`")

@@ -10,6 +10,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/sim"
+	"github.com/muster-sched/muster/structs"
 )
 
 // What the machine needed differs from run to run.
@@ -172,5 +179,45 @@ func TestSimFlags(t *testing.T) {
 	replay(team + "-html " + page)
 	if b, err := os.ReadFile(page); err != nil || !bytes.Contains(b, []byte("<svg")) {
 		t.Errorf("-html wrote %d bytes, %v", len(b), err)
+	}
+}
+
+// TestSimNotice: with -notice the successor of preempted work waits until its grace period is over.
+func TestSimNotice(t *testing.T) {
+	kinds, err := sim.ParseNodes("1x8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, now := sim.BuildNodes(kinds), sim.Epoch.Add(time.Hour)
+	job := func(id string, priority int, gpus int64, limit time.Duration) *structs.Job {
+		return &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Type: structs.JobBatch, Priority: priority, Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
+			Runtime: structs.Runtime{Limit: limit}, Preemptible: true, Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Grace: 10 * time.Minute},
+				Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver, Resources: structs.Resources{CPU: 1, MemoryMiB: 1, GPU: []structs.GPURequest{{Count: gpus}}}}}}}}
+	}
+	// When short ends after half an hour, high takes the place of low, too.
+	low, short, high := job("low", 20, 4, 10*time.Hour), job("short", 20, 4, 31*time.Minute), job("high", 80, 8, time.Hour)
+	var held []*structs.Allocation
+	for i, j := range []*structs.Job{low, short} {
+		a := &structs.Allocation{ID: structs.AllocID{byte(i + 1)}, Namespace: j.Namespace, JobID: j.ID, Job: j, Group: "g", NodeID: nodes[0].ID, Resources: structs.Vector{CPU: 1, MemoryMiB: 1},
+			Client: structs.ClientRunning, Desired: structs.DesiredRun, CreateTime: now.Add(-time.Minute)}
+		gpus := &nodes[0].Resources.Devices[0]
+		for _, d := range gpus.Instances[4*i : 4*i+4] {
+			a.Grants = append(a.Grants, structs.Grant{Task: "t", Device: gpus.ID(), Instance: d.ID})
+		}
+		held = append(held, a)
+	}
+	dump, err := scheduler.Dump(scheduler.Input{View: model.NewView(1, nodes, held, nil), Now: now, Pending: []contend.Workload{{Key: high.Key(), Job: high}}}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("dump", dump, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]string{"": `"p50_jct":5400,`, "-notice": `"p50_jct":6000,`} { // high waits 30 or 40 minutes and runs an hour
+		r := newAgentFake(t).run(t, "", strings.Fields("sim -json -format snapshot -trace dump -policy fcfs+greedy+preempt-priority "+flag)...)
+		if r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("%q: exit status %d, want %s: %s%s", flag, r.code, want, r.out, r.errOut)
+		}
 	}
 }

@@ -123,3 +123,38 @@ func TestLabelsOfAnArrayAreItsIndices(t *testing.T) {
 		}
 	}
 }
+
+// TestTopOnItsTerminal: on a terminal top draws and looks again, as often as -every says; -once prints and ends.
+func TestTopOnItsTerminal(t *testing.T) {
+	f := newAgentFake(t)
+	looked := make(chan time.Time, 100)
+	answer := f.answers["GET /v1/top"]
+	f.answers["GET /v1/top"] = func(*http.Request) any {
+		select {
+		case looked <- time.Now():
+		default:
+		}
+		return answer
+	}
+	x := f.onTerminal(t, "top", "-every", "100ms")
+	x.await("\x1b[?1049h")
+	soon, last := 0, <-looked
+	for range 4 {
+		at := <-looked
+		if at.Sub(last) < 1500*time.Millisecond { // every 2 s without the flag
+			soon++
+		}
+		last = at
+	}
+	if soon == 0 {
+		t.Error("it looks as rarely as without -every")
+	}
+	x.await("gpu-01")
+	x.press("q")
+	if code, out := x.end(); code != 0 {
+		t.Errorf("exit status %d, %q", code, out)
+	}
+	if code, out := f.onTerminal(t, "top", "-once").end(); code != 0 || strings.Contains(out, "\x1b[?1049h") || !strings.Contains(out, "greet") {
+		t.Errorf("-once: exit status %d, %q", code, out)
+	}
+}
