@@ -95,8 +95,9 @@ func policyPath(name string) string { return "/v1/acl/policy/" + url.PathEscape(
 
 func newPolicyList(e *env) *cobra.Command {
 	o := &aclPolicyOptions{env: e}
-	c := e.verb("list [options]", "List policies", "", `muster acl policy list`, 0, 0, func(ctx context.Context, _ []string) error { return o.list(ctx, "/v1/acl/policies") })
+	c := e.verb("list [options]", "List policies", "", "muster acl policy list\nmuster acl policy list -o wide", 0, 0, func(ctx context.Context, _ []string) error { return o.list(ctx, "/v1/acl/policies") })
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -104,6 +105,7 @@ func newPolicySelf(e *env) *cobra.Command {
 	o := &aclPolicyOptions{env: e}
 	c := e.verb("self [options]", "List the policies of the token in use", "", `muster acl policy self`, 0, 0, func(ctx context.Context, _ []string) error { return o.list(ctx, "/v1/acl/policy/self") })
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -112,11 +114,22 @@ func (o *aclPolicyOptions) list(ctx context.Context, path string) error {
 	if done || err != nil {
 		return err
 	}
-	rows := [][]string{}
-	for _, p := range list {
-		rows = append(rows, []string{p.Name, orNone(p.Description)})
+	head, rows := "Name|Description", [][]string{}
+	if o.form.wide {
+		head += "|Workload|Create Index|Modify Index"
 	}
-	o.table("Name|Description", rows)
+	for _, p := range list {
+		r := []string{p.Name, orNone(p.Description)}
+		if o.form.wide {
+			work := ""
+			if j := p.JobACL; j != nil {
+				work = strings.TrimRight(strings.Join([]string{j.Namespace, j.JobID, j.Group, j.Task}, "/"), "/")
+			}
+			r = append(r, orDash(work), strconv.FormatUint(p.CreateIndex, 10), strconv.FormatUint(p.ModifyIndex, 10))
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
 	return nil
 }
 

@@ -81,8 +81,9 @@ func (o *aclRoleOptions) create(ctx context.Context, _ []string) error {
 
 func newRoleList(e *env) *cobra.Command {
 	o := &aclRoleOptions{env: e}
-	c := e.verb("list [options]", "List roles", "", `muster acl role list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List roles", "", "muster acl role list\nmuster acl role list -o wide", 0, 0, o.list)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -91,15 +92,22 @@ func (o *aclRoleOptions) list(ctx context.Context, _ []string) error {
 	if done || err != nil {
 		return err
 	}
-	rows := [][]string{}
+	head, rows := "ID|Name|Description|Policies", [][]string{}
+	if o.form.wide {
+		head += "|Create Index|Modify Index"
+	}
 	for _, r := range list {
 		names := []string{}
 		for _, p := range r.Policies {
 			names = append(names, p.Name)
 		}
-		rows = append(rows, []string{r.ID, r.Name, orNone(r.Description), strings.Join(names, ",")})
+		row := []string{r.ID, r.Name, orNone(r.Description), strings.Join(names, ",")}
+		if o.form.wide {
+			row = append(row, strconv.FormatUint(r.CreateIndex, 10), strconv.FormatUint(r.ModifyIndex, 10))
+		}
+		rows = append(rows, row)
 	}
-	o.table("ID|Name|Description|Policies", rows)
+	o.table(head, rows)
 	return nil
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,8 +83,9 @@ func (o *aclTokenOptions) create(ctx context.Context, _ []string) error {
 
 func newTokenList(e *env) *cobra.Command {
 	o := &aclTokenOptions{env: e}
-	c := e.verb("list [options]", "List tokens, without their secrets", "", `muster acl token list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List tokens, without their secrets", "", "muster acl token list\nmuster acl token list -o wide", 0, 0, o.list)
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
@@ -91,15 +94,26 @@ func (o *aclTokenOptions) list(ctx context.Context, _ []string) error {
 	if done || err != nil {
 		return err
 	}
-	rows := [][]string{}
+	head, rows := "Name|Type|Global|Accessor ID|Expired", [][]string{}
+	if o.form.wide {
+		head += "|Policies|Roles|Created|Expires"
+	}
 	for _, t := range list {
 		expired := "false"
 		if t.ExpirationTime != nil && t.ExpirationTime.Before(o.now()) {
 			expired = "true"
 		}
-		rows = append(rows, []string{orNone(t.Name), t.Type, strconv.FormatBool(t.Global), t.AccessorID, expired})
+		r := []string{orNone(t.Name), t.Type, strconv.FormatBool(t.Global), t.AccessorID, expired}
+		if o.form.wide {
+			roles := []string{}
+			for _, l := range t.Roles {
+				roles = append(roles, cmp.Or(l.Name, l.ID))
+			}
+			r = append(r, orDash(strings.Join(t.Policies, ",")), orDash(strings.Join(roles, ",")), date(t.CreateTime), date(val(t.ExpirationTime)))
+		}
+		rows = append(rows, r)
 	}
-	o.table("Name|Type|Global|Accessor ID|Expired", rows)
+	o.table(head, rows)
 	return nil
 }
 

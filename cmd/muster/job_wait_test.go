@@ -126,10 +126,17 @@ func TestWideListsHaveMoreColumns(t *testing.T) {
 		{"job status", "Node Pool"}, {"job allocs example", "Exit"}, {"node status", "GPUs", "4xH100"}, {"queue", "STARTS AFTER", "H100"},
 		{"alloc status", "GPUs", "gpu-01"}, {"eval list", "Waits Until", "service"}, {"queue list", "PREEMPTIONS", "all of research"}, {"job deployments example", "Progress By", " 7 "}, {"deployment list", "Progress By", " 7 "},
 		{"node pool list", "Power Budget", "1600 W"}, {"node pool nodes default", "Drivers", "10.0.0.1"}, {"node pool jobs default", "Queue", "default"}, {"namespace list", "Quota", "team"}, {"reservation list", "BASIS", "limit"},
+		{"quota list", "GPU memory", "unlimited"}, {"var list", "Check Index", "5             7"}, {"service list", "Registrations  Passing  Jobs", "2              1        example"}, {"server members", "Raft ID"},
+		{"acl policy list", "Workload", "ml/train/g"}, {"acl policy self", "Modify Index", " 31"}, {"acl role list", "Modify Index", " 32"}, {"acl token list", "Policies  Roles", "readers   ops"},
 	} {
 		f := newAgentFake(t)
 		f.answers["GET /v1/job/example/deployments"], f.answers["GET /v1/deployments"] = rolling, rolling
 		f.answers["GET /v1/node/pools"] = []*wire.NodePool{{Name: "rack7", SchedulerConfiguration: &wire.PoolSchedulerSettings{PowerBudgetW: 1600}}, {Name: "default"}}
+		f.answers["GET /v1/acl/policies"] = []*wire.ACLPolicyListStub{{Name: "p", JobACL: &wire.JobACL{Namespace: "ml", JobID: "train", Group: "g"}}}
+		f.answers["GET /v1/acl/policy/self"] = []*wire.ACLPolicyListStub{{Name: "p", ModifyIndex: 31}}
+		f.answers["GET /v1/acl/roles"] = []*wire.ACLRole{{ID: tokenID, Name: "r", ModifyIndex: 32}}
+		f.answers["GET /v1/acl/tokens"] = []*wire.ACLTokenListStub{{AccessorID: tokenID, Name: "alice", Policies: []string{"readers"}, Roles: []*wire.ACLTokenRoleLink{{Name: "ops"}}}}
+		f.answers["GET /v1/service/web"] = []any{}
 		f.answers["GET /v1/namespaces"] = []*wire.Namespace{{Name: "ml", Quota: "team"}}
 		if r := f.run(t, "", strings.Fields(c[0])...); r.code != 0 || c[0] != "job status" && strings.Contains(r.out, c[1]) || c[2] != "" && strings.Contains(r.out, c[2]) {
 			t.Errorf("%s: %q", c[0], r.out)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,19 +58,38 @@ func newQuotaDelete(e *env) *cobra.Command {
 
 func newQuotaList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
-	c := e.verb("list [options]", "List quotas", "", `muster quota list`, 0, 0, func(ctx context.Context, _ []string) error {
+	c := e.verb("list [options]", "List quotas", "", "muster quota list\nmuster quota list -o wide", 0, 0, func(ctx context.Context, _ []string) error {
 		list, done, err := fetchList(ctx, &o.form, o.env, "/v1/quotas", nil, "No quotas", func(q *wire.QuotaSpec) string { return q.Name })
 		if done || err != nil {
 			return err
 		}
-		rows := [][]string{}
-		for _, q := range list {
-			rows = append(rows, []string{q.Name, orNone(q.Description)})
+		head, rows := "Name|Description", [][]string{}
+		if o.form.wide {
+			head += "|Region|CPU (MHz)|Memory (MiB)|GPU memory (MiB)|GPUs"
 		}
-		o.table("Name|Description", rows)
+		for _, q := range list {
+			r := []string{q.Name, orNone(q.Description)}
+			if !o.form.wide {
+				rows = append(rows, r)
+				continue
+			}
+			limits := q.Limits
+			if len(limits) == 0 {
+				limits = []*wire.QuotaLimit{{Region: "-"}}
+			}
+			for _, l := range limits {
+				line := append(slices.Clone(r), l.Region)
+				for _, x := range quotaRows(l, &wire.QuotaResources{}) {
+					line = append(line, x[3]) // the limit
+				}
+				rows = append(rows, line)
+			}
+		}
+		o.table(head, rows)
 		return nil
 	})
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 

@@ -30,9 +30,10 @@ func newServerMembers(e *env) *cobra.Command {
 	o := &serverMembersOptions{env: e}
 	c := e.verb("members [options]", "List the servers", "List the servers that gossip knows, and which one leads.", `
 muster server members
-muster server members -verbose
+muster server members -o wide
 muster server members -t '{{range .Members}}{{println .Name .Status}}{{end}}'`, 0, 0, o.run)
 	o.form.flags(c)
+	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.detailed, "detailed", false, "the tags of each, too")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "versions and raft ids, too")
 	return c
@@ -77,7 +78,7 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 			rpc = net.JoinHostPort(rpc, s.Tags["port"])
 		}
 		r := []string{s.Name, s.Addr, strconv.Itoa(int(s.Port)), s.Status, strconv.FormatBool(leader != "" && leader == rpc)}
-		if o.verbose {
+		if o.verbose || o.form.wide {
 			r = append(r, s.Tags["raft_vsn"], orNone(s.Tags["id"]))
 		}
 		r = append(r, orNone(s.Tags["muster"]), orNone(s.Tags["formats"]), s.Tags["dc"], s.Tags["region"])
@@ -91,7 +92,7 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 		rows = append(rows, r)
 	}
 	head := "Name|Address|Port|Status|Leader"
-	if o.verbose {
+	if o.verbose || o.form.wide {
 		head += "|Raft Version|Raft ID"
 	}
 	head += "|Version|Formats|Datacenter|Region"

@@ -26,7 +26,7 @@ func newServiceList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("list [options] [PREFIX]", "List registered services", "", `
 muster service list
-muster service list -namespace '*'`, 0, 1, func(ctx context.Context, args []string) error {
+muster service list -o wide -namespace '*'`, 0, 1, func(ctx context.Context, args []string) error {
 		a, err := o.api()
 		if err != nil {
 			return err
@@ -54,11 +54,42 @@ muster service list -namespace '*'`, 0, 1, func(ctx context.Context, args []stri
 		if done, err := listed(&o.form, o.env, rows, "No services", func(r []string) string { return r[1] }); done || err != nil {
 			return err
 		}
-		o.table("Namespace|Service Name|Tags", rows)
+		head := "Namespace|Service Name|Tags"
+		if o.form.wide {
+			head += "|Registrations|Passing|Jobs"
+			if err := o.registrations(ctx, a, rows); err != nil {
+				return err
+			}
+		}
+		o.table(head, rows)
 		return nil
 	})
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
+}
+
+// registrations adds to the row of each service how many registrations it has, how many of them pass their checks ("-" for one
+// without checks), and of which jobs they are. It asks once for each service.
+func (o *objectOptions) registrations(ctx context.Context, a *api, rows [][]string) error {
+	for i, r := range rows {
+		list, err := pages[*wire.ServiceRegistration](ctx, a, servicePath(r[1]), ns(r[0]))
+		if err != nil {
+			return fmt.Errorf("service %q: %w", r[1], err)
+		}
+		jobs, passing, checked := map[string]bool{}, 0, false
+		for _, s := range list {
+			jobs[s.JobID] = true
+			passing += b2i(s.Health == "passing")
+			checked = checked || s.Health != ""
+		}
+		pass := "-"
+		if checked {
+			pass = strconv.Itoa(passing)
+		}
+		rows[i] = append(r, strconv.Itoa(len(list)), pass, orDash(strings.Join(sortedKeys(jobs), ",")))
+	}
+	return nil
 }
 
 func newServiceInfo(e *env) *cobra.Command {

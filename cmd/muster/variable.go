@@ -318,7 +318,7 @@ func newVarList(e *env) *cobra.Command {
 	filter := ""
 	c := e.verb("list [options] [PREFIX]", "List variables, without their items", "", `
 muster var list
-muster var list nomad/jobs`, 0, 1, func(ctx context.Context, args []string) error {
+muster var list -o wide nomad/jobs`, 0, 1, func(ctx context.Context, args []string) error {
 		a, err := o.api()
 		if err != nil {
 			return err
@@ -340,15 +340,23 @@ muster var list nomad/jobs`, 0, 1, func(ctx context.Context, args []string) erro
 		if done, err := listed(&o.form, o.env, list, "No variables", func(v *wire.VariableMetadata) string { return v.Path }); done || err != nil {
 			return err
 		}
-		rows := [][]string{}
-		for _, v := range list {
-			rows = append(rows, []string{v.Namespace, v.Path, varTime(v.ModifyTime)})
+		head, rows := "Namespace|Path|Last Updated", [][]string{}
+		if o.form.wide {
+			head += "|Created|Create Index|Check Index"
 		}
-		o.table("Namespace|Path|Last Updated", rows)
+		for _, v := range list {
+			r := []string{v.Namespace, v.Path, varTime(v.ModifyTime)}
+			if o.form.wide {
+				r = append(r, varTime(v.CreateTime), strconv.FormatUint(v.CreateIndex, 10), strconv.FormatUint(v.ModifyIndex, 10))
+			}
+			rows = append(rows, r)
+		}
+		o.table(head, rows)
 		return nil
 	})
 	c.Flags().StringVar(&filter, "filter", "", "only variables for which this expression holds, such as 'Path contains \"db\"'")
 	o.form.listFlags(c)
+	o.form.wideFlag(c)
 	return c
 }
 
