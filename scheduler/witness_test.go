@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +197,60 @@ func init() {
 	}
 }
 
+const (
+	running2 = "\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\n"
+	runs     = "job w\n\nschedule\n\nclient w.g[0] running\n\n"
+	ended    = "job o type=batch\n\nschedule\n\nclient o.g[0] running\n\nclient o.g[0] complete\n\nschedule\n\n"
+	updating = "job w count=2\nupdate max_parallel=1\nchecked" + running2 + "job w count=2 cpu=600\nupdate max_parallel=1\nchecked\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nschedule after=1m"
+	urgent   = "queue default preempt=priority\n\njob w priority=10 count=3 cpu=3900\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nclient w.g[2] running\n\nschedule after=1h\n\njob h priority=90 cpu=3000\n\nschedule"
+	between  = "job o cpu=100\nconstraint ${node.unique.name} = c\n\njob p cpu=100\nconstraint ${node.unique.name} = b\n\nschedule\n\njob w\nnear job=o\nnear job=p weight=40\n\nschedule"
+	cornered = "node a numa=0-1:4+2-3:0\n\nnode b gpus=0\n\nnode c gpus=0\n\njob o cores=2\nconstraint ${node.unique.name} = a\nnuma require\n\nschedule\n\njob w cores=1\ngpu nvidia/gpu 1\nnuma require\n\nschedule"
+)
+
+// after makes the job wait for others.
+func after(list ...structs.Dependency) func(j *structs.Job) {
+	return func(j *structs.Job) { j.Depends = list }
+}
+
+func onUpdate(set func(u *structs.Update)) func(j *structs.Job) {
+	return onGroup(func(g *structs.Group) { set(g.Update) })
+}
+
+func init() {
+	hour := time.Hour
+	for name, e := range map[string]effect{
+		"Dependency.Name":        {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "p"}), base: after(structs.Dependency{Name: "o"})},
+		"Dependency.JobID":       {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "o", JobID: "p"}), base: after(structs.Dependency{Name: "o"})},
+		"Dependency.Namespace":   {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "o", Namespace: "other"}), base: after(structs.Dependency{Name: "o"})},
+		"Dependency.When":        {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "o", When: structs.WhenFailed}), base: after(structs.Dependency{Name: "o"})},
+		"Dependency.Timeout":     {commands: "job w\n\nschedule\n\nschedule after=2h", set: after(structs.Dependency{Name: "o", OnTimeout: structs.OnTimeoutRun, Timeout: 3 * hour}), base: after(structs.Dependency{Name: "o", OnTimeout: structs.OnTimeoutRun, Timeout: hour})},
+		"Dependency.OnTimeout":   {commands: "job w\n\nschedule\n\nschedule after=2h", set: after(structs.Dependency{Name: "o", OnTimeout: structs.OnTimeoutRun, Timeout: hour}), base: after(structs.Dependency{Name: "o", Timeout: hour})},
+		"Dependency.Group":       {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "o", Group: "x", AtLeast: 1}, structs.Dependency{Name: "p"}), base: after(structs.Dependency{Name: "o", Group: "x", AtLeast: 1}, structs.Dependency{Name: "p", Group: "x", AtLeast: 1})},
+		"Dependency.AtLeast":     {commands: ended + "job w\n\nschedule", set: after(structs.Dependency{Name: "o", Group: "x", AtLeast: 2}, structs.Dependency{Name: "p", Group: "x", AtLeast: 2}), base: after(structs.Dependency{Name: "o", Group: "x", AtLeast: 1}, structs.Dependency{Name: "p", Group: "x", AtLeast: 1})},
+		"Group.MaxClientDisc":    {commands: runs + "node a status=disconnected\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.MaxClientDisc = &hour })},
+		"Group.PreventLostResch": {commands: runs + "node a status=down\n\nschedule after=1s", set: onGroup(func(g *structs.Group) { g.PreventLostResch = true })},
+		"Group.MaxRunDuration":   {commands: runs + "schedule after=2h", set: onGroup(func(g *structs.Group) { g.MaxRunDuration = hour })},
+		"Runtime.Limit":          {commands: runs + "schedule after=2h", set: func(j *structs.Job) { j.Runtime.Limit = hour }},
+		"Job.Preemptible":        {commands: urgent, set: func(j *structs.Job) { j.Preemptible = true }},
+		"Group.Checkpoint":       {commands: urgent, set: onGroup(func(g *structs.Group) { g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"} })},
+		"Port.IgnoreCollision":   {commands: "job w count=4\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts[0].IgnoreCollision = true })},
+		"Port.To":                {commands: "job w\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts[0].To = 8080 })},
+		"Resources.DiskMiB":      {commands: "", set: onResources(func(r *structs.Resources) { r.DiskMiB = 20000 })},
+		"NUMA.Devices":           {commands: cornered, set: onResources(func(r *structs.Resources) { r.NUMA.Devices = []string{"nvidia/gpu"} })},
+		"GPURequest.Enforce":     {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Enforce = "hard" })},
+		"Peer.Weight":            {commands: between, set: onGroup(func(g *structs.Group) { g.Near[1].Weight = 60 })},
+		"Job.Update":             {commands: "job w count=3" + running2 + "client w.g[2] running\n\njob w count=3 cpu=600\n\nschedule", set: func(j *structs.Job) { j.Update = &structs.Update{MaxParallel: 1} }},
+		"Update.Stagger":         {commands: updating, set: onUpdate(func(u *structs.Update) { u.Stagger = 7 * time.Second })},
+		"Update.MinHealthyTime":  {commands: updating, set: onUpdate(func(u *structs.Update) { u.MinHealthyTime = hour })},
+		"Update.HealthCheck":     {commands: updating, set: onUpdate(func(u *structs.Update) { u.HealthCheck = structs.HealthByChecks })},
+		"Service.Checked":        {commands: updating, set: onGroup(func(g *structs.Group) { g.Services[0].Checked = false }), base: onUpdate(func(u *structs.Update) { u.HealthCheck = structs.HealthByChecks })},
+		"Gang.Timeout":           {commands: "job w count=2\ngang\n\nschedule\n\nclient w.g[0] running\n\ntimeouts after=20m\n\nschedule", set: onGroup(func(g *structs.Group) { g.Gang.Timeout = time.Hour })},
+		"EphemeralDisk.Sticky":   {commands: "job w\nconstraint ${node.unique.name} = b\n\nschedule\n\nclient w.g[0] running\n\njob o cpu=3000\nconstraint ${node.unique.name} = c\n\nschedule\n\njob w cpu=600\n\nschedule", set: onGroup(func(g *structs.Group) { g.Disk.Sticky = true })},
+	} {
+		effects[name] = e
+	}
+}
+
 // command makes the case of one command.
 func command(text string) *script.Case {
 	first, rest, _ := strings.Cut(text, "\n")
@@ -224,6 +279,11 @@ func outcome(t *testing.T, commands string, set func(j *structs.Job)) string {
 			set(w.jobs[structs.JobKey{Namespace: "default", ID: "w"}])
 		}
 		b.WriteString(said + "\n")
+	}
+	for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
+		for _, p := range a.Ports {
+			fmt.Fprintf(&b, "%s: port %s is %d in the task\n", a.Name(), p.Label, p.To)
+		}
 	}
 	return b.String()
 }
