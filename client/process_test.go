@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/muster-sched/muster/client/agentstore"
+	"github.com/muster-sched/muster/client/artifact"
 	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/rawexec"
@@ -36,6 +37,7 @@ const agentEnv = "MUSTER_TEST_CLIENT"
 func TestMain(m *testing.M) {
 	supervisor.MaybeRun()
 	ranks.MaybeRun()
+	artifact.MaybeRunChild()
 	if v := os.Getenv(agentEnv); v != "" {
 		dir, addr, _ := strings.Cut(v, " ")
 		fmt.Fprintln(os.Stderr, agentMain(dir, addr))

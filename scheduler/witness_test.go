@@ -207,6 +207,10 @@ const (
 	cornered = "node a numa=0-1:4+2-3:0\n\nnode b gpus=0\n\nnode c gpus=0\n\njob o cores=2\nconstraint ${node.unique.name} = a\nnuma require\n\nschedule\n\njob w cores=1\ngpu nvidia/gpu 1\nnuma require\n\nschedule"
 )
 
+// dearer has two victims to choose from: saving costs w 10 s, and o a minute.
+const dearer = "queue default preempt=priority\n\njob w priority=10 cpu=3900\ncheckpoint cost=10s\nconstraint ${node.unique.name} = a\n\njob o priority=10 cpu=3900\ncheckpoint cost=1m\nconstraint ${node.unique.name} = b\n\n" +
+	"job x priority=95 cpu=3900\nconstraint ${node.unique.name} = c\n\nschedule\n\nclient w.g[0] running\n\nclient o.g[0] running\n\nclient x.g[0] running\n\nschedule after=1h\n\nsaved w.g[0]\n\nsaved o.g[0]\n\njob h priority=90 cpu=3000\n\nschedule"
+
 // after makes the job wait for others.
 func after(list ...structs.Dependency) func(j *structs.Job) {
 	return func(j *structs.Job) { j.Depends = list }
@@ -233,6 +237,7 @@ func init() {
 		"Runtime.Limit":          {commands: runs + "schedule after=2h", set: func(j *structs.Job) { j.Runtime.Limit = hour }},
 		"Job.Preemptible":        {commands: urgent, set: func(j *structs.Job) { j.Preemptible = true }},
 		"Group.Checkpoint":       {commands: urgent, set: onGroup(func(g *structs.Group) { g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"} })},
+		"Checkpoint.Cost":        {commands: dearer, set: onGroup(func(g *structs.Group) { g.Checkpoint.Cost = 10 * time.Minute })},
 		"Port.IgnoreCollision":   {commands: "job w count=4\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts[0].IgnoreCollision = true })},
 		"Port.To":                {commands: "job w\nstatic p=80\n\nschedule", set: onGroup(func(g *structs.Group) { g.Networks[0].StaticPorts[0].To = 8080 })},
 		"Resources.DiskMiB":      {commands: "", set: onResources(func(r *structs.Resources) { r.DiskMiB = 20000 })},

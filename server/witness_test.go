@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -52,93 +53,130 @@ func TestRefusalsOfRegistration(t *testing.T) {
 	})
 }
 
-// outcomes are scenarios with one setting of a job, a pool, a queue, a quota or the scheduler. Each says what came out of it
-// without the setting, and with it.
-var outcomes = map[string]func(t *testing.T, s *Server, with bool) string{
-	"Job.Parameterized": func(t *testing.T, s *Server, with bool) string {
-		return placedOn(t, s, passJob("w", 1, func(j *structs.Job) {
-			if j.Type = structs.JobBatch; with {
-				j.Parameterized = &structs.Parameterized{}
+// TestSettingsWithoutEffectAreRefused: what would do nothing is refused with a sentence that names it.
+func TestSettingsWithoutEffectAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		for name, q := range map[string]structs.Queue{
+			"running_user_max": {RunningUserMax: 1}, "submitted_user_max": {SubmittedUserMax: 1}, "gpu_minutes_user_max": {GPUMinutesUserMax: 1},
+			"user_limit": {UserLimit: &structs.Amount{}}, "gpu_hours_user_max": {GPUHoursUserMax: 1},
+		} {
+			q.Path = structs.QueueRoot
+			if _, err := callErr(s, methods.QueueUpsert, rpc.Header{}, &methods.QueueUpsertRequest{Queues: []*structs.Queue{&q}}); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s of the root: %v", name, err)
 			}
-		}))
-	},
-	"Parameterized.Payload": func(t *testing.T, s *Server, with bool) string {
-		return dispatched(t, s, &structs.Parameterized{Payload: either(with, "forbidden", "optional")}, nil)
-	},
-	"Parameterized.MetaOptional": func(t *testing.T, s *Server, with bool) string {
-		return dispatched(t, s, &structs.Parameterized{MetaOptional: either(with, []string{"x"}, nil)}, map[string]string{"x": "1"})
-	},
-	"Parameterized.MetaRequired": func(t *testing.T, s *Server, with bool) string {
-		return dispatched(t, s, &structs.Parameterized{MetaOptional: []string{"x"}, MetaRequired: either(with, []string{"y"}, nil)}, map[string]string{"x": "1"})
-	},
-	"Periodic.Enabled": func(t *testing.T, s *Server, with bool) string {
-		return launched(t, s, &structs.Periodic{Enabled: with, Specs: []string{"30 * * * *"}})
-	},
-	"Periodic.TimeZone": func(t *testing.T, s *Server, with bool) string { // the clock begins at midnight in UTC
-		return launched(t, s, &structs.Periodic{Enabled: true, Specs: []string{"30 0 * * *"}, TimeZone: either(with, "Asia/Tokyo", "UTC")})
-	},
-	"Job.Placement": func(t *testing.T, s *Server, with bool) string {
-		j := pooled(t, s, structs.NodePool{}, 1)
-		j.Placement = either(with, "spread", "binpack")
-		return placedOn(t, s, j)
-	},
-	"NodePool.Algorithm": func(t *testing.T, s *Server, with bool) string {
-		return placedOn(t, s, pooled(t, s, structs.NodePool{Algorithm: either(with, "spread", "binpack")}, 1))
-	},
-	"NodePool.Weights": func(t *testing.T, s *Server, with bool) string {
-		return placedOn(t, s, pooled(t, s, structs.NodePool{Algorithm: "binpack", Weights: structs.ScoreWeights{Fit: either[int64](with, structs.WeightOff, 0), Cost: either[int64](with, 100, 0)}}, 1))
-	},
-	"NodePool.MaxCheckpoints": func(t *testing.T, s *Server, with bool) string {
-		return turns(t, s, pooled(t, s, structs.NodePool{MaxCheckpoints: either[int64](with, 1, 2)}, 4), structs.SchedulerConfig{}, "")
-	},
-	"SchedulerConfig.MaxCheckpoints": func(t *testing.T, s *Server, with bool) string {
-		return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{MaxCheckpoints: either[int64](with, 1, 2)}, "")
-	},
-	"SchedulerConfig.CheckpointStorage": func(t *testing.T, s *Server, with bool) string {
-		return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{CheckpointStorage: map[string]int64{"lustre": either[int64](with, 1, 2)}}, "lustre")
-	},
-	"Checkpoint.Storage": func(t *testing.T, s *Server, with bool) string {
-		return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{MaxCheckpoints: 3, CheckpointStorage: map[string]int64{"lustre": 1}}, either(with, "lustre", ""))
-	},
-	"QuotaLimit.Hard": func(t *testing.T, s *Server, with bool) string {
-		return placedOn(t, s, within(t, s, "global", structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: either[int64](with, 150, 250), MemoryMiB: structs.AmountNoLimit}))
-	},
-	"QuotaLimit.Region": func(t *testing.T, s *Server, with bool) string {
-		return placedOn(t, s, within(t, s, either(with, "elsewhere", "global"), structs.Amount{}))
-	},
-	"Amount.CPU":          limitedTo(func(a *structs.Amount) { a.CPU = 150 }),
-	"Amount.MemoryMiB":    limitedTo(func(a *structs.Amount) { a.MemoryMiB = 100 }),
-	"Amount.GPUMilli":     limitedTo(func(a *structs.Amount) { a.GPUMilli = 1000 }),
-	"Amount.GPUMemoryMiB": limitedTo(func(a *structs.Amount) { a.GPUMemoryMiB = 81920 }),
-	"Queue.SubmittedUserMax": func(t *testing.T, s *Server, with bool) string {
-		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "lab", SubmittedUserMax: either[int64](with, 1, 0)}}})
-		said := ""
-		for _, user := range []string{"ann", "bob", "ann"} {
-			j := passJob(user+fmt.Sprint(len(said)), 1, func(j *structs.Job) { j.Queue = "lab" })
-			_, err := s.apply(t.Context(), replica.LaneUser, structs.Command{By: structs.Submitter{Name: user}, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
-			said += fmt.Sprintln(user, err)
+			q.Path = "lab"
+			call(t, s, methods.QueueUpsert, rpc.Header{}, &methods.QueueUpsertRequest{Queues: []*structs.Queue{&q}})
 		}
-		return said
-	},
-	"Group.Scaling": func(t *testing.T, s *Server, with bool) string {
-		return scaled(t, s, either(with, &structs.Scaling{Max: 3}, nil), 4)
-	},
-	"Scaling.Max": func(t *testing.T, s *Server, with bool) string {
-		return scaled(t, s, &structs.Scaling{Max: either[int64](with, 3, 4)}, 4)
-	},
-	"Scaling.Min": func(t *testing.T, s *Server, with bool) string {
-		return scaled(t, s, &structs.Scaling{Max: 9, Min: either[int64](with, 2, 1)}, 1)
-	},
+		limited := structs.SchedulerConfig{NodeLimit: 9}
+		set := func() error {
+			_, err := callErr(s, methods.SchedulerConfigSet, rpc.Header{}, &methods.SchedulerConfigRequest{Config: &limited})
+			return err
+		}
+		if err := set(); err == nil || !strings.Contains(err.Error(), "NodeLimitForFeasibilityChecks is 9") {
+			t.Errorf("SchedulerConfig.NodeLimit: %v", err)
+		}
+		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &limited}) // as an older release did
+		if err := set(); err != nil {
+			t.Errorf("what was stored cannot be written back: %v", err)
+		}
+	})
+}
+
+// outcomes are scenarios with one setting of a job, a pool, a queue, a quota or the scheduler. Each says what came out of it
+// without the setting, and with it. They run in a bubble.
+func outcomes() map[string]func(t *testing.T, s *Server, with bool) string {
+	return map[string]func(t *testing.T, s *Server, with bool) string{
+		"Job.Parameterized": func(t *testing.T, s *Server, with bool) string {
+			return placedOn(t, s, passJob("w", 1, func(j *structs.Job) {
+				if j.Type = structs.JobBatch; with {
+					j.Parameterized = &structs.Parameterized{}
+				}
+			}))
+		},
+		"Parameterized.Payload": func(t *testing.T, s *Server, with bool) string {
+			return dispatched(t, s, &structs.Parameterized{Payload: either(with, "forbidden", "optional")}, nil)
+		},
+		"Parameterized.MetaOptional": func(t *testing.T, s *Server, with bool) string {
+			return dispatched(t, s, &structs.Parameterized{MetaOptional: either(with, []string{"x"}, nil)}, map[string]string{"x": "1"})
+		},
+		"Parameterized.MetaRequired": func(t *testing.T, s *Server, with bool) string {
+			return dispatched(t, s, &structs.Parameterized{MetaOptional: []string{"x"}, MetaRequired: either(with, []string{"y"}, nil)}, map[string]string{"x": "1"})
+		},
+		"Periodic.Enabled": func(t *testing.T, s *Server, with bool) string {
+			return launched(t, s, &structs.Periodic{Enabled: with, Specs: []string{"30 * * * *"}})
+		},
+		"Periodic.TimeZone": func(t *testing.T, s *Server, with bool) string { // the clock begins at midnight in UTC
+			return launched(t, s, &structs.Periodic{Enabled: true, Specs: []string{"30 0 * * *"}, TimeZone: either(with, "Asia/Tokyo", "UTC")})
+		},
+		"Job.Placement": func(t *testing.T, s *Server, with bool) string {
+			j := pooled(t, s, structs.NodePool{}, 1)
+			j.Placement = either(with, "spread", "binpack")
+			return placedOn(t, s, j)
+		},
+		"NodePool.Algorithm": func(t *testing.T, s *Server, with bool) string {
+			return placedOn(t, s, pooled(t, s, structs.NodePool{Algorithm: either(with, "spread", "binpack")}, 1))
+		},
+		"NodePool.Weights": func(t *testing.T, s *Server, with bool) string {
+			return placedOn(t, s, pooled(t, s, structs.NodePool{Algorithm: "binpack", Weights: structs.ScoreWeights{Fit: either[int64](with, structs.WeightOff, 0), Cost: either[int64](with, 100, 0)}}, 1))
+		},
+		"NodePool.MaxCheckpoints": func(t *testing.T, s *Server, with bool) string {
+			return turns(t, s, pooled(t, s, structs.NodePool{MaxCheckpoints: either[int64](with, 1, 2)}, 4), structs.SchedulerConfig{}, "")
+		},
+		"SchedulerConfig.MaxCheckpoints": func(t *testing.T, s *Server, with bool) string {
+			return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{MaxCheckpoints: either[int64](with, 1, 2)}, "")
+		},
+		"SchedulerConfig.CheckpointStorage": func(t *testing.T, s *Server, with bool) string {
+			return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{CheckpointStorage: map[string]int64{"lustre": either[int64](with, 1, 2)}}, "lustre")
+		},
+		"Checkpoint.Storage": func(t *testing.T, s *Server, with bool) string {
+			return turns(t, s, passJob("w", 4, nil), structs.SchedulerConfig{MaxCheckpoints: 3, CheckpointStorage: map[string]int64{"lustre": 1}}, either(with, "lustre", ""))
+		},
+		"QuotaLimit.Hard": func(t *testing.T, s *Server, with bool) string {
+			return placedOn(t, s, within(t, s, "global", structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: either[int64](with, 150, 250), MemoryMiB: structs.AmountNoLimit}))
+		},
+		"QuotaLimit.Region": func(t *testing.T, s *Server, with bool) string {
+			return placedOn(t, s, within(t, s, either(with, "elsewhere", "global"), structs.Amount{}))
+		},
+		"Amount.CPU":          limitedTo(func(a *structs.Amount) { a.CPU = 150 }),
+		"Amount.MemoryMiB":    limitedTo(func(a *structs.Amount) { a.MemoryMiB = 100 }),
+		"Amount.GPUMilli":     limitedTo(func(a *structs.Amount) { a.GPUMilli = 1000 }),
+		"Amount.GPUMemoryMiB": limitedTo(func(a *structs.Amount) { a.GPUMemoryMiB = 81920 }),
+		"Queue.SubmittedUserMax": func(t *testing.T, s *Server, with bool) string {
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "lab", SubmittedUserMax: either[int64](with, 1, 0)}}})
+			said := ""
+			for _, user := range []string{"ann", "bob", "ann"} {
+				j := passJob(user+fmt.Sprint(len(said)), 1, func(j *structs.Job) { j.Queue = "lab" })
+				_, err := s.apply(t.Context(), replica.LaneUser, structs.Command{By: structs.Submitter{Name: user}, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+				said += fmt.Sprintln(user, err)
+			}
+			return said
+		},
+		"Group.Scaling": func(t *testing.T, s *Server, with bool) string {
+			return scaled(t, s, either(with, &structs.Scaling{Max: 3}, nil), 4)
+		},
+		"Scaling.Max": func(t *testing.T, s *Server, with bool) string {
+			return scaled(t, s, &structs.Scaling{Max: either[int64](with, 3, 4)}, 4)
+		},
+		"Scaling.Min": func(t *testing.T, s *Server, with bool) string {
+			return scaled(t, s, &structs.Scaling{Max: 9, Min: either[int64](with, 2, 1)}, 1)
+		},
+	}
 }
 
 // TestWitnessesOfServers: each setting of which servers are to make something changes what comes out.
 // internal/lint/testdata/witnesses.txt has the rows of all fields.
 func TestWitnessesOfServers(t *testing.T) {
-	for name, scenario := range outcomes {
+	var names []string
+	synctest.Test(t, func(*testing.T) { names = slices.Sorted(maps.Keys(outcomes())) })
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
-			var said [2]string
+			var said [3]string
 			for i := range said {
-				synctest.Test(t, func(t *testing.T) { said[i] = scenario(t, testServer(t, nil), i == 1) })
+				synctest.Test(t, func(t *testing.T) { said[i] = outcomes()[name](t, testServer(t, nil), i == 0) })
+			}
+			if said[1] != said[2] {
+				t.Errorf("two runs differ:\n%s\n%s", said[1], said[2])
 			}
 			if said[0] == said[1] {
 				t.Errorf("%s changes nothing: it is inert, or its row sets it where it does not matter:\n%s", name, said[0])
@@ -160,6 +198,7 @@ func placedOn(t *testing.T, s *Server, j *structs.Job) string {
 	if len(slices.Collect(s.Published().Snapshot.Nodes())) == 0 {
 		newFleet(t, one(s), 2)
 	}
+	time.Sleep(time.Second) // until decisions know the nodes
 	register(t, s, j)
 	waitQuiet(s)
 	var on []string

@@ -105,6 +105,9 @@ func sortedQueues(in []*structs.Queue) ([]*structs.Queue, error) {
 		if err := q.Check(); err != nil {
 			return nil, err
 		}
+		if err := q.CheckRoot(); err != nil {
+			return nil, err
+		}
 		switch parent := q.Path.Parent(); {
 		case parent == structs.QueueDefault:
 			return nil, fmt.Errorf("queue %q: queue %q cannot have children, because jobs that name no queue are in it", q.Path, parent)

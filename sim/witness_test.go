@@ -21,7 +21,7 @@ var elsewhere = map[string]string{
 	"Queue.PreemptGrace": "shortens the grace of jobs when they are submitted", "Queue.Epoch": "set by the state", "Queue.CreateIndex": "set by the state", "Queue.ModifyIndex": "set by the state",
 	"SchedulerConfig.PreemptSystem": "for system jobs, which traces do not have", "SchedulerConfig.PreemptSysBatch": "for system jobs, which traces do not have",
 	"SchedulerConfig.PreemptService": "for services, which traces do not have", "SchedulerConfig.MemoryOversub": "checked when a job is submitted",
-	"SchedulerConfig.RejectRegister": "checked when a job is submitted", "SchedulerConfig.PauseBroker": "stops the broker", "SchedulerConfig.NodeLimit": "accepted for Nomad's clients",
+	"SchedulerConfig.RejectRegister": "checked when a job is submitted", "SchedulerConfig.PauseBroker": "stops the broker", "SchedulerConfig.NodeLimit": "refused: it would do nothing",
 	"SchedulerConfig.MaxCheckpoints": "of the agents' notices", "SchedulerConfig.CheckpointStorage": "of the agents' notices",
 	"SchedulerConfig.CreateIndex": "set by the state", "SchedulerConfig.ModifyIndex": "set by the state",
 }

@@ -97,6 +97,15 @@ func (o Order) Check() string {
 	return ""
 }
 
+// CheckRoot returns an error for a root queue with limits on each submitter's jobs, which would do nothing: the root counts
+// no submitters. Check accepts them, because older logs have them.
+func (q *Queue) CheckRoot() *Error {
+	if q.Path == QueueRoot && q.RunningUserMax+q.SubmittedUserMax+q.GPUMinutesUserMax > 0 {
+		return Errorf(CodeInvalid, "queue %q: running_user_max, submitted_user_max and gpu_minutes_user_max hold for the submitters of one queue, and the root counts none; give them to the queues below it", q.Path)
+	}
+	return nil
+}
+
 // Check returns an error if a queue is invalid by itself. Apply checks that its parent exists.
 func (q *Queue) Check() *Error {
 	bad := func(format string, args ...any) *Error {

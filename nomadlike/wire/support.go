@@ -144,8 +144,9 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates Identity Identities WorkDir Umask LogPath LogErrorPath Services",
+			"ShutdownDelay KillSignal VolumeMounts Artifacts Templates Identity Identities WorkDir Umask LogPath LogErrorPath Services",
 		ignored: map[string]note{
+			"Actions":         {why: "kept and listed, but actions are not run in this build; run the command with alloc exec"},
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
 		},
 		refused: map[string]note{

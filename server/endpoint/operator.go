@@ -181,6 +181,9 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	if err := checkpoint.CheckLimits(req.Config); err != nil {
 		return nil, err
 	}
+	if n := cfg.NodeLimit; n != 0 && n != s.published().Snapshot.SchedulerConfig().NodeLimit { // a stored one, of an older release, may be written back
+		return nil, structs.Errorf(structs.CodeInvalid, "NodeLimitForFeasibilityChecks is %d: decisions look at every feasible node, so it would do nothing; leave it 0", n)
+	}
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a rule for choosing a GPU; want one of %s", f, strings.Join(structs.GPUFits, ", "))
 	}

@@ -158,6 +158,9 @@ func (s *Set) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.QueueUp
 		if err := q.Check(); err != nil {
 			return nil, err
 		}
+		if err := q.CheckRoot(); err != nil {
+			return nil, err
+		}
 		if len(q.Description) > 256 || len(q.AllowedUsers) > 1000 {
 			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: a description may have 256 bytes, allowed_users 1000 names", q.Path)
 		}
