@@ -459,3 +459,23 @@ func TestBackfillMaxJobs(t *testing.T) {
 		}
 	}
 }
+
+// TestBackfillUpToAPromise: work on a GPU that ends in the moment for which the GPU is reserved passes the blocked job.
+func TestBackfillUpToAPromise(t *testing.T) {
+	n := gpuNode(1, 2)
+	run := timed("run", 1, 10, 1, 2*time.Hour)
+	wide, short, longer := timed("wide", 1, 10, 2, time.Hour), timed("short", 1, 10, 1, time.Hour), timed("longer", 1, 10, 1, time.Hour+time.Second)
+	for _, c := range []struct {
+		next *structs.Job
+		want string
+	}{{short, "short:1 "}, {longer, ""}} {
+		wide.CreateIndex, c.next.CreateIndex = 10, 11
+		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{holds(n, run, 1, time.Hour, []int{0})}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+			Pending: []contend.Workload{load(wide, 1), load(c.next, 2)}}
+		in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
+		plan, _ := scheduler.Schedule(in, binpack)
+		if got, rs := placed(plan); got != c.want || len(rs) != 1 || rs[0].Start != bookNow.Add(time.Hour) {
+			t.Errorf("%s: placed %q, want %q; reservations %+v", c.next.ID, got, c.want, rs)
+		}
+	}
+}

@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
@@ -256,5 +258,23 @@ func TestHopelessAsksAreSearchedOnce(t *testing.T) {
 		if g := r.Groups[0]; !r.Failed || g.Wanted != 2 || g.Placed != 0 || g.Refusals[0].Short != 1000+int64(i%2) || g.Exhausted != 100 {
 			t.Fatalf("workload %d: %+v", i, g)
 		}
+	}
+}
+
+// TestDumpKeepsWhatTheChooserKnows: a loaded input has the chooser's history of run times, which its choices depend on.
+func TestDumpKeepsWhatTheChooserKnows(t *testing.T) {
+	lives := &queue.Lifetimes{}
+	lives.Ended(1, time.Hour)
+	in := scheduler.Input{View: model.NewView(10, nodes(1), nil, nil), Now: 1, Chooser: queue.Choosers{Lives: lives}}
+	b, err := scheduler.Dump(in, "binpack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, _, err := queue.Load(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := back.Chooser.(queue.Choosers).State(), (queue.Choosers{Lives: lives}).State(); !bytes.Equal(got, want) {
+		t.Errorf("after loading it knows %x, want %x", got, want)
 	}
 }

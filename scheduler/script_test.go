@@ -592,6 +592,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				default:
 					x += " (" + s.Desc + ")"
 				}
+				if s.Cause != "" {
+					x += " for a " + s.Cause
+				}
 				words = append(words, x)
 			}
 			for _, u := range part.Updates {

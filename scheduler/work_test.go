@@ -1,6 +1,9 @@
 package scheduler_test
 
 import (
+	"strings"
+	"testing"
+
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
@@ -80,4 +83,49 @@ func workloadCommand(w *world, action string, key structs.JobKey) string {
 	w.addEval(key, structs.TriggerHold)
 	w.commit()
 	return "ok"
+}
+
+// removed shows one dead job, whose only allocation is of an older version, and how its work ended at last.
+type removed struct {
+	job    *structs.Job
+	alloc  *structs.Allocation
+	record *structs.AcctRecord
+}
+
+func (r removed) JobByKey(structs.JobKey) *structs.Job { return r.job }
+func (r removed) AllocsByJob(structs.JobKey) []*structs.Allocation {
+	return []*structs.Allocation{r.alloc}
+}
+func (r removed) LastRecord(structs.JobKey) *structs.AcctRecord { return r.record }
+
+// TestStartedOnce: a job that has started has started, also if its last attempt ended before that.
+func TestStartedOnce(t *testing.T) {
+	o := &structs.Job{Namespace: "default", ID: "o", Version: 1, Status: structs.JobDead}
+	w := &structs.Job{Namespace: "default", ID: "w", Depends: []structs.Dependency{{Name: "o", When: structs.WhenStarted}}}
+	for started, want := range map[structs.LogTime]bool{0: false, 7: true} {
+		g := scheduler.GateOf(w, nil, 100, removed{o, &structs.Allocation{Job: o, StartedAt: started, Client: structs.ClientComplete}, &structs.AcctRecord{Exit: structs.ExitLost}})
+		if got := g.Why == nil; got != want {
+			t.Errorf("an allocation started at %d: may start %t (%+v)", started, got, g.Why)
+		}
+	}
+}
+
+// TestRollingUpdateNamesItsNext: the evaluation of a rolling update names the one that goes on with it, which clients follow.
+func TestRollingUpdateNamesItsNext(t *testing.T) {
+	w := newWorld(t, 1, map[string]int{})
+	w.now = 1_000_000_000_000
+	for text := range strings.SplitSeq(threeNodes+updating, "\n\n") {
+		if text = strings.TrimSpace(text); text != "" {
+			runCommand(t, w, command(text))
+		}
+	}
+	found := 0
+	for _, e := range w.evals {
+		if next := w.evals[e.NextEval]; next != nil && next.Trigger == structs.TriggerRollingUpdate {
+			found++
+		}
+	}
+	if found == 0 {
+		t.Error("no evaluation names the next of its rolling update")
+	}
 }

@@ -112,3 +112,20 @@ func TestLimitsCountWhatThePassPlaced(t *testing.T) {
 		t.Errorf("a third job of ada: %+v, want her cap of two", why)
 	}
 }
+
+// TestReplacedWorkOfAnotherQueue: work that replaces an allocation of another queue counts in full in its own.
+func TestReplacedWorkOfAnotherQueue(t *testing.T) {
+	v := model.NewView(1, []*structs.Node{gpuNode(1, 8, 80_000)}, nil, nil)
+	limit := structs.Unlimited
+	limit.GPUMilli = 1000
+	table := &QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: &limit}, {Path: "s"}}, Usage: []*structs.QueueUsage{{Path: "r", Held: structs.Amount{GPUMilli: 1000}}}}
+	l := NewLimits(table, v, model.Overlay{}, structs.LogTime(time.Hour))
+	next := gpuWork("j", "r", 1, structs.GPURequest{Count: 1})
+	for queue, refused := range map[structs.QueuePath]bool{"r": false, "s": true} {
+		prev := &structs.Allocation{Namespace: "default", Job: gpuWork("j", queue, 1).Job, Desired: structs.DesiredRun, Client: structs.ClientRunning,
+			Grants: []structs.Grant{{Device: "nvidia/gpu/H100", Instance: "0", SizeMiB: 80_000}}}
+		if why := l.OverGroup(next, nil, next.Job.Groups[0], prev); (why != nil) != refused {
+			t.Errorf("it replaces work of queue %s: %+v", queue, why)
+		}
+	}
+}

@@ -184,3 +184,27 @@ func TestLAS2D(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// TestLAS2DSinksAtItsLimit: work that has attained exactly what a level allows is in the next one.
+func TestLAS2DSinksAtItsLimit(t *testing.T) {
+	var l LAS2D
+	a, b := rival("a", 10, 325*time.Second, 0, 2*time.Hour, true), rival("b", 10, 0, 0, time.Hour, false) // 3,250 GPU-seconds
+	if got := chosen(t, &l, &contend.Competition{Now: testNow, Contenders: []contend.Contender{a, b}, Room: []int64{10}}); got != "b" {
+		t.Errorf("%q runs, want b", got)
+	}
+}
+
+// TestLifted: late work counts as of the highest priority that waits, and what has that priority is not lifted.
+func TestLifted(t *testing.T) {
+	bound := waitBound{after: time.Hour, lifts: true}
+	for _, c := range []struct {
+		priority int
+		age      time.Duration
+		want     bool
+	}{{50, 2 * time.Hour, true}, {50, time.Hour, false}, {90, 2 * time.Hour, false}} {
+		v := ranked(rival("a", 1, 0, 0, c.age, false), c.priority)
+		if got := bound.lifted(v.Load, testNow, 90); got != c.want {
+			t.Errorf("priority %d after %v: %t", c.priority, c.age, got)
+		}
+	}
+}

@@ -102,3 +102,35 @@ func TestTrack(t *testing.T) {
 		a.OwnLineage().Reschedules = w.Resched
 	}
 }
+
+// TestSettled: an ended index of an array is settled if it does not start again.
+func TestSettled(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		on      string
+		desired structs.DesiredStatus
+		want    bool
+	}{
+		{"it failed, and may not return", structs.RequeueFailure, structs.DesiredRun, true},
+		{"it failed, and nothing lists that", structs.RequeuePreempt, structs.DesiredRun, true},
+		{"it failed because it was preempted, and may not return", structs.RequeuePreempt, structs.DesiredEvict, false},
+	} {
+		j := &structs.Job{Version: 1, Type: structs.JobBatch, Groups: []*structs.Group{{Name: "g"}}, Requeue: &structs.Requeue{On: []string{c.on}}}
+		a := &structs.Allocation{Group: "g", Job: j, JobVersion: 1, Client: structs.ClientFailed, Desired: c.desired}
+		if got := Settled(j, a); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
+
+// TestLost: batch work that its agent reported as lost is placed again; that of an older version is not.
+func TestLost(t *testing.T) {
+	j := &structs.Job{Version: 1, Type: structs.JobBatch}
+	for version, want := range map[uint64]bool{0: false, 1: true} {
+		g := &GroupPlan{Tg: &structs.Group{Name: "g"}}
+		s, replaced := (&reconciler{job: j}).lost(g, &structs.Allocation{Job: &structs.Job{Version: version}, JobVersion: version, Client: structs.ClientLost})
+		if replaced != want || replaced && s.kind != slotReplace {
+			t.Errorf("version %d: replaced %t", version, replaced)
+		}
+	}
+}

@@ -371,3 +371,34 @@ func TestPromisesGone(t *testing.T) {
 		})
 	}
 }
+
+// links are the dependencies of jobs by their IDs. Nothing has changed since any decision.
+type links map[string][]structs.JobKey
+
+func (l links) DependsOn(k structs.JobKey) []structs.JobKey { return l[k.ID] }
+func (l links) ChangedAt(structs.JobKey) structs.Index      { return 1 }
+
+// TestFormerDependencyWakesNoJob: a job that waits for another job than before is not looked at when the former one changes.
+func TestFormerDependencyWakesNoJob(t *testing.T) {
+	on := links{"a": {{Namespace: "default", ID: "first"}}}
+	b := New(Limits{}, Env{Links: on})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventJobEnded, 10))), 1)
+	on["a"] = []structs.JobKey{{Namespace: "default", ID: "second"}}
+	b.Feed(made(12, eval(1, "a", blockedOn(structs.EventJobEnded, 11))), 1)
+	ends := func(id string, at structs.Index) []string {
+		before := &structs.Job{Namespace: "default", ID: id, Status: structs.JobRunning, ModifyIndex: 5}
+		after := *before
+		after.Status, after.ModifyIndex = structs.JobDead, at
+		b.Feed(&structs.Delta{Index: at, Jobs: []structs.Changed[structs.Job]{{Before: before, After: &after}}}, 1)
+		p, _ := b.Take(1)
+		b.EndPass(p.ID)
+		return keys(p)
+	}
+	if got := ends("first", 13); len(got) > 0 {
+		t.Errorf("the end of the job that it waited for before wakes %v", got)
+	}
+	if got := ends("second", 14); fmt.Sprint(got) != "[a]" {
+		t.Errorf("the end of the job that it waits for wakes %v", got)
+	}
+}

@@ -407,3 +407,29 @@ func TestPromises(t *testing.T) {
 		t.Errorf("promises %v after the view has them", got)
 	}
 }
+
+// TestPlansQueueByDefault: a planner without limits of its own queues plans.
+func TestPlansQueueByDefault(t *testing.T) {
+	w, p := newWorld(1), New(Limits{})
+	if p.Full() {
+		t.Fatal("it is full before the first plan")
+	}
+	if _, a, done := p.Propose(w.view, w.job, w.plan(1, 1, 1), false, nil, 0); done || p.Full() {
+		t.Errorf("after one plan: %+v, full %t", a, p.Full())
+	}
+}
+
+// TestRefusedPartsFreePlaces: an answer says that places are free again if any refused part had some.
+func TestRefusedPartsFreePlaces(t *testing.T) {
+	w, p := newWorld(2), New(Limits{})
+	e := w.plan(1, 1, 1)
+	e.Parts = append(e.Parts, structs.PlanPart{Updates: []structs.PlanUpdate{{}}}) // the last part has none
+	if _, a, done := p.Propose(w.view, w.job, e, false, nil, 0); done {
+		t.Fatalf("refused: %+v", a)
+	}
+	b, _ := p.Next()
+	as := p.Landed(b.Seq, 11, []*structs.PlanResult{{Index: 11, Accepted: make([]bool, len(b.Entries[0].Parts))}}, 0)
+	if len(as) != 1 || as[0].Outcome != Refused || !as[0].Freed {
+		t.Errorf("answered %+v, want that places are free", as)
+	}
+}
