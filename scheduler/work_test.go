@@ -110,7 +110,7 @@ func TestStartedOnce(t *testing.T) {
 	}
 }
 
-// TestRollingUpdateNamesItsNext: the evaluation of a rolling update names the one that goes on with it, which clients follow.
+// TestRollingUpdateNamesItsNext: the evaluation of a rolling update names the one that continues it, which clients follow.
 func TestRollingUpdateNamesItsNext(t *testing.T) {
 	w := newWorld(t, 1, map[string]int{})
 	w.now = 1_000_000_000_000

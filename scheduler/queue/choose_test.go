@@ -54,6 +54,8 @@ func TestIndex(t *testing.T) {
 			rival("a", 1, 0, 9*h, 60*h, false), rival("b", 1, 0, 9*h, 60*h, false)}, "a long"},
 		{"but not while more like it comes", []int64{2}, []contend.Contender{rival("long", 1, 0, 50*h, 60*h, false),
 			rival("a", 1, 0, 20*h, 6*h, false), rival("b", 1, 0, 20*h, 6*h, false), rival("c", 1, 0, 20*h, 6*h, false)}, "a b"},
+		{"what came just as long ago as it still runs is no such work", []int64{2}, []contend.Contender{rival("long", 1, 0, 50*h, 60*h, false),
+			rival("a", 1, 0, 13*h, 50*h, false), rival("b", 1, 0, 13*h, 50*h, false)}, "a long"},
 		{"who has waited for very long goes before shorter work", []int64{1}, []contend.Contender{rival("old", 1, 0, 2*h, 200*h, false),
 			rival("a", 1, 0, h, h, false), rival("b", 1, 0, h, h, false), rival("c", 1, 0, 30*h, h, false)}, "old"},
 		{"pieces of nodes do not make a whole", []int64{4, 4}, []contend.Contender{func() contend.Contender { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},

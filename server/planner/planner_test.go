@@ -408,7 +408,7 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// TestPlansQueueByDefault: a planner without limits of its own queues plans.
+// TestPlansQueueByDefault: a planner without configured limits queues plans.
 func TestPlansQueueByDefault(t *testing.T) {
 	w, p := newWorld(1), New(Limits{})
 	if p.Full() {
