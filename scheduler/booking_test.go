@@ -479,3 +479,27 @@ func TestBackfillUpToAPromise(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetOfAnotherGroupHoldsNothingBack: a group that found a place although a power budget closed a better node does
+// not keep the other groups of its job from a reservation.
+func TestBudgetOfAnotherGroupHoldsNothingBack(t *testing.T) {
+	power := func(n *structs.Node, watts int64) *structs.Node {
+		n.PowerBudgetW = 100
+		n.Resources.Devices[0].Attributes = map[string]structs.Attribute{"power": {Kind: "int", Int: watts, Unit: "W"}}
+		return n
+	}
+	full, small := power(gpuNode(1, 1), 700), power(gpuNode(2, 1), 50)
+	small.Resources.CPU = 100
+	run := timed("run", 1, 3000, 0, 2*time.Hour)
+	j := timed("j", 1, 10, 1, time.Hour)
+	wide := *timed("wide", 1, 3500, 0, time.Hour).Groups[0]
+	wide.Name = "wide"
+	j.Groups = append(j.Groups, &wide)
+	in := scheduler.Input{View: model.NewView(1, []*structs.Node{full, small}, []*structs.Allocation{holds(full, run, 1, time.Hour, nil)}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+		Pending: []contend.Workload{load(j, 1)}, Power: true}
+	in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
+	plan, rep := scheduler.Schedule(in, binpack)
+	if got, rs := placed(plan); got != "j:1 " || len(rs) != 1 || rs[0].Start != bookNow.Add(time.Hour) {
+		t.Errorf("placed %q, reservations %+v; %+v", got, rs, rep.Workloads[0].Groups)
+	}
+}

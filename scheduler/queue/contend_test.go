@@ -536,3 +536,32 @@ func TestDeclinedIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// TestNarrowWorkMoves: the room that long work leaves is in pieces, so narrower work moves from the node where it may be stopped to
+// the other one.
+func TestNarrowWorkMoves(t *testing.T) {
+	f := newFloor(t, 2, 4)
+	for i, runs := range []time.Duration{40 * time.Minute, 100 * time.Hour, 40 * time.Minute, 100 * time.Hour} { // two to a node
+		j := f.submit(2, 1, runs, i > 0)
+		if i > 0 {
+			j.save()
+		}
+		f.pass(structs.OrderSJF)
+	}
+	f.wait(5*time.Minute, func(*floorJob) bool { return false })
+	f.submit(4, 1, time.Hour, true)
+	f.settle(structs.OrderSJF)
+	var got []string
+	for _, j := range f.jobs {
+		at := "nowhere"
+		for _, n := range f.nodes {
+			if len(j.allocs) == 1 && j.allocs[0].NodeID == n.ID {
+				at = n.Name
+			}
+		}
+		got = append(got, at)
+	}
+	if want := "n0 nowhere n0 nowhere n1"; strings.Join(got, " ") != want {
+		t.Errorf("the jobs are on %s, want %s", strings.Join(got, " "), want)
+	}
+}
