@@ -185,6 +185,27 @@ func TestWitnessesOfServers(t *testing.T) {
 	}
 }
 
+// TestValuesOfPayload: the three values of parameterized.payload differ in which dispatches they refuse.
+func TestValuesOfPayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, seen := testServer(t, nil), map[string]string{}
+		for _, v := range []string{"optional", "required", "forbidden"} {
+			job := apiJob("w-"+v, 1)
+			job.Parameterized = &structs.Parameterized{Payload: v}
+			call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: job})
+			said := ""
+			for _, payload := range []string{"", "y"} {
+				_, err := callErr(s, methods.JobDispatch, rpc.Header{}, &methods.JobDispatchRequest{JobID: job.ID, Payload: []byte(payload)})
+				said += fmt.Sprint(err == nil, " ")
+			}
+			if seen[said] != "" {
+				t.Errorf("%s does what %s does: %s", v, seen[said], said)
+			}
+			seen[said] = v
+		}
+	})
+}
+
 func either[T any](with bool, yes, no T) T {
 	if with {
 		return yes

@@ -75,3 +75,25 @@ func TestGPURequestOfTellsInstancesFromGPUs(t *testing.T) {
 		}
 	}
 }
+
+// TestEnforceValues: each value of enforce asks for other backends than each other one, on some node; "" is auto, and driver is
+// another word for hard.
+func TestEnforceValues(t *testing.T) {
+	nodes := []string{"", BackendWatch, BackendShim, BackendMIG, BackendDmem, BackendDmem + "," + BackendMIG + "," + BackendShim + "," + BackendWatch, BackendMIG + "," + BackendShim}
+	seen := map[string]string{}
+	for _, v := range append([]string{""}, GPUEnforces...) {
+		said := ""
+		for _, have := range nodes {
+			backend, ok := GPUBackend(v, have)
+			said += fmt.Sprint(backend, ok, " ")
+		}
+		other, has := seen[said]
+		if want := map[string]string{"auto": "", "driver": "hard"}; has && (want[v] != other || v != "auto" && v != "driver") {
+			t.Errorf("%q does what %q does: %s", v, other, said)
+		}
+		seen[said] = v
+	}
+	if n := len(GPUEnforces) - 1; len(seen) != n {
+		t.Errorf("%d outcomes of %d values", len(seen), len(GPUEnforces))
+	}
+}
