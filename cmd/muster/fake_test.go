@@ -363,7 +363,7 @@ func canned() map[string]any {
 		"PUT /v1/operator/scheduler/configuration":  &wire.SchedulerSetConfigurationResponse{Updated: true},
 		"GET /v1/operator/autopilot/configuration":  &wire.AutopilotConfiguration{CleanupDeadServers: true, LastContactThreshold: wire.TextDuration(200 * time.Millisecond), ModifyIndex: 6},
 		"PUT /v1/operator/autopilot/configuration":  true,
-		"GET /v1/operator/autopilot/health":         &wire.OperatorHealthReply{Healthy: true, FailureTolerance: 1, Leader: "s1", Servers: []wire.ServerHealth{{Name: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, Healthy: true, SerfStatus: "alive", StableSince: fixedNow.Add(-time.Hour)}}},
+		"GET /v1/operator/autopilot/health":         &wire.OperatorHealthReply{Healthy: true, FailureTolerance: 1, Leader: "s1", Servers: []wire.ServerHealth{{Name: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, Healthy: true, SerfStatus: "alive", LastIndex: 42, StableSince: fixedNow.Add(-time.Hour)}}},
 		"GET /v1/operator/upgrade": &wire.UpgradeStatus{Format: 1, By: "0.1.0", Next: 2, Servers: []wire.UpgradeServer{{Name: "s1.global", Address: "10.0.0.1:4647", Muster: "0.2.0", Formats: "1-2", RPC: 1, Voter: true, Leader: true}},
 			Gates: []wire.UpgradeGate{{Name: "request-ids", Allows: "Writes are repeated safely.", Format: 2}}},
 		"PUT /v1/operator/upgrade/finish": &wire.UpgradeFinish{Format: 2, Index: 42},

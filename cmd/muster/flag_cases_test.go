@@ -42,6 +42,42 @@ func TestRestoreAsks(t *testing.T) {
 	}
 }
 
+// TestRestoreSaysHowFarItIs: a terminal shows how much of the file has been sent; then the servers are named that do not have
+// the state yet.
+func TestRestoreSaysHowFarItIs(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("a.snap", snapshotArchive(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := newAgentFake(t)
+	f.answers["PUT /v1/operator/snapshot"] = nil // at index 42
+	looks := 0
+	f.answers["GET /v1/operator/autopilot/health"] = func(*http.Request) any {
+		looks++
+		h := &wire.OperatorHealthReply{Servers: []wire.ServerHealth{{Name: "s1", SerfStatus: "alive", LastIndex: 42}, {Name: "s2", SerfStatus: "alive", LastIndex: 40}, {Name: "s3", SerfStatus: "failed", LastIndex: 12}}}
+		if looks > 2 {
+			h.Servers[1].LastIndex = 43
+		}
+		return h
+	}
+	code, out := f.onTerminal(t, "operator", "snapshot", "restore", "-yes", "a.snap").end()
+	at := 0
+	for _, want := range []string{"[##############################] 100%", " sent; the leader checks and restores it", "Snapshot restored in", "1 of 3 servers have the restored state; waiting for s2\r\n", "2 of 3 servers have the restored state\r\n"} {
+		i := strings.Index(out[at:], want)
+		if i < 0 {
+			t.Fatalf("exit status %d, no %q in its place: %q", code, want, out)
+		}
+		at += i
+	}
+	if code != 0 || strings.Count(out, "waiting for") != 1 {
+		t.Errorf("exit status %d: %q", code, out)
+	}
+	f.answers["GET /v1/operator/autopilot/health"] = failure{http.StatusForbidden, "Permission denied"}
+	if r := f.run(t, "", "operator", "snapshot", "restore", "-yes", "a.snap"); r.code != 0 || !strings.Contains(r.errOut, "The tokens in force are those of the snapshot") || strings.Contains(r.errOut, "\x1b") {
+		t.Errorf("a token that the snapshot does not have: exit status %d, %q", r.code, r.errOut)
+	}
+}
+
 // TestRestartWaits: -batch-wait is the least time between the end of a batch and the next.
 func TestRestartWaits(t *testing.T) {
 	f := newAgentFake(t)

@@ -233,7 +233,11 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 		case !known && a.CreateIndex < ev.CreateIndex:
 			p.step("Allocation %q on node %q keeps running, group %q", p.cut(a.ID), node, a.TaskGroup)
 		case !known:
-			p.step("Allocation %q placed on node %q, group %q", p.cut(a.ID), node, a.TaskGroup)
+			from := ""
+			if a.ResumeFrom != nil {
+				from = ", resumes from the checkpoint of " + p.saved(a.ResumeFrom)
+			}
+			p.step("Allocation %q placed on node %q, group %q%s", p.cut(a.ID), node, a.TaskGroup, from)
 			if a.ClientStatus != "pending" {
 				p.step("Allocation %q is %s%s", p.cut(a.ID), a.ClientStatus, p.because(a))
 			}

@@ -40,3 +40,14 @@ func TestMonitorSaysHowATaskStarts(t *testing.T) {
 		t.Errorf("a job of %d allocations prints how each starts:\n%s", len(many), out.String())
 	}
 }
+
+// TestMonitorSaysWhereWorkResumes: the monitor says which checkpoint a new allocation was given.
+func TestMonitorSaysWhereWorkResumes(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{env: &env{out: &out, err: io.Discard, now: func() time.Time { return fixedNow }}, allocs: map[string]string{}, phases: map[string]string{}}
+	next := &wire.AllocationListStub{ID: "b", NodeName: "gpu-01", TaskGroup: "g", ClientStatus: "pending", ResumeFrom: &wire.SavedCheckpoint{Time: ago(5 * time.Minute), Bytes: 3 << 30, Path: "/ckpt/step-400.pt"}}
+	p.tell(&wire.Evaluation{}, []*wire.AllocationListStub{{ID: "a", NodeName: "gpu-02", TaskGroup: "g", ClientStatus: "pending"}, next})
+	if got := out.String(); strings.Count(got, "resumes") != 1 || !strings.Contains(got, `"b" placed on node "gpu-01", group "g", resumes from the checkpoint of 5m ago, 3.00 GiB, /ckpt/step-400.pt`+"\n") {
+		t.Error(got)
+	}
+}

@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/server/archive"
 )
 
@@ -133,7 +135,7 @@ func readSnapshot(name string) (*raft.SnapshotMeta, error) {
 
 func newSnapshotRestore(e *env) *cobra.Command {
 	o := &snapshotOptions{env: e}
-	c := e.verb("restore [options] FILE", "Put the state of a snapshot in place of the cluster's", "Put the state of a snapshot in place of the cluster's. Everything written since it was saved is lost.", `
+	c := e.verb("restore [options] FILE", "Put the state of a snapshot in place of the cluster's", "Put the state of a snapshot in place of the cluster's. Everything written since it was saved is lost. It then waits until all servers that\nare alive have the state, at most half a minute; a terminal shows how much of the file has been sent.", `
 muster operator snapshot restore backup.snap
 muster operator snapshot restore -yes backup.snap`, 1, 1, o.restore)
 	c.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
@@ -157,12 +159,93 @@ func (o *snapshotOptions) restore(ctx context.Context, args []string) error {
 		return err
 	}
 	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sent := &sentFile{env: o.env, r: f, all: st.Size(), terminal: isTerminal(o.err)}
 	start := time.Now()
-	rc, _, err := a.stream(ctx, http.MethodPut, "/v1/operator/snapshot", nil, f)
+	rc, m, err := a.stream(ctx, http.MethodPut, "/v1/operator/snapshot", nil, sent)
+	sent.clear()
 	if err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	rc.Close()
 	o.printf("Snapshot restored in %s\n", time.Since(start).Round(time.Millisecond))
+	o.everywhere(ctx, a, m.Index)
 	return nil
+}
+
+// sentFile is a file that is sent. A terminal shows how much of it has been read.
+type sentFile struct {
+	*env
+	r         io.Reader
+	all, done int64
+	terminal  bool
+	drawn     time.Time
+}
+
+func (s *sentFile) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	s.done += int64(n)
+	if now := s.now(); s.terminal && s.all > 0 && (now.Sub(s.drawn) >= 200*time.Millisecond || err != nil) {
+		s.drawn = now
+		line := fmt.Sprintf("%s  %s of %s sent", bar(float64(s.done)/float64(s.all)), bytesText(uint64(s.done)), bytesText(uint64(s.all)))
+		if err != nil {
+			line += "; the leader checks and restores it"
+		}
+		fmt.Fprintf(s.err, "\r\x1b[K%s", line)
+	}
+	return n, err
+}
+
+func (s *sentFile) clear() {
+	if !s.drawn.IsZero() {
+		fmt.Fprint(s.err, "\r\x1b[K")
+	}
+}
+
+const (
+	restoredEvery = 500 * time.Millisecond
+	restoredLimit = 30 * time.Second
+)
+
+// everywhere waits until each server has the state of an index, and says how far they are. The cluster works meanwhile: that a
+// server is late, or that the servers cannot be asked, is no error.
+func (o *snapshotOptions) everywhere(ctx context.Context, a *api, index uint64) {
+	a.accept = http.StatusTooManyRequests // with the same body: a server is not healthy
+	ctx, stop := context.WithTimeout(ctx, restoredLimit)
+	defer stop()
+	said := ""
+	for {
+		var h wire.OperatorHealthReply
+		if _, err := a.get(ctx, "/v1/operator/autopilot/health", nil, &h); err != nil && ctx.Err() == nil {
+			o.hint("Whether all servers have it cannot be read: %v. The tokens in force are those of the snapshot.", err)
+			return
+		}
+		var late []string
+		alive := 0
+		for _, s := range h.Servers {
+			if s.SerfStatus != "alive" { // it gets the state when it is back
+				continue
+			}
+			if alive++; s.LastIndex < index {
+				late = append(late, s.Name)
+			}
+		}
+		if alive > 0 && len(late) == 0 {
+			if len(h.Servers) > 1 {
+				o.printf("%d of %d servers have the restored state\n", alive, len(h.Servers))
+			}
+			return
+		}
+		if line := strings.Join(late, ", "); alive > 0 && line != said {
+			said = line
+			o.hint("%d of %d servers have the restored state; waiting for %s", alive-len(late), len(h.Servers), line)
+		}
+		if !sleepFor(ctx, restoredEvery) {
+			o.hint("Not all servers are known to have it yet. Look again with:  muster operator autopilot health")
+			return
+		}
+	}
 }

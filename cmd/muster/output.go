@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -255,6 +256,13 @@ func orNone(s string) string {
 		return "<none>"
 	}
 	return s
+}
+
+// bar draws how much is done, from 0 to 1.
+func bar(share float64) string {
+	const width = 30
+	full := int(min(share, 1) * width)
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
 }
 
 // confirm asks before an irreversible action. Without a terminal it does not ask, as in Nomad. A question that is

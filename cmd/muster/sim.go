@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -223,9 +222,7 @@ func (b *simBar) Report(policy string, done, all int64, at time.Duration) {
 	}
 	share := sum / float64(b.all)
 	spent := now.Sub(b.began)
-	const width = 30
-	full := int(share * width)
-	line := "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
+	line := bar(share)
 	if share > 0.005 {
 		line += fmt.Sprintf("  %.1f%%/s  %s left", 100*share/spent.Seconds(), time.Duration(float64(spent)*(1-share)/share).Round(time.Second))
 	}

@@ -61,7 +61,8 @@ func (l *loopback) raftPeers() (names []string) {
 const acls = "acl {\n  enabled = true\n}\n"
 
 // TestClusterJoins: on loopback, with ACLs and without TLS, three servers with one join key form a cluster. A server
-// without it is not added. A client registers by an introduction token, once.
+// without it is not added. A client registers by an introduction token, once. A
+// restore of a snapshot reaches all servers.
 func TestClusterJoins(t *testing.T) {
 	l := &loopback{t: t, dir: t.TempDir()}
 	t.Cleanup(func() { harness.KillBelow(t, l.dir) })
@@ -127,5 +128,19 @@ func TestClusterJoins(t *testing.T) {
 	}
 	if n := fmt.Sprint(nodes()); n != "[c1 ready]" {
 		t.Errorf("the nodes are %s", n)
+	}
+
+	// A restore returns when all servers have the state.
+	snap := filepath.Join(l.dir, "a.snap")
+	l.muster("operator", "snapshot", "save", snap)
+	l.muster("namespace", "apply", "later")
+	if out := l.muster("operator", "snapshot", "restore", "-yes", snap); !strings.Contains(out, "3 of 3 servers have the restored state") {
+		t.Errorf("the restore says %q", out)
+	}
+	for i := range 3 {
+		var spaces []struct{ Name string }
+		if err := l.api.At(addrs[i]).Call("GET", "/v1/namespaces?stale=true", nil, &spaces); err != nil || len(spaces) != 1 {
+			t.Errorf("server %d has the namespaces %v: %v", i, spaces, err)
+		}
 	}
 }

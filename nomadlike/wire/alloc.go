@@ -97,7 +97,8 @@ type AllocationListStub struct {
 	ModifyIndex           uint64
 	CreateTime            int64
 	ModifyTime            int64
-	Suspension            *Suspension `json:",omitempty"` // Muster's own: set if it is or was suspended
+	Suspension            *Suspension      `json:",omitempty"` // Muster's own: set if it is or was suspended
+	ResumeFrom            *SavedCheckpoint `json:",omitempty"` // Muster's own: the checkpoint that it was given to resume from
 }
 
 // AllocatedResources is what an allocation was granted.
@@ -431,7 +432,7 @@ func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *Alloca
 		NextAllocation: a.Lineage().Next.String(), RescheduleTracker: tracker(a.Lineage().Reschedules), PreemptedByAllocation: a.Lineage().PreemptedBy.String(),
 		CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
-	out.Suspension = suspensionFrom(a)
+	out.Suspension, out.ResumeFrom = suspensionFrom(a), SavedFrom(a.Lineage().Resume)
 	if a.Job != nil {
 		out.JobType = string(a.Job.Type)
 	}
