@@ -122,15 +122,19 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 			}
 		}
 	}
-	promised := 0
+	promised, resized := 0, 0
 	for row := range after.DecisionsBack() {
 		if row.Index != res.Index {
 			break
 		}
-		if row.Kind == structs.DecidedReserve {
+		switch row.Kind {
+		case structs.DecidedReserve:
 			promised++
+		case structs.DecidedResize:
+			resized++
 		}
 	}
+	rows -= resized // any entry that changes members can resize a gang
 	if rows+accepted == 0 {
 		return
 	}

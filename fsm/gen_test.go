@@ -90,6 +90,7 @@ func (g *generator) job() *structs.Job {
 		if id == "job-5" {
 			j.Type = structs.JobService
 			a.Gang.OnFailure = structs.GangContinue
+			a.Elastic = &structs.Elastic{Min: 2, Max: a.Count}
 		}
 	case "job-6":
 		j.Type, j.Periodic = structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}, ProhibitOverlap: g.chance(70)}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -39,11 +40,33 @@ func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 }
 
 func (x *tx) putRoster(r *structs.Roster) {
+	x.countResize(r)
 	r.ModifyIndex = x.index
 	if r.CreateIndex == 0 {
 		r.CreateIndex = x.index
 	}
 	state.Rosters.Put(x, r)
+}
+
+// countResize counts a change of an elastic gang's number of members, and logs it.
+func (x *tx) countResize(r *structs.Roster) {
+	if !x.Has(feature.GangResizes) {
+		return
+	}
+	j := state.Jobs.Get(x, r.Key().Job)
+	if j == nil || j.Group(r.Group) == nil || j.Group(r.Group).Elastic == nil || !r.CountResize(state.Rosters.Get(x, r.Key()), x.time) {
+		return
+	}
+	more := int64(r.Resizes.To - r.Resizes.From)
+	row := structs.DecisionRow{Kind: structs.DecidedResize, Places: max(more, 0), Stops: max(-more, 0), Node: r.Members[0].Node}
+	seen := make(map[structs.NodeID]bool, len(r.Members))
+	for i := range r.Members {
+		seen[r.Members[i].Node] = true
+	}
+	row.Nodes = int64(len(seen))
+	d := x.newDecisions(j.Key(), j.QueueName(), structs.EvalID{})
+	d.Add(&row)
+	x.PutDecisions(d)
 }
 
 // endMembers stops the remaining members of a gang. With a cause they may save their state first.
@@ -220,12 +243,12 @@ func (pl *planApply) rosters() {
 		if old == nil || tg == nil || tg.Gang == nil || len(there) >= tg.Least() {
 			n.Members = there
 		} // otherwise too few are left: members that this entry has ended stay on the roster, so that Settle ends the rest
-		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex = 1, 0, 0, nil, nil, 0
+		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex, n.Resizes = 1, 0, 0, nil, nil, 0, structs.GangResizes{}
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
 				continue
 			}
-			n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex = old.Epoch+1, old.Restarts, old.AvoidNodes, old.CreateIndex
+			n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex, n.Resizes = old.Epoch+1, old.Restarts, old.AvoidNodes, old.CreateIndex, old.Resizes
 		}
 		if len(n.Members) == 0 {
 			continue

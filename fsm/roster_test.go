@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -91,6 +93,10 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 			continue
 		}
 		r.check(sameMembers(a.Members, b.Members) || b.Epoch > a.Epoch, "the members of %s changed, its epoch %d did not", b.JobID, b.Epoch)
+		if more := b.Resizes.Total() - a.Resizes.Total(); more != 0 { // the list has one change for a batch of entries
+			r.check(more > 0 && after.Has(feature.GangResizes) && b.Resizes.At > 0 && b.Resizes.From != b.Resizes.To, "resizes of %s: %+v after %+v", b.JobID, b.Resizes, a.Resizes)
+			r.saw("gang resized")
+		}
 		switch {
 		case b.Restarts > a.Restarts && b.Reason == structs.RosterTimeout:
 			r.saw("gang timed out")
@@ -268,6 +274,79 @@ func TestGangSaysWhyItEnds(t *testing.T) {
 			}
 			if next := s.RosterByKey(ro.Key()); next.Restarts != 1 || next.StartedAgain() != 0 {
 				t.Errorf("nothing was placed since, and the roster is %+v", next)
+			}
+		})
+	}
+}
+
+// TestResizesAreCounted: an elastic gang that continues with more or fewer members counts it, with its time and both sizes,
+// and the decision log has a row of it. A gang that is placed or starts again is not resized, nor is one whose group is not
+// elastic, and while an older server may be in the cluster nothing is counted.
+func TestResizesAreCounted(t *testing.T) {
+	for name, test := range map[string]struct {
+		format  structs.Format
+		elastic *structs.Elastic
+		want    structs.GangResizes
+		rows    string
+	}{
+		"elastic":         {feature.Newest, &structs.Elastic{Min: 1, Max: 3}, structs.GangResizes{Grown: 1, Shrunk: 1, From: 3, To: 2}, "places 2 stops 0 nodes 3, places 0 stops 1 nodes 2"},
+		"elastic, before": {feature.Oldest, &structs.Elastic{Min: 1, Max: 3}, structs.GangResizes{}, ""},
+		"of a fixed size": {feature.Newest, nil, structs.GangResizes{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3)
+			c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: test.format, By: "test"})
+			j := benchJob("web", 3)
+			j.Groups[0].Gang, j.Groups[0].Elastic = &structs.Gang{Min: 1}, test.elastic
+			res := c.register(j)
+			ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Reason: structs.RosterPlaced}
+			if test.format > feature.Oldest {
+				ro.Resizes.Grown = 9 // what a plan says of it does not count
+			}
+			roster := func() *structs.Roster { return c.f.Snapshot().RosterByKey(ro.Key()) }
+			for _, n := range []int{1, 2} { // it is placed with one member, and grows by two
+				p := c.planFor("web", res.EvalID, len(ro.Members), n)
+				p.SnapshotIndex += structs.Index(len(ro.Members))
+				for _, part := range p.Parts {
+					place := part.Places[0]
+					ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Index: place.Index, Node: p.Nodes[place.Node].ID})
+				}
+				p.Rosters = []*structs.Roster{ro}
+				if r := c.apply(p).Plan; r.Refused != "" {
+					t.Fatal(r.Refused)
+				}
+				if n == 1 && roster().Resizes != (structs.GangResizes{}) {
+					t.Errorf("a gang that is placed has %+v", roster().Resizes)
+				}
+			}
+			if r := roster(); len(r.Members) != 3 || test.want.Grown > 0 && (r.Resizes.Grown != 1 || r.Resizes.From != 1 || r.Resizes.To != 3) {
+				t.Errorf("grown, it has %d members and %+v", len(r.Members), r.Resizes)
+			}
+			stop := func(id structs.AllocID) {
+				p := c.planFor("web", res.EvalID, 3, 0)
+				p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: id, Desired: structs.DesiredStop, Desc: "for others"}}}}
+				if r := c.apply(p).Plan; r.Refused != "" {
+					t.Fatal(r.Refused)
+				}
+			}
+			stop(ro.Members[2].Alloc)
+			got := roster().Resizes
+			if test.want.At = got.At; got != test.want || got.Total() > 0 != (got.At > 0) {
+				t.Errorf("shrunk, it has %+v, want %+v", got, test.want)
+			}
+			stop(ro.Members[0].Alloc)
+			stop(ro.Members[1].Alloc) // the last one: it ends
+			if r := roster(); len(r.Members) > 0 || test.want.Grown > 0 && (r.Resizes.Shrunk != 2 || r.Resizes.To != 1) {
+				t.Errorf("ended, it has %d members and %+v", len(r.Members), r.Resizes)
+			}
+			var rows []string
+			for r := range c.f.Snapshot().Decisions(0) {
+				if r.Kind == structs.DecidedResize && r.JobID == "web" && !r.Node.IsZero() && len(rows) < 2 {
+					rows = append(rows, fmt.Sprintf("places %d stops %d nodes %d", r.Places, r.Stops, r.Nodes))
+				}
+			}
+			if strings.Join(rows, ", ") != test.rows {
+				t.Errorf("the decision log has %q, want %q", rows, test.rows)
 			}
 		})
 	}

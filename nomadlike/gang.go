@@ -20,14 +20,21 @@ type (
 		MasterPort  int    `json:",omitempty"` // 0 until node rank 0 has reserved a port
 		WorldSize   int
 		Restarts    int64
-		Reason      string   // of the last change
-		Deadline    int64    `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
-		AvoidNodes  []string // ids of nodes on which the gang has lost members
+		Resizes     *GangResizes `json:",omitempty"` // of an elastic gang; nil: none yet
+		Reason      string       // of the last change
+		Deadline    int64        `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
+		AvoidNodes  []string     // ids of nodes on which the gang has lost members
 		Members     []GangMember
 		Missing     []GangMissing
 		Standby     int           // standby places that it asks for
 		Standbys    []GangStandby // standby places that it holds
 		ModifyIndex uint64
+	}
+	// GangResizes counts how often an elastic gang continued with more or with fewer members.
+	GangResizes struct {
+		Grown, Shrunk int64
+		Time          int64 // of the last one, in Unix nanoseconds
+		From, To      int   // members before and after the last one
 	}
 	// GangMember is one member; its place in the list is its node rank.
 	GangMember struct {
@@ -65,6 +72,9 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 		g := Gang{Group: string(st.Group), State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
 			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Standby: st.Standby, Standbys: []GangStandby{},
 			ModifyIndex: uint64(ro.ModifyIndex)}
+		if x := &ro.Resizes; x.Total() > 0 {
+			g.Resizes = &GangResizes{Grown: x.Grown, Shrunk: x.Shrunk, Time: int64(x.At), From: x.From, To: x.To}
+		}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {
 			launch, g.LaunchMode = tg.Launch, structs.LaunchNode

@@ -199,6 +199,7 @@ var serverMetrics = table{
 	counter("muster_server_backfilled_jobs_total", "Jobs placed while capacity was reserved for others.", func(r reading) int64 { return r.pass.Backfilled }),
 	counter("muster_server_preempted_jobs_total", "Jobs preempted for others.", func(r reading) int64 { return r.pass.Preempted }),
 	counter("muster_server_gang_restarts_total", "Gangs started again.", func(r reading) int64 { return r.pass.GangRestarts }),
+	counter("muster_server_gang_resizes_total", "Elastic gangs that continued with more or fewer members. Each of them restarted.", func(r reading) int64 { return r.pass.GangResizes }),
 	counter("muster_server_reservations_made_total", "Reservations made for jobs that wait.", func(r reading) int64 { return r.pass.Reservations.Made }),
 	counter("muster_server_reservations_moved_earlier_total", "Reservations moved to an earlier time.", func(r reading) int64 { return r.pass.Reservations.Earlier }),
 	counter("muster_server_reservations_moved_later_total", "Reservations moved to a later time, mostly because work ran longer than it was expected to.", func(r reading) int64 { return r.pass.Reservations.Later }),

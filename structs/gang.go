@@ -100,7 +100,33 @@ type Roster struct {
 	AvoidNodes  []NodeID
 	CreateIndex Index
 	ModifyIndex Index
-	Suspects    []NodeID // subset of AvoidNodes: nodes where members failed since the last start, without the loss of a node
+	Suspects    []NodeID    // subset of AvoidNodes: nodes where members failed since the last start, without the loss of a node
+	Resizes     GangResizes `since:"2"` // of an elastic gang
+}
+
+// GangResizes counts how often an elastic gang continued with more or with fewer members. Each of them restarted all.
+type GangResizes struct {
+	Grown, Shrunk int64
+	At            LogTime // of the last one; 0: none
+	From, To      int     // number of members before and after the last one
+}
+
+// Total returns how often the gang was resized.
+func (g *GangResizes) Total() int64 { return g.Grown + g.Shrunk }
+
+// CountResize counts a resize if the gang continued with another number of members than it had. It reports whether it
+// did. was is nil for a gang that is new. A gang that starts again is not resized.
+func (r *Roster) CountResize(was *Roster, at LogTime) bool {
+	if was == nil || len(was.Members) == 0 || len(r.Members) == 0 || len(was.Members) == len(r.Members) {
+		return false
+	}
+	if len(r.Members) > len(was.Members) {
+		r.Resizes.Grown++
+	} else {
+		r.Resizes.Shrunk++
+	}
+	r.Resizes.At, r.Resizes.From, r.Resizes.To = at, len(was.Members), len(r.Members)
+	return true
 }
 
 // RosterMember is one member; its place in Roster.Members is its node rank.

@@ -242,6 +242,7 @@ const (
 	DecidedGang    = "gang"
 	DecidedRequeue = "requeue"
 	DecidedReserve = "reserve"
+	DecidedResize  = "resize" // an elastic gang continued with other members: Places more, or Stops fewer
 )
 
 // DecisionRow is one accepted (or preempting) part in the decision log: a ring in replicated state (D23).

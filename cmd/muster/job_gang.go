@@ -47,6 +47,10 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 		}
 		rows = append(rows, [2]string{"Epoch", epoch})
 	}
+	if r := g.Resizes; r != nil {
+		rows = append(rows, [2]string{"Resizes", fmt.Sprintf("grown %s, shrunk %s; last %s ago from %d to %s",
+			plural(r.Grown, "time"), plural(r.Shrunk, "time"), span(o.now().Sub(time.Unix(0, r.Time))), r.From, plural(int64(r.To), "member"))})
+	}
 	if len(g.Members) > 0 {
 		at := "not yet: node rank 0 has reserved no port"
 		if g.MasterPort > 0 {

@@ -31,7 +31,7 @@ muster operator decisions -kind preempt -json`, 0, 0, o.run)
 	o.form.wideFlag(c)
 	c.Flags().StringVar(&o.job, "job", "", "only about this job")
 	c.Flags().StringVar(&o.queue, "queue", "", "only of this queue and those below it")
-	c.Flags().StringVar(&o.kind, "kind", "", "only place, gang, preempt, stop, update, requeue or reserve")
+	c.Flags().StringVar(&o.kind, "kind", "", "only place, gang, preempt, stop, update, requeue, reserve or resize")
 	c.Flags().StringVar(&o.since, "since", "", "only since a time (2026-01-31T12:00:00Z) or a span before now (1h, 7d)")
 	c.Flags().IntVarP(&o.last, "last", "n", 50, "at most that many, the newest; 0 for all")
 	return c
@@ -43,7 +43,7 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	q := ns(a.anyNamespace())
-	if kinds := []string{"", "place", "gang", "preempt", "stop", "update", "requeue", "reserve"}; !slices.Contains(kinds, o.kind) {
+	if kinds := []string{"", "place", "gang", "preempt", "stop", "update", "requeue", "reserve", "resize"}; !slices.Contains(kinds, o.kind) {
 		return fmt.Errorf("-kind %q: want %s", o.kind, strings.Join(kinds[1:], ", "))
 	}
 	for _, x := range [][2]string{{"job", o.job}, {"queue", o.queue}, {"kind", o.kind}, {"since", days(o.since)}} {

@@ -85,6 +85,15 @@ func TestElastic(t *testing.T) {
 		t.Errorf("the member that is left is %s, the first one was %s", a.Name, first.Name)
 	}
 	said(3, 1)
+	if out := f.Must("job", "status", "grown"); !strings.Contains(out, "grown 1 time, shrunk 1 time; last ") || !strings.Contains(out, "from 3 to 1 member") {
+		t.Errorf("the resizes are not in:\n%s", out)
+	}
+	if got, want := strings.TrimSpace(f.Must("operator", "decisions", "-kind", "resize", "-t", "{{range .}}{{.JobID}} +{{.Places}} -{{.Stops}}; {{end}}")), "grown +2 -0; grown +0 -2;"; got != want {
+		t.Errorf("the decision log has the resizes %q, want %q", got, want)
+	}
+	if out := f.Must("operator", "metrics", "-format", "prometheus"); !strings.Contains(out, "\nmuster_server_gang_resizes_total 2\n") {
+		t.Error("the metrics do not count two resizes")
+	}
 	as, err := f.API.Allocs("grown")
 	if err != nil {
 		t.Fatal(err)

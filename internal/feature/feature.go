@@ -48,12 +48,14 @@ var (
 	DecisionReasons = Gate{Name: "decision-reasons", Format: 2, Allows: "The decision log keeps the policy, the reason, the submitter and who was preempted."}
 	// FairWeek is structs.HalfLifeDefault in place of a day.
 	FairWeek = Gate{Name: "fair-share-week", Format: 2, Allows: "Fair share remembers use with a half-life of a week where queues set none."}
+	// GangResizes is the field Resizes of rosters, and structs.DecidedResize in the decision log.
+	GangResizes = Gate{Name: "gang-resizes", Format: 2, Allows: "Resizes of elastic gangs are counted, shown and kept in the decision log."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, FairWeek, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, FairWeek, GangResizes, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -20,10 +20,11 @@ type Metrics struct {
 	Backfilled   int64      // jobs placed while capacity was reserved for others
 	Preempted    int64      // jobs preempted
 	GangRestarts int64      // gangs restarted
+	GangResizes  int64      // elastic gangs that continued with more or fewer members
 	Reservations ReservationMetrics
 }
 
-// feed counts preemptions and gang restarts in a batch of the log.
+// feed counts preemptions, and restarts and resizes of gangs, in a batch of the log.
 func (m *Metrics) feed(d *structs.Delta) {
 	for _, c := range d.Preempted {
 		if c.After != nil {
@@ -36,6 +37,7 @@ func (m *Metrics) feed(d *structs.Delta) {
 	for _, c := range d.Rosters {
 		if c.Before != nil && c.After != nil {
 			m.GangRestarts += max(0, c.After.StartedAgain()-c.Before.StartedAgain())
+			m.GangResizes += max(0, c.After.Resizes.Total()-c.Before.Resizes.Total())
 		}
 	}
 }
