@@ -276,9 +276,14 @@ func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 	if !g.Gang || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
 		return 0, 0
 	}
+	if g.Roster != nil {
+		last = g.Roster.Resizes.At // also of members that have been collected
+	}
 	for _, a := range d.load.Allocs {
 		switch {
 		case a.Group != g.Name || g.Tg.IsStandby(a.NameIndex):
+		case d.pre.Takes(a.ID): // this pass shrinks it
+			last = d.in.Now
 		case a.ServerTerminal():
 			last = max(last, cmp.Or(a.FinishedAt, a.ModifyTime))
 		case !a.ClientTerminal():

@@ -164,7 +164,13 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 				}
 			}
 			for k := range pe.Parts[i].Places {
-				e.place(l, pe, &pe.Parts[i].Places[k])
+				p := &pe.Parts[i].Places[k]
+				u := l.unit(pe.Groups[p.Group], p.Index)
+				grows := u != nil && u.index < 0 && !l.Job.Job.Groups[u.group].IsStandby(p.Index) && e.resize(u)
+				e.place(l, pe, p)
+				if grows && !u.on { // the new member waits for a place
+					e.proceed(u, u.runs[0])
+				}
 			}
 		}
 		e.commit()
@@ -194,7 +200,7 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 		e.book(pe.Reservation)
 	}
 	for _, r := range pe.Rosters {
-		e.roster(l, r)
+		e.placedRoster(l, r)
 	}
 	e.endAll(ended)
 	return nil
@@ -252,6 +258,20 @@ func (e *Engine) freedAll() {
 	for i := range e.nodes {
 		e.freeOn(i)
 	}
+}
+
+// placedRoster stores the roster of a plan as Apply does.
+func (e *Engine) placedRoster(l *Live, r *structs.Roster) {
+	n := *r
+	for _, x := range l.work.Rosters {
+		if x.Group == n.Group {
+			n.Resizes = x.Resizes
+			if g := l.Job.Job.Group(n.Group); g != nil && g.Elastic != nil {
+				n.CountResize(x, e.now)
+			}
+		}
+	}
+	e.roster(l, &n)
 }
 
 func (e *Engine) roster(l *Live, r *structs.Roster) {

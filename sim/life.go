@@ -93,8 +93,13 @@ func (e *Engine) start(r *run) {
 	if l.Start == 0 {
 		l.Start = e.now
 	}
+	e.proceed(u, r)
+}
+
+// proceed lets a unit make progress. r is any of its runs. A unit that ran before pays the restart cost first.
+func (e *Engine) proceed(u *unit, r *run) {
 	if u.began && e.cfg.Restart != nil {
-		u.debt = e.cfg.Restart(l)
+		u.debt = e.cfg.Restart(u.live)
 	}
 	u.began, u.on, u.since, u.from = true, true, e.now, e.now
 	e.schedule(u)
@@ -181,10 +186,56 @@ func (e *Engine) release(r *run) {
 	r.wanted = nil
 }
 
-// pause stops the progress of a unit that lost a member.
-func (e *Engine) pause(u *unit, all bool) {
-	if !u.on {
+// resize restarts a gang that continues with more or fewer members, as every change of a gang's members does: it loses
+// what it would lose by a preemption. It reports whether it stopped; several changes at one instant are one.
+func (e *Engine) resize(u *unit) bool {
+	if !u.on || u.from == e.now {
+		return false
+	}
+	gpus := int64(0)
+	for _, r := range u.runs {
+		if r.started {
+			gpus += max(r.gpus, 1)
+		}
+	}
+	lost := e.pause(u, false)
+	if e.cfg.Restart != nil {
+		lost += e.cfg.Restart(u.live)
+	}
+	e.stats.Resizes++
+	e.stats.ResizeLost += lost.Seconds() * float64(gpus)
+	return true
+}
+
+// settleRoster leaves out the members of a gang that have ended, as Apply does.
+func (e *Engine) settleRoster(u *unit) {
+	l := u.live
+	g := l.Job.Job.Groups[u.group]
+	at := slices.IndexFunc(l.work.Rosters, func(r *structs.Roster) bool { return r.Group == g.Name })
+	if at < 0 {
 		return
+	}
+	old := l.work.Rosters[at]
+	next := *old
+	next.Members = nil
+	for _, m := range old.Members {
+		if slices.ContainsFunc(u.runs, func(r *run) bool { return r.alloc.ID == m.Alloc }) {
+			next.Members = append(next.Members, m)
+		}
+	}
+	if len(next.Members) < g.Least() {
+		next.Members = nil
+	}
+	if was := old.Resizes; g.Elastic != nil && next.CountResize(old, e.now) && was.At == e.now && was.To < was.From {
+		next.Resizes.Shrunk, next.Resizes.From = was.Shrunk, was.From // members that go at one instant are one entry of a log
+	}
+	e.roster(l, &next)
+}
+
+// pause stops the progress of a unit that lost a member. It returns how much of its work is lost.
+func (e *Engine) pause(u *unit, all bool) (lost time.Duration) {
+	if !u.on {
+		return 0
 	}
 	e.settle(u)
 	e.void(u)
@@ -199,13 +250,14 @@ func (e *Engine) pause(u *unit, all bool) {
 	}
 	if e.cfg.Kept != nil && u.live.Run >= 0 {
 		done := u.live.Run - u.left
-		lost := min(max(ran-e.cfg.Kept(u.live, ran), 0), done)
+		lost = min(max(ran-e.cfg.Kept(u.live, ran), 0), done)
 		if all {
 			lost = done
 		}
 		u.left += lost
 		e.stats.lost(u, lost)
 	}
+	return lost
 }
 
 // evict ends a run before its work is complete: a victim of preemption, or a stop. The job waits again.
@@ -236,9 +288,13 @@ func (e *Engine) returned(l *Live, why structs.Trigger) {
 // drop removes a run from its unit and its node.
 func (e *Engine) drop(r *run, as structs.ClientStatus) {
 	u, l := r.unit, r.live
+	resized := false
 	if u != nil {
-		if !r.started || u.started <= u.need { // a gang runs on with the members that it needs
+		switch {
+		case !r.started || u.started <= u.need:
 			e.pause(u, false)
+		case u.on: // a gang continues with the members that it needs
+			resized = e.resize(u)
 		}
 		for i, x := range u.runs {
 			if x == r {
@@ -248,6 +304,12 @@ func (e *Engine) drop(r *run, as structs.ClientStatus) {
 		}
 		if r.started {
 			u.started--
+		}
+		if u.index < 0 {
+			e.settleRoster(u)
+		}
+		if resized {
+			e.proceed(u, u.runs[0])
 		}
 	}
 	a := *r.alloc

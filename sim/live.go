@@ -157,7 +157,7 @@ func (l *Live) newUnits() {
 	l.units = make([]unit, 0, n)
 	for k, g := range l.Job.Job.Groups {
 		if g.Gang != nil {
-			l.units = append(l.units, unit{live: l, group: k, index: -1, need: g.Gang.Least(g.Count), left: l.Run})
+			l.units = append(l.units, unit{live: l, group: k, index: -1, need: g.Least(), left: l.Run})
 			continue
 		}
 		for i := range l.members(g) {
@@ -246,7 +246,7 @@ func shapeOf(j *structs.Job) shapeKey {
 		}
 		if n == 0 {
 			if g.Gang != nil {
-				k.count = int64(g.Gang.Least(g.Count))
+				k.count = int64(g.Least())
 			}
 			k.need, k.gpus = v, gpus
 			continue

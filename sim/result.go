@@ -102,6 +102,10 @@ func NewResult(format, policy string, s *Stats) *Result {
 	r.Set("jain", s.Jain(), "")
 	r.Set("preemptions", float64(s.Preemptions), "")
 	r.Set("lost_work", s.LostWork, "s")
+	if s.Resizes > 0 {
+		r.Set("resizes", float64(s.Resizes), "")
+		r.Set("resize_lost", s.ResizeLost, "s")
+	}
 	if s.NodeFailures > 0 {
 		r.Set("node_failures", float64(s.NodeFailures), "")
 		r.Set("lost_allocs", float64(s.Lost), "")

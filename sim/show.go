@@ -12,7 +12,7 @@ var titles = map[string]string{
 	"avebsld": "Bounded slowdown, mean", "p50_bsld": "Bounded slowdown, p50", "p95_bsld": "Bounded slowdown, p95", "p99_bsld": "Bounded slowdown, p99",
 	"mean_wait": "Wait, mean", "p50_wait": "Wait, p50", "p95_wait": "Wait, p95", "p99_wait": "Wait, p99", "max_wait": "Wait, longest",
 	"avg_jct": "Completion, mean", "p50_jct": "Completion, p50", "p95_jct": "Completion, p95", "p99_jct": "Completion, p99",
-	"jain": "Jain's index of users", "overhead": "Scheduling overhead", "wall_s": "Time of the simulation", "lost_work": "Work done again (unit time)",
+	"jain": "Jain's index of users", "overhead": "Scheduling overhead", "wall_s": "Time of the simulation", "lost_work": "Work done again (unit time)", "resizes": "Gangs that grew or shrank", "resize_lost": "What that cost (GPU time)",
 	"alloc_100": "Allocated at 100 %", "alloc_130": "Allocated at 130 %", "refused": "Parts refused",
 }
 

@@ -24,6 +24,8 @@ type Stats struct {
 	Preemptions               int64
 	Lost                      int64   // allocations lost with their node
 	LostWork                  float64 // unit-seconds repeated after preemption or failure
+	Resizes                   int64   // gangs that restarted because they continued with more or fewer members
+	ResizeLost                float64 // GPU-seconds that they lost, and took to restart
 	NodeFailures              int64
 	Deadlines, Missed         int64
 	Passes, Decided, Refused  int64 // passes; workloads in them; parts that Verify refused

@@ -230,6 +230,9 @@ func (p *Preemption) take(h *model.Held) {
 	p.credit(h, 1)
 }
 
+// Takes reports whether an allocation is preempted by this pass.
+func (p *Preemption) Takes(id structs.AllocID) bool { return p.taken[id] }
+
 func (p *Preemption) credit(h *model.Held, n int64) {
 	for path := range h.Work.Job.QueueName().Lineage() {
 		p.gone[path] = p.gone[path].Add(h.Amount().Times(n))

@@ -212,9 +212,14 @@ func gpuSeconds(h *model.Held, d time.Duration) int64 {
 
 // lostTime returns how much run time preempting one allocation costs: what the work has done since its last checkpoint,
 // or since it started, and for work that saves its state, saving and loading. Work that is asked to save is expected to
-// do so even if it never wrote a checkpoint.
+// do so even if it never wrote a checkpoint. Work that is frozen does nothing, and it cannot have done more since its
+// checkpoint than since its start.
 func (p *Preemption) lostTime(h *model.Held) time.Duration {
-	lost := max(0, p.now.Sub(max(h.Work.Began, h.Work.Saved)))
+	until := p.now
+	if f := h.Work.Frozen; f > 0 {
+		until = min(until, f)
+	}
+	lost := max(0, until.Sub(max(h.Work.Began, h.Work.Saved)))
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Checkpoint != nil {
 		c := g.Checkpoint
 		if h.Work.Saved == 0 && c.Notified() {

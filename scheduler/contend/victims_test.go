@@ -64,6 +64,12 @@ func cheapest(t *testing.T, nodes []*structs.Node, allocs []*structs.Allocation,
 	return nodes[row].Name, stops, e
 }
 
+// frozen suspends an allocation after it has run for a time.
+func frozen(a *structs.Allocation, after time.Duration) *structs.Allocation {
+	a.Suspension = &structs.Suspension{Since: a.CreateTime.Add(after)}
+	return a
+}
+
 var byPriority = &QueueTable{Queues: []*structs.Queue{{Path: "high", Preempt: structs.PreemptPriority}}}
 
 // TestVictimsLoseLeast: the node is chosen where the least work is lost, and no more work than necessary stops there.
@@ -85,6 +91,7 @@ func TestVictimsLoseLeast(t *testing.T) {
 		stops  string
 	}{
 		{"the one that has run for less", 4, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "c", "2"},
+		{"the one that was frozen for most of its time", 4, []*structs.Allocation{frozen(running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "b", "1"},
 		{"only as many as are needed", 3, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour), running(small, 3, 0, nodes[1], 3, 1, time.Hour)}, "c", "2"},
 		{"what can save its state loses less", 4, []*structs.Allocation{running(saves, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "b", "1"},
 		{"a gang stops as a whole", 4, []*structs.Allocation{running(gang, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(gang, 2, 1, nodes[1], 0, 2, 2*time.Hour)}, "b", "12"},
