@@ -121,6 +121,9 @@ func applyAllocTransition(x *tx, c *structs.AllocTransitionCommand) *structs.Err
 		x.evalOf(old, trigger, func(e *structs.Evaluation) {
 			e.NodeID = old.NodeID
 			e.ForceResch = c.Transition.ForceReschedule
+			if n := state.Nodes.Get(x, old.NodeID); trigger == structs.TriggerNodeDrain && n != nil && n.Drain != nil && n.LastDrain != nil && n.LastDrain.By != "" {
+				e.By = n.LastDrain.By // the leader only carries the drain out
+			}
 		})
 	}
 	if known == 0 {

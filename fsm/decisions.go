@@ -48,33 +48,37 @@ func (pl *planApply) logAccepted(accepted []bool) {
 		return
 	}
 	if pl.Has(feature.DecisionReasons) {
-		d.Policy, d.Reason = pl.Policy(pl.queue(), pl.job), pl.reason()
-		if pl.job != nil {
+		d.Policy = pl.Policy(pl.queue(), pl.job)
+		d.Reason, d.Actor = pl.cause()
+		if d.Actor == "" && pl.job != nil {
 			d.Actor = actor(&pl.job.Submitter)
 		}
 	}
 	pl.PutDecisions(d)
 }
 
-// reason returns why the plan's evaluation was made.
-func (pl *planApply) reason() structs.Trigger {
+// cause returns why the plan's evaluation was made, and which user asked for it.
+func (pl *planApply) cause() (why structs.Trigger, by string) {
 	for _, e := range pl.p.Evals {
 		if e.ID == pl.p.EvalID && e.Trigger != "" {
-			return e.Trigger
+			return e.Trigger, e.By
 		}
 	}
 	if e := state.Evals.Get(pl, pl.p.EvalID); e != nil {
-		return e.Trigger
+		return e.Trigger, e.By
 	}
-	return ""
+	return "", ""
 }
 
+// actor names who sent a command.
 func actor(s *structs.Submitter) string {
 	switch {
 	case s.Name != "":
 		return s.Name
 	case s.UID > 0:
 		return "uid " + strconv.FormatInt(s.UID, 10)
+	case !s.Accessor.IsZero():
+		return s.Accessor.String()
 	}
 	return ""
 }

@@ -63,7 +63,7 @@ func TestDecisionSaysWhy(t *testing.T) {
 			}
 		}
 	}
-	for who, want := range map[structs.Submitter]string{{Name: "alice", UID: 7}: "alice", {UID: 7}: "uid 7", {UID: -1}: "", {}: ""} {
+	for who, want := range map[structs.Submitter]string{{Name: "alice", UID: 7}: "alice", {UID: 7}: "uid 7", {UID: -1}: "", {}: "", {UID: -1, Accessor: structs.AccessorID{15: 1}}: "00000000-0000-0000-0000-000000000001"} {
 		if got := actor(&who); got != want {
 			t.Errorf("%+v is %q, want %q", who, got, want)
 		}
@@ -73,6 +73,52 @@ func TestDecisionSaysWhy(t *testing.T) {
 	for r := range c.f.Snapshot().Decisions(0) {
 		if r.Policy != "adaptive/easy-sjf/order/"+structs.AlgorithmDefault || r.Victims != nil {
 			t.Errorf("without settings: %+v", r)
+		}
+	}
+}
+
+// TestDecisionSaysWhoActed: what follows from an act of a user has that user as its actor, not the submitter of the job, and
+// what the leader does for a drain has the one who asked for it; while an older server may be in the cluster, the submitter.
+func TestDecisionSaysWhoActed(t *testing.T) {
+	for _, format := range []structs.Format{feature.Oldest, feature.Newest} {
+		c := newCluster(t, 1)
+		c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: format, By: "test"})
+		node := c.nodes[0].ID
+		by := func(who string, body structs.CommandBody) structs.Result {
+			t.Helper()
+			res, _, _ := c.f.ApplyBatch([]Entry{c.entryBy(body, structs.Submitter{Name: who})})
+			if res[0].Err != nil {
+				t.Fatal(res[0].Err)
+			}
+			return res[0]
+		}
+		c.placeAll(by("alice", &structs.JobRegisterCommand{Job: service("1", 2), Eval: true}).EvalID, 0, 2)
+		own := c.f.Snapshot().AllocsByJob(key)
+
+		by("carol", &structs.NodeDrainCommand{ID: node, Strategy: &structs.DrainStrategy{}})
+		drained := by("drain", &structs.AllocTransitionCommand{IDs: []structs.AllocID{own[0].ID}, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}).EvalID
+		lost := by("heartbeats", &structs.NodeStatusCommand{ID: node, Status: structs.NodeDown}).EvalID
+		stopped := by("bob", &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID}).EvalID
+		want := map[structs.EvalID]string{drained: "carol", lost: "", stopped: "bob"}
+		for id, who := range want {
+			if format < feature.DecisionActors.Format {
+				who = ""
+			}
+			if e := c.f.Snapshot().EvalByID(id); e == nil || e.By != who {
+				t.Errorf("format %d: the evaluation is %+v, want it by %q", format, e, who)
+			}
+		}
+		p := c.planFor("web", stopped, 0, 0)
+		p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: own[1].ID, Desired: structs.DesiredStop, Desc: "stopped"}}}}
+		if r := c.apply(p).Plan; r.Refused != "" {
+			t.Fatal(r.Refused)
+		}
+		actors := ""
+		for r := range c.f.Snapshot().Decisions(0) {
+			actors += r.Actor + " "
+		}
+		if want := map[bool]string{true: "alice alice bob ", false: "   "}[format >= feature.DecisionActors.Format]; actors != want {
+			t.Errorf("format %d: the actors are %q, want %q", format, actors, want)
 		}
 	}
 }

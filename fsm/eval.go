@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -17,6 +18,9 @@ func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs
 		ID: structs.DeriveID[structs.EvalID](x.cmd.Seed, "eval", k.String(), 0), Namespace: j.Namespace, JobID: j.ID,
 		Type: j.Type, Priority: j.Priority, Trigger: trigger, JobSpecIndex: j.SpecIndex, Status: structs.EvalPending,
 		CreateIndex: x.index, ModifyIndex: x.index, CreateTime: x.time, ModifyTime: x.time,
+	}
+	if trigger.Acted() && x.Has(feature.DecisionActors) {
+		e.By = actor(&x.cmd.By)
 	}
 	for n := uint64(1); state.Evals.Get(x, e.ID) != nil; n++ { // the same seed again: a replayed entry, or a test
 		e.ID = structs.DeriveID[structs.EvalID](x.cmd.Seed, "eval", k.String(), uint64(x.index)<<16+n)

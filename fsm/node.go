@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -269,6 +270,9 @@ func applyNodeDrain(x *tx, c *structs.NodeDrainCommand) *structs.Error {
 			rec = *n.LastDrain
 		}
 		rec.UpdatedAt, rec.Accessor = x.time, x.cmd.By.Accessor
+		if x.Has(feature.DecisionActors) && !c.Complete {
+			rec.By = actor(&x.cmd.By)
+		}
 		if c.Meta != nil {
 			rec.Meta = c.Meta
 		}

@@ -52,7 +52,7 @@ type (
 		// In a cluster whose upgrade is not finished the following may be empty.
 		Policy  string           // ORDER/BACKFILL/PREEMPT/PLACEMENT in force for the job
 		Reason  string           // why it was decided on: job-register, node-update, ...
-		Actor   string           // who submitted the job
+		Actor   string           // who asked for it, else who submitted the job
 		Victims []DecisionVictim // the other jobs whose work was preempted
 	}
 	// DecisionVictim is a job whose work was preempted.

@@ -75,10 +75,20 @@ type Evaluation struct {
 	EscapedClass   bool
 	ClassEligible  map[uint64]bool `codec:"-"` // hint in memory only
 	QuotaLimitName string
+	By             string `since:"2"` // who caused it, where a user did: see Trigger.Acted; "": no user, or anonymous
 }
 
 // JobKey returns the key of the evaluation's job.
 func (e *Evaluation) JobKey() JobKey { return JobKey{Namespace: e.Namespace, ID: e.JobID} }
+
+// Acted reports whether an evaluation with the trigger follows from what a user asked for, and not from what happened.
+func (t Trigger) Acted() bool {
+	switch t {
+	case TriggerJobRegister, TriggerJobDeregister, TriggerScale, TriggerHold, TriggerPriority, TriggerRequeue, TriggerAllocStop, TriggerNodeDrain:
+		return true
+	}
+	return false
+}
 
 // Terminal reports whether the evaluation has its final answer.
 func (e *Evaluation) Terminal() bool {

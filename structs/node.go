@@ -246,6 +246,7 @@ type DrainRecord struct {
 	Status               string // draining, complete, canceled
 	Accessor             AccessorID
 	Meta                 map[string]string
+	By                   string `since:"2"` // who asked for it, or changed it last; "": anonymous
 }
 
 // NodeEvent is one event of a node.

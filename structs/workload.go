@@ -265,7 +265,7 @@ type DecisionRow struct {
 	// placement policy or that of its pool. "" in rows of format 1, as the following.
 	Policy  string
 	Reason  Trigger          // of the evaluation; "": it was collected
-	Actor   string           // who submitted the job's version: a name, or "uid N"; "": anonymous
+	Actor   string           // who caused it: the user who asked for it, as a stop, a drain, a hold or a priority; else who submitted the job's version. A name, "uid N", or a token's accessor; "": anonymous
 	Victims []DecisionVictim // the other jobs whose work the part preempts
 }
 

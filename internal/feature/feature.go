@@ -46,6 +46,8 @@ var (
 	QueueUserLimits = Gate{Name: "queue-user-limits", Format: 2, Allows: "Queues can limit what each submitter holds."}
 	// DecisionReasons is the fields Policy, Reason, Actor and Victims of the decision log.
 	DecisionReasons = Gate{Name: "decision-reasons", Format: 2, Allows: "The decision log keeps the policy, the reason, the submitter and who was preempted."}
+	// DecisionActors is the field By of evaluations and of records of drains.
+	DecisionActors = Gate{Name: "decision-actors", Format: 2, Allows: "The decision log names who stopped, drained, held, scaled or changed the priority of work, where that was not its submitter."}
 	// FairWeek is structs.HalfLifeDefault in place of a day.
 	FairWeek = Gate{Name: "fair-share-week", Format: 2, Allows: "Fair share remembers use with a half-life of a week where queues set none."}
 	// GangResizes is the field Resizes of rosters, and structs.DecidedResize in the decision log.
@@ -55,7 +57,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, FairWeek, GangResizes, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, DecisionActors, FairWeek, GangResizes, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {
