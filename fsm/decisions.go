@@ -99,11 +99,20 @@ next:
 		for k := range d.Victims[first:] {
 			if v := &d.Victims[first+k]; v.Namespace == a.Namespace && v.JobID == a.JobID {
 				v.Allocs++
+				v.Lost += pl.unsaved(a)
 				continue next
 			}
 		}
-		d.Victims = append(d.Victims, structs.DecisionVictim{Row: int64(d.Len()), Namespace: a.Namespace, JobID: a.JobID, Allocs: 1, First: a.ID, Why: s.Desc})
+		d.Victims = append(d.Victims, structs.DecisionVictim{Row: int64(d.Len()), Namespace: a.Namespace, JobID: a.JobID, Allocs: 1, First: a.ID, Why: s.Desc, Lost: pl.unsaved(a)})
 	}
+}
+
+// unsaved returns the GPU-seconds that a victim loses unless it saves its state.
+func (pl *planApply) unsaved(a *structs.Allocation) int64 {
+	if !pl.Has(feature.DecisionLoss) {
+		return 0
+	}
+	return a.Unsaved(pl.time)
 }
 
 func (pl *planApply) queue() structs.QueuePath {

@@ -122,3 +122,51 @@ func TestDecisionSaysWhoActed(t *testing.T) {
 		}
 	}
 }
+
+// TestDecisionHasTheLoss: a row that preempts has, for each job, the GPU-seconds that its allocations worked since they
+// started; while an older server may be in the cluster it has none.
+func TestDecisionHasTheLoss(t *testing.T) {
+	for _, format := range []structs.Format{feature.Oldest, feature.Newest} {
+		c := newCluster(t, 1)
+		c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: format, By: "test"})
+		p := c.planFor("web", c.register(service("1", 2)).EvalID, 0, 2)
+		for i := range p.Parts {
+			p.Parts[i].Places[0].Grants = []structs.Grant{{Task: "task", Device: "nvidia/gpu/H100", Instance: string('a' + rune(2*i))}, {Task: "task", Device: "nvidia/gpu/H100", Instance: string('b' + rune(2*i))}}
+		}
+		if r := c.apply(p).Plan; r.Refused != "" {
+			t.Fatal(r.Refused)
+		}
+		report := &structs.AllocObservedCommand{}
+		for _, a := range c.f.Snapshot().AllocsByJob(key) {
+			report.Updates = append(report.Updates, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTime(c.index) * 1e6})
+		}
+		c.apply(report)
+		own := c.f.Snapshot().AllocsByJob(key)
+		if own[0].StartedAt == 0 || len(own[0].Grants) != 2 {
+			t.Fatalf("it does not run on two GPUs: %+v", own[0])
+		}
+		c.index += 10_000 // ten seconds
+		p = c.planFor("other", c.register(benchJob("other", 1)).EvalID, 0, 1)
+		for i := range own {
+			p.Parts[0].Stops = append(p.Parts[0].Stops, structs.PlanStop{ID: own[i].ID, Desired: structs.DesiredEvict, Preempt: structs.AllocID{9}})
+		}
+		if r := c.apply(p).Plan; r.Refused != "" {
+			t.Fatal(r.Refused)
+		}
+		want := int64(0)
+		if format >= feature.DecisionLoss.Format {
+			want = 2 * 2 * 10
+		}
+		for r := range c.f.Snapshot().Decisions(0) {
+			for _, v := range r.Victims {
+				if v.Lost != want {
+					t.Errorf("format %d: %d GPU seconds are lost, want %d", format, v.Lost, want)
+				}
+				want = -1 // seen
+			}
+		}
+		if format >= feature.DecisionLoss.Format && want != -1 {
+			t.Error("no row has a victim")
+		}
+	}
+}

@@ -61,6 +61,7 @@ type (
 		Allocs           int64
 		AllocID          string // one of them
 		Why              string
+		LostGPUSeconds   int64 // that they worked since their newest checkpoints, or since they started
 	}
 )
 
@@ -153,7 +154,7 @@ func DecisionOf(r *structs.DecisionRow) Decision {
 		d.NodeID = r.Node.String()
 	}
 	for _, v := range r.Victims {
-		d.Victims = append(d.Victims, DecisionVictim{Namespace: v.Namespace, JobID: v.JobID, Allocs: v.Allocs, AllocID: v.First.String(), Why: v.Why})
+		d.Victims = append(d.Victims, DecisionVictim{Namespace: v.Namespace, JobID: v.JobID, Allocs: v.Allocs, AllocID: v.First.String(), Why: v.Why, LostGPUSeconds: v.Lost})
 	}
 	return d
 }

@@ -322,6 +322,7 @@ func jobPlan(c *call) (any, error) {
 			Reconnect: d.Reconnect, RescheduleNow: d.RescheduleNow, RescheduleLater: d.RescheduleLater,
 		}
 	}
+	out.LostGPUSeconds = resp.Lost
 	for _, a := range resp.Preempted {
 		out.Annotations.PreemptedAllocs = append(out.Annotations.PreemptedAllocs, wire.AllocStubFromStructs(a, false, false))
 	}

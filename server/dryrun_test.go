@@ -186,3 +186,28 @@ func TestStartWhen(t *testing.T) {
 		}
 	})
 }
+
+// TestPlanSaysWhatIsLost: a plan that preempts says how many GPU-seconds have no checkpoint yet.
+func TestPlanSaysWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newGPUFleet(t, s, 2)
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Preempt: structs.PreemptPriority}}})
+		work := func(id string, priority int) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Priority, j.Preemptible = structs.JobBatch, priority, true
+				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 2}}
+			})
+		}
+		register(t, s, work("first", 10))
+		waitFor(t, time.Minute, "it runs", func() bool { return running(s, "first") == 1 })
+		if plan := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: work("low", 10)}); plan.Lost != 0 || len(plan.Preempted) != 0 {
+			t.Errorf("a plan that preempts nothing loses %d GPU seconds", plan.Lost)
+		}
+		time.Sleep(5 * time.Minute)
+		plan := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: work("urgent", 90)})
+		if len(plan.Preempted) != 1 || plan.Lost < 2*300 || plan.Lost > 2*330 {
+			t.Errorf("%d allocations would be preempted, and %d GPU seconds lost; want 1 and 600", len(plan.Preempted), plan.Lost)
+		}
+	})
+}

@@ -49,6 +49,23 @@ func (a *Allocation) Began(now LogTime) LogTime {
 	return a.StartedAt.Add(a.Stood(now))
 }
 
+// Unsaved returns the GPU time, in GPU-seconds, that the allocation has worked since its newest checkpoint, or since it
+// started: what it loses if it ends now without saving. Suspended time is none. A share of a GPU counts as its share.
+func (a *Allocation) Unsaved(now LogTime) int64 {
+	if a.StartedAt == 0 || a.ClientTerminal() {
+		return 0
+	}
+	worked := now.Sub(a.Began(now)) // it cannot have worked longer since a checkpoint
+	if a.Saved != nil {
+		until := now
+		if a.Suspended() {
+			until = min(now, a.Suspension.Since)
+		}
+		worked = min(worked, until.Sub(a.Saved.Time))
+	}
+	return AmountOf(a).GPUMilli * int64(max(worked, 0)/time.Second) / 1000
+}
+
 // Ran returns for how long an ended allocation ran, without suspensions.
 func (a *Allocation) Ran() time.Duration { return a.FinishedAt.Sub(a.Began(a.FinishedAt)) }
 

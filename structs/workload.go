@@ -277,4 +277,5 @@ type DecisionVictim struct {
 	Allocs    int64
 	First     AllocID // one of them
 	Why       string  // what they are shown, with figures
+	Lost      int64   `since:"2"` // GPU-seconds that they did since their newest checkpoints, or since they started
 }

@@ -238,7 +238,7 @@ func canned() map[string]any {
 	node := &wire.Node{ID: nodeA, Name: "gpu-01", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: "eligible", Status: "ready", Drivers: drivers, NodeResources: nodeRes("GPU-", 2, 0), Attributes: map[string]string{"kernel.name": "linux"},
 		Meta: map[string]string{"rack": "r7"}, Events: []*wire.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: fixedNow.Add(-2 * time.Hour)}}}
 	token := &wire.ACLToken{AccessorID: tokenID, SecretID: "d8f1f9a0-0000-4000-8000-00000000beef", Name: "alice", Type: "client", Policies: []string{"readers"}, CreateTime: fixedNow.Add(-time.Hour), CreateIndex: 7, ModifyIndex: 7}
-	plan := &wire.JobPlanResponse{JobModifyIndex: 17, Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Place: 1, DestructiveUpdate: 1}},
+	plan := &wire.JobPlanResponse{JobModifyIndex: 17, LostGPUSeconds: 5400, Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Place: 1, DestructiveUpdate: 1}},
 		PreemptedAllocs: []*wire.AllocationListStub{{ID: allocB, JobID: "sweep", TaskGroup: "g", NodeName: "gpu-01", DesiredStatus: "evict", DesiredDescription: "preempted by job example (priority 50): 120 GPU seconds are lost, worth less than the 3600 gained"}}},
 		Diff: &wire.JobDiff{Type: "Edited", ID: "example", TaskGroups: []*wire.TaskGroupDiff{{Type: "Edited", Name: "hello", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "Count", Old: "1", New: "2", Annotations: []string{"forces create"}}},
 			Updates: map[string]uint64{"create": 1, "create/destroy update": 1}, Tasks: []*wire.TaskDiff{{Type: "Edited", Name: "greet", Annotations: []string{"forces create/destroy update"}, Fields: []*wire.FieldDiff{{Type: "Added", Name: "User", New: "nobody"}},
@@ -292,7 +292,7 @@ func canned() map[string]any {
 			{Seq: 41, Index: 17, Time: ago(time.Hour), Namespace: "default", JobID: "train", EvalID: evalA, Kind: "gang", Places: 16, Nodes: 2, NodeID: nodeA, Queue: "default", Wait: int64(90 * time.Second), Score: 0.8125},
 			{Seq: 42, Index: 19, Time: ago(time.Minute), Namespace: "ml", JobID: "sweep", EvalID: evalB, Kind: "stop", Stops: 3, Nodes: 1, NodeID: nodeB, Queue: "research/nlp"},
 			{Seq: 43, Index: 20, Time: ago(time.Second), Namespace: "default", JobID: "urgent", EvalID: evalB, Kind: "preempt", Places: 8, Stops: 8, Nodes: 1, NodeID: nodeB, Queue: "default", Policy: "adaptive/easy-sjf/order/strand", Reason: "job-register", Actor: "alice",
-				Victims: []nomadlike.DecisionVictim{{Namespace: "default", JobID: "train", Allocs: 7, AllocID: allocA, Why: "preempted by job urgent: 70 GPU seconds are lost"}, {Namespace: "ml", JobID: "sweep", Allocs: 1, AllocID: allocB, Why: "preempted by job urgent: 70 GPU seconds are lost"}}}},
+				Victims: []nomadlike.DecisionVictim{{Namespace: "default", JobID: "train", Allocs: 7, AllocID: allocA, LostGPUSeconds: 70, Why: "preempted by job urgent: 70 GPU seconds are lost"}, {Namespace: "ml", JobID: "sweep", Allocs: 1, AllocID: allocB, Why: "preempted by job urgent: 70 GPU seconds are lost"}}}},
 
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
 		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{

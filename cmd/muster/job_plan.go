@@ -163,6 +163,9 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		for _, w := range why {
 			o.printf("    * %s\n", w)
 		}
+		if n := resp.LostGPUSeconds; n > 0 {
+			o.printf("    * In all, %.1f GPU hours of work have no checkpoint yet and would be lost, unless it is saved before it stops.\n", float64(n)/3600)
+		}
 	}
 	o.println()
 	o.file.warn(o.env, resp.Warnings)

@@ -87,6 +87,7 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 			score = strconv.FormatFloat(d.Score, 'f', 3, 64)
 		}
 		var victims, whys []string
+		lost := int64(0)
 		for _, v := range d.Victims {
 			name := v.JobID
 			if v.Namespace != d.Namespace {
@@ -96,17 +97,18 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 				name += " x" + strconv.FormatInt(v.Allocs, 10)
 			}
 			victims, whys = append(victims, name), append(whys, v.Why)
+			lost += v.LostGPUSeconds
 		}
 		row := []string{strconv.FormatUint(d.Seq, 10), time.Unix(0, d.Time).UTC().Format("2006-01-02 15:04:05.000"), d.Kind, job, orDash(d.Queue),
 			strconv.FormatInt(d.Places, 10), strconv.FormatInt(d.Stops, 10), node, span(time.Duration(d.Wait)), score, orDash(d.Reason), orDash(strings.Join(victims, ", ")), shortID(d.EvalID, false)}
 		if o.form.wide {
-			row = append(row, orDash(d.Actor), orDash(d.Policy), orDash(strings.Join(slices.Compact(whys), "; ")))
+			row = append(row, orDash(d.Actor), orDash(d.Policy), strconv.FormatInt(lost, 10), orDash(strings.Join(slices.Compact(whys), "; ")))
 		}
 		rows = append(rows, row)
 	}
 	head := "SEQ|TIME|KIND|JOB|QUEUE|PLACES|STOPS|NODE|WAITED|SCORE|REASON|PREEMPTED|EVAL"
 	if o.form.wide {
-		head += "|ACTOR|POLICY|WHY PREEMPTED"
+		head += "|ACTOR|POLICY|LOST GPU-S|WHY PREEMPTED"
 	}
 	o.table(head, rows)
 	return nil

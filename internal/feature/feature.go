@@ -48,6 +48,8 @@ var (
 	DecisionReasons = Gate{Name: "decision-reasons", Format: 2, Allows: "The decision log keeps the policy, the reason, the submitter and who was preempted."}
 	// DecisionActors is the field By of evaluations and of records of drains.
 	DecisionActors = Gate{Name: "decision-actors", Format: 2, Allows: "The decision log names who stopped, drained, held, scaled or changed the priority of work, where that was not its submitter."}
+	// DecisionLoss is the field Lost of the victims in the decision log.
+	DecisionLoss = Gate{Name: "decision-loss", Format: 2, Allows: "The decision log has the GPU-seconds that each preempted job lost."}
 	// FairWeek is structs.HalfLifeDefault in place of a day.
 	FairWeek = Gate{Name: "fair-share-week", Format: 2, Allows: "Fair share remembers use with a half-life of a week where queues set none."}
 	// GangResizes is the field Resizes of rosters, and structs.DecidedResize in the decision log.
@@ -57,7 +59,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, DecisionActors, FairWeek, GangResizes, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

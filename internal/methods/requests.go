@@ -126,6 +126,7 @@ type (
 		Failed             []*structs.GroupReport
 		Placed             []*structs.GroupReport
 		Preempted          []*structs.Allocation // as they would be: DesiredDesc says why, and what is lost
+		Lost               int64                 // GPU-seconds that those have worked since their newest checkpoints, or since they started
 		CreatedEvals       []*structs.Evaluation
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime

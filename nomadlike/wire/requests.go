@@ -66,6 +66,7 @@ type (
 		Warnings           string
 		NeverFits          string   `json:",omitempty"` // Muster's own: why not even an empty cluster could hold it
 		Suggestions        []string `json:",omitempty"` // Muster's own: each would let everything be placed now, the smallest change first
+		LostGPUSeconds     int64    `json:",omitempty"` // Muster's own: what the preempted allocations have worked since their newest checkpoints
 	}
 	// JobValidateRequest asks whether a job is valid.
 	JobValidateRequest struct {
