@@ -89,6 +89,9 @@ func TestBundles(t *testing.T) {
 		if r, err := putBundle(c.servers[follower], "default", sum, content); err != nil || r.Copies != 3 {
 			t.Fatalf("sent: %+v, %v", r, err)
 		}
+		if n := c.servers[lead].bundles.Bytes(); n != int64(len(content)) {
+			t.Errorf("the leader keeps %d bytes, want %d", n, len(content))
+		}
 		if _, err := callErr(c.servers[lead], methods.BundleStat, rpc.Header{Namespace: "other"}, &methods.BundleRequest{Sum: sum}); structs.CodeOf(err) != structs.CodeNotFound {
 			t.Errorf("in another namespace: %v", err)
 		}

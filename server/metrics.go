@@ -154,6 +154,7 @@ var serverMetrics = table{
 	gauge("muster_server_node_sessions", "Sessions through which this server reaches a node.", func(r reading) float64 { return float64(r.s.nodes.Sessions.Count()) }),
 	counter("muster_server_reads_total", "Queries of the state.", func(r reading) int64 { return r.s.hub.Reads.Load() }),
 	gauge("muster_server_blocking_queries", "Queries that wait for a change.", func(r reading) float64 { return float64(r.s.hub.Watches.Load()) }),
+	gauge("muster_server_bundle_bytes", "Bytes of bundles, the directories that were sent along with jobs, on this server's disk.", func(r reading) float64 { return float64(r.s.bundles.Bytes()) }),
 	gauge("muster_server_event_streams", "Event streams that are open.", func(r reading) float64 { return float64(r.s.endpoints.Streams()) }),
 
 	counter("muster_server_heartbeats_total", "Heartbeats of nodes.", func(r reading) int64 { return r.beats.Beats }),

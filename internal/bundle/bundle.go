@@ -154,8 +154,8 @@ func (s *Store) admit(size int64) (done func(), err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var has int64
-	if err := s.each(func(_ Key, info fs.FileInfo) { has += info.Size() }); err != nil {
+	has, err := s.Bytes()
+	if err != nil {
 		return nil, err
 	}
 	if has+s.coming+size > s.max {
@@ -174,6 +174,12 @@ func (s *Store) admit(size int64) (done func(), err error) {
 		defer s.mu.Unlock()
 		s.coming -= size
 	}, nil
+}
+
+// Bytes returns the size of all bundles.
+func (s *Store) Bytes() (n int64, err error) {
+	err = s.each(func(_ Key, info fs.FileInfo) { n += info.Size() })
+	return n, err
 }
 
 // each visits all bundles.

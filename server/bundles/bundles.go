@@ -70,6 +70,15 @@ func (k *Keeper) store() (*bundle.Store, error) {
 	return k.env.Store, nil
 }
 
+// Bytes returns how much this server keeps.
+func (k *Keeper) Bytes() int64 {
+	if k.env.Store == nil {
+		return 0
+	}
+	n, _ := k.env.Store.Bytes() // what cannot be listed counts as nothing
+	return n
+}
+
 // Put keeps a new bundle, and returns once most servers have it; copies says how many.
 func (k *Keeper) Put(ctx context.Context, key bundle.Key, size int64, r io.Reader) (copies int, err error) {
 	store, err := k.store()
