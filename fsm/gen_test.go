@@ -571,6 +571,12 @@ func (g *generator) small() structs.Command {
 		if g.chance(14) && q.Path != structs.QueueRoot {
 			q.UserLimit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: structs.AmountNoLimit}
 		}
+		if g.chance(20) {
+			q.LimitModels = []structs.ModelAmount{{Model: "H100", Milli: 1000 * g.r.Int64N(4)}}
+			if q.Path != structs.QueueRoot {
+				q.UserLimitModels = []structs.ModelAmount{{Model: "h100", Milli: 1000 * g.r.Int64N(3)}}
+			}
+		}
 		if g.chance(35) {
 			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
 		}
@@ -581,8 +587,12 @@ func (g *generator) small() structs.Command {
 		if g.chance(40) {
 			return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
 		}
+		var models []structs.ModelAmount
+		if g.chance(30) {
+			models = []structs.ModelAmount{{Model: "H100", Milli: 1000 * g.r.Int64N(4)}}
+		}
 		return cmd(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: []string{"q1", "q2"}[g.r.IntN(2)],
-			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: 64 * g.r.Int64N(40)}}}}}})
+			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(20), MemoryMiB: 64 * g.r.Int64N(40)}, HardModels: models}}}}})
 	case 24:
 		if g.chance(60) {
 			return cmd(&structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,

@@ -598,7 +598,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 
 // plan checks the verdict against the state that the entry met.
 func (r *run) plan(before *state.Snapshot, p *structs.PlanEntry, res *structs.PlanResult) {
-	for text, what := range map[string]string{"exceed its limit": "limit of a queue", "exceed the limit of each user": "limit of a user", "quota": "quota", "may run": "running cap", "was decided at": "queue epoch"} {
+	for text, what := range map[string]string{"exceed its limit": "limit of a queue", "exceed the limit of each user": "limit of a user", "quota": "quota", "may run": "running cap", "of GPUs of model": "limit of a model", "in GPUs of model": "limit of a model of a quota", "was decided at": "queue epoch"} {
 		if strings.Contains(res.Refused, text) {
 			r.saw("refused: " + what)
 		}

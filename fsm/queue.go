@@ -28,6 +28,9 @@ func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
 			return structs.Errorf(structs.CodeInvalid, "there are %d queues; a cluster may have no more", state.Queues.Len(x))
 		}
 		x.StartUse()
+		if in.LimitsModels() {
+			x.StartModels()
+		}
 		if old == nil && in.HalfLife != 0 || old != nil && in.HalfLife != old.HalfLife {
 			x.SettleUse(in.Path)
 		}
@@ -82,10 +85,16 @@ func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 
 func applyQuotaUpsert(x *tx, c *structs.QuotaUpsertCommand) *structs.Error {
 	for _, in := range c.Quotas {
-		if in == nil || in.Name == "" {
+		if in == nil {
 			return structs.Errorf(structs.CodeInvalid, "a quota needs a name")
 		}
+		if err := in.Check(); err != nil {
+			return err
+		}
 		x.StartUse()
+		if in.LimitsModels() {
+			x.StartModels()
+		}
 		n := *in
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
 		if old := state.Quotas.Get(x, in.Name); old != nil {
@@ -184,14 +193,18 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	if !pl.Counting() || len(part.Places)+len(part.Updates) == 0 {
 		return ""
 	}
-	adds := map[structs.UseRow]structs.Amount{}
+	adds, models := map[structs.UseRow]structs.Amount{}, map[structs.UseRow][]structs.ModelAmount{}
 	var rows []structs.UseRow
+	byModel := pl.CountsModels()
 	add := func(a *structs.Allocation, sign int64) {
 		for _, r := range structs.UseRows(a) {
 			if _, seen := adds[r]; !seen {
 				rows = append(rows, r)
 			}
 			adds[r] = adds[r].Add(structs.Charge(a, r, state.Allocs.Lookup(pl), nil).Times(sign))
+			if byModel {
+				models[r] = structs.AddModels(models[r], structs.ChargeModels(a, r, state.Allocs.Lookup(pl)), sign)
+			}
 		}
 	}
 	for i := range part.Places {
@@ -209,6 +222,12 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	}
 	for _, r := range rows {
 		if why := pl.rowLimit(r, adds[r], len(part.Places) > 0); why != "" {
+			return why
+		}
+		if !byModel {
+			continue
+		}
+		if why := pl.modelLimit(r, models[r]); why != "" {
 			return why
 		}
 	}
@@ -244,22 +263,62 @@ func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool)
 	return ""
 }
 
-func (pl *planApply) quotaLimit(ns string, add structs.Amount) string {
+// modelLimit returns the limit of a GPU model that a row would exceed, or "".
+func (pl *planApply) modelLimit(r structs.UseRow, add []structs.ModelAmount) string {
+	if ns, ok := r.Path.Namespace(); ok {
+		spec, l := pl.quota(ns)
+		if l == nil || len(l.HardModels) == 0 {
+			return ""
+		}
+		var held []structs.ModelAmount
+		for o := range state.Namespaces.All(pl) {
+			if o.Quota == spec.Name {
+				held = structs.AddModels(held, pl.ModelsNow(structs.UseRow{Path: structs.UseNamespace(o.Name)}), 1)
+			}
+		}
+		if model, over := structs.BreaksModels(held, add, l.HardModels); over > 0 {
+			return fmt.Sprintf("quota %q would be exceeded in GPUs of model %s by %d", spec.Name, model, over)
+		}
+		return ""
+	}
+	q := state.Queues.Get(pl, r.Path)
+	if q == nil {
+		return ""
+	}
+	limits := q.LimitModels
+	if r.User != "" {
+		limits = q.UserLimitModels
+	}
+	if len(limits) == 0 {
+		return ""
+	}
+	if model, over := structs.BreaksModels(pl.ModelsNow(r), add, limits); over > 0 {
+		return fmt.Sprintf("queue %q (user %q) would exceed its limit of GPUs of model %s by %d", q.Path, r.User, model, over)
+	}
+	return ""
+}
+
+// quota returns the quota of a namespace and its limit in the job's region; nil if there is none.
+func (pl *planApply) quota(ns string) (*structs.QuotaSpec, *structs.QuotaLimit) {
 	n := state.Namespaces.Get(pl, ns)
 	if n == nil || n.Quota == "" {
-		return ""
+		return nil, nil
 	}
 	spec := state.Quotas.Get(pl, n.Quota)
 	if spec == nil {
-		return ""
+		return nil, nil
 	}
-	l := spec.Limit(cmp.Or(pl.job.Region, structs.RegionDefault))
+	return spec, spec.Limit(cmp.Or(pl.job.Region, structs.RegionDefault))
+}
+
+func (pl *planApply) quotaLimit(ns string, add structs.Amount) string {
+	spec, l := pl.quota(ns)
 	if l == nil {
 		return ""
 	}
 	var held structs.Amount
 	for o := range state.Namespaces.All(pl) {
-		if o.Quota == n.Quota {
+		if o.Quota == spec.Name {
 			h, _ := pl.HeldNow(structs.UseRow{Path: structs.UseNamespace(o.Name)})
 			held = held.Add(h)
 		}

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +117,92 @@ func TestLimitsInApply(t *testing.T) {
 	if res := c.apply(p).Plan; res.Accepted[0] || !strings.Contains(res.Refused, `queue "a" is at epoch`) {
 		t.Errorf("a plan by old settings: %+v", res)
 	}
+}
+
+// TestModelLimitsInApply: limits of the GPUs of a model are refused by integers, too.
+func TestModelLimitsInApply(t *testing.T) {
+	two := []structs.ModelAmount{{Model: "h100", Milli: 2000}}
+	for name, prepare := range map[string]func(c *cluster){
+		`queue "a/b" (user "") would exceed its limit of GPUs of model h100 by 1000`: func(c *cluster) { c.queues(&structs.Queue{Path: "a/b", LimitModels: two}) },
+		`queue "a" (user "") would exceed its limit of GPUs of model h100 by 1000`:   func(c *cluster) { c.queues(&structs.Queue{Path: "a", LimitModels: two}) },
+		`quota "q" would be exceeded in GPUs of model h100 by 1000`: func(c *cluster) {
+			c.apply(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Unlimited, HardModels: two}}}}})
+			c.apply(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "q"}}})
+		},
+	} {
+		c := newCluster(t, 4)
+		c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b"})
+		eval := c.in("a/b", 4)
+		prepare(c)
+		p := c.planFor("web", eval, 0, 4)
+		for i, model := range []string{"H100", "H100", "A100", "H100"} {
+			p.Parts[i].Places[0].Grants = []structs.Grant{{Task: "task", Device: "nvidia/gpu/" + model, Instance: fmt.Sprint("GPU-", i)}}
+		}
+		p.QueueEpoch = c.f.Snapshot().QueueByPath("a/b").Epoch
+		if res := c.apply(p).Plan; !slices.Equal(res.Accepted, []bool{true, true, true, false}) || !strings.Contains(res.Refused, name) {
+			t.Errorf("%s: %+v", name, res)
+		}
+		if why := c.f.Snapshot().CheckUse(); why != "" {
+			t.Error(why)
+		}
+		if u := c.f.Snapshot().QueueUse("a", ""); fmt.Sprint(u.Models) != "[{A100 1000} {H100 2000}]" {
+			t.Errorf("%s: usage %v", name, u.Models)
+		}
+		c.observe(structs.ClientComplete)
+		if u := c.f.Snapshot().QueueUse("a", ""); len(u.Models) > 0 {
+			t.Errorf("%s: usage %v after the end", name, u.Models)
+		}
+	}
+	c := newCluster(t, 1)
+	bad := func(models ...structs.ModelAmount) {
+		c.refused(&structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "a", LimitModels: models}}}, "limit")
+	}
+	bad(structs.ModelAmount{Model: "H100", Milli: -1})
+	bad(structs.ModelAmount{Model: "H100|", Milli: 1})
+	bad(structs.ModelAmount{Model: "H100", Milli: 1}, structs.ModelAmount{Model: "A100", Milli: 1})
+	c.refused(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", SoftModels: []structs.ModelAmount{{Milli: 1}}}}}}}, "model")
+}
+
+// TestModelsOfWaiters: an allocation that waits for another one of its job is charged with the GPU of a model once, and after
+// the other has ended alone.
+func TestModelsOfWaiters(t *testing.T) {
+	c := newCluster(t, 1)
+	c.queues(&structs.Queue{Path: "a", LimitModels: []structs.ModelAmount{{Model: "H100", Milli: 1000}}})
+	eval := c.in("a", 2)
+	place := func(i int, waits ...structs.AllocID) {
+		t.Helper()
+		p := c.planFor("web", eval, 0, 1)
+		p.QueueEpoch = c.f.Snapshot().QueueByPath("a").Epoch
+		at := &p.Parts[0].Places[0]
+		at.Index, at.WaitsOn, at.Grants = i, waits, []structs.Grant{{Task: "task", Device: "nvidia/gpu/H100", Instance: "GPU-0"}}
+		if len(waits) > 0 {
+			p.Parts[0].Stops = []structs.PlanStop{{ID: waits[0], Desc: "replaced", Desired: structs.DesiredStop}}
+			p.Evals = nil
+		}
+		if res := c.apply(p).Plan; !res.Accepted[0] {
+			t.Fatal(res.Refused)
+		}
+	}
+	held := func(when string) {
+		t.Helper()
+		snap := c.f.Snapshot()
+		if u := snap.QueueUse("a", ""); fmt.Sprint(u.Models) != "[{H100 1000}]" {
+			t.Errorf("%s: usage %v", when, u.Models)
+		}
+		if why := snap.CheckUse(); why != "" {
+			t.Errorf("%s: %s", when, why)
+		}
+	}
+	place(0)
+	held("one runs")
+	var first structs.AllocID
+	for a := range c.f.Snapshot().Allocs() {
+		first = a.ID
+	}
+	place(1, first)
+	held("another waits for it")
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: first, Client: structs.ClientComplete}}})
+	held("it has ended")
 }
 
 // TestBilling: usage is weighted by the weights of the job's queue, and weighted again when they change.

@@ -66,13 +66,13 @@ type (
 		Jobs, Allocs    int64
 		GPUHours        float64 `json:",omitempty"`
 	}
-	// QueueWritten is the answer to a write of queues.
+	// QueueWritten is the answer to a write of queues, and of a quota if there are warnings.
 	QueueWritten struct{ Warnings []string }
 )
 
 func queueState(q *methods.QueueState) QueueState {
 	out := QueueState{
-		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
+		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(q.Effective), Held: wire.HeldFromStructs(q.Usage.Held, q.Usage.Models), Mean: wire.AmountFromStructs(q.Mean),
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
 		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions,
 	}
@@ -86,7 +86,7 @@ func queueState(q *methods.QueueState) QueueState {
 	}
 	for i := range q.Users {
 		u := &q.Users[i]
-		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.AmountFromStructs(u.Usage.Held), Mean: wire.AmountFromStructs(u.Mean),
+		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.HeldFromStructs(u.Usage.Held, u.Usage.Models), Mean: wire.AmountFromStructs(u.Mean),
 			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs, GPUHours: gpuHours(u.PeriodUse)})
 	}
 	return out
@@ -200,7 +200,7 @@ func (c *call) quotaUsageOf(q *methods.QuotaState) *wire.QuotaUsage {
 	if len(q.Quota.Limits) > 0 {
 		region = q.Quota.Limits[0].Region
 	}
-	return wire.QuotaUsageOf(q.Quota, region, q.Held, q.Namespaces)
+	return wire.QuotaUsageOf(q.Quota, region, q.Held, q.Models, q.Namespaces)
 }
 
 func quotaGet(c *call) (any, error) {
@@ -237,7 +237,15 @@ func quotaUpsert(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.written(invoke(c, methods.QuotaUpsert, &methods.QuotaUpsertRequest{Quota: q}))
+	resp, err := invoke(c, methods.QuotaUpsert, &methods.QuotaUpsertRequest{Quota: q})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	if len(resp.Warnings) == 0 {
+		return nil, nil // as Nomad
+	}
+	return QueueWritten{Warnings: resp.Warnings}, nil
 }
 
 func quotaDelete(c *call) (any, error) {

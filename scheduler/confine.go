@@ -48,6 +48,7 @@ func (d *decision) placeTogether(g *groupWork, first int, l *model.Level) {
 	}
 	if at < 0 {
 		probe := d.gangSearch(g, first, nil, nil)
+		_ = d.overLimit(probe, nil) // if a limit is in the way, placing says so
 		rs := probe.Rooms(l, int64(len(g.Wants)))
 		probe.Done()
 		d.steps += d.w.View.Rows

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -22,6 +23,9 @@ type env struct {
 	limits       *contend.Limits     // nil: there are no limits
 	setAside     *contend.SetAside   // nil: no amounts are set aside
 	contests     *contend.Contests   // nil: running work does not compete
+
+	// closed is what groups do without where limits are nil: see decision.closedModels.
+	closed map[structs.GroupName][]match.Closed
 }
 
 // decision is the work on one workload of a pass.
@@ -110,6 +114,9 @@ func (d *decision) noFitKey(g *groupWork) string {
 	key := g.noFitKey
 	if key != "" && d.w.AnyShy() {
 		return "" // which jobs keep away from each other depends on their names
+	}
+	if key != "" && d.limits.ByModel() {
+		key += d.limits.Rooms(d.load, d.charges.CountModels(d.load, &d.placed))
 	}
 	if key == "" || !d.reservations.Keeps() && d.setAside == nil {
 		return key

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
@@ -265,28 +266,36 @@ func (d *decision) takeover(r *contend.Contest) {
 	if !d.load.Job.AllAtOnce && len(d.placed) > 0 {
 		d.w.Rollback(0) // what it got is only a part of what it asked for
 	}
-	limits, aside := d.limits, d.setAside
-	t := &contestant{d: d}
-	if evicted, ok := d.contests.TakeOver(r, t, need); ok {
-		for _, g := range t.last.groups {
-			g.Counts.Preemptions += evicted[g.Tg]
+	limits, aside, closed := d.limits, d.setAside, d.closedModels()
+	for _, without := range [...]map[structs.GroupName][]match.Closed{nil, closed} {
+		t := &contestant{d: d, closed: without}
+		if evicted, ok := d.contests.TakeOver(r, t, need); ok {
+			for _, g := range t.last.groups {
+				g.Counts.Preemptions += evicted[g.Tg]
+			}
+			*d = *t.last
+			d.limits, d.setAside, d.closed = limits, aside, nil
+			return
 		}
-		*d = *t.last
-		d.limits, d.setAside = limits, aside
-		return
+		if closed == nil {
+			break
+		}
 	}
-	*d = *d.again() // restore the decision without a takeover
+	*d = *d.again(nil) // restore the decision without a takeover
 	d.limits, d.setAside = limits, aside
 	d.place()
 }
 
 // contestant is a decision that is repeated while others give up their places.
-type contestant struct{ d, last *decision }
+type contestant struct {
+	d, last *decision
+	closed  map[structs.GroupName][]match.Closed // see decision.closedModels
+}
 
 func (c *contestant) Workload() *contend.Workload { return c.d.load }
 
 func (c *contestant) Again() []*contend.Place {
-	c.last = c.d.again()
+	c.last = c.d.again(c.closed)
 	c.last.place()
 	if len(c.last.misses) > 0 {
 		return nil
@@ -300,9 +309,9 @@ func (c *contestant) Again() []*contend.Place {
 
 // again returns a new decision about the same workload. It has no limits: they may only be met because others of the
 // queue give up their places, which is checked when those are known.
-func (d *decision) again() *decision {
+func (d *decision) again(closed map[structs.GroupName][]match.Closed) *decision {
 	e := d.env
-	e.limits, e.setAside = nil, nil
+	e.limits, e.setAside, e.closed = nil, nil, closed
 	n := newDecision(e, d.load, d.policy, d.start)
 	n.reconcile()
 	n.gated()

@@ -73,6 +73,9 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	probe := search.New(g.Ask, d.w, d.policy, first)
 	probe.Ban = g.ban(d.load.Job)
 	d.bind(probe)
+	if d.overLimit(probe, nil) != nil {
+		return d.tryWithin(g, first, nil, nil, g.Wants) // it says which limit it is
+	}
 	rs := probe.Rooms(l, int64(len(g.Wants)))
 	d.steps += d.w.View.Rows
 	if home := g.home(d.w, l); home >= 0 { // the rest of the gang is there already
@@ -195,7 +198,7 @@ func (d *decision) starves() bool {
 			continue
 		}
 		switch g.search.Report(1, 0).Code {
-		case structs.ReasonConstraint, structs.ReasonDriver:
+		case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonQuota:
 		default:
 			return true
 		}

@@ -4,7 +4,9 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/reconcile"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -61,30 +63,74 @@ func (g *groupWork) refusal() *structs.GroupReport {
 	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Missed, Refusals: []structs.Refusal{*g.Refused}}
 }
 
-// overLimit returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation may wait
-// for the place of prev.
-func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *structs.Refusal {
-	if d.limits == nil || d.load.Job == nil || g == nil {
+// overLimit returns which limit one more allocation of a search's group would exceed, or nil; then the search does without
+// GPU models whose limits are reached. With prev, the allocation may wait for the place of prev.
+func (d *decision) overLimit(s *search.Search, prev *structs.Allocation) *structs.Refusal {
+	if d.limits == nil || d.load.Job == nil || s.Ask.Tg == nil {
+		if d.closed != nil {
+			s.Close(d.closed[s.Ask.Tg.Name])
+		}
 		return nil
 	}
-	return d.limits.OverGroup(d.load, d.charges.Count(d.load, &d.placed), g, prev)
+	if why := d.limits.OverGroup(d.load, d.charges.Count(d.load, &d.placed), s.Ask.Tg, prev); why != nil || !d.limits.ByModel() {
+		return why
+	}
+	closed, why := d.limits.Closed(d.load, d.charges.CountModels(d.load, &d.placed), s.Ask, prev, d.unplacedOf(s.Ask.Tg))
+	if why == nil {
+		s.Close(closed)
+	}
+	return why
+}
+
+// unplacedOf returns what the decision has not placed of other groups.
+func (d *decision) unplacedOf(but *structs.Group) (out []contend.Missing) {
+	for _, g := range d.groups {
+		if g.Tg == but || g.Ask == nil || g.Refused != nil {
+			continue
+		}
+		n := len(g.Wants)
+		for i := range d.placed {
+			if d.placed[i].g == g {
+				n--
+			}
+		}
+		if n > 0 {
+			out = append(out, contend.Missing{Ask: g.Ask, Count: int64(n)})
+		}
+	}
+	return out
+}
+
+// closedModels returns the GPU models that groups without a place had to do without, by group; nil for none. A decision
+// without limits (about the future, or while others give up their places) does without them, too.
+func (d *decision) closedModels() map[structs.GroupName][]match.Closed {
+	var out map[structs.GroupName][]match.Closed
+	for _, g := range d.groups {
+		if d.misses[g.Name] > 0 && g.search != nil && len(g.search.Ask.Closed) > 0 {
+			if out == nil {
+				out = map[structs.GroupName][]match.Closed{}
+			}
+			out[g.Name] = g.search.Ask.Closed
+		}
+	}
+	return out
 }
 
 // withinLimits reports whether to look for a place for a want: anywhere, or at least in the place of what it replaces.
 // It records in the group which limit prevents it.
-func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
+func (d *decision) withinLimits(s *search.Search, w *reconcile.Want) bool {
 	w.MustWait = false
-	why := d.overLimit(tg, nil)
+	why := d.overLimit(s, nil)
 	if why == nil {
 		return true
 	}
 	for _, g := range d.groups {
-		if g.Tg == tg {
+		if g.Tg == s.Ask.Tg {
 			g.over = why
 		}
 	}
 	w.MustWait = true
-	return w.MayWait && d.overLimit(tg, w.Prev) == nil
+	return w.MayWait && d.overLimit(s, w.Prev) == nil
 }
 
 // respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It records in

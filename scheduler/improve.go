@@ -16,7 +16,7 @@ const pairsMax = 64
 // Capabilities.Moves use it. It stops after that many moves; what is still missing then stays missing.
 func (d *decision) improve() {
 	moves := d.policy.Capabilities().Moves
-	if moves == 0 || len(d.misses) == 0 || len(d.groups) < 2 || len(d.placed) == 0 {
+	if moves == 0 || d.limits.ByModel() || len(d.misses) == 0 || len(d.groups) < 2 || len(d.placed) == 0 {
 		return
 	}
 	for _, g := range d.groups {

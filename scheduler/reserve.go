@@ -83,7 +83,7 @@ func (d *decision) PlaceOn(w *search.Pass) []contend.Place {
 
 // decideOn repeats the whole decision on a what-if about the future, with gangs, topology and everything else.
 func (d *decision) decideOn(w *search.Pass) []contend.Place {
-	later := env{in: d.in, w: w, noFit: &search.NoFit{}, reservations: d.reservations.Future(w)}
+	later := env{in: d.in, w: w, noFit: &search.NoFit{}, reservations: d.reservations.Future(w), closed: d.closedModels()}
 	then := newDecision(later, d.load, d.policy, d.cursor)
 	then.reconcile()
 	then.place()
@@ -113,7 +113,7 @@ func (d *decision) placeRest(g *groupWork, w *search.Pass, before []contend.Plac
 	if len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero() {
 		return nil
 	}
-	s := search.New(g.Ask, w, d.policy, 0)
+	s := search.New(g.Ask.Without(g.search.Ask.Closed), w, d.policy, 0)
 	defer s.Done()
 	for _, other := range d.groups {
 		if other == g || g.Ask.CountsJob() {

@@ -267,7 +267,7 @@ func (d *decision) mayYield(ws []reconcile.Want) bool {
 // find looks for a place for one want: on its node if it is pinned, else the best one, else the place of the allocation
 // that it replaces, once that one has ended (D19).
 func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, bool) {
-	if !d.withinLimits(s.Ask.Tg, w) || !d.respectsSetAside(s.Ask.Tg) {
+	if !d.withinLimits(s, w) || !d.respectsSetAside(s.Ask.Tg) {
 		return search.Placement{}, false
 	}
 	old := -1
@@ -300,6 +300,9 @@ func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID)
 		}
 	}
 	if old < 0 {
+		return search.Placement{}, false
+	}
+	if d.overLimit(s, w.Prev) != nil {
 		return search.Placement{}, false
 	}
 	if sp, ok := s.PlaceOn(old, id, []structs.AllocID{w.Prev.ID}); ok {

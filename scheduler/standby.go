@@ -66,13 +66,13 @@ func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocatio
 		return search.Placement{}, nil, false
 	}
 	if !structs.Holds(a) {
-		if !d.withinLimits(g.Tg, w) || !d.respectsSetAside(g.Tg) {
+		if !d.withinLimits(s, w) || !d.respectsSetAside(g.Tg) {
 			return search.Placement{}, nil, false
 		}
 		sp, ok := s.PlaceOn(row, id, nil)
 		return sp, nil, ok
 	}
-	if o := d.w.Get(row); o.Hold.Claimed(a.ID) || o.Hold.Waiting(a.ID) || d.overLimit(g.Tg, a) != nil {
+	if o := d.w.Get(row); o.Hold.Claimed(a.ID) || o.Hold.Waiting(a.ID) || d.overLimit(s, a) != nil {
 		return search.Placement{}, nil, false
 	}
 	sp, ok := s.PlaceOn(row, id, []structs.AllocID{a.ID})

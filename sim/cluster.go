@@ -148,7 +148,7 @@ func (c *Cluster) tenants() (out []contend.Tenant, err error) {
 		case l == nil:
 			return nil, fmt.Errorf("namespace %q names quota %q, which does not exist", name, quota)
 		default:
-			out = append(out, contend.Tenant{Namespace: name, Quota: quota, Hard: l.Hard, Soft: l.Soft})
+			out = append(out, contend.Tenant{Namespace: name, Quota: quota, Hard: l.Hard, Soft: l.Soft, HardModels: l.HardModels, SoftModels: l.SoftModels})
 		}
 	}
 	return out, nil

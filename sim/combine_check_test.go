@@ -357,6 +357,7 @@ func (c *checks) alloc(in *scheduler.Input, id structs.AllocID) *structs.Allocat
 // use is what a queue or one of its users holds.
 type use struct {
 	gpuMilli, jobs int64
+	models         map[string]int64 // thousandths of GPUs by name
 }
 
 // uses counts what all queues and their users hold.
@@ -365,15 +366,18 @@ func (c *checks) uses() map[structs.UseRow]*use {
 	at := func(p structs.QueuePath, user string) *use {
 		k := structs.UseRow{Path: p, User: user}
 		if held[k] == nil {
-			held[k] = &use{}
+			held[k] = &use{models: map[string]int64{}}
 		}
 		return held[k]
 	}
 	for l := c.e.holders; l != nil; l = l.nextHolder {
-		sum := int64(0)
+		sum, models := int64(0), map[string]int64{}
 		for _, a := range l.work.Allocs {
 			if structs.Holds(a) {
 				sum += structs.AmountOf(a).GPUMilli
+				for i := range a.Grants {
+					models[a.Grants[i].Device] += structs.GrantAmount(&a.Grants[i]).GPUMilli
+				}
 			}
 		}
 		for p := range l.Job.Job.QueueName().Lineage() {
@@ -381,16 +385,58 @@ func (c *checks) uses() map[structs.UseRow]*use {
 				u := at(p, user)
 				u.gpuMilli += sum
 				u.jobs++
+				for m, n := range models {
+					u.models[m] += n
+				}
 			}
 		}
 	}
 	return held
 }
 
+// of returns what is held of a model.
+func (u *use) of(words string) (sum int64) {
+	if u != nil {
+		for name, n := range u.models {
+			if structs.IsModel(name, words) {
+				sum += n
+			}
+		}
+	}
+	return sum
+}
+
+// closed returns the limit of a model that one more allocation of a job on GPUs of that name would exceed, or "".
+func (c *checks) closed(j *structs.Job, name string) string {
+	held, add := c.uses(), 1000*c.gpusEach(j.Groups[0])
+	for p := range j.QueueName().Lineage() {
+		q := c.queues[p]
+		for user, limits := range map[string][]structs.ModelAmount{"": q.LimitModels, j.Submitter.Name: q.UserLimitModels} {
+			for _, lim := range limits {
+				if structs.IsModel(name, lim.Model) && held[structs.UseRow{Path: p, User: user}].of(lim.Model)+add > lim.Milli {
+					return fmt.Sprintf("%s of queue %s, user %q", lim.Model, p, user)
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // limits checks the limits and caps of all queues.
 func (c *checks) limits() {
 	for k, u := range c.uses() {
 		q := c.queues[k.Path]
+		limits := q.LimitModels
+		if k.User != "" {
+			limits = q.UserLimitModels
+		}
+		for _, lim := range limits {
+			if held := u.of(lim.Model); held > lim.Milli {
+				c.failf("queue %s, user %q: %d thousandths of GPUs of model %s are held, and the limit is %d", k.Path, k.User, held, lim.Model, lim.Milli)
+			} else if held == lim.Milli && held > 0 {
+				c.counts["limits of models reached"]++
+			}
+		}
 		switch {
 		case k.User == "" && q.Limit != nil && u.gpuMilli > q.Limit.GPUMilli:
 			c.failf("queue %s holds %d thousandths of GPUs, and its limit is %d", k.Path, u.gpuMilli, q.Limit.GPUMilli)
@@ -427,7 +473,21 @@ func (c *checks) explained(in *scheduler.Input, rep *scheduler.Report) {
 				continue
 			}
 			c.counts["told "+string(g.Code)]++
+			for _, r := range g.Refusals {
+				if r.Dimension == structs.DimensionGPUModel && g.Placed == 0 && c.simple(l.Job.Job) && l.Job.Job.Groups[0].Count == 1 {
+					c.counts["told a limit of a model"]++
+					if why := c.closed(l.Job.Job, r.Detail); why == "" {
+						c.failf("%s is told %v, and that limit leaves room for it", r.Text(), g.Refusals)
+					}
+				}
+			}
 			switch g.Code {
+			case structs.ReasonQuota:
+				if n := ""; c.simple(l.Job.Job) && g.Refusals[0].Dimension == structs.DimensionGPUModel {
+					if n = c.roomFor(l.Job.Job); n != "" {
+						c.failf("%s is told %v, and node %s has room for it", r.Key.ID, g.Refusals, n)
+					}
+				}
 			case structs.ReasonResources, structs.ReasonFragmentation:
 				if n := c.roomFor(l.Job.Job); n != "" && c.simple(l.Job.Job) {
 					c.failf("%s is told %v, and node %s has room for it", r.Key.ID, g.Refusals, n)
@@ -466,7 +526,7 @@ func (c *checks) late(in *scheduler.Input, rep *scheduler.Report) {
 		}
 		q := c.queues[l.work.QueueName()]
 		since := l.work.WaitingSince()
-		if since == 0 || in.Now.Sub(since) <= q.MaxWait || !slices.Contains([]structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang}, r.Groups[0].Code) {
+		if since == 0 || in.Now.Sub(since) <= q.MaxWait || !slices.Contains([]structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang}, r.Groups[0].Code) || slices.ContainsFunc(r.Groups[0].Refusals, func(r structs.Refusal) bool { return r.Dimension == structs.DimensionGPUModel }) {
 			continue
 		}
 		tied := int64(0)
@@ -487,6 +547,10 @@ func (c *checks) roomFor(j *structs.Job) string {
 	need := c.gpusEach(j.Groups[0])
 	for i := range c.e.nodes {
 		n := &c.e.nodes[i]
+		name := n.node.Resources.Devices[0].Name
+		if rs := j.Groups[0].Tasks[0].Resources.GPU; len(rs) > 0 && (!structs.IsModel(name, rs[0].Model) || c.closed(j, name) != "") {
+			continue
+		}
 		if n.node.Ready() && n.free >= need && n.used.Add(structs.GroupVector(j.Groups[0])).Fits(n.total) {
 			return n.node.Name
 		}

@@ -49,6 +49,7 @@ var combined = []option{
 	{"limits of preemption", []string{"default", "tight"}},
 	{"depth", []string{"default", "window", "backfill_max_jobs", "reserve_depth"}},
 	{"waiting", []string{"whole", "by shape"}},
+	{"models", []string{"one", "two", "limits"}}, // drawn apart, so that the others stay as they were before there were models
 }
 
 // history is one random cluster with its queues and jobs.
@@ -56,6 +57,7 @@ type history struct {
 	seed   uint64
 	is     map[string]string // value of each option
 	rng    *rand.Rand
+	apart  *rand.Rand // for models
 	cfg    Config
 	jobs   []*Job
 	held   []*structs.Reservation // of operators
@@ -74,11 +76,15 @@ func newHistory(t *testing.T, seed uint64) *history { return newHistoryWith(t, s
 
 // newHistoryWith draws the history of a seed with fixed values of some options.
 func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history {
-	h := &history{seed: seed, is: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 13))}
+	h := &history{seed: seed, is: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 13)), apart: rand.New(rand.NewPCG(seed, 14))}
 	at := int(seed)
 	for i, o := range combined {
 		if i < 3 {
 			h.is[o.name], at = o.values[at%len(o.values)], at/len(o.values)
+			continue
+		}
+		if o.name == "models" {
+			h.is[o.name] = o.values[h.apart.IntN(len(o.values))]
 			continue
 		}
 		h.is[o.name] = h.pick(o.values...)
@@ -91,6 +97,7 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 		h.job(i)
 	}
 	slices.SortStableFunc(h.jobs, func(a, b *Job) int { return int(a.At - b.At) })
+	h.models()
 	h.reservations()
 	h.rules()
 	return h
@@ -300,6 +307,84 @@ func (h *history) times(j *Job) {
 	case "late":
 		j.Job.Runtime.Expected = max(time.Minute, j.Run*time.Duration(25+h.rng.IntN(100))/100)
 		j.Job.Runtime.Limit = max(2*j.Run, j.Job.Runtime.Limit)
+	}
+}
+
+// models makes every other node one with GPUs of another model, some jobs ask for one of them, and queues limit how many of
+// a model they hold. Every job fits on the nodes that it may use and within every limit: one that names no model gets H100s first.
+func (h *history) models() {
+	if h.is["models"] == "one" || h.nodes < 2 {
+		return
+	}
+	rooms := map[string][]int64{} // GPUs of each node
+	for i, n := range h.cfg.Nodes {
+		g := &n.Resources.Devices[0]
+		if g.Name = "NVIDIA H100 80GB"; i%2 == 1 {
+			g.Name = "NVIDIA A100-SXM4-80GB"
+		}
+		rooms[g.Name] = append(rooms[g.Name], int64(len(g.Instances)))
+	}
+	fits := func(model string, each int64) (n int64) { // allocations
+		for name, nodes := range rooms {
+			for _, gpus := range nodes {
+				if model == "" || structs.IsModel(name, model) {
+					n += gpus / each
+				}
+			}
+		}
+		return n
+	}
+	need := map[structs.QueuePath]map[string]int64{} // the most that one job of the queue must hold of a model
+	for _, j := range h.jobs {
+		g := j.Job.Groups[0]
+		r := g.Tasks[0].Resources.GPU
+		if len(r) == 0 {
+			continue
+		}
+		each, count := max(r[0].Count, 1), int64(1)
+		if g.Gang != nil {
+			count = int64(g.Gang.Least(g.Count))
+		}
+		if model := []string{"", "", "H100", "A100"}[h.apart.IntN(4)]; fits(model, each) >= count {
+			r[0].Model = model
+		}
+		for _, model := range []string{"H100", "A100"} {
+			must := int64(0)
+			switch {
+			case r[0].Model == model:
+				must = count * each
+			case r[0].Model == "" && model == "H100":
+				must = min(count, fits("H100", each)) * each
+			case r[0].Model == "":
+				must = max(0, count-fits("H100", each)) * each
+			}
+			for p := range j.Job.QueueName().Lineage() {
+				if need[p] == nil {
+					need[p] = map[string]int64{}
+				}
+				need[p][model] = max(need[p][model], must)
+			}
+		}
+	}
+	if h.is["models"] != "limits" {
+		return
+	}
+	for _, q := range h.cfg.Queues {
+		limits := func() (out []structs.ModelAmount) {
+			for _, model := range []string{"A100", "H100"} {
+				if h.apart.IntN(3) > 0 {
+					out = append(out, structs.ModelAmount{Model: model, Milli: 1000 * (need[q.Path][model] + h.apart.Int64N(2))})
+				}
+			}
+			return out
+		}
+		q.LimitModels = limits()
+		if q.Path != structs.QueueRoot && h.apart.IntN(2) == 0 {
+			q.UserLimitModels = limits()
+		}
+		if h.apart.IntN(3) == 0 {
+			q.SoftLimitModels = limits()
+		}
 	}
 }
 

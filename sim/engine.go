@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -149,6 +150,16 @@ func (e *Engine) Jobs(f func(*Live)) {
 	}
 }
 
+// countModel counts one more GPU of a model, by model.
+func countModel(all []structs.GPUCount, name string) []structs.GPUCount {
+	at, found := slices.BinarySearchFunc(all, name, func(m structs.GPUCount, name string) int { return strings.Compare(m.Model, name) })
+	if !found {
+		all = slices.Insert(all, at, structs.GPUCount{Model: name})
+	}
+	all[at].Count++
+	return all
+}
+
 // NewEngine prepares a run.
 func NewEngine(cfg Config) *Engine {
 	if cfg.Window <= 0 {
@@ -171,6 +182,7 @@ func NewEngine(cfg Config) *Engine {
 			if n.Resources.Devices[k].Type == "gpu" {
 				s.gpus += int64(len(n.Resources.Devices[k].Instances))
 				for _, in := range n.Resources.Devices[k].Instances {
+					table.Models = countModel(table.Models, n.Resources.Devices[k].Name)
 					table.Total.GPUMilli += 1000
 					table.Total.GPUMemoryMiB += in.MemoryMiB
 				}

@@ -47,17 +47,19 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	amount := structs.AmountOf(r.alloc)
 	amount.Billed = settings.Billing.Of(r.alloc)
 	amount = amount.Times(n)
+	models := structs.ModelsOf(r.alloc)
 	add := func(row *structs.QueueUsage) {
 		row.Settle(e.now, settings.HalfLife, u.table.Queue(row.Path).BudgetPeriod())
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
-	}
-	if job.Submitter.Name != "" {
-		add(u.row(e, job.QueueName(), job.Submitter.Name))
+		row.Models = structs.AddModels(row.Models, models, n)
 	}
 	if len(u.table.Tenants) > 0 {
 		add(u.row(e, structs.UseNamespace(job.Namespace), ""))
 	}
 	for path := range job.QueueName().Lineage() {
 		add(u.row(e, path, ""))
+		if job.Submitter.Name != "" && path != structs.QueueRoot {
+			add(u.row(e, path, job.Submitter.Name))
+		}
 	}
 }

@@ -51,6 +51,9 @@ func oneGPU() *structs.Amount {
 	return &a
 }
 
+// oneOfAll limits the GPUs of all models that histories have to one.
+func oneOfAll() []structs.ModelAmount { return []structs.ModelAmount{{Model: "GPU|A100|H100", Milli: 1000}} }
+
 // witnesses has one for each field of a queue and of the scheduler's configuration.
 var witnesses = map[string]witness{
 	"Queue.Weight":            {map[string]string{"order": "weighted-fair", "queues": "tree"}, onA(func(q *structs.Queue) { q.Weight = 50 })},
@@ -61,6 +64,9 @@ var witnesses = map[string]witness{
 	"Queue.Borrow":            {map[string]string{"queues": "guarantee"}, onA(func(q *structs.Queue) { q.Borrow = &structs.Amount{} })},
 	"Queue.Lend":              {map[string]string{"queues": "guarantee"}, onA(func(q *structs.Queue) { q.Lend = &structs.Amount{} })},
 	"Queue.UserLimit":         {nil, onA(func(q *structs.Queue) { q.UserLimit = oneGPU() })},
+	"Queue.LimitModels":       {nil, onA(func(q *structs.Queue) { q.LimitModels = oneOfAll() })},
+	"Queue.UserLimitModels":   {nil, onA(func(q *structs.Queue) { q.UserLimitModels = oneOfAll() })},
+	"Queue.SoftLimitModels":   {map[string]string{"queues": "tree"}, onA(func(q *structs.Queue) { q.SoftLimitModels = oneOfAll() })},
 	"Queue.SoftLimit":         {map[string]string{"queues": "tree"}, onA(func(q *structs.Queue) { q.SoftLimit = oneGPU() })},
 	"Queue.Order":             {nil, onRoot(func(q *structs.Queue) { q.Order = structs.OrderSJF })},
 	"Queue.Preempt":           {map[string]string{"preempt": "none", "preemptible": "all"}, onRoot(func(q *structs.Queue) { q.Preempt = structs.PreemptPriority })},

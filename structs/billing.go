@@ -113,7 +113,7 @@ func (b *Billing) Of(a *Allocation) int64 {
 	sum := b.rest(AmountOf(a))
 	for i := range a.Grants {
 		if g := &a.Grants[i]; g.IsGPU() {
-			sum += weighed(GrantAmount(g).GPUMilli, b.whole(deviceModel(g.Device)), 1)
+			sum += weighed(GrantAmount(g).GPUMilli, b.whole(DeviceModel(g.Device)), 1)
 		}
 	}
 	return sum
@@ -129,7 +129,7 @@ func (b *Billing) OfGroup(g *Group) int64 {
 	for _, t := range g.Tasks {
 		for i := range t.Resources.Devices {
 			if d := &t.Resources.Devices[i]; IsGPUDevice(d.Name) {
-				sum += weighed(1000*max(d.Count, 1), b.whole(deviceModel(d.Name)), 1)
+				sum += weighed(1000*max(d.Count, 1), b.whole(DeviceModel(d.Name)), 1)
 			}
 		}
 		if len(t.Resources.GPU) > 0 {
@@ -163,8 +163,8 @@ type GPUCount struct {
 	Count int64
 }
 
-// deviceModel returns the model in "vendor/type/model", or "".
-func deviceModel(id string) string {
+// DeviceModel returns the model in the name of a device, "vendor/type/model", or "".
+func DeviceModel(id string) string {
 	_, rest, _ := strings.Cut(id, "/")
 	_, model, _ := strings.Cut(rest, "/")
 	return model

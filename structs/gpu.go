@@ -44,7 +44,7 @@ func (r *GPURequest) Shared() bool { return r.MemoryMiB > 0 || r.Share > 0 }
 func GPURequestOf(rs []GPURequest, grants []Grant) *GPURequest {
 	for i := range rs {
 		r := &rs[i]
-		if len(grants) == 0 || int64(len(grants)) != max(r.Count, 1) || r.Shared() != (grants[0].MemoryMiB > 0) || !IsModel(deviceModel(grants[0].Device), r.Model) {
+		if len(grants) == 0 || int64(len(grants)) != max(r.Count, 1) || r.Shared() != (grants[0].MemoryMiB > 0) || !IsModel(DeviceModel(grants[0].Device), r.Model) {
 			continue
 		}
 		if r.Shared() || (r.MIG != "") == (grants[0].Backend == BackendMIG) {

@@ -72,6 +72,11 @@ type Queue struct {
 	UserLimit   *Amount          `since:"2"` // the most that each submitter may hold in the queue and those below it, AmountNoLimit where there is none; nil: no limit
 	SoftLimit   *Amount          // beyond it the queue is served only if no other queue below its own soft limit asks; nil: none
 
+	// Limits of the GPUs of a model, by model. Each holds in addition to the amount of the same name.
+	LimitModels     []ModelAmount `since:"2"`
+	UserLimitModels []ModelAmount `since:"2"`
+	SoftLimitModels []ModelAmount `since:"2"`
+
 	Order           Order         // order of its own workloads and children; default: the cluster's (SchedulerConfig.Order)
 	Preempt         string        // how its workloads may preempt; default: order, which affects only preemptible work
 	Backfill        string        // how later workloads may pass blocked ones; default: the cluster's
@@ -128,11 +133,13 @@ type QueueUsage struct {
 	Total       Amount // amount-seconds in total, without decay, up to At
 	At          LogTime
 	ModifyIndex Index
-	Ending      int64   // of Held: thousandths of GPUs of allocations that have a wall-clock limit
-	Ends        int64   // sum over those of thousandths times the second (Unix) at which they reach it
-	PeriodAt    LogTime `since:"2"` // since when PeriodUse counts; 0: the queue has no budget
-	PeriodBase  int64   `since:"2"` // Total.GPUMilli at PeriodAt
-	Credit      Amount  // amount-seconds that count as used under weighted-fair: a queue that asked for nothing does not accumulate credit
+	Ending      int64         // of Held: thousandths of GPUs of allocations that have a wall-clock limit
+	Ends        int64         // sum over those of thousandths times the second (Unix) at which they reach it
+	PeriodAt    LogTime       `since:"2"` // since when PeriodUse counts; 0: the queue has no budget
+	PeriodBase  int64         `since:"2"` // Total.GPUMilli at PeriodAt
+	ByModel     bool          `since:"2"` // of the root: Models is kept in every row, because some limit is by model
+	Models      []ModelAmount `since:"2"` // GPUs of Held by the model that was granted, by model
+	Credit      Amount        // amount-seconds that count as used under weighted-fair: a queue that asked for nothing does not accumulate credit
 }
 
 // Reservation is capacity reserved in time: for a blocked workload by a pass (D20), or by an operator.

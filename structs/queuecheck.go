@@ -127,7 +127,7 @@ func (q *Queue) Check() *Error {
 		return bad("gpu_hours_period %q is not known; use day, week or month", q.GPUHoursPeriod)
 	case q.GPUHoursPeriod != "" && q.BudgetPeriod() == "":
 		return bad("gpu_hours_period needs gpu_hours_max or gpu_hours_user_max")
-	case q.Path == QueueRoot && (q.UserLimit != nil || q.GPUHoursUserMax > 0):
+	case q.Path == QueueRoot && (q.UserLimit != nil || len(q.UserLimitModels) > 0 || q.GPUHoursUserMax > 0):
 		return bad("user_limit and gpu_hours_user_max hold for the submitters of one queue, and the root counts none; give them to the queues below it")
 	case q.PriorityMax < 0 || q.PriorityMax > JobPriorityMax:
 		return bad("priority_max %d; give %d to %d, or 0 for that of the queue above", q.PriorityMax, JobPriorityMin, JobPriorityMax)
@@ -199,6 +199,14 @@ func (q *Queue) Check() *Error {
 			if what, over := q.Guarantee.Exceeds(*l.amount); over > 0 {
 				return bad("the guarantee exceeds the %s of %s by %d", l.name, what, over)
 			}
+		}
+	}
+	for _, l := range []struct {
+		name   string
+		models []ModelAmount
+	}{{"limit", q.LimitModels}, {"user_limit", q.UserLimitModels}, {"soft_limit", q.SoftLimitModels}} {
+		if why := checkModels(l.models); why != "" {
+			return bad("%s: %s", l.name, why)
 		}
 	}
 	if q.Lend != nil && q.Guarantee == nil {

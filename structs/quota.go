@@ -17,6 +17,10 @@ type QuotaLimit struct {
 	Region string
 	Hard   Amount  // refused beyond it
 	Soft   *Amount // beyond it work is served after all other work; nil: none
+
+	// Limits of the GPUs of a model, by model, in addition to Hard and Soft.
+	HardModels []ModelAmount `since:"2"`
+	SoftModels []ModelAmount `since:"2"`
 }
 
 // Limit returns the limit of a region, or nil.

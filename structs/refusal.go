@@ -164,6 +164,7 @@ const (
 
 	DimensionPreemptYoung // Subject: the jobs that began too recently to be preempted; Detail: until when
 	DimensionGPUHours     // of a queue's budget; Subject: as DimensionRunningJobs; Count: used; Of: the budget; Detail: when a new period begins
+	DimensionGPUModel     // GPUs of a model, of a limit; Subject: as DimensionRunningJobs; Detail: the model
 	dimensionCount
 )
 
@@ -227,6 +228,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 
 	DimensionPreemptYoung: {"preempt-young", "{subject} may not be preempted before {detail} (preempt_min_runtime)"},
 	DimensionGPUHours:     {"gpu-hours", "GPU hours"},
+	DimensionGPUModel:     {"gpu-model", "GPUs of model {detail}"},
 }
 
 // String returns the text of a dimension without subject: "GPU memory".
@@ -262,6 +264,14 @@ func (o Obstacle) Missing() (string, bool) {
 // Plain reports whether a resource of a whole node is short, and not something limited, reserved or requested by name.
 func (o Obstacle) Plain() bool {
 	return o.Dimension < NodeDimensions && o == (Obstacle{Dimension: o.Dimension})
+}
+
+// GPUsShort returns thousandths of GPUs in the unit that suits them.
+func GPUsShort(milli int64) (int64, Unit) {
+	if milli%1000 == 0 {
+		return milli / 1000, UnitGPUs
+	}
+	return milli, UnitMilliGPUs
 }
 
 // Of returns the unit for n: "GPU" for 1.

@@ -39,7 +39,7 @@ func (o Obstacle) User() string {
 		return ""
 	}
 	switch o.Dimension {
-	case DimensionRunningJobs, DimensionGPUMinutes, DimensionGPUHours, DimensionGPU, DimensionGPUMemory, DimensionCPU, DimensionMemory:
+	case DimensionRunningJobs, DimensionGPUMinutes, DimensionGPUHours, DimensionGPUModel, DimensionGPU, DimensionGPUMemory, DimensionCPU, DimensionMemory:
 		return o.Subject
 	}
 	return ""

@@ -110,6 +110,13 @@ func (e *env) queueSpecs(path string) ([]*wire.Queue, error) {
 			list[i].Path = list[i].Name
 		}
 		list[i].Name = ""
+		q, err := list[i].ToStructs()
+		if err != nil {
+			return nil, s.at(err)
+		}
+		if err := q.Check(); err != nil {
+			return nil, s.at(err)
+		}
 	}
 	return list, nil
 }
@@ -130,10 +137,14 @@ func (o *objectOptions) queueApply(ctx context.Context, args []string) error {
 	for _, q := range list {
 		o.printf("Queue %q applied\n", q.Path)
 	}
-	for _, text := range w.Warnings {
+	o.warn(w.Warnings)
+	return nil
+}
+
+func (o *objectOptions) warn(texts []string) {
+	for _, text := range texts {
 		o.printf("Warning: %s\n", text)
 	}
-	return nil
 }
 
 func newQueueDelete(e *env) *cobra.Command {
@@ -215,6 +226,10 @@ func amountText(a *wire.Amount) string {
 	if a.MemoryMB != nil {
 		parts = append(parts, mib(*a.MemoryMB))
 	}
+	for _, m := range slices.Sorted(maps.Keys(a.Models)) {
+		n := a.Models[m]
+		parts = append(parts, gpuText(&wire.Amount{GPUs: &n})+" of model "+m)
+	}
 	if a.Billed != nil {
 		parts = append(parts, strconv.FormatFloat(*a.Billed, 'f', -1, 64)+" billing units")
 	}
@@ -238,7 +253,7 @@ func heldText(a *wire.Amount) string {
 			*p = nil
 		}
 	}
-	if c == (wire.Amount{}) {
+	if c.GPUs == nil && c.GPUMemoryMB == nil && c.CPU == nil && c.MemoryMB == nil && c.Billed == nil && len(c.Models) == 0 {
 		return "nothing"
 	}
 	return amountText(&c)

@@ -12,7 +12,9 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 func newQuota(e *env) *cobra.Command {
@@ -38,10 +40,17 @@ func newQuotaApply(e *env) *cobra.Command {
 			if err := s.decode("quota", q); err != nil {
 				return err
 			}
-			if _, err := a.put(ctx, "/v1/quota", nil, q, nil); err != nil {
+			if _, err := q.ToStructs(); err != nil {
+				return s.at(err)
+			}
+			var w *nomadlike.QueueWritten // nothing, unless there are warnings
+			if _, err := a.put(ctx, "/v1/quota", nil, q, &w); err != nil {
 				return fmt.Errorf("apply quota %q: %w", q.Name, err)
 			}
 			o.printf("Quota %q applied\n", q.Name)
+			if w != nil {
+				o.warn(w.Warnings)
+			}
 		}
 		return nil
 	})
@@ -158,18 +167,37 @@ func quotaRows(l *wire.QuotaLimit, used *wire.QuotaResources) (rows [][]string) 
 	} {
 		rows = append(rows, []string{l.Region, c.name, amount(c.of(used)), limit(l.RegionLimit, c.of), limit(l.Soft, c.of)})
 	}
-	devices := func(r *wire.QuotaResources, none string) string {
+	devices := func(r *wire.QuotaResources, model, none string) string {
 		if r == nil {
 			return "-"
 		}
-		for _, d := range r.Devices { // GPUs of all models are limited together
-			if d.Count != nil {
+		for _, d := range r.Devices {
+			if d.Count != nil && structs.DeviceModel(d.Name) == model {
 				return strconv.FormatUint(*d.Count, 10)
 			}
 		}
 		return none
 	}
-	return append(rows, []string{l.Region, "GPUs", devices(used, "0"), devices(l.RegionLimit, "unlimited"), devices(l.Soft, "unlimited")})
+	var models []string
+	for _, r := range []*wire.QuotaResources{l.RegionLimit, l.Soft} {
+		if r == nil {
+			continue
+		}
+		for _, d := range r.Devices {
+			if m := structs.DeviceModel(d.Name); m != "" && !slices.Contains(models, m) {
+				models = append(models, m)
+			}
+		}
+	}
+	slices.Sort(models)
+	for i, m := range append([]string{""}, models...) {
+		name := "GPUs"
+		if i > 0 {
+			name += " of model " + m
+		}
+		rows = append(rows, []string{l.Region, name, devices(used, m, "0"), devices(l.RegionLimit, m, "unlimited"), devices(l.Soft, m, "unlimited")})
+	}
+	return rows
 }
 
 // quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as in Nomad,

@@ -14,7 +14,7 @@ func refusalLine(r structs.Refusal) string {
 		return preconditionText(r)
 	}
 	s := plural(r.Nodes, "node") + ": " + refusedFor(r)
-	if r.Short > 0 && r.Holder.Kind != structs.HolderReservation {
+	if r.Short > 0 && r.Holder.Kind != structs.HolderReservation && r.Code != structs.ReasonQuota {
 		s += ", short by " + r.ShortText()
 		if r.Nodes > 1 {
 			s += " on the nearest"
@@ -52,6 +52,8 @@ func refusedFor(r structs.Refusal) string {
 		return "not enough " + text
 	case structs.ReasonPriority:
 		return "held by work of higher priority"
+	case structs.ReasonQuota:
+		return fmt.Sprintf("%s: its limit of %s is reached", r.Limit(), r.What())
 	}
 	return text
 }

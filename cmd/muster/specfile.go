@@ -98,6 +98,14 @@ type spec struct {
 	body *hclsyntax.Body
 }
 
+// at adds to an error where the object is in its file.
+func (s spec) at(err error) error {
+	if s.body == nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return fmt.Errorf("%s: line %d: %w", s.path, s.body.SrcRange.Start.Line, err)
+}
+
 // decode decodes an object strictly.
 func (s spec) decode(kind string, v any) error {
 	kind = strings.ReplaceAll(kind, "_", " ")

@@ -27,6 +27,11 @@ type useMove struct {
 	held         structs.Amount
 	allocs, jobs int64
 	ending, ends int64
+	models       []structs.ModelAmount
+}
+
+func (m *useMove) empty() bool {
+	return m.held == structs.Amount{} && m.allocs == 0 && m.jobs == 0 && m.ending == 0 && m.ends == 0 && len(m.models) == 0
 }
 
 // useJob counts the holding allocations of a job that are charged to one row.
@@ -49,6 +54,37 @@ func (s *Store) StartUse() {
 	QueueUse.Put(s, &structs.QueueUsage{Path: structs.QueueRoot, At: s.time})
 	for a := range Allocs.All(s) {
 		s.chargeOne(a, 1)
+	}
+}
+
+// CountsModels reports whether usage is kept by GPU model, too.
+func (s *Store) CountsModels() bool {
+	root := QueueUse.Get(s, useRoot)
+	return root != nil && root.ByModel
+}
+
+// StartModels begins to keep usage by GPU model, unless it is kept already. A cluster without limits by model does not
+// need it. Usage must be kept (StartUse).
+func (s *Store) StartModels() {
+	if s.CountsModels() {
+		return
+	}
+	root := *QueueUse.Get(s, useRoot)
+	root.ByModel = true
+	QueueUse.Put(s, &root)
+	for a := range Allocs.All(s) {
+		s.chargeModels(a, 1)
+	}
+}
+
+// chargeModels counts the GPUs of an allocation by model.
+func (s *Store) chargeModels(a *structs.Allocation, n int64) {
+	if a == nil || !structs.Holds(a) || len(a.Grants) == 0 {
+		return
+	}
+	for _, r := range structs.UseRows(a) {
+		m := s.useMove(r)
+		m.models = structs.AddModels(m.models, structs.ChargeModels(a, r, s.allocOf), n)
 	}
 }
 
@@ -78,6 +114,11 @@ func (s *Store) useChanged(before, after *structs.Allocation) {
 	}
 	s.chargeOne(before, -1)
 	s.chargeOne(after, 1)
+	byModel := s.CountsModels()
+	if byModel {
+		s.chargeModels(before, -1)
+		s.chargeModels(after, 1)
+	}
 	at := before
 	if at == nil {
 		at = after
@@ -88,12 +129,18 @@ func (s *Store) useChanged(before, after *structs.Allocation) {
 			continue
 		}
 		for _, r := range structs.UseRows(w) {
-			was := structs.Charge(w, r, func(id structs.AllocID) *structs.Allocation {
+			earlier := func(id structs.AllocID) *structs.Allocation {
 				if id == at.ID {
 					return before
 				}
 				return s.allocOf(id)
-			}, s.billed)
+			}
+			if byModel {
+				m := s.useMove(r)
+				m.models = structs.AddModels(m.models, structs.ChargeModels(w, r, s.allocOf), 1)
+				m.models = structs.AddModels(m.models, structs.ChargeModels(w, r, earlier), -1)
+			}
+			was := structs.Charge(w, r, earlier, s.billed)
 			if now := structs.Charge(w, r, s.allocOf, s.billed); now != was {
 				m := s.useMove(r)
 				m.held = m.held.Add(now).Sub(was)
@@ -187,6 +234,17 @@ func (s *Store) Claimed(id structs.AllocID) string {
 	return ""
 }
 
+// ModelsNow is HeldNow for the GPUs by model.
+func (s *Store) ModelsNow(k structs.UseRow) (held []structs.ModelAmount) {
+	if u := QueueUse.Get(s, k); u != nil {
+		held = u.Models
+	}
+	if m := s.useMoves[k]; m != nil {
+		held = structs.AddModels(held, m.models, 1)
+	}
+	return held
+}
+
 // JobHolds reports whether a job has an allocation that holds and is charged to a row.
 func (s *Store) JobHolds(job structs.JobKey, row structs.UseRow) bool {
 	return s.useJobs[useJob{job, row}] > 0
@@ -199,7 +257,7 @@ func (s *Store) flushUse(index structs.Index) {
 	}
 	keys := make([]useKey, 0, len(s.useMoves))
 	for k, m := range s.useMoves {
-		if *m != (useMove{}) {
+		if !m.empty() {
 			keys = append(keys, k)
 		}
 	}
@@ -217,6 +275,7 @@ func (s *Store) flushUse(index structs.Index) {
 		u.Settle(s.time, s.HalfLife(k.Path), s.period(k.Path))
 		u.Held, u.Allocs, u.Jobs = u.Held.Add(m.held), u.Allocs+m.allocs, u.Jobs+m.jobs
 		u.Ending, u.Ends, u.ModifyIndex = u.Ending+m.ending, u.Ends+m.ends, index
+		u.Models = structs.AddModels(u.Models, m.models, 1)
 		QueueUse.Put(s, &u)
 	}
 	s.liftCredit(woke)
@@ -420,7 +479,7 @@ func (s *Store) settleEach(of func(*structs.QueueUsage) bool, edit func(*structs
 	for _, u := range rows {
 		n := *u
 		edit(&n)
-		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n != *u {
+		if n.Settle(s.time, s.HalfLife(n.Path), s.period(n.Path)); n.At != u.At || n.PeriodAt != u.PeriodAt || n.PeriodBase != u.PeriodBase {
 			QueueUse.Put(s, &n)
 		}
 	}
@@ -487,13 +546,23 @@ func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
 	return held
 }
 
+// QuotaModels is QuotaHeld for the GPUs by model; nil where nothing is limited by model.
+func (s *Snapshot) QuotaModels(name string) (held []structs.ModelAmount) {
+	for n := range s.Namespaces() {
+		if n.Quota == name {
+			held = structs.AddModels(held, s.QueueUse(structs.UseNamespace(n.Name), "").Models, 1)
+		}
+	}
+	return held
+}
+
 // Reservation returns a reservation, or nil.
 func (s *Snapshot) Reservation(id string) *structs.Reservation { return Reservations.Get(s, id) }
 
 // Reservations returns every reservation by id.
 func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return Reservations.All(s) }
 
-// CountedUse returns the values of the usage rows, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
+// CountedUse returns the values of the usage rows, counted from the allocations: Held, Models, Jobs, Allocs, Ending and Ends.
 func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 	out := map[structs.UseRow]structs.QueueUsage{}
 	jobs := map[useJob]bool{}
@@ -506,6 +575,7 @@ func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 			u := out[r]
 			u.Path, u.User = r.Path, r.User
 			u.Held = u.Held.Add(structs.Charge(a, r, s.AllocByID, s.billed))
+			u.Models = structs.AddModels(u.Models, structs.ChargeModels(a, r, s.AllocByID), 1)
 			u.Allocs++
 			u.Ending, u.Ends = u.Ending+ending, u.Ends+ends
 			if k := (useJob{a.JobKey(), r}); !jobs[k] {
@@ -524,11 +594,16 @@ func (s *Snapshot) CheckUse() (why string) {
 		return ""
 	}
 	want := s.CountedUse()
+	root := QueueUse.Get(s, useRoot)
+	byModel := root != nil && root.ByModel
 	for u := range s.QueueUses() {
 		k := useKey{Path: u.Path, User: u.User}
 		c := want[k]
 		if u.Held != c.Held || u.Allocs != c.Allocs || u.Jobs != c.Jobs || u.Ending != c.Ending || u.Ends != c.Ends {
 			return "usage of queue " + string(u.Path) + " (user " + u.User + ") does not follow from the allocations"
+		}
+		if byModel && !slices.Equal(u.Models, c.Models) || !byModel && len(u.Models) > 0 {
+			return "GPUs by model of queue " + string(u.Path) + " (user " + u.User + ") do not follow from the allocations"
 		}
 		delete(want, k)
 	}

@@ -44,6 +44,9 @@ var (
 	QueueBudgets = Gate{Name: "queue-budgets", Format: 2, Allows: "Queues can have budgets of GPU hours by day, week or month."}
 	// QueueUserLimits is the field UserLimit of queues.
 	QueueUserLimits = Gate{Name: "queue-user-limits", Format: 2, Allows: "Queues can limit what each submitter holds."}
+	// ModelLimits is the fields LimitModels, UserLimitModels and SoftLimitModels of queues, HardModels and SoftModels of
+	// quotas, and ByModel and Models of usage.
+	ModelLimits = Gate{Name: "gpu-model-limits", Format: 2, Allows: "Queues and quotas can limit the GPUs of a model."}
 	// DecisionReasons is the fields Policy, Reason, Actor and Victims of the decision log.
 	DecisionReasons = Gate{Name: "decision-reasons", Format: 2, Allows: "The decision log keeps the policy, the reason, the submitter and who was preempted."}
 	// DecisionActors is the field By of evaluations and of records of drains.
@@ -59,7 +62,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -52,7 +52,8 @@ type (
 	}
 	// QueueUpsertRequest writes queues, parents first.
 	QueueUpsertRequest struct{ Queues []*structs.Queue }
-	// QueueUpsertResponse has warnings about guarantees that exceed the cluster in total.
+	// QueueUpsertResponse answers writes of queues and quotas. It has warnings about guarantees that exceed the cluster in
+	// total, and limits of GPU models that no node has.
 	QueueUpsertResponse struct {
 		Index    structs.Index
 		Warnings []string
@@ -61,6 +62,7 @@ type (
 	QuotaState struct {
 		Quota      *structs.QuotaSpec
 		Held       structs.Amount
+		Models     []structs.ModelAmount // GPUs of Held by model, where some limit is by model
 		Namespaces []string
 	}
 	// QuotaGetResponse is a quota; nil when absent.
@@ -116,7 +118,7 @@ var (
 	QueueDelete       = method[NameRequest, WriteResponse]("Queue.Delete", SideServer, AtLeader, Need{Queue: "write"})
 	QuotaList         = method[ListRequest, QuotaListResponse]("Quota.List", SideServer, KindRead, Need{AnyToken: true})
 	QuotaGet          = method[NameRequest, QuotaGetResponse]("Quota.Get", SideServer, KindRead, Need{AnyToken: true})
-	QuotaUpsert       = method[QuotaUpsertRequest, WriteResponse]("Quota.Upsert", SideServer, AtLeader, Need{Quota: "write"})
+	QuotaUpsert       = method[QuotaUpsertRequest, QueueUpsertResponse]("Quota.Upsert", SideServer, AtLeader, Need{Quota: "write"})
 	QuotaDelete       = method[NameRequest, WriteResponse]("Quota.Delete", SideServer, AtLeader, Need{Quota: "write"})
 	ReservationList   = method[ListRequest, ReservationListResponse]("Reservation.List", SideServer, KindRead, Need{AnyToken: true})
 	ReservationGet    = method[NameRequest, ReservationGetResponse]("Reservation.Get", SideServer, KindRead, Need{AnyToken: true})

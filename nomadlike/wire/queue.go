@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ type Amount struct {
 	CPU         *int64   `json:",omitempty"` // MHz
 	MemoryMB    *int64   `json:",omitempty"`
 	Billed      *float64 `json:",omitempty"` // billing units, of what is held or used; never a limit
+
+	Models map[string]float64 `json:",omitempty"` // GPUs of a model: of a limit by words of the model, of what is held by its name
 }
 
 // AmountFromStructs converts an amount; components that are structs.AmountNoLimit are left out.
@@ -40,6 +43,47 @@ func AmountFromStructs(a structs.Amount) *Amount {
 	return out
 }
 
+// withModels adds GPUs by model to an amount; a nil one has no other part.
+func (a *Amount) withModels(models []structs.ModelAmount) *Amount {
+	if len(models) == 0 {
+		return a
+	}
+	if a == nil {
+		a = &Amount{}
+	}
+	a.Models = map[string]float64{}
+	for _, m := range models {
+		a.Models[m.Model] = float64(m.Milli) / 1000
+	}
+	return a
+}
+
+// HeldFromStructs converts what is held, with the GPUs by model.
+func HeldFromStructs(a structs.Amount, models []structs.ModelAmount) *Amount {
+	return AmountFromStructs(a).withModels(models)
+}
+
+// milliGPUs converts a number of GPUs to thousandths.
+func milliGPUs(n float64) (int64, error) {
+	m := math.Round(n * 1000)
+	if m < 0 || m > 1e12 || math.IsNaN(m) {
+		return 0, structs.Errorf(structs.CodeInvalid, "%v GPUs: give 0 to 1000000000", n)
+	}
+	return int64(m), nil
+}
+
+// modelLimits converts limits by model, sorted by model.
+func (a *Amount) modelLimits() (out []structs.ModelAmount, err error) {
+	for _, m := range slices.Sorted(maps.Keys(a.Models)) {
+		milli, err := milliGPUs(a.Models[m])
+		if err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "models: %q: %s", m, err)
+		}
+		out = append(out, structs.ModelAmount{Model: m, Milli: milli})
+	}
+	return out, nil
+}
+
 const queueAmountMax = 1 << 50 // of a part of an amount that is not GPUs
 
 // ToStructs converts an amount. A nil field becomes missing.
@@ -48,12 +92,15 @@ func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	if a.Billed != nil {
 		return out, structs.Errorf(structs.CodeInvalid, "billed: billing units are counted, they cannot be limited or guaranteed")
 	}
+	if len(a.Models) > 0 {
+		return out, structs.Errorf(structs.CodeInvalid, "models: GPUs of a model can be limited by limit, user_limit and soft_limit; they cannot be guaranteed, borrowed, lent or reserved")
+	}
 	if a.GPUs != nil {
-		m := math.Round(*a.GPUs * 1000)
-		if m < 0 || m > 1e12 || math.IsNaN(m) {
-			return out, structs.Errorf(structs.CodeInvalid, "%v GPUs: give 0 to 1000000000", *a.GPUs)
+		m, err := milliGPUs(*a.GPUs)
+		if err != nil {
+			return out, err
 		}
-		out.GPUMilli = int64(m)
+		out.GPUMilli = m
 	}
 	for _, c := range []struct {
 		name string
@@ -194,14 +241,14 @@ func (o *OrderList) UnmarshalJSON(b []byte) error {
 
 // QueueFromStructs converts a queue.
 func QueueFromStructs(q *structs.Queue) *Queue {
-	limit := func(a *structs.Amount) *Amount {
+	limit := func(a *structs.Amount, models ...structs.ModelAmount) *Amount {
 		if a == nil {
-			return nil
+			return (*Amount)(nil).withModels(models)
 		}
-		return AmountFromStructs(*a)
+		return AmountFromStructs(*a).withModels(models)
 	}
 	return &Queue{
-		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), Borrow: limit(q.Borrow), Lend: limit(q.Lend), UserLimit: limit(q.UserLimit), SoftLimit: limit(q.SoftLimit),
+		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit, q.LimitModels...), Borrow: limit(q.Borrow), Lend: limit(q.Lend), UserLimit: limit(q.UserLimit, q.UserLimitModels...), SoftLimit: limit(q.SoftLimit, q.SoftLimitModels...),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
@@ -251,13 +298,23 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		name    string
 		in      *Amount
 		to      **structs.Amount
+		models  *[]structs.ModelAmount
 		missing int64
-	}{{"guarantee", q.Guarantee, &out.Guarantee, 0}, {"limit", q.Limit, &out.Limit, structs.AmountNoLimit}, {"borrow", q.Borrow, &out.Borrow, structs.AmountNoLimit},
-		{"lend", q.Lend, &out.Lend, structs.AmountNoLimit}, {"user_limit", q.UserLimit, &out.UserLimit, structs.AmountNoLimit}, {"soft_limit", q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
+	}{{"guarantee", q.Guarantee, &out.Guarantee, nil, 0}, {"limit", q.Limit, &out.Limit, &out.LimitModels, structs.AmountNoLimit}, {"borrow", q.Borrow, &out.Borrow, nil, structs.AmountNoLimit},
+		{"lend", q.Lend, &out.Lend, nil, structs.AmountNoLimit}, {"user_limit", q.UserLimit, &out.UserLimit, &out.UserLimitModels, structs.AmountNoLimit},
+		{"soft_limit", q.SoftLimit, &out.SoftLimit, &out.SoftLimitModels, structs.AmountNoLimit}} {
 		if c.in == nil {
 			continue
 		}
-		a, err := c.in.ToStructs(c.missing)
+		in := *c.in
+		if c.models != nil {
+			limits, err := in.modelLimits()
+			if err != nil {
+				return nil, structs.Errorf(structs.CodeInvalid, "queue %q: %s: %s", out.Path, c.name, err)
+			}
+			*c.models, in.Models = limits, nil
+		}
+		a, err := in.ToStructs(c.missing)
 		if err != nil {
 			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: %s: %s", out.Path, c.name, err)
 		}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/muster-sched/muster/structs"
@@ -63,19 +64,35 @@ func QuotaFromStructs(q *structs.QuotaSpec) *QuotaSpec {
 	out := &QuotaSpec{Name: q.Name, Description: q.Description, Limits: []*QuotaLimit{}, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex)}
 	for i := range q.Limits {
 		l := &q.Limits[i]
-		w := &QuotaLimit{Region: l.Region, RegionLimit: quotaResources(l.Hard, false)}
+		w := &QuotaLimit{Region: l.Region, RegionLimit: quotaResources(l.Hard, false).withModels(l.HardModels)}
 		if l.Soft != nil {
-			w.Soft = quotaResources(*l.Soft, false)
+			w.Soft = quotaResources(*l.Soft, false).withModels(l.SoftModels)
 		}
 		out.Limits = append(out.Limits, w)
 	}
 	return out
 }
 
-// QuotaUsageOf returns what a quota's namespaces hold in a region.
-func QuotaUsageOf(q *structs.QuotaSpec, region string, held structs.Amount, namespaces []string) *QuotaUsage {
+// withModels adds GPUs by model as devices.
+func (r *QuotaResources) withModels(models []structs.ModelAmount) *QuotaResources {
+	for _, m := range models {
+		r.Devices = append(r.Devices, &QuotaDevice{Name: quotaGPU + "/" + m.Model, Count: ptr(uint64((m.Milli + 999) / 1000))})
+	}
+	return r
+}
+
+// QuotaUsageOf returns what a quota's namespaces hold in a region: of GPUs of models, by the words of the limits.
+func QuotaUsageOf(q *structs.QuotaSpec, region string, held structs.Amount, models []structs.ModelAmount, namespaces []string) *QuotaUsage {
+	var used []structs.ModelAmount
+	if l := q.Limit(region); l != nil {
+		for _, lim := range slices.Concat(l.HardModels, l.SoftModels) {
+			if !slices.ContainsFunc(used, func(m structs.ModelAmount) bool { return m.Model == lim.Model }) {
+				used = append(used, structs.ModelAmount{Model: lim.Model, Milli: structs.MilliOf(models, lim.Model)})
+			}
+		}
+	}
 	return &QuotaUsage{Name: q.Name, Namespaces: namespaces, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
-		Used: map[string]*QuotaLimit{region: {Region: region, RegionLimit: quotaResources(held, true)}}}
+		Used: map[string]*QuotaLimit{region: {Region: region, RegionLimit: quotaResources(held, true).withModels(used)}}}
 }
 
 func quotaResources(a structs.Amount, used bool) *QuotaResources {
@@ -111,18 +128,17 @@ func (q *QuotaSpec) ToStructs() (*structs.QuotaSpec, error) {
 		}
 		to := structs.QuotaLimit{Region: l.Region, Hard: structs.Unlimited}
 		if l.RegionLimit != nil {
-			a, err := l.RegionLimit.amount(q.Name)
-			if err != nil {
+			var err error
+			if to.Hard, to.HardModels, err = l.RegionLimit.amount(q.Name); err != nil {
 				return nil, err
 			}
-			to.Hard = a
 		}
 		if l.Soft != nil {
-			a, err := l.Soft.amount(q.Name)
+			a, models, err := l.Soft.amount(q.Name)
 			if err != nil {
 				return nil, err
 			}
-			to.Soft = &a
+			to.Soft, to.SoftModels = &a, models
 		}
 		out.Limits = append(out.Limits, to)
 	}
@@ -133,8 +149,8 @@ func unsupportedQuota(name, what string) error {
 	return structs.Errorf(structs.CodeUnsupported, "quota %q: a limit of %s is not supported by this build; remove it", name, what)
 }
 
-func (r *QuotaResources) amount(quota string) (structs.Amount, error) {
-	out := structs.Unlimited
+func (r *QuotaResources) amount(quota string) (out structs.Amount, models []structs.ModelAmount, err error) {
+	out = structs.Unlimited
 	for _, c := range []struct {
 		name string
 		v    *int
@@ -144,27 +160,33 @@ func (r *QuotaResources) amount(quota string) (structs.Amount, error) {
 		switch {
 		case c.v == nil || *c.v == 0: // no limit
 		case c.to == nil:
-			return out, unsupportedQuota(quota, c.name)
+			return out, nil, unsupportedQuota(quota, c.name)
 		default:
 			*c.to = max(int64(*c.v), 0)
 		}
 	}
 	switch {
 	case len(r.Storage) > 0:
-		return out, unsupportedQuota(quota, "storage")
+		return out, nil, unsupportedQuota(quota, "storage")
 	case len(r.NodePools) > 0:
-		return out, unsupportedQuota(quota, "node pools")
+		return out, nil, unsupportedQuota(quota, "node pools")
 	case len(r.NUMA) > 0:
-		return out, unsupportedQuota(quota, "NUMA")
+		return out, nil, unsupportedQuota(quota, "NUMA")
 	}
 	for _, d := range r.Devices {
 		if d == nil || d.Count == nil {
 			continue
 		}
-		if !structs.IsGPUDevice(d.Name) || strings.Count(d.Name, "/") > 1 {
-			return out, structs.Errorf(structs.CodeUnsupported, "quota %q: a limit of device %q is not supported by this build; GPUs of all models are limited together (%q)", quota, d.Name, quotaGPU)
+		if !structs.IsGPUDevice(d.Name) {
+			return out, nil, structs.Errorf(structs.CodeUnsupported, "quota %q: a limit of device %q is not supported by this build; give %q for all GPUs, or %q for those of a model", quota, d.Name, quotaGPU, quotaGPU+"/H100")
 		}
-		out.GPUMilli = 1000 * int64(min(*d.Count, 1<<30))
+		milli := 1000 * int64(min(*d.Count, 1<<30))
+		if model := structs.DeviceModel(d.Name); model != "" {
+			models = append(models, structs.ModelAmount{Model: model, Milli: milli})
+		} else {
+			out.GPUMilli = milli
+		}
 	}
-	return out, nil
+	slices.SortStableFunc(models, func(a, b structs.ModelAmount) int { return strings.Compare(a.Model, b.Model) })
+	return out, models, nil
 }

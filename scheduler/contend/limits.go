@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -18,7 +19,9 @@ import (
 type Limits struct {
 	Sizes   GPUSizes
 	queues  *QueueTable
-	lends   bool // some queue has Lend
+	lends   bool         // some queue has Lend
+	byModel bool         // some limit is by GPU model
+	models  match.Models // with byModel
 	now     structs.LogTime
 	tenants map[string]*Tenant // by namespace
 	extra   map[structs.UseRow]extraUse
@@ -28,7 +31,8 @@ type Limits struct {
 type extraUse struct {
 	amount structs.Amount
 	jobs   int64
-	ahead  int64 // thousandths of GPUs times seconds that those jobs may use within their limits
+	ahead  int64                 // thousandths of GPUs times seconds that those jobs may use within their limits
+	models []structs.ModelAmount // with Limits.byModel
 }
 
 // NewLimits returns nil when there are no limits or guarantees.
@@ -36,7 +40,8 @@ func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now stru
 	if queues == nil {
 		return nil
 	}
-	any, lends := len(queues.Tenants) > 0, false
+	byModel := queues.limitsModels()
+	any, lends := len(queues.Tenants) > 0 || byModel, false
 	for _, q := range queues.Queues {
 		lends = lends || q.Lend != nil
 		any = any || q.Most() != nil || q.UserLimit != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0 || q.BudgetPeriod() != ""
@@ -44,9 +49,12 @@ func NewLimits(queues *QueueTable, v *model.View, flight model.Overlay, now stru
 	if !any {
 		return nil
 	}
-	l := &Limits{Sizes: GPUSizesOf(v), queues: queues, lends: lends, now: now, extra: map[structs.UseRow]extraUse{}, tenants: map[string]*Tenant{}}
+	l := &Limits{Sizes: GPUSizesOf(v), queues: queues, lends: lends, byModel: byModel, now: now, extra: map[structs.UseRow]extraUse{}, tenants: map[string]*Tenant{}}
 	for i := range queues.Tenants {
 		l.tenants[queues.Tenants[i].Namespace] = &queues.Tenants[i]
+	}
+	if byModel {
+		l.models = gpuModels(v)
 	}
 	l.addFlight(v, flight)
 	return l
@@ -70,6 +78,9 @@ func (l *Limits) addFlight(v *model.View, flight model.Overlay) {
 			for _, r := range structs.UseRows(a) {
 				e := l.extra[r]
 				e.amount = e.amount.Add(structs.AmountOf(a))
+				if l.byModel {
+					e.models = structs.AddModels(e.models, structs.ModelsOf(a), 1)
+				}
 				if !counted[jobRow{key, r}] {
 					counted[jobRow{key, r}] = true
 					e.jobs++
@@ -196,7 +207,21 @@ func (l *Limits) OverSoft(w *Workload) bool {
 		return false
 	}
 	t := l.tenants[w.Key.Namespace]
-	if t == nil || t.Soft == nil {
+	if t == nil {
+		return false
+	}
+	if len(t.SoftModels) > 0 {
+		x := modelLimits{}
+		for i := range l.queues.Tenants {
+			if o := &l.queues.Tenants[i]; o.Quota == t.Quota {
+				x.held = structs.AddModels(x.held, l.heldModels(structs.UseRow{Path: structs.UseNamespace(o.Namespace)}), 1)
+			}
+		}
+		if l.queues.OverSoftModels(w, x.held, t.SoftModels) {
+			return true
+		}
+	}
+	if t.Soft == nil {
 		return false
 	}
 	_, over := structs.Breaks(l.heldOf(t.Quota), w.Asks(), *t.Soft)
@@ -249,9 +274,7 @@ func limitRefusal(of structs.Holder, user string, what structs.Dimension, over i
 	case structs.DimensionCPU:
 		unit = structs.UnitMHz
 	case structs.DimensionGPU:
-		if unit = structs.UnitMilliGPUs; over%1000 == 0 {
-			unit, over = structs.UnitGPUs, over/1000
-		}
+		over, unit = structs.GPUsShort(over)
 	}
 	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of, Subject: user}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
@@ -362,23 +385,34 @@ func minutes(milliSeconds int64) int64 { return (milliSeconds + 59_999) / 60_000
 
 // Charges counts what a decision has placed so far, by row. The zero value has counted nothing.
 type Charges struct {
-	counted int // of the placements
-	rows    map[structs.UseRow]structs.Amount
-	settled map[structs.UseRow]structs.Amount // charged to the pass; nil: nothing yet
+	counted       int // of the placements
+	rows          map[structs.UseRow]structs.Amount
+	models        map[structs.UseRow][]structs.ModelAmount
+	settled       map[structs.UseRow]structs.Amount // charged to the pass; nil: nothing yet
+	settledModels map[structs.UseRow][]structs.ModelAmount
 }
 
 // Count returns the charges of all that is placed. It only looks at what was added since the last call.
 func (c *Charges) Count(load *Workload, placed Placed) map[structs.UseRow]structs.Amount {
 	if c.rows == nil || placed.Len() < c.counted {
-		c.counted, c.rows = 0, map[structs.UseRow]structs.Amount{}
+		c.counted, c.rows, c.models = 0, map[structs.UseRow]structs.Amount{}, map[structs.UseRow][]structs.ModelAmount{}
 	}
 	for ; c.counted < placed.Len(); c.counted++ {
 		a := load.AllocOf(placed.Held(c.counted))
 		for _, r := range structs.UseRows(a) {
 			c.rows[r] = c.rows[r].Add(structs.Charge(a, r, load.Alloc, nil))
+			if len(a.Grants) > 0 {
+				c.models[r] = structs.AddModels(c.models[r], structs.ChargeModels(a, r, load.Alloc), 1)
+			}
 		}
 	}
 	return c.rows
+}
+
+// CountModels is Count for the GPUs by model.
+func (c *Charges) CountModels(load *Workload, placed Placed) map[structs.UseRow][]structs.ModelAmount {
+	c.Count(load, placed)
+	return c.models
 }
 
 // Settle charges what a decision has placed, so that later decisions of the pass count it.
@@ -388,12 +422,16 @@ func (l *Limits) Settle(load *Workload, c *Charges, placed Placed) {
 	}
 	rows, first := c.Count(load, placed), c.settled == nil
 	if first {
-		c.settled = map[structs.UseRow]structs.Amount{}
+		c.settled, c.settledModels = map[structs.UseRow]structs.Amount{}, map[structs.UseRow][]structs.ModelAmount{}
 	}
 	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {
 		e := l.extra[r]
 		e.amount = e.amount.Add(rows[r]).Sub(c.settled[r])
 		c.settled[r] = rows[r]
+		if l.byModel {
+			e.models = structs.AddModels(structs.AddModels(e.models, c.models[r], 1), c.settledModels[r], -1)
+			c.settledModels[r] = c.models[r]
+		}
 		if first && !load.Runs() {
 			e.jobs++
 			e.ahead += aheadOf(load.Job, nil, model.Never.Sub(l.now))

@@ -43,6 +43,8 @@ type Tenant struct {
 	Quota     string
 	Hard      structs.Amount  // of all namespaces with this quota together
 	Soft      *structs.Amount // nil: none
+	// Limits by GPU model, in addition to Hard and Soft.
+	HardModels, SoftModels []structs.ModelAmount
 }
 
 // Queue returns the queue of a path. It returns nil when there is none; the path then has the settings of its nearest

@@ -275,18 +275,22 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 	if limits == nil && aside == nil {
 		return true
 	}
-	adds := map[structs.UseRow]structs.Amount{}
+	adds, models := map[structs.UseRow]structs.Amount{}, map[structs.UseRow][]structs.ModelAmount{}
 	for k := range places {
 		a := load.AllocOf(places[k].At.Held)
 		for _, r := range structs.UseRows(a) {
-			adds[r] = adds[r].Add(structs.Charge(a, r, func(id structs.AllocID) *structs.Allocation {
+			get := func(id structs.AllocID) *structs.Allocation {
 				for _, s := range victims[k] {
 					if s.alloc.ID == id {
 						return s.alloc
 					}
 				}
 				return load.Alloc(id)
-			}, nil))
+			}
+			adds[r] = adds[r].Add(structs.Charge(a, r, get, nil))
+			if limits.ByModel() {
+				models[r] = structs.AddModels(models[r], structs.ChargeModels(a, r, get), 1)
+			}
 		}
 	}
 	if aside != nil {
@@ -298,7 +302,7 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 		}
 	}
 	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {
-		if limits != nil && limits.Over(r, structs.Amount{}, adds[r]) != nil {
+		if limits != nil && (limits.Over(r, structs.Amount{}, adds[r]) != nil || limits.OverModels(r, nil, models[r]) != nil) {
 			return false
 		}
 	}

@@ -52,6 +52,9 @@ type Ask struct {
 	Distinct           []distinctAsk
 
 	Weights structs.ScoreWeights // replace the policy's
+
+	Closed []Closed // models that requests do without; see Without
+	open   *Ask     // the ask without Closed; nil: this one
 }
 
 type coreAsk struct {
@@ -259,7 +262,7 @@ func (a *Ask) GPUKey() string {
 // groups, which need the slower full key.
 func (a *Ask) PlainKey(members int) []byte {
 	job, tg := a.Job, a.Tg
-	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
+	if tg.Topology != nil || len(a.Closed) > 0 || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
 		return nil
 	}
 	b := make([]byte, 1, 64) // begins with 0, unlike the packed full key

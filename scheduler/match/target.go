@@ -135,6 +135,8 @@ func (c *Condition) compare(l string, lok bool, r string, rok bool) bool {
 	switch c.Op {
 	case structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater, structs.OperandGreaterEqual:
 		return orderHolds(c.Op, compareOrdered(l, r))
+	case operandOtherModel:
+		return !structs.IsModel(l, r)
 	case structs.OperandRegexp:
 		re := c.re
 		if re == nil {

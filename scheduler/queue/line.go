@@ -51,6 +51,7 @@ type node struct {
 	scene  Scene
 	queue  *structs.Queue // as configured; nil: all settings are inherited
 	held   structs.Amount // including what the pass has placed
+	models *softModels    // the queue's soft limits by GPU model; nil: none
 	turns  contest        // child queues and lanes with something left
 	in     *entrant       // in the contest of the parent; nil for the root
 }
@@ -202,8 +203,12 @@ func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now st
 	_, n.aware = n.order.(interface{ KnowsRunTimes() })
 	n.bound = boundOf(&n.scene.Queue, n.aware && l.table.Configured(path).MaxWait > 0)
 	n.turns.less = l.before
+	var models []structs.ModelAmount
 	if u := l.table.Use(path, ""); u != nil {
-		n.held = u.Held
+		n.held, models = u.Held, u.Models
+	}
+	if n.queue != nil {
+		n.models = newSoftModels(l.table, n.queue.SoftLimitModels, models)
 	}
 	l.nodes[path] = n
 	if path == structs.QueueRoot {
@@ -282,7 +287,7 @@ func (l *Line) key(n *node, i int) Key {
 
 // class returns the class of a queue's head by the queue's guarantee and soft limit.
 func (l *Line) class(n *node, head int) int {
-	if n.queue == nil || n.queue.Guarantee == nil && n.queue.SoftLimit == nil {
+	if n.queue == nil || n.queue.Guarantee == nil && n.queue.SoftLimit == nil && n.models == nil {
 		return normal
 	}
 	after := n.held.Add(l.pending[head].Asks())
@@ -296,6 +301,9 @@ func (l *Line) class(n *node, head int) int {
 		if _, over := after.Exceeds(bound); over == 0 && *g != (structs.Amount{}) {
 			return withinGuarantee
 		}
+	}
+	if n.models.overBound(&l.pending[head]) {
+		return overSoftLimit
 	}
 	if s := n.queue.SoftLimit; s != nil {
 		if _, over := after.Exceeds(*s); over > 0 {
@@ -397,9 +405,11 @@ func (l *Line) Placed(i int, use structs.Amount) {
 	n := ln.node
 	for up := n; up != nil; up = up.parent {
 		up.held = up.held.Add(use)
+		up.models.placed(&l.pending[i], use)
 	}
 	if s := l.soft[l.pending[i].Key.Namespace]; s != nil {
 		s.held = s.held.Add(use)
+		s.models.placed(&l.pending[i], use)
 	}
 	if ln.in.at >= 0 {
 		l.rate(n, ln.in)

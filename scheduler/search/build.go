@@ -1,6 +1,8 @@
 package search
 
 import (
+	"slices"
+
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -339,8 +341,39 @@ func (s *Search) Done() {
 	x.Keep(s.onRow)
 	x.Keep(s.jobRow)
 	s.onRow, s.jobRow = nil, nil
+	s.keepHeap()
+}
+
+// keepHeap returns the memory of the heap.
+func (s *Search) keepHeap() {
 	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.View.Rows && len(h.list) < heapsMax {
 		h.list = append(h.list, s.cells[0].heap)
 		s.cells[0].heap, s.turn = nil, nil
+	}
+}
+
+// Close makes the search do without GPU models whose limits are reached, and no others. What was placed and counted before
+// stays; the nodes are looked at again.
+func (s *Search) Close(closed []match.Closed) {
+	if slices.EqualFunc(s.Ask.Closed, closed, func(a, b match.Closed) bool { return a.Device == b.Device && a.Words == b.Words }) {
+		return
+	}
+	if s.w.heaps != nil {
+		s.keepHeap()
+	}
+	n := New(s.Ask.Opened().Without(closed), s.w, s.p, int(s.first))
+	if x := s.w.Scratch; x != nil && n.jobRow != nil {
+		x.Keep(n.jobRow)
+	}
+	n.Keeping, n.Gang, n.peers, n.spacing = s.Keeping, s.Gang, s.peers, s.spacing
+	n.scores, n.unplaced, n.NoPower, n.GivenBack = s.scores, s.unplaced, s.NoPower, s.GivenBack
+	n.parked, n.GaveUp, n.lastReport = nil, false, nil
+	for i, sp := range s.spreads { // the cells are found again
+		n.spreads[i] = &spreadState{valueTable: sp.valueTable, ask: sp.ask, have: sp.have, share: sp.share, cells: make([][]int32, len(sp.have)), open: make([]int32, len(sp.have))}
+	}
+	surveyed := s.surveyed
+	*s = *n
+	if surveyed {
+		s.Survey()
 	}
 }

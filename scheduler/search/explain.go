@@ -211,7 +211,7 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 // capacity is reserved could be used at once, so that comes first; resources come before reasons that only another node
 // can cure.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
-	for _, code := range []structs.ReasonCode{structs.ReasonReservation, structs.ReasonPower, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonTopology, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+	for _, code := range []structs.ReasonCode{structs.ReasonReservation, structs.ReasonPower, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonTopology, structs.ReasonQuota, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
 			return code
 		}

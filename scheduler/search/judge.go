@@ -33,6 +33,12 @@ func (s *Search) judge(v *Verdict, n *structs.Node) {
 	for i := range a.Devices {
 		d := &a.Devices[i]
 		c := d.Choices(n)
+		if x := a.ClosedOn(i, n); len(c) == 0 && x != nil {
+			r := match.Refused(structs.ReasonQuota, x.By, structs.EventQueueUsage)
+			r.Short, r.Unit = structs.GPUsShort(x.Short)
+			v.Refused = 1 + s.refusalOf(r)
+			return
+		}
 		if len(c) == 0 {
 			v.Refused = 1 + s.refusalOf(match.Refused(structs.ReasonConstraint, cmp.Or(d.Unlimitable(n), d.Alts[0].Missing()), structs.EventNodeJoined))
 			return

@@ -347,7 +347,7 @@ func (a *adviser) each(r *structs.Refusal) int64 {
 	most := int64(0)
 	for _, g := range a.load.Job.Groups {
 		for _, p := range sizes.Estimate(g).Parts() {
-			if p.Dimension == r.Dimension {
+			if p.Dimension == r.Dimension || p.Dimension == structs.DimensionGPU && r.Dimension == structs.DimensionGPUModel {
 				if r.Unit == structs.UnitGPUs {
 					p.Value /= 1000
 				}
@@ -374,9 +374,22 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 			}
 		}
 	}
+	moreOf := func(limits []structs.ModelAmount) []structs.ModelAmount {
+		out := slices.Clone(limits)
+		for i := range out {
+			if out[i].Model == r.Detail {
+				out[i].Milli += by
+			}
+		}
+		return out
+	}
 	return changed(t, func(q *structs.Queue) {
 		switch {
 		case r.Holder != contend.QueueHolder(q.Path):
+		case r.Dimension == structs.DimensionGPUModel && r.Subject != "":
+			q.UserLimitModels = moreOf(q.UserLimitModels)
+		case r.Dimension == structs.DimensionGPUModel:
+			q.LimitModels = moreOf(q.LimitModels)
 		case r.Dimension == structs.DimensionRunningJobs && r.Subject != "":
 			q.RunningUserMax += by
 		case r.Dimension == structs.DimensionRunningJobs:
@@ -399,7 +412,11 @@ func raised(t *contend.QueueTable, r *structs.Refusal) *contend.QueueTable {
 			q.Limit, q.Borrow = &l, nil
 		}
 	}, func(tn *contend.Tenant) {
-		if r.Holder.Kind == structs.HolderQuota && r.Holder.Name == tn.Quota {
+		switch {
+		case r.Holder.Kind != structs.HolderQuota || r.Holder.Name != tn.Quota:
+		case r.Dimension == structs.DimensionGPUModel:
+			tn.HardModels = moreOf(tn.HardModels)
+		default:
 			more(&tn.Hard)
 		}
 	})
@@ -435,6 +452,8 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 			return "a higher limit of " + r.Text()
 		case r.Dimension == structs.DimensionRunningJobs || r.Dimension == structs.DimensionGPUMinutes || r.Dimension == structs.DimensionGPUHours:
 			return fmt.Sprintf("%d more %s in the cap of %s", r.Short, r.What(), r.Limit())
+		case r.Dimension == structs.DimensionGPUModel:
+			return fmt.Sprintf("%s more of model %s in the limit of %s", r.ShortText(), r.Detail, r.Limit())
 		case r.Dimension == structs.DimensionGPU:
 			return fmt.Sprintf("%d more %s in the limit of %s", r.Short, r.Unit.Of(r.Short), r.Limit())
 		}

@@ -29,7 +29,7 @@ func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 		}
 		if spec := snap.Quota(n.Quota); spec != nil {
 			if l := spec.Limit(s.env.Region); l != nil {
-				t.Tenants = append(t.Tenants, contend.Tenant{Namespace: n.Name, Quota: spec.Name, Hard: l.Hard, Soft: l.Soft})
+				t.Tenants = append(t.Tenants, contend.Tenant{Namespace: n.Name, Quota: spec.Name, Hard: l.Hard, Soft: l.Soft, HardModels: l.HardModels, SoftModels: l.SoftModels})
 			}
 		}
 	}

@@ -124,6 +124,24 @@ func amountIn(a structs.Amount, what structs.Dimension) int64 {
 	return 0
 }
 
+// limitedOf returns the part of an allocation that counts under a limit.
+func limitedOf(a *structs.Allocation, limit *structs.Obstacle) int64 {
+	if limit.Dimension == structs.DimensionGPUModel {
+		return structs.MilliOf(structs.ModelsOf(a), limit.Detail)
+	}
+	return amountIn(structs.AmountOf(a), limit.Dimension)
+}
+
+// modelLimit returns the limit of a model in a list.
+func modelLimit(limits []structs.ModelAmount, words string) int64 {
+	for _, l := range limits {
+		if l.Model == words {
+			return l.Milli
+		}
+	}
+	return 0
+}
+
 // StartEstimates estimates when waiting work may start, on one state. For work that a limit holds back (a hard limit of
 // a queue or quota, or a cap on running jobs), Of must be called in the order of the line. It serves each limit in that
 // order: running work releases its part when it is expected to end, and so does work that was served before. It ignores
@@ -184,8 +202,12 @@ func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs
 	}
 	need, all := int64(1), int64(1)
 	if r.Dimension != structs.DimensionRunningJobs {
-		one := amountIn(structs.GroupAmount(tg), r.Dimension)
-		need, all = one, amountIn(WaitingAsk(j, w), r.Dimension)
+		what := r.Dimension
+		if what == structs.DimensionGPUModel {
+			what = structs.DimensionGPU
+		}
+		one := amountIn(structs.GroupAmount(tg), what)
+		need, all = one, amountIn(WaitingAsk(j, w), what)
 		if n := tg.Least(); n > 0 {
 			need = one * int64(n+tg.Gang.Standby)
 		}
@@ -253,7 +275,9 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 			}
 		}
 		if !ofJobs {
-			add(endOfAlloc(a, l.now), amountIn(structs.AmountOf(a), limit.Dimension))
+			if n := limitedOf(a, &limit); n > 0 {
+				add(endOfAlloc(a, l.now), n)
+			}
 			continue
 		}
 		if k := a.JobKey(); !held[k] && k != but {
@@ -272,6 +296,10 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 			out.room += q.RunningUserMax
 		case ofJobs:
 			out.room += q.RunningMax
+		case limit.Dimension == structs.DimensionGPUModel && user != "":
+			out.room += modelLimit(q.UserLimitModels, limit.Detail)
+		case limit.Dimension == structs.DimensionGPUModel:
+			out.room += modelLimit(q.LimitModels, limit.Detail)
 		case user != "" && q.UserLimit != nil:
 			out.room += amountIn(*q.UserLimit, limit.Dimension)
 		case q.Most() != nil:
@@ -279,7 +307,9 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 		}
 	default:
 		if spec := l.snap.Quota(name); spec != nil {
-			if lim := spec.Limit(l.region); lim != nil {
+			if lim := spec.Limit(l.region); lim != nil && limit.Dimension == structs.DimensionGPUModel {
+				out.room += modelLimit(lim.HardModels, limit.Detail)
+			} else if lim != nil {
 				out.room += amountIn(lim.Hard, limit.Dimension)
 			}
 		}

@@ -174,7 +174,13 @@ func (s *Set) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.QueueUp
 	for q := range snap.Queues() {
 		all = append(all, q)
 	}
-	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: guaranteeWarnings(all, s.env.Decide.Total(snap))}, nil
+	warnings := guaranteeWarnings(all, s.env.Decide.Total(snap))
+	for _, q := range req.Queues {
+		for _, limits := range [...][]structs.ModelAmount{q.LimitModels, q.UserLimitModels, q.SoftLimitModels} {
+			warnings = append(warnings, unknownModels(snap.Nodes(), "queue "+string(q.Path), limits)...)
+		}
+	}
+	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: slices.Compact(warnings)}, nil
 }
 
 func (s *Set) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
@@ -196,7 +202,7 @@ func mayReadQuota(id *auth.Identity, snap *state.Snapshot, name string) bool {
 
 // quotaState describes a quota, with those of its namespaces that the caller may see.
 func quotaState(snap *state.Snapshot, q *structs.QuotaSpec, may *acl.ACL) methods.QuotaState {
-	st := methods.QuotaState{Quota: q, Held: snap.QuotaHeld(q.Name)}
+	st := methods.QuotaState{Quota: q, Held: snap.QuotaHeld(q.Name), Models: snap.QuotaModels(q.Name)}
 	for n := range snap.Namespaces() {
 		if n.Quota == q.Name && (may.AllowQuota("read") || may.AllowNamespace(n.Name)) {
 			st.Namespaces = append(st.Namespaces, n.Name)
@@ -243,7 +249,7 @@ func (s *Set) quotaGet(ctx context.Context, c *rpc.Call, req *methods.NameReques
 	})
 }
 
-func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUpsertRequest) (*methods.WriteResponse, error) {
+func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUpsertRequest) (*methods.QueueUpsertResponse, error) {
 	q := req.Quota
 	if q == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "missing quota specification")
@@ -261,7 +267,18 @@ func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUp
 		}
 		seen[l.Region] = true
 	}
-	return s.write(ctx, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{q}})
+	if err := q.Check(); err != nil {
+		return nil, err
+	}
+	res, err := s.write(ctx, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{q}})
+	if err != nil {
+		return nil, err
+	}
+	var warnings []string
+	for i := range q.Limits {
+		warnings = append(warnings, unknownModels(s.published().Snapshot.Nodes(), "quota "+q.Name, slices.Concat(q.Limits[i].HardModels, q.Limits[i].SoftModels))...)
+	}
+	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: slices.Compact(warnings)}, nil
 }
 
 func (s *Set) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {

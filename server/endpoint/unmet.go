@@ -36,8 +36,24 @@ func unmet(nodes iter.Seq[*structs.Node], j *structs.Job) []string {
 			}
 		}
 	}
+	return unmetOf(nodes, wants)
+}
+
+// unknownModels returns a warning for each limit of a GPU model that no node has: it may be misspelt.
+func unknownModels(nodes iter.Seq[*structs.Node], of string, limits []structs.ModelAmount) []string {
+	wants := make([]want, len(limits))
+	for i, l := range limits {
+		wants[i] = want{where: of, what: "a GPU of model", name: l.Model, model: true, then: "the limit holds for none until a node has it"}
+	}
+	return unmetOf(nodes, wants)
+}
+
+func unmetOf(nodes iter.Seq[*structs.Node], wants []want) []string {
 	drivers, models := map[string]bool{}, map[string]bool{}
 	open := len(wants)
+	if open == 0 {
+		return nil
+	}
 	for n := range nodes {
 		for name, d := range n.Drivers {
 			if d.Detected {
@@ -79,6 +95,7 @@ func unmet(nodes iter.Seq[*structs.Node], j *structs.Job) []string {
 // want is a driver or a GPU model that a task asks for.
 type want struct {
 	where, what, name string
+	then              string // what follows if no node has it; "": the job waits
 	model, met        bool
 }
 
@@ -108,7 +125,7 @@ func (w *want) warning(have []string) string {
 	} else if len(have) > 0 {
 		known = "nodes have " + strings.Join(have, ", ")
 	}
-	return fmt.Sprintf("%s: no node has %s %q%s (%s); the job waits for a node that has it", w.where, w.what, w.name, near, known)
+	return fmt.Sprintf("%s: no node has %s %q%s (%s); %s", w.where, w.what, w.name, near, known, cmp.Or(w.then, "the job waits for a node that has it"))
 }
 
 // modelsAsked returns the models of a task's GPUs, in both forms that a request has.
