@@ -75,6 +75,17 @@ func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 	return false
 }
 
+// guarded is guards for a victim. All that stops with a member of an elastic group counts.
+func (p *Preemptor) guarded(v *Victim, others []Victim) bool {
+	if v.shrink {
+		others = slices.Clip(others)
+		for _, m := range v.with {
+			others = append(others, Victim{h: m})
+		}
+	}
+	return p.guards(v.h, others)
+}
+
 // amount returns what a victim and all that stops with it hold, without what is counted already.
 func (v *Victim) amount(counted map[structs.AllocID]bool) (sum structs.Amount) {
 	for _, h := range append([]*model.Held{v.h}, v.with...) {
@@ -96,7 +107,7 @@ func (p *Preemptor) unguarded(vs []Victim, suffice func([]Victim) bool) []Victim
 	for from := range vs {
 		var out []Victim
 		for _, v := range vs[from:] {
-			if v.free || v.shrink || !p.guards(v.h, out) {
+			if v.free || !p.guarded(&v, out) {
 				out = append(out, v)
 			}
 		}

@@ -119,8 +119,8 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 			}
 			continue
 		case p.shrinks(h):
-			if !p.tooYoung(h) {
-				out = append(out, Victim{h: h, shrink: true, with: p.above(h)})
+			if v := (Victim{h: h, shrink: true, with: p.above(h)}); !p.tooYoung(h) && !p.guarded(&v, nil) {
+				out = append(out, v)
 			}
 			continue
 		}
