@@ -52,7 +52,9 @@ func oneGPU() *structs.Amount {
 }
 
 // oneOfAll limits the GPUs of all models that histories have to one.
-func oneOfAll() []structs.ModelAmount { return []structs.ModelAmount{{Model: "GPU|A100|H100", Milli: 1000}} }
+func oneOfAll() []structs.ModelAmount {
+	return []structs.ModelAmount{{Model: "GPU|A100|H100", Milli: 1000}}
+}
 
 // witnesses has one for each field of a queue and of the scheduler's configuration.
 var witnesses = map[string]witness{
