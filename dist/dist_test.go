@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -76,11 +77,16 @@ func TestSameBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	sums := func() string {
-		d := &dist{root: "..", out: t.TempDir(), version: "1.2.3", commit: "abc", time: time.Unix(1e9, 0).UTC(), docs: filepath.Join(work, "docs")}
+		d := &dist{root: "..", out: t.TempDir(), version: "1.2.3", commit: "abc", time: time.Unix(1e9, 0).UTC(), docs: filepath.Join(work, "docs"), publisher: "Ann <ann@example.org>"}
 		for _, err := range []error{d.archive(bin, "linux", "amd64"), d.archive(bin, "windows", "amd64"), d.pack("deb", bin, "amd64"),
 			d.pack("rpm", bin, "amd64"), d.image(bin, "amd64"), d.sums()} {
 			if err != nil {
 				t.Fatal(err)
+			}
+		}
+		if _, err := exec.LookPath("dpkg-deb"); err == nil {
+			if who := command(t, "dpkg-deb", "-f", filepath.Join(d.out, "muster_1.2.3-1_amd64.deb"), "Maintainer"); who != "Ann <ann@example.org>\n" {
+				t.Errorf("the maintainer of the package is %q", who)
 			}
 		}
 		b, err := os.ReadFile(filepath.Join(d.out, "SHA256SUMS"))
@@ -224,6 +230,14 @@ func TestUnit(t *testing.T) {
 			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 		}
 	}
+	if out, err := exec.Command(analyze, "security", "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "--offline") {
+		t.Log("not run: this systemd-analyze does not rate units that are not loaded")
+		return
+	}
+	// What a server that runs no tasks exposes, from 0 to 10; systemd calls less than 5 ok.
+	if out, err := exec.Command(analyze, "security", "--offline=true", "--threshold=25", path).CombinedOutput(); err != nil {
+		t.Errorf("with server-only.conf the unit exposes more than 2.5: %v\n%s", err, out)
+	}
 }
 
 // TestArchives lists what each archive must hold.
@@ -323,5 +337,68 @@ func TestImage(t *testing.T) {
 	}
 	if out := command(t, "chroot", root, "/muster", "version"); !strings.Contains(out, "Muster v") {
 		t.Errorf("the program of the image prints %q", out)
+	}
+}
+
+// TestImageInAnEngine loads the image into a Docker Engine and runs the program there, as the image's own user.
+func TestImageInAnEngine(t *testing.T) {
+	image := made(t, "*_linux_amd64_image.tar")
+	daemon, err := exec.LookPath("dockerd")
+	_, none := exec.LookPath("docker")
+	if err != nil || none != nil || os.Geteuid() != 0 {
+		t.Skip("not run: it needs dockerd and docker (Debian package docker.io) and root")
+	}
+	dir, err := os.MkdirTemp("", "muster-dist-") // short: paths of sockets end at 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := write(filepath.Join(dir, "daemon.json"), []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	host := "unix://" + dir + "/d.sock"
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	engine := exec.Command(daemon, "--host", host, "--config-file", dir+"/daemon.json", "--data-root", dir+"/data", "--exec-root", dir+"/exec", "--pidfile", dir+"/d.pid",
+		"--storage-driver", "vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", "--cgroup-parent", "/"+filepath.Base(dir))
+	engine.Stdout, engine.Stderr = log, log
+	if err := engine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- engine.Wait() }()
+	t.Cleanup(func() {
+		_ = engine.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			_ = engine.Process.Kill()
+		}
+	})
+	docker := func(args ...string) (string, error) {
+		out, err := exec.Command("docker", append([]string{"-H", host}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		if out, err := docker("version"); err == nil {
+			break
+		} else if time.Since(begin) > 60*time.Second {
+			b, _ := os.ReadFile(log.Name())
+			t.Fatalf("the engine does not answer: %v\n%s\n%s", err, out, b)
+		}
+	}
+	out, err := docker("load", "-i", image)
+	_, tag, found := strings.Cut(strings.TrimSpace(out), "Loaded image: ")
+	if err != nil || !found || !strings.HasPrefix(tag, "muster:") {
+		t.Fatalf("docker load: %v\n%s", err, out)
+	}
+	if out, err := docker("run", "--rm", "--network", "none", tag, "version"); err != nil || !strings.Contains(out, "Muster v") {
+		t.Errorf("docker run %s version: %v\n%s", tag, err, out)
+	}
+	if out, err := docker("inspect", "-f", "{{.Config.User}}", tag); err != nil || strings.TrimSpace(out) != "65532:65532" {
+		t.Errorf("the user of the image: %v, %s", err, out)
 	}
 }

@@ -33,6 +33,7 @@ type dist struct {
 	commit    string
 	time      time.Time // of the commit: the time of every file
 	docs      string    // directory with completions and manual pages
+	publisher string    // the maintainer of packages: name and address
 }
 
 func main() {
@@ -41,6 +42,7 @@ func main() {
 	flag.StringVar(&d.root, "root", "..", "the top of the tree")
 	flag.StringVar(&d.out, "out", "../bin/dist", "directory to write to; it is emptied first")
 	flag.StringVar(&d.commit, "commit", "", "the version that git describes")
+	flag.StringVar(&d.publisher, "maintainer", "Local build <root@localhost>", "who publishes the packages, as Name <address>")
 	flag.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64", "what to build")
 	flag.Parse()
 	if err := d.run(strings.Split(platforms, ",")); err != nil {

@@ -48,7 +48,7 @@ func (d *dist) pack(format, bin, goarch string) error {
 	}
 	info := &nfpm.Info{
 		Name: "muster", Arch: goarch, Platform: "linux", Version: d.version, Release: "1", Section: "admin", Priority: "optional",
-		Maintainer: "The Muster authors <muster@localhost>", License: "Apache-2.0", MTime: d.time, DisableGlobbing: true,
+		Maintainer: d.publisher, License: "Apache-2.0", MTime: d.time, DisableGlobbing: true,
 		Description: "Cluster scheduler for GPU work\nQueues, shares, places and runs jobs on many machines. One program is server, client\nand command line.",
 		Overridables: nfpm.Overridables{
 			Contents: contents,
