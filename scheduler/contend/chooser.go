@@ -31,6 +31,13 @@ type ShareChooser interface {
 	GoesBefore(r *Competition) func(a, b *Workload) bool
 }
 
+// RankingChooser is a Chooser that can also order all contenders of a competition, for users.
+type RankingChooser interface {
+	Chooser
+	// Rank returns all positions in Competition.Contenders, in the order in which they would get places.
+	Rank(r *Competition) []int
+}
+
 // StatefulChooser is a Chooser with a memory. State returns it as bytes, from which the chooser can be restored.
 type StatefulChooser interface {
 	Chooser

@@ -528,6 +528,50 @@ func (cs *Contests) Line(line Line) Line {
 	return &contestLine{Line: line, contests: cs, turns: map[*Contest]*contestTurns{}}
 }
 
+// Ranked returns a line in which the turns of each contest go to its workloads by rank: the order in which passes will serve
+// them as room becomes free, as far as it is known. Nothing is chosen or placed.
+func Ranked(e *Env, limits *Limits, line Line) Line {
+	chooser, ok := e.Chooser.(RankingChooser)
+	if !ok {
+		return line
+	}
+	cs := &Contests{env: e, limits: limits, by: map[int]*Contest{}, front: map[int]bool{}}
+	for _, r := range cs.enter() {
+		sharer, shares := e.Chooser.(ShareChooser)
+		if shares && sharer.GoesBefore(&r.Competition) != nil || !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
+			for _, i := range r.pending {
+				delete(cs.by, i)
+			}
+			continue
+		}
+		r.sort()
+		r.measure(e.W)
+		for i := range r.Contenders {
+			v := &r.Contenders[i]
+			v.Ran = v.Load.Served(r.Now)
+			v.Left = max(v.Load.Expect-v.Load.Progress(r.Now), 0)
+		}
+		for _, c := range e.W.View.Chunks {
+			for i, n := range c.Nodes {
+				total := c.Total[i].CPU
+				if r.gpu {
+					total = 1000 * healthyGPUs(n)
+				}
+				if c.Ready[i] && (r.Pool == structs.NodePoolAll || r.Pool == "" || n.Pool == r.Pool) {
+					r.Room = append(r.Room, total/r.unit)
+				}
+			}
+		}
+		for _, i := range chooser.Rank(&r.Competition) {
+			if r.runs[i] == nil {
+				r.first = append(r.first, r.pending[i])
+				cs.front[r.pending[i]] = true
+			}
+		}
+	}
+	return cs.Line(line)
+}
+
 // contestLine is a pass's line with the turns of each contest in another order.
 type contestLine struct {
 	Line

@@ -31,6 +31,17 @@ func (c Choosers) Choose(r *contend.Competition) (chosen []int, wake structs.Log
 	return append(late, slices.DeleteFunc(chosen, func(i int) bool { return slices.Contains(late, i) })...), wake
 }
 
+// Rank lists all contenders of a competition in the order in which they would get places that become free one by one, as
+// far as that is known now: run times are predictions, waiting counts more later, and work that arrives changes it.
+func (c Choosers) Rank(r *contend.Competition) []int {
+	rank := Greedy{Named(r.Queue.Order)}.Rank
+	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
+		rank = Index(c).Rank
+	}
+	late := overdue(r)
+	return append(late, slices.DeleteFunc(rank(r), func(i int) bool { return slices.Contains(late, i) })...)
+}
+
 // overdue lists the contenders that have waited beyond their queue's bound, the longest wait first. Where the bound only
 // lifts their priority, those of the highest priority are left out: among those the order starves none.
 func overdue(r *contend.Competition) (late []int) {
@@ -70,24 +81,7 @@ type Greedy struct{ Order Order }
 
 // Choose goes through the contenders once. Those that must not be stopped come first.
 func (g Greedy) Choose(r *contend.Competition) ([]int, structs.LogTime) {
-	at := Scene{Now: r.Now, Queue: r.Queue}
-	keys := make([]Key, len(r.Contenders))
-	order := make([]int, len(r.Contenders))
-	for i := range r.Contenders {
-		order[i] = i
-		keys[i] = g.Order.Key(r.Contenders[i].Load, &at)
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case r.Contenders[a].Fixed != r.Contenders[b].Fixed:
-			return boolFirst(r.Contenders[a].Fixed)
-		case keys[a].Less(keys[b]):
-			return -1
-		case keys[b].Less(keys[a]):
-			return 1
-		}
-		return 0
-	})
+	order := g.Rank(r)
 	room := slices.Clone(r.Room)
 	var out []int
 	for _, i := range order {
@@ -106,6 +100,29 @@ func (g Greedy) Choose(r *contend.Competition) ([]int, structs.LogTime) {
 		}
 	}
 	return out, wake
+}
+
+// Rank lists all contenders in the order in which they get places.
+func (g Greedy) Rank(r *contend.Competition) []int {
+	at := Scene{Now: r.Now, Queue: r.Queue}
+	keys := make([]Key, len(r.Contenders))
+	order := make([]int, len(r.Contenders))
+	for i := range r.Contenders {
+		order[i] = i
+		keys[i] = g.Order.Key(r.Contenders[i].Load, &at)
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case r.Contenders[a].Fixed != r.Contenders[b].Fixed:
+			return boolFirst(r.Contenders[a].Fixed)
+		case keys[a].Less(keys[b]):
+			return -1
+		case keys[b].Less(keys[a]):
+			return 1
+		}
+		return 0
+	})
+	return order
 }
 
 func boolFirst(a bool) int {

@@ -92,22 +92,7 @@ func (x Index) choose(r *contend.Competition) ([]int, structs.LogTime) {
 	for _, u := range r.Room {
 		room += u
 	}
-	worth, first := x.rate(r, room)
-	order := make([]int, n)
-	for i := range order {
-		order[i] = i
-	}
-	dense := func(a, b int) int {
-		hi1, lo1 := bits.Mul64(uint64(worth[a]), uint64(max(r.Contenders[b].Units(), 1)))
-		hi2, lo2 := bits.Mul64(uint64(worth[b]), uint64(max(r.Contenders[a].Units(), 1)))
-		return cmp.Or(cmp.Compare(hi2, hi1), cmp.Compare(lo2, lo1), cmp.Compare(a, b))
-	}
-	slices.SortFunc(order, func(a, b int) int {
-		if first[a] != first[b] {
-			return cmp.Compare(first[a], first[b])
-		}
-		return dense(a, b)
-	})
+	worth, first, order := x.sorted(r, room)
 	in := make([]bool, n)
 	left := room
 	rest := order[:0:0]
@@ -138,6 +123,52 @@ func (x Index) choose(r *contend.Competition) ([]int, structs.LogTime) {
 		}
 	}
 	return out, wake
+}
+
+// sorted rates the contenders and lists them, the first in front.
+func (x Index) sorted(r *contend.Competition, room int64) (worth []int64, first, order []int) {
+	worth, first = x.rate(r, room)
+	order = make([]int, len(r.Contenders))
+	for i := range order {
+		order[i] = i
+	}
+	dense := func(a, b int) int {
+		hi1, lo1 := bits.Mul64(uint64(worth[a]), uint64(max(r.Contenders[b].Units(), 1)))
+		hi2, lo2 := bits.Mul64(uint64(worth[b]), uint64(max(r.Contenders[a].Units(), 1)))
+		return cmp.Or(cmp.Compare(hi2, hi1), cmp.Compare(lo2, lo1), cmp.Compare(a, b))
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		if first[a] != first[b] {
+			return cmp.Compare(first[a], first[b])
+		}
+		return dense(a, b)
+	})
+	return worth, first, order
+}
+
+// Rank lists all contenders in the order in which they would get places that become free one by one.
+func (x Index) Rank(r *contend.Competition) (out []int) {
+	levels := map[int][]int{}
+	room := int64(0)
+	for _, u := range r.Room {
+		room += u
+	}
+	for i := range r.Contenders {
+		p := r.Contenders[i].Load.Priority()
+		levels[p] = append(levels[p], i)
+	}
+	for _, p := range slices.Backward(slices.Sorted(maps.Keys(levels))) {
+		level := *r
+		level.Contenders = nil
+		for _, i := range levels[p] {
+			level.Contenders = append(level.Contenders, r.Contenders[i])
+		}
+		_, _, order := x.sorted(&level, room)
+		for _, k := range order {
+			out = append(out, levels[p][k])
+		}
+	}
+	return out
 }
 
 // Contenders that go first regardless of their worth.

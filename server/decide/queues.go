@@ -2,8 +2,11 @@ package decide
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -46,15 +49,55 @@ func (s *Service) Order(snap *state.Snapshot, ws []*structs.Workload, now struct
 	return order
 }
 
+// ShownLine is a line of waiting work as users see it: that of a pass, in which work that competes with preemptible work
+// comes in the order in which it gets places as they become free.
+type ShownLine struct {
+	*queue.Line
+	turns contend.Line
+}
+
+// Next returns the workload whose turn it is.
+func (l *ShownLine) Next() int { return l.turns.Next() }
+
 // Line returns the line of workloads, with all of them waiting.
-func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
+func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *ShownLine {
 	pending := make([]contend.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
 		s.predict(snap, &pending[i])
 	}
-	return queue.NewLine(s.QueueTable(snap), *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
+	table, config := s.QueueTable(snap), snap.SchedulerConfig()
+	line := queue.NewLine(table, *config, pending, now, uint64(snap.Index()))
+	return &ShownLine{line, s.ranked(line, snap, table, config, pending, now)}
+}
+
+// ranked returns a line with competing work by rank. Without preemptible work it is the line itself.
+func (s *Service) ranked(line contend.Line, snap *state.Snapshot, table *contend.QueueTable, config *structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime) contend.Line {
+	some := false
+	for j := range snap.Jobs("", "") {
+		if some = j.MayPreempt() && j.Status != structs.JobDead; some {
+			break
+		}
+	}
+	if !some {
+		return line
+	}
+	var known scheduler.Input
+	loadContenders(snap).fill(&known, structs.NodePoolAll)
+	if known.Chooser == nil {
+		return line
+	}
+	waiting := make([]contend.Workload, len(pending))
+	for i := range pending {
+		waiting[i] = pending[i]
+		fillGate(&waiting[i], snap, now)
+		waiting[i].Blocked = &structs.Evaluation{} // each will be decided on
+	}
+	w := search.NewPass(s.env.Replica.Published().View, model.Overlay{})
+	defer w.Release()
+	env := contend.Env{W: w, Now: now, Rules: &contend.Rules{Queues: table, Config: config}, Pending: waiting, Running: known.Running, Chooser: known.Chooser}
+	return contend.Ranked(&env, contend.NewLimits(table, w.View, model.Overlay{}, now), line)
 }
 
 // Pending returns the waiting jobs, in no particular order.
