@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
+		var mu sync.Mutex // of jobs and led
 		var jobs []*structs.Job
 		led := true
+		set := func(now []*structs.Job, leader bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			jobs, led = now, leader
+		}
 		start := func() (k *Keeper, stop func()) {
 			store, err := bundle.Open(dir, 1<<20, time.Now)
 			if err != nil {
@@ -35,12 +42,14 @@ func TestExpiry(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			k = New(Environment{Log: hclog.NewNullLogger(), Now: time.Now, Store: store, Others: func() []string { return nil }, Context: ctx,
 				Jobs: func(yield func(*structs.Job) bool) {
+					mu.Lock()
+					defer mu.Unlock()
 					for _, j := range jobs {
 						if !yield(j) {
 							return
 						}
 					}
-				}, HasLeader: func() bool { return led }})
+				}, HasLeader: func() bool { mu.Lock(); defer mu.Unlock(); return led }})
 			done := make(chan struct{})
 			go func() { k.Run(ctx); close(done) }()
 			return k, func() { cancel(); <-done; k.Wait() }
@@ -81,20 +90,20 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		jobs = []*structs.Job{{ID: "j", Namespace: "default", Groups: []*structs.Group{{Tasks: []*structs.Task{{Artifacts: []structs.Artifact{{Raw: raw}}}}}}}}
+		job := []*structs.Job{{ID: "j", Namespace: "default", Groups: []*structs.Group{{Tasks: []*structs.Task{{Artifacts: []structs.Artifact{{Raw: raw}}}}}}}}
+		set(job, true)
 		want("after 23 hours", 23*time.Hour, "never used", "used")
 		want("after a day", time.Hour+2*time.Minute, "used")
 		want("after a week", 7*24*time.Hour, "used")
-		job := jobs
-		jobs = nil
+		set(nil, true)
 		want("just after its job", 9*time.Minute, "used")
-		jobs = job
+		set(job, true)
 		want("with its job again", time.Hour, "used")
-		led, jobs = false, nil
+		set(nil, false)
 		want("without a leader", 48*time.Hour, "used")
 		stop()
 		time.Sleep(48 * time.Hour)
-		led = true
+		set(nil, true)
 		k, stop = start()
 		want("right after a start", 9*time.Minute, "used")
 		want("a while after it", 3*time.Minute)
