@@ -62,6 +62,7 @@ func TestErrorsSayTheCure(t *testing.T) {
 	for line, want := range map[string]string{
 		"squeue":                   "muster queue",
 		"sbatch job.sh":            "muster run -detach -- ./script.sh",
+		"job list":                 "in its place:  muster job status",
 		"run python train.py":      "put -- before a command: muster run -- python train.py",
 		"run -time 2hours -- true": `-time "2hours" is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m`,
 		"alloc logs sweep":         "-job sweep",

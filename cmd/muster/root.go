@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -210,6 +211,9 @@ func noCommand(cmd *cobra.Command, word string) error {
 		if !c.Hidden {
 			names = append(append(names, c.Name()), c.Aliases...)
 		}
+	}
+	if (word == "list" || word == "ls") && slices.Contains(names, "status") {
+		return fmt.Errorf("no command %q under %s; in its place:  %s status", word, cmd.CommandPath(), cmd.CommandPath())
 	}
 	where := ""
 	if cmd.HasParent() {
