@@ -352,7 +352,13 @@ func TestImageInAnEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(dir)) // version 1; version 2 is one level up
+		for _, g := range append(groups, "/sys/fs/cgroup/"+filepath.Base(dir)) {
+			_ = os.Remove(g)
+		}
+		_ = os.RemoveAll(dir)
+	})
 	if err := write(filepath.Join(dir, "daemon.json"), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
