@@ -2,13 +2,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/internal/bundle"
@@ -27,9 +24,6 @@ const (
 type bundles struct {
 	c     *Client
 	store *bundle.Store
-
-	mu       sync.Mutex
-	fetching map[bundle.Key]chan struct{} // closed when the transfer has ended
 }
 
 func openBundles(c *Client) (*bundles, error) {
@@ -37,41 +31,15 @@ func openBundles(c *Client) (*bundles, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bundles{c: c, store: store, fetching: map[bundle.Key]chan struct{}{}}, nil
+	return &bundles{c: c, store: store}, nil
 }
 
 // Open implements runner.Bundles.
 func (b *bundles) Open(ctx context.Context, alloc *structs.Allocation, task, sum string, progress func(got, size int64)) (*os.File, error) {
 	key := bundle.Key{Namespace: alloc.Namespace, Sum: sum}
-	for {
-		f, err := b.store.Open(key)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return f, err
-		}
-		b.mu.Lock()
-		other := b.fetching[key]
-		if other == nil {
-			b.fetching[key] = make(chan struct{})
-		}
-		b.mu.Unlock()
-		if other == nil {
-			break
-		}
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	err := b.fetch(ctx, key, variables{b.c}.header(alloc.ID, task, alloc.Namespace), progress)
-	b.mu.Lock()
-	close(b.fetching[key])
-	delete(b.fetching, key)
-	b.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	return b.store.Open(key)
+	return b.store.Fetch(ctx, key, func() error {
+		return b.fetch(ctx, key, variables{b.c}.header(alloc.ID, task, alloc.Namespace), progress)
+	})
 }
 
 func (b *bundles) fetch(ctx context.Context, key bundle.Key, h rpc.Header, progress func(got, size int64)) error {

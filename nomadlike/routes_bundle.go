@@ -43,7 +43,10 @@ func bundlePut(c *call) (any, error) {
 	}
 	defer st.Close(nil)
 	var resp methods.BundleResponse
-	if err := c.upload(st, max(size, 0), "bundle", &resp); err != nil {
+	if size < 0 {
+		size = structs.BundleMax // the server refuses a size that is not known
+	}
+	if err := c.upload(st, size, "bundle", &resp); err != nil {
 		return nil, err
 	}
 	return &Bundle{Sum: sum, Source: structs.BundleSource(sum), Size: resp.Size, Copies: resp.Copies}, nil

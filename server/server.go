@@ -185,7 +185,7 @@ func (s *Server) environment() endpoint.Environment {
 
 // openBundles opens the bundles that this server keeps. They are in files also where everything else is in memory.
 func (s *Server) openBundles() (*bundles.Keeper, error) {
-	env := bundles.Environment{Log: s.log, Now: s.cfg.Now, Others: s.members.RaftOthers, To: func(addr string) rpc.Caller { return s.pool.To(addr) }, Context: s.ctx,
+	env := bundles.Environment{Log: s.log, Now: s.cfg.Now, Others: s.members.RaftOthers, To: func(addr string) rpc.Caller { return s.pool.To(addr) },
 		Jobs: s.jobVersions, HasLeader: func() bool { addr, _ := s.Leader(); return addr != "" }}
 	if s.cfg.DataDir != "" && s.cfg.BundlesMax >= 0 {
 		var err error
@@ -200,7 +200,7 @@ func (s *Server) openBundles() (*bundles.Keeper, error) {
 func (s *Server) jobVersions(yield func(*structs.Job) bool) {
 	snap := s.Published().Snapshot
 	for j := range snap.Jobs("", "") {
-		for _, v := range append(snap.JobVersions(j.Key()), j) {
+		for _, v := range snap.JobVersions(j.Key()) {
 			if !yield(v) {
 				return
 			}
@@ -332,7 +332,7 @@ func (s *Server) Close() error {
 	}
 	s.wg.Wait()
 	if s.bundles != nil {
-		s.bundles.Wait()
+		s.bundles.Close()
 	}
 	s.decide.Wait()
 	s.replica.Close()

@@ -163,7 +163,7 @@ func (o *snapshotOptions) restore(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	sent := &sentFile{env: o.env, r: f, all: st.Size(), terminal: isTerminal(o.err)}
+	sent := &sentFile{env: o.env, r: f, all: st.Size(), terminal: isTerminal(o.err), then: "the leader checks and restores it"}
 	start := time.Now()
 	rc, m, err := a.stream(ctx, http.MethodPut, "/v1/operator/snapshot", nil, sent)
 	sent.clear()
@@ -182,6 +182,7 @@ type sentFile struct {
 	r         io.Reader
 	all, done int64
 	terminal  bool
+	then      string // what happens once all is sent
 	drawn     time.Time
 }
 
@@ -192,12 +193,15 @@ func (s *sentFile) Read(b []byte) (int, error) {
 		s.drawn = now
 		line := fmt.Sprintf("%s  %s of %s sent", bar(float64(s.done)/float64(s.all)), bytesText(uint64(s.done)), bytesText(uint64(s.all)))
 		if err != nil {
-			line += "; the leader checks and restores it"
+			line += "; " + s.then
 		}
 		fmt.Fprintf(s.err, "\r\x1b[K%s", line)
 	}
 	return n, err
 }
+
+// Size returns how much will be sent in all.
+func (s *sentFile) Size() int64 { return s.all }
 
 func (s *sentFile) clear() {
 	if !s.drawn.IsZero() {

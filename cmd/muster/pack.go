@@ -29,9 +29,12 @@ import (
 // of the directory count.
 const ignoreFile = ".musterignore"
 
-// neverPacked is left out unless ignoreFile says otherwise: what programs make again, and files that hold secrets.
-var neverPacked = []string{".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "node_modules/", ".ipynb_checkpoints/",
-	".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store", ".env", ".netrc", ".ssh/", ".aws/", "id_rsa", "id_ed25519", "*-key.pem"}
+// What is left out unless ignoreFile says otherwise.
+var (
+	madeAgain = patterns([]string{".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "node_modules/", ".ipynb_checkpoints/",
+		".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store"}, nil)
+	secretFiles = patterns([]string{".env", ".netrc", ".ssh/", ".aws/", "id_rsa", "id_ed25519", "*-key.pem"}, nil)
+)
 
 // packedFiles is the most files that a directory may have: nodes unpack no more.
 const packedFiles = 100_000
@@ -77,7 +80,7 @@ func pack(dir string, max int64) (p *packed, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &packer{packed: p, root: root, tar: tar.NewWriter(zip), bytes: map[string]int64{}, patterns: patterns(neverPacked, nil)}
+	w := &packer{packed: p, root: root, tar: tar.NewWriter(zip), bytes: map[string]int64{}, patterns: slices.Concat(madeAgain, secretFiles)}
 	if _, err := root.Stat(ignoreFile); err == nil {
 		w.own = true
 	}
@@ -160,7 +163,7 @@ func (w *packer) visit(name string, d fs.DirEntry, err error) error {
 		return w.ignores(name)
 	}
 	if gitignore.NewMatcher(w.patterns).Match(segments(name), d.IsDir()) {
-		if secretFile(path.Base(name)) {
+		if gitignore.NewMatcher(secretFiles).Match(segments(name), d.IsDir()) {
 			w.left = append(w.left, name)
 		}
 		if d.IsDir() {
@@ -229,10 +232,6 @@ func (w *packer) biggest() string {
 	return " (largest: " + strings.Join(names[:min(3, len(names))], ", ") + ")"
 }
 
-var secretFiles = regexp.MustCompile(`^(\.env|\.netrc|\.ssh|\.aws|id_rsa|id_ed25519|.*-key\.pem)$`)
-
-func secretFile(name string) bool { return secretFiles.MatchString(name) }
-
 var errPackedSize = errors.New("too large")
 
 // limited is a writer with a limit.
@@ -268,7 +267,9 @@ func (p *packed) send(ctx context.Context, o *adhoc, a *api) error {
 		return fmt.Errorf("-pack: %w", err)
 	}
 	o.hint("Sending %s (%s, %s)", p.dir, plural(int64(p.files), "file"), bytesText(uint64(p.size)))
-	rc, _, err := a.stream(ctx, http.MethodPut, at, q, io.NewSectionReader(p.f, 0, p.size))
+	sent := &sentFile{env: o.env, r: io.NewSectionReader(p.f, 0, p.size), all: p.size, terminal: isTerminal(o.err), then: "the servers store it"}
+	rc, _, err := a.stream(ctx, http.MethodPut, at, q, sent)
+	sent.clear()
 	if err != nil {
 		return fmt.Errorf("send %s: %w", p.dir, err)
 	}

@@ -3,6 +3,7 @@
 package bundle
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -43,6 +44,14 @@ type Store struct {
 	now    func() time.Time
 	mu     sync.Mutex
 	coming int64 // bytes that are being written
+	gets   map[Key]*transfer
+}
+
+// transfer is a bundle on its way, for all who want it.
+type transfer struct {
+	done chan struct{}
+	err  error
+	left bool // the caller that got it did not wait for its end
 }
 
 // Open opens a directory, which it makes if necessary, and removes what an earlier process left incomplete. max bounds
@@ -55,7 +64,7 @@ func Open(dir string, max int64, now func() time.Time) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bundles: %w", err)
 	}
-	s := &Store{dir: dir, root: root, max: max, now: now}
+	s := &Store{dir: dir, root: root, max: max, now: now, gets: map[Key]*transfer{}}
 	old, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		root.Close()
@@ -81,6 +90,43 @@ func (s *Store) Open(k Key) (*os.File, error) {
 	now := s.now()
 	_ = s.root.Chtimes(k.path(), now, now) // an old time only removes it sooner
 	return f, nil
+}
+
+// Fetch opens a bundle. One that is not there is put there by get first, once for all who ask meanwhile: they get its
+// error, too, unless the one that called get has left.
+func (s *Store) Fetch(ctx context.Context, k Key, get func() error) (*os.File, error) {
+	for {
+		f, err := s.Open(k)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+		s.mu.Lock()
+		g := s.gets[k]
+		if g == nil {
+			g = &transfer{done: make(chan struct{})}
+			s.gets[k] = g
+			s.mu.Unlock()
+			g.err = get()
+			g.left = ctx.Err() != nil
+			s.mu.Lock()
+			delete(s.gets, k)
+			s.mu.Unlock()
+			close(g.done)
+			if g.err != nil {
+				return nil, g.err
+			}
+			return s.Open(k)
+		}
+		s.mu.Unlock()
+		select {
+		case <-g.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if g.err != nil && !g.left {
+			return nil, g.err
+		}
+	}
 }
 
 // Has reports whether the store has a bundle, and counts that as use.

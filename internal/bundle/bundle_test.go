@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -100,6 +103,71 @@ func TestStore(t *testing.T) {
 	if err := put(b, 50, two); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
+}
+
+// TestFetch: what many ask for at once is got once; its failure is theirs, too, unless only the one that was getting it left.
+func TestFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.TempDir(), 1<<20, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		sum := sha256.Sum256([]byte("x"))
+		k := Key{"default", hex.EncodeToString(sum[:])}
+		gets, fails := 0, true
+		fetch := func(ctx context.Context) error {
+			f, err := s.Fetch(ctx, k, func() error {
+				gets++
+				select {
+				case <-ctx.Done():
+					return errors.New("gone") // as errors come from elsewhere, without their cause
+				case <-time.After(time.Minute):
+				}
+				if fails {
+					return errors.New("no server")
+				}
+				return s.Put(k, 1, strings.NewReader("x"))
+			})
+			if err == nil {
+				f.Close()
+			}
+			return err
+		}
+		ask := func(n int, first context.Context) (errs []error) {
+			errs = make([]error, n)
+			var wg sync.WaitGroup
+			for i := range errs {
+				ctx := t.Context()
+				if i == 0 {
+					ctx = first
+				}
+				wg.Add(1)
+				go func() { defer wg.Done(); errs[i] = fetch(ctx) }()
+				synctest.Wait() // the first one gets it
+			}
+			wg.Wait()
+			return errs
+		}
+		for _, err := range ask(5, t.Context()) {
+			if err == nil || err.Error() != "no server" {
+				t.Errorf("a failure: %v", err)
+			}
+		}
+		if gets != 1 {
+			t.Errorf("five callers got it %d times", gets)
+		}
+		fails, gets = false, 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		errs := ask(5, ctx)
+		if errs[0] == nil || errors.Join(errs[1:]...) != nil || gets != 2 {
+			t.Errorf("after the first caller left: %v, got %d times", errs, gets)
+		}
+		if err := fetch(t.Context()); err != nil || gets != 2 {
+			t.Errorf("what is there: %v, got %d times", err, gets)
+		}
+	})
 }
 
 type errReader struct{}

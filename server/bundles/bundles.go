@@ -39,28 +39,17 @@ type Environment struct {
 	To        func(addr string) rpc.Caller
 	Jobs      iter.Seq[*structs.Job] // all jobs, in all versions that are kept
 	HasLeader func() bool            // whether this server follows a leader, or is one
-	Context   context.Context        // ends with the server
 }
 
 // Keeper keeps a server's bundles.
 type Keeper struct {
 	env  Environment
 	used map[bundle.Key]bool // those that some job has used; only Run has it
-	wg   sync.WaitGroup      // of transfers
-
-	mu      sync.Mutex
-	getting map[bundle.Key]*getting
-}
-
-// getting is one transfer from another server, for all who want it.
-type getting struct {
-	done chan struct{}
-	err  error
 }
 
 // New returns a Keeper. Run must be called for bundles to expire.
 func New(env Environment) *Keeper {
-	return &Keeper{env: env, used: map[bundle.Key]bool{}, getting: map[bundle.Key]*getting{}}
+	return &Keeper{env: env, used: map[bundle.Key]bool{}}
 }
 
 func (k *Keeper) store() (*bundle.Store, error) {
@@ -122,6 +111,21 @@ func (k *Keeper) Put(ctx context.Context, key bundle.Key, size int64, r io.Reade
 
 // Here opens a bundle that this server itself has.
 func (k *Keeper) Here(key bundle.Key) (f *os.File, size int64, err error) {
+	return k.open(key, func(store *bundle.Store) (*os.File, error) { return store.Open(key) })
+}
+
+// Open opens a bundle. A server that lacks it gets it from another first.
+func (k *Keeper) Open(ctx context.Context, key bundle.Key) (f *os.File, size int64, err error) {
+	return k.open(key, func(store *bundle.Store) (*os.File, error) {
+		return store.Fetch(ctx, key, func() error {
+			ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
+			defer cancel()
+			return k.fromOthers(ctx, key)
+		})
+	})
+}
+
+func (k *Keeper) open(key bundle.Key, get func(*bundle.Store) (*os.File, error)) (f *os.File, size int64, err error) {
 	store, err := k.store()
 	if err != nil {
 		return nil, 0, err
@@ -129,12 +133,12 @@ func (k *Keeper) Here(key bundle.Key) (f *os.File, size int64, err error) {
 	if err := structs.CheckBundleSum(key.Sum); err != nil {
 		return nil, 0, err
 	}
-	f, err = store.Open(key)
+	f, err = get(store)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, structs.Errorf(structs.CodeNotFound, "no server keeps bundle %s in namespace %q", key.Sum, key.Namespace)
+		return nil, 0, notKept(key)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("open a bundle: %w", err)
+		return nil, 0, err
 	}
 	st, err := f.Stat()
 	if err != nil {
@@ -144,45 +148,8 @@ func (k *Keeper) Here(key bundle.Key) (f *os.File, size int64, err error) {
 	return f, st.Size(), nil
 }
 
-// Open opens a bundle. A server that lacks it gets it from another first.
-func (k *Keeper) Open(ctx context.Context, key bundle.Key) (f *os.File, size int64, err error) {
-	f, size, err = k.Here(key)
-	if structs.CodeOf(err) != structs.CodeNotFound {
-		return f, size, err
-	}
-	if err := k.get(ctx, key); err != nil {
-		return nil, 0, err
-	}
-	return k.Here(key)
-}
-
-// get gets a bundle from another server, once for all who ask at the same time.
-func (k *Keeper) get(ctx context.Context, key bundle.Key) error {
-	k.mu.Lock()
-	g := k.getting[key]
-	if g == nil {
-		g = &getting{done: make(chan struct{})}
-		k.getting[key] = g
-		k.wg.Add(1)
-		go func() {
-			defer k.wg.Done()
-			// The one who asked first may leave, and others wait.
-			ctx, cancel := context.WithTimeout(k.env.Context, spreadTimeout)
-			defer cancel()
-			g.err = k.fromOthers(ctx, key)
-			k.mu.Lock()
-			delete(k.getting, key)
-			k.mu.Unlock()
-			close(g.done)
-		}()
-	}
-	k.mu.Unlock()
-	select {
-	case <-g.done:
-		return g.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+func notKept(key bundle.Key) error {
+	return structs.Errorf(structs.CodeNotFound, "no server keeps bundle %s in namespace %q", key.Sum, key.Namespace)
 }
 
 func (k *Keeper) fromOthers(ctx context.Context, key bundle.Key) error {
@@ -199,7 +166,7 @@ func (k *Keeper) fromOthers(ctx context.Context, key bundle.Key) error {
 	if len(failed) > 0 {
 		return structs.Errorf(structs.CodeUnavailable, "bundle %s of namespace %q cannot be had from another server: %v", key.Sum, key.Namespace, errors.Join(failed...))
 	}
-	return structs.Errorf(structs.CodeNotFound, "no server keeps bundle %s in namespace %q", key.Sum, key.Namespace)
+	return notKept(key)
 }
 
 func (k *Keeper) from(ctx context.Context, addr string, key bundle.Key) error {
@@ -215,9 +182,8 @@ func (k *Keeper) from(ctx context.Context, addr string, key bundle.Key) error {
 	return k.env.Store.Put(key, info.Size, &rpc.Reader{Stream: st})
 }
 
-// Wait waits for transfers, which end with the server's context, and closes the store.
-func (k *Keeper) Wait() {
-	k.wg.Wait()
+// Close closes the store.
+func (k *Keeper) Close() {
 	if k.env.Store != nil {
 		k.env.Store.Close()
 	}
@@ -254,10 +220,11 @@ func (k *Keeper) fetchUsed(ctx context.Context) map[bundle.Key]bool {
 	}
 	for key := range used {
 		k.used[key] = true
-		if _, ok := k.env.Store.Has(key); ok || structs.CheckBundleSum(key.Sum) != nil {
-			continue
-		}
-		if err := k.get(ctx, key); err != nil && structs.CodeOf(err) != structs.CodeNotFound && ctx.Err() == nil {
+		f, _, err := k.Open(ctx, key)
+		switch code := structs.CodeOf(err); {
+		case err == nil:
+			f.Close()
+		case code != structs.CodeNotFound && code != structs.CodeInvalid && ctx.Err() == nil:
 			k.env.Log.Warn("a bundle that a job uses could not be had from another server", "namespace", key.Namespace, "sum", key.Sum, "error", err)
 		}
 	}

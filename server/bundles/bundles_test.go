@@ -40,7 +40,7 @@ func TestExpiry(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			k = New(Environment{Log: hclog.NewNullLogger(), Now: time.Now, Store: store, Others: func() []string { return nil }, Context: ctx,
+			k = New(Environment{Log: hclog.NewNullLogger(), Now: time.Now, Store: store, Others: func() []string { return nil },
 				Jobs: func(yield func(*structs.Job) bool) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -52,7 +52,7 @@ func TestExpiry(t *testing.T) {
 				}, HasLeader: func() bool { mu.Lock(); defer mu.Unlock(); return led }})
 			done := make(chan struct{})
 			go func() { k.Run(ctx); close(done) }()
-			return k, func() { cancel(); <-done; k.Wait() }
+			return k, func() { cancel(); <-done; k.Close() }
 		}
 		key := func(content string) bundle.Key {
 			sum := sha256.Sum256([]byte(content))
