@@ -243,7 +243,7 @@ func (o *snapshotOptions) everywhere(ctx context.Context, a *api, index uint64) 
 			}
 			return
 		}
-		if line := strings.Join(late, ", "); alive > 0 && line != said {
+		if line := strings.Join(late, ", "); alive > 0 && len(h.Servers) > 1 && line != said {
 			said = line
 			o.hint("%d of %d servers have the restored state; waiting for %s", alive-len(late), len(h.Servers), line)
 		}
