@@ -288,6 +288,7 @@ var flagLines = map[string]flagLine{
 	"shell -cpu":                                                {args: "-name x -cpu 333", with: `"CPU":333`},
 	"shell -depends":                                            {args: "-name x -depends prep", with: `prep`},
 	"shell -dir":                                                {args: "-name x -dir /srv", with: `/srv`},
+	"shell -disk":                                               {args: "-name x -disk 2G", with: `"SizeMB":2048`},
 	"shell -driver":                                             {args: "-name x -driver podman", with: `"Driver":"podman"`},
 	"shell -env":                                                {args: "-name x -env LR=0.1", with: `"LR":"0.1"`},
 	"shell -gpus":                                               {args: "-name x -gpus 2", with: `"GPU":{"Count":2`},

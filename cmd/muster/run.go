@@ -20,7 +20,7 @@ type adhoc struct {
 	*env
 	name, gpus, driver, image, queue, pool, priority, begin, depends, array string
 	nodes, ranks, cpu, cores, shm, requeue                                  int
-	mem, dir, user, umask, log, logError                                    string
+	mem, disk, dir, user, umask, log, logError                              string
 	limit                                                                   time.Duration
 	asMe, rdma, noEnv, pack                                                 bool
 	ulimits, vars                                                           []string
@@ -28,6 +28,7 @@ type adhoc struct {
 	gpu       gpuAsk  // of gpus
 	bundle    *packed // with pack
 	memory    int     // MiB of mem, or in proportion to the GPUs
+	diskMiB   int     // the same of disk; 0 leaves it to the default of groups
 	tasks     int     // allocations that the job has: nodes, or indices of the array
 	nodesSeen int     // ready nodes of the pool; 0 where nodes may not be read
 }
@@ -39,6 +40,7 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.array, "array", "", "with a command: run it for each index, as 100 or 0-99; 0-99%4 runs at most 4 at a time. The command finds its index in MUSTER_ARRAY_INDEX")
 	f.DurationVar(&o.limit, "time", 0, "with a command: how long it may run")
 	f.StringVar(&o.mem, "mem", "", fmt.Sprintf("with a command: memory on each node in MiB, or as 64G; without it in proportion to the GPUs, or %d MiB", runMemoryMiB))
+	f.StringVar(&o.disk, "disk", "", fmt.Sprintf("with a command: disk for what it writes below its own directories on each node, in MiB, or as 100G; a command that writes more is ended; without it in proportion to the GPUs, or %d MiB", wire.DiskDefaultMiB))
 	f.IntVar(&o.cpu, "cpu", 0, fmt.Sprintf("with a command: MHz of processor on each node; without it in proportion to the GPUs, or %d", runCPU))
 	f.IntVar(&o.cores, "cores", 0, "with a command: whole cores on each node, for it alone")
 	f.IntVar(&o.shm, "shm", 0, "with a command: MiB of /dev/shm, part of the memory")
@@ -149,12 +151,17 @@ func exitOf(s *wire.AllocationListStub) int {
 	return exitError
 }
 
-// endedBy returns what ended a command that did not end by itself: a memory or time limit, or a user who stopped the
-// job; "" otherwise.
+// endedBy returns what ended a command that did not end by itself: a limit on memory, disk, GPU memory or time, or a user
+// who stopped the job; "" otherwise.
 func endedBy(s *wire.AllocationListStub) string {
 	if st := s.TaskStates["main"]; st != nil {
 		for _, e := range st.Events {
-			if m := e.Details["exit_message"]; e.Type == "Terminated" && e.ExitCode != 0 && m != "" {
+			switch m := e.Details["exit_message"]; {
+			case e.FailsTask && e.Details["disk_limit"] != "":
+				return cmp.Or(e.DisplayMessage, e.Message) + " (-disk 100G asks for so much)"
+			case e.FailsTask && e.Type != "Terminated": // the agent ended it
+				return cmp.Or(e.DisplayMessage, e.Message, e.Type)
+			case e.Type == "Terminated" && e.ExitCode != 0 && m != "":
 				return m
 			}
 		}
@@ -201,7 +208,7 @@ this command's (of several nodes that of the first to fail); its standard input 
 end, a second one does not wait; so does the end of the terminal, unless nohup is in front. When this command is killed or its
 machine is gone, the job goes on: muster job logs -f JOB. -output prints the job file instead, -detach only submits it.
 
-What you leave open follows from the cluster: the driver is one that nodes have, and with -gpus memory and cores come in proportion.
+What you leave open follows from the cluster: the driver is one that nodes have; with -gpus memory, cores and disk come in proportion.
 A command that no node could ever run is refused at once, unless -wait says to wait for other nodes. PATH, VIRTUAL_ENV and CONDA_*
 of your environment go along, others with -env; secrets belong in variables (muster var put). -dir is a directory that the nodes
 share, and the default is this directory where the command names a file in it. With -pack the directory is sent along instead:

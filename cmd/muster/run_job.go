@@ -125,6 +125,9 @@ func (o *adhoc) file(words []string) ([]byte, error) {
 			b.SetAttributeValue("unlimited", cty.False)
 		}
 	}
+	if o.diskMiB > 0 {
+		g.block("ephemeral_disk").number("size", o.diskMiB)
+	}
 	err = o.task(g.block("task", "main"), words)
 	return f.Bytes(), err
 }
@@ -200,6 +203,9 @@ func (o *adhoc) check() (err error) {
 	if o.memory, err = parseMiB("-mem", o.mem); err != nil {
 		return err
 	}
+	if o.diskMiB, err = parseMiB("-disk", o.disk); err != nil {
+		return err
+	}
 	if o.image != "" && o.driver != "" && o.driver != structs.DockerDriver {
 		return fmt.Errorf("-image wants the driver docker, not %s", o.driver)
 	}
@@ -240,7 +246,7 @@ func parseGPUs(s string) (ask gpuAsk, err error) {
 	return ask, nil
 }
 
-// parseMiB reads an amount of memory: MiB, or with a unit. 0 is "", not given.
+// parseMiB reads an amount of memory or disk: MiB, or with a unit. 0 is "", not given.
 func parseMiB(flag, s string) (int, error) {
 	if s == "" {
 		return 0, nil
@@ -249,7 +255,7 @@ func parseMiB(flag, s string) (int, error) {
 	n, err := strconv.ParseFloat(digits, 64)
 	factor, ok := map[string]float64{"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(strings.ToUpper(s)[len(digits):]), "B"), "I")]
 	if err != nil || !ok || n*factor < 1 || n*factor > 1<<40 {
-		return 0, fmt.Errorf("%s %q: want memory in MiB, or with a unit: 512M, 64G, 1.5T", flag, s)
+		return 0, fmt.Errorf("%s %q: want MiB, or a unit: 512M, 64G, 1.5T", flag, s)
 	}
 	return int(n * factor), nil
 }

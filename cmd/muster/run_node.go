@@ -23,9 +23,11 @@ const (
 	gpuShareOfNode = 0.9
 	// runGPUMemoryMiB is the memory for each GPU where the nodes cannot be read.
 	runGPUMemoryMiB = 8192
+	// runGPUDiskMiB is the disk for each GPU there. Without GPUs a command has what any group has that asks for none.
+	runGPUDiskMiB = 10240
 )
 
-// suit fills in what the caller left to the cluster: the driver, and memory and processor in proportion to the GPUs. It
+// suit fills in what the caller left to the cluster: the driver, and memory, processor and disk in proportion to the GPUs. It
 // looks at the nodes; a caller who may not read them gets fixed values.
 func (o *adhoc) suit(ctx context.Context, a *api, words []string) error {
 	var nodes []*wire.NodeListStub
@@ -100,13 +102,13 @@ func haveDriver(nodes []*wire.NodeListStub, name string) bool {
 	return slices.ContainsFunc(nodes, func(n *wire.NodeListStub) bool { d := n.Drivers[name]; return d != nil && d.Healthy })
 }
 
-// proportion sets what the caller did not. Work with GPUs gets memory and processor as its part of the GPUs, on the node
-// where that is least; everything else the small defaults.
+// proportion sets what the caller did not. Work with GPUs gets memory, processor and disk as its part of the GPUs, on the
+// node where that is least; everything else the small defaults.
 func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
-	cpu, cores, memory := runCPU, 0, runMemoryMiB
+	cpu, cores, memory, disk := runCPU, 0, runMemoryMiB, 0
 	if o.gpu.count > 0 {
-		memory = o.gpu.count * runGPUMemoryMiB
-		least := struct{ mhz, cores, memory float64 }{math.Inf(1), math.Inf(1), math.Inf(1)}
+		memory, disk = o.gpu.count*runGPUMemoryMiB, o.gpu.count*runGPUDiskMiB
+		least := struct{ mhz, cores, memory, disk float64 }{math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)}
 		for _, n := range nodes {
 			all := gpusOf(n, "")
 			if all == 0 {
@@ -114,21 +116,25 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 			}
 			part := gpuShareOfNode * min(1, float64(o.gpu.count)/float64(all))
 			r, reserved := n.NodeResources, n.ReservedResources
-			mhz, mib := r.Cpu.CpuShares, r.Memory.MemoryMB
+			mhz, mib, room := r.Cpu.CpuShares, r.Memory.MemoryMB, r.Disk.DiskMB
 			if reserved != nil {
-				mhz, mib = mhz-int64(reserved.Cpu.CpuShares), mib-int64(reserved.Memory.MemoryMB)
+				mhz, mib, room = mhz-int64(reserved.Cpu.CpuShares), mib-int64(reserved.Memory.MemoryMB), room-int64(reserved.Disk.DiskMB)
 			}
 			least.mhz = min(least.mhz, part*float64(mhz))
 			least.cores = min(least.cores, part*float64(len(r.Cpu.ReservableCpuCores)))
 			least.memory = min(least.memory, part*float64(mib))
+			least.disk = min(least.disk, part*float64(room))
 		}
 		if !math.IsInf(least.memory, 1) {
-			cpu, cores, memory = max(int(least.mhz), 1), int(least.cores), max(int(least.memory), 1)
+			cpu, cores, memory, disk = max(int(least.mhz), 1), int(least.cores), max(int(least.memory), 1), int(least.disk)
 		}
 	}
 	tell := o.gpu.count > 0 && len(nodes) > 0 && o.memory == 0 && o.cpu == 0 && o.cores == 0
 	if o.memory == 0 {
 		o.memory = memory
+	}
+	if o.diskMiB == 0 && disk > wire.DiskDefaultMiB {
+		o.diskMiB = disk
 	}
 	if o.cpu == 0 && o.cores == 0 {
 		o.cpu, o.cores = cpu, cores
@@ -138,7 +144,8 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 		if o.cores == 0 {
 			amount = fmt.Sprintf("%d MHz", o.cpu)
 		}
-		o.hint("With the GPUs: %s of memory and %s on each node (-mem, -cpu and -cores say otherwise)", mib(int64(o.memory)), amount)
+		o.hint("With the GPUs: %s of memory, %s and %s of disk on each node (-mem, -cpu, -cores and -disk say otherwise)", mib(int64(o.memory)), amount,
+			mib(int64(max(o.diskMiB, wire.DiskDefaultMiB))))
 	}
 }
 

@@ -18,7 +18,7 @@ func runNodes(drivers ...string) []*wire.NodeListStub {
 	out := []*wire.NodeListStub{}
 	for i, d := range drivers {
 		r := &wire.NodeResources{Memory: wire.NodeMemoryResources{MemoryMB: 1024000}}
-		r.Cpu.CpuShares = 128000
+		r.Cpu.CpuShares, r.Disk.DiskMB = 128000, 1000000
 		for core := range uint16(64) {
 			r.Cpu.ReservableCpuCores = append(r.Cpu.ReservableCpuCores, core)
 		}
@@ -68,7 +68,7 @@ func TestRunRefuses(t *testing.T) {
 	for _, c := range []struct{ want, flags string }{
 		{"a number, a model, or both", "-gpus=H100:A100 -gpus=8:4 -gpus=0 -gpus=-1 -gpus=H100: -gpus=: -gpus=H100:0"},
 		{"nothing negative", "-nodes=0 -shm=-1 -ranks=-1 -time=-1s -cpu=-1 -cores=-1 -requeue=-1"},
-		{"want memory in MiB, or with a unit", "-mem=0 -mem=-1 -mem=G -mem=4P -mem=x"},
+		{"want MiB, or a unit", "-mem=0 -mem=-1 -mem=G -mem=4P -mem=x -disk=0 -disk=x"},
 		{"indices begin at 0", "-array=5-9 -array=a -array=-1 -array=3% -array=%4"},
 		{"at least one index", "-array=0"},
 		{"want a time such as", "-begin=tomorrow -begin=-2h -begin=25:00"},
@@ -107,6 +107,9 @@ func TestRunSuitsTheNodes(t *testing.T) {
 		{"a quarter of the GPUs", runNodes("exec"), "-gpus 2xH100 -- true", []string{"cores  = 14", "memory = 230400", "count = 2", `model = "H100"`}},
 		{"all GPUs, and room for small work beside it", runNodes("exec"), "-gpus 8 -- true", []string{"cores  = 57", "memory = 921600"}},
 		{"what is said counts", runNodes("exec"), "-gpus 8 -mem 64G -cpu 500 -- true", []string{"cpu    = 500", "memory = 65536"}},
+		{"disk with the GPUs", runNodes("exec"), "-gpus 2 -- true", []string{"ephemeral_disk {\n      size = 225000"}},
+		{"disk that is said", runNodes("exec"), "-disk 2G -- true", []string{"ephemeral_disk {\n      size = 2048"}},
+		{"disk where nodes may not be read", failure{403, "Permission denied"}, "-gpus 2 -- true", []string{"size = 20480"}},
 		{"an array", runNodes("exec"), "-array 0-99%4 -- true", []string{"count       = 100", "concurrency = 4"}},
 		{"a file of this directory", runNodes("exec raw_exec"), "-- cat run_test.go", []string{"work_dir = "}},
 	} {
@@ -296,6 +299,11 @@ func TestEndedBy(t *testing.T) {
 		return &wire.AllocationListStub{ClientStatus: status, DesiredStatus: desired, ClientDescription: client, DesiredDescription: desc,
 			TaskStates: map[string]*wire.TaskState{"main": {Events: []*wire.TaskEvent{e}}}}
 	}
+	ends := func(s *wire.AllocationListStub, why *wire.TaskEvent) *wire.AllocationListStub {
+		st := s.TaskStates["main"]
+		st.Events = append([]*wire.TaskEvent{why}, st.Events...)
+		return s
+	}
 	for _, c := range []struct {
 		what string
 		s    *wire.AllocationListStub
@@ -308,6 +316,9 @@ func TestEndedBy(t *testing.T) {
 		{"out of time", stub("failed", "stop", "has run for its limit", "exceeded", 143, ""), 143, "has run for its limit"},
 		{"stopped", stub("complete", "stop", "", "alloc not needed", 143, ""), 143, "it was stopped: alloc not needed"},
 		{"stopped, and ended well", stub("complete", "stop", "", "alloc not needed", 0, ""), 0, ""},
+		{"out of disk", ends(stub("failed", "run", "", "", 143, ""), &wire.TaskEvent{Type: "Disk Resources Exceeded", FailsTask: true, Message: "too much", Details: map[string]string{"disk_limit": "314572800"}}),
+			143, "too much (-disk 100G asks for so much)"},
+		{"out of GPU memory", ends(stub("failed", "run", "", "", 143, ""), &wire.TaskEvent{Type: "GPU Memory Exceeded", FailsTask: true, Message: "holds 30 MiB"}), 143, "holds 30 MiB"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if code, got := exitOf(c.s), endedBy(c.s); code != c.code || got != c.want {

@@ -121,6 +121,9 @@ func TestWaiting(t *testing.T) {
 	s := startShell(t)
 	s.want(0, "complete", "job", "run", "-wait-end", s.job("well", "", "sleep 1", ""))
 	s.want(7, "failed (exit 7)", "job", "run", "-wait-end", s.job("ill", "", "sleep 1; exit 7", ""))
+	s.want(143, "uses more than the 300 MiB of ephemeral_disk that its group asks for (-disk 100G asks for so much)",
+		"run", "--", "sh", "-c", "head -c 400M /dev/zero >local/fill; sleep 60")
+	s.want(0, "", "run", "-disk", "1G", "--", "sh", "-c", "head -c 400M /dev/zero >local/fill; sleep 4") // longer than the agent takes to look
 	s.want(7, "", "job", "wait", "-q", "well", "ill")
 	s.want(0, "complete", "job", "wait", "well")
 	s.want(1, "no job has an id", "job", "wait", "nobody")

@@ -10,6 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// DiskDefaultMiB is the ephemeral disk of a group that asks for none.
+const DiskDefaultMiB = 300
+
 // def sets *p to v when nothing was said.
 func def[T any](p **T, v T) {
 	if *p == nil {
@@ -168,7 +171,7 @@ func (g *TaskGroup) canonicalize(j *Job) {
 	}
 	def(&g.EphemeralDisk.Sticky, false)
 	def(&g.EphemeralDisk.Migrate, false)
-	def(&g.EphemeralDisk.SizeMB, 300)
+	def(&g.EphemeralDisk.SizeMB, DiskDefaultMiB)
 
 	// A job without an update block leaves its groups alone, an empty one says "all at once".
 	if ju := j.Update; ju != nil && g.Update != nil {
