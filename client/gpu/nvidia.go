@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -432,7 +432,7 @@ func (c *child) died() error {
 	if c.cmd.ProcessState.ExitCode() == 127 {
 		why += " (a function that the driver lacks)"
 	}
-	if t := c.tail.last(); t != "" {
+	if t := c.tail.why(); t != "" {
 		why += ": " + t
 	}
 	return errors.New(why)
@@ -756,7 +756,8 @@ type tail struct {
 	b  []byte
 }
 
-const tailMax = 4 << 10
+// tailMax holds a crash of a Go program with all its goroutines.
+const tailMax = 64 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
@@ -768,10 +769,15 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last returns the last line.
-func (t *tail) last() string {
+// why returns the line that says why a child ended: of a crash its first, else the last.
+func (t *tail) why() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lines := bytes.Split(bytes.TrimSpace(t.b), []byte("\n"))
-	return string(lines[len(lines)-1])
+	lines := strings.Split(strings.TrimSpace(string(t.b)), "\n")
+	for _, l := range lines {
+		if strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ") {
+			return l
+		}
+	}
+	return lines[len(lines)-1]
 }

@@ -523,3 +523,23 @@ func TestRelease(t *testing.T) {
 		return n.pid != 0
 	})
 }
+
+// TestWhyAChildEnded: the reason of a crash is its first line, which a trace of any length follows.
+func TestWhyAChildEnded(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                 "",
+		"GPU is lost\nlibrary not found\n": "library not found",
+		"loaded\npanic: send on closed channel\n\ngoroutine 1 [running]:\n\tmain.go:7\n":                     "panic: send on closed channel",
+		"fatal error: unexpected signal during runtime execution\n" + strings.Repeat("\tframe.go:1\n", 4000): "fatal error: unexpected signal during runtime execution",
+	} {
+		out := &tail{}
+		for len(text) > 0 { // in pieces, as a runtime writes them
+			n := min(len(text), 7)
+			_, _ = out.Write([]byte(text[:n]))
+			text = text[n:]
+		}
+		if got := out.why(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
