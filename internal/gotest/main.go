@@ -4,7 +4,7 @@
 //
 // The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest ("ThreadSanitizer: CHECK
 // failed", golang.org/issue/78156). That says nothing about the program. A package that ended so, without a failed test
-// or a data race, runs once more.
+// or a data race, goes on with the tests that it had not come to, up to three times.
 package main
 
 import (
@@ -29,20 +29,40 @@ type key struct{ pkg, test string }
 // report is what the tests of a run came to.
 type report struct {
 	passed, failed, skipped int
-	lost                    int      // of the skipped, because the machine lacks something
-	skips                   []string // with their reasons
-	crashed                 []string // packages whose race detector failed itself
-	broken                  bool     // a package failed without a failed test
+	lost                    int                 // of the skipped, because the machine lacks something
+	skips                   []string            // with their reasons
+	crashed                 []string            // packages whose race detector failed itself
+	broken                  bool                // a package failed without a failed test
+	done                    map[string][]string // tests that passed or were skipped, by package
 }
+
+// add counts another run in.
+func (r *report) add(b report) {
+	r.passed, r.failed, r.skipped, r.lost = r.passed+b.passed, r.failed+b.failed, r.skipped+b.skipped, r.lost+b.lost
+	r.skips, r.broken = append(r.skips, b.skips...), r.broken || b.broken
+}
+
+const crashesMax = 3 // of the race detector, in one package
 
 func main() {
 	start := time.Now()
 	r := run(os.Args[1:])
-	if len(r.crashed) > 0 {
-		fmt.Printf("the race detector failed without a finding (golang.org/issue/78156); once more: %s\n", strings.Join(r.crashed, " "))
-		again := run(only(os.Args[1:], r.crashed))
-		r.passed, r.failed, r.skipped = r.passed+again.passed, r.failed+again.failed+len(again.crashed), r.skipped+again.skipped
-		r.lost, r.skips, r.broken = r.lost+again.lost, append(r.skips, again.skips...), r.broken || again.broken
+	for _, pkg := range r.crashed {
+		done := r.done[pkg]
+		for n := 1; ; n++ {
+			fmt.Printf("the race detector failed without a finding (golang.org/issue/78156); %s goes on after %d tests\n", pkg, len(done))
+			next := run(rest(os.Args[1:], pkg, done))
+			r.add(next)
+			if len(next.crashed) == 0 {
+				break
+			}
+			if n == crashesMax {
+				fmt.Printf("FAIL  %s: the race detector failed %d times\n", pkg, n+1)
+				r.failed++
+				break
+			}
+			done = append(done, next.done[pkg]...)
+		}
 	}
 	rc := 0
 	if r.broken {
@@ -64,17 +84,22 @@ func main() {
 	os.Exit(rc)
 }
 
-// only returns the arguments of go test with other packages.
-func only(args, packages []string) (out []string) {
+// rest returns the arguments of go test for one package of those given, without some of its tests.
+func rest(args []string, pkg string, done []string) (out []string) {
+	if len(done) > 0 {
+		out = append(out, "-skip", "^("+strings.Join(done, "|")+")$")
+	}
 	for _, a := range args {
-		if !strings.HasPrefix(a, "./") {
+		if !strings.HasPrefix(a, "./") && !strings.HasPrefix(a, module) {
 			out = append(out, a)
-			continue
+		} else if pkg != "" {
+			out, pkg = append(out, pkg), "" // flags of the tests may follow
 		}
-		out, packages = append(out, packages...), nil // flags of the tests may follow
 	}
 	return out
 }
+
+const module = "github.com/muster-sched/muster/"
 
 // run runs go test.
 func run(args []string) report {
@@ -97,6 +122,7 @@ func run(args []string) report {
 
 // read prints what a reader wants to see of the events of go test, and counts the rest.
 func read(in io.Reader) (r report) {
+	r.done = map[string][]string{}
 	output := map[key][]string{}
 	failures := map[string]int{} // by package
 	sc := bufio.NewScanner(in)
@@ -118,6 +144,7 @@ func read(in io.Reader) (r report) {
 				fmt.Printf("ok    %-60s %6.1fs\n", e.Package, e.Elapsed)
 			} else if top {
 				r.passed++
+				r.done[e.Package] = append(r.done[e.Package], e.Test)
 			}
 		case "skip":
 			if e.Test != "" {
@@ -128,6 +155,7 @@ func read(in io.Reader) (r report) {
 				}
 				if top {
 					r.skipped++
+					r.done[e.Package] = append(r.done[e.Package], e.Test)
 				}
 			}
 		case "fail", "build-fail":
