@@ -20,10 +20,6 @@ job "mpi" {
         args    = ["-c", "[ $MUSTER_NODE_RANK = 0 ] || exec $OMPI_MCA_plm_rsh_agent -wait; exec mpirun -np $MUSTER_WORLD_SIZE /bin/sh -c 'echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE'"]
       }
 
-      env {
-        HOME = "/tmp"
-      }
-
       resources {
         cpu    = 50
         memory = 300

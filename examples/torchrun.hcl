@@ -34,7 +34,6 @@ job "ddp" {
       env {
         PYTHONPATH      = var.pythonpath
         OMP_NUM_THREADS = "1"
-        HOME            = "/tmp"
       }
 
       template {

@@ -111,6 +111,19 @@ func (e *Env) Set(name, value string) bool {
 	return true
 }
 
+// Person tells the task who it is: HOME, USER and LOGNAME, where the job does not say them itself.
+func (e *Env) Person(name, home string) {
+	said := make(map[string]bool, len(e.in.Task.Env))
+	for k := range e.in.Task.Env {
+		said[cleanName(e.Replace(k))] = true
+	}
+	for k, v := range map[string]string{"HOME": home, "USER": name, "LOGNAME": name} {
+		if !said[k] {
+			e.vars[k] = v
+		}
+	}
+}
+
 // Get returns one variable.
 func (e *Env) Get(name string) string { return e.vars[name] }
 

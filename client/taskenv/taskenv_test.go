@@ -94,6 +94,21 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// TestPerson: a task finds its own user and home, where its job does not say others.
+func TestPerson(t *testing.T) {
+	t.Setenv("HOME", "/root")
+	in := input()
+	in.Inherit, in.Task.Env = nil, map[string]string{"LOGNAME": "worker"}
+	e := New(in)
+	if got := e.Get("HOME"); got != "/root" {
+		t.Errorf("a task of the agent's own user has the home %q", got)
+	}
+	e.Person("alice", "/home/alice")
+	if home, user, log := e.Get("HOME"), e.Get("USER"), e.Get("LOGNAME"); home != "/home/alice" || user != "alice" || log != "worker" {
+		t.Errorf("home %q, user %q, login %q", home, user, log)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	e := New(input())
 	got, err := e.Config(structs.RawConfig(`{"command":"/bin/${NOMAD_TASK_NAME}","args":["${meta.rack}",{"${NOMAD_DC}":"${nope}"}],"n":3,"b":true,"z":null}`))
