@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskfs"
@@ -132,24 +131,11 @@ func resolveUser(_ context.Context, a *attempt) error {
 	case os.Geteuid() != 0:
 		a.owner.UID = -1 // only root can give files away; the driver reports that it cannot change users
 	default:
-		home := u.HomeDir
-		if !isHome(home, a.owner.UID) { // as nobody's: programs keep their caches where they may write
-			home = a.env.Get("NOMAD_TASK_DIR")
-		}
-		a.env.Person(u.Username, home)
+		// Programs keep their caches at home: a user without one needs a place too.
+		a.env.Person(u.Username, cmp.Or(users.Home(u), a.env.Get("NOMAD_TASK_DIR")))
 		a.config.Env = a.env.Vars()
 	}
 	return nil
-}
-
-// isHome reports whether a directory exists and belongs to a user.
-func isHome(dir string, uid int) bool {
-	fi, err := os.Stat(dir)
-	if err != nil || !fi.IsDir() {
-		return false
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == uid
 }
 
 // resolveImageUser is about tasks whose users are defined inside their own root, such as an image's. A number means the

@@ -1,9 +1,7 @@
 package runner
 
 import (
-	"os"
 	"os/user"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,23 +49,5 @@ func TestRunAs(t *testing.T) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.want)
 			}
 		})
-	}
-}
-
-func TestIsHome(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	me := os.Geteuid()
-	for _, c := range []struct {
-		dir  string
-		uid  int
-		want bool
-	}{{dir, me, true}, {dir, me + 1, false}, {file, me, false}, {filepath.Join(dir, "none"), me, false}, {"", me, false}} {
-		if got := isHome(c.dir, c.uid); got != c.want {
-			t.Errorf("%q of user %d: %v", c.dir, c.uid, got)
-		}
 	}
 }

@@ -111,7 +111,7 @@ func (e *Env) Set(name, value string) bool {
 	return true
 }
 
-// Person tells the task who it is: HOME, USER and LOGNAME, where the job does not say them itself.
+// Person sets HOME, USER and LOGNAME, where the job does not set them itself.
 func (e *Env) Person(name, home string) {
 	said := make(map[string]bool, len(e.in.Task.Env))
 	for k := range e.in.Task.Env {

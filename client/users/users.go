@@ -3,8 +3,11 @@
 package users
 
 import (
+	"os"
 	"os/user"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -65,6 +68,18 @@ func LookupID(uid string) (*user.User, error) {
 
 // Groups returns the numbers of a user's groups. They must not be changed.
 func Groups(u *user.User) ([]string, error) { return groups.get(u.Username+":"+u.Gid, u.GroupIds) }
+
+// Home returns a user's home directory, if there is one that belongs to them; "" otherwise.
+func Home(u *user.User) string {
+	fi, err := os.Stat(u.HomeDir)
+	if err != nil || !fi.IsDir() {
+		return ""
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || strconv.FormatUint(uint64(st.Uid), 10) != u.Uid {
+		return ""
+	}
+	return u.HomeDir
+}
 
 func plain(u *user.User, err error) (user.User, error) {
 	if err != nil {

@@ -2,7 +2,9 @@ package users
 
 import (
 	"errors"
+	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -61,6 +63,20 @@ func TestLookup(t *testing.T) {
 		}
 		if _, err := Lookup("nobody-is-called-that"); err == nil {
 			t.Error("a user that does not exist was found")
+		}
+	}
+}
+
+func TestHome(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	me, other := strconv.Itoa(os.Geteuid()), strconv.Itoa(os.Geteuid()+1)
+	for _, c := range []struct{ dir, uid, want string }{{dir, me, dir}, {dir, other, ""}, {file, me, ""}, {filepath.Join(dir, "none"), me, ""}, {"", me, ""}} {
+		if got := Home(&user.User{HomeDir: c.dir, Uid: c.uid}); got != c.want {
+			t.Errorf("%q of user %s: %q", c.dir, c.uid, got)
 		}
 	}
 }

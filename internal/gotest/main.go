@@ -4,7 +4,7 @@
 //
 // The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest ("ThreadSanitizer: CHECK
 // failed", golang.org/issue/78156). That says nothing about the program. A package that ended so, without a failed test
-// or a data race, goes on with the tests that it had not come to, up to three times.
+// or a data race, continues with its other tests, up to three times.
 package main
 
 import (

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestCrashedDetector: a package whose race detector failed itself goes on; one with a finding has failed.
+// TestCrashedDetector: a package whose race detector failed itself continues; one with a finding has failed.
 func TestCrashedDetector(t *testing.T) {
 	const crash = `{"Action":"output","Package":"p","Test":"TestA","Output":"ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\n"}` + "\n"
 	const end = `{"Action":"fail","Package":"p","Elapsed":1}` + "\n"
