@@ -140,6 +140,7 @@ type (
 		Reason               string
 		SubmitTime           int64  // Unix nanoseconds
 		GPUs, CPU, MemoryMiB int64  // of all allocations that wait
+		GPUMemoryMiB         int64  `json:",omitempty"` // of parts of GPUs: all that wait
 		Model                string // of the GPUs, "" for any
 		StartEstimate        int64  // Unix nanoseconds; 0: not known
 		Starts               string `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
@@ -177,7 +178,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.AheadAsks = append(w.AheadAsks, askOf(a))
 	}
 	if r.Workload != nil {
-		w.StartEstimate, w.Starts = int64(cmp.Or(r.Workload.StartEst, r.StartEst)), r.Starts
+		w.StartEstimate, w.Starts = int64(cmp.Or(r.StartEst, r.Workload.StartEst)), r.Starts
 		w.Returned, w.GivenUp, w.DeadlineMissed = Returned(r.Workload.Returned), r.Workload.Spent, r.Workload.Missed != 0
 		w.Reason, w.Waiting, w.SubmitTime = r.Workload.Reason, r.Workload.Waiting, int64(r.Workload.SubmitTime)
 	}
@@ -240,7 +241,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: string(it.Workload.Queue),
 			NodePool: string(it.Workload.Domain), Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
-			StartEstimate: int64(cmp.Or(it.Workload.StartEst, it.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
+			StartEstimate: int64(cmp.Or(it.StartEst, it.Workload.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
 		}
 		if it.Job != nil {
 			q.User = it.Job.Submitter.Name
@@ -252,6 +253,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 				}
 				q.CPU += v.CPU * n
 				q.MemoryMiB += v.MemoryMiB * n
+				q.GPUMemoryMiB += structs.GroupAmount(g).GPUMemoryMiB * n
 				for _, t := range g.Tasks {
 					for _, d := range t.Resources.Devices {
 						q.GPUs += d.Count * n

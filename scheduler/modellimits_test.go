@@ -79,7 +79,7 @@ func TestLimitsByModel(t *testing.T) {
 		{"alternatives: the second model when the first is full", both, contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 2)}}},
 			ask(3, structs.GPURequest{Count: 2, Model: "H100"}, structs.GPURequest{Count: 1, Model: "A100"}), "A100:2 H100:2", ""},
 		{"shares count as their part", both, contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 1)}}},
-			ask(6, structs.GPURequest{Count: 1, Model: "H100", MemoryMiB: 20_000}), "H100:1", "QUOTA queue r: GPUs of model H100, 250 GPU/1000"},
+			ask(6, structs.GPURequest{Count: 1, Model: "H100", MemoryMiB: 20_000}), "H100:1", "QUOTA queue r: GPUs of model H100, 0.25 GPUs"},
 		{"a gang is placed whole, over both", both, contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 2)}}},
 			func() *structs.Job { j := ask(6, any1); j.Groups[0].Gang = &structs.Gang{}; return j }(), "A100:4 H100:2", ""},
 		{"a gang that cannot be whole is not placed", both, contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 2)}}},

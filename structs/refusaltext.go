@@ -141,6 +141,8 @@ func AmountText(n int64, unit Unit) string {
 		return MiBText(n)
 	case UnitPercent:
 		return fmt.Sprintf("%d%%", n)
+	case UnitMilliGPUs:
+		return fourDigits(n, 1000) + " GPUs"
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d %s", n, unit.Of(n)))
 }

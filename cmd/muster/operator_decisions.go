@@ -23,7 +23,7 @@ type decisionsOptions struct {
 
 func newOperatorDecisions(e *env) *cobra.Command {
 	o := &decisionsOptions{env: e}
-	c := e.verb("decisions [options]", "Show the decision log: what was placed, stopped, preempted, and when", "Show the decision log, the newest last: a row for each part of a plan that was accepted, how long its job had waited, why it was decided on,\nand which other jobs were preempted. -job shows also the decisions that preempted it. -o wide adds who caused it (who stopped, drained, held or\nchanged the job, else who submitted it), the policy in force (order, backfill, preemption, placement) and what the preempted lost. The servers\nkeep the last 65,536 rows in their replicated state; with the setting decision_log they also write them to a file.", `
+	c := e.verb("decisions [options]", "Show the decision log: what was placed, stopped, preempted, and when", "Show the decision log, the newest last: a row for each part of a plan that was accepted, how long its job had waited, why it was decided on,\nand which other jobs were preempted. -job shows also the decisions that preempted it. -o wide adds who caused it (who stopped, drained, held or\nchanged the job, else who submitted it), the policy in force (order, backfill, preemption, placement) and\nhow much of their work the preempted lost, in GPU seconds since their last checkpoints. The servers\nkeep the last 65,536 rows in their replicated state; with the setting decision_log they also write them to a file.", `
 muster operator decisions
 muster operator decisions -job train -since 1h
 muster operator decisions -kind preempt -json`, 0, 0, o.run)
@@ -108,7 +108,7 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 	}
 	head := "SEQ|TIME|KIND|JOB|QUEUE|PLACES|STOPS|NODE|WAITED|SCORE|REASON|PREEMPTED|EVAL"
 	if o.form.wide {
-		head += "|ACTOR|POLICY|LOST GPU-S|WHY PREEMPTED"
+		head += "|ACTOR|POLICY|WORK LOST GPU-S|WHY PREEMPTED"
 	}
 	o.table(head, rows)
 	return nil

@@ -148,7 +148,10 @@ func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 // asks describes everything that a waiting job asks for.
 func asks(it *nomadlike.QueueItem) string {
 	parts := []string{}
-	if it.GPUs > 0 {
+	switch {
+	case it.GPUMemoryMiB > 0:
+		parts = append(parts, mib(it.GPUMemoryMiB)+" of GPU memory")
+	case it.GPUs > 0:
 		parts = append(parts, plural(it.GPUs, "GPU"))
 	}
 	if it.CPU > 0 {

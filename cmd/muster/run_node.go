@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,7 +146,7 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 			amount = fmt.Sprintf("%d MHz", o.cpu)
 		}
 		o.hint("With the GPUs: %s of memory, %s and %s of disk on each node (-mem, -cpu, -cores and -disk say otherwise)", mib(int64(o.memory)), amount,
-			mib(int64(max(o.diskMiB, wire.DiskDefaultMiB))))
+			mib(int64(cmp.Or(o.diskMiB, wire.DiskDefaultMiB))))
 	}
 }
 

@@ -93,6 +93,10 @@ func TestWhyIsTrue(t *testing.T) {
 	f.Running(harness.Work{ID: "low"}, 1)
 	run("urgent", whyJob("urgent", 8, 90, "", "sleep 1"))
 	says("job why of an urgent job", f.Must("job", "why", "urgent"), []string{`low may not be preempted before \S+Z \(preempt_min_runtime\)`, `waits +group g: until another 8`})
+	harness.Eventually(t, 30*time.Second, "the start is expected when low may be preempted", func() (bool, string) {
+		text := f.Must("job", "why", "urgent")
+		return regexp.MustCompile(`starts +when low may be preempted: in about \d+s`).MatchString(text), text + f.Must("queue")
+	})
 	// Then it goes first, though its runs are predicted to last less than a second.
 	harness.Eventually(t, 90*time.Second, "priority 90 preempts priority 10", func() (bool, string) {
 		text := f.Must("job", "status", "urgent")

@@ -385,7 +385,7 @@ type (
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
-		StartEst  structs.LogTime // when its obstacle should end, unless that is lack of capacity; 0: unknown
+		StartEst  structs.LogTime // when its obstacle should end, unless the pass has an estimate that has not passed; 0: unknown
 		Starts    string          // that obstacle; "" if it only lacks capacity
 		Job       *structs.Job
 		Workload  *structs.Workload
@@ -448,7 +448,7 @@ type (
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {
-		StartEst structs.LogTime // when its obstacle should end, unless that is lack of capacity; 0: unknown
+		StartEst structs.LogTime // when its obstacle should end, unless the pass has an estimate that has not passed; 0: unknown
 		Starts   string          // that obstacle
 		Workload *structs.Workload
 		Job      *structs.Job

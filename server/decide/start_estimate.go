@@ -42,6 +42,24 @@ func (l *StartEstimates) Of(j *structs.Job, w *structs.Workload, groups []*struc
 	return 0, ""
 }
 
+// WhenMayPreempt estimates the start of a workload whose own estimate has passed: when the work that began too recently to be
+// preempted may be. It returns 0 and "" without such work in the workload's newest reports.
+func (l *StartEstimates) WhenMayPreempt(groups []*structs.GroupReport) (structs.LogTime, string) {
+	for _, r := range groups {
+		for i := range r.Refusals {
+			o := &r.Refusals[i].Obstacle
+			if o.Dimension != structs.DimensionPreemptYoung {
+				continue
+			}
+			at, err := time.Parse(time.RFC3339, o.Detail)
+			if t := structs.LogTimeOf(at); err == nil && t > l.now {
+				return t, "when " + o.Subject + " may be preempted"
+			}
+		}
+	}
+	return 0, ""
+}
+
 // afterOthers returns when the jobs that a job depends on should meet its conditions; 0 if that is unknown for one of
 // them.
 func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at structs.LogTime, text string) {

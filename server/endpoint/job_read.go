@@ -336,6 +336,9 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		idx = max(idx, resp.Summary.ModifyIndex)
 		resp.Eval = eval
 		resp.Reports = append(decide.PreemptWaitReports(snap, k), s.ReportsOf(k, eval)...)
+		if w, now := resp.Workload, s.env.Replica.Now(); w != nil && w.StartEst != 0 && w.StartEst <= now {
+			resp.StartEst, resp.Starts = s.env.Decide.StartEstimates(snap, now).WhenMayPreempt(resp.Reports)
+		}
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.CheckpointsFor(snap, k)
 		resp.Suspended = SuspendedOf(snap, k)
@@ -408,15 +411,21 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 		if err != nil {
 			return 0, err
 		}
-		starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
+		now := s.env.Replica.Now()
+		starts := s.env.Decide.StartEstimates(snap, now)
 		for i, w := range waiting {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++
 			}
 			k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
-			if it.Job != nil && w.StartEst == 0 {
+			if it.Job != nil {
 				switch {
+				case w.StartEst != 0:
+					if w.StartEst <= now {
+						eval, _ := LastDecision(snap, k)
+						it.StartEst, it.Starts = starts.WhenMayPreempt(s.ReportsOf(k, eval))
+					}
 				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
 					it.StartEst, it.Starts = starts.Of(it.Job, w, nil)
 				case w.Reason == structs.ReasonQuota: // also for jobs that are not shown, because they are served first
