@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/clientfake"
+	"github.com/muster-sched/muster/client/driver"
+	execdriver "github.com/muster-sched/muster/client/driver/exec"
+	"github.com/muster-sched/muster/client/driver/rawexec"
+	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -98,4 +102,57 @@ func TestGangMembersStartTogether(t *testing.T) {
 	want(two, fmt.Sprintf("0: rank=0/2 local=0 epoch=2 master=127.0.0.1:%d restarts=1/member_lost", ro.Port))
 	srv.Stop(two)
 	srv.Wait(t, "the end", func() bool { return srv.Alloc(one).ClientTerminal() && srv.Alloc(two).ClientTerminal() })
+}
+
+// TestTasksSeeTheProgram: members of a gang call this program as their remote shell, so exec tasks see it wherever it is
+// installed. Tests run from /tmp, which these tasks do not see.
+func TestTasksSeeTheProgram(t *testing.T) {
+	dir := scratch(t)
+	cfg, sup, err := processConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	d := execdriver.New(execdriver.Options{Supervisor: sup})
+	if f := d.Fingerprint(t.Context()); !f.Detected {
+		t.Skip("not run: " + f.Detail)
+	}
+	drivers := driver.NewSet(d, rawexec.New(rawexec.Options{Supervisor: sup, Enabled: true}))
+	cfg.Host.Drivers = drivers
+	cfg.Host.Fingerprinters = machine(fingerprint.Options{Drivers: drivers})
+	srv := clientfake.New()
+	cfg.Connect = InProcess(srv.InProcess)
+	a := start(t, srv, cfg)
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // for the tasks' user
+		t.Fatal(err)
+	}
+	// The second task starts when the first runs, which must still see the program then.
+	const first = `until [ -e $NOMAD_ALLOC_DIR/data/second ]; do sleep 0.02; done; set -- $OMPI_MCA_plm_rsh_agent; echo "size $(stat -c %s $1)"; [ -w "$1" ] || echo read-only; [ "$(command -v "${1##*/}")" = "$1" ] && echo in PATH; echo "as $(id -un)"`
+	const second = `touch $NOMAD_ALLOC_DIR/data/second; exec sleep 600`
+	for name, want := range map[string][]string{"exec": {"read-only", "in PATH", "as nobody"}, "raw_exec": {"in PATH", "as root"}} {
+		t.Run(name, func(t *testing.T) {
+			job := clientfake.Job("mpi-"+name, structs.JobBatch, sh("main", first), sh("second", second))
+			for _, task := range job.Groups[0].Tasks {
+				task.Driver = name
+			}
+			job.Groups[0].Tasks[1].Lifecycle = &structs.Lifecycle{Hook: "poststart", Sidecar: true}
+			job.Groups[0].Launch = &structs.Launch{Mode: structs.LaunchNode, Ranks: 1, Compat: []string{"mpi"}}
+			id := srv.Place(a.ID(), job)
+			srv.Wait(t, "the task to run", func() bool { return srv.Alloc(id).Client != structs.ClientPending })
+			out := readLog(t, srv.Back(a.ID()), id, "stdout", func(s string) bool { return strings.Contains(s, "as ") })
+			for _, w := range append(want, fmt.Sprintf("size %d", st.Size())) {
+				if !strings.Contains(out, w+"\n") {
+					t.Errorf("the task prints %q, want %q in it", out, w)
+				}
+			}
+		})
+	}
 }

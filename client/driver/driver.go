@@ -125,6 +125,9 @@ type TaskConfig struct {
 	Hostname string
 	Etc      []Mount
 
+	// Muster is the agent's own program, which a ProgramMounter shows the task at Target; the zero value shows nothing.
+	Muster Mount
+
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
 
@@ -167,6 +170,12 @@ type Mount struct {
 // other of the host, at these paths.
 type DirsElsewhere interface {
 	TaskDirs() (alloc, local, secrets string)
+}
+
+// ProgramMounter is implemented by drivers whose tasks need not see the agent's program where it is installed. They show
+// it where TaskConfig.Muster says.
+type ProgramMounter interface {
+	MountsProgram() bool
 }
 
 // VolumeMounter is implemented by drivers that support TaskConfig.Mounts.

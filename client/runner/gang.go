@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/muster-sched/muster/client/driver"
@@ -114,7 +116,10 @@ func joinGang(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	a.gang = &taskenv.Gang{Roster: ro, Rank: ro.Rank(r.id), Launch: g.Launch, Muster: musterPath()}
+	a.gang = &taskenv.Gang{Roster: ro, Rank: ro.Rank(r.id), Launch: g.Launch}
+	if a.gang.Muster, err = a.showProgram(); err != nil {
+		return fmt.Errorf("show the task this program, for muster rsh: %w", err)
+	}
 	if g.Gang != nil {
 		a.joined(ro.Epoch)
 	}
@@ -256,25 +261,71 @@ func hostsOf(g *taskenv.Gang) string {
 	return b.String()
 }
 
-// writeHostfile writes the members with their slots, as MPI launchers read them.
+// writeHostfile writes the members with their slots, as MPI launchers read them. Tasks with their own root see a copy
+// that nothing in the allocation can replace while the driver mounts it.
 func writeHostfile(_ context.Context, a *attempt) error {
 	r := a.task.r
 	if a.gang == nil || r.dir == nil {
 		return nil
 	}
+	text := []byte(hostsOf(a.gang))
 	dir, _, err := r.dir.Part(a.spec.Name)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return dir.Replace(hostfileName, []byte(hostsOf(a.gang)), 0o644, taskfs.Agent)
+	if err := dir.Replace(hostfileName, text, 0o644, taskfs.Agent); err != nil || elsewhere(a.driver) == nil {
+		return err
+	}
+	own, err := r.dir.Private(filepath.Join(etcDir, a.spec.Name), 0o755)
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	if err := own.Replace(hostfileName, text, 0o644, taskfs.Agent); err != nil {
+		return err
+	}
+	source := filepath.Join(r.dir.Root, etcDir, a.spec.Name, hostfileName)
+	a.config.Etc = append(a.config.Etc, driver.Mount{Source: source, Target: a.env.Get("MUSTER_HOSTFILE"), ReadOnly: true})
+	return nil
 }
 
-// musterPath returns the path by which tasks can run this program.
-func musterPath() string {
-	p, err := os.Executable()
+// Where tasks see this program: below the allocation's directory, or in a root of their own in a directory of PATH.
+const (
+	programDir       = ".bin"
+	programName      = "muster"
+	programElsewhere = "/usr/local/bin/muster"
+)
+
+// showProgram returns the path by which the task can run this program, and has the driver show it there. It may be
+// installed below /tmp, where exec tasks see their own directory, or below one that the task's user may not enter.
+func (a *attempt) showProgram() (string, error) {
+	own, err := os.Executable()
 	if err != nil {
-		return "muster"
+		return programName, nil
 	}
-	return p
+	r := a.task.r
+	m, ok := a.driver.(driver.ProgramMounter)
+	if !ok || !m.MountsProgram() || r.dir == nil {
+		return own, nil
+	}
+	a.config.Muster = driver.Mount{Source: own, Target: programElsewhere, ReadOnly: true}
+	if elsewhere(a.driver) != nil {
+		return programElsewhere, nil
+	}
+	dir, err := r.dir.Private(programDir, 0o755)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	// The mount point. It is never replaced: the kernel would unmount what tasks that run see there.
+	f, err := dir.Create(programName, 0o755, taskfs.Agent)
+	switch {
+	case err == nil:
+		f.Close()
+	case !errors.Is(err, fs.ErrExist):
+		return "", err
+	}
+	a.config.Muster.Target = filepath.Join(r.dir.Root, programDir, programName)
+	return a.config.Muster.Target, nil
 }

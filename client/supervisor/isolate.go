@@ -20,6 +20,7 @@ const (
 	regDev
 	regSys
 	regPlace
+	regShown // Isolation.Program
 )
 
 // view builds the operations for the task's view of the machine.
@@ -104,6 +105,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	}
 	v.mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 	v.stage()
+	v.holdProgram()
 	// Writable mounts are held before anything covers them or makes them read-only.
 	held := i.AllocRoot != "" && (i.HideDir != "" || i.ReadOnly || i.Root != nil)
 	if held {
@@ -137,6 +139,9 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	}
 	v.mount("mount /dev/shm", "shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%dm", shm))
 	v.files(held)
+	if i.Program.Source != "" {
+		v.put(regShown, i.Program.Target) // in a directory of the agent's, so that no task can have replaced it
+	}
 	v.volumes()
 	v.etc()
 	if i.TmpDir != "" {
@@ -208,6 +213,23 @@ func (v view) files(held bool) {
 	}
 }
 
+// holdProgram keeps a read-only copy of the mount of a program of the host, which the task's own /tmp, its root or the
+// hidden directory may cover.
+func (v view) holdProgram() {
+	if v.Program.Source == "" {
+		return
+	}
+	v.hold(regShown, v.Program.Source, 0)
+	v.protect(regShown, v.Program.Target, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, 0)
+}
+
+// protect gives a held mount attributes; with AT_RECURSIVE in flags also those below it.
+func (v view) protect(reg int, path string, set uint64, flags int) {
+	n := launch.N[int]
+	attr := append(appendU64(nil, set), make([]byte, 24)...) // struct mount_attr
+	v.c.Do("protect "+path, unix.SYS_MOUNT_SETATTR, launch.R(reg), v.p.S(""), n(unix.AT_EMPTY_PATH|flags), v.p.B(attr), n(len(attr)))
+}
+
 // stage mounts the volumes below the allocation's directory, while the host's root is still visible. They move with
 // that directory. A volume is mounted on what was opened: by path, a task of the allocation could have it mounted over
 // a directory of the host that later steps trust.
@@ -218,9 +240,8 @@ func (v view) stage() {
 		if x.ReadOnly {
 			set |= unix.MOUNT_ATTR_RDONLY
 		}
-		attr := append(appendU64(nil, set), make([]byte, 24)...) // struct mount_attr
 		v.hold(regTmp, x.Source, unix.AT_RECURSIVE)
-		v.c.Do("protect "+x.Stage, unix.SYS_MOUNT_SETATTR, launch.R(regTmp), v.p.S(""), n(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), v.p.B(attr), n(len(attr)))
+		v.protect(regTmp, x.Stage, set, unix.AT_RECURSIVE)
 		v.below(regPlace, x.Stage, taskfs.Strict&^unix.RESOLVE_NO_XDEV) // it may be in another volume
 		v.c.Do("mount "+x.Source, unix.SYS_MOVE_MOUNT, launch.R(regTmp), v.p.S(""), launch.R(regPlace), v.p.S(""), n(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 	}

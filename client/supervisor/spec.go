@@ -107,9 +107,10 @@ type Isolation struct {
 	Volumes   []Volume
 	Hostname  string // of the task's uts namespace; "" is the host's
 	Files     []File
+	Program   File // of the host, wherever it is; Target is below AllocRoot. The zero value shows none
 }
 
-// File is a file below AllocRoot that the task also sees, read-only, at Target.
+// File is a file that the task sees, read-only, at Target. Those of Isolation.Files are below AllocRoot.
 type File struct{ Source, Target string }
 
 // Volume is a directory of the host that the task sees at another path.

@@ -69,6 +69,7 @@ func (e *Env) gang(g *Gang, in Input) {
 		}
 		set("MUSTER_ADDR", scheme+in.Node.HTTPAddr)
 	}
+	e.reach(g.Muster)
 	addr, port := ro.Members[0].Address, strconv.Itoa(ro.Port)
 	set("MASTER_ADDR", addr)
 	set("MASTER_PORT", port)
@@ -106,6 +107,16 @@ func (e *Env) gang(g *Gang, in Input) {
 			set("HYDRA_LAUNCHER", "ssh")
 			set("HYDRA_LAUNCHER_EXEC", g.Muster+" rsh")
 			set("HYDRA_HOST_FILE", e.vars["MUSTER_HOSTFILE"])
+		}
+	}
+}
+
+// reach adds the directory of the program to the end of PATH, so that "muster rsh" works wherever it is installed. A
+// task that sets PATH, or whose image does, keeps that.
+func (e *Env) reach(program string) {
+	if path := e.vars["PATH"]; path != "" && filepath.IsAbs(program) {
+		if dir := filepath.Dir(program); !slices.Contains(filepath.SplitList(path), dir) {
+			e.vars["PATH"] = path + ":" + dir
 		}
 	}
 }

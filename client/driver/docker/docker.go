@@ -189,6 +189,9 @@ func (d *Driver) TaskDirs() (alloc, local, secrets string) {
 // MountsVolumes implements driver.VolumeMounter.
 func (d *Driver) MountsVolumes() bool { return true }
 
+// MountsProgram implements driver.ProgramMounter.
+func (d *Driver) MountsProgram() bool { return true }
+
 // pingPatience limits a ping of the engine.
 const pingPatience = 3 * time.Second
 

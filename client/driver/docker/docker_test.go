@@ -91,6 +91,8 @@ func TestRequest(t *testing.T) {
 	})
 	cfg.Resources = driver.Resources{CPUMHz: 1000, MemoryMiB: 10, MemoryMaxMiB: 20, Cores: []int{1, 3}, Mems: []int{1}, PidsMax: 100, ShmMiB: 8}
 	cfg.Ports = []driver.Port{{Label: "http", HostIP: "10.0.0.1", Host: 20001, To: 80}, {Label: "db", Host: 20002}}
+	cfg.Muster = driver.Mount{Source: "/opt/muster", Target: "/usr/local/bin/muster", ReadOnly: true}
+	cfg.Etc = []driver.Mount{{Source: "/a/.etc/t/muster.hostfile", Target: "/muster.hostfile", ReadOnly: true}}
 	cfg.Mounts = []driver.Mount{{Source: "/srv/data", Target: "/data", ReadOnly: true, Propagation: "host-to-task"}}
 	req := requestOf(t, d, cfg)
 	c, h := req.Config, req.HostConfig
@@ -116,7 +118,7 @@ func TestRequest(t *testing.T) {
 	for _, m := range h.Mounts {
 		targets[m.Target+fmt.Sprint(m.ReadOnly)] = true
 	}
-	for _, w := range []string{"/allocfalse", "/localfalse", "/secretsfalse", "/datatrue", "/xtrue"} {
+	for _, w := range []string{"/allocfalse", "/localfalse", "/secretsfalse", "/datatrue", "/xtrue", "/usr/local/bin/mustertrue", "/muster.hostfiletrue"} {
 		if !targets[w] {
 			t.Errorf("mounts %v lack %s", targets, w)
 		}

@@ -274,6 +274,11 @@ func (d *Driver) mounts(cfg *driver.TaskConfig, v driver.Values, host *container
 		add(filepath.Join(cfg.Dirs.TaskDir, "local"), localTarget)
 	}
 	add(cfg.Dirs.SecretsDir, secretsTarget)
+	for _, m := range slices.Concat(cfg.Etc, []driver.Mount{cfg.Muster}) { // files of the agent, which no task can replace
+		if m.Source != "" {
+			host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: true})
+		}
+	}
 	for _, m := range cfg.Mounts {
 		p := map[string]mount.Propagation{"": "", "private": "", "host-to-task": mount.PropagationRSlave, "bidirectional": mount.PropagationRShared}[m.Propagation]
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: path.Join("/", m.Target), ReadOnly: m.ReadOnly, BindOptions: &mount.BindOptions{Propagation: p}})

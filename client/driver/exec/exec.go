@@ -56,6 +56,9 @@ func (d *Driver) Name() string { return "exec" }
 // JoinsNetwork implements driver.NetworkJoiner.
 func (d *Driver) JoinsNetwork() bool { return true }
 
+// MountsProgram implements driver.ProgramMounter.
+func (d *Driver) MountsProgram() bool { return true }
+
 // Fingerprint reports whether tasks can be isolated here.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	no := func(format string, args ...any) driver.Fingerprint {
@@ -188,6 +191,12 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 			return nil, fmt.Errorf("exec: %s is not below the allocation's directory", m.Source)
 		}
 		iso.Files = append(iso.Files, supervisor.File{Source: m.Source, Target: m.Target})
+	}
+	if m := cfg.Muster; m.Source != "" {
+		if !strings.HasPrefix(m.Target, cfg.Dirs.AllocRoot+"/") || cfg.Dirs.AllocRoot == "" {
+			return nil, fmt.Errorf("exec: %s is not below the allocation's directory", m.Target)
+		}
+		iso.Program = supervisor.File{Source: m.Source, Target: m.Target}
 	}
 	if iso.Volumes, err = volumes(cfg, root != nil); err != nil {
 		return nil, err
