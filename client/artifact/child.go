@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/egress"
+	"github.com/muster-sched/muster/internal/nodump"
 )
 
 // MaybeRunChild fetches and ends the process if it was started for that.
@@ -49,6 +50,9 @@ func child() error {
 	}
 	if s.IdleMax <= 0 || s.IdleMax > TimeMax {
 		s.IdleMax = IdleMax
+	}
+	if err := nodump.Set(); err != nil { // it knows the headers of the request
+		return err
 	}
 	unix.Umask(0o022)
 	for what, n := range map[int]uint64{unix.RLIMIT_NOFILE: 256, unix.RLIMIT_FSIZE: uint64(s.BytesMax) + 1<<20, unix.RLIMIT_CORE: 0} {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/procfile"
+	"github.com/muster-sched/muster/internal/nodump"
 )
 
 // Limits of a supervisor.
@@ -488,10 +489,16 @@ func MaybeRun() {
 	// Caught, not ignored: ignored signals would stay ignored in every task.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	complain := func(err error) {
+		fmt.Fprintf(os.Stderr, "%s supervisor: %v\n", time.Now().UTC().Format(time.RFC3339), err)
+	}
+	if err := nodump.Set(); err != nil { // it gets the environments of tasks
+		complain(err)
+	}
 	err := run(ctx, os.Args[3])
 	cancel()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s supervisor: %v\n", time.Now().UTC().Format(time.RFC3339), err)
+		complain(err)
 		os.Exit(1)
 	}
 	os.Exit(0)

@@ -27,6 +27,7 @@ import (
 	"github.com/muster-sched/muster/cmd/agent"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/fakegpu"
+	"github.com/muster-sched/muster/internal/nodump"
 	"github.com/muster-sched/muster/internal/rotate"
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/structs"
@@ -179,6 +180,7 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	defer signal.Stop(broken)
 	unread := make(chan struct{}, 1)
 
+	undumped := nodump.Set() // before it knows a secret
 	c, err := agentconfig.Load(o.load)
 	if err == nil {
 		err = c.CheckMachine()
@@ -193,6 +195,9 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	defer closeLog()
 	for _, w := range c.Warnings {
 		log.Warn(w)
+	}
+	if undumped != nil {
+		log.Warn("a core dump of this agent would show its secrets", "error", undumped)
 	}
 	limitMemory(log)
 	cfg, err := agent.FromConfig(c, log)

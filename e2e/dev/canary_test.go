@@ -29,6 +29,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
@@ -68,6 +70,9 @@ const canaryJob = `job "canary" {
 // getRoute is a row of the page of the HTTP API.
 var getRoute = regexp.MustCompile("(?m)^\\| GET[^|]*\\| `(/[^`]*)` \\|")
 
+// noCore is the line of a process's limits without core files.
+var noCore = regexp.MustCompile(`(?m)^Max core file size +0 `)
+
 // TestCanaries plants secrets in a real agent with access control, whose data is on disk and whose log has everything, and
 // looks for them in each output: the log, the command lines and environments of its processes, the answers of all GET
 // routes to a reader, the profiles, files on disk, and a saved snapshot.
@@ -75,7 +80,8 @@ var getRoute = regexp.MustCompile("(?m)^\\| GET[^|]*\\| `(/[^`]*)` \\|")
 // Where a secret must be, it is not looked for: what a job file says is in the job (its readers see it, and so do log and
 // snapshots); secrets of tokens and nodes are in the state, hence in log and snapshots, since servers compare them; keys
 // are in the keystore; rendered templates and tokens are in the task's directory and environment. The memory of the
-// agent has all of them: a core dump is as secret as the keystore. Go's profiles show no contents of memory.
+// agent has all of them, so at its end it crashes: there must be no core. Go's profiles show no contents of memory.
+// Passwords of registries are looked for by e2e/docker.
 func TestCanaries(t *testing.T) {
 	dir, port := t.TempDir(), harness.FreePort(t)
 	addr, data := fmt.Sprintf("https://127.0.0.1:%d", port), filepath.Join(dir, "data")
@@ -125,7 +131,10 @@ func TestCanaries(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}}
 	t.Cleanup(client.CloseIdleConnections)
-	agent := harness.Start(t, nil, "canary", nil, "agent", "-config", conf)
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+		t.Logf("cores are not looked for: %v", err)
+	}
+	agent := harness.Start(t, nil, "canary", []string{"GOTRACEBACK=crash"}, "agent", "-config", conf)
 	t.Cleanup(func() { harness.KillBelow(t, data) })
 	var boss, reader struct{ SecretID string }
 	harness.Eventually(t, 30*time.Second, "bootstrap of access control", func() (bool, string) {
@@ -297,6 +306,10 @@ func TestCanaries(t *testing.T) {
 			}
 			look(fmt.Sprintf("%s of process %d", name, pid), text, secrets, of, fromJob)
 		}
+		limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+		if err == nil && !noCore.Match(limits) {
+			t.Errorf("process %d, or what it starts, may write core files:\n%s", pid, limits)
+		}
 	}
 
 	archive := filepath.Join(dir, "backup.snap")
@@ -327,8 +340,14 @@ func TestCanaries(t *testing.T) {
 		t.Error("the snapshot does not show what is in it")
 	}
 
-	agent.Signal(syscall.SIGTERM)
-	_ = agent.WaitExit(30 * time.Second)
+	agent.Signal(syscall.SIGABRT) // Go aborts with a core, by GOTRACEBACK
+	err = agent.WaitExit(30 * time.Second)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT {
+		t.Errorf("the agent ended with %v, want the signal of a crash", err)
+	} else if exit.Sys().(syscall.WaitStatus).CoreDump() {
+		t.Error("the agent's memory was written to a core")
+	}
 	look("the log", []byte(agent.Log.String()), secrets, of, fromJob)
 	walked := 0
 	err = filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
