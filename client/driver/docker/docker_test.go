@@ -180,7 +180,9 @@ func TestRequestRefuses(t *testing.T) {
 		`unknown key "token"`:                  {"auth": []any{map[string]any{"token": "x"}}},
 		`"syslog" is not one of json-file`:     {"logging": []any{map[string]any{"driver": "syslog"}}},
 		`did you mean "target"`:                {"mount": []any{map[string]any{"type": "tmpfs", "targett": "x"}}},
-		"is not a device file":                 {"devices": []any{map[string]any{"host_path": "/etc/passwd"}}},
+		"/etc/passwd is not one of":            {"devices": []any{map[string]any{"host_path": "/etc/passwd"}}},
+		"/etc/no-such-file is not one of":      {"devices": []any{map[string]any{"host_path": "/etc/no-such-file"}}}, // the same: the agent does not look there
+		"/dev/shm is not a device file":        {"devices": []any{map[string]any{"host_path": "/dev/shm"}}},
 		"is not one of /dev/fuse":              {"devices": []any{map[string]any{"host_path": "/dev/null"}}},
 		"seccomp=unconfined":                   {"security_opt": []any{"seccomp=unconfined"}},
 		"needs a node that allows":             {"security_opt": []any{"no-new-privileges:false"}},
@@ -200,6 +202,16 @@ func TestRequestRefuses(t *testing.T) {
 				t.Errorf("%v: %v, want %q", config, err, want)
 			}
 		})
+	}
+}
+
+// TestMountsOfTheHost: where a node allows them, the engine says whether a source is there. The agent, which is root, does
+// not look at paths that jobs name.
+func TestMountsOfTheHost(t *testing.T) {
+	d := newDriver(t, Options{Volumes: true})
+	h := requestOf(t, d, task(t, map[string]any{"volumes": []any{"/no/such/directory:/x"}})).HostConfig
+	if m := h.Mounts[len(h.Mounts)-1]; m.Source != "/no/such/directory" || m.Target != "/x" {
+		t.Errorf("%+v", m)
 	}
 }
 

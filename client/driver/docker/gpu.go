@@ -48,23 +48,62 @@ func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.
 		if m.CgroupPermissions == "" {
 			m.CgroupPermissions = "rwm"
 		}
-		real, err := filepath.EvalSymlinks(m.PathOnHost)
+		real, st, err := d.findDevice(m.PathOnHost)
 		if err != nil {
-			return refuse("devices: %v", err)
-		}
-		var st unix.Stat_t
-		if err := unix.Stat(real, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
-			return refuse("devices: %s is not a device file", m.PathOnHost)
+			return err
 		}
 		if _, isGPU := nodeName(readMajors(filepath.Join(cmp.Or(d.opt.Proc, "/proc"), "devices")), driver.DeviceNode{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}); isGPU {
 			return refuse("devices: %s is a GPU's: ask for GPUs in resources", m.PathOnHost)
 		}
 		if !d.opt.AllowPrivileged && !slices.ContainsFunc(d.opt.AllowDevices, func(p string) bool { ok, _ := path.Match(p, real); return ok }) {
-			return refuse("devices: %s is not one of %s, which this node allows (plugin \"docker\", allow_devices)", m.PathOnHost, strings.Join(d.opt.AllowDevices, ", "))
+			return d.notAllowed(m.PathOnHost)
 		}
 		host.Devices = append(host.Devices, m)
 	}
 	return nil
+}
+
+func (d *Driver) notAllowed(device string) error {
+	return refuse("devices: %s is not one of %s, which this node allows (plugin \"docker\", allow_devices)", device, strings.Join(d.opt.AllowDevices, ", "))
+}
+
+// findDevice opens the device file that a job names, and returns its path without links. It looks only in directories
+// of files that the node allows, and follows no link out of them: errors must not show what else there is.
+func (d *Driver) findDevice(name string) (real string, st unix.Stat_t, err error) {
+	clean, base := path.Clean(name), ""
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	if d.opt.AllowPrivileged {
+		base, how.Resolve = "/", unix.RESOLVE_NO_MAGICLINKS
+	}
+	for _, p := range d.opt.AllowDevices {
+		fixed, _, _ := strings.Cut(strings.NewReplacer("*", "\x00", "?", "\x00", "[", "\x00", "\\", "\x00").Replace(p), "\x00")
+		if dir := path.Dir(fixed + "x"); base == "" && path.IsAbs(dir) && dir != "/" && strings.HasPrefix(clean, dir+"/") {
+			base = dir
+		}
+	}
+	if base == "" {
+		return "", st, d.notAllowed(name)
+	}
+	dir, err := unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", st, refuse("devices: %s: %v", base, err)
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, strings.TrimPrefix(strings.TrimPrefix(clean, base), "/"), &how)
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		return "", st, refuse("devices: %s leads out of %s", name, base)
+	case err != nil:
+		return "", st, refuse("devices: %s: %v", name, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return "", st, refuse("devices: %s is not a device file", name)
+	}
+	if real, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil {
+		return "", st, fmt.Errorf("docker: devices: %s: %w", name, err)
+	}
+	return real, st, nil
 }
 
 // gpuMode returns how this engine passes GPUs to containers; "none" if it cannot.

@@ -37,6 +37,9 @@ func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
 	}
 	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
 	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, allocdir.Local): true, cfg.Dirs.SecretsDir: true} // their parents belong to the agent
+	for _, m := range cfg.Etc {
+		own[m.Source] = true
+	}
 	for i := range host.Mounts {
 		m := &host.Mounts[i]
 		rel, err := filepath.Rel(alloc.Root, m.Source)

@@ -198,7 +198,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		}
 		iso.Program = supervisor.File{Source: m.Source, Target: m.Target}
 	}
-	if iso.Volumes, err = volumes(cfg, root != nil); err != nil {
+	if iso.Volumes, err = volumes(cfg, root != nil, cred); err != nil {
 		return nil, err
 	}
 	if cfg.Dirs.TaskDir != "" {

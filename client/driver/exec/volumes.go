@@ -3,13 +3,13 @@ package exec
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 )
 
@@ -21,8 +21,9 @@ func (d *Driver) MountsVolumes() bool { return true }
 const stages = ".volumes"
 
 // volumes prepares the mount points. A relative target is below the task's directory. An absolute one is in the task's
-// root; on the host's own root it must exist: the driver leaves no directories on the host.
-func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) {
+// root; on the host's own root it must exist, as far as the task's user can see: the driver leaves no directories on the
+// host.
+func volumes(cfg *driver.TaskConfig, ownRoot bool, cred *supervisor.Credential) ([]supervisor.Volume, error) {
 	var out []supervisor.Volume
 	alloc := allocdir.Dir{Root: cfg.Dirs.AllocRoot}
 	for i, m := range cfg.Mounts {
@@ -69,8 +70,8 @@ func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) 
 				return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q: %w", m.Target, err))
 			}
 			dir.Close()
-		} else if st, err := os.Stat(target); !ownRoot && (err != nil || !st.IsDir()) {
-			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q is not a directory of this node, whose root tasks of this driver see; name one that is, a path below the task's directory (such as \"data\"), or a rootfs", m.Target))
+		} else if !ownRoot && !process.IsDir(target, cred) {
+			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q is not a directory that the task's user sees on this node, whose root tasks of this driver have; name one that is, a path below the task's directory (such as \"data\"), or a rootfs", m.Target))
 		}
 		out = append(out, v)
 	}

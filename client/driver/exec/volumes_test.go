@@ -48,12 +48,17 @@ func TestVolumes(t *testing.T) {
 
 func TestVolumesRefused(t *testing.T) {
 	n := newNode(t)
+	hidden := filepath.Join(n.dir, "hidden")
+	if err := errors.Join(os.MkdirAll(filepath.Join(hidden, "in"), 0o755), os.Chmod(hidden, 0o700)); err != nil {
+		t.Fatal(err)
+	}
 	for want, m := range map[string]driver.Mount{
 		"leads out of the task's directory": {Target: "../../../x"},
-		"is not a directory of this node":   {Target: "/no-such-place"},
-		"symbolic link":                     {Target: "link/x"},
-		"\"/tmp/link/deep/x\"":              {Target: "/tmp/link/deep/x"},
-		"propagation_mode bidirectional":    {Target: "x", Propagation: "bidirectional"},
+		"not a directory that the task's user sees on this node, whose root tasks of this driver have": {Target: "/no-such-place"},
+		"destination \"" + hidden + "/in\" is not a directory":                                         {Target: hidden + "/in"}, // only root may look there
+		"symbolic link":                  {Target: "link/x"},
+		"\"/tmp/link/deep/x\"":           {Target: "/tmp/link/deep/x"},
+		"propagation_mode bidirectional": {Target: "x", Propagation: "bidirectional"},
 	} {
 		cfg := n.config("true")
 		m.Source = t.TempDir()

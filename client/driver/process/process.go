@@ -214,6 +214,12 @@ func (l look) stat(p string) (st os.FileInfo, err error) {
 	return st, err
 }
 
+// IsDir reports whether a user sees a directory at a path of the host.
+func IsDir(path string, user *supervisor.Credential) bool {
+	st, err := look{user: user}.stat(path)
+	return err == nil && st.IsDir()
+}
+
 func judge(st os.FileInfo, err error) error {
 	switch {
 	case err != nil:
