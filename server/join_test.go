@@ -26,6 +26,13 @@ func TestServersProveThemselves(t *testing.T) {
 		"with another key":                   func(cfg *Config) { cfg.JoinKey = []byte("another key of thirty-two bytes!") },
 		"without a key and access control":   func(cfg *Config) { cfg.ACL, cfg.JoinKey = false, nil },
 		"with the id of a server and no key": func(cfg *Config) { cfg.ACL, cfg.JoinKey, cfg.ID = false, nil, serverUUID(1) },
+		// What gossip says must not keep the others from founding the cluster.
+		"that would found it":                func(cfg *Config) { cfg.ACL, cfg.JoinKey, cfg.BootstrapExpect = false, nil, 3 },
+		"that expects others":                func(cfg *Config) { cfg.JoinKey, cfg.BootstrapExpect = []byte("another key of thirty-two bytes!"), 5 },
+		"that would found it, and is silent": func(cfg *Config) { cfg.JoinKey, cfg.BootstrapExpect, cfg.Advertise = nil, 3, "nowhere:4647" },
+		"that has the address of another one": func(cfg *Config) {
+			cfg.ACL, cfg.JoinKey, cfg.BootstrapExpect, cfg.Advertise = false, nil, 3, hostName(1)+":4647"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

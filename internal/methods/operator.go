@@ -276,6 +276,10 @@ type (
 		Now                                structs.LogTime // its wall clock
 		Speaks                             structs.Speaks
 		Problem                            string // why it is not healthy, or ""
+		Raft                               string // its raft address
+		Expect                             int    // bootstrap_expect, 0 for a server that joins later
+		// Founders are the raft IDs of the servers that wait with it for the cluster to be created, as it sees them.
+		Founders []string
 	}
 	// StateMark is a server's state hash after every command up to Index.
 	StateMark struct {

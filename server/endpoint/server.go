@@ -72,6 +72,7 @@ func (s *Set) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) 
 		LastContact: s.env.LastContact(), Leaving: s.env.Members.Leaving(), Now: structs.LogTimeOf(s.env.Now()), Speaks: feature.Here(),
 		Problem: s.env.Replica.Problem(0),
 	}
+	resp.Expect, resp.Raft, resp.Founders = s.env.Members.Founding()
 	if meta := s.published().Snapshot.ClusterMeta(); meta != nil {
 		resp.Cluster = meta.ID
 	}

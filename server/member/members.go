@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +61,9 @@ type Members struct {
 	mu     sync.Mutex
 	pruned map[string]bool // raft IDs that autopilot has given up
 	ailing map[string]ail  // by raft ID: servers that do not do their part
+
+	founders atomic.Pointer[[]string] // raft IDs of the servers that would found the cluster, as seen from here; nil for none
+	waits    string                   // what founding the cluster waits for, as logged last; used by Run only
 
 	known  atomic.Pointer[knownServers]
 	advice atomic.Pointer[knownJoin]
@@ -175,7 +177,7 @@ func (m *Members) Run(ctx context.Context) {
 	t := time.NewTicker(bootstrapEvery)
 	defer t.Stop()
 	for !m.env.Replica.Bootstrapped() {
-		m.maybeBootstrap(ctx)
+		m.found(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -273,55 +275,6 @@ func (j *joiner) join(ctx context.Context, addr string) (n int, err error) {
 		return answered, failed
 	case <-ctx.Done():
 		return 0, ctx.Err()
-	}
-}
-
-// maybeBootstrap creates a cluster when bootstrap_expect servers see each other and none belongs to one. All of them
-// use the same sorted list, so they agree whichever is first.
-func (m *Members) maybeBootstrap(ctx context.Context) {
-	if m.env.Self.Expect < 2 || m.env.Replica.Bootstrapped() {
-		return
-	}
-	var peers []raft.Server
-	for _, x := range m.g.Servers() {
-		if x.Region != m.env.Self.Region || x.Status != gossip.Alive {
-			continue
-		}
-		if x.Expect == 0 {
-			continue // it joins later
-		}
-		if x.Expect != m.env.Self.Expect {
-			m.env.Log.Error("servers disagree about bootstrap_expect; not bootstrapping", "here", m.env.Self.Expect, "server", x.Name, "there", x.Expect)
-			return
-		}
-		peers = append(peers, raft.Server{ID: raft.ServerID(x.ID), Address: raft.ServerAddress(x.RaftAddr())})
-	}
-	if len(peers) < m.env.Self.Expect {
-		return
-	}
-	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID })
-	for _, p := range peers {
-		if string(p.ID) == m.env.Self.ID {
-			continue
-		}
-		info, err := m.serverInfo(ctx, string(p.Address))
-		if err != nil {
-			m.env.Log.Info("waiting to bootstrap the cluster: a server does not answer", "addr", p.Address, "error", err)
-			return
-		}
-		if info.ID != string(p.ID) || info.Region != m.env.Self.Region {
-			m.env.Log.Error("a server is not who gossip says; not bootstrapping", "addr", p.Address, "want", p.ID, "got", info.ID)
-			return
-		}
-		if info.Bootstrapped {
-			// It created the cluster with us in it, or belongs to an older one whose leader will add us.
-			m.env.Log.Info("a cluster exists already; waiting for its leader", "server", info.Name)
-			m.env.Replica.SetBootstrapped()
-			return
-		}
-	}
-	if err := m.env.Replica.Bootstrap(peers); err != nil {
-		m.env.Log.Error("bootstrapping the cluster failed", "error", err)
 	}
 }
 
