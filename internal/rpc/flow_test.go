@@ -79,7 +79,9 @@ func TestManyLargeAnswers(t *testing.T) {
 	if most > flowBudget+MaxReply {
 		t.Errorf("%d bytes charged, want at most %d", most, flowBudget+MaxReply)
 	}
-	if small < 10*lists {
+	// Behind whole messages there would be one small call to a large one. Among their fragments there are thousands, or
+	// eight to a large one where one processor does everything, however long that takes.
+	if small < 3*lists {
 		t.Errorf("%d small calls were answered while %d large ones were on their way: they wait for them", small, lists)
 	}
 	eventually(t, "nothing is charged", func() bool { return settled(s) })
