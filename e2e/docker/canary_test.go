@@ -49,7 +49,7 @@ func (n *node) hides(t *testing.T, a harness.Alloc, password string) {
 	for _, path := range []string{
 		"/v1/metrics", "/v1/metrics?format=prometheus", "/v1/agent/self", "/v1/nodes", "/v1/allocations", "/v1/client/stats", "/v1/job/" + a.JobID + "/summary",
 		"/v1/job/" + a.JobID + "/allocations", "/v1/job/" + a.JobID + "/why", "/v1/agent/pprof/goroutine?debug=2", "/v1/agent/pprof/heap?debug=1", "/v1/agent/pprof/cmdline",
-		"/v1/event/stream?topic=Allocation&topic=Node&index=1", "/v1/agent/monitor?log_level=trace", "/v1/client/fs/logs/" + a.ID + "?task=t&type=stderr&plain=true",
+		"/v1/event/stream?topic=Allocation&topic=Node&index=1", "/v1/agent/monitor?log_level=trace",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // streams do not end
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.addr+path, nil)

@@ -244,6 +244,7 @@ func TestDocker(t *testing.T) {
 	t.Run("config", n.config)
 	t.Run("refusals", n.refusals)
 	t.Run("images", n.images)
+	t.Run("gangs", n.gangs)
 	t.Run("volumes", n.volumes)
 	t.Run("artifacts", n.artifacts)
 	t.Run("templates", n.templates)
