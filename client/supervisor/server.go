@@ -411,7 +411,7 @@ func run(ctx context.Context, dir string) error {
 			return nil
 		case <-tick.C:
 			s.mu.Lock()
-			if len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 || s.leases.count() > 0 {
+			if s.busy(d) {
 				s.idle = time.Now()
 			}
 			over := time.Since(s.idle) > idleExit
@@ -425,6 +425,23 @@ func run(ctx context.Context, dir string) error {
 			}
 		}
 	}
+}
+
+// busy reports whether the supervisor is needed. The caller holds mu. Once its directory is deleted, no agent comes for
+// tasks that have ended.
+func (s *Service) busy(dir *os.File) bool {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err == nil && st.Nlink == 0 {
+		for _, t := range s.tasks {
+			select {
+			case <-t.done:
+			default:
+				return true
+			}
+		}
+		return len(s.starting) > 0
+	}
+	return len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 || s.leases.count() > 0
 }
 
 func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {

@@ -262,6 +262,72 @@ func TestExitWhileSupervisorIsDead(t *testing.T) {
 	}
 }
 
+// TestDirectoryDeleted: launcher and supervisor wait for an agent that reads and forgets what has ended. None comes once
+// the directory is deleted by hand.
+func TestDirectoryDeleted(t *testing.T) {
+	s := newSup(t)
+	launchers := func() (n int) {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, l := range lines {
+			if b, _ := os.ReadFile(l); string(b) == "muster-launch\x00deleted\x00task\x00" { // empty for one that has ended
+				n++
+			}
+		}
+		return n
+	}
+	st := s.start(s.spec("deleted", "while [ -e "+s.dir+" ]; do sleep 0.05; done; echo last words"))
+	s.killSupervisor()
+	if n := launchers(); n != 1 {
+		t.Fatalf("%d launchers, want 1", n)
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the launcher ends", func() bool { return launchers() == 0 })
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Group.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBusy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	leases, err := openLeases(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, runs := &task{done: make(chan struct{})}, &task{done: make(chan struct{})}
+	close(ended.done)
+	s := &Service{leases: leases, tasks: map[string]*task{}}
+	want := func(what string, busy bool) {
+		t.Helper()
+		if s.busy(dir) != busy {
+			t.Errorf("%s: busy is %t", what, !busy)
+		}
+	}
+	want("no task", false)
+	s.tasks["ended"] = ended
+	want("a task of which an agent will ask", true)
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	want("a task of which no agent can ask", false)
+	s.conns = 1
+	want("an agent that has not noticed", false)
+	s.tasks["runs"] = runs
+	want("a task that runs", true)
+}
+
 func TestLogsWithoutGap(t *testing.T) {
 	s := newSup(t)
 	const lines = 60000
