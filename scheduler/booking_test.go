@@ -311,6 +311,52 @@ func TestQuickRefusalChangesNothing(t *testing.T) {
 	t.Logf("%d workloads refused from the memo, %d promises", refused, promised)
 }
 
+// What waited for another job and now finds no room is decided: its evaluation must say that it waits for room, or no end
+// of other work would wake it.
+func TestQuickRefusalOnlyOfWhatWaitsForRoom(t *testing.T) {
+	in := scheduler.Input{View: benchView(5), Now: bookNow, Config: rules(structs.BackfillGreedy)}
+	for i := range 30 {
+		j := job(fmt.Sprintf("j%d", i), 1)
+		j.Type, j.SubmitTime = structs.JobBatch, bookNow
+		j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 100_000, MemoryMiB: 10}
+		w := load(j, i)
+		w.Least = contend.LeastOf(j)
+		if i%2 == 1 {
+			w.Gate = &structs.Refusal{Code: structs.ReasonDependency, Obstacle: structs.Obstacle{Dimension: structs.DimensionDependency}, CuredBy: structs.EventJobEnded}
+		}
+		in.Pending = append(in.Pending, w)
+	}
+	plan, _ := scheduler.Schedule(in, binpack)
+	for i, e := range plan.Entries {
+		l := &in.Pending[i]
+		l.Evals, l.Queue, l.Gate = nil, e.Workload, nil
+		for _, ev := range e.Evals {
+			if ev.Status == structs.EvalBlocked {
+				l.Blocked = ev
+			}
+		}
+	}
+	plan, rep := scheduler.Schedule(in, binpack)
+	told := map[string]structs.ReasonCode{}
+	for _, e := range plan.Entries {
+		for _, ev := range e.Evals {
+			told[e.JobID] = ev.FailedGroups[0].Code
+		}
+	}
+	for i := range in.Pending {
+		want := structs.ReasonNone // its answer stays
+		if i%2 == 1 {
+			want = structs.ReasonResources
+		}
+		if id := in.Pending[i].Job.ID; told[id] != want {
+			t.Errorf("%s is told %q, want %q", id, told[id], want)
+		}
+	}
+	if quick := len(in.Pending) - len(rep.Workloads); quick == 0 {
+		t.Error("nothing was refused without a decision")
+	}
+}
+
 // No backfill delays a reservation, relative to the ends it was based on: when it begins, everything reserved fits next
 // to all that is then still held. The test counts from the plan alone, not from the scheduler's data.
 func TestBackfillDelaysNoPromise(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 // QuickReject refuses workloads that no node has room for, in some tens of nanoseconds each. On a full cluster
 // thousands of jobs wait, and a pass that decided about each would cost milliseconds at every event. It only refuses a
-// workload that was refused before and would get the same answer. The first workloads of a queue, which are due a
+// workload that was refused for want of room before, so that an end wakes it. The first workloads of a queue, which are due a
 // reservation, are always decided. A property test compares passes with and without it.
 type QuickReject struct {
 	w            *search.Pass
@@ -32,7 +32,7 @@ func NewQuickReject(e *Env, b *Reservations) *QuickReject {
 // Refuses reports whether a workload can be refused without a decision.
 func (q *QuickReject) Refuses(load *Workload) bool {
 	l := load.Least
-	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
+	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil || !waitsForRoom(load.Blocked) {
 		return false
 	}
 	rule := q.rules.Of(load.QueueName())
@@ -57,6 +57,19 @@ func (q *QuickReject) Refuses(load *Workload) bool {
 		}
 	}
 	return true
+}
+
+// waitsForRoom reports whether a blocked evaluation is woken when an allocation stops. One that waited for another job, its
+// time or a limit is not: what it waits for now must be written down, or nothing would wake it.
+func waitsForRoom(e *structs.Evaluation) bool {
+	if len(e.FailedGroups) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(e.FailedGroups, func(g *structs.GroupReport) bool {
+		return g.Placed < g.Wanted && (len(g.Refusals) == 0 || slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool {
+			return r.CuredBy == structs.EventAllocStopped || r.CuredBy == structs.EventNone || r.Unit == structs.UnitDevices
+		}))
+	})
 }
 
 // holdsUntil returns when the first allocation of a workload ends, if all are placed now.
