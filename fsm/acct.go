@@ -102,10 +102,7 @@ func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now 
 	rec.Expected = j.Runtime.Expected
 	rec.Asked = structs.Amount{}
 	for _, g := range j.Groups {
-		n := g.Count
-		if g.Gang != nil {
-			n += g.Gang.Standby
-		}
+		n := g.Count + g.Standbys()
 		rec.Asked = rec.Asked.Add(structs.GroupAmount(g).Times(int64(n)))
 		rec.Limit = max(rec.Limit, j.RunLimit(g))
 	}

@@ -81,7 +81,7 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 			return structs.TriggerRequeue // work that returns to the queue waits for this
 		}
 		if after.Job != nil {
-			if g := after.Job.Group(after.Group); g != nil && g.Gang != nil {
+			if after.Job.Group(after.Group).IsGang() {
 				return structs.TriggerAllocStop // the gang starts again when all its members have ended
 			}
 		}

@@ -130,7 +130,7 @@ func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 		p := &part.Places[0]
 		r.Kind, r.Node, r.Nodes = structs.DecidedPlace, pl.p.Nodes[p.Node].ID, 1
 		r.Score = pl.scoreOf(pl.p.Groups[p.Group])
-		if g := pl.group(groupKey{pl.version(p), p.Group}); g != nil && g.Gang != nil {
+		if pl.group(groupKey{pl.version(p), p.Group}).IsGang() {
 			r.Kind = structs.DecidedGang
 		}
 		if len(part.Places) > 1 {

@@ -91,6 +91,9 @@ func (g *generator) job() *structs.Job {
 			j.Type = structs.JobService
 			a.Gang.OnFailure = structs.GangContinue
 			a.Elastic = &structs.Elastic{Min: 2, Max: a.Count}
+		} else if g.snap != nil && g.snap.Has(feature.JointJobs) && j.Meta["v"] != "0" { // no dice: others stay as they are without it
+			j.AllAtOnce = true
+			j.Join()
 		}
 	case "job-6":
 		j.Type, j.Periodic = structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}, ProhibitOverlap: g.chance(70)}
@@ -170,7 +173,7 @@ func (g *generator) plan() *structs.PlanEntry {
 	}
 	for gi, grp := range j.Groups {
 		p.Groups = append(p.Groups, grp.Name)
-		if grp.Gang != nil {
+		if grp.IsGang() {
 			g.gang(s, p, j, gi)
 			continue
 		}
@@ -209,6 +212,9 @@ func (g *generator) plan() *structs.PlanEntry {
 			}
 		}
 	}
+	if j.IsJoint() && ev.ID[0]%8 != 0 { // else only a part of it, which must be refused
+		together(p)
+	}
 	if victim, ok := pick(g, slices.Collect(s.Allocs())); ok && g.chance(10) && len(p.Parts) > 0 && victim.JobKey() != k { // a job is never its own victim
 		p.Parts[0].Stops = append(p.Parts[0].Stops, structs.PlanStop{ID: victim.ID, Desired: structs.DesiredEvict, Preempt: g.bytes()})
 	}
@@ -220,6 +226,18 @@ func (g *generator) plan() *structs.PlanEntry {
 	}
 	p.Evals = append(p.Evals, &done)
 	return p
+}
+
+// together makes one part of all placements.
+func together(p *structs.PlanEntry) {
+	var all structs.PlanPart
+	p.Parts = slices.DeleteFunc(p.Parts, func(x structs.PlanPart) bool {
+		all.Places, all.Stops = append(all.Places, x.Places...), append(all.Stops, x.Stops...)
+		return len(x.Places) > 0
+	})
+	if len(all.Places) > 0 {
+		p.Parts = append(p.Parts, all)
+	}
 }
 
 // gang places what is missing of a gang: the minimum in one part, now and then too little of it, the rest one by one.

@@ -54,7 +54,7 @@ var occurrences = []string{
 	"alloc collected", "job purged", "job kept for its allocs", "job dead", "job revived", "version pruned", "version kept by tag",
 	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
-	"standby held", "gang placed", "gang grown", "gang resized", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
+	"standby held", "gang placed", "joint job placed", "joint job ended", "gang grown", "gang resized", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "suspended", "resumed", "suspension refused", "gang suspended or resumed", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: limit of a user", "refused: running cap",
@@ -556,7 +556,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		}
 		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
 		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
-		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || a.DesiredDesc == descStandbyBack)
+		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || strings.HasPrefix(a.DesiredDesc, descJoint) || a.DesiredDesc == descStandbyBack)
 		switch cmd.Body.(type) {
 		case *structs.AllocObservedCommand: // only the agent's fields
 			x := *a

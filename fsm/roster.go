@@ -15,7 +15,8 @@ import (
 // entry.
 
 const (
-	descMember      = "a member of the gang" // how the reason why the others end begins
+	descMember      = "a member of the gang"                 // how the reason why the others end begins
+	descJoint       = "an allocation of the all_at_once job" // the same, for its other groups
 	descStandbyBack = "the standby is given back: its gang has ended"
 	preemptionsFor  = time.Hour // how long the preemptions of a queue are remembered individually
 )
@@ -34,6 +35,9 @@ func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	x.putRoster(next)
 	x.endMembers(stop, "the gang did not assemble in time", "")
 	if j := state.Jobs.Get(x, k.Job); j != nil && j.Placeable() {
+		if tg := j.Group(k.Group); tg != nil && tg.Joint {
+			x.endOthers(j, "gang "+string(k.Group)+" of the all_at_once job did not assemble in time", "", next.Reason)
+		}
 		x.newEval(j, structs.TriggerRetryFailed, nil)
 	}
 	return nil
@@ -96,10 +100,10 @@ func (x *tx) causeOf(was *structs.Roster, reason string) string {
 // memberDescMax limits the characters of a member's failure in the description of the others.
 const memberDescMax = 200
 
-// whyEnded describes why the rest of a gang ends: the member that it lost, and how. The worst loss counts (see
-// structs.Roster.Settle). Whether the gang starts again is decided later and not part of it.
-func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
-	worst, why := 0, descMember+" is gone"
+// whyEnded describes why the rest of a gang ends: the member that it lost (who, in words), and how. The worst loss counts
+// (see structs.Roster.Settle). Whether the gang starts again is decided later and not part of it.
+func (x *tx) whyEnded(who string, was *structs.Roster, batch bool) string {
+	worst, why := 0, who+" is gone"
 	for _, m := range was.Members {
 		a := state.Allocs.Get(x, m.Alloc)
 		if a == nil {
@@ -122,7 +126,7 @@ func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
 		if bad <= worst {
 			continue
 		}
-		worst, why = bad, fmt.Sprintf("%s %s: %s on %s", descMember, what, a.Name(), m.Name)
+		worst, why = bad, fmt.Sprintf("%s %s: %s on %s", who, what, a.Name(), m.Name)
 		if how != "" {
 			why += ": " + how
 		}
@@ -164,8 +168,10 @@ func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
 	x.putRoster(&n)
 }
 
-// settleGangs updates the rosters of a job after changes of its allocations.
+// settleGangs updates the rosters of a job after changes of its allocations. When a joint group (structs.Job.Join) is
+// ended to be started again, the other joint groups are ended in the same entry.
 func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
+	var ended, was *structs.Roster // a joint group that was ended by this entry: its roster after and before
 	for _, r := range x.RostersByJob(k) {
 		if j == nil {
 			state.Rosters.Delete(x, r.Key())
@@ -181,14 +187,44 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 			continue
 		}
 		x.putRoster(next)
+		if tg != nil && tg.Joint && next.Restarts > r.Restarts {
+			ended, was = next, r
+		}
 		if len(stop) > 0 {
-			x.endMembers(stop, x.whyEnded(r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
+			x.endMembers(stop, x.whyEnded(descMember, r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
 		}
 		x.endStandbys(next, j, tg)
 		if next.Epoch != r.Epoch && tg != nil {
 			x.newEval(j, structs.TriggerRetryFailed, nil)
 		}
 	}
+	if ended != nil {
+		x.endJoint(j, was, ended.Reason)
+	}
+}
+
+// endJoint ends the joint groups of a job that still run, or have ended well, because one was ended: was is its roster
+// before. What has ended well is started again with the rest.
+func (x *tx) endJoint(j *structs.Job, was *structs.Roster, reason string) {
+	x.endOthers(j, x.whyEnded(descJoint, was, j.Type == structs.JobBatch), x.causeOf(was, reason), reason)
+}
+
+// endOthers ends the joint groups of a job that run: those on a roster, and those that were placed before their group was
+// joint.
+func (x *tx) endOthers(j *structs.Job, why, cause, reason string) {
+	for _, r := range x.RostersByJob(j.Key()) {
+		if tg := j.Group(r.Group); tg != nil && tg.Joint && len(r.Members) > 0 {
+			next, _ := r.End(reason, state.Allocs.Lookup(x))
+			x.putRoster(next)
+		}
+	}
+	var stop []structs.AllocID
+	for _, a := range x.AllocsByJob(j.Key()) {
+		if tg := j.Group(a.Group); tg != nil && tg.Joint && !a.Terminal() && !a.IsStandby() && a.CreateIndex >= j.CreateIndex {
+			stop = append(stop, a.ID)
+		}
+	}
+	x.endMembers(stop, why, cause)
 }
 
 // endStandbys stops the standbys of a gang when the last of its members has succeeded: no decision would follow that
@@ -240,7 +276,7 @@ func (pl *planApply) rosters() {
 			a := state.Allocs.Get(pl, m.Alloc)
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
-		if old == nil || tg == nil || tg.Gang == nil || len(there) >= tg.Least() {
+		if old == nil || !tg.IsGang() || len(there) >= tg.Least() {
 			n.Members = there
 		} // otherwise too few are left: members that this entry has ended stay on the roster, so that Settle ends the rest
 		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex, n.Resizes = 1, 0, 0, nil, nil, 0, structs.GangResizes{}
@@ -254,7 +290,7 @@ func (pl *planApply) rosters() {
 			continue
 		}
 		n.Deadline = 0
-		if tg != nil && tg.Gang != nil {
+		if tg.IsGang() {
 			running := 0
 			for _, m := range n.Members {
 				if a := state.Allocs.Get(pl, m.Alloc); a == nil || a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
@@ -262,7 +298,7 @@ func (pl *planApply) rosters() {
 				}
 			}
 			if running < tg.Least() {
-				n.Deadline = tg.Gang.GangDeadline(pl.time)
+				n.Deadline = tg.GangDeadline(pl.time)
 			}
 		}
 		pl.putRoster(&n)
@@ -318,12 +354,37 @@ func (pl *planApply) partial(part *structs.PlanPart) string {
 		}
 		seen = append(seen, p.Group)
 		g := pl.group(groupKey{pl.version(p), p.Group})
-		if g == nil || g.Gang == nil {
+		if !g.IsGang() {
 			continue
 		}
 		n := pl.live(g.Name) + pl.change(part, g.Name)
 		if n < g.Least() {
 			return fmt.Sprintf("gang %q would have %d of at least %d members", g.Name, n, g.Least())
+		}
+	}
+	if len(part.Places) > 0 && pl.job.IsJoint() {
+		return pl.partialJoint(part)
+	}
+	return ""
+}
+
+// partialJoint returns a reason if a part would place joint groups while another one, which has none on its roster, would
+// stay without its minimum, else "".
+func (pl *planApply) partialJoint(part *structs.PlanPart) string {
+	places := false // of a joint group
+	for i := range part.Places {
+		g := pl.group(groupKey{pl.version(&part.Places[i]), part.Places[i].Group})
+		places = places || g != nil && g.Joint
+	}
+	for _, g := range pl.job.Groups {
+		if !places || !g.Joint {
+			continue
+		}
+		if r := state.Rosters.Get(pl, structs.RosterKey{Job: pl.key, Group: g.Name}); r != nil && len(r.Members) > 0 {
+			continue // it runs; if this part ends too much of it, all are ended at the end of the entry
+		}
+		if n := pl.live(g.Name) + pl.change(part, g.Name); n < g.Least() {
+			return fmt.Sprintf("group %q of the all_at_once job would have %d of at least %d allocations", g.Name, n, g.Least())
 		}
 	}
 	return ""

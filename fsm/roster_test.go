@@ -54,12 +54,44 @@ func (r *run) standbys(s *state.Snapshot, j *structs.Job, tg *structs.Group, mem
 	r.check(!ended || held == 0, "gang %s.%s has ended and holds %d standbys", j.Key(), tg.Name, held)
 }
 
+// joint checks that no entry leaves some joint groups of a job running without the others. A group that ran before it was
+// joint is on no roster, and one of the job with the others from its next start on.
+func (r *run) joint(before, after *state.Snapshot, cmd structs.Command) {
+	partly := func(s *state.Snapshot, j *structs.Job) (some, missing bool) {
+		for _, tg := range j.Groups {
+			if tg.Joint && tg.Least() > 0 {
+				n := members(s, j, tg)
+				some, missing = some || n > 0, missing || n == 0
+				if ro := s.RosterByKey(structs.RosterKey{Job: j.Key(), Group: tg.Name}); n > 0 && (ro == nil || len(ro.Members) == 0) {
+					return true, true
+				}
+			}
+		}
+		return some, missing
+	}
+	for j := range after.Jobs("", "") {
+		was := before.JobByKey(j.Key())
+		if !j.IsJoint() || !j.Placeable() || was == nil || was.SpecIndex != j.SpecIndex || isA[*structs.CollectCommand](cmd) {
+			continue
+		}
+		some, missing := partly(after, j)
+		had, lacked := partly(before, j)
+		r.check(!some || !missing || had && lacked, "all_at_once job %s runs in part after command type %d", j.Key(), typeOf(cmd))
+		switch {
+		case some && !missing && !had:
+			r.saw("joint job placed")
+		case !some && had && !lacked:
+			r.saw("joint job ended")
+		}
+	}
+}
+
 // gangs checks, after every entry, that every gang is complete or absent (D21) and that rosters are correct.
 func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res structs.Result, d structs.Delta) {
 	for j := range after.Jobs("", "") {
 		was := before.JobByKey(j.Key())
 		for _, tg := range j.Groups {
-			if tg.Gang == nil || isA[*structs.CollectCommand](cmd) || !j.Placeable() || was == nil || was.SpecIndex != j.SpecIndex {
+			if !tg.IsGang() || isA[*structs.CollectCommand](cmd) || !j.Placeable() || was == nil || was.SpecIndex != j.SpecIndex {
 				continue
 			}
 			n, m := members(before, j, tg), members(after, j, tg)
@@ -68,6 +100,7 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 				j.Key(), tg.Name, m, typeOf(cmd), tg.Least(), n)
 		}
 	}
+	r.joint(before, after, cmd)
 	for ro := range after.Rosters() {
 		j := after.JobByKey(structs.JobKey{Namespace: ro.Namespace, ID: ro.JobID})
 		r.check(j != nil, "the roster of %s has no job", ro.JobID)

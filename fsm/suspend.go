@@ -63,7 +63,7 @@ func suspendWord(c *structs.SuspendCommand) string {
 	return "suspend"
 }
 
-// suspendAlloc suspends or resumes one allocation, or all of its gang: members that run without one hang or fail.
+// suspendAlloc suspends or resumes one allocation, or all that runs as one with it: members that run without one hang or fail.
 func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
 	a := state.Allocs.Get(x, c.Alloc)
 	if a == nil {
@@ -85,10 +85,10 @@ func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
 		return structs.Errorf(structs.CodeConflict, "allocation %s does not run yet, so there is nothing to suspend", a.ID.Short())
 	}
 	some := []*structs.Allocation{a}
-	if g := x.groupOf(a); g != nil && g.Gang != nil {
+	if x.groupOf(a).IsGang() {
 		some = some[:0]
 		for _, b := range x.AllocsByJob(a.JobKey()) {
-			if b.Group == a.Group && !b.Terminal() && b.Suspended() == c.Resume {
+			if a.Job.Together(a.Group, b.Group) && !b.Terminal() && b.Suspended() == c.Resume {
 				some = append(some, b)
 			}
 		}
@@ -140,13 +140,13 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 
 // inheritedSuspension returns the suspension that a new gang member takes over from the others, or nil.
 func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
-	if g.Gang == nil {
+	if !g.IsGang() {
 		return nil
 	}
 	s, known := pl.suspensions[g.Name]
 	if !known { // once per gang and plan: a large gang has thousands of allocations
 		for _, b := range pl.AllocsByJob(pl.key) {
-			if b.Group == g.Name && !b.Terminal() && b.Suspended() {
+			if pl.job.Together(g.Name, b.Group) && !b.Terminal() && b.Suspended() {
 				s = &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}
 				break
 			}

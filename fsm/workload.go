@@ -108,8 +108,8 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	return nil
 }
 
-// countReturn counts work that returns from the queue in its job's workload: a gang once per entry, other work per
-// allocation.
+// countReturn counts work that returns from the queue in its job's workload: a gang, and all joint groups, once per
+// entry, other work per allocation.
 func (pl *planApply) countReturn(a *structs.Allocation) {
 	if a.Lineage().Requeues == 0 || a.Lineage().Previous.IsZero() {
 		return
@@ -118,11 +118,15 @@ func (pl *planApply) countReturn(a *structs.Allocation) {
 	if prev == nil || a.Lineage().Requeues <= prev.Lineage().Requeues {
 		return
 	}
-	if g := pl.job.Group(a.Group); g != nil && g.Gang != nil {
-		if slices.Contains(pl.returned, a.Group) {
+	if g := pl.job.Group(a.Group); g.IsGang() {
+		unit := a.Group
+		if g.Joint {
+			unit = "" // all joint groups return as one
+		}
+		if slices.Contains(pl.returned, unit) {
 			return
 		}
-		pl.returned = append(pl.returned, a.Group)
+		pl.returned = append(pl.returned, unit)
 	}
 	w := state.Workloads.Get(pl, pl.key)
 	if w == nil {

@@ -252,8 +252,11 @@ func (d *decision) gangReport(g *groupWork, r *structs.GroupReport) {
 		return
 	}
 	need := int64(len(g.Wants))
-	if r.Placed >= r.Wanted || need == 0 || g.search == nil || !g.Gang && g.search.Short == "" {
+	if r.Placed >= r.Wanted || need == 0 || g.search == nil || g.search.GivenBack != "" || !g.Gang && g.search.Short == "" {
 		return
+	}
+	if need == 1 && g.Tg.Gang == nil && g.search.Short == "" {
+		return // the only allocation of a joint group
 	}
 	s, what := g.search, structs.DimensionMembers
 	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Standby }) {

@@ -177,7 +177,7 @@ func (d *decision) lookAgain() structs.LogTime {
 // reasonText returns the main reason in few words.
 func (d *decision) reasonText() string {
 	for _, r := range d.report.Groups {
-		if r.Placed >= r.Wanted {
+		if r.Placed >= r.Wanted || d.givenBack(r) {
 			continue
 		}
 		text := strconv.FormatInt(r.Wanted-r.Placed, 10) + " of group " + strconv.Quote(string(r.Group)) + ", " + string(r.Code)
@@ -189,6 +189,11 @@ func (d *decision) reasonText() string {
 		return text
 	}
 	return ""
+}
+
+// givenBack reports whether a group fits and only waits for another of its all_at_once job.
+func (d *decision) givenBack(r *structs.GroupReport) bool {
+	return slices.ContainsFunc(d.groups, func(g *groupWork) bool { return g.Name == r.Group && g.search != nil && g.search.GivenBack != "" })
 }
 
 // queueEntry returns the workload's new queue entry, or nil when it does not change.

@@ -15,7 +15,7 @@ import (
 // preempt looks for places that others give up for what the decision could not place. Elastic work shrinks for any job
 // before any work is preempted.
 func (d *decision) preempt() {
-	if d.load.Job == nil || d.load.Job.AllAtOnce || len(d.misses) == 0 || d.pre == nil {
+	if d.load.Job == nil || len(d.misses) == 0 || d.pre == nil {
 		return
 	}
 	retry := structs.LogTime(0)
@@ -37,6 +37,10 @@ func (d *decision) preempt() {
 
 // preemptBy is preempt by one rule.
 func (d *decision) preemptBy(p *contend.Preemptor) {
+	if d.load.Job.AllAtOnce {
+		d.preemptAll(p)
+		return
+	}
 	for _, g := range d.groups {
 		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {
 			continue
@@ -74,6 +78,87 @@ func (d *decision) preemptBy(p *contend.Preemptor) {
 			d.pre.NoFit.Note(d.w, key, g.search)
 		}
 	}
+}
+
+// preemptAll is preemptBy for an all_at_once job: all of its groups find places, or no work makes room for any of them.
+func (d *decision) preemptAll(p *contend.Preemptor) {
+	var all []*groupWork
+	p.Asks = structs.Amount{}
+	for _, g := range d.groups {
+		switch {
+		case d.misses[g.Name] == 0:
+			continue
+		case g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0:
+			return
+		case slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.MayWait }):
+			return // it waits for the allocation that it replaces
+		}
+		all = append(all, g)
+		p.Asks = p.Asks.Add(d.asks(g, len(g.Wants)))
+	}
+	key := d.jointKey(p, all)
+	if key != "" && d.pre.NoFit.Find(d.w, key) != nil {
+		return
+	}
+	if p.Rule.Name == structs.PreemptDeadline && !p.Urgent() {
+		p.Rule.Name = ""
+	}
+	if !d.evictForAll(all, p) && key != "" {
+		d.pre.NoFit.Note(d.w, key, all[0].search)
+	}
+}
+
+// jointKey returns the key of groups in the cache of preemptions that found no victims, or "".
+func (d *decision) jointKey(p *contend.Preemptor, all []*groupWork) string {
+	key := fmt.Sprint("all ", p.Rule.Name, p.Rule.Queue, p.Asks, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime)
+	for _, g := range all {
+		part := d.noFitKey(g)
+		if part == "" {
+			return ""
+		}
+		key += fmt.Sprint(" ", len(g.Wants), " ", part)
+	}
+	return key
+}
+
+// evictForAll places all wants of groups, or none.
+func (d *decision) evictForAll(all []*groupWork, p *contend.Preemptor) bool {
+	t := d.newTrial(p)
+	milli, before := int64(0), 0
+	stopped := make([]int64, len(all)) // for each group
+	for i, g := range all {
+		ws := d.unplaced(g)
+		var l *model.Level
+		var set []int32
+		if l = d.requires(g); l != nil {
+			set = []int32{d.cheapestPlace(g, ws, p, l)}
+			p.Resume(t.e)
+			if set[0] < 0 {
+				t.undo()
+				return false
+			}
+		}
+		if !d.evictFor(t, g, ws, p, d.evictSearch(g, l, set)) {
+			t.undo()
+			return false
+		}
+		milli += contend.MilliOf(g.Tg, members(ws))
+		_, n := t.e.Loss()
+		stopped[i], before = int64(n-before), n
+	}
+	if why := t.e.Weigh(milli); why != nil {
+		for _, g := range all {
+			g.note = why
+		}
+		t.undo()
+		return false
+	}
+	d.keep(t)
+	for i, g := range all {
+		g.Counts.Preemptions += stopped[i]
+		d.servedBy(g, d.misses[g.Name])
+	}
+	return true
 }
 
 // note says for the groups without a place why no work was preempted for them, unless that is known.
@@ -178,51 +263,68 @@ type evictTrial struct {
 	undo   func()
 }
 
-// tryEvict places wants of a group within the places of a search, on the what-if. It returns nil, with everything rolled
-// back, when a want finds no place or the loss is larger than the gain.
-func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) *evictTrial {
+// newTrial begins a preemption on the what-if.
+func (d *decision) newTrial(p *contend.Preemptor) *evictTrial {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	e := p.Evict()
-	t := &evictTrial{e: e, placed: placed, undo: func() {
+	return &evictTrial{e: e, placed: placed, undo: func() {
 		d.w.Rollback(mark)
 		d.placed, d.cursor = d.placed[:placed], cursor
 		e.Undo()
 	}}
-	members := int64(0)
+}
+
+// members counts wants, without standbys.
+func members(ws []*reconcile.Want) (n int64) {
 	for _, w := range ws {
 		if !w.Standby {
-			members++
+			n++
 		}
+	}
+	return n
+}
+
+// tryEvict places wants of a group within the places of a search, on the what-if. It returns nil, with everything rolled
+// back, when a want finds no place or the loss is larger than the gain.
+func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) *evictTrial {
+	t := d.newTrial(p)
+	if !d.evictFor(t, g, ws, p, s) {
+		t.undo()
+		return nil
+	}
+	if why := t.e.Weigh(contend.MilliOf(g.Tg, members(ws))); why != nil {
+		g.note = why
+		t.undo()
+		return nil
+	}
+	return t
+}
+
+// evictFor adds places for wants of a group to a trial. It reports whether all found one.
+func (d *decision) evictFor(t *evictTrial, g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
+	for _, w := range ws {
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.add(newPlacement(g, w, sp))
 			continue
 		}
 		if g.over != nil { // what others give up does not raise a limit
-			t.undo()
-			return nil
+			return false
 		}
 		row, vs := p.Cheapest(s, id)
 		if row < 0 {
-			t.undo()
-			return nil
+			return false
 		}
-		waits, stops := e.Add(vs, id)
+		waits, stops := t.e.Add(vs, id)
 		sp, ok := s.PlaceOn(row, id, waits)
 		if !ok {
-			t.undo()
-			return nil
+			return false
 		}
 		pl := newPlacement(g, w, sp)
 		pl.Evict = stops
 		d.add(pl)
 	}
-	if why := e.Weigh(g.Tg, members); why != nil {
-		g.note = why
-		t.undo()
-		return nil
-	}
-	return t
+	return true
 }
 
 // preemptIn is preemptFor within the places of a search.
@@ -231,6 +333,13 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 	if t == nil {
 		return false
 	}
+	g.Counts.Preemptions += d.keep(t)
+	d.servedBy(g, int64(len(ws)))
+	return true
+}
+
+// keep makes a preemption final. It returns how many allocations stop.
+func (d *decision) keep(t *evictTrial) int64 {
 	stopped, why := t.e.Keep()
 	for i := t.placed; i < len(d.placed); i++ {
 		for k := range d.placed[i].Evict {
@@ -239,14 +348,17 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Pree
 			}
 		}
 	}
-	if d.misses[g.Name] -= int64(len(ws)); d.misses[g.Name] == 0 {
+	return stopped
+}
+
+// servedBy counts wants of a group that a preemption has placed.
+func (d *decision) servedBy(g *groupWork, n int64) {
+	if d.misses[g.Name] -= n; d.misses[g.Name] == 0 {
 		delete(d.misses, g.Name)
 	}
-	g.Counts.Preemptions += stopped
 	if g.Gang && g.search != nil {
 		g.search.Found = int64(len(g.Wants))
 	}
-	return true
 }
 
 // takeover finds places for what the decision could not place, at the cost of those that should not hold theirs.

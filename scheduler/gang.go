@@ -276,7 +276,7 @@ func (d *decision) grow(starved bool) {
 // does not shrink (Queue.PreemptMinRuntime). It returns 0 where nothing more restarts: the gang starts, or it restarts
 // anyway.
 func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
-	if !g.Gang || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
+	if g.Tg.Gang == nil || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
 		return 0, 0
 	}
 	if g.Roster != nil {

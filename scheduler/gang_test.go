@@ -43,7 +43,7 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 		if old != nil {
 			n.Epoch, n.Restarts, n.AvoidNodes, n.Suspects = old.Epoch+1, old.Restarts, old.AvoidNodes, nil
 		}
-		n.Deadline = w.jobs[in.Key().Job].Group(in.Group).Gang.GangDeadline(w.now)
+		n.Deadline = w.jobs[in.Key().Job].Group(in.Group).GangDeadline(w.now)
 		w.gangs[in.Key()] = &n
 		if old == nil || len(old.Members) == 0 {
 			w.counts["gangs placed"]++
@@ -87,7 +87,22 @@ func (w *world) settleGangs() {
 		if j.Placeable() {
 			tg = j.Group(k.Group)
 		}
-		w.settled(w.gangs[k], tg, j.Type == structs.JobBatch, find)
+		old := w.gangs[k]
+		w.settled(old, tg, j.Type == structs.JobBatch, find)
+		if next := w.gangs[k]; tg != nil && tg.Joint && next.Restarts > old.Restarts {
+			w.endOthers(j, next.Reason, find)
+		}
+	}
+}
+
+// endOthers ends the joint groups of a job that have members, as Apply does when one was ended.
+func (w *world) endOthers(j *structs.Job, reason string, find func(structs.AllocID) *structs.Allocation) {
+	for _, g := range j.Groups {
+		if ro := w.gangs[structs.RosterKey{Job: j.Key(), Group: g.Name}]; g.Joint && ro != nil && len(ro.Members) > 0 {
+			w.counts["joint groups ended"]++
+			next, stop := ro.End(reason, find)
+			w.takeRoster(ro, next, stop)
+		}
 	}
 }
 
@@ -124,6 +139,9 @@ func (w *world) timeouts() (n int) {
 		if ro.Deadline != 0 && ro.Deadline <= w.now {
 			next, stop := ro.Dissolve(structs.RosterTimeout, find)
 			w.takeRoster(ro, next, stop)
+			if j := w.jobs[ro.Key().Job]; j != nil && j.Group(ro.Group) != nil && j.Group(ro.Group).Joint {
+				w.endOthers(j, next.Reason, find)
+			}
 			n++
 		}
 	}
@@ -257,7 +275,7 @@ func (w *world) auditGangs() {
 			continue
 		}
 		tg := j.Group(a.Group)
-		if tg == nil || tg.Gang == nil {
+		if !tg.IsGang() {
 			continue
 		}
 		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
@@ -273,7 +291,7 @@ func (w *world) auditGangs() {
 		case structs.Holds(a):
 			ending[k]++
 		}
-		if structs.Holds(a) {
+		if structs.Holds(a) && tg.Gang != nil {
 			for _, g := range a.Grants {
 				at := place{k, a.NodeID, g.Instance}
 				other := w.allocs[taken[at]]
@@ -299,6 +317,31 @@ func (w *world) auditGangs() {
 		w.check(n >= tg.Least() || ro != nil && ro.Epoch == w.least[k].epoch && n >= w.least[k].least, "gang %v has %d of at least %d members", k, n, tg.Least())
 		if n >= tg.Least() && ro != nil {
 			w.least[k] = leastOf{ro.Epoch, n}
+		}
+	}
+	w.auditJoint(live)
+}
+
+// auditJoint checks that no joint group runs without the others, once a version of its job has run as a whole. live is the
+// number of members by gang.
+func (w *world) auditJoint(live map[structs.RosterKey]int) {
+	for key, j := range w.jobs {
+		if !j.IsJoint() || !j.Placeable() {
+			continue
+		}
+		some, all := false, true
+		for _, g := range j.Groups {
+			if g.Joint && g.Count > 0 {
+				on := live[structs.RosterKey{Job: key, Group: g.Name}] > 0
+				some, all = some || on, all && on
+			}
+		}
+		switch {
+		case some && all:
+			w.counts["joint jobs ran"]++
+			w.whole[key] = j.SpecIndex
+		case some:
+			w.check(w.whole[key] != j.SpecIndex, "some groups of all_at_once job %s run without the others", key)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/reconcile"
@@ -169,9 +170,19 @@ func (d *decision) place() {
 	}
 	// All or nothing: roll everything back, but keep the stops that must happen.
 	d.w.Rollback(mark)
+	var missing []string
+	for _, g := range d.groups {
+		if d.misses[g.Name] > 0 {
+			missing = append(missing, string(g.Name))
+		}
+	}
+	for _, pl := range d.placed {
+		if !slices.Contains(missing, string(pl.g.Name)) {
+			pl.g.search.GivenBack = strings.Join(missing, ", ")
+		}
+	}
 	for _, pl := range d.placed {
 		d.misses[pl.g.Name]++
-		pl.g.search.GivenBack = true
 		d.keepStop(pl.g, pl.want)
 	}
 	d.placed, d.cursor = nil, cursor
@@ -389,7 +400,7 @@ func (d *decision) addParts(b *builder) {
 // Members that are missing for its minimum are always placed together.
 func (g *groupWork) single() bool {
 	missing := slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return !w.Stays })
-	return !missing && g.Tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.Staying, func(a *structs.Allocation) bool {
+	return !missing && g.Tg.Continues() && slices.ContainsFunc(g.Staying, func(a *structs.Allocation) bool {
 		return !slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Prev == a })
 	})
 }

@@ -29,7 +29,7 @@ import (
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= stop_on_client_after= [replace=no], max_run DURATION,
 //	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
-//	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
+//	                   requeue avoid_failed_nodes, second NAME [count=] [cpu=] (another group like the first; with cpu= one without GPUs and gang); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
 //	                   healthy (its checks pass)
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
@@ -351,6 +351,14 @@ func duration(t *testing.T, s string) time.Duration {
 	return d
 }
 
+func atoi(t *testing.T, c *script.Case, s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %q: want a number", c.Pos, s)
+	}
+	return n
+}
+
 func registerJob(t *testing.T, w *world, c *script.Case) string {
 	name := c.Args[0].Key
 	key := structs.JobKey{Namespace: "default", ID: name}
@@ -398,7 +406,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		task.Env = map[string]string{"E": c.String("env", "")}
 	}
 	net := structs.Network{}
-	second := ""
+	var second []string // NAME, count=
 	for line := range strings.Lines(c.Input) {
 		f := strings.Fields(line)
 		opt := func(k, def string) string {
@@ -409,13 +417,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			}
 			return def
 		}
-		atoi := func(s string) int64 {
-			n, err := strconv.ParseInt(s, 10, 64)
-			if err != nil {
-				t.Fatalf("%s: %q: want a number", c.Pos, s)
-			}
-			return n
-		}
+		atoi := func(s string) int64 { return atoi(t, c, s) }
 		at := func(i int) string {
 			if i < len(f) {
 				return strings.Join(f[i:], " ")
@@ -509,7 +511,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			j.Depends = append(j.Depends, structs.Dependency{Name: f[1], When: opt("when", ""), Timeout: duration(t, opt("timeout", "0s")),
 				OnTimeout: structs.OnTimeout(opt("on_timeout", "")), Group: opt("group", ""), AtLeast: int(atoi(opt("at_least", "0")))})
 		case "second":
-			second = f[1]
+			second = f[1:]
 		default:
 			t.Fatalf("%s: unknown job line %q", c.Pos, line)
 		}
@@ -517,11 +519,21 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	if len(net.StaticPorts)+len(net.DynamicPorts) > 0 {
 		g.Networks = []structs.Network{net}
 	}
-	if second != "" {
+	if len(second) > 0 {
 		g2 := *g
-		g2.Name = structs.GroupName(second)
+		g2.Name = structs.GroupName(second[0])
+		for _, x := range second[1:] {
+			switch k, v, _ := strings.Cut(x, "="); k {
+			case "count":
+				g2.Count = int(atoi(t, c, v))
+			case "cpu":
+				own := *task
+				own.Resources.CPU, own.Resources.Devices, g2.Tasks, g2.Gang = atoi(t, c, v), nil, []*structs.Task{&own}, nil
+			}
+		}
 		j.Groups = append(j.Groups, &g2)
 	}
+	j.Join()
 	w.jobs[key] = j
 	return "ok"
 }

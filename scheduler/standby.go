@@ -99,7 +99,7 @@ func (d *decision) missingStandbys(g *groupWork) int {
 	if len(g.RefillStandby) == 0 || g.Refused != nil || d.misses[g.Name] > 0 {
 		return 0
 	}
-	n := g.Tg.Gang.Standby
+	n := g.Tg.Standbys()
 	for _, a := range g.Standby {
 		if !d.used(a.ID) {
 			n--

@@ -88,6 +88,7 @@ var effects = map[string]effect{
 		g.Volumes = []structs.VolumeRequest{{Name: "v", Raw: structs.RawConfig(`{"Source":"v","Type":"host"}`)}}
 	})},
 	"Group.Gang":            {commands: "job w count=9\ngpu nvidia/gpu 1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Gang = &structs.Gang{} })},
+	"Group.Joint":           {commands: "job w count=9\ngpu nvidia/gpu 1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Joint = true })},
 	"Group.Elastic":         {commands: "job w count=2\ngang min=1\n\nschedule", set: onGroup(func(g *structs.Group) { g.Elastic = &structs.Elastic{Min: 1, Max: 4} })},
 	"Group.Topology":        {commands: "job w count=2 cpu=2500\n\nschedule", set: onGroup(func(g *structs.Group) { g.Topology = &structs.Topology{Across: "rack", Mode: structs.TopologyRequired} })},
 	"Group.Near":            {commands: nearby, set: onGroup(func(g *structs.Group) { g.Near = nil })},

@@ -36,7 +36,8 @@ type world struct {
 	taken  []*structs.Preemptions
 	budget int64 // power of the default pool, in watts; 0: no limit
 	least  map[structs.RosterKey]leastOf
-	cursor structs.NodeID // scripts only: of the last pass that rotates
+	whole  map[structs.JobKey]structs.Index // of joint jobs: the newest version of which all groups have run
+	cursor structs.NodeID                   // scripts only: of the last pass that rotates
 	gpuFit string
 	view   *model.View
 	delta  structs.Delta
@@ -65,7 +66,7 @@ type inFlight struct {
 func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: structs.LogTime(1_700_000_000_000_000_000), index: 1,
 		nodes: map[structs.NodeID]*structs.Node{}, jobs: map[structs.JobKey]*structs.Job{}, allocs: map[structs.AllocID]*structs.Allocation{},
-		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts, gangs: map[structs.RosterKey]*structs.Roster{}, least: map[structs.RosterKey]leastOf{},
+		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts, gangs: map[structs.RosterKey]*structs.Roster{}, least: map[structs.RosterKey]leastOf{}, whole: map[structs.JobKey]structs.Index{},
 		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}, freed: map[structs.JobKey]bool{}}
 	w.view = model.NewView(w.index, nil, nil, nil)
 	return w
@@ -299,6 +300,7 @@ func (w *world) randomJob() *structs.Job {
 		g2.Name = "h"
 		j.Groups = append(j.Groups, &g2)
 	}
+	j.Join()
 	return j
 }
 

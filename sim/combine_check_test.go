@@ -183,12 +183,38 @@ func (c *checks) passed(e *Engine, in *scheduler.Input, plan *scheduler.Plan, re
 		c.preempted(in, pe)
 	}
 	c.limits()
+	c.whole()
 	c.late(in, rep)
 	if stops == 0 {
 		c.explained(in, rep)
 		c.inOrder(in, plan, rep)
 	}
 	c.counts["passes"]++
+}
+
+// whole checks that no all_at_once job runs in part after a pass.
+func (c *checks) whole() {
+	c.e.Jobs(func(l *Live) {
+		if !l.Job.Job.IsJoint() {
+			return
+		}
+		on, off := "", ""
+		for k := range l.units {
+			u := &l.units[k]
+			name := string(l.Job.Job.Groups[u.group].Name)
+			if u.done || slices.ContainsFunc(u.runs, func(r *run) bool { return !r.alloc.ServerTerminal() }) {
+				on = name
+			} else {
+				off = name
+			}
+		}
+		switch {
+		case on != "" && off != "":
+			c.failf("group %s of all_at_once job %s runs, and group %s does not", on, l.Key.ID, off)
+		case on != "":
+			c.counts["all_at_once jobs seen to run"]++
+		}
+	})
 }
 
 // traced logs a pass.
@@ -249,7 +275,7 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			switch { // of a gang, what stops with the member that is taken may leave its queue with less than is guaranteed
 			case reclaims && !c.guarantees(by.QueueName()):
 				c.failf("%s gets back what is not guaranteed to its queue", by.Key.ID)
-			case reclaims && vq.Guarantee != nil && v.Groups[0].Gang == nil && c.held[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
+			case reclaims && vq.Guarantee != nil && !v.Groups[0].IsGang() && c.held[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
 				c.failf("%s takes from queue %s, which is left with %d thousandths of GPUs of the %d that it is guaranteed", by.Key.ID, vq.Path, c.held[vq.Path], vq.Guarantee.GPUMilli)
 			case !v.MayPreempt():
 				c.failf("%s preempts %s, which is not preemptible", by.Key.ID, v.ID)
@@ -305,7 +331,7 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 // counts the preemptions before it was placed.
 func (c *checks) together(j *structs.Job) bool {
 	g := j.Groups[0]
-	return j.Array == nil && g.Elastic == nil && (g.Gang != nil || g.Count == 1)
+	return j.Array == nil && g.Elastic == nil && (g.IsGang() || g.Count == 1)
 }
 
 // guarantees reports whether a queue or one above it is guaranteed anything.
@@ -453,7 +479,7 @@ func (c *checks) limits() {
 // simple reports whether a job asks for whole GPUs for each of its allocations, and nothing else that could be scarce.
 func (c *checks) simple(j *structs.Job) bool {
 	g := j.Groups[0]
-	return g.Gang == nil && g.Elastic == nil && len(j.Depends) == 0 && len(g.Tasks[0].Resources.GPU) == 1 && !g.Tasks[0].Resources.GPU[0].Shared()
+	return len(j.Groups) == 1 && g.Gang == nil && g.Elastic == nil && len(j.Depends) == 0 && len(g.Tasks[0].Resources.GPU) == 1 && !g.Tasks[0].Resources.GPU[0].Shared()
 }
 
 // explained checks that the reasons for which jobs wait are true in the cluster after the pass. A pass on only the nodes that

@@ -50,6 +50,7 @@ var combined = []option{
 	{"depth", []string{"default", "window", "backfill_max_jobs", "reserve_depth"}},
 	{"waiting", []string{"whole", "by shape"}},
 	{"models", []string{"one", "two", "limits"}}, // drawn apart, so that the others stay as they were before there were models
+	{"groups", []string{"one", "joint"}},         // the same
 }
 
 // history is one random cluster with its queues and jobs.
@@ -58,6 +59,7 @@ type history struct {
 	is     map[string]string // value of each option
 	rng    *rand.Rand
 	apart  *rand.Rand // for models
+	groups *rand.Rand // for groups
 	cfg    Config
 	jobs   []*Job
 	held   []*structs.Reservation // of operators
@@ -76,7 +78,8 @@ func newHistory(t *testing.T, seed uint64) *history { return newHistoryWith(t, s
 
 // newHistoryWith draws the history of a seed with fixed values of some options.
 func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history {
-	h := &history{seed: seed, is: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 13)), apart: rand.New(rand.NewPCG(seed, 14))}
+	h := &history{seed: seed, is: map[string]string{}, rng: rand.New(rand.NewPCG(seed, 13)), apart: rand.New(rand.NewPCG(seed, 14)),
+		groups: rand.New(rand.NewPCG(seed, 15))}
 	at := int(seed)
 	for i, o := range combined {
 		if i < 3 {
@@ -85,6 +88,10 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 		}
 		if o.name == "models" {
 			h.is[o.name] = o.values[h.apart.IntN(len(o.values))]
+			continue
+		}
+		if o.name == "groups" {
+			h.is[o.name] = o.values[h.groups.IntN(len(o.values))]
 			continue
 		}
 		h.is[o.name] = h.pick(o.values...)
@@ -98,6 +105,7 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 	}
 	slices.SortStableFunc(h.jobs, func(a, b *Job) int { return int(a.At - b.At) })
 	h.models()
+	h.joint()
 	h.reservations()
 	h.rules()
 	return h
@@ -385,6 +393,29 @@ func (h *history) models() {
 		if h.apart.IntN(3) == 0 {
 			q.SoftLimitModels = limits()
 		}
+	}
+}
+
+// joint gives some jobs a second group without GPUs, with which they run as one (all_at_once).
+func (h *history) joint() {
+	if h.is["groups"] != "joint" {
+		return
+	}
+	for _, j := range h.jobs {
+		first := j.Job.Groups[0]
+		if res := &first.Tasks[0].Resources; first.Gang == nil && first.Count > 1 { // all of it must fit at once now
+			if h.is["models"] != "one" || int64(first.Count) > int64(h.nodes)*(int64(h.node)/max(1, res.GPU[0].Count)) {
+				continue
+			}
+		} else if res.CPU > 16_000*int64(h.node) || j.Job.Array != nil {
+			continue
+		}
+		if h.groups.IntN(2) == 0 {
+			continue
+		}
+		g := &structs.Group{Name: "second", Count: 1 + h.groups.IntN(2), Tasks: []*structs.Task{{Name: "t", Driver: Driver,
+			Resources: structs.Resources{CPU: 500, MemoryMiB: 512}}}}
+		j.Job.Groups, j.Job.AllAtOnce = append(slices.Clone(j.Job.Groups), g), true
 	}
 }
 

@@ -340,6 +340,7 @@ func (e *Engine) submit(j *Job) *Live {
 		job.Namespace = structs.NamespaceDefault
 	}
 	job.SubmitTime, job.CreateIndex, job.SpecIndex, job.ModifyIndex = e.now, e.seq, e.seq, e.seq
+	job.Join()
 	l := &Live{Job: j, Key: job.Key(), Submit: e.now, bucket: job.Priority, pos: -1}
 	if old := e.live[l.Key]; old != nil { // two jobs of the same name: the later one is renamed
 		job.ID = fmt.Sprintf("%s~%d", job.ID, e.seq)

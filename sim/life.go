@@ -225,11 +225,34 @@ func (e *Engine) settleRoster(u *unit) {
 	}
 	if len(next.Members) < g.Least() {
 		next.Members = nil
+		e.redo(u)
 	}
 	if was := old.Resizes; g.Elastic != nil && next.CountResize(old, e.now) && was.At == e.now && was.To < was.From {
 		next.Resizes.Shrunk, next.Resizes.From = was.Shrunk, was.From // members that go at one instant are one entry of a log
 	}
 	e.roster(l, &next)
+}
+
+// redo lets what has ended of an all_at_once job start again from the beginning, because a group of it starts again.
+func (e *Engine) redo(u *unit) {
+	l := u.live
+	for k := range l.units {
+		o := &l.units[k]
+		if o == u || !o.done || !l.together(u, o) {
+			continue
+		}
+		o.done, o.left, o.started = false, l.Run, 0
+		l.left++
+		name := l.Job.Job.Groups[o.group].Name
+		l.work.Allocs = slices.DeleteFunc(slices.Clone(l.work.Allocs), func(a *structs.Allocation) bool { return a.Group == name && a.ClientTerminal() })
+		for _, r := range l.work.Rosters {
+			if r.Group == name {
+				n := *r
+				n.Members = nil
+				e.roster(l, &n)
+			}
+		}
+	}
 }
 
 // pause stops the progress of a unit that lost a member. It returns how much of its work is lost.

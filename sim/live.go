@@ -148,7 +148,7 @@ func (l *Live) Workload() *contend.Workload { return &l.work }
 func (l *Live) newUnits() {
 	n := 0
 	for _, g := range l.Job.Job.Groups {
-		if g.Gang != nil {
+		if g.IsGang() {
 			n++
 		} else {
 			n += l.members(g)
@@ -156,7 +156,7 @@ func (l *Live) newUnits() {
 	}
 	l.units = make([]unit, 0, n)
 	for k, g := range l.Job.Job.Groups {
-		if g.Gang != nil {
+		if g.IsGang() {
 			l.units = append(l.units, unit{live: l, group: k, index: -1, need: g.Least(), left: l.Run})
 			continue
 		}
@@ -181,15 +181,21 @@ func (l *Live) members(g *structs.Group) int {
 	return g.Count
 }
 
+// together reports whether two units of a job run as one.
+func (l *Live) together(a, b *unit) bool {
+	j := l.Job.Job
+	return j.Together(j.Groups[a.group].Name, j.Groups[b.group].Name)
+}
+
 func (l *Live) unit(group structs.GroupName, index int) *unit {
 	at := 0
 	for _, g := range l.Job.Job.Groups {
 		switch {
-		case g.Name != group && g.Gang != nil:
+		case g.Name != group && g.IsGang():
 			at++
 		case g.Name != group:
 			at += l.members(g)
-		case g.Gang != nil:
+		case g.IsGang():
 			return &l.units[at]
 		case index < l.members(g) && at+index < len(l.units):
 			return &l.units[at+index]
@@ -245,7 +251,7 @@ func shapeOf(j *structs.Job) shapeKey {
 			}
 		}
 		if n == 0 {
-			if g.Gang != nil {
+			if g.IsGang() {
 				k.count = int64(g.Least())
 			}
 			k.need, k.gpus = v, gpus

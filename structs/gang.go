@@ -189,16 +189,83 @@ func (k RosterKey) Less(o RosterKey) bool {
 	return k.Group < o.Group
 }
 
+// IsGang reports whether the group's allocations are placed, end and start again together: it has a gang block, or is a
+// joint group.
+func (g *Group) IsGang() bool { return g != nil && (g.Gang != nil || g.Joint) }
+
+// Continues reports whether the gang continues without a member that fails while at least its minimum is left.
+func (g *Group) Continues() bool { return g.Gang != nil && g.Gang.OnFailure == GangContinue }
+
+// Standbys returns how many standbys the group holds.
+func (g *Group) Standbys() int {
+	if g.Gang == nil {
+		return 0
+	}
+	return g.Gang.Standby
+}
+
 // Least returns how many allocations of the group must be placed together; 0 for a group that is not a gang. An elastic
 // gang without its own minimum uses that of its elastic block.
 func (g *Group) Least() int {
 	switch {
-	case g.Gang == nil:
+	case !g.IsGang():
 		return 0
-	case g.Gang.Min <= 0 && g.Elastic != nil && g.Elastic.Min > 0:
+	case (g.Gang == nil || g.Gang.Min <= 0) && g.Elastic != nil && g.Elastic.Min > 0:
 		return min(g.Elastic.Min, g.Count)
+	case g.Gang == nil:
+		return g.Count
 	}
 	return g.Gang.Least(g.Count)
+}
+
+// Join marks the groups of an all_at_once job that run as one: all groups of a batch job, and in a service job those with
+// a gang block, since the allocations of other groups of a service are replaced one by one. A joint group is a gang, also
+// without a gang block, and when a joint group is ended to be started again, all of them are (Rosters.Settle). A single
+// group is marked only if that makes a gang of it.
+func (j *Job) Join() {
+	var joint []int
+	if j.AllAtOnce && j.Array == nil && (j.Type == JobBatch || j.Type == JobService) {
+		for i, g := range j.Groups {
+			if g != nil && (j.Type == JobBatch || g.Gang != nil) {
+				joint = append(joint, i)
+			}
+		}
+	}
+	if len(joint) == 1 {
+		if g := j.Groups[joint[0]]; g.Gang != nil || g.Most() < 2 {
+			joint = nil
+		}
+	}
+	var groups []*Group
+	for i, g := range j.Groups {
+		if is := slices.Contains(joint, i); g != nil && g.Joint != is {
+			if groups == nil {
+				groups = slices.Clone(j.Groups)
+			}
+			own := *g
+			own.Joint = is
+			groups[i] = &own
+		}
+	}
+	if groups != nil {
+		j.Groups = groups
+	}
+}
+
+// Together reports whether the allocations of two groups are placed, end and start again as one: they are of the same
+// gang, or both groups are joint.
+func (j *Job) Together(a, b GroupName) bool {
+	g := j.Group(a)
+	if a == b {
+		return g.IsGang()
+	}
+	h := j.Group(b)
+	return g != nil && h != nil && g.Joint && h.Joint
+}
+
+// IsJoint reports whether some group of the job is joint.
+func (j *Job) IsJoint() bool {
+	return j != nil && slices.ContainsFunc(j.Groups, func(g *Group) bool { return g != nil && g.Joint })
 }
 
 // IsStandby reports whether a name index is a standby place of the gang: it holds the resources of a member, starts
@@ -232,10 +299,14 @@ func (g *Group) Fewest() int {
 	return g.Count
 }
 
-// GangDeadline returns when a gang that was placed at a time must run.
-func (g *Gang) GangDeadline(at LogTime) LogTime {
-	if g.Timeout > 0 {
-		return at.Add(g.Timeout)
+// GangDeadline returns when a gang that was placed at a time must run; 0 for a joint group without a gang block, whose
+// allocations do not wait for each other.
+func (g *Group) GangDeadline(at LogTime) LogTime {
+	switch {
+	case g.Gang == nil:
+		return 0
+	case g.Gang.Timeout > 0:
+		return at.Add(g.Gang.Timeout)
 	}
 	return at.Add(GangTimeoutDefault)
 }
@@ -320,13 +391,13 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 	case evicted:
 		n.Reason = RosterPreempted
 	}
-	if tg == nil || tg.Gang == nil {
+	if !tg.IsGang() {
 		if len(stay) == 0 {
 			n.Deadline = 0 // of a job that was stopped while its gang assembled
 		}
 		return &n, nil
 	}
-	if len(stay) >= tg.Least() && (!failed || tg.Gang.OnFailure == GangContinue) {
+	if len(stay) >= tg.Least() && (!failed || tg.Continues()) {
 		return &n, nil
 	}
 	return n.dissolve(find)
@@ -356,6 +427,15 @@ func (r *Roster) Dissolve(reason string, find func(AllocID) *Allocation) (*Roste
 		}
 	}
 	n.AvoidNodes = avoidToo(r.AvoidNodes, bad)
+	return n.dissolve(find)
+}
+
+// End is Dissolve without blame, for the roster of a joint group: another group of its job was ended.
+func (r *Roster) End(reason string, find func(AllocID) *Allocation) (*Roster, []AllocID) {
+	n := *r
+	n.Reason = reason
+	n.Epoch++
+	n.Port = 0
 	return n.dissolve(find)
 }
 

@@ -243,6 +243,7 @@ type Group struct {
 	Checkpoint       *Checkpoint // nil: nothing is saved
 	Near             []Peer      // in addition to those of the job
 	Away             []Peer
+	Joint            bool `since:"2"` // it starts, stops and starts again with the other joint groups of its job; see Job.Join
 }
 
 // KillTimeoutDefault is the kill_timeout of a task that sets none.

@@ -206,7 +206,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionRunningJobs:  {"running-jobs", "running jobs"},
 	DimensionGPUMinutes:   {"gpu-minutes", "GPU-minutes"},
 
-	DimensionAllAtOnce:       {"all-at-once", "all_at_once: the rest of the job does not fit"},
+	DimensionAllAtOnce:       {"all-at-once", "all_at_once: nothing starts until group {subject} fits, too"},
 	DimensionMembers:         {"members", "{count} of {of} members found"},
 	DimensionMembersStandbys: {"members-and-standbys", "{count} of {of} members and standbys found"},
 	DimensionEndingMembers:   {"ending-members", "members of the last start that have yet to end"},

@@ -59,10 +59,12 @@ var (
 	GangResizes = Gate{Name: "gang-resizes", Format: 2, Allows: "Resizes of elastic gangs are counted, shown and kept in the decision log."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
+	// JointJobs is the field Joint of groups.
+	JointJobs = Gate{Name: "joint-jobs", Format: 2, Allows: "The groups of an all_at_once job are preempted, fail and start again as one."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved, JointJobs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

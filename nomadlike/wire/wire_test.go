@@ -174,6 +174,7 @@ func filledJob(t *testing.T) *structs.Job {
 		}
 	}
 	for _, g := range j.Groups {
+		g.Joint = false // the server's
 		fix(g.Services)
 		for i := range g.Volumes {
 			g.Volumes[i].Name = fmt.Sprintf("v%d", i)

@@ -24,6 +24,9 @@ func (p *Preemptor) Evict() *Eviction {
 	return p.eviction
 }
 
+// Resume continues an eviction after another one was tried and undone.
+func (p *Preemptor) Resume(e *Eviction) { p.eviction = e }
+
 // Add adds victims that make room for a placement. It returns the allocations that the placement waits for, and the
 // stops of all that go.
 func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID, stops []structs.PlanStop) {
@@ -44,13 +47,11 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 			if v.shrink {
 				continue
 			}
+			e.cost += p.lost(h)
 			if k := h.Work.Job.Key(); !slices.Contains(e.jobs, k) {
 				e.jobs = append(e.jobs, k)
 			}
 			e.top = max(e.top, h.Work.Job.Priority)
-		}
-		if !v.free {
-			e.cost += v.cost
 		}
 	}
 	return waits, stops
@@ -68,11 +69,14 @@ func (e *Eviction) Undo() {
 // Loss returns what the victims lose, in GPU seconds, and how many allocations stop.
 func (e *Eviction) Loss() (cost int64, stopped int) { return e.cost, len(e.stopped) }
 
-// Weigh refuses an eviction that costs more than it gains for so many members of a group, or that exceeds the rate of
-// the queue. nil: it is worth it.
-func (e *Eviction) Weigh(g *structs.Group, members int64) *structs.Refusal {
+// MilliOf returns the GPUs of so many allocations of a group, in thousandths; without GPUs each counts as one.
+func MilliOf(g *structs.Group, n int64) int64 { return n * max(structs.GroupAmount(g).GPUMilli, 1000) }
+
+// Weigh refuses an eviction that costs more than it gains for placements with so many thousandths of GPUs (MilliOf), or
+// that exceeds the rate of the queue. nil: it is worth it.
+func (e *Eviction) Weigh(milli int64) *structs.Refusal {
 	p := e.p
-	e.gain = p.gain(g, members, e.top)
+	e.gain = p.gain(milli, e.top)
 	if e.cost > 0 && e.gain <= e.cost {
 		return p.rules.tooCostly(e.jobs, e.cost, e.gain, structs.UnitGPUSeconds)
 	}
@@ -102,10 +106,10 @@ func (e *Eviction) Keep() (stopped int64, why string) {
 	return int64(len(e.stopped)), why
 }
 
-// gain returns what a preemption gains, in GPU seconds.
-func (p *Preemptor) gain(g *structs.Group, members int64, top int) int64 {
+// gain returns what a preemption for so many thousandths of GPUs gains, in GPU seconds.
+func (p *Preemptor) gain(milli int64, top int) int64 {
 	if p.Rule.Name == structs.PreemptReclaim {
 		return 1 << 62 // the queue is guaranteed this
 	}
-	return p.Load.worth(members*max(structs.GroupAmount(g).GPUMilli, 1000), p.Load.Job.Priority-top)
+	return p.Load.worth(milli, p.Load.Job.Priority-top)
 }

@@ -191,7 +191,7 @@ func (p *Preemptor) Urgent() bool {
 // neither.
 func (p *Preemption) members(h *model.Held) []*model.Held {
 	g := h.Work.Job.Group(h.Work.Group)
-	if g == nil || g.Gang == nil && g.Elastic == nil {
+	if g == nil || !g.IsGang() && g.Elastic == nil {
 		return nil
 	}
 	if p.gangs == nil {
@@ -202,7 +202,7 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 					if x.Work.Job == nil || x.Work.Ending {
 						continue
 					}
-					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsStandby(x.Work.Index) {
+					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.IsGang() || g.Elastic != nil) && !g.IsStandby(x.Work.Index) {
 						k := gangKey{x.Work.Job.Key(), x.Work.Group}
 						p.gangs[k] = append(p.gangs[k], x)
 					}
@@ -215,8 +215,12 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 			})
 		}
 	}
-	var out []*model.Held
-	for _, x := range p.gangs[gangKey{h.Work.Job.Key(), h.Work.Group}] {
+	return p.live(gangKey{h.Work.Job.Key(), h.Work.Group})
+}
+
+// live lists the members of a group that this pass does not stop, once they have been collected.
+func (p *Preemption) live(k gangKey) (out []*model.Held) {
+	for _, x := range p.gangs[k] {
 		if !p.taken[x.ID] {
 			out = append(out, x)
 		}

@@ -44,16 +44,30 @@ func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, ch
 			if vs == nil {
 				continue
 			}
-			sum := int64(0)
-			for _, x := range vs {
-				sum += x.cost
-			}
+			sum := p.costOf(vs)
 			if best < 0 || sum < least || sum == least && len(vs) < len(chosen) {
 				best, chosen, least = row, vs, sum
 			}
 		}
 	}
 	return best, chosen
+}
+
+// costOf returns what victims cost together: what stops with several of them counts once.
+func (p *Preemption) costOf(vs []Victim) (sum int64) {
+	counted := make(map[structs.AllocID]bool)
+	for _, v := range vs {
+		if v.cost == 0 {
+			continue
+		}
+		for _, h := range append([]*model.Held{v.h}, v.with...) {
+			if !counted[h.ID] {
+				counted[h.ID] = true
+				sum += p.lost(h)
+			}
+		}
+	}
+	return sum
 }
 
 // fewest returns the victims of a node that suffice, the cheapest first. It returns nil when even all of them do not, or
@@ -249,10 +263,11 @@ func (p *Preemption) above(h *model.Held) []*model.Held {
 	return ms[at+1:]
 }
 
-// fellows lists what stops with work that is evicted: the rest of a gang that would be below its minimum.
+// fellows lists what stops with work that is evicted: the rest of a gang that would be below its minimum, and with a
+// joint group all others of its job.
 func (p *Preemption) fellows(h *model.Held) (out []*model.Held) {
 	g := h.Work.Job.Group(h.Work.Group)
-	if g == nil || g.Gang == nil {
+	if !g.IsGang() {
 		return nil
 	}
 	ms := p.members(h)
@@ -262,6 +277,11 @@ func (p *Preemption) fellows(h *model.Held) (out []*model.Held) {
 	for _, x := range ms {
 		if x.ID != h.ID {
 			out = append(out, x)
+		}
+	}
+	for _, o := range h.Work.Job.Groups {
+		if o.Name != g.Name && h.Work.Job.Together(g.Name, o.Name) {
+			out = append(out, p.live(gangKey{h.Work.Job.Key(), o.Name})...)
 		}
 	}
 	return out // its standby members are released when the gang is decided

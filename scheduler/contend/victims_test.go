@@ -135,7 +135,7 @@ func TestEvictionIsWeighed(t *testing.T) {
 	j := lowJob("j", 1, 4)
 	_, _, e := cheapest(t, nodes, []*structs.Allocation{running(j, 1, 0, nodes[0], 0, 4, 1000*time.Hour)}, 1, byPriority)
 	group := e.p.Load.Job.Groups[0]
-	why := e.Weigh(group, 1)
+	why := e.Weigh(MilliOf(group, 1))
 	if why == nil || why.Dimension != structs.DimensionPreemptCost {
 		t.Fatalf("1000 hours of 4 GPUs are lost for one of 1 GPU: %+v", why)
 	}
@@ -143,7 +143,7 @@ func TestEvictionIsWeighed(t *testing.T) {
 	if e.p.taken[structs.AllocID{1}] || e.p.gone["low"] != (structs.Amount{}) {
 		t.Errorf("it is still told to stop: %v, %v", e.p.taken, e.p.gone)
 	}
-	if why := e.Weigh(group, 1000); why != nil {
+	if why := e.Weigh(MilliOf(group, 1000)); why != nil {
 		t.Errorf("a thousand members gain more than is lost: %s", why.Text())
 	}
 }

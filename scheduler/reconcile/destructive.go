@@ -59,6 +59,7 @@ func plainGroup(g *structs.Group) structs.Group {
 	p.Elastic = nil
 	p.Topology = nil
 	p.Near, p.Away = nil, nil
+	p.Joint = false
 	p.Services = nil
 	p.ShutdownDelay = 0
 	p.MaxRunDuration = 0

@@ -16,12 +16,23 @@ func (r *reconciler) roster(group structs.GroupName) *structs.Roster {
 	return nil
 }
 
-// gang reconciles a group whose allocations start together or not at all.
+// gang reconciles a group whose allocations start together or not at all. Joint groups (structs.Job.Join) are looked at
+// first, because what happens to one of them depends on the others: see joint.
 func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
+	m := r.lookGang(g, as)
+	if g.Tg.Joint {
+		r.joint = append(r.joint, m)
+		return
+	}
+	m.judge()
+	m.plan()
+}
+
+// lookGang finds out which members a gang has.
+func (r *reconciler) lookGang(g *GroupPlan, as []*structs.Allocation) *gangState {
 	tg := g.Tg
-	m := gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
+	m := &gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
 	g.Gang, g.Roster = true, m.roster
-	defer func() { g.Ending = m.ending }()
 	for _, a := range as {
 		if a.IsStandby() {
 			m.lookStandby(a)
@@ -29,23 +40,38 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 		}
 		m.look(a)
 	}
-	if m.lost {
-		return // Apply settles the gang when the loss is written, and triggers another decision
+	g.Ending = m.ending
+	if !m.lost { // otherwise Apply settles the gang when the loss is written, and triggers another decision
+		m.surplus()
+		m.missing = max(0, tg.Least()-len(m.live)-m.done)
 	}
-	m.surplus()
-	missing := max(0, tg.Least()-len(m.live)-m.done)
-	if !m.mayStart(missing) {
+	return m
+}
+
+// judge finds out whether the gang may start, and which members have changed.
+func (m *gangState) judge() {
+	if m.starts = !m.lost && m.mayStart(m.missing); m.starts {
+		m.stale = m.changed()
+	}
+}
+
+// plan decides what should change about a gang.
+func (m *gangState) plan() {
+	g, tg, missing := m.g, m.g.Tg, m.missing
+	switch {
+	case m.lost:
+		return
+	case !m.starts:
 		switch {
-		case m.silent:
-			g.Standby = m.standbys // it starts again in their places once the silent member has ended
+		case m.silent, m.held:
+			g.Standby = m.standbys // it starts again in their places once the silent member, or another joint group, has ended
 		case missing > 0:
 			m.giveBack()
 		}
 		return
 	}
-	stale := m.stale()
-	if m.moves || len(stale) > 0 {
-		m.replaceAll(stale)
+	if m.moves || len(m.stale) > 0 {
+		m.replaceAll(m.stale)
 	} else {
 		g.Staying = append(g.Staying, m.live...)
 	}
@@ -243,8 +269,8 @@ func EndingRefusal(n int64) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: structs.DimensionEndingMembers}, Short: n, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 }
 
-// stale lists the live members of an older version that cannot adopt the new one; the others are updated in place.
-func (m *gangState) stale() (out []*structs.Allocation) {
+// changed lists the live members of an older version that cannot adopt the new one; the others are updated in place.
+func (m *gangState) changed() (out []*structs.Allocation) {
 	for _, a := range m.live {
 		switch {
 		case !m.r.older(a):
@@ -264,13 +290,13 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 func (m *gangState) replaceAll(stale []*structs.Allocation) {
 	r, g := m.r, m.g
 	cause := "" // drain: the state of all members is saved, not only of those on the node
-	if slices.ContainsFunc(m.live, func(a *structs.Allocation) bool { return a.Transition.Migrate }) {
+	if m.drains() || m.along && slices.ContainsFunc(r.joint, (*gangState).drains) {
 		cause = structs.CauseDrain
 	}
 	for _, a := range m.live {
 		t := a.Transition
 		moves := t.Migrate || t.Reschedule || t.ForceReschedule
-		if len(stale) == 0 && !moves && g.Tg.Gang.OnFailure == structs.GangContinue {
+		if len(stale) == 0 && !m.along && !moves && g.Tg.Continues() {
 			g.Staying = append(g.Staying, a)
 			continue
 		}
@@ -300,6 +326,11 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		g.Staying = append(g.Staying, a)
 		g.Wants = append(g.Wants, w)
 	}
+}
+
+// drains reports whether a member has to leave its node.
+func (m *gangState) drains() bool {
+	return slices.ContainsFunc(m.live, func(a *structs.Allocation) bool { return a.Transition.Migrate })
 }
 
 // want returns the want of a member under a name index.

@@ -31,6 +31,12 @@ type gangState struct {
 	standbys     []*structs.Allocation // that it may use
 	standbyIndex []int                 // name indices of the standbys that hold a place
 	forgive      bool                  // failures do not count as attempts: the gang lost a node, or was preempted
+	reason       string                // why it has to start again, as in Requeue.On; "" for none
+	missing      int                   // members of its minimum
+	starts       bool                  // it may look for missing members now
+	stale        []*structs.Allocation // live members of an older version that cannot adopt the new one
+	held         bool                  // it does not start because another joint group cannot yet
+	along        bool                  // all members are replaced, because those of another joint group are
 }
 
 // avoid lists the nodes where members failed.
@@ -41,22 +47,25 @@ func (m *gangState) avoid() []structs.NodeID {
 	return slices.Clone(m.roster.AvoidNodes)
 }
 
+// rankOfEnd orders why members ended: the worst counts for all.
+func rankOfEnd(reason string) int {
+	switch reason {
+	case "", restartStop:
+		return 0
+	case structs.RequeueNodeLost:
+		return 4
+	case structs.RequeuePreempt:
+		return 3
+	case restartByHand:
+		return 2
+	}
+	return 1
+}
+
 // returns determines why a gang that has to start again ended, and reports whether it may return. The worst that
 // happened to a member counts for all: a member that failed while its peer's node was lost was lost with it.
 func (m *gangState) returns() bool {
-	rank := func(reason string) int {
-		switch reason {
-		case "", restartStop:
-			return 0
-		case structs.RequeueNodeLost:
-			return 4
-		case structs.RequeuePreempt:
-			return 3
-		case restartByHand:
-			return 2
-		}
-		return 1
-	}
+	rank := rankOfEnd
 	var worst *structs.Allocation
 	reason, next := "", restartOf{reason: restartStop}
 	for _, i := range slices.Sorted(maps.Keys(m.latest)) {
@@ -76,7 +85,7 @@ func (m *gangState) returns() bool {
 	if reason != "" {
 		next.reason = reason
 	}
-	m.forgive = rank(reason) >= 2
+	m.forgive, m.reason = m.forgive || rank(reason) >= 2, reason
 	if m.batch && listed(m.r.job.Requeue, worst, reason) {
 		most := *worst
 		most.OwnLineage().Requeues = next.requeues

@@ -56,6 +56,7 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 			}
 		}
 	}
+	r.planJoint()
 	desc := descNotNeeded
 	if !active {
 		desc = descStopped
@@ -70,7 +71,7 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 
 // service reconciles a group of a service or batch job.
 func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
-	if g.Tg.Gang != nil {
+	if g.Tg.IsGang() {
 		r.gang(g, as)
 		return
 	}

@@ -104,7 +104,10 @@ func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
 	}
 	if r.Spent == "" {
 		name := a.Name()
-		if tg := r.job.Group(a.Group); tg != nil && tg.Gang != nil {
+		switch tg := r.job.Group(a.Group); {
+		case tg != nil && tg.Joint:
+			name = "the all_at_once job"
+		case tg.IsGang():
 			name = fmt.Sprintf("gang %q", a.Group)
 		}
 		r.Spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Lineage().Requeues, q.Max)

@@ -24,7 +24,7 @@ func (m *gangState) lookStandby(a *structs.Allocation) {
 	case a.ServerTerminal():
 	case place == nodeAway, t != structs.Transition{}:
 		stop(StopOf(a, descStandbyGone))
-	case !g.Tg.IsStandby(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Standby:
+	case !g.Tg.IsStandby(a.NameIndex), len(m.standbys) >= g.Tg.Standbys():
 		stop(StopOf(a, descNotNeeded))
 	case !r.older(a):
 		m.standbys = append(m.standbys, a)
@@ -74,7 +74,7 @@ func (m *gangState) restarts() bool {
 // otherwise.
 func (m *gangState) wantStandbys(missing int) {
 	g := m.g
-	if g.Tg.Gang.Standby <= 0 {
+	if g.Tg.Standbys() <= 0 {
 		return
 	}
 	if len(m.live) == 0 && missing == 0 {
@@ -86,7 +86,7 @@ func (m *gangState) wantStandbys(missing int) {
 	}
 	g.Standby = m.standbys
 	var list []Want
-	for at := g.Tg.Most(); len(list) < g.Tg.Gang.Standby; at++ {
+	for at := g.Tg.Most(); len(list) < g.Tg.Standbys(); at++ {
 		if !slices.Contains(m.standbyIndex, at) {
 			list = append(list, Want{Index: at, Avoid: m.avoid(), Standby: true})
 		}

@@ -137,6 +137,7 @@ type reconciler struct {
 	job     *structs.Job // nil: purged
 	evals   []*structs.Evaluation
 	rosters []*structs.Roster
+	joint   []*gangState // the joint groups
 	force   bool
 	ended   *structs.ArrayState
 	changed map[*structs.Job]map[structs.GroupName]bool // results of Destructive, by old job and group

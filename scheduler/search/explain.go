@@ -194,8 +194,8 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
 		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, string(s.Ask.Job.NodePool), "", structs.EventNodeJoined).Refusal)
 	}
-	if len(r.Refusals) == 0 && s.GivenBack {
-		r.Refusals = append(r.Refusals, match.Refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)
+	if s.GivenBack != "" {
+		r.Refusals = []structs.Refusal{match.Refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce, Subject: s.GivenBack}, structs.EventAllocStopped).Refusal}
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {
 		if a.Nodes != b.Nodes {

@@ -43,8 +43,8 @@ type tally struct {
 	refusals    []match.Refusal
 	amounts     [structs.NodeDimensions]struct{ nodes, short int64 }
 	Looked      int64
-	NoPower     bool // a row was refused because of its pool's power budget
-	GivenBack   bool // places were found and given back, because the job is all_at_once and not all of it fits
+	NoPower     bool   // a row was refused because of its pool's power budget
+	GivenBack   string // places were found for all of the group and given back, because these groups of its all_at_once job do not fit
 	scores      []structs.NodeScore
 	unplaced    int64
 	why         match.ShortageOf // of the last rate that returned rateShort

@@ -20,7 +20,7 @@ func gangsOf(e *structs.PlanEntry) gangs {
 	var out gangs
 	for g, name := range e.Groups {
 		tg := e.Job.Group(name)
-		if tg == nil || tg.Gang == nil {
+		if !tg.IsGang() {
 			continue
 		}
 		if out == nil {

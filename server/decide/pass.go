@@ -77,7 +77,7 @@ func hasPowerBudget(snap *state.Snapshot) bool {
 func anyGrowing(ws []contend.Workload) bool {
 	return slices.ContainsFunc(ws, func(w contend.Workload) bool {
 		return w.Job != nil && slices.ContainsFunc(w.Job.Groups, func(g *structs.Group) bool {
-			return (g.Gang != nil || g.Elastic != nil) && g.Most() > g.Least()
+			return (g.IsGang() || g.Elastic != nil) && g.Most() > g.Least()
 		})
 	})
 }

@@ -227,7 +227,7 @@ func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs
 		one := amountIn(structs.GroupAmount(tg), what)
 		need, all = one, amountIn(WaitingAsk(j, w), what)
 		if n := tg.Least(); n > 0 {
-			need = one * int64(n+tg.Gang.Standby)
+			need = one * int64(n+tg.Standbys())
 		}
 	}
 	at := room.serve(max(l.now, room.last), need)

@@ -5,11 +5,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
-// normalize applies cluster limits to a submitted job. It returns a warning for each change, and for what no node has.
+// normalize applies cluster limits to a submitted job, and marks the groups that run as one. It returns a warning for each
+// change, and for what no node has.
 func (s *Set) normalize(j *structs.Job) (warnings []string) {
+	if s.published().Snapshot.Has(feature.JointJobs) {
+		j.Join()
+	}
 	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), unmet(s.published().Snapshot.Nodes(), j))
 }
 

@@ -18,32 +18,26 @@ func (s *Set) jobSuspend(ctx context.Context, c *rpc.Call, req *methods.JobSuspe
 	if err != nil {
 		return nil, err
 	}
-	return s.suspend(ctx, &structs.SuspendCommand{Namespace: k.Namespace, JobID: k.ID, Resume: req.Resume, Reason: req.Reason}, k, "")
+	return s.suspend(ctx, &structs.SuspendCommand{Namespace: k.Namespace, JobID: k.ID, Resume: req.Resume, Reason: req.Reason}, k, nil)
 }
 
-// allocSuspend suspends or resumes one allocation, or its whole gang.
+// allocSuspend suspends or resumes one allocation, and those that run as one with it.
 func (s *Set) allocSuspend(ctx context.Context, c *rpc.Call, req *methods.AllocSuspendRequest) (*methods.SuspendResponse, error) {
 	a, err := s.AllocFor(ctx, req.AllocID, acl.CapAllocLifecycle)
 	if err != nil {
 		return nil, err
 	}
-	group := structs.GroupName("")
-	if a.Job != nil {
-		if g := a.Job.Group(a.Group); g != nil && g.Gang != nil {
-			group = g.Name
-		}
-	}
-	return s.suspend(ctx, &structs.SuspendCommand{Alloc: a.ID, Resume: req.Resume, Reason: req.Reason}, a.JobKey(), group)
+	return s.suspend(ctx, &structs.SuspendCommand{Alloc: a.ID, Resume: req.Resume, Reason: req.Reason}, a.JobKey(), a)
 }
 
-// suspend applies the command, unless a driver could not carry it out. For a job it affects the named allocation, the
-// named gang, or all allocations.
-func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k structs.JobKey, gang structs.GroupName) (*methods.SuspendResponse, error) {
+// suspend applies the command, unless a driver could not carry it out. It affects all allocations of a job, or one (nil:
+// all) and those that run as one with it.
+func (s *Set) suspend(ctx context.Context, cmd *structs.SuspendCommand, k structs.JobKey, one *structs.Allocation) (*methods.SuspendResponse, error) {
 	if err := checkReason(cmd); err != nil {
 		return nil, err
 	}
 	about := func(a *structs.Allocation) bool {
-		return !a.Terminal() && (cmd.Alloc.IsZero() || a.ID == cmd.Alloc || gang != "" && a.Group == gang)
+		return !a.Terminal() && (one == nil || a.ID == one.ID || one.Job != nil && one.Job.Together(one.Group, a.Group))
 	}
 	snap := s.published().Snapshot
 	for _, a := range snap.AllocsByJob(k) {
