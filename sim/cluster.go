@@ -44,6 +44,13 @@ func (c *Cluster) given() string {
 	return ""
 }
 
+// beyondQueues names what is given apart from queues; "" for nothing.
+func (c *Cluster) beyondQueues() string {
+	rest := *c
+	rest.Queues = nil
+	return rest.given()
+}
+
 // configure sets up a run on the cluster. It returns an error for what a server would refuse.
 func (c *Cluster) configure(cfg *Config) error {
 	if c == nil {

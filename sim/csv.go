@@ -77,14 +77,7 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	if o.RestartCost > 0 {
 		cfg.Restart = func(*Live) time.Duration { return o.RestartCost }
 	}
-	if o.Checkpoint != 0 {
-		cfg.Kept = func(_ *Live, ran time.Duration) time.Duration {
-			if o.Checkpoint < 0 {
-				return 0
-			}
-			return ran - ran%o.Checkpoint
-		}
-	}
+	o.losses(&cfg)
 	if s, ok := src.(interface{ configure(cfg *Config) }); ok {
 		s.configure(&cfg)
 	}
@@ -109,6 +102,17 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	r := NewResult(format, policy, e.stats)
 	learner.report(r)
 	return r, nil
+}
+
+// losses sets what work loses that is preempted or whose node fails.
+func (o *Options) losses(cfg *Config) {
+	switch {
+	case o.Checkpoint > 0:
+		cfg.Saves = o.Checkpoint
+		cfg.Kept = func(_ *Live, ran time.Duration) time.Duration { return ran - ran%o.Checkpoint }
+	case o.Checkpoint < 0:
+		cfg.Kept = func(*Live, time.Duration) time.Duration { return 0 }
+	}
 }
 
 // jobs returns the jobs of a trace for the general runner.

@@ -45,6 +45,7 @@ type Config struct {
 
 	Restart      func(*Live) time.Duration                                             // the restart cost of a resumed unit, during which it makes no progress; nil: none
 	Kept         func(l *Live, ran time.Duration) time.Duration                        // how much of the work since a unit began survives a preemption; nil: all
+	Saves        time.Duration                                                         // work that may be preempted writes a checkpoint at this interval, and decisions know its age; 0: none. Kept says what survives
 	Notice       bool                                                                  // victims keep their resources during their grace period
 	Expire       func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that took longer than predicted; nil: not called
 	Hooks        Hooks
@@ -232,7 +233,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if err := e.happen(&ev); err != nil {
 			return err
 		}
-		if slices.Contains(e.cfg.Silent, ev.kind) {
+		if ev.kind == Saved || slices.Contains(e.cfg.Silent, ev.kind) {
 			continue
 		}
 		if top = e.upcoming(); !e.cfg.Each && top != nil && top.at == e.now {
@@ -325,6 +326,9 @@ func (e *Engine) happen(ev *event) error {
 		e.repair(ev.node)
 	case Operated:
 		ev.do()
+	case Saved:
+		l = ev.unit.live
+		e.saved(ev.unit)
 	}
 	if e.cfg.Hooks.Event != nil {
 		e.cfg.Hooks.Event(e, ev.kind, l)
@@ -361,8 +365,15 @@ func (e *Engine) submit(j *Job) *Live {
 		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
 	l.work.Least = contend.LeastOf(job)
 	e.live[l.Key] = l
-	if job.Preemptible && e.cfg.Kept == nil {
-		keepAll(job)
+	switch {
+	case job.Preemptible && e.cfg.Kept == nil:
+		saving(job, structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}) // when it is asked to, and at no cost
+	case e.cfg.Saves > 0 && job.MayPreempt():
+		cost := time.Duration(1)
+		if e.cfg.Restart != nil {
+			cost = max(cost, e.cfg.Restart(l))
+		}
+		saving(job, structs.Checkpoint{Cost: cost}) // by itself
 	}
 	if job.MayPreempt() {
 		e.preemptible++
@@ -381,13 +392,13 @@ func (e *Engine) submit(j *Job) *Live {
 	return l
 }
 
-// keepAll says in a job that its work saves its state at no cost, where that is what the run assumes.
-func keepAll(job *structs.Job) {
+// saving gives the groups of a job that have no checkpoint block the one that the run assumes.
+func saving(job *structs.Job, as structs.Checkpoint) {
 	job.Groups = slices.Clone(job.Groups)
 	for i, g := range job.Groups {
 		if g.Checkpoint == nil {
 			c := *g
-			c.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}
+			c.Checkpoint = &as
 			job.Groups[i] = &c
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // Kind is the kind of an event.
 type Kind uint8
 
-// The kinds of event. At equal times the kinds of Config.First come first, in that order, then the rest in this order.
+// The kinds of event. At equal times Saved comes first, then the kinds of Config.First in that order, then the rest in this order.
 const (
 	Submitted Kind = iota // a job arrives
 	Ended                 // work is complete
@@ -19,11 +19,12 @@ const (
 	NodeDown
 	NodeUp
 	Operated // an operator's event of a node or reservation takes effect
+	Saved    // running work wrote a checkpoint; no pass follows
 	kinds
 )
 
 func (k Kind) String() string {
-	return [...]string{"submitted", "ended", "expired", "killed", "woken", "node down", "node up", "operated"}[k]
+	return [...]string{"submitted", "ended", "expired", "killed", "woken", "node down", "node up", "operated", "saved"}[k]
 }
 
 // Epoch is the log time at which virtual time starts.
@@ -36,7 +37,7 @@ type event struct {
 	at   structs.LogTime
 	kind Kind
 	seq  uint64 // of equal times and kinds, the first created comes first
-	unit *unit  // Ended, Expired
+	unit *unit  // Ended, Expired, Saved
 	run  *run   // Killed
 	node int    // NodeDown, NodeUp
 	do   func() // Operated
@@ -107,11 +108,11 @@ func (a *agenda) take() event {
 	return top
 }
 
-// setRank gives the kinds of first the lowest ranks, in their order.
+// setRank gives Saved, after which there is no pass, and then the kinds of first the lowest ranks.
 func (a *agenda) setRank(first []Kind) {
 	next := uint8(0)
 	var done [kinds]bool
-	for _, k := range first {
+	for _, k := range append([]Kind{Saved}, first...) {
 		if !done[k] {
 			a.rank[k], done[k] = next, true
 			next++

@@ -96,6 +96,9 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	switch what := o.Cluster.given(); name {
 	case "csv", "acct", "snapshot":
 	default:
+		if what == "queues" && name == "muri" {
+			what = o.Cluster.beyondQueues()
+		}
 		if what != "" {
 			return nil, fmt.Errorf("a trace of format %s is replayed with its own protocol, without %s: use csv, acct or snapshot", name, what)
 		}
@@ -143,7 +146,7 @@ func (o *Options) unused(format string) (flag string, formats []string) {
 	}{
 		{"-procs", o.Procs != 0, []string{"swf"}}, {"-seeds", o.Seeds != 0, []string{"openb"}}, {"-durations", o.Durations != "", []string{"muri"}},
 		{"-nodes", o.Nodes != "", []string{"csv", "acct", "muri", "openb"}}, {"-limit", o.Limit != 0, []string{"csv", "acct", "swf", "muri"}},
-		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, cluster}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, []string{"snapshot"}}, // jobs of the others have no grace period
+		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, []string{"csv", "acct", "snapshot", "muri"}}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, []string{"snapshot"}}, // jobs of the others have no grace period
 
 		{"-preemptible", o.Preemptible, cluster}, {"-estimate-error", o.EstimateError != 0, cluster},
 	} {

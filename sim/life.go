@@ -103,9 +103,32 @@ func (e *Engine) proceed(u *unit, r *run) {
 	}
 	u.began, u.on, u.since, u.from = true, true, e.now, e.now
 	e.schedule(u)
+	e.nextSave(u)
 	if ex := r.alloc.Expect; ex > 0 && e.cfg.Expire != nil && (u.left < 0 || ex < u.debt+u.left || e.cfg.Due && ex == u.debt+u.left) {
 		e.agenda.add(event{at: e.now.Add(ex), kind: Expired, unit: u, gen: u.gen})
 	}
+}
+
+// nextSave schedules the next checkpoint of a unit that writes some, unless the unit ends first or never.
+func (e *Engine) nextSave(u *unit) {
+	if e.cfg.Saves > 0 && u.live.Job.Job.MayPreempt() && u.debt+u.left > e.cfg.Saves {
+		e.agenda.add(event{at: e.now.Add(e.cfg.Saves), kind: Saved, unit: u, gen: u.gen})
+	}
+}
+
+// saved records a checkpoint of a unit in its allocations, as agents report it.
+func (e *Engine) saved(u *unit) {
+	e.changes = e.changes[:0]
+	e.settle(u)
+	for _, r := range u.runs {
+		if r.started {
+			a := *r.alloc
+			a.Saved = &structs.Saved{Time: e.now}
+			e.changed(r, &a)
+		}
+	}
+	e.commit()
+	e.nextSave(u)
 }
 
 // expire corrects the prediction of a unit that runs longer than predicted.

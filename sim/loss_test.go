@@ -71,3 +71,46 @@ func lossRun(t *testing.T, seed uint64, keeps bool, preempt string) (out lossFig
 	}
 	return out
 }
+
+// TestPreemptionGoesByTheAgeOfTheCheckpoint: a long job on the only GPU saves every hour, and one of a few minutes arrives.
+// Just after a checkpoint little would be lost, and the short one runs first; just before one, it waits. What was done
+// since the checkpoint is done again.
+func TestPreemptionGoesByTheAgeOfTheCheckpoint(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		saves    time.Duration
+		arrives  time.Duration
+		preempts int64
+		ends     time.Duration // the long job
+	}{
+		{"just after a checkpoint", time.Hour, 181 * time.Minute, 1, 10*time.Hour + 7*time.Minute},
+		{"just before one", time.Hour, 239 * time.Minute, 0, 10 * time.Hour},
+		{"at one", time.Hour, 180 * time.Minute, 1, 10*time.Hour + 6*time.Minute},
+		{"it never saves", 0, 181 * time.Minute, 0, 10 * time.Hour},
+	} {
+		long, short := gpuJob("long", 0, 10*time.Hour, 1), gpuJob("short", c.arrives, 5*time.Minute, 1)
+		for _, j := range []*Job{long, short} {
+			j.Job.Preemptible, j.Job.Runtime.Expected = j == long, j.Run
+		}
+		o := Options{Checkpoint: c.saves, RestartCost: time.Minute}
+		if c.saves == 0 {
+			o.Checkpoint = -1
+		}
+		cfg := Config{Nodes: nodes(t, "1x1"), Policy: policy.Builtin["strand"], Source: &list{jobs: []*Job{long, short}}, Predict: NewLearner(predict.Limits{}),
+			Restart: func(*Live) time.Duration { return o.RestartCost }}
+		o.losses(&cfg)
+		var ends time.Duration
+		cfg.Hooks.Ended = func(_ *Engine, l *Live) {
+			if l.Key.ID == "long" {
+				ends = Since(l.End)
+			}
+		}
+		e := NewEngine(cfg)
+		if err := e.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if e.Stats().Preemptions != c.preempts || ends != c.ends {
+			t.Errorf("%s: %d preemptions, and the long job ends after %v; want %d and %v", c.name, e.Stats().Preemptions, ends, c.preempts, c.ends)
+		}
+	}
+}

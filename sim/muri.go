@@ -17,7 +17,7 @@ import (
 
 // muriFormat is the traces of Muri (Zhao et al., SIGCOMM'22): deep-learning jobs that may be preempted and resumed at
 // any time. The published policies are replayed with the published preemption cost, which every running job pays at
-// every event; under other policies a job pays it when it is resumed.
+// every event; under other policies a job pays it when it is resumed, and loses what -checkpoint says.
 type muriFormat struct{}
 
 func (muriFormat) Name() string { return "muri" }
@@ -96,6 +96,9 @@ func (muriFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 			return nil, fmt.Errorf("policy %s goes by run times; it has no meaning with -durations unknown", policy)
 		}
 		knows = pub.knows
+		if o.Checkpoint != 0 || o.Cluster.given() != "" {
+			return nil, fmt.Errorf("policy %s is replayed with its published protocol, without -checkpoint and -queues", policy)
+		}
 	} else if rules, err = RulesFor(policy); err != nil {
 		return nil, err
 	}
@@ -105,6 +108,9 @@ func (muriFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 	}
 	cfg := Config{Nodes: BuildNodes(kinds), Source: m, Seed: o.Seed, First: []Kind{Ended, Submitted, Woken}, Whole: true, Window: math.MaxInt32,
 		Queues: []*structs.Queue{{Path: structs.QueueDefault}}}
+	if err := o.Cluster.configure(&cfg); err != nil {
+		return nil, err
+	}
 	if err := rules.Apply(&cfg); err != nil {
 		return nil, err
 	}
@@ -118,6 +124,7 @@ func (muriFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 		m.tax = true
 	} else {
 		cfg.Restart = func(l *Live) time.Duration { return rows[l.Ref].restart() }
+		o.losses(&cfg)
 	}
 	cfg.Hooks.Event, cfg.Hooks.Ended = m.event, m.ended
 	e := NewEngine(cfg)
