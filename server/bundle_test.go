@@ -80,6 +80,14 @@ func TestBundles(t *testing.T) {
 		if err := register(bundled("early", sum)); structs.CodeOf(err) != structs.CodeInvalid || !strings.Contains(err.Error(), "run -pack") {
 			t.Errorf("a job whose bundle was never sent: %v", err)
 		}
+		valid, err := callErr(c.servers[follower], methods.JobValidate, rpc.Header{}, &methods.JobRegisterRequest{Job: bundled("early", sum)})
+		if err != nil || !strings.Contains(strings.Join(valid.Errors, ""), "run -pack") {
+			t.Errorf("validated without its bundle: %+v, %v", valid, err)
+		}
+		plan, err := callErr(c.servers[follower], methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: bundled("early", sum)})
+		if err != nil || !strings.Contains(plan.Warnings, "run -pack") {
+			t.Errorf("planned without its bundle: %+v, %v", plan, err)
+		}
 		if _, err := putBundle(c.servers[follower], "default", sum, content+"!"); structs.CodeOf(err) != structs.CodeInvalid {
 			t.Errorf("other bytes: %v", err)
 		}
@@ -97,6 +105,9 @@ func TestBundles(t *testing.T) {
 		}
 		if err := register(bundled("train", sum)); err != nil {
 			t.Fatal(err)
+		}
+		if valid, err := callErr(c.servers[follower], methods.JobValidate, rpc.Header{}, &methods.JobRegisterRequest{Job: bundled("train", sum)}); err != nil || len(valid.Errors) > 0 {
+			t.Errorf("validated with its bundle: %+v, %v", valid, err)
 		}
 
 		// One server is replaced by an empty one, which has the bundle after its first look; and one that is asked before

@@ -166,7 +166,8 @@ type Server struct {
 	// Default and 0: 100000.
 	AcctMaxRecords int64 `conf:"acct_max_records"`
 	// BundlesMaxMB is how many MiB of bundles, the directories that `muster run -pack` sends, a server keeps; every server
-	// keeps all that jobs use. -1: it takes none. Ours. Default and 0: 10240.
+	// keeps all that jobs use. One namespace may have three times what is left for all, so three quarters of it alone.
+	// -1: it takes none. Ours. Default and 0: 10240.
 	BundlesMaxMB int64 `conf:"bundles_max_mb"`
 	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1. A leader that is silent is then replaced
 	// after 300 ms where nothing has stalled for 10 seconds, and after 1 to 3 seconds otherwise. It stretches the leader's

@@ -43,7 +43,7 @@ type Store struct {
 	next   atomic.Uint64
 	now    func() time.Time
 	mu     sync.Mutex
-	coming int64 // bytes that are being written
+	coming map[string]int64 // bytes that are being written, by namespace
 	gets   map[Key]*transfer
 }
 
@@ -64,7 +64,7 @@ func Open(dir string, max int64, now func() time.Time) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bundles: %w", err)
 	}
-	s := &Store{dir: dir, root: root, max: max, now: now, gets: map[Key]*transfer{}}
+	s := &Store{dir: dir, root: root, max: max, now: now, coming: map[string]int64{}, gets: map[Key]*transfer{}}
 	old, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		root.Close()
@@ -141,11 +141,21 @@ func (s *Store) Has(k Key) (size int64, ok bool) {
 }
 
 // Put writes a bundle of size bytes and returns once it is on disk. It refuses what does not have the sum that names it.
-func (s *Store) Put(k Key, size int64, r io.Reader) error {
+func (s *Store) Put(k Key, size int64, r io.Reader) error { return s.put(k, size, r, false) }
+
+// PutShare is Put for what users send: it also refuses what its namespace has no room for. A namespace may have
+// shareOfFree times what is left for all, so that one alone fills three quarters, two have three sevenths each, and one
+// that comes later always finds room (dynamic thresholds: Choudhury and Hahne, Dynamic Queue Length Thresholds for
+// Shared-Memory Packet Switches, 1998). What another server or a job needs is put regardless.
+func (s *Store) PutShare(k Key, size int64, r io.Reader) error { return s.put(k, size, r, true) }
+
+const shareOfFree = 3
+
+func (s *Store) put(k Key, size int64, r io.Reader, share bool) error {
 	if err := structs.CheckBundleSum(k.Sum); err != nil {
 		return err
 	}
-	done, err := s.admit(size)
+	done, err := s.admit(k.Namespace, size, share)
 	if err != nil {
 		return err
 	}
@@ -191,7 +201,7 @@ func counted(n, size int64) string {
 }
 
 // admit reserves room for a bundle.
-func (s *Store) admit(size int64) (done func(), err error) {
+func (s *Store) admit(namespace string, size int64, share bool) (done func(), err error) {
 	switch {
 	case size <= 0:
 		return nil, structs.Errorf(structs.CodeInvalid, "a bundle is sent with its size, as Content-Length")
@@ -200,25 +210,41 @@ func (s *Store) admit(size int64) (done func(), err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	has, err := s.Bytes()
+	own, has, coming := s.coming[namespace], int64(0), int64(0)
+	for _, n := range s.coming {
+		coming += n
+	}
+	err = s.each(func(k Key, info fs.FileInfo) {
+		has += info.Size()
+		if k.Namespace == namespace {
+			own += info.Size()
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	if has+s.coming+size > s.max {
-		return nil, structs.Errorf(structs.CodeBusy, "bundles take %d MiB of the %d MiB that this server keeps (server.bundles_max_mb): those that no job uses are removed after %s; purge jobs that have ended, or use a file system that the nodes share", (has+s.coming)>>20, s.max>>20, structs.BundleKeep)
+	const cure = "those that no job uses are removed after %s; purge jobs that have ended, or use a file system that the nodes share"
+	if has+coming+size > s.max {
+		return nil, structs.Errorf(structs.CodeBusy, "bundles take %d MiB of the %d MiB that this server keeps (server.bundles_max_mb): "+cure, (has+coming)>>20, s.max>>20, structs.BundleKeep)
+	}
+	if free := s.max - has - coming - size; share && own+size > shareOfFree*free {
+		return nil, structs.Errorf(structs.CodeBusy, "bundles of namespace %q take %d MiB of the %d MiB that this server keeps (server.bundles_max_mb), and one of %d MiB would leave %d MiB for all; a namespace may have %d times what it leaves: "+cure,
+			namespace, own>>20, s.max>>20, size>>20, free>>20, shareOfFree, structs.BundleKeep)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.dir, &st); err != nil {
 		return nil, fmt.Errorf("keep a bundle: %w", err)
 	}
-	if free := int64(st.Bavail) * st.Bsize >> 20; free < (s.coming+size)>>20+spareMiB {
+	if free := int64(st.Bavail) * st.Bsize >> 20; free < (coming+size)>>20+spareMiB {
 		return nil, structs.Errorf(structs.CodeBusy, "the disk has %d MiB left, and a bundle must leave %d MiB", free, spareMiB)
 	}
-	s.coming += size
+	s.coming[namespace] += size
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.coming -= size
+		if s.coming[namespace] -= size; s.coming[namespace] == 0 {
+			delete(s.coming, namespace)
+		}
 	}, nil
 }
 

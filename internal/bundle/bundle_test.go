@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -173,3 +174,33 @@ func TestFetch(t *testing.T) {
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errors.New("the network") }
+
+// TestShare: one namespace does not fill a server, however much it sends, and the next one finds room.
+func TestShare(t *testing.T) {
+	s, err := Open(t.TempDir(), 8000, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fill := func(ns string, put func(Key, int64, io.Reader) error) (n int64, err error) {
+		for i := range 100 {
+			content := fmt.Sprintf("%-100d", i)
+			sum := sha256.Sum256([]byte(content))
+			if err = put(Key{ns, hex.EncodeToString(sum[:])}, 100, strings.NewReader(content)); err != nil {
+				return n, err
+			}
+			n += 100
+		}
+		return n, nil
+	}
+	for i, want := range []int64{6000, 1500, 300, 100, 0} { // three quarters of what the ones before left
+		ns := fmt.Sprintf("ns-%d", i)
+		n, err := fill(ns, s.PutShare)
+		if n != want || structs.CodeOf(err) != structs.CodeBusy || !strings.Contains(err.Error(), `namespace "`+ns+`" take`) {
+			t.Errorf("%s has %d bytes, want %d: %v", ns, n, want, err)
+		}
+	}
+	if n, err := fill("copies", s.Put); n != 100 || !strings.Contains(err.Error(), "bundles take") {
+		t.Errorf("%d bytes for jobs, want 100: %v", n, err)
+	}
+}

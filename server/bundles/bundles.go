@@ -78,7 +78,7 @@ func (k *Keeper) Put(ctx context.Context, key bundle.Key, size int64, r io.Reade
 		return 0, err
 	}
 	if _, ok := store.Has(key); !ok {
-		if err := store.Put(key, size, r); err != nil {
+		if err := store.PutShare(key, size, r); err != nil {
 			return 0, err
 		}
 	}

@@ -84,9 +84,16 @@ func (s *Set) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 		return nil, err
 	}
 	resp := &methods.JobValidateResponse{Errors: errs}
-	if j != nil {
-		resp.Warnings = strings.Join(s.normalize(j), "\n")
+	if j == nil {
+		return resp, nil
 	}
+	warnings := s.normalize(j)
+	if err := s.checkBundles(ctx, j); structs.CodeOf(err) == structs.CodeInvalid || structs.CodeOf(err) == structs.CodeUnsupported {
+		resp.Errors = append(resp.Errors, err.Error())
+	} else if err != nil { // no server answers just now
+		warnings = append(warnings, err.Error())
+	}
+	resp.Warnings = strings.Join(warnings, "\n")
 	return resp, nil
 }
 

@@ -32,6 +32,9 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		return nil, structs.InvalidAll(errs)
 	}
 	warnings := s.normalize(j)
+	if err := s.checkBundles(ctx, j); err != nil { // `muster run -pack` asks for a plan before it sends the directory
+		warnings = append(warnings, err.Error())
+	}
 	p := s.published()
 	snap := p.Snapshot
 	k := j.Key()
