@@ -652,7 +652,7 @@ func TestConfirm(t *testing.T) {
 		f := newAgentFake(t)
 		var out, errOut bytes.Buffer
 		t.Setenv("MUSTER_ADDR", f.URL)
-		e := &env{in: strings.NewReader(c.answer), out: &out, err: &errOut, tty: true, now: func() time.Time { return fixedNow }}
+		e := &env{in: strings.NewReader(c.answer), out: &out, err: &errOut, asks: true, now: func() time.Time { return fixedNow }}
 		code := e.main(t.Context(), []string{"muster", "node", "purge", "46f1c6c4"})
 		sent := strings.Contains(f.log(), "/purge")
 		if code != 0 || sent != c.sent || !strings.Contains(errOut.String(), "1 live allocation with 1 GPU of 1 job (alice)") {

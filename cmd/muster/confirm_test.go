@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -32,7 +33,13 @@ type console struct {
 
 func (f *agentFake) onTerminal(t *testing.T, args ...string) *console {
 	t.Helper()
-	x := &console{t: t, cmd: f.command(t, args...), grew: make(chan struct{}, 1), over: make(chan struct{})}
+	return attach(t, f.command(t, args...))
+}
+
+// attach runs a command at a terminal, except for the streams that it has already.
+func attach(t *testing.T, cmd *exec.Cmd) *console {
+	t.Helper()
+	x := &console{t: t, cmd: cmd, grew: make(chan struct{}, 1), over: make(chan struct{})}
 	master, err := pty.StartWithSize(x.cmd, &pty.Winsize{Rows: 24, Cols: 80})
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +187,15 @@ func TestQuestionsOnATerminal(t *testing.T) {
 				}
 			}
 			answer("y\n", "", 0)
+			piped := asked(t)
+			cmd := piped.command(t, line...)
+			cmd.Stdout = new(bytes.Buffer)
+			x := attach(t, cmd)
+			x.await("[y/N] ")
+			x.press("n\n")
+			if _, out := x.end(); strings.Contains(piped.log(), q.sent) || !strings.Contains(out, "Nothing was done.") {
+				t.Errorf("with its output in a pipe it is not asked: asked %q\n%s", piped.log(), out)
+			}
 			answer("n\n", "Nothing was done.", exitOK)
 			if i%3 == 2 { // one function reads the answers of all
 				answer("\n", "Nothing was done.", exitOK)

@@ -132,7 +132,7 @@ func (f *agentFake) run(t *testing.T, stdin string, args ...string) result {
 	}
 	t.Setenv("MUSTER_ADDR", f.URL)
 	var out, errOut bytes.Buffer
-	e := &env{in: strings.NewReader(stdin), out: &out, err: &errOut, tty: f.tty, now: func() time.Time { return fixedNow }}
+	e := &env{in: strings.NewReader(stdin), out: &out, err: &errOut, tty: f.tty, asks: f.tty, now: func() time.Time { return fixedNow }}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	code := e.main(ctx, append([]string{"muster"}, args...))

@@ -27,7 +27,7 @@ func newJobStop(e *env) *cobra.Command {
 		`Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.
 
 Instead of jobs, -name, -user, -queue and -state say which ones; all that are given must hold. It then counts the jobs, their people and the GPUs they
-hold, and asks. Where nobody can be asked, -yes is needed.`, `
+hold, and asks, on stderr: the output may go into a pipe. Where stdin or stderr is no terminal, -yes is needed.`, `
 muster job stop example
 muster job stop -purge -yes example
 muster job stop -detach web api
@@ -85,7 +85,7 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 	if err != nil {
 		return err
 	}
-	if (stub.ID != arg || o.purge) && !o.yes && o.tty {
+	if (stub.ID != arg || o.purge) && !o.yes && o.asks {
 		question, err := o.blast(ctx, a, []*wire.JobListStub{stub})
 		if err != nil {
 			return err

@@ -74,7 +74,7 @@ func (o *jobStopOptions) many(ctx context.Context, a *api) error {
 		if question, err = o.blast(ctx, a, list); err != nil {
 			return err
 		}
-		if !o.tty {
+		if !o.asks {
 			return fmt.Errorf("%s\nNobody can be asked here: add -yes", question)
 		}
 	}

@@ -265,10 +265,10 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
 }
 
-// confirm asks before an irreversible action. Without a terminal it does not ask, as in Nomad. A question that is
-// interrupted, or that no answer follows, is answered with no.
+// confirm asks before an irreversible action, on stderr, so that the output may go into a pipe. Where there is no terminal
+// to ask at it does not ask, as in Nomad. A question that is interrupted, or that no answer follows, is answered with no.
 func (e *env) confirm(ctx context.Context, yes bool, question string, args ...any) error {
-	if yes || !e.tty {
+	if yes || !e.asks {
 		return nil
 	}
 	fmt.Fprintf(e.err, question+" [y/N] ", args...)

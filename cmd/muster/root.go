@@ -45,9 +45,10 @@ type env struct {
 	in       io.Reader
 	out, err io.Writer
 
-	now func() time.Time                                            // the clock of ages and progress lines
-	sub func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
-	tty bool                                                        // in and out are terminals
+	now  func() time.Time                                            // the clock of ages and progress lines
+	sub  func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
+	tty  bool                                                        // in and out are terminals
+	asks bool                                                        // in and err are terminals, so a person can answer a question
 
 	addr, token, namespace, region   string
 	caCert, clientCert, clientKey    string
@@ -62,7 +63,7 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 			escapes(f)
 		}
 	}
-	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out)}
+	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out), asks: isTerminal(in) && isTerminal(errw)}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return e.main(ctx, args)
