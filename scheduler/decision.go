@@ -44,6 +44,7 @@ type decision struct {
 	reserved  *structs.Reservation        // what the pass reserves for the workload, or nil
 	charges   contend.Charges             // for what is placed, by the rows of limits
 	amount    contend.PlacedAmount        // what is placed, for amounts set aside
+	counted   structs.Amount              // of what is placed: what preemption by shares counts already
 	growsAt   structs.LogTime             // when a gang that was resized recently may grow; 0: none waits for that
 	overBound bool                        // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry

@@ -54,10 +54,12 @@ func (d *decision) preemptBy(p *contend.Preemptor) {
 			one = len(ws)
 		}
 		p.Asks = d.asks(g, one)
+		p.SetClaim(g.Tg, one, d.placedAmount())
 		key := d.noFitKey(g)
 		if key != "" {
-			key = fmt.Sprint(p.Rule.Name, p.Rule.Queue, p.Asks, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
+			key = fmt.Sprint(p.Rule.Name, p.Rule.Queue, p.Asks, p.Claimant(), d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, d.load.Expect, key)
 			if d.pre.NoFit.Find(d.w, key) != nil {
+				d.note(d.pre.WhyNone(key))
 				continue
 			}
 		}
@@ -69,6 +71,7 @@ func (d *decision) preemptBy(p *contend.Preemptor) {
 		} else {
 			for i := range ws {
 				p.Asks = d.asks(g, 1)
+				p.SetClaim(g.Tg, 1, d.placedAmount())
 				if !d.preemptFor(g, ws[i:i+1], p) {
 					break
 				}
@@ -76,6 +79,7 @@ func (d *decision) preemptBy(p *contend.Preemptor) {
 		}
 		if key != "" && d.misses[g.Name] == int64(len(g.Wants)) {
 			d.pre.NoFit.Note(d.w, key, g.search)
+			d.pre.NoVictims(key, g.note)
 		}
 	}
 }
@@ -95,9 +99,15 @@ func (d *decision) preemptAll(p *contend.Preemptor) {
 		}
 		all = append(all, g)
 		p.Asks = p.Asks.Add(d.asks(g, len(g.Wants)))
+		if len(all) == 1 {
+			p.SetClaim(g.Tg, len(g.Wants), d.placedAmount())
+		} else {
+			p.AddClaim(g.Tg, len(g.Wants))
+		}
 	}
 	key := d.jointKey(p, all)
 	if key != "" && d.pre.NoFit.Find(d.w, key) != nil {
+		d.note(d.pre.WhyNone(key))
 		return
 	}
 	if p.Rule.Name == structs.PreemptDeadline && !p.Urgent() {
@@ -105,12 +115,13 @@ func (d *decision) preemptAll(p *contend.Preemptor) {
 	}
 	if !d.evictForAll(all, p) && key != "" {
 		d.pre.NoFit.Note(d.w, key, all[0].search)
+		d.pre.NoVictims(key, all[0].note)
 	}
 }
 
 // jointKey returns the key of groups in the cache of preemptions that found no victims, or "".
 func (d *decision) jointKey(p *contend.Preemptor, all []*groupWork) string {
-	key := fmt.Sprint("all ", p.Rule.Name, p.Rule.Queue, p.Asks, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime)
+	key := fmt.Sprint("all ", p.Rule.Name, p.Rule.Queue, p.Asks, p.Claimant(), d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, d.load.Expect)
 	for _, g := range all {
 		part := d.noFitKey(g)
 		if part == "" {

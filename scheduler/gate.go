@@ -155,4 +155,7 @@ func (d *decision) respectsSetAside(tg *structs.Group) bool {
 func (d *decision) settle() {
 	d.limits.Settle(d.load, &d.charges, &d.placed)
 	d.setAside.Settle(d.load, &d.amount, &d.placed)
+	now := d.placedAmount()
+	d.pre.Settle(d.load, now.Sub(d.counted))
+	d.counted = now
 }

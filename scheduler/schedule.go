@@ -49,7 +49,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	shared.pre = contend.NewPreemption(&with, shared.limits)
 	shared.contests = contend.NewContests(&with, shared.pre, shared.limits, shared.setAside)
 	kept, contests := shared.reservations, shared.contests
-	quick := contend.NewQuickReject(&with, kept)
+	quick := contend.NewQuickReject(&with, kept, shared.pre)
 	if contests != nil {
 		rep.Wake = contests.Wake
 		line = contests.Line(line)
@@ -141,6 +141,9 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		d.grow(starved)
 		finish(d)
 		d.settle()
+	}
+	if at := shared.pre.Wake; at > 0 && (rep.Wake == 0 || at < rep.Wake) {
+		rep.Wake = at
 	}
 	return plan, rep
 }

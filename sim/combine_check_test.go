@@ -252,7 +252,7 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 	q := c.queues[by.QueueName()]
 	jobs := map[structs.JobKey]bool{}
 	lost := time.Duration(0) // GPU time
-	top, back := 0, false
+	top, back, shares := 0, false, false
 	places := int64(0)
 	for i := range pe.Parts {
 		places += int64(len(pe.Parts[i].Places))
@@ -272,11 +272,17 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			ran := in.Now.Sub(a.StartedAt)
 			reclaims := strings.Contains(s.Desc, "guaranteed")
 			back = back || reclaims
+			byShares := strings.Contains(s.Desc, "with a smaller share in queue")
+			shares = shares || byShares
 			switch { // of a gang, what stops with the member that is taken may leave its queue with less than is guaranteed
 			case reclaims && !c.guarantees(by.QueueName()):
 				c.failf("%s gets back what is not guaranteed to its queue", by.Key.ID)
 			case reclaims && vq.Guarantee != nil && !v.Groups[0].IsGang() && c.held[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
 				c.failf("%s takes from queue %s, which is left with %d thousandths of GPUs of the %d that it is guaranteed", by.Key.ID, vq.Path, c.held[vq.Path], vq.Guarantee.GPUMilli)
+			case byShares && (q.Preempt != structs.PreemptOrder || !c.measuresShares(by.QueueName())):
+				c.failf("%s preempts %s by shares, and no queue above it measures any", by.Key.ID, v.ID)
+			case byShares && by.QueueName() == v.QueueName() && by.User() == v.Submitter.Name:
+				c.failf("%s preempts %s of the same user by shares", by.Key.ID, v.ID)
 			case !v.MayPreempt():
 				c.failf("%s preempts %s, which is not preemptible", by.Key.ID, v.ID)
 			case q.Preempt == structs.PreemptNone:
@@ -311,6 +317,8 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 	}
 	if back {
 		c.counts["reclaims under "+q.Preempt]++
+	} else if shares {
+		c.counts["preemptions by shares"]++
 	} else {
 		c.counts["preemptions under "+q.Preempt]++
 	}
@@ -321,6 +329,9 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 		g := by.Job.Groups[0]
 		members := max(int64(g.Count), places)
 		gain := time.Duration(members*max(1, c.gpusEach(g))) * by.Expected() * time.Duration(max(1, by.Priority()-top))
+		if shares { // by how much the shares differ, at most ten times
+			gain = 10 * time.Duration(members*max(1, c.gpusEach(g))) * by.Expected()
+		}
 		if lost > gain {
 			c.failf("%s preempts %v: %v of GPU time is lost, %v is gained", by.Key.ID, jobs, lost, gain)
 		}
@@ -332,6 +343,16 @@ func (c *checks) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 func (c *checks) together(j *structs.Job) bool {
 	g := j.Groups[0]
 	return j.Array == nil && g.Elastic == nil && (g.IsGang() || g.Count == 1)
+}
+
+// measuresShares reports whether a queue or one above it has an order that measures shares.
+func (c *checks) measuresShares(path structs.QueuePath) bool {
+	for p := range path.Lineage() {
+		if o := c.queues[p].Order; o.Has(structs.OrderFair) || o.Has(structs.OrderWeighted) {
+			return true
+		}
+	}
+	return false
 }
 
 // guarantees reports whether a queue or one above it is guaranteed anything.

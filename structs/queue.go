@@ -29,7 +29,7 @@ const (
 	PreemptPriority = "priority" // work of higher priority takes the place of lower
 	PreemptReclaim  = "reclaim"  // only what others borrowed is taken back, which every rule but none does
 	PreemptDeadline = "deadline" // work that would miss its deadline takes the place of work that would not
-	PreemptOrder    = "order"    // running work competes with pending work in the queue's order
+	PreemptOrder    = "order"    // running work competes with pending work in the queue's order, and by shares where it measures them
 )
 
 // Values of Queue.Backfill.

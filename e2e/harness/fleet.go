@@ -1,11 +1,13 @@
 package harness
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +33,7 @@ type FleetNode struct {
 	GPUs string // as -dev-gpus takes them: "8xH100"
 	Meta map[string]string
 	Pool string // node pool; "" for the default one
+	ACL  bool   // the server demands tokens; the fleet's commands have one that may do everything. For the first node
 }
 
 // StartFleet starts the agents and waits until all of them are ready and their GPUs are seen. It needs root.
@@ -59,6 +62,9 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 		if n.Pool != "" {
 			pool = fmt.Sprintf("  node_pool = %q\n", n.Pool)
 		}
+		if n.ACL {
+			more += "acl {\n  enabled = true\n}\n"
+		}
 		conf := f.File(n.Name+".agent.hcl", fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
 			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, pool, meta)+more)
 		p := Start(t, nil, n.Name, nil, "agent", "-config", conf, "-dev-gpus="+n.GPUs)
@@ -70,6 +76,14 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 			}
 			return got != nil, p.Log.Tail(5)
 		})
+		if n.ACL {
+			var boss struct{ SecretID string }
+			Eventually(t, 30*time.Second, "access control has a first token", func() (bool, string) {
+				out, err := f.Muster("acl", "bootstrap", "-json")
+				return err == nil && json.Unmarshal([]byte(out), &boss) == nil, out
+			})
+			f.API.Token, f.env = boss.SecretID, append(f.env, "MUSTER_TOKEN="+boss.SecretID)
+		}
 	}
 	Eventually(t, 60*time.Second, "every node has its GPUs", func() (bool, string) {
 		var list []struct {
@@ -98,6 +112,18 @@ func FreePort(t testing.TB) int {
 
 // GPUs returns the state of the fake driver of a node.
 func (f *Fleet) GPUs(node string) *fakegpu.File { return f.gpu[node] }
+
+// As is the fleet for another user: its commands have a token of that name, with the rights of the fleet's own.
+func (f *Fleet) As(name string) *Fleet {
+	f.T.Helper()
+	var token struct{ SecretID string }
+	if out := f.Must("acl", "token", "create", "-name", name, "-type", "management", "-json"); json.Unmarshal([]byte(out), &token) != nil {
+		f.T.Fatalf("the token of %s: %s", name, out)
+	}
+	own := *f
+	own.env = append(slices.Clone(f.env), "MUSTER_TOKEN="+token.SecretID)
+	return &own
+}
 
 // File writes a file in the fleet's directory and gives its path.
 func (f *Fleet) File(name, text string) string {

@@ -119,6 +119,64 @@ func TestSharesOfPreemptibleWork(t *testing.T) {
 	}
 }
 
+// TestReclaimByShares: running work of a user who has everything gives way to waiting work of another one until both have
+// half, and no further. The allocation and the decision log name who takes the place, with shares, loss and gain.
+func TestReclaimByShares(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100", ACL: true})
+	f.Must("queue", "apply", f.File("root.hcl", "queue \"root\" {\n  order = \"fair\"\n  preempt_min_runtime = \"1s\"\n}\n"))
+	work := func(id string) harness.Work {
+		return harness.Work{ID: id, Settings: "preemptible = true\n  runtime = { expected = \"5h\" }", GPUs: "count = 1"}
+	}
+	ann, bob := f.As("ann"), f.As("bob")
+	var anns, bobs []harness.Work
+	for i := range 4 {
+		anns = append(anns, work(fmt.Sprint("ann", i)))
+		ann.Run(anns[i])
+		f.Running(anns[i], 1)
+	}
+	for i := range 3 {
+		bobs = append(bobs, work(fmt.Sprint("bob", i)))
+		bob.Run(bobs[i])
+	}
+	running := func(ws []harness.Work) (n int, evicted []harness.Alloc) {
+		for _, w := range ws {
+			for _, a := range history(f, w) {
+				if a.ClientStatus == "running" {
+					n++
+				}
+				if a.DesiredStatus == "evict" {
+					evicted = append(evicted, a)
+				}
+			}
+		}
+		return n, evicted
+	}
+	even := func() (bool, string) {
+		n, _ := running(bobs)
+		m, gone := running(anns)
+		return n == 2 && m == 2 && len(gone) == 2, fmt.Sprintf("bob runs %d, ann %d: %+v", n, m, gone)
+	}
+	harness.Eventually(t, 60*time.Second, "both have two GPUs", even)
+	_, gone := running(anns)
+	for _, a := range gone {
+		out := f.Must("alloc", "status", a.ID)
+		if !strings.Contains(out, " of user bob, with a smaller share in queue default (") || !strings.Contains(out, "; user ann keeps ") || !strings.Contains(out, " GPU seconds are lost, worth less than the ") {
+			t.Errorf("the allocation is not told why it was preempted:\n%s", out)
+		}
+	}
+	if out := f.Must("operator", "decisions", "-json"); strings.Count(out, "with a smaller share in queue default") < 2 {
+		t.Errorf("the decision log does not say why:\n%s", out)
+	}
+	waits(f, bobs[2], "RESOURCES")
+	waits(f, anns[slices.IndexFunc(anns, func(w harness.Work) bool { as := history(f, w); return as[len(as)-1].DesiredStatus == "evict" })], "RESOURCES")
+	last := work("bob3")
+	bob.Run(last) // all that waits is decided once more
+	waits(f, last, "RESOURCES")
+	if ok, what := even(); !ok {
+		t.Error(what)
+	}
+}
+
 // TestLateRun: a run that outlives its prediction by seconds does not let others pass the job that waits for its GPU,
 // though its limit is hours away. Ten rounds.
 func TestLateRun(t *testing.T) {

@@ -15,6 +15,7 @@ type Eviction struct {
 	cost    int64            // GPU seconds that the victims lose
 	jobs    []structs.JobKey // that are evicted
 	top     int              // the highest priority of jobs
+	from    []sides          // of a preemption by shares: who gives way
 	gain    int64
 }
 
@@ -53,6 +54,9 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 			}
 			e.top = max(e.top, h.Work.Job.Priority)
 		}
+		if !v.free && !v.shrink && p.Rule.Name == preemptShares {
+			e.note(&v)
+		}
 	}
 	return waits, stops
 }
@@ -62,6 +66,7 @@ func (e *Eviction) Undo() {
 	for _, h := range e.stopped {
 		delete(e.p.taken, h.ID)
 		e.p.credit(h, -1)
+		e.p.loses(h, -1)
 	}
 	e.p.eviction = nil
 }
@@ -76,7 +81,9 @@ func MilliOf(g *structs.Group, n int64) int64 { return n * max(structs.GroupAmou
 // that exceeds the rate of the queue. nil: it is worth it.
 func (e *Eviction) Weigh(milli int64) *structs.Refusal {
 	p := e.p
-	e.gain = p.gain(milli, e.top)
+	if e.gain = p.gain(milli, e.top); p.Rule.Name == preemptShares {
+		e.gain = p.gain(milli, p.Load.Job.Priority) * e.excess() / 100
+	}
 	if e.cost > 0 && e.gain <= e.cost {
 		return p.rules.tooCostly(e.jobs, e.cost, e.gain, structs.UnitGPUSeconds)
 	}
@@ -100,6 +107,8 @@ func (e *Eviction) Keep() (stopped int64, why string) {
 		why = fmt.Sprintf(": its queue gets back what it is guaranteed; %d GPU seconds are lost", e.cost)
 	case structs.PreemptPriority:
 		why = fmt.Sprintf(" (priority %d): %d GPU seconds are lost, worth less than the %d gained", p.Load.Job.Priority, e.cost, e.gain)
+	case preemptShares:
+		why = e.whyShares() + fmt.Sprintf(": %d GPU seconds are lost, worth less than the %d gained", e.cost, e.gain)
 	case structs.PreemptDeadline:
 		why = fmt.Sprintf(", which would miss its deadline: %d GPU seconds are lost, worth less than the %d gained", e.cost, e.gain)
 	}

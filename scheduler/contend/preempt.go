@@ -12,7 +12,8 @@ import (
 
 // Preemption (D19). A workload that found no place may take the places of running work. What its queue is guaranteed it
 // takes from queues that borrowed it, under every rule but none. Beyond that the rule of its queue decides: it takes the
-// places of work with lower priority, or of work that can wait when its own deadline cannot. Only work that is marked preemptible, or that can save its state, is preempted, unless
+// places of work with lower priority, of work that can wait when its own deadline cannot, or of work whose queue or
+// submitter has a larger share. Only work that is marked preemptible, or that can save its state, is preempted, unless
 // the operator allows more for a type of job. The victims are those that lose least. Their stops are in the same part
 // of the plan that places the preemptor, which waits for them and owns the claim: canceling it gives up the claim, and
 // no third workload can take the place.
@@ -31,7 +32,9 @@ const (
 
 // Preemption is the running work that a pass may preempt, and what it has preempted.
 type Preemption struct {
-	NoFit   search.NoFit // preemptions that found no victims
+	NoFit   search.NoFit    // preemptions that found no victims
+	Wake    structs.LogTime // when shares may have moved enough for another answer; 0: never
+	shares  *shares         // nil: no order measures shares
 	w       *search.Pass
 	now     structs.LogTime
 	rules   *Rules
@@ -39,14 +42,17 @@ type Preemption struct {
 	evicted Evictions
 	gangs   map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
 	taken   map[structs.AllocID]bool
+	notes   map[string]*structs.Refusal          // why preemptions found no victims, by the key in NoFit
 	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
 }
 
 // NewPreemption begins the preemptions of a pass. limits may be nil.
 func NewPreemption(e *Env, limits *Limits) *Preemption {
-	return &Preemption{w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
+	p := &Preemption{notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
 		taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount)}
+	p.shares = newShares(e, p)
+	return p
 }
 
 type gangKey struct {
@@ -125,12 +131,19 @@ type Preemptor struct {
 	youngTo  structs.LogTime
 	eviction *Eviction      // the last one; nil: undone
 	Asks     structs.Amount // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
+	claim    structs.Amount // the same for shares: see SetClaim
 }
 
 // For begins the preemptions of a workload, one for each rule that it may use, in the order in which they are tried.
 func (p *Preemption) For(load *Workload) (out []*Preemptor) {
 	soft := p.limits.OverSoft(load)
-	for _, r := range p.rulesOf(load.Job) {
+	rules := p.rulesOf(load.Job)
+	if p.MayClaim(load) {
+		r := p.ownRule(load.Job)
+		r.Name, r.any = preemptShares, false
+		rules = append(rules, r)
+	}
+	for _, r := range rules {
 		if soft && r.Name != structs.PreemptReclaim {
 			r.Name = ""
 		}
@@ -232,7 +245,14 @@ func (p *Preemption) live(k gangKey) (out []*model.Held) {
 func (p *Preemption) take(h *model.Held) {
 	p.taken[h.ID] = true
 	p.credit(h, 1)
+	p.loses(h, 1)
 }
+
+// NoVictims keeps why a preemption with a key of NoFit found no victims; nil: there is none that a rule allows.
+func (p *Preemption) NoVictims(key string, why *structs.Refusal) { p.notes[key] = why }
+
+// WhyNone returns what NoVictims kept.
+func (p *Preemption) WhyNone(key string) *structs.Refusal { return p.notes[key] }
 
 // Takes reports whether an allocation is preempted by this pass.
 func (p *Preemption) Takes(id structs.AllocID) bool { return p.taken[id] }

@@ -16,6 +16,7 @@ type QuickReject struct {
 	w            *search.Pass
 	rules        *Rules
 	reservations *Reservations
+	pre          *Preemption
 	stamp        int
 	known        bool
 	most         model.FreeBlock // the maximum over all nodes
@@ -25,8 +26,8 @@ type QuickReject struct {
 }
 
 // NewQuickReject returns a QuickReject for a pass and its reservations.
-func NewQuickReject(e *Env, b *Reservations) *QuickReject {
-	return &QuickReject{w: e.W, rules: e.Rules, reservations: b}
+func NewQuickReject(e *Env, b *Reservations, p *Preemption) *QuickReject {
+	return &QuickReject{w: e.W, rules: e.Rules, reservations: b, pre: p}
 }
 
 // Refuses reports whether a workload can be refused without a decision.
@@ -41,6 +42,9 @@ func (q *QuickReject) Refuses(load *Workload) bool {
 		return false // others may make room for it
 	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // by order: it competed and lost
 		return false
+	}
+	if q.pre.MayClaim(load) {
+		return false // those with a larger share may make room for it
 	}
 	if !q.known || q.stamp != q.w.Stamp {
 		q.survey()

@@ -75,8 +75,12 @@ func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 	return false
 }
 
-// guarded is guards for a victim. All that stops with a member of an elastic group counts.
+// guarded is guards for a victim, and by shares also whether its submitter or queue would have less than the workload's. All
+// that stops with a member of an elastic group counts.
 func (p *Preemptor) guarded(v *Victim, others []Victim) bool {
+	if p.Rule.Name == preemptShares && !v.shrink && !p.mayClaim(v.h, others) {
+		return true
+	}
 	if v.shrink {
 		others = slices.Clip(others)
 		for _, m := range v.with {
@@ -97,11 +101,11 @@ func (v *Victim) amount(counted map[structs.AllocID]bool) (sum structs.Amount) {
 	return sum
 }
 
-// unguarded returns the victims that guarantees let go together: of those that are sorted by cost, each that may go with
+// unguarded returns the victims that guarantees and shares let go together: of those that are sorted by cost, each that may go with
 // all before it. Where they do not suffice, cheap ones may keep a large one from going, so the first is left out, and so
 // on. nil: no such victims suffice.
 func (p *Preemptor) unguarded(vs []Victim, suffice func([]Victim) bool) []Victim {
-	if p.limits == nil {
+	if p.limits == nil && p.Rule.Name != preemptShares {
 		return vs
 	}
 	for from := range vs {

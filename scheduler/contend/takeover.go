@@ -326,6 +326,7 @@ func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
 				t.r.left--
 				for _, a := range s.run.allocs {
 					t.cs.pre.taken[a.ID] = true
+					t.cs.pre.loses(model.HeldOf(a), 1)
 				}
 				t.r.coming += s.run.units
 				t.evicted[pl.Group] += int64(len(s.run.allocs))

@@ -170,6 +170,10 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 		if !p.mayReclaim(h) {
 			return false
 		}
+	case preemptShares:
+		if !p.mayClaim(h, nil) {
+			return false
+		}
 	case structs.PreemptDeadline:
 		if v.Deadline != 0 {
 			left := v.Runtime.Expected

@@ -31,9 +31,12 @@ type floor struct {
 	// evicted counts the jobs that were stopped for others, by the priority of the latter.
 	evicted map[int]int
 	recent  structs.Preemptions
-	report  scheduler.Report  // of the newest pass
-	old     bool              // the format in force does not have EventSaved
-	placed  func(j *floorJob) // called with the job of each allocation, in the order of the decisions; nil: not at all
+	report  scheduler.Report                       // of the newest pass
+	old     bool                                   // the format in force does not have EventSaved
+	placed  func(j *floorJob)                      // called with the job of each allocation, in the order of the decisions; nil: not at all
+	moved   func(victim, by *floorJob, why string) // called with each job that is stopped by shares; nil: not at all
+	slow    bool                                   // victims are asked to stop, and hold their places
+	past    []structs.QueueUsage                   // what queues and users have used
 }
 
 type floorJob struct {
@@ -69,7 +72,7 @@ func (f *floor) submit(each int64, count int, expect time.Duration, preemptible 
 	id := fmt.Sprint("j", len(f.jobs))
 	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobBatch, Priority: 50, Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
 		AllAtOnce: count > 1, Preemptible: preemptible, CreateIndex: 1, SpecIndex: 1, ModifyIndex: 1, SubmitTime: f.now,
-		Groups: []*structs.Group{{Name: "g", Count: count, Tasks: []*structs.Task{{Name: "t", Driver: "exec",
+		Groups: []*structs.Group{{Name: "g", Count: count, Joint: count > 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec",
 			Resources: structs.Resources{CPU: 100, MemoryMiB: 100, GPU: []structs.GPURequest{{Count: each}}}}}}}}
 	fj := &floorJob{job: j, expect: expect, asked: true, entry: &structs.Workload{Namespace: j.Namespace, JobID: id, Domain: structs.NodePoolDefault, Priority: 50,
 		SubmitIndex: structs.Index(len(f.jobs) + 1), SubmitTime: f.now}}
@@ -81,7 +84,7 @@ func (f *floor) submit(each int64, count int, expect time.Duration, preemptible 
 func (j *floorJob) save() { j.job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"} }
 
 func (j *floorJob) workload(f *floor) contend.Workload {
-	w := contend.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran}
+	w := contend.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran, Least: contend.LeastOf(j.job)}
 	if j.asked {
 		f.evals++
 		ev := &structs.Evaluation{Namespace: j.job.Namespace, JobID: j.job.ID, Type: j.job.Type, Priority: 50, Trigger: structs.TriggerJobRegister, Status: structs.EvalPending}
@@ -93,9 +96,14 @@ func (j *floorJob) workload(f *floor) contend.Workload {
 
 // table is the queues, what the cluster has, and what each user holds.
 func (f *floor) table() *contend.QueueTable {
-	t := &contend.QueueTable{Queues: f.queues}
+	t := &contend.QueueTable{Queues: slices.SortedFunc(slices.Values(f.queues), func(a, b *structs.Queue) int { return cmp.Compare(a.Path, b.Path) })}
 	for _, n := range f.nodes {
 		t.Total.GPUMilli += 1000 * int64(len(n.Resources.Devices[0].Instances))
+	}
+	t.Models = []structs.GPUCount{{Model: "X", Count: t.Total.GPUMilli / 1000}}
+	for _, u := range f.past {
+		u.Held = structs.Amount{}
+		t.Usage = append(t.Usage, &u)
 	}
 	use := func(path structs.QueuePath, user string, a *structs.Allocation) {
 		at := slices.IndexFunc(t.Usage, func(u *structs.QueueUsage) bool { return u.Path == path && u.User == user })
@@ -103,13 +111,15 @@ func (f *floor) table() *contend.QueueTable {
 			at = len(t.Usage)
 			t.Usage = append(t.Usage, &structs.QueueUsage{Path: path, User: user, At: f.now})
 		}
-		t.Usage[at].Held = t.Usage[at].Held.Add(structs.AmountOf(a))
+		t.Usage[at].Held = t.Usage[at].Held.Add(structs.Charge(a, structs.UseRow{Path: path, User: user}, f.alloc, f.queues[0].Billing.Of))
 	}
 	for _, j := range f.jobs {
 		for _, a := range j.allocs {
-			use(j.job.QueueName(), j.job.Submitter.Name, a)
 			for path := range j.job.QueueName().Lineage() {
 				use(path, "", a)
+				if j.job.Submitter.Name != "" && path != structs.QueueRoot {
+					use(path, j.job.Submitter.Name, a)
+				}
 			}
 		}
 	}
@@ -117,6 +127,18 @@ func (f *floor) table() *contend.QueueTable {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User))
 	})
 	return t
+}
+
+// alloc returns an allocation that holds something, or nil.
+func (f *floor) alloc(id structs.AllocID) *structs.Allocation {
+	for _, j := range f.jobs {
+		for _, a := range j.allocs {
+			if a.ID == id {
+				return a
+			}
+		}
+	}
+	return nil
 }
 
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
@@ -163,18 +185,28 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 								v.ran = 0 // its work is lost
 							}
 							lost, gained := 0, 0
-							if _, why, _ := strings.Cut(s.Desc, ": "); !strings.HasPrefix(s.Desc, "preempted by job "+j.job.ID+", which goes before it in queue ") {
+							shares := strings.HasPrefix(s.Desc, "preempted by job "+j.job.ID+" of ") && strings.Contains(s.Desc, ", with a smaller share in queue ")
+							if shares && f.moved != nil {
+								f.moved(v, j, s.Desc)
+							}
+							if _, why, _ := strings.Cut(s.Desc, ": "); !shares && !strings.HasPrefix(s.Desc, "preempted by job "+j.job.ID+", which goes before it in queue ") {
 								f.t.Fatalf("job %s is told %q", v.job.ID, s.Desc)
 							} else if _, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained); err != nil || lost >= gained {
 								f.t.Fatalf("job %s is told %q: %v", v.job.ID, s.Desc, err)
 							}
 						}
 						b := *a
+						if stopped++; f.slow {
+							b.Desired = structs.DesiredEvict
+							changes = append(changes, structs.Changed[structs.Allocation]{Before: a, After: &b})
+							v.allocs = slices.Clone(v.allocs)
+							v.allocs[k] = &b
+							break
+						}
 						b.Desired, b.Client, b.FinishedAt = structs.DesiredEvict, structs.ClientComplete, f.now
 						changes = append(changes, structs.Changed[structs.Allocation]{Before: a, After: &b})
 						v.allocs = append(append([]*structs.Allocation(nil), v.allocs[:k]...), v.allocs[k+1:]...)
 						v.asked = true
-						stopped++
 						break
 					}
 				}
@@ -183,6 +215,9 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 				a := &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[pl.Group], pl.Index), EvalID: e.EvalID, Namespace: e.Namespace, JobID: e.JobID, Job: j.job,
 					Group: e.Groups[pl.Group], NameIndex: pl.Index, NodeID: e.Nodes[pl.Node].ID, Resources: e.Asks[pl.Group], Grants: pl.Grants, Desired: structs.DesiredRun,
 					Client: structs.ClientRunning, CreateTime: f.now, StartedAt: f.now}
+				if f.slow {
+					a.WaitsOn = pl.WaitsOn
+				}
 				changes = append(changes, structs.Changed[structs.Allocation]{After: a})
 				j.allocs = append(append([]*structs.Allocation(nil), j.allocs...), a)
 				placed++
@@ -215,7 +250,12 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 
 // wait lets time pass; running work makes progress, and some ends.
 func (f *floor) wait(d time.Duration, ends func(*floorJob) bool) {
-	f.now = f.now.Add(d)
+	use := f.table().Usage
+	f.now, f.past = f.now.Add(d), nil
+	for _, u := range use {
+		u.Settle(f.now, structs.HalfLifeDefault, "")
+		f.past = append(f.past, *u)
+	}
 	kept := f.jobs[:0:0]
 	var changes []structs.Changed[structs.Allocation]
 	for _, j := range f.jobs {
@@ -310,8 +350,8 @@ func TestNoPreemptionLoop(t *testing.T) {
 	}
 }
 
-// Under an order that shares, work that may be stopped is served as work that may not: queues and users take turns by
-// their shares, and lots are drawn from the pass's seed. Nothing is stopped for work of an equal priority.
+// Under an order that shares, work that may be stopped is served as work that may not, as long as it has not run for
+// preempt_min_runtime: queues and users take turns by their shares, and lots are drawn from the pass's seed.
 func TestSharesHoldForPreemptibleWork(t *testing.T) {
 	for _, order := range []structs.Order{structs.OrderFair, structs.OrderWeighted, "priority,fair", "fair,sjf", structs.OrderLottery} {
 		t.Run(string(order), func(t *testing.T) {
@@ -321,6 +361,7 @@ func TestSharesHoldForPreemptibleWork(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, 5))
 					f := newFloor(t, 1+rng.IntN(3), 4)
 					f.queues = append(f.queues, &structs.Queue{Path: "a"}, &structs.Queue{Path: "b", Weight: 10})
+					f.queues[0].PreemptMinRuntime = 1000 * time.Hour
 					f.evals = 1 << 32
 					for moment := range 20 {
 						for range rng.IntN(4) {
