@@ -45,7 +45,7 @@ type decision struct {
 	charges   contend.Charges             // for what is placed, by the rows of limits
 	amount    contend.PlacedAmount        // what is placed, for amounts set aside
 	counted   structs.Amount              // of what is placed: what preemption by shares counts already
-	growsAt   structs.LogTime             // when a gang that was resized recently may grow; 0: none waits for that
+	growsAt   structs.LogTime             // when a gang that was resized recently, or whose room became free recently, may grow; 0: none waits for that
 	overBound bool                        // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
 	report    WorkloadReport

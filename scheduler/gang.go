@@ -232,13 +232,7 @@ func (d *decision) grow(starved bool) {
 			set = []int32{d.settled(g, l)}
 		}
 		old := g.search
-		s := d.gangSearch(g, 0, l, set)
-		for _, pl := range d.placed {
-			if pl.g == g && !g.Ask.CountsJob() {
-				s.Count(pl.At.Row, true, 1)
-			}
-		}
-		g.search = s
+		s := d.growthSearch(g, l, set)
 		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 		for i := range wants {
 			w := &wants[i]
@@ -246,6 +240,7 @@ func (d *decision) grow(starved bool) {
 				g.deferredExpansion++
 				continue
 			}
+			before := d.w.Mark()
 			sp, stops, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 			if !ok {
 				g.unplacedExpansion = int64(len(wants)-i) - g.deferredExpansion
@@ -253,6 +248,15 @@ func (d *decision) grow(starved bool) {
 			}
 			pl := newPlacement(g, w, sp)
 			pl.alone, pl.Evict = true, stops
+			if at := d.settlesAt(g, &pl, last); at > d.in.Now {
+				g.growsAt, g.deferredExpansion = at, g.deferredExpansion+int64(len(wants)-i)
+				d.growsAt = at
+				d.w.Rollback(before)
+				d.steps += int(s.Looked)
+				s.Done()
+				s = d.growthSearch(g, l, set)
+				break
+			}
 			d.add(pl)
 		}
 		if last > 0 && d.resizeCosts(g, d.placed[placed:], last) {
@@ -269,6 +273,33 @@ func (d *decision) grow(starved bool) {
 			g.search = old
 		}
 	}
+}
+
+// growthSearch starts the search for members beyond the minimum of a group.
+func (d *decision) growthSearch(g *groupWork, l *model.Level, set []int32) *search.Search {
+	s := d.gangSearch(g, 0, l, set)
+	for _, pl := range d.placed {
+		if pl.g == g && !g.Ask.CountsJob() {
+			s.Count(pl.At.Row, true, 1)
+		}
+	}
+	g.search = s
+	return s
+}
+
+// settlesAt returns from when on a gang that runs may grow into a place, because its room has been free for as long as running
+// work is left alone (Queue.PreemptMinRuntime): work that arrives gets it first, and the gang need not restart twice. It returns
+// 0 for other groups, which lose nothing by growth.
+func (d *decision) settlesAt(g *groupWork, pl *placement, last structs.LogTime) structs.LogTime {
+	if last == 0 || len(d.in.Freed) == 0 {
+		return 0
+	}
+	at := model.FreedAt(d.in.Freed, pl.At.Node.ID, pl.At.Held)
+	if at == 0 {
+		return 0
+	}
+	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)
+	return at.Add(q.PreemptMinRuntime)
 }
 
 // resized returns when a gang that runs was last resized or started, and from when on it may grow. Each resize restarts

@@ -18,7 +18,7 @@ type groupWork struct {
 	over                                 *structs.Refusal // the limit that kept some of it from being placed, or nil
 	note                                 *structs.Refusal // why no work was preempted for it, if that was tried; or nil
 	deferredExpansion, unplacedExpansion int64            // of grow: not tried because others wait; no place found
-	growsAt                              structs.LogTime  // of deferredExpansion: a gang that was resized recently may grow then; 0: others wait
+	growsAt                              structs.LogTime  // of deferredExpansion: a gang that was resized recently, or whose room became free recently, may grow then; 0: others wait
 	resize                               *contend.Resize  // of deferredExpansion: what the members lose is worth more; nil: something else is in the way
 	standbysPlaced, standbysMissing      int64            // of refillStandby: placed; no place found
 }

@@ -27,6 +27,8 @@ type Input struct {
 	Reserved    []*structs.Reservation         // in force: of blocked workloads and of operators, by ID
 	Evicted     []*structs.Preemptions         // on behalf of each queue, by queue
 	OldEvents   bool                           // the format in force does not have EventSaved: refusals name EventNone instead
+	Freed       []model.Freed                  // room that became free lately, oldest first: gangs that run wait before they grow into it
+	Resized     []contend.Resized              // when elastic gangs were last resized, by job and group: they do not shrink again at once
 	Power       bool                           // some node pool has a power budget
 	Waits       bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
 	EstimateFor structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it

@@ -36,6 +36,10 @@ func (e *Engine) decide() error {
 		}
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
 			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Reserved: e.reservations, Chooser: e.chooser()}
+		in.Freed = e.gave
+		if in.View.MayShrink() {
+			in.Resized = e.resized()
+		}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
 			in.Queues.Turnover = x.Turnover()
@@ -101,6 +105,15 @@ func (e *Engine) chooser() contend.Chooser {
 		return queue.Choosers{Lives: &e.lives}
 	}
 	return nil
+}
+
+// resized lists when elastic gangs were last resized.
+func (e *Engine) resized() (out []contend.Resized) {
+	for l := e.holders; l != nil; l = l.nextHolder {
+		out = contend.AppendResized(out, l.work.Rosters...)
+	}
+	contend.SortResized(out)
+	return out
 }
 
 // byPass marks the event that a pass asked for; a later pass may have asked for a different time.
@@ -367,7 +380,9 @@ func (e *Engine) commit() {
 		return
 	}
 	e.index++
-	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Allocs: e.changes})
+	delta := structs.Delta{Index: e.index, Time: e.now, Allocs: e.changes}
+	e.view = e.view.Advance(delta)
+	e.gave = model.AppendFreed(e.gave, &delta)
 	clear(e.changes)
 	e.changes = e.changes[:0]
 }

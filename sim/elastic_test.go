@@ -28,7 +28,9 @@ type elasticRun struct {
 	others     map[structs.JobKey]int  // ends of other work while a gang runs
 	gave       map[structs.JobKey]bool // whether its last resize was a shrinking
 	added      map[structs.JobKey][]added
-	lost, got  float64 // GPU seconds: done again because of growth; held by the added members
+	owner      map[string]*run            // of each GPU, after the last pass
+	since      map[string]structs.LogTime // since when a GPU is free
+	lost, got  float64                    // GPU seconds: done again because of growth; held by the added members
 	grew, kept int
 	resizes    int64   // of the engine, before this pass
 	charged    float64 // the same
@@ -51,7 +53,7 @@ func TestElasticIsNotShaken(t *testing.T) {
 	grew, kept, lost, got := 0, 0, 0.0, 0.0
 	for seed := range seeds {
 		r := &elasticRun{t: t, seed: seed, last: map[structs.JobKey]structs.LogTime{}, size: map[structs.JobKey]int{}, grown: map[structs.JobKey]int{}, shrunk: map[structs.JobKey]int{},
-			others: map[structs.JobKey]int{}, added: map[structs.JobKey][]added{}, gave: map[structs.JobKey]bool{}}
+			others: map[structs.JobKey]int{}, added: map[structs.JobKey][]added{}, gave: map[structs.JobKey]bool{}, owner: map[string]*run{}, since: map[string]structs.LogTime{}}
 		r.run()
 		grew, kept, lost, got = grew+r.grew, kept+r.kept, lost+r.lost, got+r.got
 	}
@@ -138,6 +140,7 @@ func (r *elasticRun) passed(e *Engine, _ *scheduler.Input, _ *scheduler.Plan, re
 			r.t.Errorf("seed %d, %v: a growth is charged %.3f GPU seconds, want %.3f", r.seed, Since(e.now), charged, r.lost-lost)
 		}
 	}()
+	defer r.own()
 	for l := e.holders; l != nil; l = l.nextHolder {
 		if l.Job.Job.Groups[0].Elastic == nil {
 			continue
@@ -155,8 +158,8 @@ func (r *elasticRun) passed(e *Engine, _ *scheduler.Input, _ *scheduler.Plan, re
 			r.grows(l, was, last)
 		default:
 			r.shrunk[l.Key]++
-			if d := e.now.Sub(last); d < r.minRuntime && !r.gave[l.Key] { // members that began with its last shrinking do not count as young
-				r.failf(l, "shrinks %v after its last start or growth", d)
+			if d := e.now.Sub(last); d < r.minRuntime && (d > 0 || !r.gave[l.Key]) { // several may take members at one moment
+				r.failf(l, "shrinks %v after its last start or resize", d)
 			}
 			r.left(l)
 		}
@@ -165,6 +168,22 @@ func (r *elasticRun) passed(e *Engine, _ *scheduler.Input, _ *scheduler.Plan, re
 			r.failf(l, "it has %d members, grew %d times and shrank %d times; its roster has %d and says %+v", is, r.grown[l.Key], r.shrunk[l.Key], len(ro.Members), ro.Resizes)
 		}
 	}
+}
+
+// own notes which GPUs are free, and since when.
+func (r *elasticRun) own() {
+	now := map[string]*run{}
+	for _, x := range r.e.runs {
+		for i := range x.alloc.Grants {
+			now[x.alloc.Grants[i].Instance] = x
+		}
+	}
+	for gpu := range r.owner {
+		if now[gpu] == nil {
+			r.since[gpu] = r.e.now
+		}
+	}
+	r.owner = now
 }
 
 // grows checks a growth from a number of members, of a gang that last started or was resized at a time.
@@ -188,6 +207,17 @@ func (r *elasticRun) grows(l *Live, was int, last structs.LogTime) {
 	}
 	r.lost += lost.Seconds()
 	r.added[l.Key] = append(r.added[l.Key], added{append([]*run{}, u.runs[was:]...), e.now})
+	for _, x := range u.runs[was:] {
+		for i := range x.alloc.Grants {
+			gpu := x.alloc.Grants[i].Instance
+			if o := r.owner[gpu]; o != nil && o != x {
+				r.failf(l, "grows into a GPU that %s has just left", o.live.Key.ID)
+			}
+			if since := r.since[gpu]; since > 0 && e.now.Sub(since) < r.minRuntime {
+				r.failf(l, "grows into a GPU that has been free for %v", e.now.Sub(since))
+			}
+		}
+	}
 	for _, x := range u.runs[was:] { // each of them alone
 		for _, o := range e.live {
 			g := o.Job.Job.Groups[0]

@@ -82,6 +82,7 @@ type Engine struct {
 	now    structs.LogTime
 	view   *model.View
 	index  structs.Index
+	gave   []model.Freed // room that became free, oldest first
 	agenda agenda
 	stale  int // invalid events in the agenda
 	cursor structs.NodeID

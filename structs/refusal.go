@@ -146,7 +146,7 @@ const (
 	DimensionMembers         // of a gang. Count: found; Of: needed; Detail: the level that has to hold all of them; Subject: where there is most room
 	DimensionMembersStandbys // as DimensionMembers, standbys included
 	DimensionEndingMembers   // of the previous start
-	DimensionGrowth          // of a group that has its minimum; Detail: not before this time, because it was resized; "": as soon as there is room. Where its restart loses too much: Count: what it loses; Of: what it gains; Detail: the unit of both
+	DimensionGrowth          // of a group that has its minimum; Detail: not before this time, because it was resized or the room became free recently; "": as soon as there is room. Where its restart loses too much: Count: what it loses; Of: what it gains; Detail: the unit of both
 	DimensionStandbys        // of a gang that runs
 	DimensionOwnReservation  // Subject: when the job's own reservation begins
 

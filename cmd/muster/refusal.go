@@ -77,7 +77,7 @@ func preconditionText(r structs.Refusal) string {
 			}
 			return text + "but others come first"
 		case structs.ReasonBeginTime:
-			return text + "but not before " + r.Detail + ": each resize restarts it, and it has not run for preempt_min_runtime since its start or its last resize"
+			return text + "but not before " + r.Detail + ": each resize restarts it, so it waits for preempt_min_runtime after its start or last resize, and after the room became free"
 		}
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:

@@ -42,14 +42,17 @@ type Preemption struct {
 	evicted Evictions
 	gangs   map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
 	taken   map[structs.AllocID]bool
-	notes   map[string]*structs.Refusal          // why preemptions found no victims, by the key in NoFit
+	notes   map[string]*structs.Refusal // why preemptions found no victims, by the key in NoFit
+	resized []Resized                   // see Env.Resized
+	flight  model.Overlay
+	leaving map[gangKey]bool                     // gangs that lose members already; filled with gangs
 	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
 }
 
 // NewPreemption begins the preemptions of a pass. limits may be nil.
 func NewPreemption(e *Env, limits *Limits) *Preemption {
-	p := &Preemption{notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
+	p := &Preemption{resized: e.Resized, flight: e.Flight, notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
 		taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount)}
 	p.shares = newShares(e, p)
 	return p
@@ -208,11 +211,17 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 		return nil
 	}
 	if p.gangs == nil {
-		p.gangs = make(map[gangKey][]*model.Held)
+		p.gangs, p.leaving = make(map[gangKey][]*model.Held), map[gangKey]bool{}
 		for _, c := range p.w.View.Chunks {
 			for i := range c.IDs {
 				for x := range c.Hold[i].All() {
-					if x.Work.Job == nil || x.Work.Ending {
+					if x.Work.Job == nil {
+						continue
+					}
+					if x.Work.Ending || p.flight.Len() > 0 && p.flight.Stopping(x.ID) {
+						p.leaving[gangKey{x.Work.Job.Key(), x.Work.Group}] = true
+					}
+					if x.Work.Ending {
 						continue
 					}
 					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.IsGang() || g.Elastic != nil) && !g.IsStandby(x.Work.Index) {

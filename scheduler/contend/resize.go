@@ -2,11 +2,47 @@ package contend
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
+
+// Resized says when an elastic gang was last resized.
+type Resized struct {
+	Job   structs.JobKey
+	Group structs.GroupName
+	At    structs.LogTime
+}
+
+// AppendResized adds the gangs of rosters that were resized.
+func AppendResized(list []Resized, rosters ...*structs.Roster) []Resized {
+	for _, r := range rosters {
+		if r.Resizes.At > 0 {
+			list = append(list, Resized{structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, r.Group, r.Resizes.At})
+		}
+	}
+	return list
+}
+
+// compare orders by job and group.
+func (r Resized) compare(k gangKey) int {
+	return cmp.Or(compareJobs(r.Job, k.job), cmp.Compare(r.Group, k.group))
+}
+
+// resizedAt returns when a gang was last resized; 0: never.
+func (p *Preemption) resizedAt(k gangKey) structs.LogTime {
+	if i, found := slices.BinarySearchFunc(p.resized, k, Resized.compare); found {
+		return p.resized[i].At
+	}
+	return 0
+}
+
+// SortResized puts a list in the order in which it is searched.
+func SortResized(list []Resized) {
+	slices.SortFunc(list, func(a, b Resized) int { return a.compare(gangKey{b.Job, b.Group}) })
+}
 
 // Resize compares what a gang that runs loses and gains when it grows, in GPU seconds (without GPUs: seconds of its
 // members). Growth restarts all members, so each of them loses what it would lose by a preemption. What it gains is the

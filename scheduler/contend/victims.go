@@ -70,7 +70,8 @@ func (p *Preemption) costOf(vs []Victim) (sum int64) {
 	return sum
 }
 
-// fewest returns the victims of a node that suffice, the cheapest first. It returns nil when even all of them do not, or
+// fewest returns the victims of a node that suffice, the cheapest first; of those that cost the same, the ones with which
+// least stops. It returns nil when even all of them do not, or
 // when no guarantee lets enough of them go together.
 func (p *Preemptor) fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []Victim) []Victim {
 	n := c.Nodes[i]
@@ -91,7 +92,7 @@ func (p *Preemptor) fewest(s *search.Search, row int, c *model.Chunk, i int, v *
 		return x.Dim == structs.DimensionNone && s.PowerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b Victim) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(len(a.with), len(b.with)), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
 	})
 	if !fitsWith(vs) {
 		return nil
@@ -194,12 +195,18 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 
 // tooYoung reports whether work has run for less than its queue's preempt_min_runtime, and has the decision made again
 // when it has run for that long. An elastic group has run since its newest member began: the resize restarted the others
-// of a gang, and without that an older member would go in the place of a younger one.
+// of a gang, and without that an older member would go in the place of a younger one. An elastic gang has run since it was
+// last resized: a gang from which others take member after member would only restart.
 func (p *Preemptor) tooYoung(h *model.Held) bool {
 	began := h.Work.Began
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
 		for _, m := range p.members(h) {
 			began = max(began, m.Work.Began)
+		}
+		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Gang != nil {
+			if began = max(began, p.resizedAt(k)); p.leaving[k] {
+				began = p.now
+			}
 		}
 	}
 	q := p.rules.Of(h.Work.Job.QueueName())

@@ -96,7 +96,7 @@ func TestVictimsLoseLeast(t *testing.T) {
 		{"what can save its state loses less", 4, []*structs.Allocation{running(saves, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "b", "1"},
 		{"a gang stops as a whole", 4, []*structs.Allocation{running(gang, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(gang, 2, 1, nodes[1], 0, 2, 2*time.Hour)}, "b", "12"},
 		{"elastic work shrinks to its minimum", 2, []*structs.Allocation{running(elastic, 1, 0, nodes[0], 0, 1, 9*time.Hour), running(elastic, 2, 1, nodes[0], 1, 1, 9*time.Hour), running(elastic, 3, 2, nodes[0], 2, 1, 9*time.Hour), running(elastic, 4, 3, nodes[0], 3, 1, 9*time.Hour),
-			running(old, 5, 0, nodes[1], 0, 4, time.Hour)}, "b", "34"},
+			running(old, 5, 0, nodes[1], 0, 4, time.Hour)}, "b", "43"},
 		{"work that began less than a minute ago stays", 4, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 30*time.Second), running(young, 2, 0, nodes[1], 0, 3, 10*time.Hour)}, "c", "2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -35,8 +35,9 @@ type floor struct {
 	old     bool                                   // the format in force does not have EventSaved
 	placed  func(j *floorJob)                      // called with the job of each allocation, in the order of the decisions; nil: not at all
 	moved   func(victim, by *floorJob, why string) // called with each job that is stopped by shares; nil: not at all
-	slow    bool                                   // victims are asked to stop, and hold their places
-	past    []structs.QueueUsage                   // what queues and users have used
+	resized []contend.Resized
+	slow    bool                 // victims are asked to stop, and hold their places
+	past    []structs.QueueUsage // what queues and users have used
 }
 
 type floorJob struct {
@@ -144,7 +145,7 @@ func (f *floor) alloc(id structs.AllocID) *structs.Allocation {
 // pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
 func (f *floor) pass(order structs.Order) (stopped, placed int) {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old, Resized: f.resized}
 	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
 		byKey[j.job.Key()] = j
@@ -177,7 +178,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 						if v.job.Priority > j.job.Priority {
 							f.t.Fatalf("order %s: job %s of priority %d is stopped for %s of %d", order, v.job.ID, v.job.Priority, j.job.ID, j.job.Priority)
 						}
-						if !v.asked {
+						if !v.asked && v.job.Groups[0].Elastic == nil {
 							f.evicted[j.job.Priority]++
 							v.entry.Preempted++
 							f.recent.Recent = append(f.recent.Recent, f.now)
@@ -206,7 +207,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 						b.Desired, b.Client, b.FinishedAt = structs.DesiredEvict, structs.ClientComplete, f.now
 						changes = append(changes, structs.Changed[structs.Allocation]{Before: a, After: &b})
 						v.allocs = append(append([]*structs.Allocation(nil), v.allocs[:k]...), v.allocs[k+1:]...)
-						v.asked = true
+						v.asked = v.job.Groups[0].Elastic == nil
 						break
 					}
 				}
@@ -241,7 +242,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 		if len(j.allocs) > 0 {
 			j.asked, j.blocked = false, nil
 		}
-		if n := len(j.allocs); n != 0 && n != j.job.Groups[0].Count {
+		if n := len(j.allocs); n != 0 && n != j.job.Groups[0].Count && j.job.Groups[0].Elastic == nil {
 			f.t.Fatalf("job %s has %d of %d allocations", j.job.ID, n, j.job.Groups[0].Count)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -140,6 +141,7 @@ func (d *decider) advance(a *replica.Applied) {
 		d.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
 	}
 	d.contenders.feed(&a.Delta, a.Snapshot)
+	d.freed = model.AppendFreed(d.freed, &a.Delta)
 	if len(a.Delta.Queues) > 0 || a.Delta.Config {
 		d.strict = anyStrictQueue(a.Snapshot)
 	}

@@ -19,7 +19,7 @@ import (
 // context collects what the owner knows about a node pool.
 func (d *decider) context(domain structs.PoolName, now structs.LogTime) passContext {
 	c := passContext{pub: d.pub, flight: d.planner.Overlay(), cursor: d.cursors[domain], reservations: d.reservationsOf(d.pub.Snapshot, domain, now),
-		starved: d.broker.Starved(domain)}
+		starved: d.broker.Starved(domain), freed: d.freed}
 	d.contenders.fill(&c.contenders, domain)
 	return c
 }
@@ -58,6 +58,13 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 		View: c.pub.View, Flight: c.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: c.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: c.starved && anyGrowing(pending), Queues: s.QueueTable(snap), Reserved: c.reservations,
 		OldEvents: !snap.Has(feature.EventSaved), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
+	}
+	if anyGrowing(pending) {
+		in.Freed = c.freed
+	}
+	if in.View.MayShrink() {
+		in.Resized = contend.AppendResized(nil, slices.Collect(snap.Rosters())...)
+		contend.SortResized(in.Resized)
 	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in

@@ -113,6 +113,7 @@ type decider struct {
 	cursors    map[structs.PoolName]structs.NodeID // by node pool: node at which its last pass stopped looking
 	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
 	passes     uint64                              // begun; part of the seed of each pass
+	freed      []model.Freed                       // room that became free in this term, oldest first
 
 	flight inFlight
 	inbox  inbox
@@ -181,6 +182,7 @@ type passContext struct {
 	cursor       structs.NodeID
 	reservations []*structs.Reservation
 	starved      bool            // a job waits for capacity in the pool
+	freed        []model.Freed   // see decider.freed
 	contenders   scheduler.Input // only Running and Chooser are set
 }
 
