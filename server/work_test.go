@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -137,6 +139,19 @@ func TestPriorityOfWhatRuns(t *testing.T) {
 		}
 		if v := s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "runs"}).Version; v != 0 {
 			t.Errorf("the job has version %d", v)
+		}
+	})
+}
+
+// TestRequeueOfAService: a service does not return to a queue, and the refusal names what restarts it.
+func TestRequeueOfAService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 1)
+		register(t, s, passJob("web", 1, nil))
+		_, err := callErr(s, methods.JobWorkload, rpc.Header{}, &methods.JobWorkloadRequest{JobID: "web", Action: structs.ActionRequeue})
+		if want := `job "web" is of type service, and only batch jobs return to the queue; muster job restart web restarts what runs of it`; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("requeue of a service: %v, want %q", err, want)
 		}
 	})
 }

@@ -201,6 +201,9 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 			l.work.Blocked = ev
 		case l.work.Blocked != nil && l.work.Blocked.ID == ev.ID:
 			l.work.Blocked = nil
+		case ev.Trigger == structs.TriggerPreemption && ev.WaitUntil > e.now && l.again != ev.WaitUntil:
+			l.again = ev.WaitUntil // more work may be preempted then
+			e.agenda.add(event{at: l.again, kind: Woken, do: func() { e.retry(l) }})
 		}
 	}
 	if pe.Workload != nil {
@@ -217,6 +220,16 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 	}
 	e.endAll(ended)
 	return nil
+}
+
+// retry decides about a job again if it still waits: the time has come for which its decision asked.
+func (e *Engine) retry(l *Live) {
+	if l.again != e.now {
+		return // another time was set since
+	}
+	if l.again = 0; l.End == 0 && l.lane != nil {
+		e.ask(l, structs.TriggerPreemption)
+	}
 }
 
 // endAll ends the victims that get no notice.

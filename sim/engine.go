@@ -321,6 +321,9 @@ func (e *Engine) happen(ev *event) error {
 			e.evict(r)
 		}
 	case Woken:
+		if ev.do != nil {
+			ev.do()
+		}
 	case NodeDown:
 		e.fail(ev.node)
 	case NodeUp:

@@ -40,7 +40,7 @@ type event struct {
 	unit *unit  // Ended, Expired, Saved
 	run  *run   // Killed
 	node int    // NodeDown, NodeUp
-	do   func() // Operated
+	do   func() // Operated; Woken: may be nil
 	gen  uint32 // of the unit when the event was created; a newer generation makes the event invalid
 }
 

@@ -52,6 +52,7 @@ type Live struct {
 	listed                 bool            // in the pass that is being picked
 	tied                   bool            // holds a reservation
 	renew                  structs.LogTime // when its reservation is decided again
+	again                  structs.LogTime // when it is decided again because more work may be preempted then; 0: never
 	attained               int64
 	ran                    time.Duration // of the first unit, in completed runs
 	holds                  int           // allocations that hold resources

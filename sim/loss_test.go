@@ -114,3 +114,26 @@ func TestPreemptionGoesByTheAgeOfTheCheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestPreemptionIsRetried: a job that may preempt others only once they have run for preempt_min_runtime does so then, although
+// nothing else happens at that time.
+func TestPreemptionIsRetried(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		long, urgent := gpuJob("long", 0, 10*time.Hour, 1), gpuJob("urgent", 10*time.Second, time.Hour, 1)
+		long.Job.Preemptible, long.Job.Priority, urgent.Job.Priority = true, 10, 90
+		cfg := Config{Whole: whole, Nodes: nodes(t, "1x1"), Policy: policy.Builtin["binpack"], Source: &list{jobs: []*Job{long, urgent}},
+			Queues: []*structs.Queue{{Path: structs.QueueRoot, Preempt: structs.PreemptPriority}}}
+		start := time.Duration(0)
+		cfg.Hooks.Placed = func(e *Engine, l *Live, _ *structs.Allocation) {
+			if l.Key.ID == "urgent" {
+				start = Since(e.now)
+			}
+		}
+		if err := NewEngine(cfg).Run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if start != time.Minute {
+			t.Errorf("whole %v: the urgent job is placed after %v, want 1m0s", whole, start)
+		}
+	}
+}

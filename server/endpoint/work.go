@@ -20,6 +20,9 @@ func (s *Set) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobWork
 	default:
 		return nil, structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue or retry", req.Action)
 	}
+	if req.Action == structs.ActionRequeue && j.Type != structs.JobBatch {
+		return nil, structs.Errorf(structs.CodeConflict, "job %q is of type %s, and only batch jobs return to the queue; muster job restart %s restarts what runs of it", k.ID, j.Type, k.ID)
+	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.WorkloadCommand{
 		Namespace: k.Namespace, JobID: k.ID, Action: req.Action,
 	}})
