@@ -197,12 +197,9 @@ func (s *Search) rateShare(r *rated, n *structs.Node, v *Verdict, d *match.Devic
 		order := at + seen
 		seen++
 		free := before.Free[order]
-		if free == 0 || slices.Contains(before.Free[at:order], free) && g.Instances[j].MemoryMiB == g.Instances[0].MemoryMiB {
-			continue // equal to one that was tried already
-		}
 		capacity := g.Instances[j].MemoryMiB - v.reserve
 		t := hold.Taken(d.First + j)
-		if !takesShare(alt, capacity, t) {
+		if !takesShare(alt, capacity, t) || slices.Contains(before.Free[at:order], free) && sameBefore(g, d.First, j, t, hold) {
 			continue
 		}
 		t.Mem, t.Compute = t.Mem+alt.MemoryOn(capacity), t.Compute+alt.Compute
@@ -214,6 +211,19 @@ func (s *Search) rateShare(r *rated, n *structs.Node, v *Verdict, d *match.Devic
 		r.offer(x.l.rater, after, k, free-after.Free[order])
 		after.Free[order] = free
 	}
+}
+
+// sameBefore reports whether a GPU of a group before the j-th is as large, and as much of it is taken. GPUs with as much free
+// differ where memory is scarce on one and compute on the other.
+func sameBefore(g *structs.DeviceGroup, first, j int, t model.Share, hold *model.Holding) bool {
+	for k := range j {
+		if g.Instances[k].Healthy && g.Instances[k].MemoryMiB == g.Instances[j].MemoryMiB {
+			if x := hold.Taken(first + k); x.Mem == t.Mem && x.Compute == t.Compute && x.Whole == t.Whole {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // healthyBefore counts the healthy GPUs of a node before a position.
