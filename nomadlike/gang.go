@@ -19,6 +19,7 @@ type (
 		MasterAddr  string `json:",omitempty"`
 		MasterPort  int    `json:",omitempty"` // 0 until node rank 0 has reserved a port
 		WorldSize   int
+		Topology    string `json:",omitempty"` // how near the members are to each other, as "all 8 in leaf l2, 2 racks"
 		Restarts    int64
 		Resizes     *GangResizes `json:",omitempty"` // of an elastic gang; nil: none yet
 		Reason      string       // of the last change
@@ -70,7 +71,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 		}
 		g := Gang{Group: string(st.Group), State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
-			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Standby: st.Standby, Standbys: []GangStandby{},
+			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Standby: st.Standby, Standbys: []GangStandby{}, Topology: st.Topology,
 			ModifyIndex: uint64(ro.ModifyIndex)}
 		if x := &ro.Resizes; x.Total() > 0 {
 			g.Resizes = &GangResizes{Grown: x.Grown, Shrunk: x.Shrunk, Time: int64(x.At), From: x.From, To: x.To}

@@ -24,14 +24,15 @@ type (
 		Asks                     Ask         // the waiting part of the job
 		Order                    []OrderTerm // why it has this place in the queue; empty when nothing waits
 		User                     string
-		StartEstimate            int64      // Unix nanoseconds; 0: unknown
-		Starts                   string     `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
-		Advice                   *Advice    `json:",omitempty"`
-		SubmitTime               int64      // Unix nanoseconds
-		Saving                   *Saving    `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
-		Suspended                *Suspended `json:",omitempty"` // absent: no part of it is suspended
-		Silent                   *Silent    `json:",omitempty"` // absent: no part of it is on a silent node that must end it
-		Refused                  string     `json:",omitempty"` // why the namespace refuses launches of this periodic or parameterized job now
+		StartEstimate            int64             // Unix nanoseconds; 0: unknown
+		Starts                   string            `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
+		Advice                   *Advice           `json:",omitempty"`
+		SubmitTime               int64             // Unix nanoseconds
+		Saving                   *Saving           `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
+		Suspended                *Suspended        `json:",omitempty"` // absent: no part of it is suspended
+		Topology                 map[string]string `json:",omitempty"` // by gang: how near its members are to each other, as "all 8 in leaf l2, 2 racks"
+		Silent                   *Silent           `json:",omitempty"` // absent: no part of it is on a silent node that must end it
+		Refused                  string            `json:",omitempty"` // why the namespace refuses launches of this periodic or parameterized job now
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -156,6 +157,12 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		Ahead: []string{}, Groups: []WhyGroup{},
 	}
 	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
+	for g, text := range r.Topology {
+		if w.Topology == nil {
+			w.Topology = make(map[string]string, len(r.Topology))
+		}
+		w.Topology[string(g)] = text
+	}
 	w.Deadline = int64(r.Job.Deadline)
 	w.Refused = r.Refused
 	if r.Saving != nil {

@@ -94,7 +94,9 @@ func allocGet(c *call) (any, error) {
 	if a.Job == nil {
 		a.Job = resp.Job
 	}
-	return wire.AllocFromStructs(&a, resp.Report), nil
+	out := wire.AllocFromStructs(&a, resp.Report)
+	out.Topology, out.GangTopology = resp.Place, resp.Gang
+	return out, nil
 }
 
 func allocStop(c *call) (any, error) {

@@ -69,7 +69,9 @@ func nodeGet(c *call) (any, error) {
 	if resp.Node == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "node not found")
 	}
-	return wire.NodeFromStructs(resp.Node), nil
+	n := wire.NodeFromStructs(resp.Node)
+	n.Topology = resp.Place
+	return n, nil
 }
 
 func nodeAllocs(c *call) (any, error) {

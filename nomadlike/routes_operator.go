@@ -214,7 +214,9 @@ func schedulerGet(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config, resp.FollowsDefault), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
+	config := wire.SchedulerConfigFromStructs(resp.Config, resp.FollowsDefault)
+	config.TopologyLevelsInForce = resp.Levels
+	return &wire.SchedulerConfigurationResponse{SchedulerConfig: config, QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
 }
 
 // schedulerInput sends the input of the newest decision about a node pool, for `muster operator scheduler replay`.

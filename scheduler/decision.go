@@ -215,7 +215,7 @@ func (d *decision) continueStarts() {
 func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 	for _, a := range g.Staying {
 		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.Wants, func(x reconcile.Want) bool { return x.Prev == a }) {
-			return l.Of[row]
+			return l.Place(row)
 		}
 	}
 	return -1

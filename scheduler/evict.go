@@ -6,7 +6,6 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/match"
-	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -227,22 +226,26 @@ func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
 
 // preemptFor places wants of a group, all or none. Others make room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor) bool {
-	if l := d.requires(g); l != nil {
-		at := d.cheapestPlace(g, ws, p, l)
-		return at >= 0 && d.preemptIn(g, ws, p, d.evictSearch(g, l, []int32{at}))
+	if x := d.requires(g); x != nil {
+		at := d.cheapestPlace(g, ws, p, x)
+		return at >= 0 && d.preemptIn(g, ws, p, d.evictSearch(g, x.inside(x.far, at)))
 	}
-	return d.preemptIn(g, ws, p, d.evictSearch(g, nil, nil))
+	return d.preemptIn(g, ws, p, d.evictSearch(g, region{}))
 }
 
 // cheapestPlace finds the place of a level where the least is lost if others make room for wants of a group; -1 if they
 // find room in none. Of equal losses, the place where fewer allocations stop is taken.
-func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, l *model.Level) int32 {
-	if at := d.settled(g, l); at >= 0 {
+func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain) int32 {
+	if at := d.settled(g, x); at >= 0 {
 		return at
 	}
 	best, least, fewest := int32(-1), int64(0), 0
+	l := x.tree.Levels[x.far]
 	for at := range int32(len(l.Names)) {
-		t := d.tryEvict(g, ws, p, d.evictSearch(g, l, []int32{at}))
+		if l.Stopgap[at] {
+			continue
+		}
+		t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(x.far, at)))
 		if t == nil {
 			continue
 		}
@@ -254,9 +257,9 @@ func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.
 	return best
 }
 
-// evictSearch starts the search for a preemption over some places of a level (nil: everywhere).
-func (d *decision) evictSearch(g *groupWork, l *model.Level, set []int32) *search.Search {
-	s := d.gangSearch(g, 0, l, set)
+// evictSearch starts the search for a preemption within a region.
+func (d *decision) evictSearch(g *groupWork, in region) *search.Search {
+	s := d.gangSearch(g, 0, in)
 	if !g.Gang {
 		for _, pl := range d.placed {
 			if pl.g == g {

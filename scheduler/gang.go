@@ -64,58 +64,115 @@ func (d *decision) missAll(g *groupWork) {
 
 // tryGang places all of a gang's wants or none.
 func (d *decision) tryGang(g *groupWork, first int) bool {
-	t := g.Tg.Topology
-	if t == nil || t.Across == "" {
-		return d.tryWithin(g, first, nil, nil, g.Wants)
+	x := d.domainOf(g)
+	if x == nil {
+		return d.tryWithin(g, first, region{}, g.Wants)
 	}
-	l := d.w.Level(t.Across)
-	required := t.Mode == structs.TopologyRequired
+	if !x.required {
+		// A gang that finds no room anywhere does not lack room in one place, and most gangs that wait are such.
+		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
+		if ok := d.tryWithin(g, first, region{}, g.Wants); !ok || len(g.Wants)+len(g.Staying) < 2 {
+			return ok
+		}
+		d.w.Rollback(mark)
+		d.placed, d.cursor = d.placed[:placed], cursor
+	}
 	probe := search.New(g.Ask, d.w, d.policy, first)
 	probe.Ban = g.ban(d.load.Job)
 	d.bind(probe)
 	if d.overLimit(probe, nil) != nil {
-		return d.tryWithin(g, first, nil, nil, g.Wants) // it says which limit it is
+		return d.tryWithin(g, first, region{}, g.Wants) // it says which limit it is
 	}
-	rs := probe.Rooms(l, int64(len(g.Wants)))
+	rs := search.NewPlaces(x.tree, probe.Rooms(x.tree.Levels[0]))
+	probe.Done()
 	d.steps += d.w.View.Rows
-	if home := g.home(d.w, l); home >= 0 { // the rest of the gang is there already
-		rs = slices.DeleteFunc(rs, func(r search.Room) bool { return required && r.At != home })
-	}
-	for _, set := range search.Within(rs, int64(len(g.Wants)), required) {
-		if d.tryWithin(g, first, l, set, g.Wants) {
-			return true
-		}
+	if d.tryTree(g, first, x, rs, g.stays(d.w)) {
+		return true
 	}
 	// Anywhere: with a preferred topology to place the gang, with a required one only to report why it was not placed.
-	mark, cursor := d.w.Mark(), d.cursor
-	placed := len(d.placed)
-	ok := d.tryWithin(g, first, nil, nil, g.Wants)
-	if !ok || !required {
+	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
+	ok := d.tryWithin(g, first, region{}, g.Wants)
+	if !ok || !x.required {
 		return ok
 	}
 	d.w.Rollback(mark)
 	d.placed, d.cursor = d.placed[:placed], cursor
-	best := search.Room{At: -1}
-	for _, r := range rs {
-		if r.Room > best.Room {
-			best = r
-		}
+	s, l := g.search, x.tree.Levels[x.far]
+	s.Found, s.Short = 0, g.Tg.Topology.Across
+	at := g.home(d.w, l)
+	if best := rs.Roomiest(x.far); at < 0 && len(best) > 0 {
+		at = best[0]
 	}
-	s := g.search
-	s.Found, s.Short = best.Room, t.Across
-	if best.At >= 0 {
-		s.ShortAt = l.Names[best.At]
+	if at >= 0 {
+		s.ShortAt, s.Found = l.Names[at], min(rs.Room(x.far, at), int64(len(g.Wants)))
 	}
 	return false
 }
 
-// gangSearch starts the search of a gang over some places of a level (nil: everywhere).
-func (d *decision) gangSearch(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
+// tryTree places all wants of a group in the smallest part of its domain that has room for them: in one place of the nearest
+// level, else of the next one, and so on; of equal levels in the place with the least room. stay is the rows of what
+// stays of the group: then it is a place that has some of them, most if possible.
+//
+// The order is that of Slurm's topology/tree plugin (the lowest switch that can hold the job, best fit, then the fewest leaf switches)
+// and of Kueue's topology-aware scheduling (the lowest domain that holds the pod set, best fit down the tree).
+func (d *decision) tryTree(g *groupWork, first int, x *domain, rs *search.Places, stay []int) bool {
+	want := int64(len(g.Wants))
+	for level := range x.tree.Levels[:min(x.far+1, len(x.tree.Levels))] {
+		places := withSome(x.tree.Levels[level], rs.Fitting(level, want), stay)
+		if x.required { // a nearer place is enough, if it is known to be in one of the level
+			places = slices.DeleteFunc(places, func(at int32) bool { return x.tree.Levels[x.far].Stopgap[x.tree.Above(level, at, x.far)] })
+		}
+		for _, at := range places[:min(len(places), domainTries)] {
+			set := rs.Fewest(level, at, want)
+			if d.tryWithin(g, first, x.within(set), g.Wants) {
+				return true
+			}
+			if all := search.Inside(x.tree, level, at); level > 0 && !slices.Equal(set, all) && d.tryWithin(g, first, x.within(all), g.Wants) {
+				return true // the room was an upper bound
+			}
+		}
+	}
+	if x.required {
+		return false
+	}
+	top := len(x.tree.Levels)
+	return len(stay) == 0 && rs.Room(top, 0) >= want && d.tryWithin(g, first, x.within(rs.Fewest(top, 0, want)), g.Wants)
+}
+
+// domainTries limits how many places of a level are tried for one gang.
+const domainTries = 64
+
+// withSome selects the places that have some of the rows, those with most first; all if there are no rows.
+func withSome(l *model.Level, places []int32, rows []int) []int32 {
+	if len(rows) == 0 {
+		return places
+	}
+	n := make(map[int32]int)
+	for _, row := range rows {
+		n[l.Of[row]]++
+	}
+	out := slices.DeleteFunc(places, func(at int32) bool { return n[at] == 0 })
+	slices.SortStableFunc(out, func(a, b int32) int { return cmp.Compare(n[b], n[a]) })
+	return out
+}
+
+// stays lists the rows of the members that stay.
+func (g *groupWork) stays(w *search.Pass) (rows []int) {
+	for _, a := range g.Staying {
+		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.Wants, func(x reconcile.Want) bool { return x.Prev == a }) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// gangSearch starts the search of a gang within a region.
+func (d *decision) gangSearch(g *groupWork, first int, in region) *search.Search {
 	s := search.New(g.Ask, d.w, d.policy, first)
 	s.Ban = g.ban(d.load.Job)
 	d.bind(s)
-	if l != nil {
-		s.Places, s.Within = l, set
+	if in.level != nil {
+		s.Places, s.Within = in.level, in.set
 	}
 	d.countStaying(g, s)
 	return s
@@ -141,13 +198,13 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	}
 }
 
-// tryWithin places all wants within some places of the topology, or none. The group keeps the search for its report.
-func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []reconcile.Want) bool {
+// tryWithin places all wants within a region, or none. The group keeps the search for its report.
+func (d *decision) tryWithin(g *groupWork, first int, in region, wants []reconcile.Want) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	if g.search != nil && !g.search.GaveUp {
 		g.search.Done() // it found no place for them
 	}
-	s := d.gangSearch(g, first, l, set)
+	s := d.gangSearch(g, first, in)
 	g.search = s
 	for i := range wants {
 		w := &wants[i]
@@ -226,13 +283,12 @@ func (d *decision) grow(starved bool) {
 			g.growsAt, g.deferredExpansion, wants = at, int64(len(wants)), nil
 			d.growsAt = at
 		}
-		var l *model.Level
-		var set []int32
-		if l = d.requires(g); l != nil {
-			set = []int32{d.settled(g, l)}
-		}
 		old := g.search
+<<<<<<< HEAD
 		s := d.growthSearch(g, l, set)
+=======
+		near := d.newMemberSearch(g)
+>>>>>>> 98b61a0d (scheduler, structs, server, nomadlike, cmd/muster, client: gangs start in the smallest part of a tree of levels)
 		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 		for i := range wants {
 			w := &wants[i]
@@ -240,8 +296,12 @@ func (d *decision) grow(starved bool) {
 				g.deferredExpansion++
 				continue
 			}
+<<<<<<< HEAD
 			before := d.w.Mark()
 			sp, stops, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
+=======
+			sp, stops, ok := near.place(w)
+>>>>>>> 98b61a0d (scheduler, structs, server, nomadlike, cmd/muster, client: gangs start in the smallest part of a tree of levels)
 			if !ok {
 				g.unplacedExpansion = int64(len(wants)-i) - g.deferredExpansion
 				break
@@ -262,13 +322,11 @@ func (d *decision) grow(starved bool) {
 		if last > 0 && d.resizeCosts(g, d.placed[placed:], last) {
 			d.w.Rollback(mark)
 			d.placed, d.cursor = d.placed[:placed], cursor
-			d.steps += int(s.Looked)
-			s.Done()
-			s = d.gangSearch(g, 0, l, set)
-			g.search = s
+			near.done()
+			near = d.newMemberSearch(g)
 		}
-		d.refillStandby(g, s)
-		d.steps += int(s.Looked)
+		d.refillStandby(g, near)
+		near.count()
 		if g.unplacedExpansion+g.standbysMissing == 0 && old != nil {
 			g.search = old
 		}

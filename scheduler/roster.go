@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -78,7 +79,7 @@ func (d *decision) rosters() []*structs.Roster {
 		if g.Tg.Topology != nil {
 			across = g.Tg.Topology.Across
 		}
-		byTopology(d.w.View, across, ms)
+		byTopology(d.w, d.in.Config.TopologyLevels, across, ms)
 		for i := range ms {
 			ro.Members = append(ro.Members, ms[i].row)
 		}
@@ -102,14 +103,16 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 	return first
 }
 
-// byTopology orders members so that consecutive ranks are close: by leaf, rack and node, then by their devices.
-func byTopology(v *model.View, across string, members []member) {
-	keys := []string{"leaf", "rack"}
-	if across != "" && across != model.LevelNode && across != model.LevelDatacenter && !slices.Contains(keys, across) {
+// byTopology orders members so that consecutive ranks are close: by the levels of the cluster, the farthest first, and by
+// node, then by their devices. A level of the job that the cluster does not have comes before them.
+func byTopology(w *search.Pass, declared []string, across string, members []member) {
+	keys := slices.Clone(w.View.LevelKeys(declared))
+	slices.Reverse(keys)
+	if across != "" && across != model.LevelNode && across != structs.TopologyAny && !slices.Contains(keys, across) {
 		keys = append([]string{across}, keys...)
 	}
 	at := func(m *member, key string) string {
-		if n := v.Node(m.row.Node); n != nil {
+		if n := w.View.Node(m.row.Node); n != nil {
 			return model.LevelOf(n, key)
 		}
 		return ""

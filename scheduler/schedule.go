@@ -225,10 +225,10 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	pinned := len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero()
-	if l := d.requires(g); l != nil && !pinned {
-		d.placeTogether(g, first, l)
+	if x := d.requires(g); x != nil && !pinned {
+		d.placeTogether(g, first, x)
 	} else {
-		d.placeWants(g, d.gangSearch(g, first, nil, nil))
+		d.placeWants(g, d.gangSearch(g, first, region{}))
 	}
 	if d.misses[g.Name] == int64(len(g.Wants)) && !pinned && g.over == nil {
 		if key == "" {

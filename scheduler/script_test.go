@@ -209,6 +209,12 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		}
 		w.config.Weights = weightsOf(t, words)
 		return "ok"
+	case "levels": // KEY... from near to far, of the topology
+		w.config.TopologyLevels = nil
+		for _, a := range c.Args {
+			w.config.TopologyLevels = append(w.config.TopologyLevels, a.Key)
+		}
+		return "ok"
 	case "schedule":
 		return schedule(t, w, c)
 	case "suggest":
@@ -570,7 +576,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights,
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights, TopologyLevels: w.config.TopologyLevels,
 		PreemptService: w.config.PreemptService, PreemptSystem: w.config.PreemptSystem, PreemptSysBatch: w.config.PreemptSysBatch}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
 	if p.Rotates() {
 		defer func() { w.cursor = in.Cursor }()

@@ -81,17 +81,18 @@ func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocatio
 
 // tryRestart restarts a gang where it was and where its standbys are. A required topology is still met there.
 func (d *decision) tryRestart(g *groupWork, first int) bool {
-	t := g.Tg.Topology
-	if t == nil || t.Across == "" || t.Mode != structs.TopologyRequired {
-		return d.tryWithin(g, first, nil, nil, g.Wants)
+	x := d.requires(g)
+	if x == nil {
+		return d.tryWithin(g, first, region{}, g.Wants)
 	}
-	l, at := d.w.Level(t.Across), g.home(d.w, d.w.Level(t.Across))
+	l := x.tree.Levels[x.far]
+	at := g.home(d.w, l)
 	for _, a := range g.Standby {
 		if row := d.w.View.Row(a.NodeID); at < 0 && row >= 0 {
-			at = l.Of[row]
+			at = l.Place(row)
 		}
 	}
-	return at >= 0 && d.tryWithin(g, first, l, []int32{at}, g.Wants)
+	return at >= 0 && d.tryWithin(g, first, x.inside(x.far, at), g.Wants)
 }
 
 // missingStandbys returns how many standbys a gang is short of, counting what the decision has placed.
@@ -109,11 +110,11 @@ func (d *decision) missingStandbys(g *groupWork) int {
 }
 
 // refillStandby looks for the missing standbys of a gang, one at a time.
-func (d *decision) refillStandby(g *groupWork, s *search.Search) {
+func (d *decision) refillStandby(g *groupWork, near *memberSearch) {
 	n := d.missingStandbys(g)
 	for i := range n {
 		w := &g.RefillStandby[i]
-		sp, _, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
+		sp, _, ok := near.place(w)
 		if !ok {
 			g.standbysMissing = int64(n - i)
 			return

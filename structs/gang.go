@@ -39,9 +39,12 @@ type Elastic struct {
 // Topology says where the members of a gang should be.
 type Topology struct {
 	Inside string // level within an allocation: "nvlink" (one island), "numa", "" for any
-	Across string // level over allocations: "node" (one node), "leaf" or "rack" or any node meta key; "" for any
+	Across string // level over allocations: "node" (one node), "leaf" or "rack" or any node meta key; "": the levels of the cluster; TopologyAny
 	Mode   string // TopologyPreferred (also "") or TopologyRequired
 }
+
+// TopologyAny as Topology.Across places a gang without regard to the levels of the cluster.
+const TopologyAny = "any"
 
 // How strict a topology is.
 const (

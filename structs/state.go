@@ -50,6 +50,10 @@ type SchedulerConfig struct {
 	MaxCheckpoints    int64            // limit of the allocations that must end and save their state at a time; 0: no limit
 	CheckpointStorage map[string]int64 // the same for those that write to a storage (Checkpoint.Storage), by its name
 
+	// TopologyLevels are the levels of the tree in which gangs are placed, from near to far: keys of the nodes' meta or
+	// attributes, such as rack, leaf, pod, or "datacenter". nil: those of TopologyLevelsKnown that nodes have; TopologyNone alone: none.
+	TopologyLevels []string `since:"2"`
+
 	CreateIndex Index
 	ModifyIndex Index
 }

@@ -155,7 +155,28 @@ func (o Options) devices(ctx context.Context, f *Facts) error {
 	if len(enforce) > 0 {
 		f.Attributes["gpu.enforce"] = strings.Join(enforce, ",")
 	}
+	if domain := nvlinkDomain(all); domain != "" {
+		f.Attributes[structs.NVLinkDomainAttribute] = domain
+	}
 	return nil
+}
+
+// nvlinkDomain returns the NVLink domain over several nodes that all GPUs of this one are in; "" for none.
+func nvlinkDomain(groups []structs.DeviceGroup) string {
+	domain := ""
+	for i := range groups {
+		if groups[i].Type != "gpu" {
+			continue
+		}
+		for _, in := range groups[i].Instances {
+			own, ok := strings.CutPrefix(in.Island, structs.FabricIslandPrefix)
+			if !ok || domain != "" && own != domain {
+				return ""
+			}
+			domain = own
+		}
+	}
+	return domain
 }
 
 // StaticDevices is a DeviceFingerprinter with a constant result.

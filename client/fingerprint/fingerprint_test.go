@@ -192,3 +192,26 @@ func TestStorageGrows(t *testing.T) {
 		}
 	}
 }
+
+// TestNVLinkDomain: a node is in an NVLink domain over several nodes if all of its GPUs are.
+func TestNVLinkDomain(t *testing.T) {
+	for want, islands := range map[string][]string{"ab.4": {"fabric-ab.4", "fabric-ab.4"}, "": {"fabric-ab.4", "fabric-ab.5"}} {
+		for _, more := range []string{"", "nvlink-1"} {
+			g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "GB200"}
+			for _, name := range islands {
+				g.Instances = append(g.Instances, structs.DeviceInstance{ID: name, Island: name, Healthy: true})
+			}
+			if more != "" {
+				g.Instances = append(g.Instances, structs.DeviceInstance{ID: more, Island: more, Healthy: true})
+				want = ""
+			}
+			f := NewFacts()
+			if err := (Options{Devices: []DeviceFingerprinter{StaticDevices{g}}}).devices(context.Background(), f); err != nil {
+				t.Fatal(err)
+			}
+			if got := f.Attributes[structs.NVLinkDomainAttribute]; got != want {
+				t.Errorf("GPUs in %v %s: the domain is %q, want %q", islands, more, got, want)
+			}
+		}
+	}
+}

@@ -57,7 +57,7 @@ func islands(gpus []Device) map[string]string {
 	for i, g := range gpus {
 		switch {
 		case g.Fabric != "":
-			out[g.UUID] = "fabric-" + g.Fabric
+			out[g.UUID] = structs.FabricIslandPrefix + g.Fabric
 		case size[find(i)] > 1:
 			out[g.UUID] = "nvlink-" + strings.ToLower(gpus[find(i)].Bus)
 		}

@@ -134,6 +134,8 @@ func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocati
 			add(s.key, o.saved(s.what))
 		}
 	}
+	add("Topology", al.Topology)
+	add("Gang Topology", al.GangTopology)
 	add("Suspension", o.standsStill(al.Suspension))
 	o.kv(rows)
 	if o.short {

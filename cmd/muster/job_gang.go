@@ -58,6 +58,9 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 		}
 		rows = append(rows, [2]string{"Rendezvous", at}, [2]string{"World Size", strconv.Itoa(g.WorldSize)})
 	}
+	if g.Topology != "" {
+		rows = append(rows, [2]string{"Topology", g.Topology})
+	}
 	if g.Standby > 0 {
 		text := fmt.Sprintf("%d of %d held", len(g.Standbys), g.Standby)
 		var on []string

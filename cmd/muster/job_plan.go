@@ -123,6 +123,11 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 	o.println(o.bold("Scheduler dry run:"))
 	if len(resp.FailedTGAllocs) == 0 {
 		o.println(o.paint("32", "- Everything can be placed."))
+		if w := resp.Why; w != nil {
+			for _, g := range sortedKeys(w.Topology) {
+				o.printf("    * Gang %q: %s\n", g, w.Topology[g])
+			}
+		}
 	} else if w := resp.Why; w != nil {
 		o.waits(w)
 	} else { // an agent that reports no more

@@ -163,6 +163,9 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost%s", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost, text)
 		}
 	}
+	for _, g := range sortedKeys(w.Topology) {
+		add("topology", "gang %s: %s", g, w.Topology[g])
+	}
 	if w.Refused != "" {
 		add("launches", "none: %s", w.Refused)
 	}

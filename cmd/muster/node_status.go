@@ -177,6 +177,9 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 	if n.StatusDescription != "" {
 		rows = append(rows, [2]string{"Status Description", n.StatusDescription})
 	}
+	if n.Topology != "" {
+		rows = append(rows, [2]string{"Topology", n.Topology})
+	}
 	rows = append(rows, [2]string{"Driver Status", strings.Join(names, ",")})
 	for _, t := range n.Taints {
 		rows = append(rows, [2]string{"Taint", t.Key + "=" + t.Value + ":" + t.Effect})

@@ -64,7 +64,7 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		algorithm += " (default)"
 	}
 	o.kv([][2]string{
-		{"Scheduler Algorithm", algorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Checkpoints At A Time", savesText(c)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
+		{"Scheduler Algorithm", algorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Checkpoints At A Time", savesText(c)}, {"Topology Levels", levelsText(c)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
 		{"Pause Eval Broker", yes(c.PauseEvalBroker)}, {"Preemption System Scheduler", yes(c.PreemptionConfig.SystemSchedulerEnabled)},
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
@@ -82,6 +82,17 @@ func savesText(c *wire.SchedulerConfiguration) string {
 		out = append(out, fmt.Sprintf("%s=%d", name, c.CheckpointStorage[name]))
 	}
 	return strings.Join(out, ", ")
+}
+
+// levelsText formats the levels of the topology, from near to far.
+func levelsText(c *wire.SchedulerConfiguration) string {
+	switch {
+	case len(c.TopologyLevels) > 0:
+		return strings.Join(c.TopologyLevels, " < ")
+	case len(c.TopologyLevelsInForce) == 0:
+		return "none discovered"
+	}
+	return strings.Join(c.TopologyLevelsInForce, " < ") + " (discovered)"
 }
 
 // readSaves applies changes of storage limits such as "lustre1=4,nfs=0"; 0 removes a limit.
@@ -118,6 +129,7 @@ var schedulerFlags = []struct{ name, help string }{
 	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality or cost, 0 to 100, or default"},
 	{"max-checkpoints", "how many allocations save their state at a time when drains or preemptions end them; 0: no limit"},
 	{"checkpoint-storage", "the same for those whose checkpoint block names a storage, as lustre1=4,nfs=8; 0 removes a limit"},
+	{"topology-levels", "keys of the nodes' meta or attributes, from near to far, as rack,leaf,pod: gangs start in the nearest place with room; none: no levels; default: as discovered"},
 	{"memory-oversubscription", "true or false: tasks may use memory up to memory_max"},
 	{"reject-job-registration", "true or false: only tokens that manage may submit jobs"},
 	{"pause-eval-broker", "true or false: nothing is decided"},
@@ -132,6 +144,7 @@ func newSchedulerSet(e *env) *cobra.Command {
 	c := e.verb("set-config [options]", "Change the scheduler configuration", "Change the scheduler configuration. Settings without a flag keep their values.", `
 muster operator scheduler set-config -scheduler-algorithm spread
 muster operator scheduler set-config -score-weights cost=40,load=default
+muster operator scheduler set-config -topology-levels rack,leaf,pod
 muster operator scheduler set-config -preempt-batch-scheduler=true -check-index 12`, 0, 0, o.run)
 	o.form.flags(c)
 	for _, f := range schedulerFlags {
@@ -174,6 +187,11 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 		if c.CheckpointStorage, err = readSaves(c.CheckpointStorage, v); err != nil {
 			return fmt.Errorf("-checkpoint-storage %w", err)
 		}
+	}
+	if v := *o.set["topology-levels"]; v == "default" {
+		c.TopologyLevels = nil
+	} else if v != "" {
+		c.TopologyLevels = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	p := &c.PreemptionConfig
 	for name, field := range map[string]*bool{

@@ -57,6 +57,8 @@ var (
 	FairWeek = Gate{Name: "fair-share-week", Format: 2, Allows: "Fair share remembers use with a half-life of a week where queues set none."}
 	// GangResizes is the field Resizes of rosters, and structs.DecidedResize in the decision log.
 	GangResizes = Gate{Name: "gang-resizes", Format: 2, Allows: "Resizes of elastic gangs are counted, shown and kept in the decision log."}
+	// TopologyLevels is the field TopologyLevels of the scheduler configuration.
+	TopologyLevels = Gate{Name: "topology-levels", Format: 2, Allows: "Operators can declare the levels of the network in which gangs are placed."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 	// JointJobs is the field Joint of groups.
@@ -64,7 +66,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, EventSaved, JointJobs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, EventSaved, JointJobs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

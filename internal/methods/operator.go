@@ -120,6 +120,7 @@ type (
 		Meta
 		Config         *structs.SchedulerConfig // with the algorithm in force
 		FollowsDefault bool                     // no user chose the algorithm
+		Levels         []string                 // of the topology, that are in force, from near to far
 	}
 	// AutopilotConfigRequest writes the configuration.
 	AutopilotConfigRequest struct {

@@ -367,6 +367,7 @@ type (
 		Missing         []GangMissing
 		Standby         int                    // standbys that the job asks for
 		Standbys        []structs.RosterMember // standbys that the gang has, by name index; they have no rank
+		Topology        string                 // how near its members are to each other, as "all 8 in leaf l2, 2 racks"; "": fewer than two, or no levels
 	}
 	// GangMember is the state of a member.
 	GangMember struct {
@@ -399,12 +400,13 @@ type (
 		Reports   []*structs.GroupReport
 		Eval      *structs.Evaluation
 		Summary   *Summary
-		NodeNames map[string]string // node id -> name for the nodes in the reports
-		Suspended *Suspended        // nil: nothing of it is suspended
-		Saving    *Saving           // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
-		Refused   string            // why the namespace refuses launches of a periodic or parameterized job now; "" if it does not
-		Silent    *Silent           // nil: no allocation of the job is on a silent node that must end it
-		Excluded  []ExcludedNode    // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
+		NodeNames map[string]string            // node id -> name for the nodes in the reports
+		Suspended *Suspended                   // nil: nothing of it is suspended
+		Saving    *Saving                      // nil: no allocation of the job, or of work it waits for, waits for a turn to save its state
+		Refused   string                       // why the namespace refuses launches of a periodic or parameterized job now; "" if it does not
+		Topology  map[structs.GroupName]string // how near the members of its gangs are to each other; see GangState.Topology
+		Silent    *Silent                      // nil: no allocation of the job is on a silent node that must end it
+		Excluded  []ExcludedNode               // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
 	}
 	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
 	ExcludedNode struct {
@@ -472,6 +474,8 @@ type (
 		Job    *structs.Job         // version of the allocation
 		Report *structs.GroupReport // from the evaluation that placed it; nil once collected
 		Eval   *structs.Evaluation
+		Place  string // of its node in the topology, as "rack r3, leaf l2"; "" if the cluster has no levels
+		Gang   string // GangState.Topology of its gang
 	}
 	// AllocListResponse lists allocations. Jobs holds each version that they refer to once.
 	AllocListResponse struct {
@@ -523,7 +527,8 @@ type (
 	// NodeGetResponse is a node without its secret; nil when absent.
 	NodeGetResponse struct {
 		Meta
-		Node *structs.Node
+		Node  *structs.Node
+		Place string // in the topology, as "rack r3, leaf l2"; "" if it has none
 	}
 	// NodeListResponse lists nodes without their secrets.
 	NodeListResponse struct {

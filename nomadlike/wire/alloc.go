@@ -51,6 +51,9 @@ type Allocation struct {
 	Checkpoint *SavedCheckpoint `json:",omitempty"` // Muster's own: the newest complete checkpoint
 	ResumeFrom *SavedCheckpoint `json:",omitempty"` // Muster's own: the checkpoint that it was given to resume from
 	Suspension *Suspension      `json:",omitempty"` // Muster's own: set if it is or was suspended
+
+	Topology     string `json:",omitempty"` // Muster's own: where its node is, from near to far, as "rack r3, leaf l2"
+	GangTopology string `json:",omitempty"` // Muster's own: how near the members of its gang are to each other, as "all 8 in leaf l2, 2 racks"
 }
 
 // SavedCheckpoint is a complete checkpoint.

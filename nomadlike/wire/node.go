@@ -43,6 +43,7 @@ type Node struct {
 	CSINodePlugins        map[string]any
 	LastDrain             *DrainMetadata
 	Taints                []Taint `json:",omitempty"` // set by operators, or in Meta
+	Topology              string  `json:",omitempty"` // Muster's own: where it is, from near to far, as "rack r3, leaf l2"
 	CreateIndex           uint64
 	ModifyIndex           uint64
 	NodeMaxAllocs         int

@@ -3,6 +3,7 @@ package wire
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -146,6 +147,8 @@ type SchedulerConfiguration struct {
 	ScoreWeights                  *ScoreWeights    `json:",omitempty"` // Muster's own
 	MaxCheckpoints                int64            `json:",omitempty"` // Muster's own: allocations that save their state at a time because they are to end; 0: no limit
 	CheckpointStorage             map[string]int64 `json:",omitempty"` // Muster's own: the same of those whose checkpoint block names a storage
+	TopologyLevels                []string         `json:",omitempty"` // Muster's own: the declared levels of the topology, from near to far; nil: they are discovered
+	TopologyLevelsInForce         []string         `json:",omitempty"` // Muster's own: the declared or the discovered ones; ignored in requests
 	CreateIndex                   uint64
 	ModifyIndex                   uint64
 }
@@ -178,7 +181,7 @@ func SchedulerConfigFromStructs(c *structs.SchedulerConfig, follows bool) *Sched
 			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
 		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,
 		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, ScoreWeights: weightsFrom(c.Weights),
-		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: c.CheckpointStorage, CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: c.CheckpointStorage, TopologyLevels: c.TopologyLevels, CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
 	}
 }
 
@@ -189,7 +192,7 @@ func (c *SchedulerConfiguration) ToStructs() *structs.SchedulerConfig {
 		Algorithm: c.SchedulerAlgorithm, GPUFit: c.GPUFit, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
 		PreemptBatch: p.BatchSchedulerEnabled, PreemptService: p.ServiceSchedulerEnabled, MemoryOversub: c.MemoryOversubscriptionEnabled,
 		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks), Weights: c.ScoreWeights.toStructs(),
-		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: maps.Clone(c.CheckpointStorage),
+		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: maps.Clone(c.CheckpointStorage), TopologyLevels: slices.Clone(c.TopologyLevels),
 		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),
 	}
 }

@@ -284,11 +284,13 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 		tw := w + ", topology"
 		v.oneOf(tw+".inside", x.Inside, "", "nvlink", "numa")
 		if x.Across != "" && !wordRE.MatchString(x.Across) {
-			v.errorf(tw+".across", "%.64q is not a level: want node, leaf, rack, or a key of the nodes' meta", x.Across)
+			v.errorf(tw+".across", "%.64q is not a level: want node, leaf, rack, a key of the nodes' meta, or any", x.Across)
 		}
 		v.oneOf(tw+".mode", x.Mode, "", structs.TopologyPreferred, structs.TopologyRequired)
 		switch {
 		case x.Across == "":
+		case x.Across == structs.TopologyAny && x.Mode == structs.TopologyRequired:
+			v.errorf(tw+".across", "any place cannot be required; name a level, or remove mode")
 		case v.everyNode():
 			v.errorf(tw+".across", "a %s job runs once on every node, so no place holds all of it; remove across", v.typ)
 		case g.Gang == nil && x.Mode != structs.TopologyRequired:

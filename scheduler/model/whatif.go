@@ -12,6 +12,7 @@ type WhatIf struct {
 	Stamp   int // identifies the state, so that a conclusion from one state is not used for another
 	changes int // number of changes so far
 	levels  map[string]*Level
+	trees   map[string]*Tree
 	Shy     bool // some row that was set may keep others away
 	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not known yet
 	Scratch *scratch

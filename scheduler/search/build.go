@@ -173,6 +173,14 @@ func (s *Search) build() {
 	s.rebonus()
 }
 
+// AnyRoom reports whether some node has room for a placement.
+func (s *Search) AnyRoom() bool {
+	if !s.built {
+		s.build()
+	}
+	return len(s.turn) > 0
+}
+
 // buildRows looks at every row.
 func (s *Search) buildRows() {
 	view := s.w.View

@@ -7,37 +7,47 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
-// Room is an upper bound of how many members of a gang fit in a place of the topology.
-type Room struct {
-	At   int32
-	Room int64
-}
+// roomMax is the room of a node that nothing limits.
+const roomMax = 1 << 16
 
-// Rooms lists the places of a level that have room for at least one member, counting up to limit.
-func (s *Search) Rooms(l *model.Level, limit int64) []Room {
+// Rooms returns how many members of a gang fit in each place of a level, an upper bound by amounts and whole devices.
+func (s *Search) Rooms(l *model.Level) []int64 {
 	sums := make([]int64, len(l.Names))
+	var known []int64 // by set of twins: 1 + the room of a row
+	if s.openTwins() {
+		known = make([]int64, len(s.twins.sets))
+	}
+	apart := s.apart
 	for ci, c := range s.w.View.Chunks {
 		for i := range c.IDs {
 			row := s.w.View.Starts[ci] + i
 			at := l.Of[row]
-			if at < 0 || !c.Ready[i] || sums[at] >= limit {
+			for len(apart) > 0 && int(apart[0]) < row {
+				apart = apart[1:]
+			}
+			if at < 0 || !c.Ready[i] {
 				continue
 			}
 			v := s.ClassVerdict(&c.Classes[c.Class[i]])
 			if v.Outside || v.Far || v.Refused > 0 || s.Banned(c.IDs[i]) {
 				continue
 			}
+			var set *int64
+			if known != nil && (len(apart) == 0 || int(apart[0]) != row) {
+				if set = &known[s.twins.of[row].num]; *set > 0 {
+					sums[at] += *set - 1
+					continue
+				}
+			}
 			o := s.w.Get(row)
-			sums[at] += s.room(c, i, row, v, &o, limit-sums[at])
+			n := s.room(c, i, row, v, &o, roomMax)
+			sums[at] += n
+			if set != nil {
+				*set = 1 + n
+			}
 		}
 	}
-	var out []Room
-	for at, n := range sums {
-		if n > 0 {
-			out = append(out, Room{int32(at), min(n, limit)})
-		}
-	}
-	return out
+	return sums
 }
 
 // room returns how many members fit on one node by amounts and whole devices.
@@ -75,39 +85,119 @@ func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	return max(n, 0)
 }
 
-// Within orders the sets of places worth trying for so many members. First single places, the fullest with enough room
-// first, so that larger ones stay whole. If the level is only preferred: then the largest ones together, one more each
-// time.
-func Within(rs []Room, members int64, required bool) [][]int32 {
-	var out [][]int32
-	var fit []Room
-	for _, r := range rs {
-		if r.Room >= members {
-			fit = append(fit, r)
+// Places is the room in the places of a tree, for one group.
+type Places struct {
+	t    *model.Tree
+	room [][]int64   // by level and place
+	kids [][][]int32 // by level and place: the places of the level before, those with the most room first, stopgaps last
+}
+
+// NewPlaces adds up the room of the nearest level by the places of the farther ones.
+func NewPlaces(t *model.Tree, nearest []int64) *Places {
+	p := &Places{t: t, room: [][]int64{nearest}, kids: [][][]int32{nil}}
+	for k := 1; k <= len(t.Levels); k++ {
+		below, n := t.Levels[k-1], 1 // the last one is everything
+		if k < len(t.Levels) {
+			n = len(t.Levels[k].Names)
 		}
-	}
-	slices.SortFunc(fit, func(a, b Room) int { return cmp.Or(cmp.Compare(a.Room, b.Room), cmp.Compare(a.At, b.At)) })
-	for _, r := range fit[:min(len(fit), domainTries)] {
-		out = append(out, []int32{r.At})
-	}
-	if required {
-		return out
-	}
-	slices.SortFunc(rs, func(a, b Room) int { return cmp.Or(cmp.Compare(b.Room, a.Room), cmp.Compare(a.At, b.At)) })
-	sum := int64(0)
-	var set []int32
-	for _, r := range rs {
-		set = append(set, r.At)
-		if sum += r.Room; sum >= members && len(set) > 1 {
-			out = append(out, slices.Clone(set))
-			if len(out) > domainTries {
-				break
+		room, kids := make([]int64, n), make([][]int32, n)
+		for at := range int32(len(below.Names)) {
+			up := int32(0)
+			if below.Up != nil {
+				up = below.Up[at]
+			}
+			if x := p.room[k-1][at]; x > 0 {
+				room[up] += x
+				kids[up] = append(kids[up], at)
 			}
 		}
+		for _, list := range kids {
+			slices.SortFunc(list, func(a, b int32) int {
+				if x, y := below.Stopgap[a], below.Stopgap[b]; x != y {
+					if x {
+						return 1
+					}
+					return -1
+				}
+				parts := 0 // of equal room, the place that is fewer parts
+				if p.kids[k-1] != nil {
+					parts = len(p.kids[k-1][a]) - len(p.kids[k-1][b])
+				}
+				return cmp.Or(cmp.Compare(p.room[k-1][b], p.room[k-1][a]), parts, cmp.Compare(a, b))
+			})
+		}
+		p.room, p.kids = append(p.room, room), append(p.kids, kids)
 	}
+	return p
+}
+
+// Room returns the room in a place of a level.
+func (p *Places) Room(level int, at int32) int64 { return p.room[level][at] }
+
+// Fitting lists the places of a level with room for so many members, those with the least room first, so that the larger
+// ones stay whole.
+func (p *Places) Fitting(level int, members int64) (out []int32) {
+	l := p.t.Levels[level]
+	for at, room := range p.room[level] {
+		if room >= members && !l.Stopgap[at] {
+			out = append(out, int32(at))
+		}
+	}
+	slices.SortFunc(out, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(p.room[level][a], p.room[level][b]), cmp.Compare(a, b))
+	})
 	return out
 }
 
-// domainTries limits how many sets of places are tried for one gang. After that a preferred topology is given up; with
-// a required one the gang waits.
-const domainTries = 64
+// Roomiest lists the places of a level with room for any member, those with the most room first.
+func (p *Places) Roomiest(level int) (out []int32) {
+	l := p.t.Levels[level]
+	for at, room := range p.room[level] {
+		if room > 0 && !l.Stopgap[at] {
+			out = append(out, int32(at))
+		}
+	}
+	slices.SortFunc(out, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(p.room[level][b], p.room[level][a]), cmp.Compare(a, b))
+	})
+	return out
+}
+
+// Fewest chooses places of the nearest level, within a place of a level (len(Levels), 0: everywhere), so that so many
+// members find room in as few places of each level as possible: the largest places as long as no single one has
+// room for the rest, then the smallest one that has. The result is by place of the nearest level.
+func (p *Places) Fewest(level int, at int32, members int64) []bool {
+	set := make([]bool, len(p.room[0]))
+	p.choose(set, level, at, members)
+	return set
+}
+
+func (p *Places) choose(set []bool, level int, at int32, members int64) {
+	if level == 0 {
+		set[at] = true
+		return
+	}
+	kids, room := p.kids[level][at], p.room[level-1]
+	for k, kid := range kids {
+		if room[kid] >= members {
+			for _, next := range kids[k+1:] { // with less room, except for stopgaps
+				if room[next] >= members && room[next] <= room[kid] && p.t.Levels[level-1].Stopgap[next] == p.t.Levels[level-1].Stopgap[kid] {
+					kid = next
+				}
+			}
+			p.choose(set, level-1, kid, members)
+			return
+		}
+		p.choose(set, level-1, kid, room[kid])
+		members -= room[kid]
+	}
+}
+
+// Inside returns the places of the nearest level within a place of a level, by place.
+func Inside(t *model.Tree, level int, at int32) []bool {
+	set := make([]bool, len(t.Levels[0].Names))
+	for cell := range int32(len(set)) {
+		set[cell] = t.Above(0, cell, level) == at
+	}
+	return set
+}

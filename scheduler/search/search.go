@@ -103,7 +103,7 @@ type Keeping struct {
 // Gang is what limits a search for the members of a gang, and what it found.
 type Gang struct {
 	Places     *model.Level         // with Within: only nodes of these places are looked at; nil: all
-	Within     []int32              // places of the level
+	Within     []bool               // by place of the level
 	Ban        []structs.NodeID     // nodes that must not be used
 	Found      int64                // members that found a place before one did not
 	Short      string               // the level at which no place has room for all, though the cluster has
@@ -134,7 +134,11 @@ func (s *Search) Banned(id structs.NodeID) bool { return len(s.Ban) > 0 && slice
 
 // Elsewhere reports whether a row is outside the places that the search is limited to.
 func (s *Search) Elsewhere(row int) bool {
-	return s.Places != nil && !slices.Contains(s.Within, s.Places.Of[row])
+	if s.Places == nil {
+		return false
+	}
+	at := s.Places.Of[row]
+	return at < 0 || !s.Within[at]
 }
 
 // Verdict is what an ask can expect of a class of equal nodes, and how many of its nodes were counted for what.

@@ -53,6 +53,8 @@ func (s *Set) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGetRe
 		resp.Alloc, resp.Job = a, a.Job
 		resp.Eval = p.Snapshot.EvalByID(a.EvalID)
 		resp.Report = reportOf(resp.Eval, a.Group)
+		resp.Place = placeText(p, p.Snapshot.NodeByID(a.NodeID))
+		resp.Gang = reachedBy(p, p.Snapshot.RosterByKey(structs.RosterKey{Job: structs.JobKey{Namespace: a.Namespace, ID: a.JobID}, Group: a.Group}))
 		return a.ModifyIndex, nil
 	})
 }

@@ -7,12 +7,14 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
 // gangStates returns the state of each gang of a job: in the order of the job's groups, then gangs of groups that the
 // job no longer has. reports say why groups were placed or not.
-func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupReport) []methods.GangState {
+func gangStates(p *replica.Published, j *structs.Job, reports []*structs.GroupReport) []methods.GangState {
+	snap := p.Snapshot
 	rosters := map[structs.GroupName]*structs.Roster{}
 	var names []structs.GroupName
 	for _, g := range j.Groups {
@@ -35,7 +37,9 @@ func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupRe
 				break
 			}
 		}
-		out = append(out, gangState(snap, j, name, rosters[name], report))
+		st := gangState(snap, j, name, rosters[name], report)
+		st.Topology = reachedBy(p, rosters[name])
+		out = append(out, st)
 	}
 	return out
 }

@@ -274,7 +274,7 @@ func (s *Set) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 		if auth.Who(ctx).Task == nil { // a task may see the members of its gang, but not what others hold
 			reports = s.ReportsOf(k, eval)
 		}
-		resp.States = gangStates(p.Snapshot, j, reports)
+		resp.States = gangStates(p, j, reports)
 		idx = max(idx, j.ModifyIndex)
 		for _, r := range resp.Rosters {
 			idx = max(idx, r.ModifyIndex)
@@ -343,6 +343,9 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		resp.Saving = s.CheckpointsFor(snap, k)
 		resp.Suspended = SuspendedOf(snap, k)
 		resp.Silent = silentOf(snap, k)
+		for _, g := range j.Groups {
+			resp.Topology = noteReached(resp.Topology, g.Name, reachedBy(p, snap.RosterByKey(structs.RosterKey{Job: k, Group: g.Name})))
+		}
 		if j.IsPeriodic() || j.IsParameterized() {
 			if err := s.NamespaceRefuses(snap, j); err != nil {
 				resp.Refused = err.Error()

@@ -53,7 +53,7 @@ func (s *Set) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequ
 	resp := &methods.NodeGetResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		n := p.Snapshot.NodeByID(req.NodeID)
-		resp.Node = n.WithoutSecret()
+		resp.Node, resp.Place = n.WithoutSecret(), placeText(p, n)
 		if n == nil {
 			return p.Snapshot.TableIndex(state.Nodes), nil
 		}

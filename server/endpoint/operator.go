@@ -160,6 +160,7 @@ func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.
 		resp.FollowsDefault = cfg.Algorithm == ""
 		cfg.Algorithm = cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
 		resp.Config = &cfg
+		resp.Levels = p.View.LevelKeys(cfg.TopologyLevels)
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
 }
@@ -179,6 +180,9 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 		return nil, err
 	}
 	if err := checkpoint.CheckLimits(req.Config); err != nil {
+		return nil, err
+	}
+	if err := structs.CheckTopologyLevels(req.Config.TopologyLevels); err != nil {
 		return nil, err
 	}
 	if n := cfg.NodeLimit; n != 0 && n != s.published().Snapshot.SchedulerConfig().NodeLimit { // a stored one, of an older release, may be written back

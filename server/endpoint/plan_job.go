@@ -100,6 +100,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
 	resp.Why = s.whyOf(run, snap, visible(ctx, "*", acl.CapListJobs))
+	resp.Why.Topology = plannedReach(p, j, &run.Plan)
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)
