@@ -138,17 +138,17 @@ func (d *decision) evictForAll(all []*groupWork, p *contend.Preemptor) bool {
 	stopped := make([]int64, len(all)) // for each group
 	for i, g := range all {
 		ws := d.unplaced(g)
-		var l *model.Level
-		var set []int32
-		if l = d.requires(g); l != nil {
-			set = []int32{d.cheapestPlace(g, ws, p, l)}
+		var in region
+		if x := d.requires(g); x != nil {
+			at := d.cheapestPlace(g, ws, p, x)
 			p.Resume(t.e)
-			if set[0] < 0 {
+			if at < 0 {
 				t.undo()
 				return false
 			}
+			in = x.inside(x.far, at)
 		}
-		if !d.evictFor(t, g, ws, p, d.evictSearch(g, l, set)) {
+		if !d.evictFor(t, g, ws, p, d.evictSearch(g, in)) {
 			t.undo()
 			return false
 		}

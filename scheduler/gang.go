@@ -284,11 +284,7 @@ func (d *decision) grow(starved bool) {
 			d.growsAt = at
 		}
 		old := g.search
-<<<<<<< HEAD
-		s := d.growthSearch(g, l, set)
-=======
 		near := d.newMemberSearch(g)
->>>>>>> 98b61a0d (scheduler, structs, server, nomadlike, cmd/muster, client: gangs start in the smallest part of a tree of levels)
 		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 		for i := range wants {
 			w := &wants[i]
@@ -296,12 +292,8 @@ func (d *decision) grow(starved bool) {
 				g.deferredExpansion++
 				continue
 			}
-<<<<<<< HEAD
 			before := d.w.Mark()
-			sp, stops, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
-=======
 			sp, stops, ok := near.place(w)
->>>>>>> 98b61a0d (scheduler, structs, server, nomadlike, cmd/muster, client: gangs start in the smallest part of a tree of levels)
 			if !ok {
 				g.unplacedExpansion = int64(len(wants)-i) - g.deferredExpansion
 				break
@@ -312,9 +304,8 @@ func (d *decision) grow(starved bool) {
 				g.growsAt, g.deferredExpansion = at, g.deferredExpansion+int64(len(wants)-i)
 				d.growsAt = at
 				d.w.Rollback(before)
-				d.steps += int(s.Looked)
-				s.Done()
-				s = d.growthSearch(g, l, set)
+				near.done()
+				near = d.newMemberSearch(g)
 				break
 			}
 			d.add(pl)
@@ -331,18 +322,6 @@ func (d *decision) grow(starved bool) {
 			g.search = old
 		}
 	}
-}
-
-// growthSearch starts the search for members beyond the minimum of a group.
-func (d *decision) growthSearch(g *groupWork, l *model.Level, set []int32) *search.Search {
-	s := d.gangSearch(g, 0, l, set)
-	for _, pl := range d.placed {
-		if pl.g == g && !g.Ask.CountsJob() {
-			s.Count(pl.At.Row, true, 1)
-		}
-	}
-	g.search = s
-	return s
 }
 
 // settlesAt returns from when on a gang that runs may grow into a place, because its room has been free for as long as running
