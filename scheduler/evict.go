@@ -1,11 +1,13 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
@@ -147,6 +149,9 @@ func (d *decision) evictForAll(all []*groupWork, p *contend.Preemptor) bool {
 				return false
 			}
 			in = x.inside(x.far, at)
+		} else if x := d.domainOf(g); x != nil && len(ws) > 1 {
+			in = d.cheapestRegion(g, ws, p, x)
+			p.Resume(t.e)
 		}
 		if !d.evictFor(t, g, ws, p, d.evictSearch(g, in)) {
 			t.undo()
@@ -226,11 +231,15 @@ func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
 
 // preemptFor places wants of a group, all or none. Others make room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor) bool {
-	if x := d.requires(g); x != nil {
+	x := d.domainOf(g)
+	switch {
+	case x == nil || !x.required && len(ws) < 2:
+		return d.preemptIn(g, ws, p, d.evictSearch(g, region{}))
+	case x.required:
 		at := d.cheapestPlace(g, ws, p, x)
 		return at >= 0 && d.preemptIn(g, ws, p, d.evictSearch(g, x.inside(x.far, at)))
 	}
-	return d.preemptIn(g, ws, p, d.evictSearch(g, region{}))
+	return d.preemptIn(g, ws, p, d.evictSearch(g, d.cheapestRegion(g, ws, p, x)))
 }
 
 // cheapestPlace finds the place of a level where the least is lost if others make room for wants of a group; -1 if they
@@ -255,6 +264,82 @@ func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.
 		t.undo()
 	}
 	return best
+}
+
+// nearerLoss is how much more may be lost for places that are nearer to each other, in percent of the least loss.
+const nearerLoss = 25
+
+// evictTries limits how many places of a level are tried.
+const evictTries = 4
+
+// cheapestRegion finds where others make room for the members of a gang that prefers the nearest level: the place where the
+// least is lost, at the nearest level where that is at most nearerLoss more than the least loss anywhere. Trying a place
+// costs a search for each member, so only those of a level are tried that seem the cheapest by what single members
+// cost on each node.
+func (d *decision) cheapestRegion(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain) region {
+	t := d.tryEvict(g, ws, p, d.evictSearch(g, region{}))
+	if t == nil {
+		return region{} // it says why
+	}
+	most, _ := t.e.Loss()
+	t.undo()
+	most += most * nearerLoss / 100
+	s := d.evictSearch(g, region{})
+	losses := p.Losses(s, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, ws[0].Index))
+	s.Done()
+	for level, l := range x.tree.Levels {
+		places := withSome(l, cheapestFirst(l, losses, len(ws)), g.stays(d.w))
+		best, least, fewest := int32(-1), int64(0), 0
+		for _, at := range places[:min(len(places), evictTries)] {
+			t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(level, at)))
+			if t == nil {
+				continue
+			}
+			if lost, stopped := t.e.Loss(); best < 0 || lost < least || lost == least && stopped < fewest {
+				best, least, fewest = at, lost, stopped
+			}
+			t.undo()
+		}
+		if best >= 0 && least <= most {
+			return x.inside(level, best)
+		}
+	}
+	return region{}
+}
+
+// cheapestFirst orders the places of a level by the estimated loss for so many members; those with too few nodes for them
+// come last.
+func cheapestFirst(l *model.Level, losses [][]int64, members int) []int32 {
+	by := make([][]int64, len(l.Names))
+	for row, list := range losses {
+		if at := l.Place(row); at >= 0 {
+			by[at] = append(by[at], list...)
+		}
+	}
+	type place struct {
+		at          int32
+		short, loss int64
+	}
+	var ps []place
+	for at, list := range by {
+		if len(list) == 0 {
+			continue
+		}
+		slices.Sort(list)
+		x := place{at: int32(at), short: int64(max(0, members-len(list)))}
+		for _, loss := range list[:min(len(list), members)] {
+			x.loss += loss
+		}
+		ps = append(ps, x)
+	}
+	slices.SortFunc(ps, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.short, b.short), cmp.Compare(a.loss, b.loss), cmp.Compare(a.at, b.at))
+	})
+	out := make([]int32, len(ps))
+	for i := range ps {
+		out[i] = ps[i].at
+	}
+	return out
 }
 
 // evictSearch starts the search for a preemption within a region.

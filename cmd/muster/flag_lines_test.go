@@ -247,6 +247,7 @@ var flagLines = map[string]flagLine{
 	"operator scheduler dump -node-pool":                        {args: "-node-pool h100 /nowhere/x", with: "h100"},
 	"operator scheduler set-config -check-index":                {args: "-check-index 3 -gpu-fit first", with: "cas=3"},
 	"operator scheduler set-config -checkpoint-storage":         {args: "-checkpoint-storage lustre1=4", with: "lustre1"},
+	"operator scheduler set-config -topology-levels":            {args: "-topology-levels rack,pod", with: `"TopologyLevels":["rack","pod"]`},
 	"operator scheduler set-config -max-checkpoints":            {args: "-max-checkpoints 33", with: "33"},
 	"operator scheduler set-config -memory-oversubscription":    {args: "-memory-oversubscription=true", with: `"MemoryOversubscriptionEnabled":true`},
 	"operator scheduler set-config -pause-eval-broker":          {args: "-pause-eval-broker=true", with: `"PauseEvalBroker":true`},

@@ -24,6 +24,29 @@ type Victim struct {
 func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, chosen []Victim) {
 	best = -1
 	var least int64
+	p.each(s, id, func(row int, vs []Victim, sum int64) {
+		if best < 0 || sum < least || sum == least && len(vs) < len(chosen) {
+			best, chosen, least = row, vs, sum
+		}
+	})
+	return best, chosen
+}
+
+// Losses estimates what each placement of a gang would cost on each node: 0 for those that find room there without others
+// giving up their places, then once what is lost if they do.
+func (p *Preemptor) Losses(s *search.Search, id structs.AllocID) [][]int64 {
+	out := make([][]int64, p.w.View.Rows)
+	p.each(s, id, func(row int, _ []Victim, sum int64) { out[row] = []int64{sum} })
+	for row := range out {
+		if n := s.RoomOn(row); n > 0 {
+			out[row] = make([]int64, n)
+		}
+	}
+	return out
+}
+
+// each calls f for every node where a placement can take the place of others, with the victims and what they lose.
+func (p *Preemptor) each(s *search.Search, id structs.AllocID, f func(row int, vs []Victim, sum int64)) {
 	for ci, c := range p.w.View.Chunks {
 		for i := range c.IDs {
 			row := p.w.View.Starts[ci] + i
@@ -44,13 +67,9 @@ func (p *Preemptor) Cheapest(s *search.Search, id structs.AllocID) (best int, ch
 			if vs == nil {
 				continue
 			}
-			sum := p.costOf(vs)
-			if best < 0 || sum < least || sum == least && len(vs) < len(chosen) {
-				best, chosen, least = row, vs, sum
-			}
+			f(row, vs, p.costOf(vs))
 		}
 	}
-	return best, chosen
 }
 
 // costOf returns what victims cost together: what stops with several of them counts once.

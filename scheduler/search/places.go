@@ -50,6 +50,17 @@ func (s *Search) Rooms(l *model.Level) []int64 {
 	return sums
 }
 
+// RoomOn returns how many members fit on one node, by amounts and whole devices.
+func (s *Search) RoomOn(row int) int64 {
+	c, i := s.w.View.At(row)
+	v := s.ClassVerdict(&c.Classes[c.Class[i]])
+	if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(c.IDs[i]) {
+		return 0
+	}
+	o := s.w.Get(row)
+	return s.room(c, i, row, v, &o, int64(max(s.Ask.Tg.Count, 1)))
+}
+
 // room returns how many members fit on one node by amounts and whole devices.
 func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, limit int64) int64 {
 	if s.rate(c, i, row, v, o, false) < 0 {
