@@ -14,6 +14,7 @@ import (
 func TestRefusalIsNotPassedOnToAsksForLess(t *testing.T) {
 	for name, more := range map[string]func(*structs.Resources){
 		"rdma":        func(r *structs.Resources) { r.RDMA = true },
+		"gpu rdma":    func(r *structs.Resources) { r.GPU[0].RDMA = structs.RDMARequired },
 		"power limit": func(r *structs.Resources) { r.GPU[0].PowerLimitW = 5000 },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -129,6 +129,7 @@ var effects = map[string]effect{
 	"GPURequest.Share":       {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].MemoryMiB, r.GPU[0].Share = 0, 60 })},
 	"GPURequest.Compute":     {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Compute = 60 })},
 	"GPURequest.Model":       {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Model = "A100" })},
+	"GPURequest.RDMA":        {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].RDMA = structs.RDMARequired })},
 	"GPURequest.MIG":         {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].MemoryMiB, r.GPU[0].MIG = 0, "1g.10gb" })},
 	"GPURequest.Constraints": {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Constraints = constraint("${device.attr.memory}", ">", "90 GiB") })},
 	"GPURequest.Affinities": {commands: "node b model=A100\n\n" + sharing, set: onResources(func(r *structs.Resources) {

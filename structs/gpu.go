@@ -19,7 +19,7 @@ type GPURequest struct {
 	Constraints []Constraint
 	Affinities  []Affinity
 	MIG         string       // MIG profile ("1g.18gb"): Count instances that the node has; excludes memory, share and compute; "" for none
-	RDMA        string       // "preferred": near a network card that accesses GPU memory directly; "" and "none": anywhere
+	RDMA        string       // RDMAPreferred, RDMARequired: near an RDMA adapter (DeviceInstance.Adapters); "" and "none": anywhere
 	Enforce     string       // how the share is enforced on the node: "auto", "none", ...; "" means auto
 	PowerLimitW int64        // power limit of each GPU while the task has it, watts; 0: unchanged. Only with whole GPUs
 	Pressure    *GPUPressure // what happens when a share runs full; nil: only an event, at the node's thresholds
@@ -117,6 +117,16 @@ const (
 
 // DeviceIDs is the name of the IDs of devices in conditions, "${device.ids}": they say which devices a task may have.
 const DeviceIDs = "device.ids"
+
+// DeviceAdapters is the name of the RDMA adapters near a device in conditions, "${device.rdma}": DeviceInstance.Adapters.
+// It is not set for a device without any.
+const DeviceAdapters = "device.rdma"
+
+// How near a GPU must be to an RDMA adapter (GPURequest.RDMA).
+const (
+	RDMAPreferred = "preferred" // GPUs near an adapter come first
+	RDMARequired  = "required"  // no others
+)
 
 // ModelPattern returns the pattern for the words of a model, separated by |.
 func ModelPattern(words string) string {

@@ -185,6 +185,10 @@ type DeviceInstance struct {
 	Parent     string // of a MIG instance: the UUID of its GPU
 	SlotStart  int64  // of a MIG instance: its first memory slot on the GPU
 	SlotCount  int64  // and the number of its slots; 0: unknown
+
+	// Adapters names the RDMA adapters that reach the memory of a GPU through PCIe switches alone, the nearest first,
+	// separated by commas, as "mlx5_0,mlx5_1"; "": none, or unknown.
+	Adapters string `since:"2"`
 }
 
 // MIGGeometry says how a GPU in MIG mode can be divided. Existing instances are devices (DeviceInstance.Parent); this

@@ -63,6 +63,8 @@ type Options struct {
 	Devices  []DeviceFingerprinter
 	Changed  <-chan struct{} // receives when the result of Devices has changed; nil: never
 	RDMADir  string          // directory of the RDMA adapters' device files; "" is /dev/infiniband
+	SysPCI   string          // directory in which the kernel lists PCI devices; "" is /sys/bus/pci/devices
+	SysRDMA  string          // directory in which the kernel lists RDMA adapters; "" is /sys/class/infiniband
 	SysNodes string          // directory in which the kernel describes NUMA nodes; "" is /sys/devices/system/node
 	NoCpuset bool            // tasks cannot be pinned to cores, so none are offered
 	TwoNUMA  bool            // shows a machine with one NUMA node as two halves: simulated GPUs are on two
@@ -141,6 +143,7 @@ func (o Options) devices(ctx context.Context, f *Facts) error {
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID() < all[j].ID() })
+	o.nearAdapters(all)
 	f.Resources.Devices = all
 	var enforce []string
 	for i := range all {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	psdisk "github.com/shirou/gopsutil/v4/disk"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
@@ -213,5 +214,63 @@ func TestNVLinkDomain(t *testing.T) {
 				t.Errorf("GPUs in %v %s: the domain is %q, want %q", islands, more, got, want)
 			}
 		}
+	}
+}
+
+// TestAdaptersNearGPUs: adapters below the same port of the root complex are near a GPU, those behind the most common
+// switches first; others are not.
+func TestAdaptersNearGPUs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("making device files needs root")
+	}
+	dir := t.TempDir()
+	dev := filepath.Join(dir, "infiniband")
+	for _, d := range []string{dev, filepath.Join(dir, "pci"), filepath.Join(dir, "rdma")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mknod(filepath.Join(dev, "uverbs0"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skip(err)
+	}
+	link := func(path, at string) {
+		t.Helper()
+		target := filepath.Join(dir, "devices", path)
+		if err := errors.Join(os.MkdirAll(target, 0o755), os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink(target, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gpu := func(bus, path string) { link(path+"/"+bus, filepath.Join(dir, "pci", bus)) }
+	nic := func(name, path string) { link(path, filepath.Join(dir, "rdma", name, "device")) }
+	gpu("0000:19:00.0", "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0")
+	gpu("0000:3b:00.0", "pci0000:37/0000:37:01.0")
+	gpu("0001:01:00.0", "pci0001:00")
+	nic("mlx5_0", "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1a:00.0")
+	nic("mlx5_1", "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:18:00.0")
+	nic("mlx5_2", "pci0000:37/0000:37:03.0/0000:3d:00.0")
+	nic("mlx5_3", "pci0001:00/0001:02:00.0")
+	g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100", Instances: []structs.DeviceInstance{
+		{ID: "a", PCIBusID: "00000000:19:00.0"}, {ID: "b", PCIBusID: "00000000:3B:00.0"}, {ID: "c", PCIBusID: "00000001:01:00.0"}, {ID: "d", PCIBusID: "00000000:99:00.0"},
+	}}
+	look := func(o Options) string {
+		o.Devices, o.SysPCI, o.SysRDMA = []DeviceFingerprinter{StaticDevices{g}}, filepath.Join(dir, "pci"), filepath.Join(dir, "rdma")
+		f := NewFacts()
+		if err := o.devices(context.Background(), f); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, in := range f.Resources.Devices[0].Instances {
+			out = append(out, in.ID+"="+in.Adapters)
+		}
+		return strings.Join(out, " ")
+	}
+	if got, want := look(Options{RDMADir: dev}), "a=mlx5_1,mlx5_0 b= c= d="; got != want {
+		t.Errorf("near the GPUs are %s, want %s", got, want)
+	}
+	for i := range g.Instances {
+		g.Instances[i].Adapters = ""
+	}
+	if got, want := look(Options{RDMADir: filepath.Join(dir, "none")}), "a= b= c= d="; got != want {
+		t.Errorf("without device files, near the GPUs are %s, want %s", got, want)
 	}
 }

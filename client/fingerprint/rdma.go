@@ -1,10 +1,12 @@
 package fingerprint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -74,4 +76,75 @@ func RDMAFiles(dir string) ([]driver.DeviceFile, error) {
 		out = append(out, driver.DeviceFile{Path: path, DeviceNode: driver.DeviceNode{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}})
 	}
 	return out, nil
+}
+
+// nearAdapters notes for each GPU the RDMA adapters that are below the same port of its root complex: between them are
+// PCIe switches alone, and not the processor. NCCL calls these distances PIX and PXB.
+func (o Options) nearAdapters(groups []structs.DeviceGroup) {
+	if files, err := RDMAFiles(o.RDMADir); err != nil || len(files) == 0 {
+		return // no task could use them
+	}
+	class, pci := cmp.Or(o.SysRDMA, rdmaClass), cmp.Or(o.SysPCI, "/sys/bus/pci/devices")
+	entries, err := os.ReadDir(class)
+	if err != nil {
+		return
+	}
+	type adapter struct {
+		name string
+		path []string // of bridges, from the root complex
+	}
+	var adapters []adapter
+	for _, e := range entries { // sorted by name
+		if path := bridges(filepath.Join(class, e.Name(), "device")); len(path) > 0 {
+			adapters = append(adapters, adapter{e.Name(), path})
+		}
+	}
+	for i := range groups {
+		if groups[i].Type != "gpu" {
+			continue
+		}
+		for j := range groups[i].Instances {
+			in := &groups[i].Instances[j]
+			own := bridges(filepath.Join(pci, sysBus(in.PCIBusID)))
+			shared := map[string]int{}
+			var near []string
+			for _, a := range adapters {
+				n := 0
+				for n < min(len(own), len(a.path)) && own[n] == a.path[n] {
+					n++
+				}
+				if n >= 2 { // the root complex, and a port of it
+					shared[a.name] = n
+					near = append(near, a.name)
+				}
+			}
+			slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(shared[b], shared[a]) })
+			in.Adapters = strings.Join(near, ",")
+		}
+	}
+}
+
+// bridges lists the root complex and the bridges above a PCI device, given by a link to it; nil if there is no such
+// device.
+func bridges(link string) []string {
+	path, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return nil
+	}
+	parts := strings.Split(filepath.Dir(path), string(filepath.Separator))
+	from := slices.IndexFunc(parts, func(s string) bool { return strings.HasPrefix(s, "pci") && strings.Contains(s, ":") })
+	if from < 0 {
+		return nil
+	}
+	return parts[from:]
+}
+
+// sysBus returns the address of a PCI device as the kernel writes it, "0000:18:00.0", from the driver's
+// "00000000:18:00.0".
+func sysBus(bus string) string {
+	bus = strings.ToLower(bus)
+	if domain, rest, ok := strings.Cut(bus, ":"); ok && len(domain) > 4 && strings.Trim(domain[:len(domain)-4], "0") == "" {
+		return domain[len(domain)-4:] + ":" + rest
+	}
+	return bus
 }

@@ -195,7 +195,8 @@ func setPerson(_ context.Context, a *attempt) error {
 func setRDMA(_ context.Context, a *attempt) error {
 	res := a.spec.Resources
 	a.config.Ulimits = maps.Clone(res.Ulimits)
-	if !res.RDMA {
+	wants, must := rdmaWish(a.spec)
+	if !wants {
 		return nil
 	}
 	if a.config.Ulimits == nil {
@@ -210,6 +211,9 @@ func setRDMA(_ context.Context, a *attempt) error {
 	files, err := a.task.r.cfg.Host.RDMAFiles()
 	if err != nil {
 		return err
+	}
+	if len(files) == 0 && !must {
+		return nil
 	}
 	if len(files) == 0 {
 		return fmt.Errorf("the task asks for RDMA and this node has no such devices any more")

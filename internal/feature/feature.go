@@ -59,6 +59,8 @@ var (
 	GangResizes = Gate{Name: "gang-resizes", Format: 2, Allows: "Resizes of elastic gangs are counted, shown and kept in the decision log."}
 	// TopologyLevels is the field TopologyLevels of the scheduler configuration.
 	TopologyLevels = Gate{Name: "topology-levels", Format: 2, Allows: "Operators can declare the levels of the network in which gangs are placed."}
+	// GPUAdapters is the field Adapters of devices.
+	GPUAdapters = Gate{Name: "gpu-adapters", Format: 2, Allows: "Jobs can ask for GPUs that are near an RDMA adapter."}
 	// EventSaved is the event structs.EventSaved in refusals.
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 	// JointJobs is the field Joint of groups.
@@ -66,7 +68,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, EventSaved, JointJobs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

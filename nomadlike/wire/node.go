@@ -175,6 +175,7 @@ type NodeDevice struct {
 	ReserveMB int64  `json:",omitempty"` // Muster's own: not available to shares
 	Island    string `json:",omitempty"` // Muster's own
 	NUMANode  *int64 `json:",omitempty"` // Muster's own
+	Adapters  string `json:",omitempty"` // Muster's own: RDMA adapters near the GPU, the nearest first, as "mlx5_0,mlx5_1"
 
 	MIG *NodeDeviceMIG `json:",omitempty"` // Muster's own: of a MIG instance
 }
@@ -386,6 +387,7 @@ func nodeResources(n *structs.Node) *NodeResources {
 			if in.MemoryMiB > 0 {
 				w.ReserveMB = n.GPUReserveMiB()
 			}
+			w.Adapters = in.Adapters
 			if in.NUMANode >= 0 {
 				w.NUMANode = ptr(in.NUMANode)
 			}

@@ -92,7 +92,6 @@ func TestValidateOwn(t *testing.T) {
 		{"mig and memory", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "1g.10gb", Memory: "1GiB"}} }, "its own memory and compute"},
 		{"launch gpus", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "rank", GPUs: "mine"} }, `"mine"`},
 		{"launch gpus by node", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "node", GPUs: "own"} }, "the launcher of the job decides"},
-		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "asks for a node with RDMA"},
 		{"power of a share", "batch", func(j *Job) {
 			g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "1GiB", PowerLimit: ptr(300)}}
 		}, "ask for whole GPUs"},

@@ -184,22 +184,16 @@ var supportTable = []typeSupport{
 			"IOPS":     {why: "without effect, as in Nomad"},
 			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
 		}},
-	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG PowerLimit Pressure",
+	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG RDMA PowerLimit Pressure",
 		refused: map[string]note{
 			"Enforce": {why: `no node shares GPUs through NVIDIA's MPS server in this build; write "soft", which the library in the task meets, or leave it out`, only: func(v reflect.Value) bool { return v.String() == "mps" }, value: `"mps"`},
-			"RDMA":    {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
-		ignored: map[string]note{
-			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
-		}},
-	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG PowerLimit Pressure",
+	},
+	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG RDMA PowerLimit Pressure",
 		refused: map[string]note{
 			"Enforce": {why: `no node shares GPUs through NVIDIA's MPS server in this build; write "soft", which the library in the task meets, or leave it out`, only: func(v reflect.Value) bool { return v.String() == "mps" }, value: `"mps"`},
-			"RDMA":    {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
-		ignored: map[string]note{
-			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
-		}},
+	},
 	{typ: reflect.TypeFor[GPUPressure](), block: "task > resources > gpu > pressure", supported: "At Signal Command URL"},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Affinity Devices"},
 	{typ: reflect.TypeFor[RequestedDevice](), block: "task > resources > device", supported: "Name Count Constraints Affinities"},

@@ -21,7 +21,7 @@ func deviceTarget(target string) (string, bool) {
 func (v *validator) deviceConditions(w string, cs []*Constraint, as []*Affinity) {
 	eachTarget(w, cs, as, func(w, target string) {
 		if _, ok := deviceTarget(target); !ok && strings.HasPrefix(target, "${") {
-			v.errorf(w, "%.64q is not about a device: here are ${device.model}, ${device.vendor}, ${device.type}, ${device.ids} and ${device.attr.NAME}; put it into the task, the group or the job", target)
+			v.errorf(w, "%.64q is not about a device: here are ${device.model}, ${device.vendor}, ${device.type}, ${device.ids}, ${device.rdma} and ${device.attr.NAME}; put it into the task, the group or the job", target)
 		}
 	})
 }

@@ -126,7 +126,6 @@ func TestValidate(t *testing.T) {
 		{"mps as an alternative", "batch", func(j *Job) {
 			k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Or: []*GPUOr{{Memory: "10GiB", Enforce: "mps"}}}}
 		}, `write "soft"`},
-		{"rdma of a GPU", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "rdma = true in the resources asks for a node with RDMA"},
 		{"across on every node", "system", func(j *Job) { g(j).Topology = &Topology{Across: "rack", Mode: "required"} }, "so no place holds all of it"},
 		{"cni", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "cni/net"}} }, `network, mode: only "bridge", "host" and "none" are supported`},
 		{"bridge for docker", "service", func(j *Job) {

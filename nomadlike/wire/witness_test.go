@@ -32,8 +32,6 @@ func TestInertFieldsAreNamed(t *testing.T) {
 		"Task.Kind":               {set: func(j *Job) { k(j).Kind = "connect-proxy:x" }, refusal: "kind: service mesh tasks are not supported"},
 		"Task.ScalingPolicies":    {set: func(j *Job) { k(j).ScalingPolicies = []*ScalingPolicy{{Type: "vertical_cpu", Max: ptr(int64(9))}} }, warning: "nothing scales the resources of a task"},
 		"Task.Actions":            {set: func(j *Job) { k(j).Actions = []*Action{{Name: "a", Command: "/bin/true"}} }, warning: "action: kept and listed, but actions are not run"},
-		"GPURequest.RDMA":         {set: func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, refusal: "rdma: GPUs are not chosen by their distance"},
-		"GPURequest.RDMA, wished": {set: func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{RDMA: "preferred"}} }, warning: "rdma: kept and shown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := small("service")

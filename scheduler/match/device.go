@@ -91,9 +91,25 @@ func compileGPU(task string, rs []structs.GPURequest, above byIDs) DeviceAsk {
 	d := DeviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities, above)
+		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, slices.Concat(r.Constraints, powerRange(r.PowerLimitW), nearAdapter(r.RDMA)), append(slices.Clip(r.Affinities), nearAdapterWish(r.RDMA)...), above)
 	}
 	return d
+}
+
+// nearAdapter returns the condition for GPUs that must be near an RDMA adapter.
+func nearAdapter(rdma string) []structs.Constraint {
+	if rdma != structs.RDMARequired {
+		return nil
+	}
+	return []structs.Constraint{{LTarget: "${" + structs.DeviceAdapters + "}", Operand: structs.OperandIsSet}}
+}
+
+// nearAdapterWish returns the wish for GPUs that are near an RDMA adapter.
+func nearAdapterWish(rdma string) []structs.Affinity {
+	if rdma != structs.RDMAPreferred {
+		return nil
+	}
+	return []structs.Affinity{{LTarget: "${" + structs.DeviceAdapters + "}", Operand: structs.OperandIsSet, Weight: 100}}
 }
 
 // powerRange returns the conditions for GPUs whose power limit can be set to so many watts; none for 0.

@@ -13,8 +13,15 @@ import (
 // which groups have them: a user who tests a suspect GPU must get that GPU. Such a condition may be in a device or gpu
 // block, or in the task, group or job; there it holds for every device that the tasks below it ask for.
 
-// aboutIDs reports whether the condition is about the IDs of devices.
-func (c *Condition) aboutIDs() bool { return isIDs(c.L) || isIDs(c.R) }
+// aboutIDs reports whether the condition is about single devices: their IDs, or the RDMA adapters near them.
+func (c *Condition) aboutIDs() bool {
+	return isIDs(c.L) || isIDs(c.R) || isAdapters(c.L) || isAdapters(c.R)
+}
+
+func isAdapters(target string) bool {
+	name, ok := interpolation(target)
+	return ok && name == structs.DeviceAdapters
+}
 
 func isIDs(target string) bool {
 	name, ok := interpolation(target)
@@ -42,13 +49,20 @@ func deviceAffinities(as []structs.Affinity) (out []structs.Affinity) {
 
 // admits reports whether the condition is true of one device. The set operators ask whether the device is one of the
 // devices listed; the others compare its ID.
-func (c *Condition) admits(id string) bool {
+func (c *Condition) admits(in *structs.DeviceInstance) bool {
 	l, r := c.L, c.R
+	if isAdapters(c.L) || isAdapters(c.R) {
+		near := in.Adapters
+		if isAdapters(c.R) {
+			return c.compare(l, true, near, near != "")
+		}
+		return c.compare(near, near != "", r, true)
+	}
 	if isIDs(c.L) {
-		l = id
+		l = in.ID
 	}
 	if isIDs(c.R) {
-		r = id
+		r = in.ID
 	}
 	switch c.Op {
 	case structs.OperandSetContains, structs.OperandSetContainsAll, structs.OperandSetContainsAny:
@@ -69,18 +83,18 @@ func (c *Condition) holdsAmong(g *structs.DeviceGroup) bool {
 	if isIDs(c.L) && (c.Op == structs.OperandSetContains || c.Op == structs.OperandSetContainsAll) {
 		return !slices.ContainsFunc(splitSet(c.R), func(id string) bool { return !has(id) })
 	}
-	return slices.ContainsFunc(g.Instances, func(in structs.DeviceInstance) bool { return c.admits(in.ID) })
+	return slices.ContainsFunc(g.Instances, func(in structs.DeviceInstance) bool { return c.admits(&in) })
 }
 
 // Admits reports whether an alternative may be served with a device.
-func (d *DeviceAlt) Admits(id string) bool {
-	return len(d.ids) == 0 || !slices.ContainsFunc(d.ids, func(c Condition) bool { return !c.admits(id) })
+func (d *DeviceAlt) Admits(in *structs.DeviceInstance) bool {
+	return len(d.ids) == 0 || !slices.ContainsFunc(d.ids, func(c Condition) bool { return !c.admits(in) })
 }
 
 // likes returns the weight of the wishes about IDs that a device meets.
-func (d *DeviceAlt) likes(id string) (got int64) {
+func (d *DeviceAlt) likes(in *structs.DeviceInstance) (got int64) {
 	for i := range d.idWishes {
-		got += d.idWishes[i].Fulfilled(d.idWishes[i].Cond.admits(id))
+		got += d.idWishes[i].Fulfilled(d.idWishes[i].Cond.admits(in))
 	}
 	return got
 }
@@ -89,7 +103,7 @@ func (d *DeviceAlt) likes(id string) (got int64) {
 func (d *DeviceAlt) likesMost(g *structs.DeviceGroup) (most int64) {
 	if len(d.idWishes) > 0 {
 		for i := range g.Instances {
-			most = max(most, d.likes(g.Instances[i].ID))
+			most = max(most, d.likes(&g.Instances[i]))
 		}
 	}
 	return most
@@ -103,7 +117,7 @@ func (d *DeviceAsk) on(n *structs.Node, list []DeviceChoice) []DeviceChoice {
 		alt, g := &d.Alts[c.alt], &n.Resources.Devices[c.Group]
 		enough := int64(0)
 		for i := range g.Instances {
-			if alt.Admits(g.Instances[i].ID) {
+			if alt.Admits(&g.Instances[i]) {
 				enough++
 			}
 		}
@@ -125,6 +139,9 @@ func (a *Ask) WithoutDevices(n *structs.Node) (Refusal, bool) {
 		if d := &a.Devices[i]; d.PerNode && len(d.on(n, d.Choices(n))) == 0 {
 			for k := range d.Alts {
 				if ids := d.Alts[k].ids; len(ids) > 0 {
+					if isAdapters(ids[0].L) && ids[0].Op == structs.OperandIsSet {
+						return Cannot(structs.DimensionMissingDevice, d.Alts[k].label()+" near an RDMA adapter", "", structs.EventNodeJoined), true
+					}
 					return ids[0].Refusal(structs.EventNodeJoined), true
 				}
 			}
@@ -140,7 +157,7 @@ func (d *DeviceAlt) best(g *structs.DeviceGroup, open []int, count int) (must, r
 	if len(d.idWishes) == 0 || len(open) <= count {
 		return nil, open
 	}
-	like := func(j int) int64 { return d.likes(g.Instances[j].ID) }
+	like := func(j int) int64 { return d.likes(&g.Instances[j]) }
 	byLike := slices.Clone(open)
 	slices.SortStableFunc(byLike, func(x, y int) int { return cmp.Compare(like(y), like(x)) })
 	last := like(byLike[max(count, 1)-1])
@@ -162,7 +179,7 @@ func (d *DeviceAlt) inUse(g *structs.DeviceGroup, n *structs.Node, first int, fr
 		return &d.Obstacle
 	}
 	for j := range g.Instances {
-		if !d.Admits(g.Instances[j].ID) {
+		if !d.Admits(&g.Instances[j]) {
 			continue
 		}
 		for h := range free.All() {
@@ -192,7 +209,9 @@ func Misgiven(job *structs.Job, tg *structs.Group, n *structs.Node, grants []str
 		x := &grants[i]
 		serves := func(d DeviceAsk) bool {
 			return d.task == x.Task && slices.ContainsFunc(d.Alts, func(alt DeviceAlt) bool {
-				return alt.Admits(x.Instance) && slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return g.ID() == x.Device && alt.names(&g) })
+				return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool {
+					return g.ID() == x.Device && alt.names(&g) && slices.ContainsFunc(g.Instances, func(in structs.DeviceInstance) bool { return in.ID == x.Instance && alt.Admits(&in) })
+				})
 			})
 		}
 		if !slices.ContainsFunc(a.Devices, serves) {
@@ -208,6 +227,6 @@ func asksParticular(job *structs.Job, tg *structs.Group) bool {
 	return found(job.Constraints) || found(tg.Constraints) || slices.ContainsFunc(tg.Tasks, func(t *structs.Task) bool {
 		return found(t.Constraints) ||
 			slices.ContainsFunc(t.Resources.Devices, func(d structs.DeviceRequest) bool { return found(d.Constraints) }) ||
-			slices.ContainsFunc(t.Resources.GPU, func(g structs.GPURequest) bool { return found(g.Constraints) })
+			slices.ContainsFunc(t.Resources.GPU, func(g structs.GPURequest) bool { return g.RDMA == structs.RDMARequired || found(g.Constraints) })
 	})
 }

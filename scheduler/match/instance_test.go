@@ -107,7 +107,7 @@ func TestParticularDevices(t *testing.T) {
 			for i := range 8 { // every other GPU is refused when the plan is verified
 				id := fmt.Sprintf("GPU-%d", i)
 				why := Misgiven(j, tg, n, []structs.Grant{{Task: "t", Device: n.Resources.Devices[0].ID(), Instance: id}})
-				if want := !a.Devices[0].Alts[0].Admits(id); (why != "") != want {
+				if want := !a.Devices[0].Alts[0].Admits(&structs.DeviceInstance{ID: id}); (why != "") != want {
 					t.Errorf("%s refused: %q, want %v", id, why, want)
 				}
 			}

@@ -120,7 +120,7 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		if _, found := model.FindShare(k.mine, pos); found {
 			continue
 		}
-		if k.afar(i, &g.Instances[j]) || !alt.Admits(g.Instances[j].ID) {
+		if k.afar(i, &g.Instances[j]) || !alt.Admits(&g.Instances[j]) {
 			continue
 		}
 		if !g.Instances[j].Healthy {
@@ -159,7 +159,7 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 // like counts how well the ID of a picked device is liked.
 func (k *Picker) like(alt *DeviceAlt, g *structs.DeviceGroup, j int) {
 	if len(alt.idWishes) > 0 {
-		k.Liked += alt.likes(g.Instances[j].ID) * model.Micro / alt.WishTotal
+		k.Liked += alt.likes(&g.Instances[j]) * model.Micro / alt.WishTotal
 	}
 }
 
@@ -199,7 +199,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		capacity := in.MemoryMiB - reserve
 		p := Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j, Mem: alt.MemoryOn(capacity), Compute: alt.Compute}
 		s := k.Busy(free, p.Pos)
-		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) || !alt.Admits(in.ID) {
+		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) || !alt.Admits(in) {
 			return p, 0, false
 		}
 		left := capacity - s.Mem - p.Mem
@@ -208,7 +208,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	asked := false // leastShort is set
 	for j := range g.Instances {
 		in := &g.Instances[j]
-		if k.afar(i, in) || !alt.Admits(in.ID) {
+		if k.afar(i, in) || !alt.Admits(in) {
 			continue
 		}
 		p, _, fits := room(j)
@@ -269,7 +269,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 			default:
 				key = -left
 			}
-			liked := alt.likes(g.Instances[j].ID)
+			liked := alt.likes(&g.Instances[j])
 			if !found || liked > bestLiked || liked == bestLiked && key > bestKey {
 				best, bestKey, bestLiked, found = p, key, liked, true
 			}

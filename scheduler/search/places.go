@@ -85,7 +85,7 @@ func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 			for _, ch := range v.Choices[k] {
 				g := &c.Nodes[i].Resources.Devices[ch.Group]
 				for j := range g.Instances {
-					if g.Instances[j].Healthy && alt.Admits(g.Instances[j].ID) && (o.Hold == nil || !o.Hold.Devs.Has(ch.First+j)) {
+					if g.Instances[j].Healthy && alt.Admits(&g.Instances[j]) && (o.Hold == nil || !o.Hold.Devs.Has(ch.First+j)) {
 						open++
 					}
 				}

@@ -1,0 +1,86 @@
+package runner
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// rdmaWish returns whether a task gets the node's RDMA adapters, and whether it cannot do without.
+func rdmaWish(t *structs.Task) (wants, must bool) {
+	must = t.Resources.RDMA
+	wants = must
+	for i := range t.Resources.GPU {
+		switch t.Resources.GPU[i].RDMA {
+		case structs.RDMARequired:
+			wants, must = true, true
+		case structs.RDMAPreferred:
+			wants = true
+		}
+	}
+	return wants, must
+}
+
+// adaptersNear lists the RDMA adapters near the GPUs of a task, in the order of the GPUs.
+func adaptersNear(n *structs.Node, grants []structs.Grant, task string) (out []string) {
+	for i := range grants {
+		x := &grants[i]
+		if x.Task != task || !x.IsGPU() || n == nil {
+			continue
+		}
+		for k := range n.Resources.Devices {
+			for _, in := range n.Resources.Devices[k].Instances {
+				if in.ID != x.Instance || in.Adapters == "" {
+					continue
+				}
+				for name := range strings.SplitSeq(in.Adapters, ",") {
+					if !slices.Contains(out, name) {
+						out = append(out, name)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// nearFabric returns the variables of the fabric for a task with adapters near its GPUs: those of the adapters that the
+// operator lists, if there are any among them, else all of them. A leading "=" makes NCCL match names exactly.
+func nearFabric(vars map[string]string, near []string) map[string]string {
+	if len(near) == 0 {
+		return vars
+	}
+	list := near
+	if configured := strings.TrimPrefix(vars[ncclHCA], "="); configured != "" {
+		list = slices.DeleteFunc(strings.Split(configured, ","), func(s string) bool {
+			name, _, _ := strings.Cut(s, ":")
+			return !slices.Contains(near, name)
+		})
+		if len(list) == 0 {
+			return vars // the operator leaves these to others
+		}
+	}
+	out := maps.Clone(vars)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[ncclHCA] = "=" + strings.Join(list, ",")
+	if out[ucxDevices] == "" {
+		ports := make([]string, len(list))
+		for i, s := range list {
+			if ports[i] = s; !strings.Contains(s, ":") {
+				ports[i] += ":1"
+			}
+		}
+		out[ucxDevices] = strings.Join(ports, ",")
+	}
+	return out
+}
+
+// Variables with the adapters that NCCL and UCX use.
+const (
+	ncclHCA    = "NCCL_IB_HCA"
+	ucxDevices = "UCX_NET_DEVICES"
+)
