@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,6 +21,7 @@ type tally struct {
 	cpu     int64
 	lasts   map[slot]*structs.Allocation // newest allocation of each place
 	preempt int64
+	losses  bool // losses are counted, and the time that allocations ran
 }
 
 // used adds an allocation to the tally. If it has not ended, it counts up to now.
@@ -29,6 +31,9 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 		t.preempt++
 	}
 	t.rec.GPUUse = t.rec.GPUUse.Add(structs.SumGPUUse(a.GPUUse))
+	if t.losses && a.Client == structs.ClientLost {
+		t.rec.Lost++
+	}
 	from := a.StartedAt
 	standby := a.IsStandby()
 	switch {
@@ -45,6 +50,9 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	if !standby {
 		t.rec.Start = earliest(t.rec.Start, from)
 		t.rec.Longest = max(t.rec.Longest, ran-a.Stood(to))
+	}
+	if t.losses {
+		t.rec.AllocTime += ran
 	}
 	amount, ms := structs.AmountOf(a), ran.Milliseconds()
 	t.gpu += amount.GPUMilli * ms / 1000
@@ -71,7 +79,7 @@ func (x *tx) acctCollected(a *structs.Allocation) {
 	default:
 		return // it belongs to a run that has its record
 	}
-	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions}
+	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions, losses: x.Has(feature.AcctLosses)}
 	t.used(a, x.time)
 	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu, t.cpu, t.preempt // an open record still has the tally's units
 	state.AcctOpen.Put(x, &rec)
@@ -126,7 +134,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 	if rec.Submit == 0 {
 		return // unknown: allocations of an earlier job of this name
 	}
-	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions, lasts: map[slot]*structs.Allocation{}}
+	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions, losses: x.Has(feature.AcctLosses), lasts: map[slot]*structs.Allocation{}}
 	for _, a := range x.AllocsByJob(k) {
 		if a.CreateIndex < from {
 			continue

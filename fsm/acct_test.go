@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -197,7 +198,7 @@ func TestAcctOfARun(t *testing.T) {
 		Namespace: "default", JobID: "train", Name: "train", Queue: "research", Domain: "default", Priority: 50, Type: structs.JobBatch,
 		Submit: recs[0].Submit, Start: at, End: structs.LogTime(c.index) * 1e6, Allocs: 2, Asked: structs.Amount{GPUMilli: 4000, CPU: 20, MemoryMiB: 20},
 		GPUUse: structs.GPUUse{PeakMiB: 90, MiBSeconds: 800, SMMillis: 9, EnergyMJ: 3, Denied: 1}, GPUSeconds: 2*10 + 2*20, CPUSeconds: (10*10 + 10*20) / 1000, Longest: 20 * time.Second, Limit: time.Hour, Expected: time.Minute, Predicted: 50 * time.Second,
-		Exit: structs.ExitFailed, ExitCode: 3, CreateIndex: c.index,
+		Exit: structs.ExitFailed, ExitCode: 3, CreateIndex: c.index, AllocTime: 30 * time.Second,
 	}
 	got := *recs[0]
 	got.Start = want.Start // clamped between submission and end, which this test's clock does not keep apart
@@ -207,6 +208,36 @@ func TestAcctOfARun(t *testing.T) {
 }
 
 // TestAcctRetention holds both limits of retention.
+// TestAcctCountsLosses: an allocation that was lost with its node is counted in the record of its job's run, and the time
+// that it ran; not while an older server may be in the cluster.
+func TestAcctCountsLosses(t *testing.T) {
+	for _, in := range []structs.Format{feature.Oldest, feature.Newest} {
+		c := newCluster(t, 2)
+		c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: in, By: "test"})
+		c.register(benchJob("train", 2))
+		c.apply(c.planFor("train", c.f.Snapshot().EvalsByJob(structs.JobKey{Namespace: "default", ID: "train"})[0].ID, 0, 2))
+		as := c.f.Snapshot().AllocsByJob(structs.JobKey{Namespace: "default", ID: "train"})
+		for i, a := range as {
+			c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: structs.ClientRunning, StartedAt: 1e9}}})
+			if i == 0 {
+				p := c.planFor("train", a.EvalID, 2, 0)
+				p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: a.ID, Client: structs.ClientLost, Desc: "node is down"}}}}
+				c.apply(p)
+				continue
+			}
+			c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: structs.ClientComplete, StartedAt: 1e9, FinishedAt: 61e9}}})
+		}
+		c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: "train", Purge: true})
+		lost, ran := int64(0), time.Duration(0)
+		for r := range c.f.Snapshot().Acct() {
+			lost, ran = lost+r.Lost, ran+r.AllocTime
+		}
+		if now := in > feature.Oldest; now && (lost != 1 || ran < time.Minute) || !now && (lost != 0 || ran != 0) {
+			t.Errorf("format %d: %d lost in %v", in, lost, ran)
+		}
+	}
+}
+
 func TestAcctRetention(t *testing.T) {
 	c := newCluster(t, 1)
 	for i := range 30 {

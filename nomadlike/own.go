@@ -50,7 +50,26 @@ type (
 	// Plan answers PUT /v1/job/:id/plan: Nomad's answer, and what `why` would say about the job after its submission.
 	Plan struct {
 		wire.JobPlanResponse
-		Why *Why `json:",omitempty"` // absent for a periodic or parameterized job
+		Why  *Why      `json:",omitempty"` // absent for a periodic or parameterized job
+		Risk *PlanRisk `json:",omitempty"` // absent where nothing was measured, the run time is unknown, or the job has no GPUs
+	}
+	// PlanRisk is what interruptions are expected to cost a job, by the jobs that ended in the last 30 days. Times are
+	// nanoseconds.
+	PlanRisk struct {
+		AllocTime int64 // that allocations ran, in sum
+		Lost      int64 // of these allocations: lost with their node
+		JobTime   int64 // that jobs of its queue, of at most its priority, ran
+		Preempted int64 // preemptions of these jobs
+		Groups    []GroupRisk
+	}
+	// GroupRisk is what interruptions are expected to cost a group before it ends.
+	GroupRisk struct {
+		Group                   string
+		ExpectedRun             int64   // without interruptions
+		NodeLosses, Preemptions float64 // expected
+		LostGPUSeconds          int64   // expected
+		CheckpointInterval      int64   // as the job says; 0: it does not
+		BestInterval            int64   // the interval with the least loss; 0: there is none
 	}
 	// Saving counts allocations that must end and save their state first: those that save now, and those that wait for
 	// their turn, with the limit that delays most of them.

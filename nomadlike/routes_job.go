@@ -323,6 +323,13 @@ func jobPlan(c *call) (any, error) {
 		}
 	}
 	out.LostGPUSeconds = resp.Lost
+	if r := resp.Risk; r != nil {
+		out.Risk = &PlanRisk{AllocTime: int64(r.AllocTime), Lost: r.Lost, JobTime: int64(r.JobTime), Preempted: r.Preempted}
+		for _, g := range r.Groups {
+			out.Risk.Groups = append(out.Risk.Groups, GroupRisk{Group: string(g.Group), ExpectedRun: int64(g.Run), NodeLosses: float64(g.NodeLosses) / 1e6, Preemptions: float64(g.Preemptions) / 1e6,
+				LostGPUSeconds: g.LostGPUSeconds, CheckpointInterval: int64(g.Interval), BestInterval: int64(g.Best)})
+		}
+	}
 	for _, a := range resp.Preempted {
 		out.Annotations.PreemptedAllocs = append(out.Annotations.PreemptedAllocs, wire.AllocStubFromStructs(a, false, false))
 	}

@@ -97,3 +97,24 @@ func (c *Checkpoint) GraceOrDefault() time.Duration {
 	}
 	return max(c.Grace, 0)
 }
+
+// JobRisk is what interruptions are expected to cost a job, by the accounting records of the jobs that ended in the last
+// 30 days.
+type JobRisk struct {
+	AllocTime time.Duration // that allocations ran, in sum
+	Lost      int64         // of these allocations: lost with their node
+	JobTime   time.Duration // that jobs of its queue, of at most its priority, ran
+	Preempted int64         // preemptions of these jobs
+	Groups    []GroupRisk   // those with GPUs
+}
+
+// GroupRisk is what interruptions are expected to cost a group before it ends.
+type GroupRisk struct {
+	Group          GroupName
+	Run            time.Duration // expected run time without interruptions
+	NodeLosses     int64         // expected, in millionths, of the nodes of all that runs as one with an allocation of the group
+	Preemptions    int64         // expected, in millionths
+	LostGPUSeconds int64         // expected: work that is done again, and checkpoints that are loaded
+	Interval       time.Duration // between checkpoints, as the job says; 0: it does not
+	Best           time.Duration // the interval with the least loss; 0: no checkpoints, or nothing is expected to be lost
+}

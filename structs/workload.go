@@ -187,6 +187,9 @@ type AcctRecord struct {
 	Exit        string        // "success", "failed", "stopped", "preempted", "limit", "deadline", "lost"
 	ExitCode    int64
 	CreateIndex Index // of the log entry in which the job ended
+
+	AllocTime time.Duration `since:"2"` // that its allocations ran, in sum
+	Lost      int64         `since:"2"` // allocations that were lost with their node
 }
 
 // Retention of accounting records: older ones are deleted, and the oldest beyond the count.

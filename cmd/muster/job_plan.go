@@ -172,6 +172,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 			o.printf("    * In all, %.1f GPU hours of work have no checkpoint yet and would be lost, unless it is saved before it stops.\n", float64(n)/3600)
 		}
 	}
+	o.risk(resp.Risk)
 	o.println()
 	o.file.warn(o.env, resp.Warnings)
 	o.printf("%s %d\n", o.bold("Job Modify Index:"), resp.JobModifyIndex)
@@ -183,6 +184,31 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		flags = append(flags, fmt.Sprintf(" -var-file=%q", v))
 	}
 	o.printf("Submit exactly this, refused if the job changes in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
+}
+
+// risk prints what interruptions are expected to cost, by group.
+func (o *jobPlanOptions) risk(r *nomadlike.PlanRisk) {
+	if r == nil {
+		return
+	}
+	lost := "no allocation was lost"
+	if r.Lost > 0 {
+		lost = plural(r.Lost, "allocation") + " lost"
+	}
+	o.printf("- Risk, from the last 30 days (%s with a node in %.0f h of running, %s in %.0f h of jobs of its queue):\n",
+		lost, time.Duration(r.AllocTime).Hours(), plural(r.Preempted, "preemption"), time.Duration(r.JobTime).Hours())
+	for _, g := range r.Groups {
+		o.printf("    * Group %q: in %s, %.2g losses of a node and %.2g preemptions are expected, and %.1f GPU hours of work lost by them\n",
+			g.Group, span(time.Duration(g.ExpectedRun)), g.NodeLosses, g.Preemptions, float64(g.LostGPUSeconds)/3600)
+		best, interval := time.Duration(g.BestInterval), time.Duration(g.CheckpointInterval)
+		switch {
+		case best == 0 || best >= time.Duration(g.ExpectedRun):
+		case interval == 0:
+			o.printf("      if it saves nothing by itself; a checkpoint every %s would lose least (checkpoint interval)\n", span(best))
+		case interval > 2*best || interval < best/2:
+			o.printf("      with a checkpoint every %s; one every %s would lose least\n", span(interval), span(best))
+		}
+	}
 }
 
 // waits prints what prevents placement, in the words of job why.

@@ -127,6 +127,7 @@ type (
 		Placed             []*structs.GroupReport
 		Preempted          []*structs.Allocation // as they would be: DesiredDesc says why, and what is lost
 		Lost               int64                 // GPU-seconds that those have worked since their newest checkpoints, or since they started
+		Risk               *structs.JobRisk      // nil: nothing was measured, its run time is unknown, or it has no GPUs
 		CreatedEvals       []*structs.Evaluation
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime

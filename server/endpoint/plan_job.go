@@ -101,6 +101,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	}
 	resp.Why = s.whyOf(run, snap, visible(ctx, "*", acl.CapListJobs))
 	resp.Why.Topology = plannedReach(p, j, &run.Plan)
+	resp.Risk = decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)

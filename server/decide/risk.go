@@ -1,0 +1,119 @@
+package decide
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// lostMost limits expected losses, as a multiple of the run time: work that is interrupted so often hardly ever ends.
+const lostMost = 1000
+
+// RiskOf returns the risk of a job that is expected to run for a time; nil if no allocation ran in the last 30 days, that
+// time is unknown, or the job has no GPUs. Each allocation counts as on its own node, and what was measured as
+// constant rates.
+func RiskOf(snap *state.Snapshot, j *structs.Job, run time.Duration) *structs.JobRisk {
+	out := &structs.JobRisk{}
+	for r := range snap.Acct() {
+		out.AllocTime += r.AllocTime
+		out.Lost += r.Lost
+		if r.Queue == j.QueueName() && r.Priority <= j.Priority {
+			out.JobTime += r.Ran()
+			out.Preempted += r.Preemptions
+		}
+	}
+	if riskOf(out, j, run); len(out.Groups) == 0 {
+		return nil
+	}
+	return out
+}
+
+// riskOf adds the groups of a job to what was measured.
+func riskOf(out *structs.JobRisk, j *structs.Job, run time.Duration) {
+	if out.AllocTime <= 0 || run <= 0 {
+		return
+	}
+	perAlloc, preempted := float64(out.Lost)/out.AllocTime.Seconds(), 0.0
+	if j.MayPreempt() && out.JobTime > 0 {
+		preempted = float64(out.Preempted) / out.JobTime.Seconds()
+	}
+	for _, g := range j.Groups {
+		count := g.Count
+		if j.Array != nil {
+			count = j.Array.Count
+		}
+		gpus := structs.GroupAmount(g).Times(int64(count)).GPUMilli
+		if gpus == 0 {
+			continue
+		}
+		nodes := 0 // whose loss interrupts an allocation of the group
+		for _, o := range j.Groups {
+			if j.Together(g.Name, o.Name) {
+				nodes += o.Count
+			}
+		}
+		r := structs.GroupRisk{Group: g.Name, Run: run}
+		t, losing := run.Seconds(), perAlloc*float64(max(nodes, 1))
+		losses := losing * t
+		if nodes == 0 { // each allocation is interrupted alone
+			losses *= float64(count)
+		}
+		r.NodeLosses, r.Preemptions = millionths(losses), millionths(preempted*t)
+		save, saved := 0.0, 0.0 // seconds that a checkpoint takes; that are lost by preemptions for which the state is saved
+		if c := g.Checkpoint; c != nil {
+			save = (cmp.Or(c.Cost, 2*c.GraceOrDefault()) / 2).Seconds() // Cost has the load, too
+			r.Interval = c.Interval
+			if c.Notified() && c.Heeds(structs.CausePreempt) {
+				saved = preempted * t * 2 * save
+			} else {
+				losing += preempted
+			}
+			r.Best = bestInterval(save, losing)
+		} else {
+			losing += preempted
+		}
+		lost := min(rework(t, r.Interval.Seconds(), save, losing)+saved, lostMost*t)
+		r.LostGPUSeconds = int64(math.Round(lost * float64(gpus) / 1000))
+		out.Groups = append(out.Groups, r)
+	}
+}
+
+func millionths(x float64) int64 { return int64(min(math.Round(x*1e6), math.MaxInt64/2)) }
+
+// rework returns the time that work is expected to lose by interruptions at a rate (per second), if a checkpoint that
+// takes save seconds to write, and to load, follows each interval of work; interval 0: there are none. It is the complete
+// model of Daly (A higher order estimate of the optimum checkpoint interval for restart dumps, Future Generation Computer
+// Systems 22, 2006, section 3), M e^(R/M) (e^((interval+save)/M) - 1) run/interval, without the work itself and the time
+// for writing checkpoints.
+func rework(run, interval, save, rate float64) float64 {
+	if rate <= 0 {
+		return 0
+	}
+	load := save
+	if interval <= 0 || interval >= run {
+		interval, save, load = run, 0, 0
+	}
+	all := math.Exp(load*rate) * math.Expm1((interval+save)*rate) / rate * run / interval
+	return max(0, all-run*(1+save/interval))
+}
+
+// bestInterval returns the interval of work between checkpoints with the least loss at a rate of interruptions: Daly's
+// estimate of higher order (2006, section 4), whose first term is that of Young (A first order approximation to the optimum
+// checkpoint interval, Communications of the ACM 17, 1974). 0: there are no interruptions.
+func bestInterval(save, rate float64) time.Duration {
+	if rate <= 0 {
+		return 0
+	}
+	between := 1 / rate
+	best := between
+	if x := save * rate / 2; x < 1 {
+		best = math.Sqrt(2*save*between)*(1+math.Sqrt(x)/3+x/9) - save
+	}
+	if best > math.MaxInt64/float64(time.Second)/2 {
+		return 0
+	}
+	return time.Duration(best * float64(time.Second)).Round(time.Second)
+}
