@@ -82,12 +82,7 @@ func (e *Engine) takeDown(i int) {
 			for len(u.runs) > 0 {
 				e.lose(u.runs[0], structs.ClientComplete)
 			}
-			for k := range r.live.units { // and so do the other groups of an all_at_once job
-				o := &r.live.units[k]
-				for o != u && r.live.together(u, o) && len(o.runs) > 0 {
-					e.lose(o.runs[0], structs.ClientComplete)
-				}
-			}
+			e.endOthers(u) // and so do the other groups of an all_at_once job
 		}
 		e.returned(r.live, structs.TriggerNodeUpdate)
 	}

@@ -256,6 +256,16 @@ func (e *Engine) settleRoster(u *unit) {
 	e.roster(l, &next)
 }
 
+// endOthers ends the units that run as one with a unit, as Apply does when that has fewer members than it needs.
+func (e *Engine) endOthers(u *unit) {
+	for k := range u.live.units {
+		o := &u.live.units[k]
+		for o != u && u.live.together(u, o) && len(o.runs) > 0 {
+			e.lose(o.runs[0], structs.ClientComplete)
+		}
+	}
+}
+
 // redo lets what has ended of an all_at_once job start again from the beginning, because a group of it starts again.
 func (e *Engine) redo(u *unit) {
 	l := u.live
@@ -313,6 +323,9 @@ func (e *Engine) evict(r *run) {
 	ran := r.unit == nil || r.unit.on
 	e.drop(r, structs.ClientComplete)
 	e.commit()
+	if u := r.unit; u != nil && r.alloc.Desired == structs.DesiredStop && len(u.runs) < u.need {
+		e.endOthers(u) // its time was over; what a preemption takes is in the plan
+	}
 	if ran && (r.unit == nil || !r.unit.on) { // not further members of a gang that has stopped, nor a group that shrinks
 		l.Preempted++
 		e.stats.Preemptions++
