@@ -84,10 +84,16 @@ func (b *Reservations) anyEnds() bool {
 	if !b.patient && b.endless && b.endlessAt == b.W.Stamp {
 		return false
 	}
-	for row := range b.W.View.Rows {
-		for h := range b.W.Get(row).Hold.All() {
-			if b.predictedEnd(row, &h.Work) > 0 {
-				return true
+	for ci, c := range b.W.View.Chunks {
+		first := b.W.View.Starts[ci]
+		if !b.patient && !c.MayEnd() && !b.W.Touches(first, len(c.IDs)) {
+			continue
+		}
+		for row := first; row < first+len(c.IDs); row++ {
+			for h := range b.W.Get(row).Hold.All() {
+				if b.predictedEnd(row, &h.Work) > 0 {
+					return true
+				}
 			}
 		}
 	}

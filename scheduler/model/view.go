@@ -36,6 +36,7 @@ type Chunk struct {
 
 	shrinks    atomic.Int32 // whether an allocation may shrink for others: 0 unknown, 1 no, 2 yes
 	shies      atomic.Int32 // whether an allocation keeps others away: the same values
+	ends       atomic.Int32 // whether an allocation has a prediction or a limit: the same values
 	freeBlocks [ChunkNodes / BlockRows]atomic.Pointer[FreeBlock]
 }
 
@@ -52,6 +53,24 @@ func (c *Chunk) mayShrink() bool {
 			}
 		}
 		c.shrinks.Store(x)
+	}
+	return x == 2
+}
+
+// MayEnd reports whether an allocation on the nodes of a chunk has a prediction of its run time or a limit. Without one
+// no end is known. It is computed once, because chunks are immutable once published.
+func (c *Chunk) MayEnd() bool {
+	x := c.ends.Load()
+	if x == 0 {
+		x = 1
+		for _, h := range c.Hold {
+			for e := range h.All() {
+				if e.Work.Expect > 0 || e.Work.AtLimit(0) > 0 {
+					x = 2
+				}
+			}
+		}
+		c.ends.Store(x)
 	}
 	return x == 2
 }
