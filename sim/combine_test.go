@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/muster-sched/muster/internal/histories"
 )
 
 // combinations is how many histories run by default.
@@ -58,7 +60,7 @@ func TestCombinations(t *testing.T) {
 					t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v\n%v", seed, err, h)
 				}
 				cover.add(h.is)
-				for k, v := range h.checks.counts {
+				for k, v := range h.checks.Counts {
 					counts[k] += v
 				}
 				mu.Unlock()
@@ -110,10 +112,10 @@ func (c *coverage) add(is map[string]string) {
 		c.of = map[string]int{}
 	}
 	c.histories++
-	for i, a := range combined {
-		c.of[a.name+"="+is[a.name]]++
-		for _, b := range combined[:i] {
-			c.of[b.name+"="+is[b.name]+" "+a.name+"="+is[a.name]]++
+	for i, a := range histories.Options {
+		c.of[a.Name+"="+is[a.Name]]++
+		for _, b := range histories.Options[:i] {
+			c.of[b.Name+"="+is[b.Name]+" "+a.Name+"="+is[a.Name]]++
 		}
 	}
 }
@@ -121,12 +123,12 @@ func (c *coverage) add(is map[string]string) {
 // check fails for a value or a pair of values that no history had.
 func (c *coverage) check(t *testing.T) {
 	pairs, least, missing := 0, c.histories, 0
-	for i, a := range combined {
-		for _, v := range a.values {
-			t.Logf("%s=%s: %d", a.name, v, c.of[a.name+"="+v])
-			for _, b := range combined[:i] {
-				for _, w := range b.values {
-					pair := b.name + "=" + w + " " + a.name + "=" + v
+	for i, a := range histories.Options {
+		for _, v := range a.Values {
+			t.Logf("%s=%s: %d", a.Name, v, c.of[a.Name+"="+v])
+			for _, b := range histories.Options[:i] {
+				for _, w := range b.Values {
+					pair := b.Name + "=" + w + " " + a.Name + "=" + v
 					pairs++
 					least = min(least, c.of[pair])
 					if c.of[pair] == 0 {

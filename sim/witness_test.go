@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/internal/histories"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
@@ -188,7 +189,7 @@ func TestWitnessesOfValues(t *testing.T) {
 	}
 	check("order", nil, orders, func(h *history, v string) { h.root().Order = structs.Order(v) })
 	check("backfill", map[string]string{"times": "exact"}, backfills, func(h *history, v string) { h.root().Backfill = v })
-	check("preempt", yields, combined[2].values, func(h *history, v string) { h.root().Preempt = v })
+	check("preempt", yields, histories.Options[2].Values, func(h *history, v string) { h.root().Preempt = v })
 	check("GPU fit", fits, structs.GPUFits, func(h *history, v string) {
 		h.cfg.Scheduler.GPUFit = v
 		h.cfg.Policy = policy.For(nil, h.cfg.Scheduler)

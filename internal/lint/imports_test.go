@@ -63,6 +63,7 @@ var imports = map[string][]string{
 	"internal/gcra":        {},
 	"internal/driverconf":  {"internal/suggest"},
 	"internal/feature":     {"structs", "internal/version"},
+	"internal/histories":   {"structs", "scheduler/..."},
 	"internal/...":         {"structs"},
 	"internal/lint":        {},
 	"internal/errcheck":    {},
