@@ -213,7 +213,8 @@ func (r *servedHistory) nodes() {
 	}
 	r.fleet.set(func() {
 		r.fleet.keeps = r.h.Is["saves"] != "no"
-		for _, n := range sim.BuildNodes(kinds) {
+		for i, n := range sim.BuildNodes(kinds) {
+			n.Meta = r.h.Nodes[i].Meta
 			n.Drivers["exec"] = n.Drivers[sim.Driver]
 			n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", n.Name, 0)
 			mustApply(r.t, r.s(), &structs.NodeRegisterCommand{Node: n})

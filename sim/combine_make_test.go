@@ -36,7 +36,7 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 	}
 	h.cfg.Nodes = nodes(t, strings.Join(kinds, "+"))
 	for i, n := range drawn.Nodes {
-		h.cfg.Nodes[i].Resources.Devices[0].Name = n.Model
+		h.cfg.Nodes[i].Resources.Devices[0].Name, h.cfg.Nodes[i].Meta = n.Model, n.Meta
 	}
 	for _, j := range drawn.Jobs {
 		for _, g := range j.Groups {

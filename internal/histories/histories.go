@@ -48,14 +48,16 @@ var Options = []Option{
 	{"limits of preemption", []string{"default", "tight"}},
 	{"depth", []string{"default", "window", "backfill_max_jobs", "reserve_depth"}},
 	{"waiting", []string{"whole", "by shape"}},
-	{"models", []string{"one", "two", "limits"}}, // drawn apart, so that the others stay as they were before there were models
-	{"groups", []string{"one", "joint"}},         // the same
+	{"models", []string{"one", "two", "limits"}},          // drawn apart, so that the others stay as they were before there were models
+	{"groups", []string{"one", "joint"}},                  // the same
+	{"levels", []string{"none", "rack", "rack and leaf"}}, // the same
 }
 
 // Node is a node with so many equal GPUs of 80 GiB.
 type Node struct {
 	GPUs  int64
 	Model string
+	Meta  map[string]string // its place in the levels of the topology
 }
 
 // Model is the model of GPUs where all are equal.
@@ -117,11 +119,16 @@ func New(seed uint64, with map[string]string) *History {
 			h.Is[o.Name] = o.Values[h.more.IntN(len(o.Values))]
 			continue
 		}
+		if o.Name == "levels" {
+			h.Is[o.Name] = o.Values[rand.New(rand.NewPCG(seed, 16)).IntN(len(o.Values))]
+			continue
+		}
 		h.Is[o.Name] = h.pick(o.Values...)
 	}
 	maps.Copy(h.Is, with)
 	h.Exact = h.Is["times"] == "exact" && h.Is["failures"] == "no"
 	h.cluster()
+	h.levels()
 	h.queues()
 	for i := range 12 + h.rng.IntN(28) {
 		h.job(i)
@@ -134,16 +141,28 @@ func New(seed uint64, with map[string]string) *History {
 	return h
 }
 
+// levels puts the nodes into racks and leaves, the first into no leaf.
+func (h *History) levels() {
+	for i := range h.Nodes {
+		if h.Is["levels"] != "none" {
+			h.Nodes[i].Meta = map[string]string{"rack": fmt.Sprint("r", i/2)}
+		}
+		if h.Is["levels"] == "rack and leaf" && i > 0 {
+			h.Nodes[i].Meta["leaf"] = fmt.Sprint("l", i/3)
+		}
+	}
+}
+
 func (h *History) cluster() {
 	h.node, h.nodes = 1<<h.rng.IntN(4), 2+h.rng.IntN(3)
 	if h.Is["cluster"] == "one node" {
 		h.nodes, h.node = 1, 4
 	}
 	for range h.nodes {
-		h.Nodes = append(h.Nodes, Node{int64(h.node), Model})
+		h.Nodes = append(h.Nodes, Node{GPUs: int64(h.node), Model: Model})
 	}
 	if h.Is["cluster"] == "mixed" {
-		h.Nodes = append(h.Nodes, Node{8, Model})
+		h.Nodes = append(h.Nodes, Node{GPUs: 8, Model: Model})
 	}
 }
 
