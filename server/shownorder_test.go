@@ -17,7 +17,8 @@ import (
 
 // shownOrders are the orders under which the job that is shown first is the next to start; "" is a fresh cluster. Under
 // orders by shares, what runs counts while it is held, so its end changes the order; lottery draws for each pass. With
-// several queues, adaptive, srtf and srsf compare queues by what has run meanwhile.
+// several queues, jobs take the places of running work of their queue under srtf and srsf while a job of another queue is shown
+// first, and what adaptive chooses depends on the room that a queue competes for. TestShownListIsServed compares whole lists.
 var shownOrders = []structs.Order{"", structs.OrderFCFS, structs.OrderEDF, structs.OrderPriority, structs.OrderSJF, structs.OrderMLFQ}
 
 // TestShownOrder: of random work for one GPU, partly preemptible, the job that `muster queue` shows first is the next to
