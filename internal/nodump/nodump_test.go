@@ -54,7 +54,7 @@ func TestSet(t *testing.T) {
 	if !dumps("limit exec") {
 		t.Skip("not run: this machine writes no cores")
 	}
-	if dumps("set limit") {
+	if os.Geteuid() == 0 && dumps("set limit") {
 		t.Error("a core is written where the limit was raised again, as handlers of cores need no limit")
 	}
 	pattern, err := os.ReadFile("/proc/sys/kernel/core_pattern")
