@@ -124,7 +124,7 @@ func TestWaiting(t *testing.T) {
 	s.want(143, "uses more than the 300 MiB of ephemeral_disk that its group asks for (-disk 100G asks for so much)",
 		"run", "--", "sh", "-c", "head -c 400M /dev/zero >local/fill; sleep 60")
 	s.want(0, "", "run", "-disk", "1G", "--", "sh", "-c", "head -c 400M /dev/zero >local/fill; sleep 4") // longer than the agent takes to look
-	s.want(0, "", "run", "--", "sh", "-c", `test -w "$HOME"`) // where programs keep their caches
+	s.want(0, "", "run", "--", "sh", "-c", `test -w "$HOME"`)                                            // where programs keep their caches
 	s.want(7, "", "job", "wait", "-q", "well", "ill")
 	s.want(0, "complete", "job", "wait", "well")
 	s.want(1, "no job has an id", "job", "wait", "nobody")

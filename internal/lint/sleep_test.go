@@ -42,6 +42,7 @@ var realSleeps = map[string]struct {
 	"e2e/restart/services_test.go":         {1, "nothing is registered twice"},
 	"nomadlike/server_test.go":             {1, "a slow sender"},
 	"server/dryrun_test.go":                {3, "functions of a table that a bubble calls"},
+	"server/openb_test.go":                 {1, "a method that a bubble calls"},
 	"server/pass_bench_test.go":            {1, "the cluster is idle again"},
 	"server/raftlog/kill_test.go":          {2, "the instant of a kill"},
 }
