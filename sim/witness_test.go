@@ -93,9 +93,10 @@ var witnesses = map[string]witness{
 	"Queue.PreemptAfter":      {map[string]string{"preempt": "order", "preemptible": "all", "saves": "free"}, onRoot(func(q *structs.Queue) { q.PreemptAfter = 3 * time.Hour })},
 	"Queue.PreemptDelta":      {map[string]string{"preempt": "priority", "preemptible": "all", "priorities": "spread"}, onRoot(func(q *structs.Queue) { q.PreemptDelta = 75 })},
 
-	"SchedulerConfig.Algorithm":    {map[string]string{"placement": "first-fit"}, onConfig(func(c *structs.SchedulerConfig) { c.Algorithm = "spread" })},
-	"SchedulerConfig.PreemptBatch": {map[string]string{"preempt": "none", "priorities": "spread"}, onConfig(func(c *structs.SchedulerConfig) { c.PreemptBatch = true })},
-	"SchedulerConfig.GPUFit":       {map[string]string{"work": "share"}, onConfig(func(c *structs.SchedulerConfig) { c.GPUFit = structs.GPUFitWorst })},
+	"SchedulerConfig.Algorithm":      {map[string]string{"placement": "first-fit"}, onConfig(func(c *structs.SchedulerConfig) { c.Algorithm = "spread" })},
+	"SchedulerConfig.PreemptBatch":   {map[string]string{"preempt": "none", "priorities": "spread"}, onConfig(func(c *structs.SchedulerConfig) { c.PreemptBatch = true })},
+	"SchedulerConfig.GPUFit":         {map[string]string{"work": "share"}, onConfig(func(c *structs.SchedulerConfig) { c.GPUFit = structs.GPUFitWorst })},
+	"SchedulerConfig.TopologyLevels": {map[string]string{"levels": "rack and leaf", "work": "gang"}, onConfig(func(c *structs.SchedulerConfig) { c.TopologyLevels = []string{"none"} })},
 	"SchedulerConfig.Order": {nil, func(h *history) {
 		h.root().Order, h.cfg.Scheduler.Order = "", structs.OrderSJF
 	}},

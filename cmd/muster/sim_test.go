@@ -194,7 +194,7 @@ func TestSimNotice(t *testing.T) {
 			Runtime: structs.Runtime{Limit: limit}, Preemptible: true, Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Grace: 10 * time.Minute},
 				Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver, Resources: structs.Resources{CPU: 1, MemoryMiB: 1, GPU: []structs.GPURequest{{Count: gpus}}}}}}}}
 	}
-	// When short ends after half an hour, high takes the place of low, too.
+	// high takes the places of both when they have run for preempt_min_runtime.
 	low, short, high := job("low", 20, 4, 10*time.Hour), job("short", 20, 4, 31*time.Minute), job("high", 80, 8, time.Hour)
 	var held []*structs.Allocation
 	for i, j := range []*structs.Job{low, short} {
@@ -214,7 +214,7 @@ func TestSimNotice(t *testing.T) {
 	if err := os.WriteFile("dump", dump, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"": `"p50_jct":5400,`, "-notice": `"p50_jct":6000,`} { // high waits 30 or 40 minutes and runs an hour
+	for flag, want := range map[string]string{"": `"avg_jct":16200,`, "-notice": `"avg_jct":16400,`} { // high ends after 61 or 71 minutes, the others with both at the same time
 		r := newAgentFake(t).run(t, "", strings.Fields("sim -json -format snapshot -trace dump -policy fcfs+greedy+preempt-priority "+flag)...)
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("%q: exit status %d, want %s: %s%s", flag, r.code, want, r.out, r.errOut)
