@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -157,6 +158,9 @@ func preserveResources(in, old *structs.Job) {
 func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.Job {
 	k := in.Key()
 	j := *in
+	if x.Has(feature.JointJobs) {
+		j.Join() // counts may have changed since it was submitted
+	}
 	j.ConsulToken, j.VaultToken = "", ""
 	j.Submitter = x.cmd.By
 	j.SubmitTime, j.Stable, j.VersionTag, j.StatusDesc = x.time, false, nil, ""

@@ -333,7 +333,8 @@ func (pl *planApply) live(group structs.GroupName) int {
 		case a.Group != group || a.CreateIndex < pl.job.CreateIndex || a.IsStandby():
 		case !a.Terminal():
 			n++
-		case r != nil && !a.ServerTerminal() && a.Client == structs.ClientComplete && pl.job.Type == structs.JobBatch && r.Rank(a.ID) >= 0:
+		case a.ServerTerminal() || a.Client != structs.ClientComplete || pl.job.Type != structs.JobBatch:
+		case r != nil && r.Rank(a.ID) >= 0, r == nil && a.JobVersion == pl.job.Version: // a group that ran before it became joint has no roster
 			n++
 		}
 	}

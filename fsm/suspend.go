@@ -146,7 +146,7 @@ func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 	s, known := pl.suspensions[g.Name]
 	if !known { // once per gang and plan: a large gang has thousands of allocations
 		for _, b := range pl.AllocsByJob(pl.key) {
-			if pl.job.Together(g.Name, b.Group) && !b.Terminal() && b.Suspended() {
+			if (b.Group == g.Name || pl.job.Together(g.Name, b.Group)) && !b.Terminal() && b.Suspended() {
 				s = &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}
 				break
 			}

@@ -138,11 +138,15 @@ func (d *decision) evictForAll(all []*groupWork, p *contend.Preemptor) bool {
 	t := d.newTrial(p)
 	milli, before := int64(0), 0
 	stopped := make([]int64, len(all)) // for each group
+	whole := int64(0)                  // what all of them gain together, against which each place is weighed
+	for _, g := range all {
+		whole += contend.MilliOf(g.Tg, members(d.unplaced(g)))
+	}
 	for i, g := range all {
 		ws := d.unplaced(g)
 		var in region
 		if x := d.requires(g); x != nil {
-			at := d.cheapestPlace(g, ws, p, x)
+			at := d.cheapestPlace(g, ws, p, x, whole)
 			p.Resume(t.e)
 			if at < 0 {
 				t.undo()
@@ -150,7 +154,7 @@ func (d *decision) evictForAll(all []*groupWork, p *contend.Preemptor) bool {
 			}
 			in = x.inside(x.far, at)
 		} else if x := d.domainOf(g); x != nil && len(ws) > 1 {
-			in = d.cheapestRegion(g, ws, p, x)
+			in = d.cheapestRegion(g, ws, p, x, whole)
 			p.Resume(t.e)
 		}
 		if !d.evictFor(t, g, ws, p, d.evictSearch(g, in)) {
@@ -236,15 +240,16 @@ func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, p *contend.Pre
 	case x == nil || !x.required && len(ws) < 2:
 		return d.preemptIn(g, ws, p, d.evictSearch(g, region{}))
 	case x.required:
-		at := d.cheapestPlace(g, ws, p, x)
+		at := d.cheapestPlace(g, ws, p, x, contend.MilliOf(g.Tg, members(ws)))
 		return at >= 0 && d.preemptIn(g, ws, p, d.evictSearch(g, x.inside(x.far, at)))
 	}
-	return d.preemptIn(g, ws, p, d.evictSearch(g, d.cheapestRegion(g, ws, p, x)))
+	return d.preemptIn(g, ws, p, d.evictSearch(g, d.cheapestRegion(g, ws, p, x, contend.MilliOf(g.Tg, members(ws)))))
 }
 
 // cheapestPlace finds the place of a level where the least is lost if others make room for wants of a group; -1 if they
-// find room in none. Of equal losses, the place where fewer allocations stop is taken.
-func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain) int32 {
+// find room in none. Of equal losses, the place where fewer allocations stop is taken. milli is what the loss is weighed against
+// (contend.MilliOf).
+func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain, milli int64) int32 {
 	if at := d.settled(g, x); at >= 0 {
 		return at
 	}
@@ -254,7 +259,7 @@ func (d *decision) cheapestPlace(g *groupWork, ws []*reconcile.Want, p *contend.
 		if l.Stopgap[at] {
 			continue
 		}
-		t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(x.far, at)))
+		t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(x.far, at)), milli)
 		if t == nil {
 			continue
 		}
@@ -276,8 +281,8 @@ const evictTries = 4
 // least is lost, at the nearest level where that is at most nearerLoss more than the least loss anywhere. Trying a place
 // costs a search for each member, so only those of a level are tried that seem the cheapest by what single members
 // cost on each node.
-func (d *decision) cheapestRegion(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain) region {
-	t := d.tryEvict(g, ws, p, d.evictSearch(g, region{}))
+func (d *decision) cheapestRegion(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, x *domain, milli int64) region {
+	t := d.tryEvict(g, ws, p, d.evictSearch(g, region{}), milli)
 	if t == nil {
 		return region{} // it says why
 	}
@@ -291,7 +296,7 @@ func (d *decision) cheapestRegion(g *groupWork, ws []*reconcile.Want, p *contend
 		places := withSome(l, cheapestFirst(l, losses, len(ws)), g.stays(d.w))
 		best, least, fewest := int32(-1), int64(0), 0
 		for _, at := range places[:min(len(places), evictTries)] {
-			t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(level, at)))
+			t := d.tryEvict(g, ws, p, d.evictSearch(g, x.inside(level, at)), milli)
 			if t == nil {
 				continue
 			}
@@ -384,14 +389,14 @@ func members(ws []*reconcile.Want) (n int64) {
 }
 
 // tryEvict places wants of a group within the places of a search, on the what-if. It returns nil, with everything rolled
-// back, when a want finds no place or the loss is larger than the gain.
-func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) *evictTrial {
+// back, when a want finds no place or the loss is larger than the gain for milli (contend.MilliOf).
+func (d *decision) tryEvict(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search, milli int64) *evictTrial {
 	t := d.newTrial(p)
 	if !d.evictFor(t, g, ws, p, s) {
 		t.undo()
 		return nil
 	}
-	if why := t.e.Weigh(contend.MilliOf(g.Tg, members(ws))); why != nil {
+	if why := t.e.Weigh(milli); why != nil {
 		g.note = why
 		t.undo()
 		return nil
@@ -428,7 +433,7 @@ func (d *decision) evictFor(t *evictTrial, g *groupWork, ws []*reconcile.Want, p
 
 // preemptIn is preemptFor within the places of a search.
 func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, p *contend.Preemptor, s *search.Search) bool {
-	t := d.tryEvict(g, ws, p, s)
+	t := d.tryEvict(g, ws, p, s, contend.MilliOf(g.Tg, members(ws)))
 	if t == nil {
 		return false
 	}

@@ -281,7 +281,7 @@ func (d *decision) grow(starved bool) {
 		last, at := d.resized(g)
 		if at > d.in.Now && len(wants) > 0 {
 			g.growsAt, g.deferredExpansion, wants = at, int64(len(wants)), nil
-			d.growsAt = at
+			d.looksAgain(at)
 		}
 		old := g.search
 		near := d.newMemberSearch(g)
@@ -302,7 +302,7 @@ func (d *decision) grow(starved bool) {
 			pl.alone, pl.Evict = true, stops
 			if at := d.settlesAt(g, &pl, last); at > d.in.Now {
 				g.growsAt, g.deferredExpansion = at, g.deferredExpansion+int64(len(wants)-i)
-				d.growsAt = at
+				d.looksAgain(at)
 				d.w.Rollback(before)
 				near.done()
 				near = d.newMemberSearch(g)
@@ -325,7 +325,7 @@ func (d *decision) grow(starved bool) {
 }
 
 // settlesAt returns from when on a gang that runs may grow into a place, because its room has been free for as long as running
-// work is left alone (Queue.PreemptMinRuntime): work that arrives gets it first, and the gang need not restart twice. It returns
+// work is left alone (Queue.PreemptMinRuntime): work that arrives gets it first. It returns
 // 0 for other groups, which lose nothing by growth.
 func (d *decision) settlesAt(g *groupWork, pl *placement, last structs.LogTime) structs.LogTime {
 	if last == 0 || len(d.in.Freed) == 0 {
@@ -384,11 +384,16 @@ func (d *decision) resizeCosts(g *groupWork, added placements, last structs.LogT
 	if r == nil || r.Pays() {
 		return false
 	}
-	g.resize, g.deferredExpansion = r, int64(len(added))
-	if at := r.Again(d.in.Now); d.growsAt == 0 || at < d.growsAt {
+	g.resize, g.deferredExpansion = r, g.deferredExpansion+int64(len(added))
+	d.looksAgain(r.Again(d.in.Now))
+	return true
+}
+
+// looksAgain has the growth of a group decided again at a time, the first of those of all groups.
+func (d *decision) looksAgain(at structs.LogTime) {
+	if d.growsAt == 0 || at < d.growsAt {
 		d.growsAt = at
 	}
-	return true
 }
 
 // GangMembersMax returns how many members of a group one log entry can place together (D9).

@@ -304,6 +304,9 @@ func (a *attempt) showProgram() (string, error) {
 	if err != nil {
 		return programName, nil
 	}
+	if _, err := os.Lstat(own); err != nil { // a later version was installed elsewhere; only muster rsh needs it
+		return own, nil
+	}
 	r := a.task.r
 	m, ok := a.driver.(driver.ProgramMounter)
 	if !ok || !m.MountsProgram() || r.dir == nil {
@@ -319,7 +322,7 @@ func (a *attempt) showProgram() (string, error) {
 	}
 	defer dir.Close()
 	// The mount point. It is never replaced: the kernel would unmount what tasks that run see there.
-	f, err := dir.Create(programName, 0o755, taskfs.Agent)
+	f, err := dir.Create(programName, 0o644, taskfs.Agent) // not executable, so that nothing takes it for the program
 	switch {
 	case err == nil:
 		f.Close()

@@ -211,7 +211,7 @@ func makeEnv(_ context.Context, a *attempt) error {
 	r := a.task.r
 	in := taskenv.Input{Node: r.cfg.Host.Node(), Region: r.cfg.Servers.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Policy.Inherit, Network: r.address()}
 	in.Gang, in.Fabric = a.gang, r.cfg.Policy.Fabric
-	if wants, _ := rdmaWish(a.spec); wants {
+	if wants, _ := rdmaWish(a.spec, r.Alloc().Grants); wants {
 		in.Fabric = nearFabric(in.Fabric, adaptersNear(in.Node, in.Alloc.Grants, a.spec.Name))
 	}
 	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()

@@ -195,7 +195,7 @@ func setPerson(_ context.Context, a *attempt) error {
 func setRDMA(_ context.Context, a *attempt) error {
 	res := a.spec.Resources
 	a.config.Ulimits = maps.Clone(res.Ulimits)
-	wants, must := rdmaWish(a.spec)
+	wants, must := rdmaWish(a.spec, a.task.r.Alloc().Grants)
 	if !wants {
 		return nil
 	}

@@ -8,12 +8,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// rdmaWish returns whether a task gets the node's RDMA adapters, and whether it cannot do without.
-func rdmaWish(t *structs.Task) (wants, must bool) {
+// rdmaWish returns whether a task gets the node's RDMA adapters, and whether it cannot do without: it says so for all of
+// itself, or for the alternative of its GPUs that was granted.
+func rdmaWish(t *structs.Task, grants []structs.Grant) (wants, must bool) {
 	must = t.Resources.RDMA
 	wants = must
-	for i := range t.Resources.GPU {
-		switch t.Resources.GPU[i].RDMA {
+	var mine []structs.Grant
+	for i := range grants {
+		if grants[i].Task == t.Name && grants[i].IsGPU() {
+			mine = append(mine, grants[i])
+		}
+	}
+	if r := structs.GPURequestOf(t.Resources.GPU, mine); r != nil {
+		switch r.RDMA {
 		case structs.RDMARequired:
 			wants, must = true, true
 		case structs.RDMAPreferred:

@@ -48,9 +48,10 @@ func TestAdaptersNearGPUs(t *testing.T) {
 	}{
 		{structs.Resources{}, false, false}, {structs.Resources{RDMA: true}, true, true},
 		{structs.Resources{GPU: []structs.GPURequest{{RDMA: structs.RDMAPreferred}}}, true, false},
-		{structs.Resources{GPU: []structs.GPURequest{{}, {RDMA: structs.RDMARequired}}}, true, true},
+		{structs.Resources{GPU: []structs.GPURequest{{Model: "H200"}, {Model: "H100", RDMA: structs.RDMARequired}}}, true, true},
+		{structs.Resources{GPU: []structs.GPURequest{{Model: "H200", RDMA: structs.RDMARequired}, {Model: "H100"}}}, false, false},
 	} {
-		if wants, must := rdmaWish(&structs.Task{Resources: c.r}); wants != c.wants || must != c.must {
+		if wants, must := rdmaWish(&structs.Task{Name: "t", Resources: c.r}, grants("t", "a")); wants != c.wants || must != c.must {
 			t.Errorf("%+v: wants %t, must %t", c.r, wants, must)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/internal/nodump"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -130,7 +131,9 @@ func (s *procRoot) look(w where, answer chan<- *found) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		var f *found
-		if s.who.assume() == nil {
+		err := s.who.assume()
+		nodump.Keep()
+		if err == nil {
 			f = s.newest(w)
 		}
 		answer <- f

@@ -31,7 +31,7 @@ const (
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // the supervisor ends after this time without tasks and connections
-	protocol    = 5                // version of the calls below; an agent replaces a supervisor of another version
+	protocol    = 6                // version of the calls below; an agent replaces a supervisor of another version
 	serviceName = "Supervisor"
 )
 

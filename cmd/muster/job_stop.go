@@ -27,7 +27,7 @@ func newJobStop(e *env) *cobra.Command {
 		`Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.
 
 Instead of jobs, -name, -user, -queue and -state say which ones; all that are given must hold. It then counts the jobs, their people and the GPUs they
-hold, and asks, on stderr: the output may go into a pipe. Where stdin or stderr is no terminal, -yes is needed.`, `
+hold, and asks, on stderr: the output may go into a pipe. Where there is no terminal to ask at, -yes is needed.`, `
 muster job stop example
 muster job stop -purge -yes example
 muster job stop -detach web api

@@ -265,13 +265,18 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
 }
 
-// confirm asks before an irreversible action, on stderr, so that the output may go into a pipe. Where there is no terminal
+// confirm asks before an irreversible action, on stderr, so that the output may go into a pipe, or on stdout if only that is a
+// terminal. Where there is no terminal
 // to ask at it does not ask, as in Nomad. A question that is interrupted, or that no answer follows, is answered with no.
 func (e *env) confirm(ctx context.Context, yes bool, question string, args ...any) error {
 	if yes || !e.asks {
 		return nil
 	}
-	fmt.Fprintf(e.err, question+" [y/N] ", args...)
+	to := e.question
+	if to == nil {
+		to = e.err
+	}
+	fmt.Fprintf(to, question+" [y/N] ", args...)
 	answer := make(chan string, 1)
 	go func() { // a read of a terminal cannot be canceled: after an interrupt it ends with the process
 		line, _ := bufio.NewReader(io.LimitReader(e.in, 1024)).ReadString('\n')

@@ -44,6 +44,7 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) 
 type env struct {
 	in       io.Reader
 	out, err io.Writer
+	question io.Writer // where questions are asked, if not on err
 
 	now  func() time.Time                                            // the clock of ages and progress lines
 	sub  func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
@@ -63,7 +64,10 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 			escapes(f)
 		}
 	}
-	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out), asks: isTerminal(in) && isTerminal(errw)}
+	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out), asks: isTerminal(in) && (isTerminal(out) || isTerminal(errw))}
+	if !isTerminal(errw) && isTerminal(out) {
+		e.question = out
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return e.main(ctx, args)

@@ -34,6 +34,7 @@ var exceptions = []exception{
 	{"path", "client/gpu/shim/alive.go", "/proc"},
 	{"path", "client/gpu/shim/shim.go:Write", "a directory of the agent"},
 	{"path", "client/ranks/logs.go", "it runs inside the task, as the task's user"},
+	{"path", "client/runner/gang.go:showProgram", "the program of this process"},
 	{"path", "client/runner/network.go:nodeResolver", "the node's resolv.conf"},
 	{"path", "client/runner/saved.go", "a thread with the rights of the task's user looks below the root of the task's process"},
 	{"path", "client/runner/volumes.go", "host volumes are directories of the operator"},

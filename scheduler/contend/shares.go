@@ -340,6 +340,9 @@ func (s *shares) charged(h *model.Held, e entity) bool {
 // overSoft reports whether the workload takes a queue below top beyond its soft limit: it is then served after others.
 func (p *Preemptor) overSoft(top structs.QueuePath) bool {
 	for path := range p.Load.Job.QueueName().Lineage() {
+		if path == top { // what changes hands below it adds nothing to it
+			break
+		}
 		q := p.rules.Queues.Queue(path)
 		if q != nil && q.SoftLimit != nil {
 			held := p.shares.moved[structs.UseRow{Path: path}].Add(p.shares.unseen()[structs.UseRow{Path: path}])
@@ -349,9 +352,6 @@ func (p *Preemptor) overSoft(top structs.QueuePath) bool {
 			if _, over := structs.Breaks(held, p.claim, *q.SoftLimit); over > 0 {
 				return true
 			}
-		}
-		if path == top {
-			break
 		}
 	}
 	return false

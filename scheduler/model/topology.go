@@ -213,7 +213,7 @@ func newTree(v *View, keys []string) *Tree {
 		return p
 	}
 	rowPath := func(c *Chunk, i int) []string {
-		if slices.Contains(keys, LevelNode) {
+		if slices.ContainsFunc(keys, func(k string) bool { return k == LevelNode || strings.HasPrefix(k, "unique.") }) { // classes leave these out
 			return path(c.Nodes[i])
 		}
 		num := c.Classes[c.Class[i]].Num

@@ -89,8 +89,6 @@ func (m *Members) found(ctx context.Context) {
 // ask asks the servers that gossip names for their identity. The answer is nil of those that do not give one, do not
 // prove to be servers, or are not who gossip says.
 func (m *Members) ask(ctx context.Context, named []gossip.Member) []*methods.ServerInfoResponse {
-	ctx, cancel := context.WithTimeout(ctx, foundTimeout)
-	defer cancel()
 	out := make([]*methods.ServerInfoResponse, len(named))
 	slots := make(chan struct{}, foundAsked)
 	var asked sync.WaitGroup
@@ -98,6 +96,8 @@ func (m *Members) ask(ctx context.Context, named []gossip.Member) []*methods.Ser
 		asked.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, foundTimeout) // for each: members that do not answer must not use up the time of others
+			defer cancel()
 			if info, err := m.serverInfo(ctx, x.RaftAddr()); err == nil && info.ID == x.ID && info.Raft == x.RaftAddr() && info.Region == x.Region {
 				out[i] = info
 			}

@@ -77,7 +77,7 @@ func (d *Driver) findDevice(name string) (real string, st unix.Stat_t, err error
 	}
 	for _, p := range d.opt.AllowDevices {
 		fixed, _, _ := strings.Cut(strings.NewReplacer("*", "\x00", "?", "\x00", "[", "\x00", "\\", "\x00").Replace(p), "\x00")
-		if dir := path.Dir(fixed + "x"); base == "" && path.IsAbs(dir) && dir != "/" && strings.HasPrefix(clean, dir+"/") {
+		if dir := path.Dir(fixed + "x"); (base == "" || !d.opt.AllowPrivileged && len(dir) < len(base)) && path.IsAbs(dir) && dir != "/" && strings.HasPrefix(clean, dir+"/") {
 			base = dir
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/nodump"
 )
 
 // as calls f with a user's rights on files, so that what root sees and the user does not is neither opened nor reported. A
@@ -36,7 +37,9 @@ func as(u *supervisor.Credential, f func() error) error {
 		if err == nil {
 			err = f()
 		}
-		if back := assume(mine); back != nil {
+		back := assume(mine)
+		nodump.Keep()
+		if back != nil {
 			done <- errors.Join(err, back)
 			return // the thread ends with this goroutine, so that no other one gets its rights
 		}
