@@ -135,7 +135,7 @@ func TestTasksSeeTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The second task starts when the first runs, which must still see the program then.
-	const first = `until [ -e $NOMAD_ALLOC_DIR/data/second ]; do sleep 0.02; done; set -- $OMPI_MCA_plm_rsh_agent; echo "size $(stat -c %s $1)"; [ -w "$1" ] || echo read-only; [ "$(command -v "${1##*/}")" = "$1" ] && echo in PATH; echo "as $(id -un)"`
+	const first = `until [ -e $NOMAD_ALLOC_DIR/data/second ]; do sleep 0.02; done; set -- $OMPI_MCA_plm_rsh_agent; p=$(command -v "$1"); echo "size $(stat -c %s $p)"; [ -w "$p" ] || echo read-only; [ "$(command -v "${p##*/}")" = "$p" ] && echo in PATH; echo "as $(id -un)"`
 	const second = `touch $NOMAD_ALLOC_DIR/data/second; exec sleep 600`
 	for name, want := range map[string][]string{"exec": {"read-only", "in PATH", "as nobody"}, "raw_exec": {"in PATH", "as root"}} {
 		t.Run(name, func(t *testing.T) {

@@ -98,7 +98,12 @@ func (e *Env) gang(g *Gang, in Input) {
 		case "slurm":
 			e.slurm(g, in, names, ranks, first, world)
 		case "mpi":
-			set("OMPI_MCA_plm_rsh_agent", g.Muster+" rsh")
+			// mpirun gives its value to its daemons on other nodes, where the directory of the allocation is another one.
+			agent := g.Muster
+			if in.TaskDir != "" && strings.HasPrefix(agent, filepath.Dir(filepath.Dir(in.TaskDir))+"/") {
+				agent = filepath.Base(agent)
+			}
+			set("OMPI_MCA_plm_rsh_agent", agent+" rsh")
 			set("OMPI_MCA_orte_default_hostfile", e.vars["MUSTER_HOSTFILE"])
 			if slices.Contains(g.Launch.Compat, "slurm") { // its variables would make mpirun use Slurm's hosts and look for srun
 				set("OMPI_MCA_plm", "^slurm")
@@ -111,8 +116,8 @@ func (e *Env) gang(g *Gang, in Input) {
 	}
 }
 
-// reach adds the directory of the program to the end of PATH, so that "muster rsh" works wherever it is installed. A
-// task that sets PATH, or whose image does, keeps that.
+// reach adds the directory of the program to the end of PATH, so that "muster rsh" works wherever it is installed. An
+// image keeps its own PATH, and so does a task that sets it, unless mpirun needs the program.
 func (e *Env) reach(program string) {
 	if path := e.vars["PATH"]; path != "" && filepath.IsAbs(program) {
 		if dir := filepath.Dir(program); !slices.Contains(filepath.SplitList(path), dir) {

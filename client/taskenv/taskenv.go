@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -83,6 +84,9 @@ func New(in Input) *Env {
 			continue
 		}
 		e.vars[cleanName(name)] = e.Replace(in.Task.Env[k])
+	}
+	if in.Gang != nil && in.Gang.Launch != nil && slices.Contains(in.Gang.Launch.Compat, "mpi") {
+		e.reach(in.Gang.Muster)
 	}
 	return e
 }
