@@ -48,7 +48,7 @@ func TestTokensAndClocks(t *testing.T) {
 					t.Errorf("%s: server %d refuses a valid token: %v", when, i, err)
 				}
 				if err := try(i, short); structs.CodeOf(err) != structs.CodeDenied {
-					t.Errorf("%s: server %d answers an expired token with %v", when, i, err)
+					t.Fatalf("%s: server %d answers an expired token with %v", when, i, err)
 				}
 				if d := s.replica.Now().Time().Sub(time.Now()); d < -10*time.Second || d > 10*time.Second {
 					t.Errorf("%s: the agreed time of server %d is off by %s", when, i, d)

@@ -142,7 +142,7 @@ func plant(root string, b *Bug) (seconds string, err error) {
 	if err != nil {
 		return "", err
 	}
-	args := []string{"test", "-count=1", "-timeout", "5m", "-overlay", file}
+	args := []string{"test", "-count=1", "-timeout", "100s", "-overlay", file}
 	env := os.Environ()
 	if b.endToEnd() {
 		bin := filepath.Join(dir, "muster")

@@ -180,7 +180,7 @@ func (g *Guard) resolve(secret string) (*Identity, error) {
 	if t == nil {
 		return nil, ErrTokenUnknown
 	}
-	if t.Expired(g.env.Now()) {
+	if g.expired(t) {
 		return nil, errTokenExpired
 	}
 	id := &Identity{Token: t, By: submitterOf(t)}

@@ -31,10 +31,14 @@ func (g *Guard) Still(id *Identity, snap *state.Snapshot) bool {
 	switch {
 	case !g.env.ACL || !id.resolved:
 		return true
-	case id.Token != nil && id.Token.Expired(g.env.Now()):
+	case id.Token != nil && g.expired(id.Token):
 		return false
 	case id.Task != nil && snap.AllocByID(id.Task.ID) != id.Task:
 		return false // it may have ended
 	}
 	return RightsIn(snap) == id.rights
 }
+
+// expired is asked when a caller is authenticated and when it is looked at again. The two must agree, or a query is
+// authenticated again and again.
+func (g *Guard) expired(t *structs.ACLToken) bool { return t.Expired(g.env.Now()) }
