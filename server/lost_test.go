@@ -29,6 +29,7 @@ func (c *cluster) machines(n int) (out []*machine) {
 	for i := range n {
 		m := &machine{c: c, name: fmt.Sprintf("node-%d", i), node: testNode(i)}
 		m.start()
+		time.Sleep(10 * time.Millisecond) // machines do not start in one instant; a crowd that does is known to all servers 20 s later
 		out = append(out, m)
 		c.t.Cleanup(func() { m.stop() })
 	}
