@@ -45,7 +45,7 @@ type Preemption struct {
 	notes   map[string]*structs.Refusal // why preemptions found no victims, by the key in NoFit
 	resized []Resized                   // see Env.Resized
 	flight  model.Overlay
-	leaving map[gangKey]bool                     // gangs that lose members already; filled with gangs
+	leaving map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
 	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
 }
@@ -215,18 +215,15 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 		for _, c := range p.w.View.Chunks {
 			for i := range c.IDs {
 				for x := range c.Hold[i].All() {
-					if x.Work.Job == nil {
-						continue
-					}
-					if x.Work.Ending || p.flight.Len() > 0 && p.flight.Stopping(x.ID) {
-						p.leaving[gangKey{x.Work.Job.Key(), x.Work.Group}] = true
-					}
-					if x.Work.Ending {
+					if x.Work.Job == nil || x.Work.Ending {
 						continue
 					}
 					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.IsGang() || g.Elastic != nil) && !g.IsStandby(x.Work.Index) {
 						k := gangKey{x.Work.Job.Key(), x.Work.Group}
 						p.gangs[k] = append(p.gangs[k], x)
+						if g.Elastic != nil && p.flight.Len() > 0 && p.flight.Stopping(x.ID) {
+							p.leaving[k] = true
+						}
 					}
 				}
 			}

@@ -215,7 +215,8 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 // tooYoung reports whether work has run for less than its queue's preempt_min_runtime, and has the decision made again
 // when it has run for that long. An elastic group has run since its newest member began: the resize restarted the others
 // of a gang, and without that an older member would go in the place of a younger one. An elastic gang has run since it was
-// last resized: a gang from which others take member after member would only restart.
+// last resized: a gang from which others take member after member would only restart. Its roster says when that was, from
+// the entry on that stops a member, so it does not matter when that member ends; a resize in flight is one of this moment.
 func (p *Preemptor) tooYoung(h *model.Held) bool {
 	began := h.Work.Began
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {

@@ -147,3 +147,29 @@ func TestEvictionIsWeighed(t *testing.T) {
 		t.Errorf("a thousand members gain more than is lost: %s", why.Text())
 	}
 }
+
+// TestResizeInFlight: an elastic gang that a plan in flight shrinks gives up no more, whenever it was last resized.
+func TestResizeInFlight(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
+	j := lowJob("elastic", 4, 1)
+	j.Groups[0].Gang, j.Groups[0].Elastic = &structs.Gang{}, &structs.Elastic{Min: 1, Max: 4}
+	var as []*structs.Allocation
+	for i := range 4 {
+		as = append(as, running(j, byte(i+1), i, nodes[0], i, 1, 9*time.Hour))
+	}
+	w := search.NewPass(model.NewView(1, nodes, as, nil), model.Overlay{})
+	t.Cleanup(w.Release)
+	load := gpuWork("high", "high", 1, structs.GPURequest{Count: 1})
+	load.Job.Priority = 80
+	stops := &structs.PlanEntry{Namespace: j.Namespace, JobID: j.ID, Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{ID: as[3].ID, Desired: structs.DesiredStop}}}}}
+	for _, c := range []struct {
+		flight model.Overlay
+		row    int
+	}{{model.Overlay{}, 0}, {model.Overlay{}.Add(1, stops, nil), -1}} {
+		env := Env{W: w, Now: testNow, Flight: c.flight, Rules: &Rules{Queues: byPriority, Config: &structs.SchedulerConfig{}}}
+		p := NewPreemption(&env, nil).For(load)[0]
+		if row, vs := p.Cheapest(search.New(match.CompileAsk(load.Job, load.Job.Groups[0], ""), w, flat{}, 0), structs.AllocID{255}); row != c.row {
+			t.Errorf("%d plans in flight: victims %v on row %d, want row %d", c.flight.Len(), vs, row, c.row)
+		}
+	}
+}

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// An elastic gang does not shrink within preempt_min_runtime of its last resize, which restarted its members, nor while a
-// member that it gave up still ends. Others of its members are as old as ever.
+// An elastic gang does not shrink within preempt_min_runtime of its last resize, which restarted its members, even if its
+// members are older. After that time it does, even if a member that it lost does not end.
 func TestGangDoesNotShrinkAgain(t *testing.T) {
 	start := func() (f *floor, gang, high *floorJob) {
 		f = newFloor(t, 1, 4)
@@ -47,7 +47,13 @@ func TestGangDoesNotShrinkAgain(t *testing.T) {
 	}
 	late := f.submit(1, 1, time.Hour, false)
 	late.job.Priority, late.entry.Priority = 60, 60
+	f.resized = []contend.Resized{{Job: gang.job.Key(), Group: "g", At: f.now}} // as the roster has it since the stop
+	f.now = f.now.Add(59 * time.Second)
 	if s, _ := f.pass(structs.OrderFCFS); s != 0 {
-		t.Errorf("%d more members are stopped while the first still ends", s)
+		t.Errorf("%d more members are stopped within a minute of the first", s)
+	}
+	f.now = f.now.Add(time.Second)
+	if s, _ := f.pass(structs.OrderFCFS); s != 1 {
+		t.Errorf("%d more members are stopped a minute after the first, which still ends; want 1", s)
 	}
 }
