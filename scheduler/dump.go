@@ -213,6 +213,9 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 		h := &d.Held[i]
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
 			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect, NameIndex: h.Index, Line: &structs.Lineage{Preempted: h.Times}})
+		if h.Still != 0 {
+			allocs[len(allocs)-1].Suspension = &structs.Suspension{Since: h.Still}
+		}
 		if h.Saved != 0 {
 			allocs[len(allocs)-1].Saved = &structs.Saved{Time: h.Saved}
 		}

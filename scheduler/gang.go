@@ -358,7 +358,7 @@ func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 		case a.ServerTerminal():
 			last = max(last, cmp.Or(a.FinishedAt, a.ModifyTime))
 		case !a.ClientTerminal():
-			last = max(last, cmp.Or(a.StartedAt, a.CreateTime))
+			last = max(last, a.WorksSince())
 		}
 	}
 	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)

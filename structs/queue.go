@@ -106,7 +106,7 @@ type Queue struct {
 	GPUHoursUserMax    int64         `since:"2"` // the same for each submitter
 	GPUHoursPeriod     string        `since:"2"` // PeriodDay, PeriodWeek or PeriodMonth; default month
 	PreemptGrace       time.Duration // limit of the time that work of this queue gets for saving its state; default: what it asks for
-	PreemptMinRuntime  time.Duration // work that has run for less is not preempted; default 1 min
+	PreemptMinRuntime  time.Duration // work that has run for less since its tasks started (before that: since it was placed) is not preempted; default 1 min
 	PreemptMax         int64         // preemptions of one job, after which it is no longer preempted; default 10
 	PreemptRate        int64         // preemptions an hour on behalf of this queue; 0: no limit
 	PreemptAfter       time.Duration // its work preempts others only after it has waited this long; 0: at once

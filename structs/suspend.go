@@ -49,6 +49,14 @@ func (a *Allocation) Began(now LogTime) LogTime {
 	return a.StartedAt.Add(a.Stood(now))
 }
 
+// WorksSince returns since when the work of an allocation counts for decisions about what runs (its age, what it would lose,
+// when it ends): since its tasks started, before that since it was placed, moved later by suspensions that are over. Once
+// they have started, preparing the start (an image pull) is no work that could be lost; and tasks that never start do not keep
+// an allocation young. A time before the placement is an error of the agent's clock.
+func (a *Allocation) WorksSince() LogTime {
+	return max(a.StartedAt, a.CreateTime).Add(a.SuspendedFor())
+}
+
 // Unsaved returns the GPU time, in GPU-seconds, that the allocation has worked since its newest checkpoint, or since it
 // started: what it loses if it ends now without saving. Suspended time is none. A share of a GPU counts as its share.
 func (a *Allocation) Unsaved(now LogTime) int64 {

@@ -96,8 +96,8 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 				c.Fail("%s with priority %d preempts %s with %d", by.Key.ID, by.Priority(), v.ID, v.Priority)
 			case !reclaims && q.Preempt == structs.PreemptPriority && int64(v.Priority)+max(q.PreemptDelta, 1) > int64(by.Priority()):
 				c.Fail("%s with priority %d preempts %s with %d, and preempt_priority_delta is %d", by.Key.ID, by.Priority(), v.ID, v.Priority, q.PreemptDelta)
-			case in.Now.Sub(a.CreateTime) < vq.PreemptMinRuntime && a.StartedAt != 0:
-				c.Fail("%s preempts %s %v after it was placed, less than %v", by.Key.ID, v.ID, in.Now.Sub(a.CreateTime), vq.PreemptMinRuntime)
+			case in.Now.Sub(a.WorksSince()) < vq.PreemptMinRuntime && a.StartedAt != 0:
+				c.Fail("%s preempts %s %v after it started, less than %v", by.Key.ID, v.ID, in.Now.Sub(a.WorksSince()), vq.PreemptMinRuntime)
 			case was != nil && Together(v) && was.Queue.Preempted >= vq.PreemptMax:
 				c.Fail("%s preempts %s, which was preempted %d times before; preempt_max is %d", by.Key.ID, v.ID, was.Queue.Preempted, vq.PreemptMax)
 			case q.PreemptAfter > 0 && by.WaitingSince() != 0 && in.Now.Sub(by.WaitingSince()) < q.PreemptAfter:

@@ -283,7 +283,7 @@ func (r *Contest) sort() {
 // began recently; 0: it may be stopped.
 func (r *Contest) fix(run *contenderRun, load *Workload) (young structs.LogTime) {
 	for _, a := range run.allocs {
-		if at := cmp.Or(a.StartedAt, a.CreateTime).Add(r.Queue.PreemptMinRuntime); at > r.Now {
+		if at := a.WorksSince().Add(r.Queue.PreemptMinRuntime); at > r.Now {
 			young = max(young, at)
 		}
 	}

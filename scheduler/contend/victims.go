@@ -212,7 +212,8 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 	return !p.tooYoung(h)
 }
 
-// tooYoung reports whether work has run for less than its queue's preempt_min_runtime, and has the decision made again
+// tooYoung reports whether work has run for less than its queue's preempt_min_runtime since its tasks started (before that,
+// since it was placed: an image that takes long to pull does not keep others away for ever), and has the decision made again
 // when it has run for that long. An elastic group has run since its newest member began: the resize restarted the others
 // of a gang, and without that an older member would go in the place of a younger one. An elastic gang has run since it was
 // last resized: a gang from which others take member after member would only restart. Its roster says when that was, from

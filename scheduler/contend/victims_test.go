@@ -173,3 +173,42 @@ func TestResizeInFlight(t *testing.T) {
 		}
 	}
 }
+
+// TestMinRuntimeCountsFromStart: preempt_min_runtime counts from the start of the tasks, before that from the placement, without
+// suspensions: an image that takes long to pull does not keep others away for ever. What is lost counts from then, too.
+func TestMinRuntimeCountsFromStart(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 4, 80_000)}
+	j := lowJob("j", 1, 4)
+	for _, c := range []struct {
+		name            string
+		placed, started time.Duration // ago; started 0: it has not
+		frozen          time.Duration // in total
+		victim          bool
+		lost            int64
+	}{
+		{"started lately", time.Hour, 59 * time.Second, 0, false, 0},
+		{"started a minute ago", time.Hour, time.Minute, 0, true, 4 * 60},
+		{"ran for less than a minute, then stood still", time.Hour, 30 * time.Minute, 29*time.Minute + 30*time.Second, false, 0},
+		{"placed lately", 59 * time.Second, 0, 0, false, 0},
+		{"pulls its image", time.Minute, 0, 0, true, 4 * 60},
+		{"the clock of its agent is late", 30 * time.Second, time.Hour, 0, false, 0},
+	} {
+		a := running(j, 1, 0, nodes[0], 0, 4, c.placed)
+		if a.StartedAt = 0; c.started > 0 {
+			a.StartedAt = testNow.Add(-c.started)
+		}
+		if c.frozen > 0 {
+			a.Suspension = &structs.Suspension{Total: c.frozen}
+		}
+		node, _, e := cheapest(t, nodes, []*structs.Allocation{a}, 2, byPriority)
+		if node != "" != c.victim {
+			t.Errorf("%s: preempted: %v, want %v", c.name, node != "", c.victim)
+			continue
+		}
+		if e != nil {
+			if lost, _ := e.Loss(); lost != c.lost {
+				t.Errorf("%s: %d GPU seconds are lost, want %d", c.name, lost, c.lost)
+			}
+		}
+	}
+}
