@@ -200,7 +200,7 @@ func (g *groupWork) shortOfRoom() bool {
 	}
 	return slices.ContainsFunc(g.search.Report(1, 0).Refusals, func(r structs.Refusal) bool {
 		switch r.Dimension {
-		case structs.DimensionDevices, structs.DimensionGPU, structs.DimensionGPUMemory, structs.DimensionGPUCompute, structs.DimensionEmptyGPUMemory:
+		case structs.DimensionDevices, structs.DimensionGPU, structs.DimensionGPUMemory, structs.DimensionGPUCompute, structs.DimensionEmptyGPUMemory, structs.DimensionMembersGPU:
 			return r.CuredBy == structs.EventAllocStopped
 		}
 		return r.CuredBy == structs.EventAllocStopped && len(g.Ask.Devices) == 0

@@ -32,6 +32,15 @@ func TestGangThatMayShareWithOthers(t *testing.T) {
 			places[e.JobID] += len(p.Places)
 		}
 	}
+	for _, w := range rep.Workloads {
+		if w.Key.ID != "grown" {
+			continue
+		}
+		want := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionMembersGPU}, Nodes: 1, Short: 1, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}
+		if rs := w.Groups[0].Refusals; len(rs) == 0 || rs[len(rs)-1] != want {
+			t.Errorf("grown is refused for %+v, want %+v: there is memory and compute on the GPU", rs, want)
+		}
+	}
 	if places["grown"] != 0 || places["other"] != 1 {
 		t.Errorf("placed %v, want one of other", places)
 		for _, w := range rep.Workloads {

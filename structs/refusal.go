@@ -165,6 +165,7 @@ const (
 	DimensionPreemptYoung // Subject: the jobs that began too recently to be preempted; Detail: until when
 	DimensionGPUHours     // of a queue's budget; Subject: as DimensionRunningJobs; Count: used; Of: the budget; Detail: when a new period begins
 	DimensionGPUModel     // GPUs of a model, of a limit; Subject: as DimensionRunningJobs; Detail: the model
+	DimensionMembersGPU   // GPUs that have room, and a share of another member of the gang
 	dimensionCount
 )
 
@@ -229,6 +230,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionPreemptYoung: {"preempt-young", "{subject} may not be preempted before {detail} (preempt_min_runtime)"},
 	DimensionGPUHours:     {"gpu-hours", "GPU hours"},
 	DimensionGPUModel:     {"gpu-model", "GPUs of model {detail}"},
+	DimensionMembersGPU:   {"members-gpu", "GPUs without another member of the gang, which may not share one"},
 }
 
 // String returns the text of a dimension without subject: "GPU memory".

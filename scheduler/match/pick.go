@@ -178,6 +178,7 @@ var (
 	memoryShort      = &structs.Obstacle{Dimension: structs.DimensionGPUMemory}
 	computeShort     = &structs.Obstacle{Dimension: structs.DimensionGPUCompute}
 	emptyMemoryShort = &structs.Obstacle{Dimension: structs.DimensionEmptyGPUMemory}
+	membersShort     = &structs.Obstacle{Dimension: structs.DimensionMembersGPU}
 )
 
 // shared picks shares of Count different devices, by the chooser or by the rule for fitting within a node.
@@ -185,7 +186,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	g := &n.Resources.Devices[c.Group]
 	alt := &a.Devices[i].Alts[c.alt]
 	reserve := n.GPUReserveMiB()
-	var have, sick, largest, leastShort, total, mostCompute int64
+	var have, sick, members, largest, leastShort, total, mostCompute int64
 	from := 0
 	if a.GPUFit == structs.GPUFitNext && free != nil {
 		for _, s := range free.Shares {
@@ -199,7 +200,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		capacity := in.MemoryMiB - reserve
 		p := Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j, Mem: alt.MemoryOn(capacity), Compute: alt.Compute}
 		s := k.Busy(free, p.Pos)
-		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) || !alt.Admits(in) {
+		if s.Whole || p.Mem <= 0 || k.afar(i, in) || !alt.Admits(in) {
 			return p, 0, false
 		}
 		left := capacity - s.Mem - p.Mem
@@ -214,6 +215,10 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		p, _, fits := room(j)
 		capacity := in.MemoryMiB - reserve
 		switch s := k.Busy(free, p.Pos); {
+		case k.taken.Has(p.Pos):
+			if fits && in.Healthy {
+				members++
+			}
 		case fits && in.Healthy:
 			have++
 		case fits:
@@ -235,6 +240,9 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	if have < alt.Count {
 		x := ShortageOf{By: memoryShort, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
 		switch {
+		case have+members >= alt.Count:
+			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, membersShort
+			x.Largest, x.Free, x.Asked = 0, 0, 0
 		case have > 0 || !asked: // some GPUs have room, but too few
 			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, &alt.Obstacle
 			x.Largest, x.Free, x.Asked = 0, 0, 0
@@ -256,7 +264,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		for step := range g.Instances {
 			j := (from + step) % len(g.Instances)
 			p, left, fits := room(j)
-			if !fits || !g.Instances[j].Healthy || contains(k.Picks[start:], p.Pos) {
+			if !fits || !g.Instances[j].Healthy || k.taken.Has(p.Pos) || contains(k.Picks[start:], p.Pos) {
 				continue
 			}
 			key := int64(0)
