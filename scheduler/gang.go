@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
@@ -284,31 +285,28 @@ func (d *decision) grow(starved bool) {
 			d.looksAgain(at)
 		}
 		old := g.search
-		near := d.newMemberSearch(g)
 		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
+		fresh := last > 0 && len(wants) > 0 && d.w.TakeFresh(d.in.Freed, d.in.Now.Add(-d.minRuntime()))
+		near := d.newMemberSearch(g)
+		var unplaced []reconcile.Want
 		for i := range wants {
 			w := &wants[i]
 			if starved && w.Over == nil {
 				g.deferredExpansion++
 				continue
 			}
-			before := d.w.Mark()
 			sp, stops, ok := near.place(w)
 			if !ok {
+				unplaced = wants[i:]
 				g.unplacedExpansion = int64(len(wants)-i) - g.deferredExpansion
 				break
 			}
 			pl := newPlacement(g, w, sp)
 			pl.alone, pl.Evict = true, stops
-			if at := d.settlesAt(g, &pl, last); at > d.in.Now {
-				g.growsAt, g.deferredExpansion = at, g.deferredExpansion+int64(len(wants)-i)
-				d.looksAgain(at)
-				d.w.Rollback(before)
-				near.done()
-				near = d.newMemberSearch(g)
-				break
-			}
 			d.add(pl)
+		}
+		if fresh {
+			near = d.keepSettled(g, near, mark, placed, cursor, unplaced, last)
 		}
 		if last > 0 && d.resizeCosts(g, d.placed[placed:], last) {
 			d.w.Rollback(mark)
@@ -324,19 +322,53 @@ func (d *decision) grow(starved bool) {
 	}
 }
 
-// settlesAt returns from when on a gang that runs may grow into a place, because its room has been free for as long as running
-// work is left alone (Queue.PreemptMinRuntime): work that arrives gets it first. It returns
-// 0 for other groups, which lose nothing by growth.
-func (d *decision) settlesAt(g *groupWork, pl *placement, last structs.LogTime) structs.LogTime {
-	if last == 0 || len(d.in.Freed) == 0 {
-		return 0
+// keepSettled gives back the room that model.WhatIf.TakeFresh has taken, and keeps the places that were found without it. If
+// there is a place in that room for a member without one, it says when that has been free for long enough; and when that is
+// soon, all places are given up until then, so that the gang restarts once. It returns a new search for members.
+func (d *decision) keepSettled(g *groupWork, near *memberSearch, mark, placed int, cursor structs.NodeID, unplaced []reconcile.Want, last structs.LogTime) *memberSearch {
+	back := func() {
+		d.w.Rollback(mark)
+		d.placed, d.cursor = d.placed[:placed], cursor
+		near.done()
 	}
-	at := model.FreedAt(d.in.Freed, pl.At.Node.ID, pl.At.Held)
-	if at == 0 {
-		return 0
+	kept := slices.Clone(d.placed[placed:])
+	back()
+	ready := last.Add(d.minRuntime()) // from when on the gang could have grown into what is kept
+	for i := range kept {
+		pl := &kept[i]
+		c, at := d.w.View.At(pl.At.Row)
+		after, _ := model.Fits(pl.At.Node, c.Total[at], c.MHz[at], d.w.Get(pl.At.Row), pl.At.Held) // it fitted with less room
+		d.w.Set(pl.At.Row, after)
+		d.add(*pl)
+		ready = max(ready, model.FreedAt(d.in.Freed, pl.At.Node.ID, pl.At.Held).Add(d.minRuntime()))
 	}
-	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)
-	return at.Add(q.PreemptMinRuntime)
+	near = d.newMemberSearch(g)
+	if len(unplaced) == 0 || g.over != nil {
+		return near
+	}
+	before := d.w.Mark()
+	sp, _, ok := near.place(&unplaced[0])
+	d.w.Rollback(before)
+	near.done()
+	near = d.newMemberSearch(g)
+	if !ok {
+		return near
+	}
+	at := cmp.Or(model.FreedAt(d.in.Freed, sp.Node.ID, sp.Held), model.FreedAt(d.in.Freed, sp.Node.ID, nil)).Add(d.minRuntime())
+	g.growsAt, g.deferredExpansion, g.unplacedExpansion = at, g.deferredExpansion+g.unplacedExpansion, 0
+	d.looksAgain(at)
+	if len(kept) > 0 && at <= ready.Add(d.minRuntime()) {
+		g.deferredExpansion += int64(len(kept))
+		back()
+		near = d.newMemberSearch(g)
+	}
+	return near
+}
+
+// minRuntime is for how long running work of the job is left alone, and room must have been free before its gangs grow into
+// it: work that arrives gets it first.
+func (d *decision) minRuntime() time.Duration {
+	return d.in.Queues.Settings(d.load.QueueName(), &d.in.Config).PreemptMinRuntime
 }
 
 // resized returns when a gang that runs was last resized or started, and from when on it may grow. Each resize restarts
@@ -361,8 +393,7 @@ func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 			last = max(last, a.WorksSince())
 		}
 	}
-	q := d.in.Queues.Settings(d.load.QueueName(), &d.in.Config)
-	return last, last.Add(q.PreemptMinRuntime)
+	return last, last.Add(d.minRuntime())
 }
 
 // resizeCosts reports whether a gang that runs would lose no less by growing than it gains, and if so, notes why it does

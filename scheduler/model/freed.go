@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -8,9 +9,10 @@ import (
 
 // Freed is room that an allocation gave back.
 type Freed struct {
-	At      structs.LogTime
-	Node    structs.NodeID
-	Devices []string // its device instances; nil: it had none
+	From, At structs.LogTime // when it was taken, and when it was given back
+	Node     structs.NodeID
+	Need     structs.Vector
+	Devices  []string // its device instances; nil: it had none
 }
 
 // freedMost bounds how many allocations that gave back room are remembered: room whose end is not among them counts as
@@ -25,7 +27,7 @@ func AppendFreed(list []Freed, d *structs.Delta) []Freed {
 		if was == nil || !structs.Holds(was) || is != nil && structs.Holds(is) {
 			continue
 		}
-		f := Freed{At: d.Time, Node: was.NodeID}
+		f := Freed{From: was.CreateTime, At: d.Time, Node: was.NodeID, Need: was.Resources}
 		for k := range was.Grants {
 			f.Devices = append(f.Devices, was.Grants[k].Instance)
 		}
@@ -41,7 +43,7 @@ func FreedAt(list []Freed, node structs.NodeID, h *Held) structs.LogTime {
 		if f.Node != node {
 			continue
 		}
-		if h.Rare == nil || len(h.Rare.Grants) == 0 {
+		if h == nil || h.Rare == nil || len(h.Rare.Grants) == 0 {
 			return f.At
 		}
 		for k := range h.Rare.Grants {
@@ -51,4 +53,116 @@ func FreedAt(list []Freed, node structs.NodeID, h *Held) structs.LogTime {
 		}
 	}
 	return 0
+}
+
+// freshID is the allocation that stands for room that became free lately.
+var freshID = structs.AllocID{0: 0xff, 1: 0xff, 15: 0xff}
+
+// TakeFresh takes the room that was not free all the time since a time, until the what-if is rolled back: the devices that were
+// given back since then, and of CPU, memory and disk what was in use beyond what is in use now. It reports whether there is any.
+//
+// Naive: the node has been free since its last allocation ended. With short jobs that follow each other nothing is ever free
+// for long then, though most of the node is.
+func (w *WhatIf) TakeFresh(list []Freed, since structs.LogTime) (any bool) {
+	byRow := map[int][]*Freed{}
+	var rows []int
+	for i := len(list) - 1; i >= 0 && list[i].At > since; i-- {
+		row := w.View.Row(list[i].Node)
+		if row < 0 {
+			continue
+		}
+		if byRow[row] == nil {
+			rows = append(rows, row)
+		}
+		byRow[row] = append(byRow[row], &list[i])
+	}
+	for _, row := range rows {
+		c, i := w.View.At(row)
+		o := w.Get(row)
+		h := &Held{ID: freshID, Need: mostInUse(byRow[row], o.Hold, since)}
+		left := c.Total[i].Sub(o.Used) // it takes no more than that
+		h.Need.Cores, h.Need.MemoryMiB, h.Need.DiskMiB = clamp(h.Need.Cores, left.Cores), clamp(h.Need.MemoryMiB, left.MemoryMiB), clamp(h.Need.DiskMiB, left.DiskMiB)
+		h.Need.CPU = clamp(h.Need.CPU, left.CPU-(o.Used.Cores+h.Need.Cores)*c.MHz[i])
+		for _, f := range byRow[row] {
+			for _, id := range f.Devices {
+				if g := grantOf(c.Nodes[i], id); g.Instance != "" && (h.Rare == nil || !slices.Contains(h.Rare.Grants, g)) {
+					if h.Rare == nil {
+						h.Rare = &HeldRare{}
+					}
+					h.Rare.Grants = append(h.Rare.Grants, g)
+				}
+			}
+		}
+		if h.Rare != nil || h.Need != (structs.Vector{}) {
+			w.Set(row, o.with(c.Nodes[i], h))
+			any = true
+		}
+	}
+	return any
+}
+
+func clamp(n, most int64) int64 { return max(0, min(n, most)) }
+
+// grantOf returns a grant of a whole device of a node; none if it does not have it.
+func grantOf(n *structs.Node, instance string) structs.Grant {
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			if g.Instances[j].ID == instance {
+				return structs.Grant{Device: g.ID(), Instance: instance}
+			}
+		}
+	}
+	return structs.Grant{}
+}
+
+// mostInUse returns by how much more of a node was in use since a time than now, for each amount the most at any moment: by what
+// was given back, less what is held since later.
+func mostInUse(gone []*Freed, now *Holding, since structs.LogTime) (most structs.Vector) {
+	type change struct {
+		at   structs.LogTime
+		more structs.Vector
+		less bool
+	}
+	var changes []change
+	var use structs.Vector
+	for _, f := range gone {
+		if f.From <= since {
+			use = use.Add(f.Need)
+		} else {
+			changes = append(changes, change{f.From, f.Need, false})
+		}
+		changes = append(changes, change{f.At, f.Need, true})
+	}
+	for h := range now.All() {
+		if h.Work.Began > since {
+			use = use.Sub(h.Need)
+			changes = append(changes, change{h.Work.Began, h.Need, false})
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b change) int { // what ends at a moment makes room for what begins then
+		switch {
+		case a.at != b.at:
+			return cmp.Compare(a.at, b.at)
+		case a.less == b.less:
+			return 0
+		case a.less:
+			return -1
+		}
+		return 1
+	})
+	most = mostOf(most, use)
+	for _, c := range changes {
+		if c.less {
+			use = use.Sub(c.more)
+		} else {
+			use = use.Add(c.more)
+		}
+		most = mostOf(most, use)
+	}
+	return most
+}
+
+func mostOf(a, b structs.Vector) structs.Vector {
+	return structs.Vector{CPU: max(a.CPU, b.CPU), Cores: max(a.Cores, b.Cores), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB), DiskMiB: max(a.DiskMiB, b.DiskMiB)}
 }
