@@ -74,3 +74,23 @@ func TestLimitStarts(t *testing.T) {
 		})
 	}
 }
+
+// TestLimitNeverStarts: no end of others lets start what asks for more than the limit.
+func TestLimitNeverStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 4)
+		free := structs.AmountNoLimit
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Order: structs.OrderFCFS,
+			Limit: &structs.Amount{CPU: 50, GPUMilli: free, GPUMemoryMiB: free, MemoryMiB: free}}}})
+		register(t, s, passJob("a", 1, func(j *structs.Job) { j.Type, j.Queue = structs.JobBatch, "research" }))
+		waitFor(t, 10*time.Second, "decision", func() bool {
+			w := s.Published().Snapshot.Workload(structs.JobKey{Namespace: "default", ID: "a"})
+			return w != nil && w.Waiting == 1
+		})
+		why := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "a"})
+		if want := "when queue research is raised: this asks for more than all of it"; why.Starts != want || why.StartEst != 0 {
+			t.Errorf("starts %q at %d, want %q", why.Starts, why.StartEst, want)
+		}
+	})
+}

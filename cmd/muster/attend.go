@@ -217,6 +217,9 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 			for _, s := range list {
 				if why := cmp.Or(unstarted(s), endedBy(s)); why != "" {
 					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
+					if strings.Contains(why, "working directory") && o.bundle == nil {
+						o.hint("The node cannot use this directory: -pack sends it along, -dir names one that the nodes share")
+					}
 				}
 			}
 			if code != 0 {
@@ -348,7 +351,11 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 					failures, mark.moved = 0, false
 				}
 				var answer *apiError
-				if failures++; failures > 100 || errors.As(err, &answer) && answer.Status < 500 && (answer.Status != http.StatusNotFound || failures > 20) {
+				most := 20
+				if x.over(s.ID) { // its output is there by now, or never: it may have failed before it had files
+					most = 2
+				}
+				if failures++; failures > 100 || errors.As(err, &answer) && answer.Status < 500 && (answer.Status != http.StatusNotFound || failures > most) {
 					if x.status(s.ID) == "running" {
 						x.hint("%v", err)
 					}
@@ -370,12 +377,16 @@ func (x *attendance) status(id string) string {
 	return text
 }
 
+// over reports whether an allocation was seen to have ended.
+func (x *attendance) over(id string) bool {
+	return over(&wire.AllocationListStub{ClientStatus: x.status(id)})
+}
+
 // closes reports whether an output ended because its allocation did. The end of an agent that forwards it looks the
 // same.
 func (x *attendance) closes(id string) bool {
 	for range 7 {
-		switch x.status(id) {
-		case "complete", "failed", "lost":
+		if x.over(id) {
 			return true
 		}
 		if !sleepFor(x.life, pollEvery) {

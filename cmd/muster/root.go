@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Exit codes, as in Nomad's command line.
@@ -132,9 +133,12 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 	}
 	var answer *apiError
 	if errors.As(err, &answer) && (answer.Status == http.StatusForbidden || answer.Status == http.StatusUnauthorized) {
-		if e.token == "" {
+		switch {
+		case e.token == "":
 			e.hint("No token was sent: give -token or set MUSTER_TOKEN.")
-		} else {
+		case strings.Contains(answer.Msg, structs.ErrTokenNotFound.Msg):
+			e.hint("This cluster does not know the token in use: it is mistyped, expired, deleted or another cluster's. Give another with -token or MUSTER_TOKEN.")
+		default:
 			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")
 		}
 	}

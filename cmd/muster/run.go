@@ -30,7 +30,8 @@ type adhoc struct {
 	memory    int     // MiB of mem, or in proportion to the GPUs
 	diskMiB   int     // the same of disk; 0 leaves it to the default of groups
 	tasks     int     // allocations that the job has: nodes, or indices of the array
-	nodesSeen int     // ready nodes of the pool; 0 where nodes may not be read
+	nodesSeen int     // ready nodes of the pool; 0 where they were not read
+	blind     bool    // the caller may not read nodes
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {
@@ -159,9 +160,13 @@ func endedBy(s *wire.AllocationListStub) string {
 			switch m := e.Details["exit_message"]; {
 			case e.FailsTask && e.Details["disk_limit"] != "":
 				return cmp.Or(e.DisplayMessage, e.Message) + " (-disk 100G asks for so much)"
+			case e.Type == "Not Restarting": // it says only that this end is final
 			case e.FailsTask && e.Type != "Terminated": // the agent ended it
 				return cmp.Or(e.DisplayMessage, e.Message, e.Type)
 			case e.Type == "Terminated" && e.ExitCode != 0 && m != "":
+				if e.Details["oom_killed"] == "true" {
+					m += " (-mem 64G asks for so much)"
+				}
 				return m
 			}
 		}

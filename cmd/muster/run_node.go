@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ const (
 	// Work with GPUs gets this part of what its share of the node's GPUs would get of the node, so that small work next to it
 	// still fits.
 	gpuShareOfNode = 0.9
+	// gpuShareOfDisk is the same for the disk, whose free space only the agent's start measures: others write to it, and so
+	// do ended allocations until they are collected. A start whose disk is not free any more fails.
+	gpuShareOfDisk = 0.5
 	// runGPUMemoryMiB is the memory for each GPU where the nodes cannot be read.
 	runGPUMemoryMiB = 8192
 	// runGPUDiskMiB is the disk for each GPU there. Without GPUs a command has what any group has that asks for none.
@@ -33,8 +37,10 @@ const (
 func (o *adhoc) suit(ctx context.Context, a *api, words []string) error {
 	var nodes []*wire.NodeListStub
 	if a != nil {
+		var denied *apiError
 		if _, err := a.get(ctx, "/v1/nodes", url.Values{"resources": {"true"}}, &nodes); err != nil {
 			nodes = nil
+			o.blind = errors.As(err, &denied) && denied.Status == http.StatusForbidden
 		}
 	}
 	pool := o.pool
@@ -115,7 +121,8 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 			if all == 0 {
 				continue
 			}
-			part := gpuShareOfNode * min(1, float64(o.gpu.count)/float64(all))
+			gpus := min(1, float64(o.gpu.count)/float64(all))
+			part := gpuShareOfNode * gpus
 			r, reserved := n.NodeResources, n.ReservedResources
 			mhz, mib, room := r.Cpu.CpuShares, r.Memory.MemoryMB, r.Disk.DiskMB
 			if reserved != nil {
@@ -124,7 +131,7 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 			least.mhz = min(least.mhz, part*float64(mhz))
 			least.cores = min(least.cores, part*float64(len(r.Cpu.ReservableCpuCores)))
 			least.memory = min(least.memory, part*float64(mib))
-			least.disk = min(least.disk, part*float64(room))
+			least.disk = min(least.disk, gpuShareOfDisk*gpus*float64(room))
 		}
 		if !math.IsInf(least.memory, 1) {
 			cpu, cores, memory, disk = max(int(least.mhz), 1), int(least.cores), max(int(least.memory), 1), int(least.disk)
@@ -152,7 +159,7 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 
 // possible asks for a dry run, and refuses a command that no cluster of these nodes, empty, could ever run.
 func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
-	if o.nodesSeen == 0 { // nodes may still be joining, or may not be read
+	if o.nodesSeen == 0 && !o.blind { // nodes may still be joining
 		return nil
 	}
 	var plan nomadlike.Plan

@@ -107,7 +107,7 @@ func TestRunSuitsTheNodes(t *testing.T) {
 		{"a quarter of the GPUs", runNodes("exec"), "-gpus 2xH100 -- true", []string{"cores  = 14", "memory = 230400", "count = 2", `model = "H100"`}},
 		{"all GPUs, and room for small work beside it", runNodes("exec"), "-gpus 8 -- true", []string{"cores  = 57", "memory = 921600"}},
 		{"what is said counts", runNodes("exec"), "-gpus 8 -mem 64G -cpu 500 -- true", []string{"cpu    = 500", "memory = 65536"}},
-		{"disk with the GPUs", runNodes("exec"), "-gpus 2 -- true", []string{"ephemeral_disk {\n      size = 225000"}},
+		{"disk with the GPUs", runNodes("exec"), "-gpus 2 -- true", []string{"ephemeral_disk {\n      size = 125000"}},
 		{"disk that is said", runNodes("exec"), "-disk 2G -- true", []string{"ephemeral_disk {\n      size = 2048"}},
 		{"disk where nodes may not be read", failure{403, "Permission denied"}, "-gpus 2 -- true", []string{"size = 20480"}},
 		{"an array", runNodes("exec"), "-array 0-99%4 -- true", []string{"count       = 100", "concurrency = 4"}},
@@ -143,6 +143,46 @@ func TestRunNever(t *testing.T) {
 	}
 	if r = agent.run(t, "", "run", "-detach", "-wait", "-name", "x", "-gpus", "9", "--", "true"); r.code != 0 || !strings.Contains(agent.log(), "PUT /v1/jobs") {
 		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+}
+
+// TestUnknownToken: a token that the cluster does not know cannot say what it allows.
+func TestUnknownToken(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/jobs"] = failure{403, "ACL token not found"}
+	r := agent.run(t, "", "job", "status", "-token", "0d00a8e6-e091-4d95-9259-5cd3ff6fc8f5")
+	if r.code != 1 || !strings.Contains(r.errOut, "does not know the token") || strings.Contains(r.errOut, "acl token self") {
+		t.Errorf("exit %d: %s", r.code, r.errOut)
+	}
+}
+
+// TestRunNeverUnseen: the servers know what nodes there are also where the caller may not read them.
+func TestRunNeverUnseen(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/nodes"] = failure{403, "Permission denied: needs node policy read"}
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool has what it asks for, even when empty`}
+	r := agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true")
+	if r.code != 1 || !strings.Contains(r.errOut, "can never run here") || strings.Contains(agent.log(), "PUT /v1/jobs") {
+		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+}
+
+// TestRunWithoutFiles: a start that failed before the allocation had files ends the command at once, and a directory that the
+// node does not have is named with what would help.
+func TestRunWithoutFiles(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["PUT /v1/jobs"] = wire.JobRegisterResponse{}
+	failed := &wire.AllocationListStub{ID: "3e34211c-0000-4000-8000-000000000000", NodeName: "vm", ClientStatus: "failed", ClientDescription: "failed",
+		TaskStates: map[string]*wire.TaskState{"main": {State: "dead", Failed: true, Events: []*wire.TaskEvent{{Type: "Setup Failure", FailsTask: true, DisplayMessage: "enter the working directory /root/x: permission denied"}}}}}
+	agent.answers["GET /v1/job/x/allocations"] = []*wire.AllocationListStub{failed}
+	agent.answers["GET /v1/client/fs/logs/"+failed.ID] = failure{404, "there is no such file or log yet"}
+	began := time.Now()
+	r := agent.run(t, "", "run", "-name", "x", "--", "true")
+	if r.code != 1 || !strings.Contains(r.errOut, "-pack sends it along") {
+		t.Errorf("exit %d: %s", r.code, r.errOut)
+	}
+	if took := time.Since(began); took > 20*time.Second { // it asked for the output for a minute
+		t.Errorf("it took %s to say so", took)
 	}
 }
 
@@ -294,7 +334,7 @@ func TestEndedBy(t *testing.T) {
 	stub := func(status, desired, client, desc string, code int, message string) *wire.AllocationListStub {
 		e := &wire.TaskEvent{Type: "Terminated", ExitCode: code}
 		if message != "" {
-			e.Details = map[string]string{"exit_message": message}
+			e.Details = map[string]string{"exit_message": message, "oom_killed": strconv.FormatBool(code == 137)}
 		}
 		return &wire.AllocationListStub{ClientStatus: status, DesiredStatus: desired, ClientDescription: client, DesiredDescription: desc,
 			TaskStates: map[string]*wire.TaskState{"main": {Events: []*wire.TaskEvent{e}}}}
@@ -312,7 +352,8 @@ func TestEndedBy(t *testing.T) {
 	}{
 		{"well", stub("complete", "run", "", "", 0, ""), 0, ""},
 		{"failed by itself", stub("failed", "run", "task main failed", "", 3, ""), 3, ""},
-		{"out of memory", stub("failed", "run", "task main failed", "", 137, "out of memory"), 137, "out of memory"},
+		{"failed by itself, for good", ends(stub("failed", "run", "task main failed", "", 3, ""), &wire.TaskEvent{Type: "Not Restarting", FailsTask: true, DisplayMessage: "Policy allows no restarts"}), 3, ""},
+		{"out of memory", stub("failed", "run", "task main failed", "", 137, "out of memory"), 137, "out of memory (-mem 64G asks for so much)"},
 		{"out of time", stub("failed", "stop", "has run for its limit", "exceeded", 143, ""), 143, "has run for its limit"},
 		{"stopped", stub("complete", "stop", "", "alloc not needed", 143, ""), 143, "it was stopped: alloc not needed"},
 		{"stopped, and ended well", stub("complete", "stop", "", "alloc not needed", 0, ""), 0, ""},

@@ -174,6 +174,7 @@ type StartEstimates struct {
 
 // limitRoom is what is free under one limit, and when more becomes free.
 type limitRoom struct {
+	most  int64 // the limit itself
 	room  int64
 	freed []freedAt // by time
 	last  structs.LogTime
@@ -229,6 +230,9 @@ func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs
 		if n := tg.Least(); n > 0 {
 			need = one * int64(n+tg.Standbys())
 		}
+	}
+	if room.most >= 0 && need > room.most {
+		return 0, "when " + r.Limit() + " is raised: this asks for more than all of it"
 	}
 	at := room.serve(max(l.now, room.last), need)
 	if at == 0 {
@@ -305,6 +309,7 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 		}
 	}
 	slices.SortStableFunc(out.freed, func(a, b freedAt) int { return cmp.Compare(a.at, b.at) })
+	taken := out.room
 	switch {
 	case isQueue:
 		q := l.snap.QueueByPath(structs.QueuePath(name))
@@ -332,5 +337,6 @@ func (l *StartEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *lim
 			}
 		}
 	}
+	out.most = out.room - taken
 	return out
 }
