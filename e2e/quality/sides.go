@@ -15,7 +15,7 @@ type side struct {
 	figure string
 	more   bool // more is better
 	long   bool // takes minutes; not in the short form
-	open   bool // known to be worse, and not explained
+	open   bool // known to be worse, also without preempt_max, for a reason that docs/reference/simulator.md has
 
 	best      float64 // 0: none is published for this
 	by        string  // whose
@@ -49,7 +49,7 @@ func muriSides(name, durations string, best float64, by string, makespan float64
 	bare, all := s, s
 	bare.measured, bare.loses = replay(file+" -checkpoint -1s"), savesNo
 	all.what, all.figure, all.best, all.by = "makespan", "makespan", makespan, makespanBy
-	all.open = s.long // two jobs of 52 days end last; see docs/reference/simulator.md
+	all.open = s.long // the longest jobs end last, which is why its mean is so much better; see docs/reference/simulator.md
 	return []side{s, bare, all}
 }
 
