@@ -27,11 +27,12 @@ const (
 	percentMin = 25
 )
 
-// percent returns the GOGC value that gives the room for so many live bytes.
-func (r Room) percent(live uint64) int {
+// percent returns the GOGC value that gives the room for so many live bytes. The runtime takes the percentage of roots as
+// well, the bytes of stacks and globals: a process with a goroutine for each of its tasks has more of them than live bytes.
+func (r Room) percent(live, roots uint64) int {
 	live = max(live, 1<<20)
 	room := min(max(live, r.Min), max(r.Max, r.Min))
-	return int(min(max(room*100/live, percentMin), percentMax))
+	return int(min(max(room*100/(live+roots), percentMin), percentMax))
 }
 
 var started atomic.Bool
@@ -42,7 +43,7 @@ func Start(r Room) {
 	if os.Getenv("GOGC") != "" || !started.CompareAndSwap(false, true) {
 		return
 	}
-	p := &pacer{room: r, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
+	p := &pacer{room: r, sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}}
 	p.set()
 	p.again()
 }
@@ -50,7 +51,7 @@ func Start(r Room) {
 type pacer struct {
 	room   Room
 	now    int
-	sample []metrics.Sample
+	sample []metrics.Sample // live bytes, then what else the runtime counts
 }
 
 // tick is garbage that every collection frees; its finalizer reports the collection. It has a pointer so that the
@@ -67,10 +68,12 @@ func (p *pacer) again() {
 // set changes GOGC only when it is off by more than a tenth, because each change stops the world for a moment.
 func (p *pacer) set() {
 	metrics.Read(p.sample)
-	if p.sample[0].Value.Kind() != metrics.KindUint64 {
-		return
+	for _, s := range p.sample {
+		if s.Value.Kind() != metrics.KindUint64 {
+			return
+		}
 	}
-	want := p.room.percent(p.sample[0].Value.Uint64())
+	want := p.room.percent(p.sample[0].Value.Uint64(), p.sample[1].Value.Uint64()+p.sample[2].Value.Uint64())
 	if d := want - p.now; d*10 > p.now || -d*10 > p.now {
 		p.now = want
 		debug.SetGCPercent(want)
