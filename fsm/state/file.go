@@ -120,13 +120,15 @@ type fileReader struct {
 	in  *bufio.Reader
 	sum hash.Hash
 	buf []byte
+	one [1]byte
 	n   int64
 }
 
 func (r *fileReader) ReadByte() (byte, error) {
 	b, err := r.in.ReadByte()
 	if err == nil {
-		r.sum.Write([]byte{b})
+		r.one[0] = b
+		r.sum.Write(r.one[:])
 		r.n++
 	}
 	return b, err
@@ -264,6 +266,7 @@ func Inspect(in io.Reader) (*Info, error) {
 // state hash in its header.
 func Read(in io.Reader, opts Options) (*Store, error) {
 	s := New(opts)
+	s.loading = true
 	var head fileHeader
 	seen := map[string]bool{}
 	_, err := scan(in, func(h *fileHeader) error {
@@ -275,16 +278,7 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 			return nil, fmt.Errorf("table %q is unknown to this version of muster, or in the file twice", th.Name)
 		}
 		seen[th.Name] = true
-		n := uint64(0)
-		return func(b []byte) error {
-			if err := s.rows[i].load(b); err != nil {
-				return err
-			}
-			if n++; n%4096 == 0 {
-				s.forgetEntry()
-			}
-			return nil
-		}, nil
+		return s.rows[i].load, nil
 	})
 	if err != nil {
 		return nil, err
@@ -294,7 +288,7 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 			return nil, fmt.Errorf("table %s is missing", t.Name())
 		}
 	}
-	s.forgetEntry()
+	s.loading = false
 	clear(s.moved) // the file has the usage rows
 	if s.Counting() {
 		for a := range Allocs.All(s) {

@@ -226,6 +226,46 @@ func TestDamagedFilesAreRefused(t *testing.T) {
 	t.Logf("%d damaged files refused", refused)
 }
 
+// TestRowsThatReadDifferently refuses a row that this build packs differently from how it was written, and one that is in a
+// file twice.
+func TestRowsThatReadDifferently(t *testing.T) {
+	good := pack.Append(nil, &structs.Namespace{Name: "team", Meta: map[string]string{"a": "1", "b": "2"}, CreateIndex: 300, ModifyIndex: 301})
+	load := func(rows ...[]byte) error {
+		s := New(Options{})
+		s.loading = true
+		for _, row := range rows {
+			if err := Namespaces.in(s).load(row); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := load(good); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(good, good); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("the same row twice: %v", err)
+	}
+	other := 0
+	for i := range good {
+		for b := range 256 {
+			row := slices.Clone(good)
+			row[i] = byte(b)
+			v := new(structs.Namespace)
+			if pack.Decode(row, v) != nil || bytes.Equal(pack.Append(nil, v), row) {
+				continue
+			}
+			other++
+			if err := load(row); err == nil {
+				t.Errorf("%x is read as %+v, which is packed as %x; it was not refused", row, v, pack.Append(nil, v))
+			}
+		}
+	}
+	if other == 0 {
+		t.Error("no row reads differently, so nothing was tested")
+	}
+}
+
 func TestChangeInPlaceIsFound(t *testing.T) {
 	s := New(Options{CheckWrites: true})
 	s.Builtin()

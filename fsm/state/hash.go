@@ -34,11 +34,18 @@ type digest [32]byte
 
 // digest covers the table and the row's canonical bytes, which contain its key.
 func (s *Store) digest(table string, row any) digest {
-	b := append(s.buf[:0], table...)
-	b = append(b, 0)
-	s.buf = pack.Append(b, row)
+	s.buf = pack.Append(begin(s.buf, table), row)
 	return sha256.Sum256(s.buf)
 }
+
+// digestOf is the digest of a row that is packed already.
+func (s *Store) digestOf(table string, packed []byte) digest {
+	s.buf = append(begin(s.buf, table), packed...)
+	return sha256.Sum256(s.buf)
+}
+
+// begin writes what comes before the row over buf.
+func begin(buf []byte, table string) []byte { return append(append(buf[:0], table...), 0) }
 
 // digests caches the digests of recent rows. New rows often change soon (an allocation when it runs, an evaluation when
 // it is answered), and computing a digest costs as much as the rest of writing a row. Rows are kept in two generations

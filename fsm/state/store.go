@@ -30,6 +30,7 @@ type Store struct {
 	delta   structs.Delta // since snap
 	time    structs.LogTime
 	buf     []byte // for digest
+	loading bool   // by Read: writes are not recorded
 
 	bootstrap, bootstrapWas structs.Index // last ACL bootstrap; and its value before this entry
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"fmt"
 	"iter"
 
@@ -204,6 +205,7 @@ type rows[K comparable, T any] struct {
 	entry map[K]int     // rows that this entry changed: their position in list
 	list  []change[T]   // changes of this entry, in order
 	known digests[T]    // of recently written rows
+	loads bool          // rows of a snapshot file were written, which are not in first
 	seen  map[*T]digest // with Options.CheckWrites: the digest of each row when it entered
 }
 
@@ -225,6 +227,9 @@ func (r *rows[K, T]) get(k K) *T {
 
 func (r *rows[K, T]) set(k K, after *T) {
 	before := r.apply(k, after)
+	if r.s.loading {
+		return // nothing is rolled back, and load takes the digest
+	}
 	if _, ok := r.first[k]; !ok {
 		r.first[k] = before
 	}
@@ -286,7 +291,8 @@ func (r *rows[K, T]) rollbackEntry() {
 
 // publish updates the state hash for the batch and gives the next snapshot a copy of the tree.
 func (r *rows[K, T]) publish(next *Snapshot) bool {
-	changed := false
+	changed := r.loads
+	r.loads = false
 	for k, before := range r.first { // addition commutes, so the order does not matter
 		after := r.get(k)
 		if before == after {
@@ -346,12 +352,29 @@ func changedInPlace[T any](table string, row *T) string {
 	return fmt.Sprintf("state: an object of table %s was changed in place after it had entered the store; clone it, change the clone and send a command. It now is %+v", table, row)
 }
 
-// load writes a row of a snapshot file.
+// load writes a row of a snapshot file. Its digest is that of the bytes in the file, because packing the row again gives
+// the same and takes as long as reading it. One of 64 is packed again, so that a build that reads something else than was
+// written does not start.
 func (r *rows[K, T]) load(row []byte) error {
 	v := new(T)
 	if err := pack.Decode(row, v); err != nil {
 		return err
 	}
+	n := r.tree.Len()
+	if n%64 == 0 || r.seen != nil {
+		if r.s.buf = pack.Append(r.s.buf[:0], v); !bytes.Equal(r.s.buf, row) {
+			return fmt.Errorf("the row of %s is packed in %d bytes, but this version of muster packs it in %d others", r.name, len(row), len(r.s.buf))
+		}
+	}
 	r.put(v)
+	if r.tree.Len() == n {
+		return fmt.Errorf("the row of %s is in the file twice", r.name)
+	}
+	d := r.s.digestOf(r.name, row)
+	r.s.sum.add(d)
+	if r.seen != nil {
+		r.seen[v] = d
+	}
+	r.loads = true
 	return nil
 }
