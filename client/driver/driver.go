@@ -202,6 +202,13 @@ type Notifier interface {
 	SetNotify(f func(message string))
 }
 
+// Ender is implemented by tasks whose end can be awaited without a goroutine in Wait.
+type Ender interface {
+	// OnEnd calls f once Wait would return at once. It does so itself if the task has ended, and another goroutine does so
+	// later if not; f may also be called too early. f returns soon. A later call replaces f.
+	OnEnd(f func())
+}
+
 // Suspender is implemented by tasks that can be frozen: their processes keep their memory and get no processor time. A driver
 // with such tasks has the attribute structs.SuspendAttribute.
 type Suspender interface {

@@ -254,6 +254,36 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// TestTasksAtRest checks that running tasks have no goroutines, and that they notice their end and requests all the same.
+func TestTasksAtRest(t *testing.T) {
+	const nodes, each = 3, 60
+	srv := clientfake.New()
+	f, err := New(Config{Count: nodes, Servers: []string{listen(t, srv)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, f)
+	srv.Wait(t, "all nodes", func() bool { return f.Joined() == nodes })
+	before := runtime.NumGoroutine()
+	job := clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`))
+	var ids []structs.AllocID
+	for _, n := range f.Nodes() {
+		for range each {
+			ids = append(ids, srv.Place(n.ID(), job))
+		}
+	}
+	for _, id := range ids {
+		srv.WaitStatus(t, id, structs.ClientRunning)
+	}
+	srv.Wait(t, "fewer goroutines than tasks", func() bool { return runtime.NumGoroutine() < before+nodes*each/4 })
+	for _, id := range ids {
+		srv.Stop(id)
+	}
+	for _, id := range ids {
+		srv.WaitStatus(t, id, structs.ClientComplete)
+	}
+}
+
 // BenchmarkFootprint prints what a simulated node and an allocation on it cost in memory. It runs
 // MUSTER_SIM_NODES nodes (1,000 when unset) with 10 running allocations each.
 func BenchmarkFootprint(b *testing.B) {

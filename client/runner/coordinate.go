@@ -330,7 +330,7 @@ func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 			continue
 		}
 		m.task.mu.Lock()
-		m.task.want = wish{}
+		m.task.want = nil
 		m.task.mu.Unlock()
 		m.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt, rec.Handle, rec.Epoch = agentstore.PhaseNew, 0, nil, 0

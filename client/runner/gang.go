@@ -185,7 +185,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 			return nil, errEnding
 		case t.wanted().kind == wishRestart:
 			t.mu.Lock()
-			t.want = wish{}
+			t.want = nil
 			t.mu.Unlock()
 		}
 	}

@@ -23,8 +23,7 @@ type Runner struct {
 	dir *allocdir.Dir // nil on nodes without allocation directories
 
 	services services
-	touched  atomic.Bool   // a task may write below the allocation's directory, which is empty until then
-	done     chan struct{} // closed when the allocation has ended
+	touched  atomic.Bool // a task may write below the allocation's directory, which is empty until then
 
 	mu         sync.Mutex // guards the fields below
 	state      state
@@ -40,6 +39,8 @@ type Runner struct {
 	started    structs.LogTime    // the first start of a task
 	delayUntil time.Time          // end of the group's shutdown delay, once it has begun
 	final      *agentstore.Final  // how the allocation ended, or nil
+	over       bool               // it has ended, and nothing of it is left
+	done       broadcast          // it is over
 
 	limit      timeLimit
 	suspension suspension
@@ -61,7 +62,6 @@ type stopReason struct {
 func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
-		done: make(chan struct{}),
 	}
 	if cfg.Host.AllocsDir != "" {
 		r.dir = allocdir.New(cfg.Host.AllocsDir, a.ID.String())
@@ -128,7 +128,29 @@ func (r *Runner) runLimit() time.Duration {
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
 // Done returns a channel that is closed when the allocation has ended.
-func (r *Runner) Done() <-chan struct{} { return r.done }
+func (r *Runner) Done() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return closed
+	}
+	return r.done.next()
+}
+
+// closed is a channel that is closed.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// setOver closes the channels of Done.
+func (r *Runner) setOver() {
+	r.mu.Lock()
+	r.over = true
+	r.done.send()
+	r.mu.Unlock()
+}
 
 // Final returns how the allocation ended, or nil while it has not.
 func (r *Runner) Final() *agentstore.Final {
@@ -338,7 +360,7 @@ func (r *Runner) Start(ctx context.Context) {
 			return
 		}
 		r.postrun()
-		close(r.done)
+		r.setOver()
 		r.cfg.Agent.Ended(r)
 		if final.Acked {
 			r.release(ctx)
@@ -346,6 +368,13 @@ func (r *Runner) Start(ctx context.Context) {
 			r.cfg.Servers.Report(final.Observed)
 		}
 	})
+}
+
+// context returns the context of Start.
+func (r *Runner) context() context.Context {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ctx
 }
 
 // begin runs the hooks, then drives.
@@ -473,7 +502,7 @@ func (r *Runner) finish(ctx context.Context) {
 	r.final = f
 	r.to(ended)
 	r.mu.Unlock()
-	close(r.done)
+	r.setOver()
 	r.cfg.Agent.Ended(r)
 	r.cfg.Servers.Report(o)
 }

@@ -41,18 +41,19 @@ type task struct {
 	mu sync.Mutex // guards the fields below
 	// rec is the stored record. rec.State is replaced, never changed, so that reports may share it.
 	rec      agentstore.TaskRecord
-	api      io.Closer   // the task's socket to the agent's API; nil unless it is open
-	handle   driver.Task // nil unless the task runs
-	last     driver.Task // of the last run, which has ended, until the driver has forgotten it; nil after an agent restart
-	want     wish        // the latest request to the task
-	cancel   context.CancelFunc
-	active   bool          // its goroutine runs
-	looks    *lookups      // of its templates, or nil
-	progress *progress     // follows the checkpoints of the run, or nil
-	recorded broadcast     // a checkpoint was recorded
-	over     chan struct{} // closed when the task is dead; nil until asked for
-	unsure   bool          // it was found again after an agent restart, and may be frozen
-	trouble  string        // why it could not be suspended, as last recorded
+	api      io.Closer          // the task's socket to the agent's API; nil unless it is open
+	handle   driver.Task        // nil unless the task runs
+	last     driver.Task        // of the last run, which has ended, until the driver has forgotten it; nil after an agent restart
+	want     *wish              // the latest request to the task, or nil
+	cancel   context.CancelFunc // wakes it for a request, or nil
+	active   bool               // its goroutine runs, or starts when the run ends
+	parked   bool               // it runs without a goroutine
+	unsure   bool               // it was found again after an agent restart, and may be frozen
+	looks    *lookups           // of its templates, or nil
+	progress *progress          // follows the checkpoints of the run, or nil
+	recorded broadcast          // a checkpoint was recorded
+	over     chan struct{}      // closed when the task is dead; nil until asked for
+	trouble  string             // why it could not be suspended, as last recorded
 }
 
 // wish is a request to a running or waiting task.
@@ -195,11 +196,11 @@ func (t *task) idle() {
 // or has ended; a kill ends it here.
 func (t *task) ask(ctx context.Context, w wish) {
 	t.mu.Lock()
-	if t.rec.Phase == agentstore.PhaseDead || t.want.kind >= w.kind {
+	if t.rec.Phase == agentstore.PhaseDead || t.asked() >= w.kind {
 		t.mu.Unlock()
 		return
 	}
-	t.want = w
+	t.want = &w
 	active, cancel := t.active, t.cancel
 	t.mu.Unlock()
 	if cancel != nil {
@@ -213,7 +214,18 @@ func (t *task) ask(ctx context.Context, w wish) {
 func (t *task) wanted() wish {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.want
+	if t.want == nil {
+		return wish{}
+	}
+	return *t.want
+}
+
+// asked returns the kind of the latest request. The caller holds t.mu.
+func (t *task) asked() wishKind {
+	if t.want == nil {
+		return wishNone
+	}
+	return t.want.kind
 }
 
 // waiting returns a context that is cancelled when the task gets a request stronger than not.
@@ -221,11 +233,16 @@ func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, cont
 	wctx, cancel := context.WithCancel(ctx)
 	t.mu.Lock()
 	t.cancel = cancel
-	if t.want.kind > not {
+	if t.asked() > not {
 		cancel()
 	}
 	t.mu.Unlock()
-	return wctx, cancel
+	return wctx, func() {
+		cancel()
+		t.mu.Lock()
+		t.cancel = nil
+		t.mu.Unlock()
+	}
 }
 
 func (t *task) restartPolicy() structs.Restart {

@@ -85,7 +85,7 @@ func (t *task) pause(ctx context.Context) {
 		return
 	}
 	t.mu.Lock()
-	t.want = wish{}
+	t.want = nil
 	t.mu.Unlock()
 	if t.awaitResume(ctx) {
 		t.begin(ctx)

@@ -23,11 +23,35 @@ func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
 	}, events...)
 }
 
-// watch hands a running task to a new goroutine that waits for its end. The goroutine that started the task has a large
-// stack by now; a new one stays small, and a simulated node has a hundred waiting tasks.
+// watch waits for the end of a running task, or for a request to it: without a goroutine if the driver calls when the
+// task ends, because a node may have a thousand tasks at rest. Otherwise it does so in a new goroutine. The one that started
+// the task has a large stack by now, and a new one stays small.
 func (t *task) watch(ctx context.Context, h driver.Task) {
+	if e, ok := h.(driver.Ender); ok {
+		t.mu.Lock()
+		t.parked, t.cancel = true, t.unpark
+		asked := t.want != nil
+		t.mu.Unlock()
+		e.OnEnd(t.unpark)
+		if asked {
+			t.unpark()
+		}
+		return
+	}
 	if !t.r.cfg.Agent.Go(func() { t.wait(ctx, h) }) {
 		t.idle()
+	}
+}
+
+// unpark gives a parked task a goroutine again. Calls for a task that is not parked do nothing.
+func (t *task) unpark() {
+	t.mu.Lock()
+	was, h := t.parked, t.handle
+	t.parked = false
+	t.mu.Unlock()
+	if was {
+		ctx := t.r.context()
+		t.r.cfg.Agent.Go(func() { t.wait(ctx, h) })
 	}
 }
 
@@ -156,7 +180,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 		}, e, killed)
 	case wishRestart:
 		t.mu.Lock()
-		t.want = wish{}
+		t.want = nil
 		t.mu.Unlock()
 		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, now()
@@ -167,7 +191,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 		}, e, restarting(0, "Restart requested"))
 	case wishUnhealthy:
 		t.mu.Lock()
-		t.want = wish{}
+		t.want = nil
 		t.mu.Unlock()
 		t.conclude(ctx, h, false, false, e)
 	default:

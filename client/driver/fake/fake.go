@@ -41,23 +41,24 @@ func (d *Driver) ConfigSchema() driver.Schema { return driver.Schema(driverconf.
 type state struct {
 	ID         string
 	StartedAt  time.Time
-	Deadline   time.Time `json:",omitzero"` // zero: until stopped
-	Exit       driver.ExitResult
-	KillAfter  time.Duration `json:",omitempty"`
-	KillSignal string        `json:",omitempty"`
-	KillWithin time.Duration `json:",omitempty"`
+	Deadline   time.Time         `json:",omitzero"` // zero: until stopped
+	Exit       driver.ExitResult `json:",omitzero"`
+	KillAfter  time.Duration     `json:",omitempty"`
+	KillSignal string            `json:",omitempty"`
+	KillWithin time.Duration     `json:",omitempty"`
 }
 
 type task struct {
-	d      *Driver
-	st     state
-	done   chan struct{}
-	mu     sync.Mutex
-	timer  *time.Timer       // guarded by mu
-	exit   driver.ExitResult // valid after done
-	ended  bool              // guarded by mu
-	frozen bool              // guarded by mu
-	left   time.Duration     // remaining run time while it is frozen; guarded by mu
+	d  *Driver
+	st state
+
+	mu     sync.Mutex // guards the fields below
+	timer  *time.Timer
+	exit   *driver.ExitResult // nil while it runs
+	done   chan struct{}      // closed when it has ended; nil until asked for
+	onEnd  func()             // see OnEnd; or nil
+	frozen bool
+	left   time.Duration // remaining run time while it is frozen
 }
 
 // Start starts a timer.
@@ -115,7 +116,7 @@ func (d *Driver) run(st state) *task {
 	if t := d.tasks[st.ID]; t != nil {
 		return t
 	}
-	t := &task{d: d, st: st, done: make(chan struct{})}
+	t := &task{d: d, st: st}
 	if !st.Deadline.IsZero() {
 		t.mu.Lock() // the timer may fire at once
 		defer t.mu.Unlock()
@@ -145,21 +146,55 @@ func (d *Driver) Recover(_ context.Context, b []byte) (driver.Task, error) {
 
 func (t *task) end(e driver.ExitResult) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ended {
+	if t.exit != nil {
+		t.mu.Unlock()
 		return
 	}
-	t.ended, t.exit = true, e
+	t.exit = &e
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	close(t.done)
+	if t.done != nil {
+		close(t.done)
+	}
+	f := t.onEnd
+	t.onEnd = nil
+	t.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// OnEnd implements driver.Ender.
+func (t *task) OnEnd(f func()) {
+	t.mu.Lock()
+	over := t.exit != nil
+	if !over {
+		t.onEnd = f
+	}
+	t.mu.Unlock()
+	if over {
+		f()
+	}
 }
 
 func (t *task) running() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.ended
+	return t.exit == nil
+}
+
+// over returns a channel that is closed when the task has ended.
+func (t *task) over() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		if t.exit != nil {
+			close(t.done)
+		}
+	}
+	return t.done
 }
 
 func (t *task) Status() driver.TaskStatus {
@@ -175,8 +210,10 @@ func (t *task) Status() driver.TaskStatus {
 
 func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case <-t.done:
-		return t.exit, nil
+	case <-t.over():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return *t.exit, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
@@ -186,7 +223,7 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 func (t *task) Suspend(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended {
+	if t.exit != nil {
 		return driver.ErrNotRunning
 	}
 	if !t.frozen && t.timer != nil {
@@ -201,7 +238,7 @@ func (t *task) Suspend(context.Context) error {
 func (t *task) Resume(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.frozen && !t.ended && t.timer != nil {
+	if t.frozen && t.exit == nil && t.timer != nil {
 		t.st.Deadline = time.Now().UTC().Add(t.left)
 		t.timer.Reset(t.left)
 	}
@@ -243,7 +280,7 @@ func (t *task) Stop(ctx context.Context, name string, timeout time.Duration) err
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-t.done:
+		case <-t.over():
 		case <-ctx.Done():
 			return ctx.Err()
 		}

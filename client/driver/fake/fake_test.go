@@ -49,6 +49,26 @@ func TestRunsUntilStopped(t *testing.T) {
 	})
 }
 
+func TestCallsAtItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		task := start(t, New(), "a", map[string]any{"run_for": "10m"}).(driver.Ender)
+		old, calls := 0, 0
+		task.OnEnd(func() { old++ })
+		task.OnEnd(func() { calls++ })
+		time.Sleep(9 * time.Minute)
+		if calls != 0 {
+			t.Fatal("called while the task runs")
+		}
+		time.Sleep(2 * time.Minute)
+		if calls != 1 || old != 0 {
+			t.Fatalf("%d calls of the newest function, %d of the one before; want 1, 0", calls, old)
+		}
+		if task.OnEnd(func() { calls++ }); calls != 2 {
+			t.Fatal("not called at once for a task that has ended")
+		}
+	})
+}
+
 func TestRecoverKeepsTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		state := start(t, New(), "a", map[string]any{"run_for": "10m"}).Status().State
