@@ -67,7 +67,6 @@ type Fleet struct {
 	conns []client.Conn
 	grief []*grief // of each
 	jobs  jobs
-	drv   driver.Set
 
 	mu     sync.Mutex
 	nodes  map[structs.NodeID]*client.Client
@@ -100,7 +99,7 @@ func New(cfg Config) (*Fleet, error) {
 			return nil, fmt.Errorf("sim: %w", err)
 		}
 	}
-	f := &Fleet{cfg: cfg, drv: driver.NewSet(fake.New()), nodes: make(map[structs.NodeID]*client.Client, cfg.Count)}
+	f := &Fleet{cfg: cfg, nodes: make(map[structs.NodeID]*client.Client, cfg.Count)}
 	for range (cfg.Count + nodesPerConn - 1) / nodesPerConn {
 		reg := rpc.NewRegistry(cfg.Log, nil)
 		client.Serve(reg, f.find)
@@ -177,6 +176,7 @@ func (f *Fleet) countJoin() {
 // node makes the i-th node.
 func (f *Fleet) node(i int) (*client.Client, error) {
 	cfg := f.cfg
+	drivers := driver.NewSet(fake.New()) // not shared: most starts would wait for its lock
 	var id structs.NodeID
 	c, err := client.New(client.Config{
 		Node: client.NodeConfig{
@@ -184,7 +184,7 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 			Version: cfg.Version, Meta: cfg.Meta,
 		},
 		Storage:      client.StorageConfig{Ephemeral: true},
-		Host:         client.HostConfig{Drivers: f.drv, Fingerprinters: f.machine(i)},
+		Host:         client.HostConfig{Drivers: drivers, Fingerprinters: f.machine(i, drivers)},
 		Connect:      f.shared(i),
 		GC:           client.GCConfig{Interval: 5 * time.Minute, MaxAllocs: 8},
 		ObserveEvery: cfg.ObserveEvery,
@@ -327,9 +327,9 @@ func (f *Fleet) Joined() int {
 }
 
 // machine returns the fingerprint of the i-th node.
-func (f *Fleet) machine(i int) []fingerprint.Fingerprinter {
+func (f *Fleet) machine(i int, drivers driver.Set) []fingerprint.Fingerprinter {
 	cfg := f.cfg
-	o := fingerprint.Options{Version: cfg.Version, Drivers: f.drv}
+	o := fingerprint.Options{Version: cfg.Version, Drivers: drivers}
 	return []fingerprint.Fingerprinter{{Name: "simulated", Look: func(ctx context.Context, facts *fingerprint.Facts) error {
 		name := cfg.Name + "-" + strconv.Itoa(i)
 		for k, v := range map[string]string{

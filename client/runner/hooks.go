@@ -158,7 +158,7 @@ type attempt struct {
 func (a *attempt) quick() bool {
 	g := a.task.r.group()
 	_, slow := a.driver.(driver.Preparer)
-	return a.task.r.dir != nil && g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0 && len(a.spec.Identities) == 0
+	return g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0 && len(a.spec.Identities) == 0
 }
 
 // taskHook is a step before each start of a task and after each end.
