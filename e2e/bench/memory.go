@@ -38,15 +38,40 @@ func runMemory(bin string, nodes, allocs, per int) {
 	cpu := c.usage().since(before)
 	time.Sleep(10 * time.Second)
 	used := c.usage()
+	serverParts, simParts := partsOf(server), partsOf(sim)
 	fullServer, fullSim := heapOf(server, "memory-leader"), heapOf(sim, "memory-sim")
 	each := func(bytes float64) string { return fmt.Sprintf("%.2f KiB", bytes/1024/total) }
 	what := fmt.Sprintf("%.0f allocations of %d jobs on %d nodes, one server: ", total, jobs, nodes)
 	row(what+"live heap an allocation, server", each(fullServer.live-emptyServer.live), "<= 1.2 KiB", "-", cmd)
 	row("the same, resident memory in all, at most and 10 s later", each(peak.serverMiB*(1<<20))+", "+each(used.serverMiB*(1<<20)), "<= 2.5 KiB", "-", cmd)
+	row("the same, of which live and garbage, free in spans and kept from the system, stacks, the runtime's own", serverParts.each(total), "-", "-", cmd)
 	row("the same, share of the processor time spent on collections", fmt.Sprintf("%.1f %% of the server, %.1f %% of the nodes", 100*fullServer.gc, 100*fullSim.gc), "-", "-", cmd)
 	row("live heap an allocation, simulated nodes", each(fullSim.live-emptySim.live), "-", "-", cmd)
 	row("the same, resident memory beyond that of idle nodes, at most and 10 s later", each((peak.simMiB-simMiB)*(1<<20))+", "+each((used.simMiB-simMiB)*(1<<20)), "<= 5 KiB", "-", cmd)
+	row("the same in all, of which live and garbage, free in spans and kept from the system, stacks, the runtime's own", simParts.each(total), "-", "-", cmd)
 	row("processor time of an allocation until it runs", cpu.perAlloc(int(total)), "-", "-", cmd)
+}
+
+// parts is what the memory of a Go process is used for, in bytes. Files that are mapped are not in it.
+type parts struct{ objects, free, stacks, own float64 }
+
+func (p parts) each(n float64) string {
+	f := func(b float64) string { return fmt.Sprintf("%.2f", b/1024/n) }
+	return f(p.objects) + ", " + f(p.free) + ", " + f(p.stacks) + ", " + f(p.own) + " KiB"
+}
+
+var partsRE = regexp.MustCompile(`(?m)^# (Sys|HeapSys|HeapAlloc|HeapReleased|Stack) = (\d+)`)
+
+// partsOf asks a process, without a collection.
+func partsOf(base string) parts {
+	m := map[string]float64{}
+	for _, f := range partsRE.FindAllSubmatch(get(base+"/debug/pprof/heap?debug=1"), -1) {
+		m[string(f[1])] = num(string(f[2]))
+	}
+	return parts{
+		objects: m["HeapAlloc"], free: m["HeapSys"] - m["HeapReleased"] - m["HeapAlloc"],
+		stacks: m["Stack"], own: m["Sys"] - m["HeapSys"] - m["Stack"],
+	}
 }
 
 // heap is what a process says of its memory.
@@ -59,20 +84,7 @@ var heapRE = regexp.MustCompile(`(?m)^# (HeapAlloc|GCCPUFraction) = (\S+)$`)
 
 // heapOf collects the garbage of a process and measures the rest. With a name and -profile it also stores its profile.
 func heapOf(base, name string) (h heap) {
-	get := func(query string) []byte {
-		hc := &http.Client{Timeout: time.Minute}
-		resp, err := hc.Get(base + "/debug/pprof/heap?gc=1" + query)
-		if err != nil {
-			fatal("read the heap profile:", err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			fatal("read the heap profile:", err)
-		}
-		return b
-	}
-	for _, m := range heapRE.FindAllSubmatch(get("&debug=1"), -1) {
+	for _, m := range heapRE.FindAllSubmatch(get(base+"/debug/pprof/heap?gc=1&debug=1"), -1) {
 		if v := num(string(m[2])); string(m[1]) == "HeapAlloc" {
 			h.live = v
 		} else {
@@ -80,9 +92,23 @@ func heapOf(base, name string) (h heap) {
 		}
 	}
 	if profiles != "" && name != "" {
-		if err := os.WriteFile(filepath.Join(profiles, name+"-heap.pprof"), get(""), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(profiles, name+"-heap.pprof"), get(base+"/debug/pprof/heap?gc=1"), 0o600); err != nil {
 			fatal(err)
 		}
 	}
 	return h
+}
+
+func get(url string) []byte {
+	hc := &http.Client{Timeout: time.Minute}
+	resp, err := hc.Get(url)
+	if err != nil {
+		fatal("read the heap profile:", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		fatal("read the heap profile:", err)
+	}
+	return b
 }
