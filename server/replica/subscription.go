@@ -95,7 +95,7 @@ func (u *Subscription) push(a Applied) (dropped bool) {
 	}
 	if len(u.queue) >= u.limit || a.Delta.Restored {
 		dropped = !a.Delta.Restored
-		u.queue = u.queue[:0]
+		u.queue = nil // its array would keep the dropped batches, and with each its state, alive
 		a.Lost = true
 	}
 	u.queue = append(u.queue, a)
