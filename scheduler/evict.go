@@ -19,7 +19,7 @@ func (d *decision) preempt() {
 	if d.load.Job == nil || len(d.misses) == 0 || d.pre == nil {
 		return
 	}
-	retry := structs.LogTime(0)
+	retry, scanned := structs.LogTime(0), d.pre.Scanned
 	for _, p := range d.pre.For(d.load) {
 		d.note(p.TooEarly())
 		if p.Rule.Name != "" || d.w.View.MayShrink() {
@@ -31,6 +31,7 @@ func (d *decision) preempt() {
 			retry = at
 		}
 	}
+	d.steps += d.pre.Scanned - scanned
 	if retry != 0 && len(d.load.Evals) > 0 && len(d.misses) > 0 {
 		d.work.Later = append(d.work.Later, reconcile.Later{At: retry, Trigger: structs.TriggerPreemption, Desc: "more work may be preempted then"})
 	}

@@ -12,16 +12,17 @@ import (
 type Eviction struct {
 	p       *Preemptor
 	stopped []*model.Held
-	cost    int64            // GPU seconds that the victims lose
-	jobs    []structs.JobKey // that are evicted
-	top     int              // the highest priority of jobs
-	from    []sides          // of a preemption by shares: who gives way
+	has     map[structs.AllocID]bool // the same
+	cost    int64                    // GPU seconds that the victims lose
+	jobs    []structs.JobKey         // that are evicted
+	top     int                      // the highest priority of jobs
+	from    []sides                  // of a preemption by shares: who gives way
 	gain    int64
 }
 
 // Evict begins a preemption.
 func (p *Preemptor) Evict() *Eviction {
-	p.eviction = &Eviction{p: p}
+	p.eviction = &Eviction{p: p, has: map[structs.AllocID]bool{}}
 	return p.eviction
 }
 
@@ -34,7 +35,7 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 	p := e.p
 	for _, v := range vs {
 		waits = append(waits, v.h.ID)
-		for _, h := range append([]*model.Held{v.h}, v.with...) {
+		for h := range v.stops() {
 			st := structs.PlanStop{ID: h.ID, Desc: "preempted by job " + p.Load.Job.ID, Desired: structs.DesiredEvict, Preempt: by}
 			if v.shrink {
 				st.Desc, st.Desired, st.Cause = "shrunk in favour of job "+p.Load.Job.ID, structs.DesiredStop, structs.CausePreempt
@@ -45,6 +46,7 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 			}
 			p.take(h)
 			e.stopped = append(e.stopped, h)
+			e.has[h.ID] = true
 			if v.shrink {
 				continue
 			}
@@ -65,6 +67,7 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 func (e *Eviction) Undo() {
 	for _, h := range e.stopped {
 		delete(e.p.taken, h.ID)
+		e.p.moved()
 		e.p.credit(h, -1)
 		e.p.loses(h, -1)
 	}

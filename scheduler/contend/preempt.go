@@ -45,6 +45,10 @@ type Preemption struct {
 	notes   map[string]*structs.Refusal // why preemptions found no victims, by the key in NoFit
 	resized []Resized                   // see Env.Resized
 	flight  model.Overlay
+	alive   map[gangKey][]*model.Held            // of gangs, without what this pass stops
+	sets    map[gangKey]*stopSet                 // by the first of their groups
+	newest  map[gangKey]structs.LogTime          // when the newest member of an elastic group began
+	Scanned int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
 	leaving map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
 	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
@@ -129,7 +133,7 @@ type Preemptor struct {
 	Load     *Workload
 	Rule     PreemptRule
 	RetryAt  structs.LogTime  // when more work may be preempted; 0: unknown
-	Looked   int              // nodes whose victims were compared
+	Looked   int              // nodes that were searched for victims
 	young    []structs.JobKey // the work that may be preempted from youngTo on, the earliest of it
 	youngTo  structs.LogTime
 	eviction *Eviction      // the last one; nil: undone
@@ -212,6 +216,7 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 	}
 	if p.gangs == nil {
 		p.gangs, p.leaving = make(map[gangKey][]*model.Held), map[gangKey]bool{}
+		p.Scanned += p.w.View.Rows
 		for _, c := range p.w.View.Chunks {
 			for i := range c.IDs {
 				for x := range c.Hold[i].All() {
@@ -229,27 +234,33 @@ func (p *Preemption) members(h *model.Held) []*model.Held {
 			}
 		}
 		for _, list := range p.gangs { // the order of the keys does not matter
-			slices.SortFunc(list, func(a, b *model.Held) int {
-				return cmp.Or(cmp.Compare(a.Work.Index, b.Work.Index), model.CompareID(a.ID, b.ID))
-			})
+			slices.SortFunc(list, byIndex)
 		}
 	}
 	return p.live(gangKey{h.Work.Job.Key(), h.Work.Group})
 }
 
 // live lists the members of a group that this pass does not stop, once they have been collected.
-func (p *Preemption) live(k gangKey) (out []*model.Held) {
-	for _, x := range p.gangs[k] {
-		if !p.taken[x.ID] {
-			out = append(out, x)
-		}
+func (p *Preemption) live(k gangKey) []*model.Held {
+	out, known := p.alive[k]
+	if known {
+		return out
 	}
+	out = p.gangs[k]
+	if slices.ContainsFunc(out, func(x *model.Held) bool { return p.taken[x.ID] }) {
+		out = slices.DeleteFunc(slices.Clone(out), func(x *model.Held) bool { return p.taken[x.ID] })
+	}
+	if p.alive == nil {
+		p.alive = map[gangKey][]*model.Held{}
+	}
+	p.alive[k] = out
 	return out
 }
 
 // take records that work is preempted.
 func (p *Preemption) take(h *model.Held) {
 	p.taken[h.ID] = true
+	p.moved()
 	p.credit(h, 1)
 	p.loses(h, 1)
 }

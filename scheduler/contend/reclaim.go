@@ -40,7 +40,7 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 	theirs := h.Work.Job.QueueName()
 	top := commonQueue(p.Load.Job.QueueName(), theirs)
-	if p.limits == nil || p.eviction != nil && slices.Contains(p.eviction.stopped, h) {
+	if p.limits == nil || p.eviction != nil && p.eviction.has[h.ID] {
 		return false
 	}
 	for path := range theirs.Lineage() {
@@ -53,17 +53,21 @@ func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 		}
 		holds, _ := p.limits.Held(structs.UseRow{Path: path})
 		gone := p.gone[path]
-		counted := map[structs.AllocID]bool{}
-		for _, v := range others {
-			if !v.free && path.Contains(v.h.Work.Job.QueueName()) {
-				gone = gone.Add(v.amount(counted))
+		var t total
+		for i := range others {
+			if v := &others[i]; !v.free && path.Contains(v.h.Work.Job.QueueName()) {
+				t.add(v)
 			}
 		}
+		before := t.amount()
+		gone = gone.Add(before)
 		adds := h.Amount()
-		if counted[h.ID] {
+		if t.has(h) || slices.Contains(t.single, h) {
 			adds = structs.Amount{} // it goes with one of the others
 		} else if !p.taken[h.ID] && contested(gone, p.Asks) != [2]int64{} {
-			adds = (&Victim{h: h, with: p.fellows(h)}).amount(counted)
+			v := p.victim(h)
+			t.add(&v)
+			adds = t.amount().Sub(before)
 		}
 		left := contested(holds.Sub(gone).Sub(adds), p.Asks)
 		for i, g := range contested(*q.Guarantee, p.Asks) {
@@ -81,7 +85,7 @@ func (p *Preemptor) guarded(v *Victim, others []Victim) bool {
 	if p.Rule.Name == preemptShares && !v.shrink && !p.mayClaim(v.h, others) {
 		return true
 	}
-	if v.shrink {
+	if v.shrink && p.limits != nil {
 		others = slices.Clip(others)
 		for _, m := range v.with {
 			others = append(others, Victim{h: m})
@@ -90,13 +94,13 @@ func (p *Preemptor) guarded(v *Victim, others []Victim) bool {
 	return p.guards(v.h, others)
 }
 
-// amount returns what a victim and all that stops with it hold, without what is counted already.
-func (v *Victim) amount(counted map[structs.AllocID]bool) (sum structs.Amount) {
-	for _, h := range append([]*model.Held{v.h}, v.with...) {
-		if !counted[h.ID] {
-			counted[h.ID] = true
-			sum = sum.Add(h.Amount())
-		}
+// amount returns what all of it holds.
+func (t *total) amount() (sum structs.Amount) {
+	for _, x := range t.sets {
+		sum = sum.Add(x.held)
+	}
+	for h := range t.alone() {
+		sum = sum.Add(h.Amount())
 	}
 	return sum
 }

@@ -109,6 +109,7 @@ func (s *shares) node(path structs.QueuePath) *sharingNode {
 // largest returns the largest share of an entity of a queue with preemptible work.
 func (s *shares) largest(n *sharingNode) (most int64) {
 	seen := map[structs.UseRow]bool{}
+	s.pre.Scanned += len(s.running)
 	for i := range s.running {
 		j := s.running[i].Job
 		if j == nil || !j.MayPreempt() || !n.queue.Path.Contains(j.QueueName()) {
@@ -154,6 +155,7 @@ func (s *shares) unseen() map[structs.UseRow]structs.Amount {
 	s.apart = map[structs.UseRow]structs.Amount{}
 	add := func(h *model.Held, n int64) { s.count(s.apart, h, n) }
 	v := s.pre.w.View
+	s.pre.Scanned += v.Rows
 	ending := map[structs.AllocID]*structs.Allocation{}
 	var waiting []*model.Held
 	for _, c := range v.Chunks {
@@ -317,16 +319,21 @@ func (p *Preemptor) mayClaim(h *model.Held, others []Victim) bool {
 	if r.at.sharing.GoesAfter(p.Load, &Workload{Key: h.Work.Job.Key(), Job: h.Work.Job, Allocs: []*structs.Allocation{{ID: a.ID, Job: a.Job, Client: structs.ClientRunning, Desired: structs.DesiredRun}}}) {
 		return false
 	}
-	loses, counted := structs.Amount{}, map[structs.AllocID]bool{}
-	for _, v := range append(slices.Clip(others), Victim{h: h, with: p.fellows(h)}) {
-		if v.free || !s.charged(v.h, r.them) {
-			continue
+	var t total
+	self := p.victim(h)
+	t.add(&self)
+	for i := range others {
+		if v := &others[i]; !v.free && s.charged(v.h, r.them) {
+			t.add(v)
 		}
-		for _, x := range append([]*model.Held{v.h}, v.with...) {
-			if !counted[x.ID] && !p.taken[x.ID] {
-				counted[x.ID] = true
-				loses = loses.Add(s.amount(x))
-			}
+	}
+	var loses structs.Amount
+	for _, x := range t.sets {
+		loses = loses.Add(x.charged)
+	}
+	for x := range t.alone() {
+		if !p.taken[x.ID] {
+			loses = loses.Add(s.amount(x))
 		}
 	}
 	return s.share(r.at, r.them, loses.Times(-1)) >= after

@@ -17,6 +17,7 @@ type Victim struct {
 	shrink bool  // an elastic group has it beyond its minimum
 	free   bool  // it ends anyway
 	with   []*model.Held
+	set    *stopSet // with is all of it; nil: with does not have h
 }
 
 // Cheapest finds the node where the least is lost if a placement takes the place of others. best is -1 if there is
@@ -58,11 +59,11 @@ func (p *Preemptor) each(s *search.Search, id structs.AllocID, f func(row int, v
 			if o.Hold == nil {
 				continue
 			}
+			p.Looked++
 			vs := p.victims(c, i, &o)
 			if len(vs) == 0 {
 				continue
 			}
-			p.Looked++
 			vs = p.fewest(s, row, c, i, v, &o, id, vs)
 			if vs == nil {
 				continue
@@ -74,17 +75,17 @@ func (p *Preemptor) each(s *search.Search, id structs.AllocID, f func(row int, v
 
 // costOf returns what victims cost together: what stops with several of them counts once.
 func (p *Preemption) costOf(vs []Victim) (sum int64) {
-	counted := make(map[structs.AllocID]bool)
-	for _, v := range vs {
-		if v.cost == 0 {
-			continue
+	var t total
+	for i := range vs {
+		if vs[i].cost != 0 {
+			t.add(&vs[i])
 		}
-		for _, h := range append([]*model.Held{v.h}, v.with...) {
-			if !counted[h.ID] {
-				counted[h.ID] = true
-				sum += p.lost(h)
-			}
-		}
+	}
+	for _, x := range t.sets {
+		sum += x.cost
+	}
+	for h := range t.alone() {
+		sum += p.lost(h)
 	}
 	return sum
 }
@@ -111,7 +112,7 @@ func (p *Preemptor) fewest(s *search.Search, row int, c *model.Chunk, i int, v *
 		return x.Dim == structs.DimensionNone && s.PowerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b Victim) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(len(a.with), len(b.with)), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(a.others(), b.others()), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
 	})
 	if !fitsWith(vs) {
 		return nil
@@ -165,12 +166,7 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 			out = append(out, Victim{h: h, shrink: true}) // nothing is lost
 			continue
 		}
-		v := Victim{h: h, cost: p.lost(h)}
-		for _, m := range p.fellows(h) {
-			v.with = append(v.with, m)
-			v.cost += p.lost(m)
-		}
-		out = append(out, v)
+		out = append(out, p.victim(h))
 	}
 	return out
 }
@@ -221,9 +217,7 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 func (p *Preemptor) tooYoung(h *model.Held) bool {
 	began := h.Work.Began
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
-		for _, m := range p.members(h) {
-			began = max(began, m.Work.Began)
-		}
+		began = max(began, p.newestOf(h))
 		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Gang != nil {
 			if began = max(began, p.resizedAt(k)); p.leaving[k] {
 				began = p.now
@@ -242,6 +236,24 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 		return true
 	}
 	return false
+}
+
+// newestOf returns when the newest member of an elastic group began.
+func (p *Preemption) newestOf(h *model.Held) (at structs.LogTime) {
+	ms, k := p.members(h), gangKey{h.Work.Job.Key(), h.Work.Group}
+	at, known := p.newest[k]
+	if known {
+		return at
+	}
+	for _, m := range ms {
+		at = max(at, m.Work.Began)
+	}
+	if p.newest == nil {
+		p.newest = map[gangKey]structs.LogTime{}
+	}
+	p.newest[k] = at
+	p.Scanned += len(ms)
+	return at
 }
 
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
@@ -283,38 +295,33 @@ func (p *Preemptor) shrinks(h *model.Held) bool {
 	if g == nil || g.Elastic == nil {
 		return false
 	}
-	ms := p.members(h)
-	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
-	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.Work.Job.Priority < p.Load.Job.Priority)
+	at, found := rankOf(p.members(h), h)
+	return found && at >= g.Fewest() && (at >= g.Count || h.Work.Job.Priority < p.Load.Job.Priority)
 }
 
 // above lists the members of a group with a higher index, which stop first.
 func (p *Preemption) above(h *model.Held) []*model.Held {
 	ms := p.members(h)
-	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
+	at, found := rankOf(ms, h)
+	if !found {
+		return ms
+	}
 	return ms[at+1:]
 }
 
-// fellows lists what stops with work that is evicted: the rest of a gang that would be below its minimum, and with a
-// joint group all others of its job.
-func (p *Preemption) fellows(h *model.Held) (out []*model.Held) {
-	g := h.Work.Job.Group(h.Work.Group)
-	if !g.IsGang() {
-		return nil
+// rankOf finds work among the members of its group, which are in the order of their indexes.
+func rankOf(ms []*model.Held, h *model.Held) (int, bool) {
+	return slices.BinarySearchFunc(ms, h, byIndex)
+}
+
+func byIndex(a, b *model.Held) int {
+	return cmp.Or(cmp.Compare(a.Work.Index, b.Work.Index), model.CompareID(a.ID, b.ID))
+}
+
+// victim is work that is evicted, with what stops together with it. Standby members of a gang are released when it is decided.
+func (p *Preemption) victim(h *model.Held) Victim {
+	if x := p.stopSetOf(h); x != nil {
+		return Victim{h: h, cost: x.cost, with: x.all, set: x}
 	}
-	ms := p.members(h)
-	if len(ms)-1 >= g.Least() {
-		return nil
-	}
-	for _, x := range ms {
-		if x.ID != h.ID {
-			out = append(out, x)
-		}
-	}
-	for _, o := range h.Work.Job.Groups {
-		if o.Name != g.Name && h.Work.Job.Together(g.Name, o.Name) {
-			out = append(out, p.live(gangKey{h.Work.Job.Key(), o.Name})...)
-		}
-	}
-	return out // its standby members are released when the gang is decided
+	return Victim{h: h, cost: p.lost(h)}
 }

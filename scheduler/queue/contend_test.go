@@ -20,7 +20,7 @@ import (
 
 // floor is a small cluster on which plans are carried out at once.
 type floor struct {
-	t      *testing.T
+	t      testing.TB
 	nodes  []*structs.Node
 	view   *model.View
 	index  structs.Index
@@ -50,7 +50,7 @@ type floorJob struct {
 	asked   bool
 }
 
-func newFloor(t *testing.T, nodes, gpus int) *floor {
+func newFloor(t testing.TB, nodes, gpus int) *floor {
 	f := &floor{t: t, now: testNow, index: 1, evicted: map[int]int{}, recent: structs.Preemptions{Queue: structs.QueueDefault}, queues: []*structs.Queue{{Path: structs.QueueRoot}}}
 	for i := range nodes {
 		n := &structs.Node{Name: fmt.Sprint("n", i), Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
@@ -142,13 +142,11 @@ func (f *floor) alloc(id structs.AllocID) *structs.Allocation {
 	return nil
 }
 
-// pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
-func (f *floor) pass(order structs.Order) (stopped, placed int) {
+// input is what a pass decides about.
+func (f *floor) input(order structs.Order) scheduler.Input {
 	cfg := structs.SchedulerConfig{Order: order}
 	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old, Resized: f.resized}
-	byKey := map[structs.JobKey]*floorJob{}
 	for _, j := range f.jobs {
-		byKey[j.job.Key()] = j
 		if len(j.allocs) > 0 {
 			in.Running = append(in.Running, j.workload(f))
 		} else {
@@ -156,6 +154,16 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 		}
 	}
 	in.Line = NewLine(in.Queues, cfg, in.Pending, f.now, in.Seed)
+	return in
+}
+
+// pass decides once and carries the plan out: victims end at once. It returns how many were stopped and placed.
+func (f *floor) pass(order structs.Order) (stopped, placed int) {
+	in := f.input(order)
+	byKey := map[structs.JobKey]*floorJob{}
+	for _, j := range f.jobs {
+		byKey[j.job.Key()] = j
+	}
 	plan, rep := scheduler.Schedule(in, policy.Builtin["binpack"])
 	f.report = rep
 	for _, e := range plan.Entries {
