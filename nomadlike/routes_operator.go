@@ -254,7 +254,7 @@ func schedulerSet(c *call) (any, error) {
 		return nil, err
 	}
 	c.index(resp.Index)
-	return &wire.SchedulerSetConfigurationResponse{Updated: resp.Updated, Index: uint64(resp.Index)}, nil
+	return &wire.SchedulerSetConfigurationResponse{Updated: resp.Updated, Index: uint64(resp.Index), Warnings: resp.Warnings}, nil
 }
 
 func autopilotGet(c *call) (any, error) {

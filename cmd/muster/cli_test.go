@@ -215,7 +215,7 @@ var golden = []struct {
 	{"raft_remove", "operator raft remove-peer -peer-id x", "", 0},
 	{"raft_transfer", "operator raft transfer-leadership -peer-address 10.0.0.2:4647", "", 0},
 	{"scheduler_get", "operator scheduler get-config", "", 0},
-	{"scheduler_set_other", "operator scheduler set-config -gpu-fit first", "", 0},
+	{"scheduler_set_other", "operator scheduler set-config -gpu-fit first -topology-levels rak", "", 0},
 	{"scheduler_set", "operator scheduler set-config -scheduler-algorithm spread -preempt-batch-scheduler=true", "", 0},
 	{"autopilot_get", "operator autopilot get-config", "", 0},
 	{"autopilot_set", "operator autopilot set-config -cleanup-dead-servers=false -min-quorum 3", "", 0},

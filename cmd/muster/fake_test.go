@@ -362,7 +362,7 @@ func canned() map[string]any {
 		"PUT /v1/operator/raft/transfer-leadership": &wire.LeadershipTransferResponse{From: wire.RaftServer{Address: "10.0.0.1:4647"}, To: wire.RaftServer{Address: "10.0.0.2:4647"}},
 		"GET /v1/operator/scheduler/predictions":    &nomadlike.Predictions{Ended: 1200, Predicted: 996, PredictedShare: 0.83, UnderestimatedShare: 0.12, MedianFactor: 1.4, MeanAbsolute: int64(260 * time.Second), RelativeError: 0.21},
 		"GET /v1/operator/scheduler/configuration":  &wire.SchedulerConfigurationResponse{SchedulerConfig: &wire.SchedulerConfiguration{SchedulerAlgorithm: structs.AlgorithmDefault, AlgorithmFollowsDefault: true, ModifyIndex: 5}},
-		"PUT /v1/operator/scheduler/configuration":  &wire.SchedulerSetConfigurationResponse{Updated: true},
+		"PUT /v1/operator/scheduler/configuration":  &wire.SchedulerSetConfigurationResponse{Updated: true, Warnings: []string{`TopologyLevels: no node has "rak"`}},
 		"GET /v1/operator/autopilot/configuration":  &wire.AutopilotConfiguration{CleanupDeadServers: true, LastContactThreshold: wire.TextDuration(200 * time.Millisecond), ModifyIndex: 6},
 		"PUT /v1/operator/autopilot/configuration":  true,
 		"GET /v1/operator/autopilot/health":         &wire.OperatorHealthReply{Healthy: true, FailureTolerance: 1, Leader: "s1", Servers: []wire.ServerHealth{{Name: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, Healthy: true, SerfStatus: "alive", LastIndex: 42, StableSince: fixedNow.Add(-time.Hour)}}},

@@ -222,6 +222,7 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 		return errors.New("the configuration was changed in between; look at it and try again")
 	}
 	o.println("Scheduler configuration updated")
+	o.warn(strings.Join(resp.Warnings, "\n"))
 	return nil
 }
 

@@ -64,8 +64,9 @@ type (
 	}
 	// SwapResponse acknowledges a check-and-set.
 	SwapResponse struct {
-		Index   structs.Index
-		Updated bool
+		Index    structs.Index
+		Updated  bool
+		Warnings []string
 	}
 	// CountResponse is a number of objects.
 	CountResponse struct {

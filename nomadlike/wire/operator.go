@@ -169,8 +169,9 @@ type SchedulerConfigurationResponse struct {
 
 // SchedulerSetConfigurationResponse answers a write.
 type SchedulerSetConfigurationResponse struct {
-	Updated bool
-	Index   uint64
+	Updated  bool
+	Index    uint64
+	Warnings []string `json:",omitempty"` // Muster's own
 }
 
 // SchedulerConfigFromStructs converts the configuration. follows: its algorithm is the default, not a user's choice.
