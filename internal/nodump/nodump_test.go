@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 			err = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1 << 20, Max: 1 << 20})
 		case "set":
 			err = Set()
+		case "user": // as a change of a thread's user does where fs.suid_dumpable is not 0
+			err = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+		case "keep":
+			Keep()
 		case "exec":
 			err = unix.Exec("/bin/sh", []string{"sh", "-c", "kill -SEGV $$"}, nil)
 		}
@@ -56,6 +60,12 @@ func TestSet(t *testing.T) {
 	}
 	if os.Geteuid() == 0 && dumps("set limit") {
 		t.Error("a core is written where the limit was raised again, as handlers of cores need no limit")
+	}
+	if os.Geteuid() == 0 && !dumps("set limit user") {
+		t.Error("a process that became dumpable again writes no core: that proves nothing")
+	}
+	if os.Geteuid() == 0 && dumps("set limit user keep") {
+		t.Error("a core is written after a change of a thread's user")
 	}
 	pattern, err := os.ReadFile("/proc/sys/kernel/core_pattern")
 	if err != nil {

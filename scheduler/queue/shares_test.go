@@ -69,6 +69,7 @@ func TestReclaimByShares(t *testing.T) {
 		{name: "the difference outweighs the loss", order: "fair", ran: 2 * time.Hour, take: time.Hour, want: 2},
 		{name: "another order comes first", order: "edf,fair", ann: func(j *floorJob) { j.job.Deadline = testNow.Add(20_000 * time.Hour) }},
 		{name: "a guarantee", order: "fair", kids: []*structs.Queue{{Path: "a", Guarantee: &structs.Amount{GPUMilli: 6000}}, {Path: "b"}}, want: 2},
+		{name: "users within a queue beyond its soft limit", order: "fair", kids: []*structs.Queue{{Path: "a", SoftLimit: &structs.Amount{GPUMilli: 3000, GPUMemoryMiB: structs.AmountNoLimit, CPU: structs.AmountNoLimit, MemoryMiB: structs.AmountNoLimit}}}, want: 4},
 		{name: "beyond the soft limit", order: "fair", kids: []*structs.Queue{{Path: "a"}, {Path: "b", SoftLimit: &structs.Amount{GPUMilli: 3000, GPUMemoryMiB: structs.AmountNoLimit, CPU: structs.AmountNoLimit, MemoryMiB: structs.AmountNoLimit}}}, want: 3},
 	}
 	for _, c := range cases {
@@ -78,7 +79,7 @@ func TestReclaimByShares(t *testing.T) {
 			f.queues = append([]*structs.Queue{&c.root}, c.kids...)
 			a, b := structs.QueueDefault, structs.QueueDefault
 			if len(c.kids) > 0 {
-				a, b = "a", "b"
+				a, b = "a", c.kids[len(c.kids)-1].Path
 			}
 			told := 0
 			f.moved = func(_, by *floorJob, why string) {

@@ -8,8 +8,11 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/nodump"
 )
 
 // TestLookAsTheUser: commands and working directories are looked up with the rights of the task's user, so that a refusal
@@ -91,4 +94,38 @@ func TestLookAsTheUser(t *testing.T) {
 		}()
 	}
 	all.Wait()
+}
+
+// TestNotDumpableAfterwards: an agent that is not dumpable is not afterwards either. With a change of a thread's user the kernel makes
+// the process dumpable as fs.suid_dumpable says, which is 2 on many distributions.
+func TestNotDumpableAfterwards(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: needs root, who looks with others' rights")
+	}
+	if says, err := os.ReadFile("/proc/sys/fs/suid_dumpable"); err != nil || strings.TrimSpace(string(says)) == "0" {
+		t.Skipf("not run: fs.suid_dumpable is %q (%v), so a change of user makes nothing dumpable", says, err)
+	}
+	var core unix.Rlimit
+	if err := errors.Join(unix.Getrlimit(unix.RLIMIT_CORE, &core), nodump.Set()); err != nil {
+		t.Fatal(err)
+	}
+	dumpable := func() int {
+		n, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0), unix.Setrlimit(unix.RLIMIT_CORE, &core)); err != nil {
+			t.Error(err)
+		}
+	})
+	if dumpable() != 0 {
+		t.Skip("not run: without CAP_SYS_PTRACE an agent stays dumpable")
+	}
+	err := as(&supervisor.Credential{UID: 4242, GID: 4242}, func() error { return nil })
+	if n := dumpable(); err != nil || n != 0 {
+		t.Errorf("after looking with a user's rights the process has PR_GET_DUMPABLE %d (%v), want 0", n, err)
+	}
 }
