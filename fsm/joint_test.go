@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -107,5 +108,20 @@ func TestJointGroupsEndTogether(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestCountsMakeAJobJoint: whether the groups of an all_at_once job run as one is decided anew when counts change.
+func TestCountsMakeAJobJoint(t *testing.T) {
+	c := newCluster(t, 1)
+	j := benchJob("train", 1)
+	j.Type, j.AllAtOnce = structs.JobBatch, true
+	j.Join()
+	c.register(j)
+	for _, n := range []int64{1, 2, 1} {
+		c.apply(&structs.ScaleCommand{Namespace: "default", JobID: "train", Group: j.Groups[0].Name, Count: &n})
+		if got := state.Jobs.Get(c.f.Snapshot(), structs.JobKey{Namespace: "default", ID: "train"}); got.IsJoint() != (n > 1) || got.Groups[0].Count != int(n) {
+			t.Errorf("scaled to %d: joint %v, count %d", n, got.IsJoint(), got.Groups[0].Count)
+		}
 	}
 }

@@ -190,3 +190,63 @@ func TestUpdateAtTheLimit(t *testing.T) {
 		t.Errorf("the new allocation does not wait for the old one: %+v", p)
 	}
 }
+
+// TestLimitsOfJointJobs: a limit of a queue, of a submitter or of a quota that has room for one group of a joint job lets none start, and
+// says what its next allocation lacks. What it does not get others get.
+func TestLimitsOfJointJobs(t *testing.T) {
+	v := model.NewView(10, []*structs.Node{limitNode(1, 8), limitNode(2, 8)}, nil, nil)
+	joint := func(counts ...int) *structs.Job {
+		j := limitJob("joint", "r", counts[0], 1)
+		j.Type, j.AllAtOnce = structs.JobBatch, true
+		j.Groups[0].Gang = &structs.Gang{}
+		for i, n := range counts[1:] {
+			g := *j.Groups[0]
+			g.Name, g.Count, g.Gang = structs.GroupName("ps"+strconv.Itoa(i)), n, nil
+			j.Groups = append(j.Groups, &g)
+		}
+		j.Join()
+		return j
+	}
+	tables := map[string]func(gpus int64) *contend.QueueTable{
+		"queue r: gpu": func(n int64) *contend.QueueTable {
+			return &contend.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(n)}}}
+		},
+		"queue r, user ada: gpu": func(n int64) *contend.QueueTable {
+			return &contend.QueueTable{Queues: []*structs.Queue{{Path: "r", UserLimit: limitOf(n)}}}
+		},
+		"quota q: gpu": func(n int64) *contend.QueueTable {
+			return &contend.QueueTable{Queues: []*structs.Queue{{Path: "r"}}, Tenants: []contend.Tenant{{Namespace: "default", Quota: "q", Hard: *limitOf(n)}}}
+		},
+	}
+	for why, table := range tables {
+		for _, c := range []struct {
+			limit  int64
+			counts []int
+			placed int
+			short  int64
+		}{{5, []int{3, 2}, 5, 0}, {4, []int{3, 2}, 0, 1}, {3, []int{3, 2}, 0, 1}, {2, []int{3, 2}, 0, 1}, {4, []int{2, 1, 2}, 0, 1}} {
+			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []contend.Workload{load(joint(c.counts...), 1), load(limitJob("other", "r", 1, 1), 2)}, Queues: table(c.limit)}, binpack)
+			got := map[string]int{}
+			for _, e := range plan.Entries {
+				for _, p := range e.Parts {
+					got[e.JobID] += len(p.Places)
+				}
+			}
+			if other := min(c.limit-int64(c.placed), 1); got["joint"] != c.placed || int64(got["other"]) != other {
+				t.Errorf("%s of %d, groups %v: placed %v, want %d of joint and %d of other", why, c.limit, c.counts, got, c.placed, other)
+			}
+			said := c.placed > 0
+			for _, g := range rep.Workloads[0].Groups {
+				for _, r := range g.Refusals {
+					said = said || r.Code == structs.ReasonQuota && strings.HasPrefix(r.Text(), why) && r.Short == c.short
+				}
+			}
+			if !said {
+				t.Errorf("%s of %d, groups %v: not said that it is short by %d", why, c.limit, c.counts, c.short)
+				for _, g := range rep.Workloads[0].Groups {
+					t.Logf("%s: %s %+v", g.Group, g.Code, g.Refusals)
+				}
+			}
+		}
+	}
+}
