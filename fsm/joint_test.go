@@ -125,3 +125,46 @@ func TestCountsMakeAJobJoint(t *testing.T) {
 		}
 	}
 }
+
+// TestJobBecomesJoint: an allocation that ended well and ran before an update made its group joint is in no roster. It counts for its
+// group, or the other groups of the job could never be placed.
+func TestJobBecomesJoint(t *testing.T) {
+	c := newCluster(t, 3)
+	version := func(joint bool) *structs.Job {
+		j := benchJob("train", 1)
+		j.Type, j.AllAtOnce = structs.JobBatch, joint
+		ps := *j.Groups[0]
+		ps.Name = "ps"
+		j.Groups = append(j.Groups, &ps)
+		j.Join()
+		return j
+	}
+	plan := func(res structs.Result, group structs.GroupName, places int) *structs.PlanEntry {
+		p := c.planFor("train", res.EvalID, 0, places)
+		p.Groups, p.JobVersion = []structs.GroupName{group}, res.Version
+		return p
+	}
+	apply := func(p *structs.PlanEntry) {
+		t.Helper()
+		if r := c.apply(p).Plan; !r.Accepted[0] {
+			t.Fatal(r.Refused)
+		}
+	}
+	first := plan(c.register(version(false)), "ps", 1)
+	apply(first)
+	ps := structs.DeriveAllocID(first.EvalID, first.SnapshotIndex, "ps", 0)
+
+	res := c.register(version(true))
+	update := plan(res, "ps", 0)
+	update.Parts = []structs.PlanPart{{Updates: []structs.PlanUpdate{{ID: ps}}}}
+	apply(update)
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ps, Client: structs.ClientComplete}}})
+	if a := c.f.Snapshot().AllocByID(ps); a.JobVersion != res.Version || a.Client != structs.ClientComplete {
+		t.Fatalf("version %d, %s", a.JobVersion, a.Client)
+	}
+
+	next := plan(res, "group", 1)
+	member := structs.RosterMember{Alloc: structs.DeriveAllocID(next.EvalID, next.SnapshotIndex, "group", 0), Node: next.Nodes[0].ID, Name: "n"}
+	next.Rosters = []*structs.Roster{{Namespace: "default", JobID: "train", Group: "group", Reason: structs.RosterPlaced, Members: []structs.RosterMember{member}}}
+	apply(next)
+}
