@@ -80,7 +80,7 @@ func call[Req, Resp any](t *testing.T, s *Server, m rpc.Method[Req, Resp], h rpc
 
 func testNode(i int) *structs.Node {
 	n := &structs.Node{Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: "default", Status: structs.NodeReady,
-		Attributes: map[string]string{"kernel.name": "linux"},
+		Attributes: map[string]string{"kernel.name": "linux", structs.BundlesAttribute: "1"},
 		Resources:  structs.NodeResources{CPU: 4000, Cores: 4, MHzPerCore: 1000, MemoryMiB: 8192, DiskMiB: 100000, DynamicPortMin: 20000, DynamicPortMax: 32000},
 		Drivers:    map[string]*structs.DriverInfo{"fake": {Detected: true, Healthy: true}},
 	}

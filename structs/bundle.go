@@ -20,6 +20,9 @@ const (
 	bundleSumBytes = 32
 )
 
+// BundlesAttribute is the attribute of nodes whose agent fetches bundles; older agents lack it.
+const BundlesAttribute = "muster.bundles"
+
 // bundleScheme begins the source of an artifact that is a bundle.
 const bundleScheme = "muster://bundle/"
 
@@ -51,6 +54,11 @@ func (j *Job) Bundles() []string {
 		}
 	}
 	return sums
+}
+
+// FetchesBundle reports whether an artifact of the task is a bundle.
+func (t *Task) FetchesBundle() bool {
+	return slices.ContainsFunc(t.Artifacts, func(a Artifact) bool { _, ok := a.bundle(); return ok })
 }
 
 func (a Artifact) bundle() (sum string, ok bool) {

@@ -94,6 +94,7 @@ func List(o Options) []Fingerprinter {
 func (o Options) version(_ context.Context, f *Facts) error {
 	f.Attributes["muster.version"] = o.Version
 	f.Attributes["nomad.version"] = NomadVersion
+	f.Attributes[structs.BundlesAttribute] = "1"
 	return nil
 }
 

@@ -37,7 +37,7 @@ func TestThisMachine(t *testing.T) {
 	host, _ := os.Hostname()
 	for k, want := range map[string]string{
 		"cpu.arch": runtime.GOARCH, "kernel.name": "linux", "unique.hostname": host, "muster.version": "1.2.3", "nomad.version": NomadVersion,
-		"driver.fake": "1", "env.MUSTER_TEST_SHOWN": "yes",
+		"driver.fake": "1", "env.MUSTER_TEST_SHOWN": "yes", structs.BundlesAttribute: "1",
 	} {
 		if f.Attributes[k] != want {
 			t.Errorf("%s is %q, want %q", k, f.Attributes[k], want)

@@ -334,7 +334,7 @@ func (f *Fleet) machine(i int, drivers driver.Set) []fingerprint.Fingerprinter {
 		name := cfg.Name + "-" + strconv.Itoa(i)
 		for k, v := range map[string]string{
 			"cpu.arch": "amd64", "cpu.modelname": "simulated", "kernel.name": "linux", "kernel.version": "6.1.0", "os.name": "debian", "os.version": "12",
-			"muster.simulated": "true", "unique.hostname": name, "muster.version": o.Version, "nomad.version": fingerprint.NomadVersion,
+			"muster.simulated": "true", "unique.hostname": name, "muster.version": o.Version, "nomad.version": fingerprint.NomadVersion, structs.BundlesAttribute: "1",
 			"cpu.numcores": strconv.FormatInt(cfg.Cores, 10), "cpu.totalcompute": strconv.FormatInt(cfg.CPU, 10),
 			"memory.totalbytes": strconv.FormatInt(cfg.MemoryMiB<<20, 10),
 		} {

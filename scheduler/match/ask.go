@@ -82,6 +82,9 @@ type distinctAsk struct {
 // needsRDMA is the constraint of a task with rdma = true.
 var needsRDMA = []structs.Constraint{{LTarget: "${attr." + structs.RDMAAttribute + "}", Operand: structs.OperandIsSet}}
 
+// needsBundles is the constraint of a task that fetches a bundle: an agent of an older version would fail it.
+var needsBundles = []structs.Constraint{{LTarget: "${attr." + structs.BundlesAttribute + "}", Operand: structs.OperandIsSet}}
+
 // needsContainerGPUs is the constraint of a container with a GPU: not every container engine can use one.
 var needsContainerGPUs = []structs.Constraint{{LTarget: "${attr." + structs.DockerGPUAttribute + "}", Operand: structs.OperandNotEqual, RTarget: structs.DockerGPUNone}}
 
@@ -97,6 +100,9 @@ func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
 		a.constrain(t.Constraints, false)
 		if t.Resources.RDMA {
 			a.constrain(needsRDMA, false)
+		}
+		if t.FetchesBundle() {
+			a.constrain(needsBundles, false)
 		}
 		a.wish(t.Affinities)
 		if t.Driver != "" && !slices.Contains(a.drivers, t.Driver) {
