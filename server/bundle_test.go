@@ -132,6 +132,43 @@ func TestBundles(t *testing.T) {
 	})
 }
 
+// TestBundlesOfReaders: a caller who may only read jobs does not make a server fetch a bundle by validating a job that names it.
+func TestBundlesOfReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.ACL, cfg.DataDir = true, t.TempDir() })
+		root := call(t, c.servers[c.leader()], methods.ACLBootstrap, rpc.Header{}, &methods.ACLBootstrapRequest{}).Token.Secret
+		reader := c.tokenWith(root, "reader", `namespace "default" { policy = "read" }`)
+		writer := c.tokenWith(root, "writer", `namespace "default" { policy = "write" }`)
+		lead, content := c.leader(), "packed"
+		lacks := (lead + 1) % 3
+		st, err := rpc.OpenStream(t.Context(), c.servers[lead].Caller(rpc.Peer{}), methods.BundlePut, rpc.Header{Token: root.String()}, &methods.BundlePutRequest{Sum: bundleSum(content), Size: int64(len(content))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(rpc.Writer{Stream: st}, strings.NewReader(content))
+		_ = st.CloseWrite()
+		if err := st.RecvMsg(&methods.BundleResponse{}); err != nil {
+			t.Fatal(err)
+		}
+		st.Close(nil)
+		c.stops[lacks]() // an empty server comes in its place
+		c.cfgs[lacks].DataDir = t.TempDir()
+		c.start(lacks)
+		c.converge()
+		before := c.servers[lacks].bundles.Bytes()
+		h := rpc.Header{Token: reader.String()}
+		valid, err := callErr(c.servers[lacks], methods.JobValidate, h, &methods.JobRegisterRequest{Job: bundled("j", bundleSum(content))})
+		if err != nil || len(valid.Errors) > 0 || !strings.Contains(valid.Warnings, "submit-job") || c.servers[lacks].bundles.Bytes() != before {
+			t.Errorf("a reader: %+v, %v; %d bytes, %d before", valid, err, c.servers[lacks].bundles.Bytes(), before)
+		}
+		h.Token = writer.String()
+		valid, err = callErr(c.servers[lacks], methods.JobValidate, h, &methods.JobRegisterRequest{Job: bundled("j", bundleSum(content))})
+		if err != nil || len(valid.Errors) > 0 || valid.Warnings != "" || c.servers[lacks].bundles.Bytes() == before {
+			t.Errorf("a writer: %+v, %v; %d bytes, %d before", valid, err, c.servers[lacks].bundles.Bytes(), before)
+		}
+	})
+}
+
 // TestBundlesOfTasks: a task gets the bundles that its own job names, and no others of its namespace.
 func TestBundlesOfTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/bundle"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
@@ -78,10 +79,20 @@ func (s *Set) serverBundleCollect(ctx context.Context, _ *rpc.Call, req *methods
 	return &methods.BundleResponse{Size: size}, f.Close()
 }
 
-// checkBundles returns an error if a job fetches a bundle that no server keeps.
+// checkBundles returns an error if a job fetches a bundle that no server keeps. A caller who may not submit the job does not make
+// this server fetch one: it answers for itself alone.
 func (s *Set) checkBundles(ctx context.Context, j *structs.Job) error {
+	submits := auth.Allow(auth.Who(ctx), methods.Need{Namespace: acl.CapSubmitJob}, j.Namespace) == nil
 	for _, sum := range j.Bundles() {
-		f, _, err := s.env.Bundles.Open(ctx, bundle.Key{Namespace: j.Namespace, Sum: sum})
+		key := bundle.Key{Namespace: j.Namespace, Sum: sum}
+		open := func() (*os.File, int64, error) { return s.env.Bundles.Open(ctx, key) }
+		if !submits {
+			open = func() (*os.File, int64, error) { return s.env.Bundles.Here(key) }
+		}
+		f, _, err := open()
+		if structs.CodeOf(err) == structs.CodeNotFound && !submits {
+			return structs.Errorf(structs.CodeUnavailable, "artifact source %s: this server does not have it; the others are asked for a caller with the capability %s", structs.BundleSource(sum), acl.CapSubmitJob)
+		}
 		if structs.CodeOf(err) == structs.CodeNotFound {
 			return structs.Errorf(structs.CodeInvalid, "artifact source %s: %v; it has expired or was never sent: `muster run -pack` sends a directory", structs.BundleSource(sum), err)
 		}
