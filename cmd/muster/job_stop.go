@@ -105,7 +105,11 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 		o.printf("Job %q stopped\n", stub.ID)
 		return nil
 	}
-	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, nil)
+	err = o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, nil)
+	if err == nil && !o.purge && !o.monitor.detach {
+		o.hint("Start it again:  muster job start %s%s", inNamespace(stub.Namespace), stub.ID)
+	}
+	return err
 }
 
 // deregister sends the request for one job.

@@ -40,6 +40,9 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 		c.Long = short + "."
 	}
 	e.clientFlags(c.Flags())
+	_ = c.RegisterFlagCompletionFunc("namespace", func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return e.names("namespaces", toComplete)
+	}) // it fails where the flag does not exist
 	return c
 }
 
