@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -135,7 +136,7 @@ func applySchedulerConfig(x *tx, c *structs.SchedulerConfigCommand) *structs.Err
 		return nil // Swapped stays false: the answer of a check-and-set, not an error
 	}
 	x.result.Swapped = true
-	if n.Order.Has(structs.OrderFair) || n.Order.Has(structs.OrderWeighted) {
+	if n.Order.Has(structs.OrderFair) || n.Order.Has(structs.OrderWeighted) || n.Order.Has(structs.OrderLottery) && x.Has(feature.LotteryDraws) {
 		x.StartUse()
 	}
 	state.Scheduler.Put(x, &n)

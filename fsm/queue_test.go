@@ -305,6 +305,39 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestLotteryDraw: the draw changes when work starts, by itself or in the same entry in which as much ends, and at no other
+// time; it is kept from the format on that has it.
+func TestLotteryDraw(t *testing.T) {
+	c := newCluster(t, 1)
+	draw := func() structs.Index {
+		return c.f.Snapshot().QueueUse(structs.QueueRoot, "").Draw
+	}
+	c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: feature.LotteryDraws.Format - 1, By: "test"})
+	c.apply(&structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Order: "fcfs,lottery"}})
+	if draw() != 0 {
+		t.Error("the old format keeps a draw")
+	}
+	c.apply(&structs.UpgradeFinishCommand{Format: feature.LotteryDraws.Format, By: "test"})
+	first := draw()
+	if first == 0 {
+		t.Fatal("there is no draw after the upgrade")
+	}
+	eval := c.register(service("1", 2)).EvalID
+	if got := draw(); got != first {
+		t.Errorf("a job that is submitted makes draw %d of %d", got, first)
+	}
+	c.apply(c.planFor("web", eval, 0, 1))
+	started := draw()
+	if started != c.index {
+		t.Errorf("what starts in entry %d leaves draw %d", c.index, started)
+	}
+	c.observe(structs.ClientRunning)
+	c.observe(structs.ClientComplete)
+	if got := draw(); got != started {
+		t.Errorf("what ends makes draw %d of %d", got, started)
+	}
+}
+
 // TestHalfLifeByDefault: use counts half after a day until the upgrade to the format with a week is finished, and after a
 // week from then on.
 func TestHalfLifeByDefault(t *testing.T) {

@@ -36,6 +36,9 @@ func applyUpgradeFinish(x *tx, c *structs.UpgradeFinishCommand) *structs.Error {
 	n := *old
 	n.Format, n.FormatBy = c.Format, c.By
 	state.Meta.Put(x, &n)
+	if f := feature.LotteryDraws.Format; old.Format < f && f <= c.Format {
+		x.StartDraws()
+	}
 	for f := old.Format + 1; f <= c.Format; f++ {
 		if convert := conversions[f]; convert != nil {
 			convert(x)

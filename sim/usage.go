@@ -24,6 +24,9 @@ func (u *usage) row(e *Engine, path structs.QueuePath, user string) *structs.Que
 	r := u.rows[k]
 	if r == nil {
 		r = &structs.QueueUsage{Path: path, User: user, At: e.now}
+		if path == structs.QueueRoot {
+			r.Draw = structs.Index(e.cfg.Seed << 32)
+		}
 		if u.rows == nil {
 			u.rows = map[usageKey]*structs.QueueUsage{}
 		}
@@ -52,6 +55,9 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 		row.Settle(e.now, settings.HalfLife, u.table.Queue(row.Path).BudgetPeriod())
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
 		row.Models = structs.AddModels(row.Models, models, n)
+		if n > 0 && row.Path == structs.QueueRoot {
+			row.Draw++ // what starts ends the draw
+		}
 	}
 	if len(u.table.Tenants) > 0 {
 		add(u.row(e, structs.UseNamespace(job.Namespace), ""))

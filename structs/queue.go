@@ -19,7 +19,7 @@ const (
 	OrderMLFQ     Order = "mlfq"          // least attained service first, in discrete levels
 	OrderSRTF     Order = "srtf"          // shortest remaining time first
 	OrderSRSF     Order = "srsf"          // shortest remaining time by GPUs first
-	OrderLottery  Order = "lottery"       // drawn by weight from the pass's seed
+	OrderLottery  Order = "lottery"       // drawn by weight; a draw holds until work starts (QueueUsage.Draw)
 	OrderAdaptive Order = "adaptive"      // the default: see scheduler/queue
 )
 
@@ -139,6 +139,7 @@ type QueueUsage struct {
 	PeriodBase  int64         `since:"2"` // Total.GPUMilli at PeriodAt
 	ByModel     bool          `since:"2"` // of the root: Models is kept in every row, because some limit is by model
 	Models      []ModelAmount `since:"2"` // GPUs of Held by the model that was granted, by model
+	Draw        Index         `since:"2"` // of the root: the last entry in which an allocation began to hold, which seeds the draws of lotteries; 0: not kept
 	Credit      Amount        // amount-seconds that count as used under weighted-fair: a queue that asked for nothing does not accumulate credit
 }
 

@@ -28,10 +28,11 @@ type useMove struct {
 	allocs, jobs int64
 	ending, ends int64
 	models       []structs.ModelAmount
+	draws        bool // of the root: lotteries draw again
 }
 
 func (m *useMove) empty() bool {
-	return m.held == structs.Amount{} && m.allocs == 0 && m.jobs == 0 && m.ending == 0 && m.ends == 0 && len(m.models) == 0
+	return !m.draws && m.held == structs.Amount{} && m.allocs == 0 && m.jobs == 0 && m.ending == 0 && m.ends == 0 && len(m.models) == 0
 }
 
 // useJob counts the holding allocations of a job that are charged to one row.
@@ -54,6 +55,22 @@ func (s *Store) StartUse() {
 	QueueUse.Put(s, &structs.QueueUsage{Path: structs.QueueRoot, At: s.time})
 	for a := range Allocs.All(s) {
 		s.chargeOne(a, 1)
+	}
+	s.drawAgain()
+}
+
+// StartDraws begins to keep the draws of lotteries, from the format on that has them.
+func (s *Store) StartDraws() {
+	if c := Scheduler.Get(s, ""); c != nil && c.Order.Has(structs.OrderLottery) {
+		s.StartUse()
+	}
+	s.drawAgain()
+}
+
+// drawAgain lets lotteries draw again after the current entry.
+func (s *Store) drawAgain() {
+	if s.Counting() && s.Has(feature.LotteryDraws) {
+		s.useMove(useRoot).draws = true
 	}
 }
 
@@ -114,6 +131,9 @@ func (s *Store) useChanged(before, after *structs.Allocation) {
 	}
 	s.chargeOne(before, -1)
 	s.chargeOne(after, 1)
+	if after != nil && structs.Holds(after) && (before == nil || !structs.Holds(before)) {
+		s.drawAgain()
+	}
 	byModel := s.CountsModels()
 	if byModel {
 		s.chargeModels(before, -1)
@@ -276,6 +296,9 @@ func (s *Store) flushUse(index structs.Index) {
 		u.Held, u.Allocs, u.Jobs = u.Held.Add(m.held), u.Allocs+m.allocs, u.Jobs+m.jobs
 		u.Ending, u.Ends, u.ModifyIndex = u.Ending+m.ending, u.Ends+m.ends, index
 		u.Models = structs.AddModels(u.Models, m.models, 1)
+		if m.draws {
+			u.Draw = index
+		}
 		QueueUse.Put(s, &u)
 	}
 	s.liftCredit(woke)

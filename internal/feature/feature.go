@@ -47,6 +47,8 @@ var (
 	// ModelLimits is the fields LimitModels, UserLimitModels and SoftLimitModels of queues, HardModels and SoftModels of
 	// quotas, and ByModel and Models of usage.
 	ModelLimits = Gate{Name: "gpu-model-limits", Format: 2, Allows: "Queues and quotas can limit the GPUs of a model."}
+	// LotteryDraws is the field Draw of usage, which a cluster with the order lottery keeps.
+	LotteryDraws = Gate{Name: "lottery-draws", Format: 2, Allows: "A draw of the order lottery holds until work starts, so that `muster queue` shows what was drawn."}
 	// DecisionReasons is the fields Policy, Reason, Actor and Victims of the decision log.
 	DecisionReasons = Gate{Name: "decision-reasons", Format: 2, Allows: "The decision log keeps the policy, the reason, the submitter and who was preempted."}
 	// DecisionActors is the field By of evaluations and of records of drains.
@@ -70,7 +72,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, AcctLosses}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

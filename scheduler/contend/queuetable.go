@@ -37,6 +37,15 @@ func (t *QueueTable) halfLife() time.Duration {
 	return cmp.Or(t.HalfLife, structs.HalfLifeDefault)
 }
 
+// Draw returns the seed of the lotteries: that of the draw in force, which holds until work starts; or the given one where
+// none is kept.
+func (t *QueueTable) Draw(seed uint64) uint64 {
+	if root := t.Use(structs.QueueRoot, ""); root != nil && root.Draw != 0 {
+		return uint64(root.Draw)
+	}
+	return seed
+}
+
 // Tenant is a namespace with a quota.
 type Tenant struct {
 	Namespace string

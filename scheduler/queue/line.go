@@ -108,7 +108,7 @@ type item struct {
 const notLate = 1<<63 - 1
 
 // NewLine orders pending work by the configured queues and their present usage. Work in queues that do not exist is
-// ordered by the settings that such a queue would inherit.
+// ordered by the settings that such a queue would inherit. seed is that of lotteries where the table has no draw.
 func NewLine(table *contend.QueueTable, cfg structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime, seed uint64) *Line {
 	l := &Line{}
 	l.Begin(table, cfg, pending, now, seed)
@@ -127,6 +127,7 @@ func (l *Line) Begin(table *contend.QueueTable, cfg structs.SchedulerConfig, pen
 	for i := range pending {
 		l.top = max(l.top, pending[i].Priority())
 	}
+	seed = table.Draw(seed)
 	lanes := map[laneKey]*lane{}
 	var order []*lane
 	var n *node
