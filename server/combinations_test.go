@@ -344,6 +344,7 @@ func (r *servedHistory) pass() {
 	direct.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	plan, rep := scheduler.Schedule(direct, policy.For(in.View.Pool(structs.NodePoolDefault), in.Config))
 	r.limits()
+	r.judge.See(in)
 	if r.judge.Preempted(in, &plan) == 0 {
 		r.judge.InOrder(in, &plan, &rep)
 	}

@@ -141,6 +141,7 @@ func (c *checks) line(in *scheduler.Input) contend.Line {
 		in.Evicted = append(in.Evicted, &structs.Preemptions{Queue: path, Recent: c.Evicted[path]})
 	}
 	slices.SortFunc(in.Evicted, func(a, b *structs.Preemptions) int { return strings.Compare(string(a.Queue), string(b.Queue)) })
+	c.See(in)
 	c.e.lined.Begin(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	return &c.e.lined
 }

@@ -21,6 +21,7 @@ type Judge struct {
 	Fail    func(format string, args ...any)        // reports a violation
 	Fast    bool                                    // run times are shorter than what a stop and a start cost at least: gains are not checked
 	stopped map[structs.AllocID]bool                // by this pass
+	shown   []int                                   // places in the pass's pending work, in the order shown
 }
 
 // NewJudge returns a Judge of clusters with these settings.
@@ -294,12 +295,24 @@ func (c *Judge) Limits(uses Uses) {
 	}
 }
 
-// InOrder checks that of two jobs that ask for the same, the one that `muster queue` shows first is served first.
+// See keeps the order in which the pending work of a pass is shown. It is called before the pass, which may change what its
+// input refers to.
+func (c *Judge) See(in *scheduler.Input) {
+	turns := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+	shown := scheduler.Shown(in, turns)
+	c.shown = c.shown[:0]
+	for i := shown.Next(); i >= 0; i = shown.Next() {
+		c.shown = append(c.shown, i)
+		turns.Taken(i)
+	}
+}
+
+// InOrder checks that of two jobs that ask for the same, the one that `muster queue` shows first (See) is
+// served first. Their priorities may differ, and their submitters where these do not take turns by shares.
 func (c *Judge) InOrder(in *scheduler.Input, plan *scheduler.Plan, rep *scheduler.Report) {
 	if len(plan.Deferred) > 0 {
 		return
 	}
-	shown := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	served := map[structs.JobKey]*scheduler.WorkloadReport{}
 	for i := range rep.Workloads {
 		served[rep.Workloads[i].Key] = &rep.Workloads[i]
@@ -308,20 +321,21 @@ func (c *Judge) InOrder(in *scheduler.Input, plan *scheduler.Plan, rep *schedule
 		queue structs.QueuePath
 		shape string
 		run   structs.Runtime
-		user  string
+		user  string // where submitters take turns by shares
 		pre   bool
-		prio  int
 		count int
 	}
 	waits := map[twin]*contend.Workload{}
-	for i := shown.Next(); i >= 0; i = shown.Next() {
+	for _, i := range c.shown {
 		w := &in.Pending[i]
-		shown.Taken(i)
 		r := served[w.Key]
 		if w.Gate != nil || w.Job.Array != nil || len(w.Allocs) > 0 || w.Job.Groups[0].Elastic != nil || w.Queue.Preempted > 0 || w.Queue.Attained > 0 {
 			continue
 		}
-		k := twin{w.QueueName(), shapeOf(w.Job), w.Job.Runtime, w.User(), w.Job.MayPreempt(), w.Priority(), w.Job.Groups[0].Count}
+		k := twin{queue: w.QueueName(), shape: shapeOf(w.Job), run: w.Job.Runtime, pre: w.Job.MayPreempt(), count: w.Job.Groups[0].Count}
+		if c.measuresShares(k.queue) { // what is shown and finds no place counts for the turns of the list, not for those of the pass
+			k.user = w.User()
+		}
 		k.run.Expected += w.Expect
 		if first, waiting := waits[k]; waiting && r != nil && !r.Failed && (c.Queues[structs.QueueRoot].Backfill != structs.BackfillSJF || first.Submitted() < w.Submitted()) {
 			c.Fail("%s starts before %s, which asks for the same and is shown before it", w.Key.ID, first.Key.ID)

@@ -197,10 +197,42 @@ func (r *Contest) add(l *Workload, run *contenderRun, i int) {
 
 // hold asks the chooser which contenders should hold places, and records the outcome.
 func (cs *Contests) hold(r *Contest) {
+	ripe := cs.weigh(r)
+	var chosen []int
+	var wake structs.LogTime
+	if r.goesBefore == nil {
+		chosen, wake = cs.env.Chooser.Choose(&r.Competition)
+	} else {
+		for _, i := range r.pending {
+			if i >= 0 {
+				cs.front[i] = true
+			}
+		}
+	}
+	r.leave(chosen)
+	wake = earlier(wake, r.patience)
+	if len(chosen) < len(r.Contenders) { // one of those that wait may get a place when others may be stopped
+		wake = earlier(wake, ripe)
+	}
+	if wake > r.Now {
+		cs.Wake = earlier(cs.Wake, wake)
+	}
+	for rank, i := range chosen {
+		if run := r.runs[i]; run != nil {
+			run.chosen, run.rank = true, rank
+		} else {
+			r.first = append(r.first, r.pending[i])
+			cs.front[r.pending[i]] = true
+		}
+	}
+}
+
+// weigh measures the contenders and the room they compete for. ripe is when the first of those that are still protected may be
+// stopped; 0: none is.
+func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 	r.sort()
 	r.measure(cs.env.W)
-	var ripe structs.LogTime // when the first contender that is still protected may be stopped
-	spent := false           // the queue has reached its eviction rate for the last hour
+	spent := false // the queue has reached its eviction rate for the last hour
 	if q := &r.Queue; q.PreemptRate > 0 {
 		if r.left = q.PreemptRate - cs.env.Evicted.Within(q.Path, r.Now); r.left <= 0 {
 			spent = true
@@ -236,33 +268,7 @@ func (cs *Contests) hold(r *Contest) {
 		v.Fixed = run.fixed
 	}
 	r.room(cs.env.W, mine)
-	var chosen []int
-	var wake structs.LogTime
-	if r.goesBefore == nil {
-		chosen, wake = cs.env.Chooser.Choose(&r.Competition)
-	} else {
-		for _, i := range r.pending {
-			if i >= 0 {
-				cs.front[i] = true
-			}
-		}
-	}
-	r.leave(chosen)
-	wake = earlier(wake, r.patience)
-	if len(chosen) < len(r.Contenders) { // one of those that wait may get a place when others may be stopped
-		wake = earlier(wake, ripe)
-	}
-	if wake > r.Now {
-		cs.Wake = earlier(cs.Wake, wake)
-	}
-	for rank, i := range chosen {
-		if run := r.runs[i]; run != nil {
-			run.chosen, run.rank = true, rank
-		} else {
-			r.first = append(r.first, r.pending[i])
-			cs.front[r.pending[i]] = true
-		}
-	}
+	return ripe
 }
 
 // sort orders the contenders by their submission.
@@ -528,14 +534,14 @@ func (cs *Contests) Line(line Line) Line {
 	return &contestLine{Line: line, contests: cs, turns: map[*Contest]*contestTurns{}}
 }
 
-// Ranked returns a line in which the turns of each contest go to its workloads by rank: the order in which passes will serve
-// them as room becomes free, as far as it is known. Nothing is chosen or placed.
+// Ranked returns a line in which the turns of each contest go to the workloads that a pass would choose now, then to the others
+// by rank: the order in which passes will serve them as room becomes free, as far as it is known. Nothing is placed.
 func Ranked(e *Env, limits *Limits, line Line) Line {
 	chooser, ok := e.Chooser.(RankingChooser)
 	if !ok {
 		return line
 	}
-	cs := &Contests{env: e, limits: limits, by: map[int]*Contest{}, front: map[int]bool{}}
+	cs := &Contests{env: e, pre: NewPreemption(e, limits), limits: limits, by: map[int]*Contest{}, front: map[int]bool{}}
 	for _, r := range cs.enter() {
 		sharer, shares := e.Chooser.(ShareChooser)
 		if shares && sharer.GoesBefore(&r.Competition) != nil || !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
@@ -544,32 +550,33 @@ func Ranked(e *Env, limits *Limits, line Line) Line {
 			}
 			continue
 		}
-		r.sort()
-		r.measure(e.W)
-		for i := range r.Contenders {
-			v := &r.Contenders[i]
-			v.Ran = v.Load.Served(r.Now)
-			v.Left = max(v.Load.Expect-v.Load.Progress(r.Now), 0)
-		}
-		for _, c := range e.W.View.Chunks {
-			for i, n := range c.Nodes {
-				total := c.Total[i].CPU
-				if r.gpu {
-					total = 1000 * healthyGPUs(n)
-				}
-				if c.Ready[i] && (r.Pool == structs.NodePoolAll || r.Pool == "" || n.Pool == r.Pool) {
-					r.Room = append(r.Room, total/r.unit)
-				}
-			}
-		}
-		for _, i := range chooser.Rank(&r.Competition) {
-			if r.runs[i] == nil {
-				r.first = append(r.first, r.pending[i])
-				cs.front[r.pending[i]] = true
+		cs.weigh(r)
+		chosen, _ := chooser.Choose(&r.Competition)
+		r.Room = r.whole(e.W) // for the others: what the queue will compete for by then is not known
+		for _, i := range append(chosen, chooser.Rank(&r.Competition)...) {
+			if k := r.pending[i]; r.runs[i] == nil && !cs.front[k] {
+				r.first = append(r.first, k)
+				cs.front[k] = true
 			}
 		}
 	}
 	return cs.Line(line)
+}
+
+// whole counts the units of every node of the pool, free or held.
+func (r *Contest) whole(w *search.Pass) (room []int64) {
+	for _, c := range w.View.Chunks {
+		for i, n := range c.Nodes {
+			total := c.Total[i].CPU
+			if r.gpu {
+				total = 1000 * healthyGPUs(n)
+			}
+			if c.Ready[i] && (r.Pool == structs.NodePoolAll || r.Pool == "" || n.Pool == r.Pool) {
+				room = append(room, total/r.unit)
+			}
+		}
+	}
+	return room
 }
 
 // contestLine is a pass's line with the turns of each contest in another order.

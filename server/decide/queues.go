@@ -1,12 +1,12 @@
 package decide
 
 import (
+	"slices"
+
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
-	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
-	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -83,21 +83,13 @@ func (s *Service) ranked(line contend.Line, snap *state.Snapshot, table *contend
 	if !some {
 		return line
 	}
-	var known scheduler.Input
-	loadContenders(snap).fill(&known, structs.NodePoolAll)
-	if known.Chooser == nil {
-		return line
+	in := scheduler.Input{View: s.env.Replica.Published().View, Config: *config, Now: now, Queues: table, Pending: slices.Clone(pending), Evicted: slices.Collect(snap.Preempted())}
+	loadContenders(snap).fill(&in, structs.NodePoolAll)
+	for i := range in.Pending {
+		fillGate(&in.Pending[i], snap, now)
+		in.Pending[i].Blocked = &structs.Evaluation{} // each will be decided on
 	}
-	waiting := make([]contend.Workload, len(pending))
-	for i := range pending {
-		waiting[i] = pending[i]
-		fillGate(&waiting[i], snap, now)
-		waiting[i].Blocked = &structs.Evaluation{} // each will be decided on
-	}
-	w := search.NewPass(s.env.Replica.Published().View, model.Overlay{})
-	defer w.Release()
-	env := contend.Env{W: w, Now: now, Rules: &contend.Rules{Queues: table, Config: config}, Pending: waiting, Running: known.Running, Chooser: known.Chooser}
-	return contend.Ranked(&env, contend.NewLimits(table, w.View, model.Overlay{}, now), line)
+	return scheduler.Shown(&in, line)
 }
 
 // Pending returns the waiting jobs, in no particular order.
