@@ -198,6 +198,16 @@ func (a *Ask) wish(as []structs.Affinity) {
 	}
 }
 
+// Liking returns how well a node meets the affinities: the sum of the weights of those that it meets.
+func (a *Ask) Liking(n *structs.Node) (sum int64) {
+	for _, list := range [2][]wish{a.Wishes, a.WishPerNode} {
+		for i := range list {
+			sum += list[i].Fulfilled(list[i].Cond.Holds(n))
+		}
+	}
+	return sum
+}
+
 func (a *Ask) port(p structs.Port, to *[]structs.Port) {
 	*to = append(*to, p)
 	if p.HostNetwork != "" && p.HostNetwork != "default" && !slices.Contains(a.networks, p.HostNetwork) {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -55,10 +57,38 @@ func TestKeep(t *testing.T) {
 		{"longest_running", []slot{at(10, structs.ClientRunning, 0), at(20, structs.ClientRunning, 1)}, 1}, // of the job's version
 		{"keep_replacement", []slot{at(10, structs.ClientRunning, 1), at(20, structs.ClientRunning, 1)}, 1},
 		{"keep_replacement", []slot{at(10, structs.ClientRunning, 1), at(20, structs.ClientPending, 1)}, 0}, // running before pending
-		{"", []slot{at(20, structs.ClientRunning, 1), at(10, structs.ClientRunning, 1)}, 0},
+		{"keep_original", []slot{at(20, structs.ClientRunning, 1), at(10, structs.ClientRunning, 1)}, 0},
 	} {
-		if got := r.keep(&structs.Group{Disconnect: &structs.Disconnect{Reconcile: c.strategy}}, c.same); got != c.want {
+		if got := r.keep(&structs.Group{Disconnect: &structs.Disconnect{Reconcile: c.strategy}}, nil, c.same); got != c.want {
 			t.Errorf("%q keeps %d of %d and %d", c.strategy, got, c.same[0].a.StartedAt, c.same[1].a.StartedAt)
+		}
+	}
+}
+
+// TestKeepBestScore: of two that run, the one on the node that meets the affinities better stays, by default, too; among
+// equals the original.
+func TestKeepBestScore(t *testing.T) {
+	ssd, plain := &structs.Node{ID: structs.NodeID{1}, Meta: map[string]string{"disk": "ssd"}}, &structs.Node{ID: structs.NodeID{2}}
+	tg := &structs.Group{Affinities: []structs.Affinity{{LTarget: "${meta.disk}", RTarget: "ssd", Operand: structs.OperandEqual, Weight: 50}}}
+	j := &structs.Job{Groups: []*structs.Group{tg}}
+	r := &reconciler{job: j, view: model.NewView(1, []*structs.Node{ssd, plain}, nil, nil)}
+	on := func(n *structs.Node) slot {
+		return slot{a: &structs.Allocation{Job: j, NodeID: n.ID, Client: structs.ClientRunning}}
+	}
+	for _, c := range []struct {
+		strategy string
+		same     []slot
+		want     int
+	}{
+		{"best_score", []slot{on(plain), on(ssd)}, 1},
+		{"best_score", []slot{on(ssd), on(plain)}, 0},
+		{"best_score", []slot{on(plain), on(plain)}, 0},
+		{"", []slot{on(plain), on(ssd)}, 1},
+		{"keep_original", []slot{on(plain), on(ssd)}, 0},
+	} {
+		tg.Disconnect = &structs.Disconnect{Reconcile: c.strategy}
+		if got := r.keep(tg, match.CompileAsk(j, tg, ""), c.same); got != c.want {
+			t.Errorf("%q keeps %d, want %d", c.strategy, got, c.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -215,7 +216,7 @@ func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 			j++
 		}
 		same := slots[i:j]
-		keep := r.keep(g.Tg, same)
+		keep := r.keep(g.Tg, g.Ask, same)
 		for k := range same {
 			s := &same[k]
 			switch {
@@ -239,7 +240,7 @@ func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 
 // keep chooses which of several allocations of one name stays: one that is done, else one that runs, by the group's
 // reconcile strategy, else the one that is closest to running.
-func (r *reconciler) keep(tg *structs.Group, same []slot) int {
+func (r *reconciler) keep(tg *structs.Group, ask *match.Ask, same []slot) int {
 	if len(same) == 1 {
 		return 0
 	}
@@ -274,6 +275,10 @@ func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 			continue
 		}
 		switch strategy {
+		case "best_score": // of what placement counts, what their nodes are apart from the room that is left
+			if x, y := r.view.Node(a.a.NodeID), r.view.Node(b.a.NodeID); x != nil && y != nil && ask.Liking(y) > ask.Liking(x) {
+				best = k
+			}
 		case "keep_replacement":
 			best = k // slots of an index are in the order they were made
 		case "longest_running":
