@@ -310,6 +310,7 @@ var flagLines = map[string]flagLine{
 	"shell -user":                                               {args: "-name x -user daemon", with: `daemon`},
 	"shell -as-me":                                              {args: "-name x -as-me"},
 	"shell -no-env":                                             {args: "-name x -no-env"},
+	"shell -preemptible":                                        {args: "-name x -preemptible", with: `"Preemptible":true`},
 	"shell -rdma":                                               {args: "-name x -rdma"},
 	"job promote -detach":                                       {args: "-detach example", gone: "Monitoring evaluation", answers: canary},
 	"job promote -verbose":                                      {args: "-verbose example", with: `Monitoring evaluation "26cfc69e-1111-4eee-8eee-000000000001"`, answers: canary},

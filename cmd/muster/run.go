@@ -22,7 +22,7 @@ type adhoc struct {
 	nodes, ranks, cpu, cores, shm, requeue                                  int
 	mem, disk, dir, user, umask, log, logError                              string
 	limit                                                                   time.Duration
-	asMe, rdma, noEnv, pack                                                 bool
+	asMe, rdma, noEnv, pack, preemptible                                    bool
 	ulimits, vars                                                           []string
 
 	gpu       gpuAsk  // of gpus
@@ -49,6 +49,7 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.queue, "queue", "", "with a command: the queue to wait in")
 	f.StringVar(&o.pool, "pool", "", "with a command: the node pool to run in")
 	f.StringVar(&o.priority, "priority", "", "with a command: 1 to 100, or scavenger, low, normal, high or critical")
+	f.BoolVar(&o.preemptible, "preemptible", false, "with a command: others may take its GPUs; its work then returns to the queue, as -requeue says")
 	f.StringVar(&o.depends, "depends", "", "with a command: jobs to wait for, as JOB or JOB:WHEN with commas between them; WHEN is success, failed, completed, started or checkpointed")
 	f.StringVar(&o.begin, "begin", "", "with a command: not before this time, as 2026-12-01T08:00, 08:00, or 2h from now")
 	f.IntVar(&o.requeue, "requeue", 0, "with a command: how often it may return to the queue after it was preempted, or lost its node or a GPU; 0: no limit is set")

@@ -88,6 +88,9 @@ func (o *adhoc) file(words []string) ([]byte, error) {
 	} else {
 		j.text("priority", o.priority)
 	}
+	if o.preemptible {
+		j.SetAttributeValue("preemptible", cty.True)
+	}
 	begin, err := beginAt(o.begin, o.now())
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func TestRunPrintsAJobFile(t *testing.T) {
 	agent := newAgentFake(t)
 	agent.answers["GET /v1/nodes"] = runNodes("exec raw_exec")
 	r := agent.run(t, "", "run", "-output", "-name", "x", "-gpus", "H100:2", "-nodes", "2", "-time", "2h", "-no-env", "-env", "LR=0.1", "-depends", "prep,clean:completed", "-begin", "8h",
-		"-requeue", "3", "-priority", "high", "-pool", "all", "-queue", "research", "-shm", "64", "-rdma", "-ulimit", "nofile=1024", "-umask", "0027", "-dir", "/srv/${HOME}", "--", "sh", "-c", "PATH=/x; echo ${PATH} %{X} $$ ${NOMAD_TASK_DIR} \"")
+		"-requeue", "3", "-preemptible", "-priority", "high", "-pool", "all", "-queue", "research", "-shm", "64", "-rdma", "-ulimit", "nofile=1024", "-umask", "0027", "-dir", "/srv/${HOME}", "--", "sh", "-c", "PATH=/x; echo ${PATH} %{X} $$ ${NOMAD_TASK_DIR} \"")
 	want, err := os.ReadFile("testdata/run_output.golden")
 	if *update {
 		err = os.WriteFile("testdata/run_output.golden", []byte(r.out), 0o644)
