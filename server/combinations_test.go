@@ -135,7 +135,6 @@ func newServedHistory(t *testing.T, seed uint64) *servedHistory {
 	}
 	r.call("PUT", "/v1/operator/scheduler/configuration", r.root, map[string]any{"SchedulerAlgorithm": r.h.Is["placement"]})
 	r.judge = histories.NewJudge(r.h.Queues, &r.h.Scheduler, func(format string, args ...any) { r.failf(format, args...) })
-	r.judge.Fast = true
 	r.nodes()
 	r.begin = time.Now()
 	for _, x := range r.h.Reserved {

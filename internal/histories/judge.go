@@ -19,7 +19,6 @@ type Judge struct {
 	Held    map[structs.QueuePath]int64             // thousandths of GPUs, after the pass; set by Limits
 	Counts  map[string]int                          // of what was checked
 	Fail    func(format string, args ...any)        // reports a violation
-	Fast    bool                                    // run times are shorter than what a stop and a start cost at least: gains are not checked
 	stopped map[structs.AllocID]bool                // by this pass
 	shown   []int                                   // places in the pass's pending work, in the order shown
 }
@@ -134,11 +133,15 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 	if !back {
 		g := by.Job.Groups[0]
 		members := max(int64(g.Count), places)
-		gain := time.Duration(members*max(1, GPUsEach(g))) * by.Expected() * time.Duration(max(1, by.Priority()-top))
+		work := by.Expected()
+		if by.Priority() > top { // a stop and a start cost about as much
+			work = max(work, time.Minute)
+		}
+		gain := time.Duration(members*max(1, GPUsEach(g))) * work * time.Duration(max(1, by.Priority()-top))
 		if shares { // by how much the shares differ, at most ten times
 			gain = 10 * time.Duration(members*max(1, GPUsEach(g))) * by.Expected()
 		}
-		if lost > gain && !c.Fast {
+		if c.Counts["gains"]++; lost > gain {
 			c.Fail("%s preempts %v: %v of GPU time is lost, %v is gained", by.Key.ID, jobs, lost, gain)
 		}
 	}
