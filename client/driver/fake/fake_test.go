@@ -3,6 +3,7 @@ package fake
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,18 +53,19 @@ func TestRunsUntilStopped(t *testing.T) {
 func TestCallsAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task := start(t, New(), "a", map[string]any{"run_for": "10m"}).(driver.Ender)
-		old, calls := 0, 0
-		task.OnEnd(func() { old++ })
-		task.OnEnd(func() { calls++ })
+		var old, calls atomic.Int32
+		task.OnEnd(func() { old.Add(1) })
+		task.OnEnd(func() { calls.Add(1) })
 		time.Sleep(9 * time.Minute)
-		if calls != 0 {
+		if calls.Load() != 0 {
 			t.Fatal("called while the task runs")
 		}
 		time.Sleep(2 * time.Minute)
-		if calls != 1 || old != 0 {
-			t.Fatalf("%d calls of the newest function, %d of the one before; want 1, 0", calls, old)
+		synctest.Wait()
+		if calls.Load() != 1 || old.Load() != 0 {
+			t.Fatalf("%d calls of the newest function, %d of the one before; want 1, 0", calls.Load(), old.Load())
 		}
-		if task.OnEnd(func() { calls++ }); calls != 2 {
+		if task.OnEnd(func() { calls.Add(1) }); calls.Load() != 2 {
 			t.Fatal("not called at once for a task that has ended")
 		}
 	})
