@@ -111,7 +111,7 @@ func TestJointGroupsEndTogether(t *testing.T) {
 	}
 }
 
-// TestCountsMakeAJobJoint: whether the groups of an all_at_once job run as one is decided anew when counts change.
+// TestCountsMakeAJobJoint: whether the groups of an all_at_once job run as one is decided again when counts change.
 func TestCountsMakeAJobJoint(t *testing.T) {
 	c := newCluster(t, 1)
 	j := benchJob("train", 1)

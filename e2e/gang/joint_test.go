@@ -14,9 +14,9 @@ import (
 
 // TestGroupsRunAsOne: an all_at_once job of a gang of two and a group of one. When the group of one fails, everything starts
 // again together; when a job of a higher priority takes the place of a member, all of it stops, and nothing starts before
-// there is room for all; and when a node drains, all of it moves.
+// there is room for all; when a node drains, all of it moves; and when a node is lost, all of it starts again on those that are left.
 func TestGroupsRunAsOne(t *testing.T) {
-	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "2xH100"}, harness.FleetNode{Name: "two", GPUs: "2xH100"}, harness.FleetNode{Name: "three", GPUs: "2xH100"})
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "2xH100", Server: "  restart_grace = \"5s\"\n"}, harness.FleetNode{Name: "two", GPUs: "2xH100"}, harness.FleetNode{Name: "three", GPUs: "2xH100"})
 	dir := t.TempDir()
 	f.Must("job", "run", "-detach", f.File("train.hcl", fmt.Sprintf(`
 job "train" {
@@ -28,6 +28,12 @@ job "train" {
   group "workers" {
     count = 2
     gang  = { timeout = "1m" }
+    reschedule {
+      attempts       = 0
+      delay          = "5s"
+      delay_function = "constant"
+      unlimited      = true
+    }
     task "main" {
       driver = "raw_exec"
       config {
@@ -144,6 +150,28 @@ job "train" {
 		}
 		return gone, fmt.Sprint(as, err)
 	})
-	again("a drain", third)
+	fourth := again("a drain", third)
+
+	f.Must("node", "eligibility", "-enable", node)
+	for _, a := range live(f, train, 3) { // a node with a member, other than the first one, which has the server
+		if strings.Contains(a.Name, "workers") && a.NodeName != "one" {
+			node = a.NodeName
+		}
+	}
+	began := time.Now()
+	f.Lose(node)
+	harness.Eventually(t, 90*time.Second, "all of it has ended after the loss of "+node, func() (bool, string) {
+		as, err := f.API.Allocs("train")
+		n := 0
+		for _, a := range as {
+			if slices.Contains(fourth, a.ID) && a.ClientStatus != "running" && a.ClientStatus != "pending" {
+				n++
+			}
+		}
+		return err == nil && n == 3, fmt.Sprint(as, err)
+	})
+	ended := time.Since(began)
+	again("the loss of a node", fourth)
+	t.Logf("after the loss of %s all of it had ended in %v and ran again in %v", node, ended.Round(time.Second), time.Since(began).Round(time.Second))
 	f.Stop(train)
 }

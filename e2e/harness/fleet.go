@@ -25,15 +25,18 @@ type Fleet struct {
 	RPC string // address of the server
 	env []string
 	gpu map[string]*fakegpu.File
+
+	agents map[string]*Proc
 }
 
 // FleetNode is one agent of a Fleet.
 type FleetNode struct {
-	Name string
-	GPUs string // as -dev-gpus takes them: "8xH100"
-	Meta map[string]string
-	Pool string // node pool; "" for the default one
-	ACL  bool   // the server demands tokens; the fleet's commands have one that may do everything. For the first node
+	Name   string
+	GPUs   string // as -dev-gpus takes them: "8xH100"
+	Meta   map[string]string
+	Pool   string // node pool; "" for the default one
+	Server string // more settings of the server. For the first node
+	ACL    bool   // the server demands tokens; the fleet's commands have one that may do everything. For the first node
 }
 
 // StartFleet starts the agents and waits until all of them are ready and their GPUs are seen. It needs root.
@@ -42,12 +45,12 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 	if os.Geteuid() != 0 {
 		NotRun(t, "the supervisor's cgroups need root")
 	}
-	f := &Fleet{T: t, Dir: t.TempDir(), gpu: map[string]*fakegpu.File{}}
+	f := &Fleet{T: t, Dir: t.TempDir(), gpu: map[string]*fakegpu.File{}, agents: map[string]*Proc{}}
 	t.Cleanup(func() { KillBelow(t, f.Dir) })
 	rpc := FreePort(t)
 	f.RPC = fmt.Sprintf("127.0.0.1:%d", rpc)
 	for i, n := range nodes {
-		http, own, servers, more := FreePort(t), rpc, "", "server {\n  enabled = true\n  bootstrap_expect = 1\n}\n"
+		http, own, servers, more := FreePort(t), rpc, "", "server {\n  enabled = true\n  bootstrap_expect = 1\n"+n.Server+"}\n"
 		if i > 0 {
 			own, servers, more = FreePort(t), fmt.Sprintf("  servers = [%q]\n", f.RPC), ""
 		} else {
@@ -68,6 +71,7 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 		conf := f.File(n.Name+".agent.hcl", fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
 			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, pool, meta)+more)
 		p := Start(t, nil, n.Name, nil, "agent", "-config", conf, "-dev-gpus="+n.GPUs)
+		f.agents[n.Name] = p
 		state := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
 		Eventually(t, 30*time.Second, n.Name+" makes up its GPUs", func() (bool, string) {
 			got := state.FindStringSubmatch(p.Log.String())
@@ -112,6 +116,13 @@ func FreePort(t testing.TB) int {
 
 // GPUs returns the state of the fake driver of a node.
 func (f *Fleet) GPUs(node string) *fakegpu.File { return f.gpu[node] }
+
+// Lose ends a node as a loss of power does: the agent, its supervisor and all tasks at once.
+func (f *Fleet) Lose(node string) {
+	f.T.Helper()
+	f.agents[node].Kill9()
+	KillBelow(f.T, filepath.Join(f.Dir, node))
+}
 
 // As is the fleet for another user: its commands have a token of that name, with the rights of the fleet's own.
 func (f *Fleet) As(name string) *Fleet {
