@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -15,6 +16,7 @@ func (x *tx) serverWrote(a *structs.Allocation) {
 // applyAllocObserved stores what agents reported. It writes only the agent's fields, and ignores reports of allocations
 // whose end has been recorded.
 func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
+	var saving []structs.RosterKey // groups with new checkpoints
 	for i := range c.Updates {
 		u := &c.Updates[i]
 		old := state.Allocs.Get(x, u.ID)
@@ -34,7 +36,9 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 		if use := structs.GrantedGPUUse(a.Grants, u.GPUUse); use != nil {
 			a.GPUUse = use
 		}
-		a.Saved = a.Saved.Newer(u.Saved)
+		if a.Saved = a.Saved.Newer(u.Saved); a.Saved != old.Saved && x.Has(feature.GangCheckpoints) {
+			saving = append(saving, structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+		}
 		a.HealthySince, a.Frozen = u.HealthySince, u.Frozen
 		if a.StartedAt == 0 {
 			a.StartedAt = u.StartedAt
@@ -59,6 +63,7 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 			x.evalOf(&a, trigger, nil)
 		}
 	}
+	x.saving(saving)
 	return nil
 }
 

@@ -112,7 +112,7 @@ func (pl *planApply) unsaved(a *structs.Allocation) int64 {
 	if !pl.Has(feature.DecisionLoss) {
 		return 0
 	}
-	return a.Unsaved(pl.time)
+	return a.Unsaved(a.SavedAs(state.Rosters.Get(pl, structs.RosterKey{Job: a.JobKey(), Group: a.Group})), pl.time)
 }
 
 func (pl *planApply) queue() structs.QueuePath {

@@ -36,7 +36,7 @@ type planApply struct {
 	vector map[groupKey]structs.Vector
 
 	liveMembers map[structs.GroupName]int                 // of each gang that was counted
-	saved       map[structs.GroupName]*structs.Saved      // newest checkpoint of each placed gang
+	saved       map[structs.GroupName]*structs.Saved      // what each placed gang resumes from
 	suspensions map[structs.GroupName]*structs.Suspension // of each placed gang; nil: not suspended
 	evicted     []structs.JobKey                          // jobs preempted by the part that is being accepted
 	returned    []structs.GroupName                       // gangs that return from the queue
@@ -295,7 +295,8 @@ func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 }
 
 // resume returns the checkpoint that new work resumes from, or nil: the newest of the allocation that it replaces, or
-// of any member of a gang, whose ranks save together.
+// the newest complete one of its gang. While the gang has none, that is the one from which its members resumed. Before gangs
+// were observed (structs.GangCheckpoint), it is the newest of any member.
 func (pl *planApply) resume(g *structs.Group, line *structs.Lineage) *structs.Saved {
 	if g.Checkpoint == nil {
 		return nil
@@ -311,16 +312,28 @@ func (pl *planApply) resume(g *structs.Group, line *structs.Lineage) *structs.Sa
 		return nil // the job starts from the beginning
 	}
 	newest, known := pl.saved[g.Name]
-	if !known {
-		for _, o := range pl.AllocsByJob(pl.key) { // once per gang and plan
-			if o.Group == g.Name && o.CreateIndex < pl.index && o.CreateIndex >= pl.job.CreateIndex {
-				newest = newest.Newer(of(o))
-			}
-		}
+	if !known { // once per gang and plan
+		newest = pl.resumeGang(g.Name, of)
 		if pl.saved == nil {
 			pl.saved = map[structs.GroupName]*structs.Saved{}
 		}
 		pl.saved[g.Name] = newest
+	}
+	return newest
+}
+
+// resumeGang is resume for a gang. of returns the newest checkpoint that one allocation knows.
+func (pl *planApply) resumeGang(group structs.GroupName, of func(*structs.Allocation) *structs.Saved) (newest *structs.Saved) {
+	if r := state.Rosters.Get(pl, structs.RosterKey{Job: pl.key, Group: group}); r != nil && r.Checkpoint != nil && r.Checkpoint.Parts > 0 {
+		if r.Checkpoint.Newest != nil {
+			return r.Checkpoint.Newest
+		}
+		of = func(o *structs.Allocation) *structs.Saved { return o.Lineage().Resume }
+	}
+	for _, o := range pl.AllocsByJob(pl.key) {
+		if o.Group == group && o.CreateIndex < pl.index && o.CreateIndex >= pl.job.CreateIndex {
+			newest = newest.Newer(of(o))
+		}
 	}
 	return newest
 }

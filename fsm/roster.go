@@ -45,11 +45,56 @@ func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 
 func (x *tx) putRoster(r *structs.Roster) {
 	x.countResize(r)
+	x.keepSaving(r)
 	r.ModifyIndex = x.index
 	if r.CreateIndex == 0 {
 		r.CreateIndex = x.index
 	}
 	state.Rosters.Put(x, r)
+}
+
+// keepSaving notes what a change of its members means for the checkpoints of a gang. Members that continue without one
+// that failed start again at the newest complete checkpoint, so what they wrote after it is void. Members of a gang that
+// ends may save their state yet.
+func (x *tx) keepSaving(r *structs.Roster) {
+	was, j := state.Rosters.Get(x, r.Key()), state.Jobs.Get(x, r.Key().Job)
+	if was == nil || was.Epoch == r.Epoch || j == nil || !j.Group(r.Group).SavesAsOne() || !x.Has(feature.GangCheckpoints) {
+		return
+	}
+	c := structs.GangCheckpoint{}
+	if r.Checkpoint != nil {
+		c = *r.Checkpoint
+	}
+	switch {
+	case len(r.Members) == 0 && len(was.Members) > 0:
+		c.Left = make([]structs.AllocID, len(was.Members))
+		for i := range was.Members {
+			c.Left[i] = was.Members[i].Alloc
+		}
+	case len(r.Members) > 0 && r.Checkpoint == nil:
+		return
+	case len(r.Members) > 0:
+		if c.Left = nil; r.Reason == structs.RosterLost && len(was.Members) > 0 {
+			c.Since = x.time
+		}
+	}
+	r.Checkpoint = &c
+}
+
+// saving notes what reports of its members' checkpoints mean for a gang. One report may have many members, so that gangs
+// are looked at once each, in the order of their first report.
+func (x *tx) saving(gangs []structs.RosterKey) {
+	seen := make(map[structs.RosterKey]bool, len(gangs))
+	for _, k := range gangs {
+		r, j := state.Rosters.Get(x, k), state.Jobs.Get(x, k.Job)
+		if seen[k] || r == nil || j == nil || !j.Group(k.Group).SavesAsOne() {
+			continue
+		}
+		seen[k] = true
+		if next := r.Saving(j.Group(k.Group).Checkpoint, state.Allocs.Lookup(x)); next != nil {
+			x.putRoster(next)
+		}
+	}
 }
 
 // countResize counts a change of an elastic gang's number of members, and logs it.
@@ -279,12 +324,13 @@ func (pl *planApply) rosters() {
 		if old == nil || !tg.IsGang() || len(there) >= tg.Least() {
 			n.Members = there
 		} // otherwise too few are left: members that this entry has ended stay on the roster, so that Settle ends the rest
-		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex, n.Resizes = 1, 0, 0, nil, nil, 0, structs.GangResizes{}
+		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex, n.Resizes, n.Checkpoint = 1, 0, 0, nil, nil, 0, structs.GangResizes{}, nil
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
 				continue
 			}
 			n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex, n.Resizes = old.Epoch+1, old.Restarts, old.AvoidNodes, old.CreateIndex, old.Resizes
+			n.Checkpoint = old.Checkpoint
 		}
 		if len(n.Members) == 0 {
 			continue

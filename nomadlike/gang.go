@@ -2,6 +2,7 @@ package nomadlike
 
 import (
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -21,10 +22,11 @@ type (
 		WorldSize   int
 		Topology    string `json:",omitempty"` // how near the members are to each other, as "all 8 in leaf l2, 2 racks"
 		Restarts    int64
-		Resizes     *GangResizes `json:",omitempty"` // of an elastic gang; nil: none yet
-		Reason      string       // of the last change
-		Deadline    int64        `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
-		AvoidNodes  []string     // ids of nodes on which the gang has lost members
+		Resizes     *GangResizes    `json:",omitempty"` // of an elastic gang; nil: none yet
+		Checkpoint  *GangCheckpoint `json:",omitempty"` // nil: no member has written one yet
+		Reason      string          // of the last change
+		Deadline    int64           `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
+		AvoidNodes  []string        // ids of nodes on which the gang has lost members
 		Members     []GangMember
 		Missing     []GangMissing
 		Standby     int           // standby places that it asks for
@@ -37,15 +39,22 @@ type (
 		Time          int64 // of the last one, in Unix nanoseconds
 		From, To      int   // members before and after the last one
 	}
+	// GangCheckpoint is the newest checkpoint that all members have written.
+	GangCheckpoint struct {
+		Complete *wire.SavedCheckpoint `json:",omitempty"` // the part that was written first; nil: none is complete
+		Parts    int                   // members that wrote it; 1: one saves for all
+		Newer    int                   // members that have written one since
+	}
 	// GangMember is one member; its place in the list is its node rank.
 	GangMember struct {
 		AllocID, NodeID, NodeName, Address string
 		NodeRank, FirstRank, Ranks         int
 		GPUs                               int64
-		Status                             string // of the allocation: "pending", "running", "complete", ...
-		DesiredStatus                      string `json:",omitempty"`
-		StartTime                          int64  `json:",omitempty"` // Unix nanoseconds
-		Event                              string `json:",omitempty"` // the newest event of its tasks
+		Status                             string                // of the allocation: "pending", "running", "complete", ...
+		DesiredStatus                      string                `json:",omitempty"`
+		StartTime                          int64                 `json:",omitempty"` // Unix nanoseconds
+		Event                              string                `json:",omitempty"` // the newest event of its tasks
+		Checkpoint                         *wire.SavedCheckpoint `json:",omitempty"` // the newest one that it has written
 	}
 	// GangStandby is a standby place of a gang: an allocation that starts nothing until a member is lost.
 	GangStandby struct {
@@ -76,6 +85,17 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 		if x := &ro.Resizes; x.Total() > 0 {
 			g.Resizes = &GangResizes{Grown: x.Grown, Shrunk: x.Shrunk, Time: int64(x.At), From: x.From, To: x.To}
 		}
+		if c := ro.Checkpoint; c != nil && c.Parts > 0 {
+			g.Checkpoint = &GangCheckpoint{Complete: wire.SavedFrom(c.Newest)}
+			if c.Newest != nil {
+				g.Checkpoint.Parts = c.Parts
+			}
+			for i := range st.Status {
+				if s := st.Status[i].Saved; s != nil && s.Time > max(c.Last, c.Since) {
+					g.Checkpoint.Newer++
+				}
+			}
+		}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {
 			launch, g.LaunchMode = tg.Launch, structs.LaunchNode
@@ -93,6 +113,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			if i < len(st.Status) {
 				s := &st.Status[i]
 				x.Status, x.DesiredStatus, x.StartTime, x.Event = string(s.Client), string(s.Desired), int64(s.StartedAt), s.Event
+				x.Checkpoint = wire.SavedFrom(s.Saved)
 			}
 			g.Members = append(g.Members, x)
 			g.WorldSize += n

@@ -15,6 +15,8 @@ type Others interface {
 	JobByKey(structs.JobKey) *structs.Job
 	// AllocsByJob returns a job's allocations, in any order.
 	AllocsByJob(structs.JobKey) []*structs.Allocation
+	// RostersByJob returns the rosters of a job's gangs.
+	RostersByJob(structs.JobKey) []*structs.Roster
 	// LastRecord returns the record of the newest end of a job that was removed, or whose allocations were; nil if
 	// there is none.
 	LastRecord(structs.JobKey) *structs.AcctRecord
@@ -206,11 +208,18 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 		return p, false
 	}
 	allocs := others.AllocsByJob(k)
+	asOne := map[structs.GroupName]bool{} // gangs: one member's checkpoint is none
+	for _, ro := range others.RostersByJob(k) {
+		if ro.Checkpoint != nil && ro.Checkpoint.Parts > 0 {
+			asOne[ro.Group] = true
+			p.checkpointed = p.checkpointed || ro.Checkpoint.Newest != nil
+		}
+	}
 	p.started = j.Status == structs.JobRunning
 	failed, last := false, false
 	for _, a := range allocs {
 		p.started = p.started || a.StartedAt != 0
-		p.checkpointed = p.checkpointed || a.Checkpointed()
+		p.checkpointed = p.checkpointed || !asOne[a.Group] && a.Checkpointed()
 		if !a.ClientTerminal() || !a.Lineage().Next.IsZero() {
 			continue
 		}

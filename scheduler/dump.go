@@ -47,8 +47,8 @@ type dump struct {
 
 	OldEvents bool
 
-	Freed   []model.Freed
-	Resized []contend.Resized
+	Freed []model.Freed
+	Gangs []contend.GangTimes
 }
 
 // dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
@@ -130,7 +130,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // server can be repeated elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Places: in.Places, Mix: in.Mix, Policy: policy,
-		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, OldEvents: in.OldEvents, Evicted: in.Evicted, Freed: in.Freed, Resized: in.Resized}
+		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, OldEvents: in.OldEvents, Evicted: in.Evicted, Freed: in.Freed, Gangs: in.GangTimes}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
@@ -224,7 +224,7 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 		}
 	}
 	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Places: d.Places, Mix: d.Mix,
-		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, OldEvents: d.OldEvents, Evicted: d.Evicted, Freed: d.Freed, Resized: d.Resized}
+		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, OldEvents: d.OldEvents, Evicted: d.Evicted, Freed: d.Freed, GangTimes: d.Gangs}
 	for i := range d.History {
 		if in.History == nil {
 			in.History = make(map[structs.NodeID]search.Past, len(d.History))

@@ -42,6 +42,7 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 		n.Epoch = 1
 		if old != nil {
 			n.Epoch, n.Restarts, n.AvoidNodes, n.Suspects = old.Epoch+1, old.Restarts, old.AvoidNodes, nil
+			n.Checkpoint = old.Checkpoint
 		}
 		n.Deadline = w.jobs[in.Key().Job].Group(in.Group).GangDeadline(w.now)
 		w.gangs[in.Key()] = &n

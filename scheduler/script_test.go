@@ -151,6 +151,12 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 				b := *a
 				b.Saved = &structs.Saved{Time: w.now.Add(-duration(t, c.String("ago", "0s")))}
 				w.putAlloc(&b)
+				find := func(id structs.AllocID) *structs.Allocation { return w.allocs[id] }
+				if ro := w.gangs[structs.RosterKey{Job: a.JobKey(), Group: a.Group}]; ro != nil && a.Job.Group(a.Group).SavesAsOne() {
+					if next := ro.Saving(a.Job.Group(a.Group).Checkpoint, find); next != nil {
+						w.gangs[ro.Key()] = next
+					}
+				}
 			}
 		}
 		w.commit()
@@ -504,7 +510,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "topology":
 			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
 		case "checkpoint":
-			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s"))}
+			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s")), Members: int(atoi(opt("members", "0")))}
 		case "limit":
 			j.Runtime.Limit = duration(t, f[1])
 		case "hold":
@@ -582,6 +588,8 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		defer func() { w.cursor = in.Cursor }()
 	}
 	gates(w, &in)
+	in.GangTimes = contend.AppendGangTimes(nil, slices.Collect(maps.Values(w.gangs))...)
+	contend.SortGangTimes(in.GangTimes)
 	plan, rep := scheduler.Schedule(in, p)
 	in.Cursor = plan.Cursor
 	name := func(id structs.AllocID) string {

@@ -28,7 +28,7 @@ type Input struct {
 	Evicted     []*structs.Preemptions         // on behalf of each queue, by queue
 	OldEvents   bool                           // the format in force does not have EventSaved: refusals name EventNone instead
 	Freed       []model.Freed                  // room that became free lately, oldest first: gangs that run wait before they grow into it
-	Resized     []contend.Resized              // when elastic gangs were last resized, by job and group: they do not shrink again at once
+	GangTimes   []contend.GangTimes            // what is known of gangs that run, by job and group: when they were resized, and saved
 	Power       bool                           // some node pool has a power budget
 	Waits       bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
 	EstimateFor structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it

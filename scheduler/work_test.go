@@ -47,6 +47,15 @@ func (n neighbours) AllocsByJob(k structs.JobKey) (out []*structs.Allocation) {
 	return out
 }
 
+func (n neighbours) RostersByJob(k structs.JobKey) (out []*structs.Roster) {
+	for _, r := range n.w.gangs {
+		if r.Key().Job == k {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 func (n neighbours) LastRecord(structs.JobKey) *structs.AcctRecord { return nil }
 
 // gates fills in the gates of the pending work, as a server does.
@@ -96,6 +105,7 @@ func (r removed) JobByKey(structs.JobKey) *structs.Job { return r.job }
 func (r removed) AllocsByJob(structs.JobKey) []*structs.Allocation {
 	return []*structs.Allocation{r.alloc}
 }
+func (r removed) RostersByJob(structs.JobKey) []*structs.Roster { return nil }
 func (r removed) LastRecord(structs.JobKey) *structs.AcctRecord { return r.record }
 
 // TestStartedOnce: a job that has started has started, also if its last attempt ended before that.

@@ -121,6 +121,7 @@ func (o others) AllocsByJob(k structs.JobKey) []*structs.Allocation {
 	return nil
 }
 
+func (others) RostersByJob(structs.JobKey) []*structs.Roster { return nil }
 func (o others) LastRecord(k structs.JobKey) *structs.AcctRecord {
 	if !o.c.ended[k] {
 		return nil

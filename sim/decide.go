@@ -38,7 +38,7 @@ func (e *Engine) decide() error {
 			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Reserved: e.reservations, Chooser: e.chooser()}
 		in.Freed = e.gave
 		if in.View.MayShrink() {
-			in.Resized = e.resized()
+			in.GangTimes = e.gangTimes()
 		}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
@@ -107,12 +107,12 @@ func (e *Engine) chooser() contend.Chooser {
 	return nil
 }
 
-// resized lists when elastic gangs were last resized.
-func (e *Engine) resized() (out []contend.Resized) {
+// gangTimes lists what is known of gangs that run.
+func (e *Engine) gangTimes() (out []contend.GangTimes) {
 	for l := e.holders; l != nil; l = l.nextHolder {
-		out = contend.AppendResized(out, l.work.Rosters...)
+		out = contend.AppendGangTimes(out, l.work.Rosters...)
 	}
-	contend.SortResized(out)
+	contend.SortGangTimes(out)
 	return out
 }
 

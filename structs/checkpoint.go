@@ -20,6 +20,8 @@ type Checkpoint struct {
 	Interval time.Duration // notice when the last checkpoint is this old; 0: never
 	Storage  string        // where it writes to, by the name that limits use (SchedulerConfig.CheckpointStorage); "" for none
 	Cost     time.Duration // cost of one checkpoint and restart; 0: unknown, Grace is assumed
+	// Members is how many members of a gang write the parts of one checkpoint; 0: all, or the only one that is seen to write any.
+	Members int `since:"2"`
 }
 
 // Intervals of the search for checkpoints.

@@ -103,8 +103,9 @@ type Roster struct {
 	AvoidNodes  []NodeID
 	CreateIndex Index
 	ModifyIndex Index
-	Suspects    []NodeID    // subset of AvoidNodes: nodes where members failed since the last start, without the loss of a node
-	Resizes     GangResizes `since:"2"` // of an elastic gang
+	Suspects    []NodeID        // subset of AvoidNodes: nodes where members failed since the last start, without the loss of a node
+	Resizes     GangResizes     `since:"2"` // of an elastic gang
+	Checkpoint  *GangCheckpoint `since:"2"` // nil: no member has reported one yet
 }
 
 // GangResizes counts how often an elastic gang continued with more or with fewer members. Each of them restarted all.

@@ -57,19 +57,19 @@ func (a *Allocation) WorksSince() LogTime {
 	return max(a.StartedAt, a.CreateTime).Add(a.SuspendedFor())
 }
 
-// Unsaved returns the GPU time, in GPU-seconds, that the allocation has worked since its newest checkpoint, or since it
+// Unsaved returns the GPU time, in GPU-seconds, that the allocation has worked since a checkpoint (see SavedAs), or since it
 // started: what it loses if it ends now without saving. Suspended time is none. A share of a GPU counts as its share.
-func (a *Allocation) Unsaved(now LogTime) int64 {
+func (a *Allocation) Unsaved(saved *Saved, now LogTime) int64 {
 	if a.StartedAt == 0 || a.ClientTerminal() {
 		return 0
 	}
 	worked := now.Sub(a.Began(now)) // it cannot have worked longer since a checkpoint
-	if a.Saved != nil {
+	if saved != nil {
 		until := now
 		if a.Suspended() {
 			until = min(now, a.Suspension.Since)
 		}
-		worked = min(worked, until.Sub(a.Saved.Time))
+		worked = min(worked, until.Sub(saved.Time))
 	}
 	return AmountOf(a).GPUMilli * int64(max(worked, 0)/time.Second) / 1000
 }

@@ -29,11 +29,11 @@ func TestUnsaved(t *testing.T) {
 		for i := range 2 {
 			a.Grants = append(a.Grants, Grant{Device: "nvidia/gpu/H100", Instance: string('a' + rune(i))})
 		}
-		if got := a.Unsaved(now); got != c.want {
+		if got := a.Unsaved(a.Saved, now); got != c.want {
 			t.Errorf("%s: %d GPU seconds, want %d", name, got, c.want)
 		}
 	}
-	if got := (&Allocation{}).Unsaved(now); got != 0 {
+	if got := (&Allocation{}).Unsaved(nil, now); got != 0 {
 		t.Errorf("one that has not started loses %d GPU seconds", got)
 	}
 }

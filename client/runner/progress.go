@@ -17,8 +17,9 @@ import (
 // apart, find it unchanged, or when the task says so.
 
 const (
-	settleFor        = 3 * time.Second // how long a checkpoint must remain unchanged to count as complete
-	savedReportEvery = time.Minute     // shortest interval between reports of an allocation's checkpoints, after the first
+	settleFor        = 3 * time.Second  // how long a checkpoint must remain unchanged to count as complete
+	savedReportEvery = time.Minute      // shortest interval between reports of an allocation's checkpoints, after the first
+	savedReportGang  = 10 * time.Second // the same of a gang's member: a gang resumes from the newest one that all have reported
 	savedSlack       = 50 * time.Millisecond
 	lookPatience     = 20 * time.Second // limit of one look: the file system may hang
 	hurried          = 200 * time.Millisecond
@@ -246,10 +247,15 @@ func (t *task) record(ctx context.Context, s *structs.Saved) {
 // reportSaved reports a new checkpoint: the first one at once, later ones at most every savedReportEvery, or with the
 // next report of any other change.
 func (r *Runner) reportSaved(ctx context.Context) {
+	gang := r.group().SavesAsOne()
 	r.mu.Lock()
 	wait := time.Duration(0)
 	if !r.saved.last.IsZero() {
-		wait = time.Until(r.saved.last.Add(savedReportEvery))
+		every := savedReportEvery
+		if gang {
+			every = savedReportGang
+		}
+		wait = time.Until(r.saved.last.Add(every))
 	}
 	if r.saved.due {
 		r.mu.Unlock()
@@ -373,8 +379,24 @@ func (t *task) rest(ctx context.Context, well bool) {
 }
 
 // restored returns the checkpoint that the next start of the task resumes from: its own, or the one that the allocation
-// was given.
+// was given. Members of a gang resume from the newest that is complete: when one of them was lost, what the others have
+// saved after it is of no use. When the gang continues with other members for another reason, they have all saved their
+// state for that just now, and the servers may not know it yet.
 func (t *task) restored() *structs.Saved {
 	a := t.r.Alloc()
-	return a.Lineage().Resume.Newer(a.Saved).Newer(t.newest())
+	own := a.Lineage().Resume.Newer(a.Saved).Newer(t.newest())
+	t.r.mu.Lock()
+	ro := t.r.gang.roster
+	t.r.mu.Unlock()
+	if ro == nil || ro.Checkpoint == nil || ro.Checkpoint.Parts == 0 || !t.r.group().SavesAsOne() {
+		return own
+	}
+	c := ro.Checkpoint
+	switch {
+	case c.Since == 0 || own != nil && own.Time > c.Since: // no member was lost since its own was written
+		return own.Newer(c.Newest)
+	case c.Newest != nil:
+		return c.Newest
+	}
+	return a.Lineage().Resume
 }

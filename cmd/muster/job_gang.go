@@ -61,6 +61,9 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 	if g.Topology != "" {
 		rows = append(rows, [2]string{"Topology", g.Topology})
 	}
+	if c := g.Checkpoint; c != nil {
+		rows = append(rows, [2]string{"Checkpoint", o.gangSaved(c, int64(len(g.Members)))})
+	}
 	if g.Standby > 0 {
 		text := fmt.Sprintf("%d of %d held", len(g.Standbys), g.Standby)
 		var on []string
@@ -100,6 +103,19 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 		table = append(table, []string{strconv.Itoa(m.NodeRank), ranks, m.NodeName, m.Address, shortID(m.AllocID, o.verbose), strconv.FormatInt(m.GPUs, 10), status})
 	}
 	o.table("Node Rank|Ranks|Node|Address|Allocation|GPUs|Status", table)
+}
+
+// gangSaved describes the newest checkpoint of a gang, and how far the next one is.
+func (o *env) gangSaved(c *nomadlike.GangCheckpoint, members int64) string {
+	next := fmt.Sprintf("%d of %s", c.Newer, plural(members, "member"))
+	if c.Complete == nil {
+		return "none is complete: " + next + " wrote one"
+	}
+	text := o.saved(c.Complete) + ", written by " + plural(int64(c.Parts), "member")
+	if c.Newer > 0 {
+		text += "; " + next + " wrote a newer one"
+	}
+	return text
 }
 
 // missingText describes missing members of a gang, and why they do not run.

@@ -67,12 +67,14 @@ var (
 	EventSaved = Gate{Name: "checkpoint-unblocks", Format: 2, Allows: "A new checkpoint of running work unblocks jobs that waited because preempting it would have lost too much."}
 	// JointJobs is the field Joint of groups.
 	JointJobs = Gate{Name: "joint-jobs", Format: 2, Allows: "The groups of an all_at_once job are preempted, fail and start again as one."}
+	// GangCheckpoints is the field Checkpoint of rosters, and Members of checkpoint blocks.
+	GangCheckpoints = Gate{Name: "gang-checkpoints", Format: 2, Allows: "A gang's checkpoint counts when all members have written theirs."}
 	// AcctLosses is the fields AllocTime and Lost of accounting records.
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, AcctLosses}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -377,6 +377,7 @@ type (
 		Desired   structs.DesiredStatus // "" for an allocation that no longer exists
 		StartedAt structs.LogTime
 		Event     string // newest event of its tasks
+		Saved     *structs.Saved
 	}
 	// GangMissing counts members that should run and do not, and says why.
 	GangMissing struct {

@@ -135,6 +135,7 @@ type Checkpoint struct {
 	Path     string    `hcl:"path" json:",omitempty"`
 	Poll     *Duration `hcl:"poll" json:",omitempty"`
 	Interval *Duration `hcl:"interval" json:",omitempty"`
+	Members  *int      `hcl:"members" json:",omitempty"`
 }
 
 // Defaults of an empty requeue block.
@@ -260,7 +261,7 @@ func groupOwnTo(g *TaskGroup, out *structs.Group) {
 	if x := g.Checkpoint; x != nil {
 		out.Checkpoint = &structs.Checkpoint{Signal: x.Signal, Command: slices.Clone(x.Command), URL: x.URL, To: x.To, On: slices.Clone(x.On),
 			Before: dur(x.Before), Grace: dur(x.Grace), Dir: x.Dir, Storage: x.Storage, Cost: dur(x.Cost),
-			Path: x.Path, Poll: dur(x.Poll), Interval: dur(x.Interval)}
+			Path: x.Path, Poll: dur(x.Poll), Interval: dur(x.Interval), Members: val(x.Members)}
 	}
 }
 
@@ -281,7 +282,7 @@ func groupOwnFrom(g *structs.Group, out *TaskGroup) {
 	if x := g.Checkpoint; x != nil {
 		out.Checkpoint = &Checkpoint{Signal: x.Signal, Command: x.Command, URL: x.URL, To: x.To, On: x.On,
 			Before: wdurSet(x.Before), Grace: wdurSet(x.Grace), Dir: x.Dir, Storage: x.Storage, Cost: wdurSet(x.Cost),
-			Path: x.Path, Poll: wdurSet(x.Poll), Interval: wdurSet(x.Interval)}
+			Path: x.Path, Poll: wdurSet(x.Poll), Interval: wdurSet(x.Interval), Members: set(x.Members)}
 	}
 }
 

@@ -153,7 +153,7 @@ func full() *Job {
 	g.Topology = &Topology{Inside: "nvlink", Across: "leaf", Mode: "required"}
 	g.Launch = &Launch{Mode: "rank", Ranks: ptr(8), Compat: []string{"torchrun", "slurm"}, Port: ptr(29500), GPUs: "all"}
 	g.Checkpoint = &Checkpoint{Signal: "SIGUSR1", Command: []string{"/bin/save", "now"}, URL: "http://localhost:1/x", To: "ranks", On: []string{"preempt"},
-		Before: wdur(time.Minute), Grace: wdur(time.Second), Dir: "/ckpt", Storage: "lustre1", Cost: wdur(time.Second), Path: "step-*.pt", Poll: wdur(10 * time.Second), Interval: wdur(30 * time.Minute)}
+		Before: wdur(time.Minute), Grace: wdur(time.Second), Dir: "/ckpt", Storage: "lustre1", Cost: wdur(time.Second), Path: "step-*.pt", Poll: wdur(10 * time.Second), Interval: wdur(30 * time.Minute), Members: ptr(2)}
 	g.Tasks[0].Resources = &Resources{ShmMB: ptr(64), GPU: &GPU{Memory: "1GiB", RDMA: "none"}, RDMA: ptr(true), Ulimits: map[string]string{"core": "0", "memlock": "64:unlimited"}}
 	g.Tasks[0].WorkDir, g.Tasks[0].Umask, g.Tasks[0].LogPath, g.Tasks[0].LogErrorPath = "/work", "0027", "/log/%j.%t", "/log/%j.%t.err"
 	return j
@@ -182,7 +182,7 @@ func fullMeta(dot string) *Job {
 		"launch.mode": "rank", "launch.ranks": "8", "launch.compat": "torchrun,slurm", "launch.port": "29500", "launch.gpus": "all",
 		"checkpoint.signal": "SIGUSR1", "checkpoint.command": "/bin/save, now", "checkpoint.url": "http://localhost:1/x", "checkpoint.to": "ranks",
 		"checkpoint.on": "preempt", "checkpoint.before": "1m", "checkpoint.grace": "1s", "checkpoint.dir": "/ckpt", "checkpoint.cost": "1s",
-		"checkpoint.path": "step-*.pt", "checkpoint.poll": "10s", "checkpoint.storage": "lustre1", "checkpoint.interval": "30m",
+		"checkpoint.path": "step-*.pt", "checkpoint.poll": "10s", "checkpoint.storage": "lustre1", "checkpoint.interval": "30m", "checkpoint.members": "2",
 	})
 	g.Tasks[0].Meta = spell(map[string]string{"shm": "64", "gpu.memory": "1GiB", "gpu.rdma": "none", "rdma": "true", "ulimits": "core=0, memlock=64:unlimited",
 		"work_dir": "/work", "umask": "0027", "log_path": "/log/%j.%t", "log_error_path": "/log/%j.%t.err"})

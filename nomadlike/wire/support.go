@@ -109,7 +109,7 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
 	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
 	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port GPUs"},
-	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", supported: "Signal Command URL To On Before Grace Dir Storage Cost Path Poll Interval"},
+	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", supported: "Signal Command URL To On Before Grace Dir Storage Cost Path Poll Interval Members"},
 	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", supported: "Name Source ReadOnly",
 		refused: map[string]note{
 			"Type":       {why: `only "host" is supported: there are no storage plugins`, only: not("", "host"), value: `other than "host"`},

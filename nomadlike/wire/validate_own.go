@@ -319,6 +319,13 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 	}
 	if x := g.Checkpoint; x != nil {
 		v.checkpoint(w+", checkpoint", x)
+		switch n := val(x.Members); {
+		case x.Members == nil:
+		case g.Gang == nil:
+			v.errorf(w+", checkpoint.members", "says how many members of a gang write a checkpoint; add gang {}")
+		case n < 1:
+			v.errorf(w+", checkpoint.members", "%d: want a number from 1; leave it out if all members write, or only one", n)
+		}
 	}
 }
 

@@ -17,6 +17,6 @@ type Env struct {
 	Reserved    []*structs.Reservation
 	Evicted     Evictions
 	Chooser     Chooser        // nil: running work does not compete
-	Resized     []Resized      // when elastic gangs were last resized, by job and group
+	GangTimes   []GangTimes    // what is known of gangs that run, by job and group
 	EstimateFor structs.JobKey // the job of a dry run: its start is estimated even if its queue reserves nothing for it
 }

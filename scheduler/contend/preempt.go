@@ -32,31 +32,31 @@ const (
 
 // Preemption is the running work that a pass may preempt, and what it has preempted.
 type Preemption struct {
-	NoFit   search.NoFit    // preemptions that found no victims
-	Wake    structs.LogTime // when shares may have moved enough for another answer; 0: never
-	shares  *shares         // nil: no order measures shares
-	w       *search.Pass
-	now     structs.LogTime
-	rules   *Rules
-	limits  *Limits
-	evicted Evictions
-	gangs   map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
-	taken   map[structs.AllocID]bool
-	notes   map[string]*structs.Refusal // why preemptions found no victims, by the key in NoFit
-	resized []Resized                   // see Env.Resized
-	flight  model.Overlay
-	alive   map[gangKey][]*model.Held            // of gangs, without what this pass stops
-	sets    map[gangKey]*stopSet                 // by the first of their groups
-	newest  map[gangKey]structs.LogTime          // when the newest member of an elastic group began
-	Scanned int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
-	leaving map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
-	made    map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
-	gone    map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
+	NoFit     search.NoFit    // preemptions that found no victims
+	Wake      structs.LogTime // when shares may have moved enough for another answer; 0: never
+	shares    *shares         // nil: no order measures shares
+	w         *search.Pass
+	now       structs.LogTime
+	rules     *Rules
+	limits    *Limits
+	evicted   Evictions
+	gangs     map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
+	taken     map[structs.AllocID]bool
+	notes     map[string]*structs.Refusal // why preemptions found no victims, by the key in NoFit
+	gangTimes []GangTimes                 // see Env.GangTimes
+	flight    model.Overlay
+	alive     map[gangKey][]*model.Held            // of gangs, without what this pass stops
+	sets      map[gangKey]*stopSet                 // by the first of their groups
+	newest    map[gangKey]structs.LogTime          // when the newest member of an elastic group began
+	Scanned   int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
+	leaving   map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
+	made      map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
+	gone      map[structs.QueuePath]structs.Amount // what queues lose through this pass, by path
 }
 
 // NewPreemption begins the preemptions of a pass. limits may be nil.
 func NewPreemption(e *Env, limits *Limits) *Preemption {
-	p := &Preemption{resized: e.Resized, flight: e.Flight, notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
+	p := &Preemption{gangTimes: e.GangTimes, flight: e.Flight, notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
 		taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount)}
 	p.shares = newShares(e, p)
 	return p

@@ -9,39 +9,49 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Resized says when an elastic gang was last resized.
-type Resized struct {
-	Job   structs.JobKey
-	Group structs.GroupName
-	At    structs.LogTime
+// GangTimes is what decisions know of the past of a gang that runs.
+type GangTimes struct {
+	Job     structs.JobKey
+	Group   structs.GroupName
+	At      structs.LogTime // when it was last resized, if it is elastic; 0: never
+	Tracked bool            // whether Saved is known: otherwise each member's checkpoint counts for itself
+	Saved   structs.LogTime // when its newest complete checkpoint was written; 0: there is none
 }
 
-// AppendResized adds the gangs of rosters that were resized.
-func AppendResized(list []Resized, rosters ...*structs.Roster) []Resized {
+// AppendGangTimes adds the gangs of rosters of which there is something to know.
+func AppendGangTimes(list []GangTimes, rosters ...*structs.Roster) []GangTimes {
 	for _, r := range rosters {
-		if r.Resizes.At > 0 {
-			list = append(list, Resized{structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, r.Group, r.Resizes.At})
+		if r.Resizes.At > 0 || r.Checkpoint != nil {
+			list = append(list, gangTimesOf(r))
 		}
 	}
 	return list
 }
 
+func gangTimesOf(r *structs.Roster) GangTimes {
+	t := GangTimes{Job: r.Key().Job, Group: r.Group, At: r.Resizes.At, Tracked: r.Checkpoint != nil}
+	if t.Tracked && r.Checkpoint.Newest != nil {
+		t.Saved = r.Checkpoint.Newest.Time
+	}
+	return t
+}
+
 // compare orders by job and group.
-func (r Resized) compare(k gangKey) int {
+func (r GangTimes) compare(k gangKey) int {
 	return cmp.Or(compareJobs(r.Job, k.job), cmp.Compare(r.Group, k.group))
 }
 
-// resizedAt returns when a gang was last resized; 0: never.
-func (p *Preemption) resizedAt(k gangKey) structs.LogTime {
-	if i, found := slices.BinarySearchFunc(p.resized, k, Resized.compare); found {
-		return p.resized[i].At
+// timesOf returns what is known of a gang.
+func (p *Preemption) timesOf(k gangKey) GangTimes {
+	if i, found := slices.BinarySearchFunc(p.gangTimes, k, GangTimes.compare); found {
+		return p.gangTimes[i]
 	}
-	return 0
+	return GangTimes{}
 }
 
-// SortResized puts a list in the order in which it is searched.
-func SortResized(list []Resized) {
-	slices.SortFunc(list, func(a, b Resized) int { return a.compare(gangKey{b.Job, b.Group}) })
+// SortGangTimes puts a list in the order in which it is searched.
+func SortGangTimes(list []GangTimes) {
+	slices.SortFunc(list, func(a, b GangTimes) int { return a.compare(gangKey{b.Job, b.Group}) })
 }
 
 // Resize compares what a gang that runs loses and gains when it grows, in GPU seconds (without GPUs: seconds of its
@@ -55,14 +65,12 @@ type Resize struct {
 }
 
 // NewResize compares what the members that run and those added lose and gain. last is when the gang last started or was
-// resized: no member loses more than the time since then, and a gang that saves nothing began again then. Its newest
-// checkpoint is that of any member, as at a restart. nil: it is unknown when the gang ends, so nothing is compared.
+// resized: no member loses more than the time since then, and a gang that saves nothing began again then. nil: it is unknown
+// when the gang ends, so nothing is compared.
 func (p *Preemption) NewResize(load *Workload, running, added []*model.Held, last structs.LogTime) *Resize {
 	r := &Resize{unit: structs.UnitSeconds, saves: load.Job.Saves()}
-	var saved structs.LogTime
 	var first *model.Held
 	for _, h := range running {
-		saved = max(saved, h.Work.Saved)
 		if first == nil || h.Work.Began < first.Work.Began {
 			first = h
 		}
@@ -75,7 +83,7 @@ func (p *Preemption) NewResize(load *Workload, running, added []*model.Held, las
 	}
 	for _, h := range running {
 		x := *h
-		x.Work.Began, x.Work.Saved = max(h.Work.Began, last), saved
+		x.Work.Began = max(h.Work.Began, last)
 		r.Lost += p.lost(&x)
 	}
 	for _, h := range added {

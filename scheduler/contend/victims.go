@@ -219,7 +219,7 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
 		began = max(began, p.newestOf(h))
 		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Gang != nil {
-			if began = max(began, p.resizedAt(k)); p.leaving[k] {
+			if began = max(began, p.timesOf(k).At); p.leaving[k] {
 				began = p.now
 			}
 		}
@@ -271,16 +271,30 @@ func gpuSeconds(h *model.Held, d time.Duration) int64 {
 // lostTime returns how much run time preempting one allocation costs: what the work has done since its last checkpoint,
 // or since it started, and for work that saves its state, saving and loading. Work that is asked to save is expected to
 // do so even if it never wrote a checkpoint. Work that is frozen does nothing, and it cannot have done more since its
-// checkpoint than since its start.
+// checkpoint than since its start. A gang has done its work since its newest complete checkpoint, also where some of
+// its members have saved a newer one.
 func (p *Preemption) lostTime(h *model.Held) time.Duration {
 	until := p.now
 	if f := h.Work.Frozen; f > 0 {
 		until = min(until, f)
 	}
-	lost := max(0, until.Sub(max(h.Work.Began, h.Work.Saved)))
-	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Checkpoint != nil {
+	g := h.Work.Job.Group(h.Work.Group)
+	saved, never := h.Work.Saved, h.Work.Saved == 0
+	if g.SavesAsOne() {
+		ms := p.members(h)
+		if t := p.timesOf(gangKey{h.Work.Job.Key(), h.Work.Group}); t.Tracked {
+			saved = t.Saved
+		} else {
+			for _, m := range ms {
+				saved = max(saved, m.Work.Saved)
+			}
+		}
+		never = never && !slices.ContainsFunc(ms, func(m *model.Held) bool { return m.Work.Saved != 0 })
+	}
+	lost := max(0, until.Sub(max(h.Work.Began, saved)))
+	if g != nil && g.Checkpoint != nil {
 		c := g.Checkpoint
-		if h.Work.Saved == 0 && c.Notified() {
+		if never && c.Notified() {
 			lost = 0
 		}
 		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))

@@ -35,7 +35,7 @@ type floor struct {
 	old     bool                                   // the format in force does not have EventSaved
 	placed  func(j *floorJob)                      // called with the job of each allocation, in the order of the decisions; nil: not at all
 	moved   func(victim, by *floorJob, why string) // called with each job that is stopped by shares; nil: not at all
-	resized []contend.Resized
+	resized []contend.GangTimes
 	slow    bool                 // victims are asked to stop, and hold their places
 	past    []structs.QueueUsage // what queues and users have used
 }
@@ -145,7 +145,7 @@ func (f *floor) alloc(id structs.AllocID) *structs.Allocation {
 // input is what a pass decides about.
 func (f *floor) input(order structs.Order) scheduler.Input {
 	cfg := structs.SchedulerConfig{Order: order}
-	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old, Resized: f.resized}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Seed: uint64(f.now), Chooser: Choosers{}, Queues: f.table(), Evicted: []*structs.Preemptions{&f.recent}, OldEvents: f.old, GangTimes: f.resized}
 	for _, j := range f.jobs {
 		if len(j.allocs) > 0 {
 			in.Running = append(in.Running, j.workload(f))

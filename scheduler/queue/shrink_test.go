@@ -28,7 +28,7 @@ func TestGangDoesNotShrinkAgain(t *testing.T) {
 	never := func(*floorJob) bool { return false }
 
 	f, gang, _ := start()
-	f.resized = []contend.Resized{{Job: structs.JobKey{Namespace: "default", ID: "a"}, Group: "g", At: 1}, {Job: gang.job.Key(), Group: "g", At: f.now.Add(-10 * time.Second)}}
+	f.resized = []contend.GangTimes{{Job: structs.JobKey{Namespace: "default", ID: "a"}, Group: "g", At: 1}, {Job: gang.job.Key(), Group: "g", At: f.now.Add(-10 * time.Second)}}
 	f.settle(structs.OrderFCFS)
 	if n := len(gang.allocs); n != 4 {
 		t.Errorf("10 s after its last resize the gang has %d members, want 4", n)
@@ -47,7 +47,7 @@ func TestGangDoesNotShrinkAgain(t *testing.T) {
 	}
 	late := f.submit(1, 1, time.Hour, false)
 	late.job.Priority, late.entry.Priority = 60, 60
-	f.resized = []contend.Resized{{Job: gang.job.Key(), Group: "g", At: f.now}} // as the roster has it since the stop
+	f.resized = []contend.GangTimes{{Job: gang.job.Key(), Group: "g", At: f.now}} // as the roster has it since the stop
 	f.now = f.now.Add(59 * time.Second)
 	if s, _ := f.pass(structs.OrderFCFS); s != 0 {
 		t.Errorf("%d more members are stopped within a minute of the first", s)

@@ -62,10 +62,8 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	if anyGrowing(pending) {
 		in.Freed = c.freed
 	}
-	if in.View.MayShrink() {
-		in.Resized = contend.AppendResized(nil, slices.Collect(snap.Rosters())...)
-		contend.SortResized(in.Resized)
-	}
+	in.GangTimes = contend.AppendGangTimes(nil, slices.Collect(snap.Rosters())...)
+	contend.SortGangTimes(in.GangTimes)
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
 }

@@ -70,7 +70,7 @@ func gangState(snap *state.Snapshot, j *structs.Job, name structs.GroupName, r *
 			complete++
 			continue
 		}
-		x := methods.GangMember{Client: a.Client, Desired: a.Desired, StartedAt: a.StartedAt, Event: lastWords(a)}
+		x := methods.GangMember{Client: a.Client, Desired: a.Desired, StartedAt: a.StartedAt, Event: lastWords(a), Saved: a.Saved}
 		g.Status = append(g.Status, x)
 		switch a.Client {
 		case structs.ClientRunning:

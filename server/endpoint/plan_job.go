@@ -134,7 +134,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 						would := *a
 						would.Desired, would.DesiredDesc = cmp.Or(st.Desired, would.Desired), st.Desc
 						resp.Preempted = append(resp.Preempted, &would)
-						resp.Lost += a.Unsaved(s.env.Replica.Now())
+						resp.Lost += a.Unsaved(a.SavedAs(snap.RosterByKey(structs.RosterKey{Job: a.JobKey(), Group: a.Group})), s.env.Replica.Now())
 					}
 				}
 			}
