@@ -123,7 +123,7 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 			}
 		}
 	}
-	promised, resized := 0, 0
+	promised, others := 0, 0
 	for row := range after.DecisionsBack() {
 		if row.Index != res.Index {
 			break
@@ -131,11 +131,11 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 		switch row.Kind {
 		case structs.DecidedReserve:
 			promised++
-		case structs.DecidedResize:
-			resized++
+		case structs.DecidedResize, structs.DecidedSuspend, structs.DecidedResume:
+			others++
 		}
 	}
-	rows -= resized // any entry that changes members can resize a gang
+	rows -= others // any entry that changes members can resize a gang, and users suspend work
 	if rows+accepted == 0 {
 		return
 	}

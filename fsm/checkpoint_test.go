@@ -138,14 +138,17 @@ func TestGangResumesFromWhatAllSaved(t *testing.T) {
 			if r := c.apply(p).Plan; !r.Accepted[0] {
 				t.Fatal(r.Refused)
 			}
-			lost := int64(0)
+			lost, saving := int64(0), int64(0)
 			for d := range c.f.Snapshot().Decisions(0) {
 				for _, v := range d.Victims {
-					lost += v.Lost
+					lost, saving = lost+v.Lost, saving+v.Saving
 				}
 			}
 			if lost != test.lost {
 				t.Errorf("the preemption lost %d GPU-seconds, want %d", lost, test.lost)
+			}
+			if want := int64(2); test.format > feature.Oldest && saving != want {
+				t.Errorf("%d victims may save their state first, want %d", saving, want)
 			}
 			observe(ids, test.ends, structs.ClientRunning)
 			for _, id := range ids {

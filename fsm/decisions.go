@@ -99,12 +99,23 @@ next:
 		for k := range d.Victims[first:] {
 			if v := &d.Victims[first+k]; v.Namespace == a.Namespace && v.JobID == a.JobID {
 				v.Allocs++
-				v.Lost += pl.unsaved(a)
+				v.Lost, v.Saving = v.Lost+pl.unsaved(a), v.Saving+pl.mayWait(a)
 				continue next
 			}
 		}
-		d.Victims = append(d.Victims, structs.DecisionVictim{Row: int64(d.Len()), Namespace: a.Namespace, JobID: a.JobID, Allocs: 1, First: a.ID, Why: s.Desc, Lost: pl.unsaved(a)})
+		d.Victims = append(d.Victims, structs.DecisionVictim{Row: int64(d.Len()), Namespace: a.Namespace, JobID: a.JobID, Allocs: 1, First: a.ID, Why: s.Desc, Lost: pl.unsaved(a), Saving: pl.mayWait(a)})
 	}
+}
+
+// mayWait returns 1 if a victim may save its state before it ends, else 0.
+func (pl *planApply) mayWait(a *structs.Allocation) int64 {
+	if a.Job == nil || a.Client != structs.ClientRunning || !pl.Has(feature.DecisionSuspensions) {
+		return 0
+	}
+	if g := a.Job.Group(a.Group); g != nil && g.Checkpoint != nil && g.Checkpoint.Heeds(structs.CausePreempt) {
+		return 1
+	}
+	return 0
 }
 
 // unsaved returns the GPU-seconds that a victim loses unless it saves its state.
@@ -156,10 +167,10 @@ func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 }
 
 // nodesOf returns the node of the first of n allocations, and how many nodes they are on.
-func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
+func (x *tx) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
 	var more map[structs.NodeID]bool
 	for i := range n {
-		a := state.Allocs.Get(pl, id(i))
+		a := state.Allocs.Get(x, id(i))
 		switch {
 		case a == nil || a.NodeID == first:
 		case first.IsZero():

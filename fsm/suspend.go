@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -136,6 +137,29 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 		n.Deadline = n.Deadline.Add(max(0, x.time.Sub(a.Suspension.Since)))
 		x.putRoster(&n)
 	}
+	x.logSuspension(some, c)
+}
+
+// logSuspension adds a row to the decision log about allocations of one job that were suspended or resumed.
+func (x *tx) logSuspension(some []*structs.Allocation, c *structs.SuspendCommand) {
+	if len(some) == 0 || !x.Has(feature.DecisionSuspensions) {
+		return
+	}
+	k := some[0].JobKey()
+	row := structs.DecisionRow{Kind: structs.DecidedSuspend, Stops: int64(len(some))}
+	if c.Resume {
+		row = structs.DecisionRow{Kind: structs.DecidedResume, Places: int64(len(some))}
+	}
+	row.Node, row.Nodes = x.nodesOf(len(some), func(i int) structs.AllocID { return some[i].ID })
+	queue := structs.QueuePath("")
+	j := state.Jobs.Get(x, k)
+	if j != nil {
+		queue = j.QueueName()
+	}
+	d := x.newDecisions(k, queue, structs.EvalID{})
+	d.Policy, d.Reason, d.Actor = x.Policy(queue, j), structs.Trigger(c.Reason), actor(&x.cmd.By)
+	d.Add(&row)
+	x.PutDecisions(d)
 }
 
 // inheritedSuspension returns the suspension that a new gang member takes over from the others, or nil.

@@ -1,9 +1,12 @@
 package fsm
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -109,6 +112,45 @@ func TestSuspend(t *testing.T) {
 	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
 	if w := c.f.Snapshot().Workload(key); w == nil || w.Suspended != 0 {
 		t.Errorf("stopped, the job is %+v: started again it would wait for somebody to resume it", w)
+	}
+}
+
+// TestSuspensionsAreLogged: who suspends or resumes running work, and why, is in the decision log; not while an older
+// server may be in the cluster.
+func TestSuspensionsAreLogged(t *testing.T) {
+	for format, want := range map[structs.Format][]string{
+		feature.Oldest: nil,
+		feature.Newest: {"suspend 0/2 on 2 by bob: a leak", "resume 2/0 on 2 by carol: ", "suspend 0/1 on 1 by carol: one"},
+	} {
+		c := newCluster(t, 3)
+		c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: format, By: "test"})
+		c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
+		c.observe(structs.ClientRunning)
+		first := c.f.Snapshot().AllocsByJob(key)[0]
+		for _, s := range []struct {
+			by string
+			c  structs.SuspendCommand
+		}{
+			{"bob", structs.SuspendCommand{Namespace: key.Namespace, JobID: key.ID, Reason: "a leak"}},
+			{"carol", structs.SuspendCommand{Namespace: key.Namespace, JobID: key.ID, Resume: true}},
+			{"carol", structs.SuspendCommand{Alloc: first.ID, Reason: "one"}},
+		} {
+			if res, _, _ := c.f.ApplyBatch([]Entry{c.entryBy(&s.c, structs.Submitter{Name: s.by})}); res[0].Err != nil {
+				t.Fatal(res[0].Err)
+			}
+		}
+		var got []string
+		for r := range c.f.Snapshot().Decisions(0) {
+			if r.Kind == structs.DecidedSuspend || r.Kind == structs.DecidedResume {
+				got = append(got, fmt.Sprintf("%s %d/%d on %d by %s: %s", r.Kind, r.Places, r.Stops, r.Nodes, r.Actor, r.Reason))
+				if r.JobID != "web" || r.Node.IsZero() || r.Policy == "" {
+					t.Errorf("format %d: row %+v", format, r)
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("format %d: rows %q, want %q", format, got, want)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ type (
 		Score            float64 // of the first placement, 0 when unknown
 		// In a cluster whose upgrade is not finished the following may be empty.
 		Policy  string           // ORDER/BACKFILL/PREEMPT/PLACEMENT in force for the job
-		Reason  string           // why it was decided on: job-register, node-update, ...
+		Reason  string           // why it was decided on: job-register, node-update, ...; of a suspension what its user gave
 		Actor   string           // who asked for it, else who submitted the job
 		Victims []DecisionVictim // the other jobs whose work was preempted
 	}
@@ -61,6 +61,7 @@ type (
 		Allocs           int64
 		AllocID          string // one of them
 		Why              string
+		Saving           int64 // of Allocs, those that may save their state before they end
 		LostGPUSeconds   int64 // that they worked since their newest checkpoints, or since they started
 	}
 )
@@ -154,7 +155,7 @@ func DecisionOf(r *structs.DecisionRow) Decision {
 		d.NodeID = r.Node.String()
 	}
 	for _, v := range r.Victims {
-		d.Victims = append(d.Victims, DecisionVictim{Namespace: v.Namespace, JobID: v.JobID, Allocs: v.Allocs, AllocID: v.First.String(), Why: v.Why, LostGPUSeconds: v.Lost})
+		d.Victims = append(d.Victims, DecisionVictim{Namespace: v.Namespace, JobID: v.JobID, Allocs: v.Allocs, AllocID: v.First.String(), Why: v.Why, Saving: v.Saving, LostGPUSeconds: v.Lost})
 	}
 	return d
 }

@@ -245,7 +245,9 @@ const (
 	DecidedGang    = "gang"
 	DecidedRequeue = "requeue"
 	DecidedReserve = "reserve"
-	DecidedResize  = "resize" // an elastic gang continued with other members: Places more, or Stops fewer
+	DecidedSuspend = "suspend" // a user froze running work: Stops allocations
+	DecidedResume  = "resume"  // a user let it continue: Places allocations
+	DecidedResize  = "resize"  // an elastic gang continued with other members: Places more, or Stops fewer
 )
 
 // DecisionRow is one accepted (or preempting) part in the decision log: a ring in replicated state (D23).
@@ -267,7 +269,7 @@ type DecisionRow struct {
 	// Policy is the settings in force for the job, as ORDER/BACKFILL/PREEMPT/PLACEMENT: those of its queue, and its own
 	// placement policy or that of its pool. "" in rows of format 1, as the following.
 	Policy  string
-	Reason  Trigger          // of the evaluation; "": it was collected
+	Reason  Trigger          // of the evaluation; "": it was collected. Of a suspension it is what the user gave, "" for nothing
 	Actor   string           // who caused it: the user who asked for it, as a stop, a drain, a hold or a priority; else who submitted the job's version. A name, "uid N", or a token's accessor; "": anonymous
 	Victims []DecisionVictim // the other jobs whose work the part preempts
 }
@@ -280,5 +282,6 @@ type DecisionVictim struct {
 	Allocs    int64
 	First     AllocID // one of them
 	Why       string  // what they are shown, with figures
+	Saving    int64   `since:"2"` // of Allocs, those that may save their state first, because their checkpoint block says how or sets a grace
 	Lost      int64   `since:"2"` // GPU-seconds that they did since their newest checkpoints, or since they started
 }

@@ -17,7 +17,7 @@ const decisionBytes = 1 + 4 + 4 + 4 + 16 + 8
 
 // decisionKinds are the kinds as bytes. Their order never changes.
 var decisionKinds = [...]string{"", structs.DecidedPlace, structs.DecidedStop, structs.DecidedUpdate, structs.DecidedPreempt,
-	structs.DecidedGang, structs.DecidedRequeue, structs.DecidedReserve, structs.DecidedResize}
+	structs.DecidedGang, structs.DecidedRequeue, structs.DecidedReserve, structs.DecidedResize, structs.DecidedSuspend, structs.DecidedResume}
 
 // Decisions is a sequence of rows of the decision log with their common fields.
 type Decisions struct {

@@ -55,6 +55,8 @@ var (
 	DecisionActors = Gate{Name: "decision-actors", Format: 2, Allows: "The decision log names who stopped, drained, held, scaled or changed the priority of work, where that was not its submitter."}
 	// DecisionLoss is the field Lost of the victims in the decision log.
 	DecisionLoss = Gate{Name: "decision-loss", Format: 2, Allows: "The decision log has the GPU-seconds that each preempted job lost."}
+	// DecisionSuspensions is structs.DecidedSuspend and DecidedResume in the decision log, and the field Saving of its victims.
+	DecisionSuspensions = Gate{Name: "decision-suspensions", Format: 2, Allows: "The decision log has the suspensions of running work, and how many of the preempted allocations save their state first."}
 	// FairWeek is structs.HalfLifeDefault in place of a day.
 	FairWeek = Gate{Name: "fair-share-week", Format: 2, Allows: "Fair share remembers use with a half-life of a week where queues set none."}
 	// GangResizes is the field Resizes of rosters, and structs.DecidedResize in the decision log.
@@ -74,7 +76,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, AcctLosses}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {
