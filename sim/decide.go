@@ -110,7 +110,7 @@ func (e *Engine) chooser() contend.Chooser {
 // gangTimes lists what is known of gangs that run.
 func (e *Engine) gangTimes() (out []contend.GangTimes) {
 	for l := e.holders; l != nil; l = l.nextHolder {
-		out = contend.AppendGangTimes(out, l.work.Rosters...)
+		out = contend.AppendGangTimes(out, slices.Values(l.work.Rosters))
 	}
 	contend.SortGangTimes(out)
 	return out

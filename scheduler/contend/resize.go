@@ -2,6 +2,7 @@ package contend
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -19,8 +20,8 @@ type GangTimes struct {
 }
 
 // AppendGangTimes adds the gangs of rosters of which there is something to know.
-func AppendGangTimes(list []GangTimes, rosters ...*structs.Roster) []GangTimes {
-	for _, r := range rosters {
+func AppendGangTimes(list []GangTimes, rosters iter.Seq[*structs.Roster]) []GangTimes {
+	for r := range rosters {
 		if r.Resizes.At > 0 || r.Checkpoint != nil {
 			list = append(list, gangTimesOf(r))
 		}

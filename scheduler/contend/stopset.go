@@ -81,6 +81,7 @@ func (p *Preemption) moved() {
 	clear(p.sets)
 	clear(p.alive)
 	clear(p.newest)
+	clear(p.saves)
 }
 
 // stops iterates over what stops with a victim, itself first.

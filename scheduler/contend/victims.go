@@ -256,6 +256,23 @@ func (p *Preemption) newestOf(h *model.Held) (at structs.LogTime) {
 	return at
 }
 
+// newestSave returns when a member of a gang saved last; 0: none has.
+func (p *Preemption) newestSave(h *model.Held) (at structs.LogTime) {
+	ms, k := p.members(h), gangKey{h.Work.Job.Key(), h.Work.Group}
+	at, known := p.saves[k]
+	if !known {
+		for _, m := range ms {
+			at = max(at, m.Work.Saved)
+		}
+		if p.saves == nil {
+			p.saves = map[gangKey]structs.LogTime{}
+		}
+		p.saves[k] = at
+		p.Scanned += len(ms)
+	}
+	return max(at, h.Work.Saved)
+}
+
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
 func (p *Preemption) lost(h *model.Held) int64 { return max(1, gpuSeconds(h, p.lostTime(h))) }
 
@@ -281,15 +298,13 @@ func (p *Preemption) lostTime(h *model.Held) time.Duration {
 	g := h.Work.Job.Group(h.Work.Group)
 	saved, never := h.Work.Saved, h.Work.Saved == 0
 	if g.SavesAsOne() {
-		ms := p.members(h)
+		newest := p.newestSave(h)
+		never = newest == 0
 		if t := p.timesOf(gangKey{h.Work.Job.Key(), h.Work.Group}); t.Tracked {
 			saved = t.Saved
 		} else {
-			for _, m := range ms {
-				saved = max(saved, m.Work.Saved)
-			}
+			saved = max(saved, newest)
 		}
-		never = never && !slices.ContainsFunc(ms, func(m *model.Held) bool { return m.Work.Saved != 0 })
 	}
 	lost := max(0, until.Sub(max(h.Work.Began, saved)))
 	if g != nil && g.Checkpoint != nil {

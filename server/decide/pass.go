@@ -62,7 +62,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	if anyGrowing(pending) {
 		in.Freed = c.freed
 	}
-	in.GangTimes = contend.AppendGangTimes(nil, slices.Collect(snap.Rosters())...)
+	in.GangTimes = contend.AppendGangTimes(nil, snap.Rosters())
 	contend.SortGangTimes(in.GangTimes)
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
