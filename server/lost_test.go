@@ -29,6 +29,7 @@ func (c *cluster) machines(n int) (out []*machine) {
 	for i := range n {
 		m := &machine{c: c, name: fmt.Sprintf("node-%d", i), node: testNode(i)}
 		m.start()
+		time.Sleep(10 * time.Millisecond) // of 1,000 machines that join in one instant, gossip knows the last after 20 s
 		out = append(out, m)
 		c.t.Cleanup(func() { m.stop() })
 	}
