@@ -4,9 +4,11 @@ package gang
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/e2e/harness"
 )
@@ -36,6 +38,7 @@ func TestSaveByHand(t *testing.T) {
 	if err != nil || strings.Count(out, "notified by signal SIGUSR1") != 2 || strings.Count(out, ", 100 B in ${NOMAD_ALLOC_DIR}/data/s1") != 2 {
 		t.Fatalf("job checkpoint: %v\n%s", err, out)
 	}
+	c.saved("train", "written by 2 members\n")
 	out, err = c.muster("job", "checkpoint", "-json", "-rank", "5", "train")
 	var told struct {
 		Allocations []struct {
@@ -54,6 +57,7 @@ func TestSaveByHand(t *testing.T) {
 	if a := told.Allocations[0]; a.NodeRank != 1 || !a.Told || a.Before == nil || a.Before.Bytes != 100 || a.Checkpoint == nil || a.Checkpoint.Bytes != 200 || a.Checkpoint.Time <= a.Before.Time {
 		t.Errorf("rank 5: %s", out)
 	}
+	c.saved("train", "written by 2 members; 1 of 2 members wrote a newer one\n") // which does not count until both have
 	sizes := map[int64]bool{}
 	for _, a := range c.running("train", 2) { // it went on, with two of one member and one of the other
 		told := 0
@@ -80,4 +84,18 @@ func TestSaveByHand(t *testing.T) {
 			t.Errorf("stop: %v\n%s", err, out)
 		}
 	}
+}
+
+// saved waits until the status of a job has a gang's checkpoint that ends with a text.
+func (c *cluster) saved(job, end string) {
+	c.t.Helper()
+	harness.Eventually(c.t, 30*time.Second, "the gang's checkpoint: "+end, func() (bool, string) {
+		out, err := c.muster("job", "status", job)
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "Checkpoint ") {
+				return strings.HasSuffix(line, end), line
+			}
+		}
+		return false, fmt.Sprint(out, err)
+	})
 }
