@@ -15,7 +15,7 @@ import (
 func AppendPlan(b []byte, p Plan) []byte { return pack.Append(b, &p) }
 
 // dumpVersion changes when dumps of older builds can no longer be read.
-const dumpVersion = 1
+const dumpVersion = 2
 
 // dump is an Input as plain data.
 type dump struct {
@@ -63,6 +63,7 @@ type dumpHeld struct {
 	Job    int // 1 + place in dump.Jobs, 0 for none
 	Group  structs.GroupName
 	Began  structs.LogTime
+	Placed structs.LogTime
 	Still  structs.LogTime
 	Expect time.Duration
 	Ending bool
@@ -103,7 +104,7 @@ type dumpWorkload struct {
 
 func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
 	w := &h.Work
-	d := dumpHeld{ID: h.ID, Node: node, Need: h.Need, Job: job, Group: w.Group, Began: w.Began, Still: w.Frozen, Expect: w.Expect, Ending: w.Ending, Index: w.Index, Times: w.Times, Saved: w.Saved}
+	d := dumpHeld{ID: h.ID, Node: node, Need: h.Need, Job: job, Group: w.Group, Began: w.Began, Placed: w.Placed, Still: w.Frozen, Expect: w.Expect, Ending: w.Ending, Index: w.Index, Times: w.Times, Saved: w.Saved}
 	if r := h.Rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.Waits, r.Ports, r.Cores, r.Grants
 	}
@@ -111,7 +112,7 @@ func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *model.Held {
-	h := &model.Held{ID: d.ID, Need: d.Need, Work: model.HeldWork{Job: d.job(jobs), Group: d.Group, Began: d.Began, Frozen: d.Still, Expect: d.Expect, Ending: d.Ending, Index: d.Index, Times: d.Times, Saved: d.Saved,
+	h := &model.Held{ID: d.ID, Need: d.Need, Work: model.HeldWork{Job: d.job(jobs), Group: d.Group, Began: d.Began, Placed: d.Placed, Frozen: d.Still, Expect: d.Expect, Ending: d.Ending, Index: d.Index, Times: d.Times, Saved: d.Saved,
 		Yields: model.Elastic(d.job(jobs), d.Group), Shy: model.KeepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.Rare = &model.HeldRare{Waits: d.Waits, Ports: d.Ports, Cores: d.Cores, Grants: d.Grants}
@@ -212,7 +213,7 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 	for i := range d.Held {
 		h := &d.Held[i]
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
-			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect, NameIndex: h.Index, Line: &structs.Lineage{Preempted: h.Times}})
+			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Placed, StartedAt: h.Began, Expect: h.Expect, NameIndex: h.Index, Line: &structs.Lineage{Preempted: h.Times}})
 		if h.Still != 0 {
 			allocs[len(allocs)-1].Suspension = &structs.Suspension{Since: h.Still}
 		}

@@ -354,7 +354,13 @@ func (d *decision) keepSettled(g *groupWork, near *memberSearch, mark, placed in
 	if !ok {
 		return near
 	}
-	at := cmp.Or(model.FreedAt(d.in.Freed, sp.Node.ID, sp.Held), model.FreedAt(d.in.Freed, sp.Node.ID, nil)).Add(d.minRuntime())
+	at := model.FreedAt(d.in.Freed, sp.Node.ID, sp.Held).Add(d.minRuntime())
+	if at <= d.in.Now { // its devices have been free for long enough; CPU or memory of the node has not
+		at = model.FreedAt(d.in.Freed, sp.Node.ID, nil).Add(d.minRuntime())
+	}
+	if at <= d.in.Now {
+		return near
+	}
 	g.growsAt, g.deferredExpansion, g.unplacedExpansion = at, g.deferredExpansion+g.unplacedExpansion, 0
 	d.looksAgain(at)
 	if len(kept) > 0 && at <= ready.Add(d.minRuntime()) {
@@ -379,7 +385,8 @@ func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 	if g.Tg.Gang == nil || g.Restart || len(g.Wants) > 0 || len(g.Staying) == 0 {
 		return 0, 0
 	}
-	if g.Roster != nil {
+	known := g.Roster != nil && g.Roster.Resizes.At > 0
+	if known {
 		last = g.Roster.Resizes.At // also of members that have been collected
 	}
 	for _, a := range d.load.Allocs {
@@ -388,7 +395,9 @@ func (d *decision) resized(g *groupWork) (last, again structs.LogTime) {
 		case d.pre.Takes(a.ID): // this pass shrinks it
 			last = d.in.Now
 		case a.ServerTerminal():
-			last = max(last, cmp.Or(a.FinishedAt, a.ModifyTime))
+			if !known { // a member may take long to end; its roster says when it was asked to
+				last = max(last, cmp.Or(a.FinishedAt, a.ModifyTime))
+			}
 		case !a.ClientTerminal():
 			last = max(last, a.WorksSince())
 		}

@@ -44,6 +44,7 @@ func TestGrowthIntoSettledRoom(t *testing.T) {
 		{"nothing has settled", true, 4, []model.Freed{gone(9*time.Hour, 20*time.Second, gpu(1), gpu(2)), gone(9*time.Hour, 10*time.Second, gpu(3))}, "", 40 * time.Second},
 		{"the rest settles soon after", true, 4, []model.Freed{gone(9*time.Hour, 80*time.Second, gpu(1), gpu(3)), gone(9*time.Hour, 30*time.Second, gpu(2))}, "", 30 * time.Second},
 		{"the rest settles late", true, 4, []model.Freed{gone(9*time.Hour, 130*time.Second, gpu(1), gpu(3)), gone(9*time.Hour, 30*time.Second, gpu(2))}, "gpu-1 gpu-3", 30 * time.Second},
+		{"the CPU was given back lately, the GPUs long ago", true, 2, []model.Freed{gone(9*time.Hour, 3*time.Hour, gpu(1), gpu(2), gpu(3)), {From: ago(9 * time.Hour), At: ago(10 * time.Second), Node: modelNode(1, "H100:4").ID, Need: structs.Vector{CPU: 1 << 40}}}, "", 50 * time.Second},
 		{"no GPUs, beside short jobs", false, 3, churn, "1 2", 0},
 		{"no GPUs, short jobs had all of it", false, 2, full, "", 50 * time.Second},
 		{"no GPUs, the last short job is long gone", false, 4, full[:len(full)-9], "1 2 3", 0},

@@ -72,6 +72,29 @@ func TestReportsKeepNodesUp(t *testing.T) {
 	})
 }
 
+// TestReportsFromTheFuture: an agent whose clock is a day ahead does not make its work start, or end, in the future.
+func TestReportsFromTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		n := f.nodes[0]
+		f.set(func() { f.dead[n.ID] = true }) // its own reports would come first
+		register(t, s, passJob("web", 1, nil))
+		waitFor(t, 5*time.Second, "a placement", func() bool { return len(live(s, "web")) == 1 })
+		a, ahead := live(s, "web")[0], structs.LogTimeOf(time.Now().Add(24*time.Hour))
+		for _, u := range []structs.AllocObserved{{ID: a.ID, Client: structs.ClientRunning, StartedAt: ahead}, {ID: a.ID, Client: structs.ClientComplete, StartedAt: ahead, FinishedAt: ahead}} {
+			time.Sleep(time.Second)
+			if _, err := rpc.Invoke(t.Context(), s.Caller(rpc.Peer{Local: true}), methods.NodeObserve, rpc.Header{}, &methods.NodeObserveRequest{
+				NodeAuth: methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID, Start: n.Start}, Updates: []structs.AllocObserved{u}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a = s.Published().Snapshot.AllocByID(a.ID); a.StartedAt == 0 || a.StartedAt > s.replica.Now() || a.FinishedAt.Sub(a.StartedAt).Round(100*time.Millisecond) != time.Second {
+			t.Errorf("started at %v and ended at %v; it is %v", a.StartedAt, a.FinishedAt, s.replica.Now())
+		}
+	})
+}
+
 // TestStalledLeaderBlamesNobody: while the leader's own goroutines wait for their turn, it handles no heartbeats, and no node
 // goes down for it, however long that takes in sum. Afterwards a silent node does.
 func TestStalledLeaderBlamesNobody(t *testing.T) {

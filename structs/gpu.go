@@ -218,3 +218,6 @@ func GPUBackend(enforce, have string) (backend string, ok bool) {
 	}
 	return "", false
 }
+
+// AsksEither reports whether any one of several GPU requests would do.
+func (t *Task) AsksEither() bool { return len(t.Resources.GPU) > 1 }

@@ -135,9 +135,15 @@ func mostInUse(gone []*Freed, now *Holding, since structs.LogTime) (most structs
 		changes = append(changes, change{f.At, f.Need, true})
 	}
 	for h := range now.All() {
-		if h.Work.Began > since {
+		from := h.Work.Placed
+		if h.Rare != nil && len(h.Rare.Waits) > 0 {
+			from = h.Work.Began // until then what it waits for has the place
+		}
+		if from == 0 || from > since {
 			use = use.Sub(h.Need)
-			changes = append(changes, change{h.Work.Began, h.Need, false})
+			if from > 0 {
+				changes = append(changes, change{from, h.Need, false})
+			}
 		}
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { // what ends at a moment makes room for what begins then

@@ -24,6 +24,7 @@ type HeldWork struct {
 	Job    *structs.Job // the version that it runs; nil when unknown
 	Group  structs.GroupName
 	Began  structs.LogTime // when its tasks started, before that when it was placed, moved later by the time that it was frozen: Allocation.WorksSince
+	Placed structs.LogTime // when it was placed; 0: by the pass that looks
 	Frozen structs.LogTime // since when it is frozen; 0: it runs
 	Expect time.Duration   // predicted run time; 0: none
 	Ending bool            // it was asked to stop
@@ -58,7 +59,7 @@ type HeldRare struct {
 
 // HeldOf returns what an allocation holds.
 func HeldOf(a *structs.Allocation) *Held {
-	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.WorksSince(), Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Lineage().Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
+	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.WorksSince(), Placed: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Lineage().Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
 	if s := a.Suspension; s != nil {
 		h.Work.Frozen = s.Since
 	}

@@ -206,7 +206,7 @@ func HeldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeI
 		return node, nil, false
 	}
 	h = &Held{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), Need: e.Asks[p.Group],
-		Work: HeldWork{Job: e.Job, Group: e.Groups[p.Group], Began: e.Decided, Expect: p.Expect, Index: p.Index, Yields: Elastic(e.Job, e.Groups[p.Group]), Shy: KeepsAway(e.Job, e.Groups[p.Group])}}
+		Work: HeldWork{Job: e.Job, Group: e.Groups[p.Group], Began: e.Decided, Placed: e.Decided, Expect: p.Expect, Index: p.Index, Yields: Elastic(e.Job, e.Groups[p.Group]), Shy: KeepsAway(e.Job, e.Groups[p.Group])}}
 	if len(p.WaitsOn)+len(p.Ports)+len(p.Cores)+len(p.Grants) > 0 {
 		h.Rare = &HeldRare{Waits: p.WaitsOn, Ports: p.Ports, Cores: p.Cores, Grants: p.Grants}
 	}

@@ -11,7 +11,8 @@ import (
 
 // Lottery draws by lot (Waldspurger and Weihl, OSDI'94): queues by weight, then the workloads of a submitter by
 // priority. A draw holds until work starts (QueueTable.Draw), so that users see the order in which work will be served, and
-// then everything that waits is drawn again, so nothing starves for long.
+// then everything that waits is drawn again, so nothing starves for long. Under a backfill of "none" what is drawn first
+// keeps all others waiting until it has room.
 //
 // A draw compares exponentially distributed waiting times whose rate is the number of tickets: the smallest one wins
 // with exactly the right odds, and each is drawn independently of the others. So a draw among thousands is one sort.

@@ -238,6 +238,9 @@ func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 	return out
 }
 
+// runs reports whether a slot's tasks run.
+func runs(s *slot) bool { return s.kind == slotLive && s.a.Client == structs.ClientRunning }
+
 // keep chooses which of several allocations of one name stays: one that is done, else one that runs, by the group's
 // reconcile strategy, else the one that is closest to running.
 func (r *reconciler) keep(tg *structs.Group, ask *match.Ask, same []slot) int {
@@ -252,7 +255,7 @@ func (r *reconciler) keep(tg *structs.Group, ask *match.Ask, same []slot) int {
 		switch {
 		case s.kind == slotDone && s.a.Client == structs.ClientComplete:
 			return 0
-		case s.kind == slotLive && s.a.Client == structs.ClientRunning && !r.older(s.a):
+		case runs(s) && !r.older(s.a):
 			return 1
 		case s.kind == slotLive && !r.older(s.a):
 			return 2
@@ -276,7 +279,7 @@ func (r *reconciler) keep(tg *structs.Group, ask *match.Ask, same []slot) int {
 		}
 		switch strategy {
 		case "best_score": // of what placement counts, what their nodes are apart from the room that is left
-			if x, y := r.view.Node(a.a.NodeID), r.view.Node(b.a.NodeID); x != nil && y != nil && ask.Liking(y) > ask.Liking(x) {
+			if x, y := r.view.Node(a.a.NodeID), r.view.Node(b.a.NodeID); x != nil && y != nil && runs(a) && runs(b) && ask.Liking(y) > ask.Liking(x) {
 				best = k
 			}
 		case "keep_replacement":

@@ -174,7 +174,7 @@ type StartEstimates struct {
 
 // limitRoom is what is free under one limit, and when more becomes free.
 type limitRoom struct {
-	most  int64 // the limit itself
+	most  int64 // the limit itself; 0: there is none any more
 	room  int64
 	freed []freedAt // by time
 	last  structs.LogTime
@@ -231,7 +231,7 @@ func (l *StartEstimates) next(j *structs.Job, w *structs.Workload, group structs
 			need = one * int64(n+tg.Standbys())
 		}
 	}
-	if room.most >= 0 && need > room.most {
+	if room.most > 0 && need > room.most && !slices.ContainsFunc(tg.Tasks, (*structs.Task).AsksEither) {
 		return 0, "when " + r.Limit() + " is raised: this asks for more than all of it"
 	}
 	at := room.serve(max(l.now, room.last), need)

@@ -303,9 +303,11 @@ func knownAs(a *structs.Allocation) uint64 {
 
 // nodeObserve records what an agent has observed about its allocations.
 func (s *Set) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
-	snap := s.published().Snapshot
+	snap, now := s.published().Snapshot, s.env.Replica.Now()
 	for i := range req.Updates {
 		u := &req.Updates[i]
+		// What starts or ends in the future is an error of the agent's clock: it would be young, and kept from preemption, until then.
+		u.StartedAt, u.FinishedAt = min(u.StartedAt, now), min(u.FinishedAt, now)
 		a := snap.AllocByID(u.ID)
 		if a != nil && a.NodeID != req.NodeID {
 			return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", u.ID, req.NodeID)
