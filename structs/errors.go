@@ -117,5 +117,8 @@ func Denied(format string, args ...any) *Error {
 // ErrTokenNotFound refuses a token that does not exist. Nomad's clients match the text.
 var ErrTokenNotFound = &Error{Code: CodeDenied, Msg: "ACL token not found"}
 
+// ErrTokenExpired refuses a token whose time is over.
+var ErrTokenExpired = &Error{Code: CodeDenied, Msg: "ACL token expired"}
+
 // ErrNoLeader is returned while no leader is known.
 var ErrNoLeader = &Error{Code: CodeNoLeader, Msg: "No cluster leader"}

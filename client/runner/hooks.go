@@ -154,11 +154,12 @@ type attempt struct {
 	note   func(structs.TaskEvent) // adds an event to the task
 }
 
-// quick reports whether the start needs only this node: no download and no other gang member.
+// quick reports whether the start needs only this node: no download, no other gang member and no contact with a server.
 func (a *attempt) quick() bool {
 	g := a.task.r.group()
 	_, slow := a.driver.(driver.Preparer)
-	return g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0 && len(a.spec.Identities) == 0
+	_, contact := a.task.r.StopOnClient()
+	return g != nil && g.Gang == nil && !slow && !contact && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0 && len(a.spec.Identities) == 0
 }
 
 // taskHook is a step before each start of a task and after each end.

@@ -211,6 +211,15 @@ func (t *task) ask(ctx context.Context, w wish) {
 	}
 }
 
+// fulfilled forgets a wish, unless another has taken its place since.
+func (t *task) fulfilled(w wish) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.want != nil && t.want.kind == w.kind {
+		t.want = nil
+	}
+}
+
 func (t *task) wanted() wish {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -80,13 +80,12 @@ func (t *task) pause(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if w := t.wanted(); w.kind == wishKill {
+	w := t.wanted()
+	if w.kind == wishKill {
 		t.finish(ctx, w.event)
 		return
 	}
-	t.mu.Lock()
-	t.want = nil
-	t.mu.Unlock()
+	t.fulfilled(w)
 	if t.awaitResume(ctx) {
 		t.begin(ctx)
 	} // otherwise run calls pause again
@@ -133,8 +132,11 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
 	}
 	if a.quick() {
-		release, err := t.r.cfg.Host.Starts.acquire(ctx)
-		if err != nil {
+		var release func()
+		if err := a.interruptibly(ctx, func(ctx context.Context) (err error) {
+			release, err = t.r.cfg.Host.Starts.acquire(ctx)
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		defer release()

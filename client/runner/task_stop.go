@@ -179,9 +179,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 			st.State, st.FinishedAt = stateDead, e.Time
 		}, e, killed)
 	case wishRestart:
-		t.mu.Lock()
-		t.want = nil
-		t.mu.Unlock()
+		t.fulfilled(w)
 		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, now()
 			rec.Attempt++
@@ -190,9 +188,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 			st.Restarts++
 		}, e, restarting(0, "Restart requested"))
 	case wishUnhealthy:
-		t.mu.Lock()
-		t.want = nil
-		t.mu.Unlock()
+		t.fulfilled(w)
 		t.conclude(ctx, h, false, false, e)
 	default:
 		if res.LostStatus && t.rebooted() {

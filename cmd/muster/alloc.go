@@ -52,7 +52,7 @@ func (e *env) pickAlloc(ctx context.Context, a *api, arg string, job bool) (*wir
 		}
 	}
 	if best == nil {
-		return nil, fmt.Errorf("job %q has no allocation (muster job why %s%s)", stub.ID, inNamespace(stub.Namespace), stub.ID)
+		return nil, fmt.Errorf("job %q has no allocation (muster job why %s%s)", stub.ID, inNamespace(stub.Namespace), word(stub.ID))
 	}
 	var out wire.Allocation
 	if _, err := a.get(ctx, "/v1/allocation/"+best.ID, ns(best.Namespace), &out); err != nil {

@@ -167,7 +167,7 @@ func (w *waiting) tell(ctx context.Context) {
 		if w.bound {
 			end = "  (Ctrl-C cancels)"
 		}
-		w.hint("  all of it:  muster job why %s%s%s", inNamespace(val(w.job.Namespace)), *w.job.ID, end)
+		w.hint("  all of it:  muster job why %s%s%s", inNamespace(val(w.job.Namespace)), word(*w.job.ID), end)
 	}
 }
 
@@ -214,13 +214,15 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 			if canceled {
 				return exitCode(x.sig.code())
 			}
+			var away bool
 			for _, s := range list {
 				if why := cmp.Or(unstarted(s), endedBy(s)); why != "" {
 					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
-					if strings.Contains(why, "working directory") && o.bundle == nil {
-						o.hint("The node cannot use this directory: -pack sends it along, -dir names one that the nodes share")
-					}
+					away = away || o.bundle == nil && strings.Contains(why, "working directory")
 				}
+			}
+			if away {
+				o.hint("The node cannot use this directory: -pack sends it along, -dir names one that the nodes share")
 			}
 			if code != 0 {
 				return exitCode(code)
@@ -353,7 +355,7 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 				var answer *apiError
 				most := 20
 				if x.over(s.ID) { // its output is there by now, or never: it may have failed before it had files
-					most = 2
+					most = 5
 				}
 				if failures++; failures > 100 || errors.As(err, &answer) && answer.Status < 500 && (answer.Status != http.StatusNotFound || failures > most) {
 					if x.status(s.ID) == "running" {

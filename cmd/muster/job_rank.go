@@ -86,7 +86,7 @@ func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group
 		out = append(out, ranked{id: s.ID, name: s.NodeName, member: nameIndex(s.Name), labelled: inRanks(s.TaskGroup)})
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("job %q has no allocation (muster job why %s%s)", stub.ID, inNamespace(stub.Namespace), stub.ID)
+		return nil, fmt.Errorf("job %q has no allocation (muster job why %s%s)", stub.ID, inNamespace(stub.Namespace), word(stub.ID))
 	}
 	return out, nil
 }

@@ -177,7 +177,7 @@ func (o *jobRestartOptions) pick(ctx context.Context, a *api, stub *wire.JobList
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("nothing that is meant runs of job %q (muster job status %s%s)", stub.ID, inNamespace(stub.Namespace), stub.ID)
+		return nil, fmt.Errorf("nothing that is meant runs of job %q (muster job status %s%s)", stub.ID, inNamespace(stub.Namespace), word(stub.ID))
 	}
 	slices.SortFunc(list, func(x, y *wire.AllocationListStub) int {
 		return cmp.Or(strings.Compare(x.TaskGroup, y.TaskGroup), cmp.Compare(nameIndex(x.Name), nameIndex(y.Name)))

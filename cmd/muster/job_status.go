@@ -333,7 +333,7 @@ func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobLi
 		}
 		o.println()
 	}
-	o.hint("More:  muster job why %s%s", inNamespace(stub.Namespace), stub.ID)
+	o.hint("More:  muster job why %s%s", inNamespace(stub.Namespace), word(stub.ID))
 }
 
 // later lists evaluations with a start time in the future: delayed rescheduling.

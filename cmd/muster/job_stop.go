@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -107,7 +108,11 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 	}
 	err = o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, nil)
 	if err == nil && !o.purge && !o.monitor.detach {
-		o.hint("Start it again:  muster job start %s%s", inNamespace(stub.Namespace), stub.ID)
+		verb, id := "start", stub.ID
+		if stub.ParentID != "" && strings.Contains(id, "/dispatch-") {
+			verb, id = "dispatch", stub.ParentID
+		}
+		o.hint("Start it again:  muster job %s %s%s", verb, inNamespace(stub.Namespace), word(id))
 	}
 	return err
 }

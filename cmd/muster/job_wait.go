@@ -61,7 +61,7 @@ func (o *jobWaitOptions) run(ctx context.Context, args []string) error {
 			return err
 		}
 		if jobs[i].Periodic || jobs[i].ParameterizedJob {
-			return fmt.Errorf("job %q is a template, which itself neither runs nor ends: wait for one of the jobs that  muster job status %s%s  lists", jobs[i].ID, inNamespace(jobs[i].Namespace), jobs[i].ID)
+			return fmt.Errorf("job %q is a template, which itself neither runs nor ends: wait for one of the jobs that  muster job status %s%s  lists", jobs[i].ID, inNamespace(jobs[i].Namespace), word(jobs[i].ID))
 		}
 	}
 	first := exitOK
@@ -152,7 +152,7 @@ func (w *jobWaiter) report(ctx context.Context) error {
 
 func (w *jobWaiter) ended(ctx context.Context) int {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		w.hint("The time is up; job %q goes on:  muster job status %s%s", w.id, inNamespace(w.namespace), w.id)
+		w.hint("The time is up; job %q goes on:  muster job status %s%s", w.id, inNamespace(w.namespace), word(w.id))
 		return exitTimeout
 	}
 	return exitInterrupted

@@ -59,7 +59,7 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 	if err != nil && ctx.Err() != nil {
 		p.hint("\nDetached: the cluster continues without this command.")
 		if p.jobID != "" {
-			p.hint("Follow it with:  muster job status %s%s   or   muster job why %s%s", inNamespace(p.namespace), p.jobID, inNamespace(p.namespace), p.jobID)
+			p.hint("Follow it with:  muster job status %s%s   or   muster job why %s%s", inNamespace(p.namespace), word(p.jobID), inNamespace(p.namespace), word(p.jobID))
 		} else {
 			p.hint("Follow it with:  muster eval status %s", shortID(evalID, false))
 		}
@@ -153,7 +153,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 			if ev.BlockedEval != "" {
 				p.step("Evaluation %q waits to place the rest", shortID(ev.BlockedEval, p.verbose))
 			}
-			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s%s", inNamespace(p.namespace), p.jobID)
+			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s%s", inNamespace(p.namespace), word(p.jobID))
 			return exitCode(exitNotPlaced)
 		}
 	}

@@ -39,6 +39,14 @@ func inNamespace(namespace string) string {
 	return "-namespace " + namespace + " "
 }
 
+// word returns a name as a shell takes it from a printed command.
+func word(name string) string {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/@:+=,-") == "" {
+		return name
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
+
 // colour reports whether stdout supports colours. Colour is never the only sign of a state.
 func (e *env) colour() bool {
 	if e.noColor {

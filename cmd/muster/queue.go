@@ -123,7 +123,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		rows = append(rows, row)
 	}
 	o.table(head, rows)
-	o.hint("\nWhy one of them waits:  muster job why %s%s", inNamespace(list[0].Namespace), list[0].JobID)
+	o.hint("\nWhy one of them waits:  muster job why %s%s", inNamespace(list[0].Namespace), word(list[0].JobID))
 	return nil
 }
 

@@ -136,7 +136,7 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		switch {
 		case e.token == "":
 			e.hint("No token was sent: give -token or set MUSTER_TOKEN.")
-		case strings.Contains(answer.Msg, structs.ErrTokenNotFound.Msg):
+		case strings.Contains(answer.Msg, structs.ErrTokenNotFound.Msg), strings.Contains(answer.Msg, structs.ErrTokenExpired.Msg):
 			e.hint("This cluster does not know the token in use: it is mistyped, expired, deleted or another cluster's. Give another with -token or MUSTER_TOKEN.")
 		default:
 			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")

@@ -232,6 +232,9 @@ muster run example.muster.hcl`)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		at := cmd.ArgsLenAtDash()
 		if at < 0 {
+			if names := commandFlags(cmd); len(names) > 0 {
+				return fmt.Errorf(`%s is for a command after "--": a job file says it itself`, strings.Join(names, ", "))
+			}
 			return file(cmd, args)
 		}
 		if at != 0 || len(args) == 0 || args[0] == "" {

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
@@ -157,6 +160,16 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 	}
 }
 
+// commandFlags returns the options in use that only a command after "--" has.
+func commandFlags(cmd *cobra.Command) (names []string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if strings.HasPrefix(f.Usage, "with a command:") {
+			names = append(names, "-"+f.Name)
+		}
+	})
+	return names
+}
+
 // possible asks for a dry run, and refuses a command that no cluster of these nodes, empty, could ever run.
 func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
 	if o.nodesSeen == 0 && !o.blind { // nodes may still be joining
@@ -165,6 +178,11 @@ func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
 	var plan nomadlike.Plan
 	if _, err := a.put(ctx, jobPath(*job.ID, "/plan"), ns(val(job.Namespace)), wire.JobPlanRequest{Job: job}, &plan); err != nil || plan.NeverFits == "" {
 		return nil //nolint:nilerr // the submission fails for the same reason, and says it
+	}
+	for _, m := range plan.FailedTGAllocs {
+		if m.NodesInPool == 0 { // nodes may still be joining
+			return nil
+		}
 	}
 	text := "this can never run here: " + strings.TrimPrefix(plan.NeverFits, `group "run": `)
 	for i, s := range plan.Suggestions {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike/jobspec"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // runNodes answers the list of nodes with ready ones of these drivers, of 8 H100s, 64 cores, 128,000 MHz and 1,024,000 MiB each.
@@ -149,10 +150,12 @@ func TestRunNever(t *testing.T) {
 // TestUnknownToken: a token that the cluster does not know cannot say what it allows.
 func TestUnknownToken(t *testing.T) {
 	agent := newAgentFake(t)
-	agent.answers["GET /v1/jobs"] = failure{403, "ACL token not found"}
-	r := agent.run(t, "", "job", "status", "-token", "0d00a8e6-e091-4d95-9259-5cd3ff6fc8f5")
-	if r.code != 1 || !strings.Contains(r.errOut, "does not know the token") || strings.Contains(r.errOut, "acl token self") {
-		t.Errorf("exit %d: %s", r.code, r.errOut)
+	for _, msg := range []string{structs.ErrTokenNotFound.Msg, structs.ErrTokenExpired.Msg} {
+		agent.answers["GET /v1/jobs"] = failure{403, msg}
+		r := agent.run(t, "", "job", "status", "-token", "0d00a8e6-e091-4d95-9259-5cd3ff6fc8f5")
+		if r.code != 1 || !strings.Contains(r.errOut, "does not know the token") || strings.Contains(r.errOut, "acl token self") {
+			t.Errorf("%s: exit %d: %s", msg, r.code, r.errOut)
+		}
 	}
 }
 
@@ -163,6 +166,21 @@ func TestRunNeverUnseen(t *testing.T) {
 	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool has what it asks for, even when empty`}
 	r := agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true")
 	if r.code != 1 || !strings.Contains(r.errOut, "can never run here") || strings.Contains(agent.log(), "PUT /v1/jobs") {
+		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+	// Nodes may still be joining: then it waits, as it does for a caller who sees that there are none.
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node in pool default`, "FailedTGAllocs": map[string]any{"run": map[string]any{"NodesInPool": 0}}}
+	agent.answers["PUT /v1/jobs"] = wire.JobRegisterResponse{}
+	if r := agent.run(t, "", "run", "-detach", "-name", "x", "--", "true"); r.code != 0 || !strings.Contains(agent.log(), "PUT /v1/jobs") {
+		t.Errorf("without nodes: exit %d: %s\n%s", r.code, r.errOut, agent.log())
+	}
+}
+
+// TestRunFileWithFlags: what only a command after "--" can have is refused beside a job file, not ignored.
+func TestRunFileWithFlags(t *testing.T) {
+	agent := newAgentFake(t)
+	r := agent.run(t, "", "run", "-preemptible", "-gpus", "8", "x.hcl")
+	if r.code != 1 || !strings.Contains(r.errOut, "-gpus, -preemptible is for a command after") || len(agent.log()) > 0 {
 		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
 	}
 }

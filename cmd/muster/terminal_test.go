@@ -89,6 +89,10 @@ func TestHintsNameTheNamespace(t *testing.T) {
 	if !strings.Contains(r.errOut, "muster job why -namespace nlp train") {
 		t.Errorf("-mine without ACLs: %q, hint %q", r.out, r.errOut)
 	}
+	f.answers["GET /v1/queue"] = []nomadlike.QueueItem{{Position: 1, JobID: "a;c$(id)'", Namespace: "nlp", User: "anonymous"}}
+	if r := f.run(t, "", "queue", "-namespace", "nlp"); !strings.Contains(r.errOut, `why -namespace nlp 'a;c$(id)'\'''`+"\n") {
+		t.Errorf("a name that a shell would run: %q", r.errOut)
+	}
 	t.Setenv("MUSTER_NAMESPACE", "nlp")
 	if got := inNamespace("nlp"); got != "" {
 		t.Errorf("an option that the environment gives: %q", got)

@@ -352,16 +352,19 @@ func changedInPlace[T any](table string, row *T) string {
 	return fmt.Sprintf("state: an object of table %s was changed in place after it had entered the store; clone it, change the clone and send a command. It now is %+v", table, row)
 }
 
+// packedAgain is how many rows of a table a restore packs again, all of those of small tables.
+const packedAgain = 1 << 14
+
 // load writes a row of a snapshot file. Its digest is that of the bytes in the file, because packing the row again gives
-// the same and takes as long as reading it. One of 64 is packed again, so that a build that reads something else than was
-// written does not start.
+// the same and takes as long as reading it. The first rows of a table, and one of 64 of those beyond them, are packed again, so that
+// a build that reads something else than was written does not start.
 func (r *rows[K, T]) load(row []byte) error {
 	v := new(T)
 	if err := pack.Decode(row, v); err != nil {
 		return err
 	}
 	n := r.tree.Len()
-	if n%64 == 0 || r.seen != nil {
+	if n < packedAgain || n%64 == 0 || r.seen != nil {
 		if r.s.buf = pack.Append(r.s.buf[:0], v); !bytes.Equal(r.s.buf, row) {
 			return fmt.Errorf("the row of %s is packed in %d bytes, but this version of muster packs it in %d others", r.name, len(row), len(r.s.buf))
 		}

@@ -68,7 +68,7 @@ func Who(ctx context.Context) *Identity {
 var (
 	ErrTokenUnknown = structs.Errorf(structs.CodeDenied, "%s", structs.ErrTokenNotFound.Msg) // not in this server's state; another server may have it
 	errTokenInvalid = structs.Errorf(structs.CodeDenied, "%s", structs.ErrTokenNotFound.Msg) // no state could make it valid
-	errTokenExpired = structs.Errorf(structs.CodeDenied, "ACL token expired")
+	errTokenExpired = structs.Errorf(structs.CodeDenied, "%s", structs.ErrTokenExpired.Msg)
 )
 
 // TokenUnknown reports whether a token was refused only because this server's state does not have it. errors.Is treats

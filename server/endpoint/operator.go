@@ -195,7 +195,11 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	if err != nil {
 		return nil, err
 	}
-	return &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS, Warnings: unknownLevels(s.published().Snapshot.Nodes(), cfg.TopologyLevels)}, nil
+	resp := &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}
+	if resp.Updated {
+		resp.Warnings = unknownLevels(s.published().Snapshot.Nodes(), cfg.TopologyLevels)
+	}
+	return resp, nil
 }
 
 func (s *Set) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
