@@ -48,6 +48,7 @@ type Preemption struct {
 	alive     map[gangKey][]*model.Held            // of gangs, without what this pass stops
 	sets      map[gangKey]*stopSet                 // by the first of their groups
 	newest    map[gangKey]structs.LogTime          // when the newest member of an elastic group began
+	tails     map[gangKey]*groupTails              // of elastic groups; nil: see tailsOf
 	saves     map[gangKey]structs.LogTime          // the newest save of a member of a gang; 0: none has saved
 	Scanned   int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
 	leaving   map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs

@@ -36,8 +36,9 @@ func (p *Preemptor) mayReclaim(h *model.Held) bool {
 // guards reports whether a guarantee keeps running work from the job: without the work and without others that go, its
 // queue, or one between it and the lowest queue above both, would hold less than it is guaranteed. Of a gang, one member
 // counts and not all that stop with it, because else what a gang holds beyond a guarantee could not be taken back. But
-// where the queue loses other work, too, they all count.
-func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
+// where the queue loses other work, too, they all count. Of an elastic group that shrinks, the members after the victim always count.
+func (p *Preemptor) guards(v *Victim, others []Victim) bool {
+	h := v.h
 	theirs := h.Work.Job.QueueName()
 	top := commonQueue(p.Load.Job.QueueName(), theirs)
 	if p.limits == nil || p.eviction != nil && p.eviction.has[h.ID] {
@@ -53,20 +54,22 @@ func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 		}
 		holds, _ := p.limits.Held(structs.UseRow{Path: path})
 		gone := p.gone[path]
-		var t total
+		t := total{p: p.Preemption}
 		for i := range others {
-			if v := &others[i]; !v.free && path.Contains(v.h.Work.Job.QueueName()) {
-				t.add(v)
+			if o := &others[i]; !o.free && path.Contains(o.h.Work.Job.QueueName()) {
+				t.add(o)
 			}
 		}
+		t.addAfter(v, path)
+		p.Scanned += len(t.single)
 		before := t.amount()
 		gone = gone.Add(before)
 		adds := h.Amount()
-		if t.has(h) || slices.Contains(t.single, h) {
+		if t.has(h) || t.shrinks(h) || slices.Contains(t.single, h) {
 			adds = structs.Amount{} // it goes with one of the others
 		} else if !p.taken[h.ID] && contested(gone, p.Asks) != [2]int64{} {
-			v := p.victim(h)
-			t.add(&v)
+			self := p.victim(h)
+			t.add(&self)
 			adds = t.amount().Sub(before)
 		}
 		left := contested(holds.Sub(gone).Sub(adds), p.Asks)
@@ -79,25 +82,21 @@ func (p *Preemptor) guards(h *model.Held, others []Victim) bool {
 	return false
 }
 
-// guarded is guards for a victim, and by shares also whether its submitter or queue would have less than the workload's. All
-// that stops with a member of an elastic group counts.
+// guarded is guards for a victim, and by shares also whether its submitter or queue would have less than the workload's.
 func (p *Preemptor) guarded(v *Victim, others []Victim) bool {
 	if p.Rule.Name == preemptShares && !v.shrink && !p.mayClaim(v.h, others) {
 		return true
 	}
-	if v.shrink && p.limits != nil {
-		others = slices.Clip(others)
-		for _, m := range v.with {
-			others = append(others, Victim{h: m})
-		}
-	}
-	return p.guards(v.h, others)
+	return p.guards(v, others)
 }
 
 // amount returns what all of it holds.
 func (t *total) amount() (sum structs.Amount) {
 	for _, x := range t.sets {
 		sum = sum.Add(x.held)
+	}
+	for x := range t.whole() {
+		sum = sum.Add(x.held[x.from])
 	}
 	for h := range t.alone() {
 		sum = sum.Add(h.Amount())

@@ -319,7 +319,7 @@ func (p *Preemptor) mayClaim(h *model.Held, others []Victim) bool {
 	if r.at.sharing.GoesAfter(p.Load, &Workload{Key: h.Work.Job.Key(), Job: h.Work.Job, Allocs: []*structs.Allocation{{ID: a.ID, Job: a.Job, Client: structs.ClientRunning, Desired: structs.DesiredRun}}}) {
 		return false
 	}
-	var t total
+	t := total{p: p.Preemption}
 	self := p.victim(h)
 	t.add(&self)
 	for i := range others {
@@ -330,6 +330,9 @@ func (p *Preemptor) mayClaim(h *model.Held, others []Victim) bool {
 	var loses structs.Amount
 	for _, x := range t.sets {
 		loses = loses.Add(x.charged)
+	}
+	for x := range t.whole() {
+		loses = loses.Add(x.charged[x.from])
 	}
 	for x := range t.alone() {
 		if !p.taken[x.ID] {

@@ -2,6 +2,7 @@ package contend
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -81,6 +82,7 @@ func (p *Preemption) moved() {
 	clear(p.sets)
 	clear(p.alive)
 	clear(p.newest)
+	clear(p.tails)
 	clear(p.saves)
 }
 
@@ -106,22 +108,114 @@ func (v *Victim) others() int {
 	return len(v.with)
 }
 
-// total adds up something over all that stops with victims, each once: of a set and of a single allocation.
+// groupTails is what the members of an elastic group hold, for each of them with all after it by name index: the group shrinks
+// from its last member on. It is computed once, as a stopSet is, and is valid for as long.
+type groupTails struct {
+	members []*model.Held
+	held    []structs.Amount
+	charged []structs.Amount // the same with billing units; only where shares are measured
+}
+
+// tailsOf returns the tails of the group of work; nil where its members are of job versions with several queues.
+func (p *Preemption) tailsOf(h *model.Held) *groupTails {
+	k := gangKey{h.Work.Job.Key(), h.Work.Group}
+	if x, known := p.tails[k]; known {
+		return x
+	}
+	ms := p.members(h)
+	p.Scanned += len(ms)
+	x := &groupTails{members: ms, held: make([]structs.Amount, len(ms)), charged: make([]structs.Amount, len(ms))}
+	var held, charged structs.Amount
+	for i, m := range slices.Backward(ms) {
+		if m.Work.Job.QueueName() != h.Work.Job.QueueName() {
+			x = nil
+			break
+		}
+		held = held.Add(m.Amount())
+		if p.shares != nil {
+			charged = charged.Add(p.shares.amount(m))
+		}
+		x.held[i], x.charged[i] = held, charged
+	}
+	if p.tails == nil {
+		p.tails = map[gangKey]*groupTails{}
+	}
+	p.tails[k] = x
+	return x
+}
+
+// total adds up something over all that stops with victims, each once: of a set, of the tail of a group, and of a single
+// allocation.
 type total struct {
+	p      *Preemption
 	sets   []*stopSet
+	tails  []tail
 	single []*model.Held
+}
+
+// tail is the members of a group from one of them on.
+type tail struct {
+	*groupTails
+	from int
 }
 
 // add adds what stops with a victim.
 func (t *total) add(v *Victim) {
 	switch {
 	case v.set == nil:
-		for h := range v.stops() {
-			t.single = append(t.single, h)
-		}
+		t.single = append(t.single, v.h)
+		t.addAfter(v, structs.QueueRoot)
 	case !t.hasSet(v.set):
 		t.sets = append(t.sets, v.set)
 	}
+}
+
+// addAfter adds the members after a victim that stop when its group shrinks, of those the ones in a queue.
+func (t *total) addAfter(v *Victim, in structs.QueuePath) {
+	if !v.shrink || len(v.with) == 0 {
+		return
+	}
+	x := t.p.tailsOf(v.h)
+	if x == nil {
+		for _, m := range v.with {
+			if in.Contains(m.Work.Job.QueueName()) {
+				t.single = append(t.single, m)
+			}
+		}
+		return
+	}
+	if !in.Contains(v.h.Work.Job.QueueName()) {
+		return
+	}
+	from := len(x.members) - len(v.with)
+	for i := range t.tails {
+		if o := &t.tails[i]; o.groupTails == x {
+			o.from = min(o.from, from)
+			return
+		}
+	}
+	t.tails = append(t.tails, tail{x, from})
+}
+
+// whole iterates over the tails that are in no set.
+func (t *total) whole() iter.Seq[tail] {
+	return func(yield func(tail) bool) {
+		for _, x := range t.tails {
+			if !t.has(x.members[x.from]) && !yield(x) {
+				return
+			}
+		}
+	}
+}
+
+// shrinks reports whether an allocation was added with a tail.
+func (t *total) shrinks(h *model.Held) bool {
+	for _, x := range t.tails {
+		if at, found := rankOf(x.members, h); found && at >= x.from {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *total) hasSet(x *stopSet) bool {
@@ -143,12 +237,12 @@ func (t *total) has(h *model.Held) bool {
 	return false
 }
 
-// alone iterates over the allocations that are in no set, each once.
+// alone iterates over the allocations that are in no set and no tail, each once.
 func (t *total) alone() iter.Seq[*model.Held] {
 	return func(yield func(*model.Held) bool) {
 		seen := make(map[structs.AllocID]bool, len(t.single))
 		for _, h := range t.single {
-			if seen[h.ID] || t.has(h) {
+			if seen[h.ID] || t.has(h) || t.shrinks(h) {
 				continue
 			}
 			if seen[h.ID] = true; !yield(h) {

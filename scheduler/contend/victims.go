@@ -75,9 +75,9 @@ func (p *Preemptor) each(s *search.Search, id structs.AllocID, f func(row int, v
 
 // costOf returns what victims cost together: what stops with several of them counts once.
 func (p *Preemption) costOf(vs []Victim) (sum int64) {
-	var t total
+	t := total{p: p}
 	for i := range vs {
-		if vs[i].cost != 0 {
+		if vs[i].cost != 0 { // so it has no tails: shrinking costs nothing
 			t.add(&vs[i])
 		}
 	}
@@ -174,7 +174,7 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 // mayEvict reports whether the rule lets the job take the place of running work.
 func (p *Preemptor) mayEvict(h *model.Held) bool {
 	v, j := h.Work.Job, p.Load.Job
-	if !p.Rule.any && !v.MayPreempt() || p.guards(h, nil) {
+	if !p.Rule.any && !v.MayPreempt() || p.guards(&Victim{h: h}, nil) {
 		return false
 	}
 	switch p.Rule.Name {
