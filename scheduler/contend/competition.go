@@ -61,6 +61,61 @@ type Contests struct {
 	setAside *SetAside        // nil: nothing is set aside
 	by       map[int]*Contest // by place in Env.Pending: all workloads that compete
 	front    map[int]bool     // places in Env.Pending of those that may take the places of others
+	pools    map[poolKey]*pool
+}
+
+// poolKey says of which nodes what is counted; gpu: GPUs, else CPU.
+type poolKey struct {
+	name structs.PoolName
+	gpu  bool
+}
+
+// pool is the ready nodes of a node pool, with what contenders compete for there. It is the same for all contests in it, and
+// counted once: running work is far more than each contest's.
+type pool struct {
+	rows   []int
+	total  []int64 // by place in rows
+	free   []int64 // total less what is held and not about to become free; less than 0 where a node holds more than it has
+	coming int64   // what is about to become free and that no placement waits for
+}
+
+// pool counts the nodes that a contest is about.
+func (cs *Contests) pool(r *Contest) *pool {
+	k := poolKey{r.Pool, r.gpu}
+	if p := cs.pools[k]; p != nil {
+		return p
+	}
+	p, w, row := &pool{}, cs.env.W, -1
+	for _, c := range w.View.Chunks {
+		for i, n := range c.Nodes {
+			row++
+			if !c.Ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
+				continue
+			}
+			total := c.Total[i].CPU
+			if r.gpu {
+				total = 1000 * healthyGPUs(n)
+			}
+			free := total
+			for h := range w.Get(row).Hold.All() {
+				use := r.of(h.Amount())
+				if h.Work.Ending {
+					p.coming += use
+					continue
+				}
+				if h.Rare != nil && len(h.Rare.Waits) > 0 {
+					p.coming -= use
+				}
+				free -= use
+			}
+			p.rows, p.total, p.free = append(p.rows, row), append(p.total, total), append(p.free, free)
+		}
+	}
+	if cs.pools == nil {
+		cs.pools = map[poolKey]*pool{}
+	}
+	cs.pools[k] = p
+	return p
 }
 
 // NewContests runs the competitions of all queues whose running work competes with pending work. It returns nil if
@@ -241,7 +296,6 @@ func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 			}
 		}
 	}
-	mine := map[structs.AllocID]bool{}
 	for i := range r.Contenders {
 		v := &r.Contenders[i]
 		v.Ran = v.Load.Served(r.Now)
@@ -252,7 +306,6 @@ func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 		}
 		run.units = v.Units()
 		for _, a := range run.allocs {
-			mine[a.ID] = true
 			h := model.HeldOf(a)
 			v.Lost = max(v.Lost, cs.pre.lostTime(h))
 			run.lost += cs.pre.lost(h)
@@ -267,7 +320,7 @@ func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 		run.fixed = run.fixed || young > 0 || spent
 		v.Fixed = run.fixed
 	}
-	r.room(cs.env.W, mine)
+	r.room(cs.pool(r), cs.env.W)
 	return ripe
 }
 
@@ -367,49 +420,30 @@ func larger(a, b structs.Amount) structs.Amount {
 
 // room counts the units of every node of the pool that are free or held by contenders. What is about to become free
 // counts as free.
-func (r *Contest) room(w *search.Pass, mine map[structs.AllocID]bool) {
-	row := -1
-	var rows []int // of Room
-	for _, c := range w.View.Chunks {
-		for i := range c.IDs {
-			row++
-			n := c.Nodes[i]
-			if !c.Ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
-				continue
-			}
-			total := c.Total[i].CPU
-			if r.gpu {
-				total = 1000 * healthyGPUs(n)
-			}
-			for h := range w.Get(row).Hold.All() {
-				use := r.of(h.Amount())
-				if h.Work.Ending {
-					r.coming += use
-					continue
-				}
-				if h.Rare != nil && len(h.Rare.Waits) > 0 {
-					r.coming -= use
-				}
-				if !mine[h.ID] {
-					total -= use
-				}
-			}
-			r.Room = append(r.Room, max(0, total/r.unit))
-			r.rest = append(r.rest, max(0, total))
-			rows = append(rows, row)
-		}
-	}
-	r.coming = max(0, r.coming/r.unit)
+func (r *Contest) room(p *pool, w *search.Pass) {
+	r.rest = slices.Clone(p.free)
 	for _, run := range r.runs {
 		if run == nil {
 			continue
 		}
 		for _, a := range run.allocs {
-			if at, ok := slices.BinarySearch(rows, w.View.Row(a.NodeID)); ok {
-				run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
+			row := w.View.Row(a.NodeID)
+			at, ok := slices.BinarySearch(p.rows, row)
+			if !ok {
+				continue
+			}
+			run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
+			if h := w.Get(row).Hold.Get(a.ID); h != nil && !h.Work.Ending {
+				r.rest[at] += r.of(h.Amount())
 			}
 		}
 	}
+	r.Room = make([]int64, len(r.rest))
+	for at := range r.rest {
+		r.rest[at] = max(0, r.rest[at])
+		r.Room[at] = r.rest[at] / r.unit
+	}
+	r.coming = max(0, p.coming/r.unit)
 }
 
 func healthyGPUs(n *structs.Node) int64 {
@@ -541,7 +575,7 @@ func Ranked(e *Env, limits *Limits, line Line) Line {
 	if !ok {
 		return line
 	}
-	cs := &Contests{env: e, pre: NewPreemption(e, limits), limits: limits, by: map[int]*Contest{}, front: map[int]bool{}}
+	cs := &Contests{env: e, pre: newPreemption(e, limits), limits: limits, by: map[int]*Contest{}, front: map[int]bool{}}
 	for _, r := range cs.enter() {
 		sharer, shares := e.Chooser.(ShareChooser)
 		if shares && sharer.GoesBefore(&r.Competition) != nil || !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
@@ -552,7 +586,7 @@ func Ranked(e *Env, limits *Limits, line Line) Line {
 		}
 		cs.weigh(r)
 		chosen, _ := chooser.Choose(&r.Competition)
-		r.Room = r.whole(e.W) // for the others: what the queue will compete for by then is not known
+		r.Room = r.whole(cs.pool(r)) // for the others: what the queue will compete for by then is not known
 		for _, i := range append(chosen, chooser.Rank(&r.Competition)...) {
 			if k := r.pending[i]; r.runs[i] == nil && !cs.front[k] {
 				r.first = append(r.first, k)
@@ -564,17 +598,10 @@ func Ranked(e *Env, limits *Limits, line Line) Line {
 }
 
 // whole counts the units of every node of the pool, free or held.
-func (r *Contest) whole(w *search.Pass) (room []int64) {
-	for _, c := range w.View.Chunks {
-		for i, n := range c.Nodes {
-			total := c.Total[i].CPU
-			if r.gpu {
-				total = 1000 * healthyGPUs(n)
-			}
-			if c.Ready[i] && (r.Pool == structs.NodePoolAll || r.Pool == "" || n.Pool == r.Pool) {
-				room = append(room, total/r.unit)
-			}
-		}
+func (r *Contest) whole(p *pool) []int64 {
+	room := make([]int64, len(p.total))
+	for at, total := range p.total {
+		room[at] = total / r.unit
 	}
 	return room
 }

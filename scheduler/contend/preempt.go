@@ -58,10 +58,15 @@ type Preemption struct {
 
 // NewPreemption begins the preemptions of a pass. limits may be nil.
 func NewPreemption(e *Env, limits *Limits) *Preemption {
-	p := &Preemption{gangTimes: e.GangTimes, flight: e.Flight, notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
-		taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount)}
+	p := newPreemption(e, limits)
 	p.shares = newShares(e, p)
 	return p
+}
+
+// newPreemption is NewPreemption without shares: what work would lose does not depend on them.
+func newPreemption(e *Env, limits *Limits) *Preemption {
+	return &Preemption{gangTimes: e.GangTimes, flight: e.Flight, notes: map[string]*structs.Refusal{}, w: e.W, now: e.Now, rules: e.Rules, limits: limits, evicted: e.Evicted,
+		taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount)}
 }
 
 type gangKey struct {

@@ -136,8 +136,8 @@ func (h *Holding) Size() int {
 	return h.held.Len
 }
 
-// get returns what an allocation holds here, or nil.
-func (h *Holding) get(id structs.AllocID) *Held {
+// Get returns what an allocation holds here, or nil.
+func (h *Holding) Get(id structs.AllocID) *Held {
 	if h == nil {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (o Occupancy) withAll(n *structs.Node, fresh []*Held) Occupancy {
 
 // Without returns the occupancy without the allocation.
 func (o Occupancy) Without(n *structs.Node, id structs.AllocID) Occupancy {
-	gone := o.Hold.get(id)
+	gone := o.Hold.Get(id)
 	if gone == nil {
 		return o
 	}
@@ -278,7 +278,7 @@ func count(b bool) int {
 
 // Has reports whether an allocation holds something here.
 func (h *Holding) Has(id structs.AllocID) bool {
-	return h.get(id) != nil
+	return h.Get(id) != nil
 }
 
 // Claimed reports whether an allocation on the node already waits for id.
@@ -296,7 +296,7 @@ func (h *Holding) Claimed(id structs.AllocID) bool {
 
 // Waiting reports whether id itself waits for an allocation that still holds resources here.
 func (h *Holding) Waiting(id structs.AllocID) bool {
-	e := h.get(id)
+	e := h.Get(id)
 	if e == nil || e.Rare == nil {
 		return false
 	}

@@ -46,7 +46,7 @@ func TestOccupancyByDifferenceIsThatCountedAfresh(t *testing.T) {
 		}
 		for step := range 1500 {
 			x := rnd.Uint64N(space)
-			switch now := o.Hold.get(heldNamed(x).ID); {
+			switch now := o.Hold.Get(heldNamed(x).ID); {
 			case step%50 == 0:
 				var fresh []*Held
 				for range rnd.IntN(100) {

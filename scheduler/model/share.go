@@ -67,7 +67,7 @@ func (h *Holding) tallyDevices(n *structs.Node) {
 		}
 		mine := grantShares(n, e.Rare.Grants)
 		for _, w := range e.Rare.Waits {
-			of := h.get(w)
+			of := h.Get(w)
 			if of == nil || of.Rare == nil {
 				continue
 			}
