@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,11 +110,13 @@ func newServedHistory(t *testing.T, seed uint64) *servedHistory {
 	r := &servedHistory{t: t, h: histories.New(seed, nil), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
 	if seed%5 == 0 {
 		c := newCluster(t, 3, func(_ int, c *Config) { c.ACL = true })
-		at := c.leader()
-		r.s = func() *Server { return c.servers[at] }
+		var at atomic.Int64 // the fleet reads it, too
+		at.Store(int64(c.leader()))
+		r.s = func() *Server { return c.servers[at.Load()] }
 		r.stop = func() {
-			c.stops[at]()
-			at = c.leader(at)
+			was := int(at.Load())
+			c.stops[was]()
+			at.Store(int64(c.leader(was)))
 		}
 	} else {
 		r.s = one(testServer(t, func(c *Config) { c.ACL = true }))

@@ -176,7 +176,7 @@ func TestRunNeverUnseen(t *testing.T) {
 	}
 }
 
-// TestRunFileWithFlags: what only a command after "--" can have is refused beside a job file, not ignored.
+// TestRunFileWithFlags: what only a command after "--" can have is refused with a job file, not ignored.
 func TestRunFileWithFlags(t *testing.T) {
 	agent := newAgentFake(t)
 	r := agent.run(t, "", "run", "-preemptible", "-gpus", "8", "x.hcl")
