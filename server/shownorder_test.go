@@ -22,9 +22,12 @@ import (
 var shownOrders = []structs.Order{"", structs.OrderFCFS, structs.OrderEDF, structs.OrderPriority, structs.OrderSJF, structs.OrderMLFQ, structs.OrderLottery, "priority,lottery"}
 
 // TestShownOrder: of random work for one GPU, partly preemptible, the job that `muster queue` shows first is the next to
-// start when the GPU becomes free. MUSTER_SHOWN_SEED repeats one seed, MUSTER_SHOWN_ORDER one order ("fresh").
+// start when the GPU becomes free. With -short one seed. MUSTER_SHOWN_SEED repeats one seed, MUSTER_SHOWN_ORDER one order ("fresh").
 func TestShownOrder(t *testing.T) {
 	seeds := []uint64{1, 2, 3}
+	if testing.Short() { // under the race detector
+		seeds = seeds[:1]
+	}
 	if s := os.Getenv("MUSTER_SHOWN_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
