@@ -266,15 +266,7 @@ func TestTasksAtRest(t *testing.T) {
 	srv.Wait(t, "all nodes", func() bool { return f.Joined() == nodes })
 	before := runtime.NumGoroutine()
 	job := clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`))
-	var ids []structs.AllocID
-	for _, n := range f.Nodes() {
-		for range each {
-			ids = append(ids, srv.Place(n.ID(), job))
-		}
-	}
-	for _, id := range ids {
-		srv.WaitStatus(t, id, structs.ClientRunning)
-	}
+	ids := placeOnEach(t, srv, f, job, each)
 	srv.Wait(t, "fewer goroutines than tasks", func() bool { return runtime.NumGoroutine() < before+nodes*each/4 })
 	for _, id := range ids {
 		srv.Stop(id)
@@ -305,15 +297,7 @@ func BenchmarkFootprint(b *testing.B) {
 		nodes := heap()
 		job := clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`))
 		const each = 10
-		var ids []structs.AllocID
-		for _, n := range f.Nodes() {
-			for range each {
-				ids = append(ids, srv.Place(n.ID(), job))
-			}
-		}
-		for _, id := range ids {
-			srv.WaitStatus(b, id, structs.ClientRunning)
-		}
+		placeOnEach(b, srv, f, job, each)
 		allocs := heap()
 		b.ReportMetric(float64(nodes-before)/float64(count), "B/node")
 		b.ReportMetric(float64(allocs-nodes)/float64(count*each), "B/alloc")
@@ -332,4 +316,18 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse + m.StackInuse
+}
+
+// placeOnEach places a job so many times on each node, and waits until all of it runs.
+func placeOnEach(tb testing.TB, srv *clientfake.Server, f *Fleet, job *structs.Job, each int) (ids []structs.AllocID) {
+	tb.Helper()
+	for _, n := range f.Nodes() {
+		for range each {
+			ids = append(ids, srv.Place(n.ID(), job))
+		}
+	}
+	for _, id := range ids {
+		srv.WaitStatus(tb, id, structs.ClientRunning)
+	}
+	return ids
 }

@@ -47,9 +47,8 @@ type Preemption struct {
 	flight    model.Overlay
 	alive     map[gangKey][]*model.Held            // of gangs, without what this pass stops
 	sets      map[gangKey]*stopSet                 // by the first of their groups
-	newest    map[gangKey]structs.LogTime          // when the newest member of an elastic group began
+	newest    map[gangKey]newest                   // of gangs and elastic groups
 	tails     map[gangKey]*groupTails              // of elastic groups; nil: see tailsOf
-	saves     map[gangKey]structs.LogTime          // the newest save of a member of a gang; 0: none has saved
 	Scanned   int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
 	leaving   map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
 	made      map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue

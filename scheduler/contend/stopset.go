@@ -83,7 +83,6 @@ func (p *Preemption) moved() {
 	clear(p.alive)
 	clear(p.newest)
 	clear(p.tails)
-	clear(p.saves)
 }
 
 // stops iterates over what stops with a victim, itself first.

@@ -217,7 +217,7 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 func (p *Preemptor) tooYoung(h *model.Held) bool {
 	began := h.Work.Began
 	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
-		began = max(began, p.newestOf(h))
+		began = max(began, p.newestOf(h).began)
 		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Gang != nil {
 			if began = max(began, p.timesOf(k).At); p.leaving[k] {
 				began = p.now
@@ -238,39 +238,25 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 	return false
 }
 
-// newestOf returns when the newest member of an elastic group began.
-func (p *Preemption) newestOf(h *model.Held) (at structs.LogTime) {
+// newest is when a member of a gang or elastic group began last, and when one saved last; 0: none has.
+type newest struct{ began, saved structs.LogTime }
+
+// newestOf returns the newest times of the group of a member.
+func (p *Preemption) newestOf(h *model.Held) newest {
 	ms, k := p.members(h), gangKey{h.Work.Job.Key(), h.Work.Group}
-	at, known := p.newest[k]
+	n, known := p.newest[k]
 	if known {
-		return at
+		return n
 	}
 	for _, m := range ms {
-		at = max(at, m.Work.Began)
+		n = newest{max(n.began, m.Work.Began), max(n.saved, m.Work.Saved)}
 	}
 	if p.newest == nil {
-		p.newest = map[gangKey]structs.LogTime{}
+		p.newest = map[gangKey]newest{}
 	}
-	p.newest[k] = at
+	p.newest[k] = n
 	p.Scanned += len(ms)
-	return at
-}
-
-// newestSave returns when a member of a gang saved last; 0: none has.
-func (p *Preemption) newestSave(h *model.Held) (at structs.LogTime) {
-	ms, k := p.members(h), gangKey{h.Work.Job.Key(), h.Work.Group}
-	at, known := p.saves[k]
-	if !known {
-		for _, m := range ms {
-			at = max(at, m.Work.Saved)
-		}
-		if p.saves == nil {
-			p.saves = map[gangKey]structs.LogTime{}
-		}
-		p.saves[k] = at
-		p.Scanned += len(ms)
-	}
-	return max(at, h.Work.Saved)
+	return n
 }
 
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
@@ -298,12 +284,12 @@ func (p *Preemption) lostTime(h *model.Held) time.Duration {
 	g := h.Work.Job.Group(h.Work.Group)
 	saved, never := h.Work.Saved, h.Work.Saved == 0
 	if g.SavesAsOne() {
-		newest := p.newestSave(h)
+		newest := max(h.Work.Saved, p.newestOf(h).saved)
 		never = newest == 0
 		if t := p.timesOf(gangKey{h.Work.Job.Key(), h.Work.Group}); t.Tracked {
 			saved = t.Saved
 		} else {
-			saved = max(saved, newest)
+			saved = newest
 		}
 	}
 	lost := max(0, until.Sub(max(h.Work.Began, saved)))
