@@ -43,6 +43,11 @@ func TestValidateOwn(t *testing.T) {
 			g(j).Tasks[0].Driver, g(j).Tasks[0].Templates = "docker", []*Template{{EmbeddedTmpl: ptr("x"), DestPath: ptr("/etc/app.conf")}}
 		}, "write a path below /local, /secrets or /alloc"},
 		{"artifact of the node", "batch", func(j *Job) { g(j).Tasks[0].Artifacts = []*TaskArtifact{{GetterSource: ptr("file:///etc/shadow")}} }, "mount a host volume"},
+		{"members without a gang", "batch", func(j *Job) { g(j).Checkpoint = &Checkpoint{Members: ptr(1)} }, "add gang {}"},
+		{"no members", "batch", func(j *Job) { g(j).Gang, g(j).Checkpoint = &Gang{}, &Checkpoint{Members: ptr(0)} }, "want a number from 1"},
+		{"more members than there are", "batch", func(j *Job) {
+			g(j).Count, g(j).Gang, g(j).Checkpoint = ptr(2), &Gang{}, &Checkpoint{Members: ptr(3)}
+		}, "no checkpoint would be complete"},
 		{"placement", "batch", func(j *Job) { j.Placement = ptr("a b") }, "is not a placement policy"},
 		{"runtime", "batch", func(j *Job) { j.Runtime = &Runtime{Expected: wdur(2 * time.Hour), Limit: wdur(time.Hour)} }, "expected (2h0m0s) is longer than limit (1h0m0s)"},
 		{"runtime zero", "batch", func(j *Job) { j.Runtime = &Runtime{Limit: wdur(0)} }, "leave it out for no limit"},

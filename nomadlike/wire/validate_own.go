@@ -325,6 +325,8 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 			v.errorf(w+", checkpoint.members", "says how many members of a gang write a checkpoint; add gang {}")
 		case n < 1:
 			v.errorf(w+", checkpoint.members", "%d: want a number from 1; leave it out if all members write, or only one", n)
+		case g.Elastic != nil && n > val(g.Elastic.Max) || g.Elastic == nil && n > count:
+			v.errorf(w+", checkpoint.members", "%d: the gang never has so many members, so no checkpoint would be complete", n)
 		}
 	}
 }
