@@ -19,6 +19,7 @@ import (
 	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -273,6 +274,35 @@ func TestTasksAtRest(t *testing.T) {
 	}
 	for _, id := range ids {
 		srv.WaitStatus(t, id, structs.ClientComplete)
+	}
+}
+
+// TestStopOfWaitingStart: a task that waits for its turn to start ends when it is stopped, and never starts.
+func TestStopOfWaitingStart(t *testing.T) {
+	srv := clientfake.New()
+	f, err := New(Config{Count: 1, Servers: []string{listen(t, srv)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, f)
+	srv.Wait(t, "the node", func() bool { return f.Joined() == 1 })
+	node, turns := f.Nodes()[0].ID(), cap(runner.NewStarts())
+	slow := clientfake.Job("slow", structs.JobService, clientfake.Task("main", "fake", `{"start_block_for": "5s"}`))
+	var ids []structs.AllocID
+	for range 2 * turns { // twice as many as start at a time, so that a later one has to wait
+		ids = append(ids, srv.Place(node, slow))
+	}
+	for _, id := range ids {
+		srv.Wait(t, "a task to be received", func() bool { return len(srv.Seen(id)) > 0 })
+	}
+	id := srv.Place(node, clientfake.Job("late", structs.JobService, clientfake.Task("main", "fake", `{}`)))
+	srv.Wait(t, "the task to be received", func() bool { return len(srv.Seen(id)) > 0 })
+	srv.Stop(id)
+	a := srv.WaitStatus(t, id, structs.ClientComplete)
+	for _, e := range a.TaskStates.Get("main").Events {
+		if e.Type == runner.EventStarted {
+			t.Error("its command ran after it was stopped")
+		}
 	}
 }
 
