@@ -194,7 +194,7 @@ func (p *memPipe) send(ctx context.Context, b []byte, fin bool) error {
 	case <-p.mine.left:
 		return errClosed
 	case <-p.peers.left:
-		return p.peers.reason.err()
+		return p.gone()
 	default:
 	}
 	select {
@@ -203,7 +203,7 @@ func (p *memPipe) send(ctx context.Context, b []byte, fin bool) error {
 	case <-p.mine.left:
 		return errClosed
 	case <-p.peers.left:
-		return p.peers.reason.err()
+		return p.gone()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -232,9 +232,20 @@ func (p *memPipe) recv(ctx context.Context, limit int) ([]byte, error) {
 			return got(m)
 		default:
 		}
-		return nil, p.peers.reason.err()
+		return nil, p.gone()
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// gone returns why nothing is exchanged any more after the peer left. A peer that answers a reset of this side leaves, too, and what
+// this side did comes first: only the peer's own reset says that a call was not carried out.
+func (p *memPipe) gone() error {
+	select {
+	case <-p.mine.left:
+		return errClosed
+	default:
+		return p.peers.reason.err()
 	}
 }
 
