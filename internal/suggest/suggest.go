@@ -8,7 +8,7 @@ import (
 )
 
 // Nearest returns the candidate with the least edit distance to word, or "" when none is close. Of equal distances the
-// candidate that sorts first wins.
+// candidate that sorts first wins. When none is close, a single candidate that ends in word after a hyphen or an underscore is.
 func Nearest(word string, candidates []string) string {
 	if len(word) > 64 {
 		return ""
@@ -25,7 +25,17 @@ func Nearest(word string, candidates []string) string {
 			best, bestDist = c, d
 		}
 	}
-	return best
+	if best != "" || word == "" {
+		return best
+	}
+	longer := slices.DeleteFunc(sorted, func(c string) bool {
+		c = strings.ToLower(c)
+		return !strings.HasSuffix(c, "-"+lower) && !strings.HasSuffix(c, "_"+lower)
+	})
+	if len(longer) == 1 {
+		return longer[0]
+	}
+	return ""
 }
 
 // DidYouMean returns `; did you mean "x"?`, or "" when no candidate is close.

@@ -6,9 +6,9 @@ import (
 )
 
 func TestNearest(t *testing.T) {
-	names := []string{"count", "constraint", "priority", "datacenters", "type"}
+	names := []string{"count", "constraint", "priority", "datacenters", "type", "dev-gpus", "max_size", "min_size"}
 	for word, want := range map[string]string{
-		"cuont": "count", "contraint": "constraint", "Priority": "priority", "datacenter": "datacenters", "zzzz": "", "": "",
+		"cuont": "count", "contraint": "constraint", "Priority": "priority", "datacenter": "datacenters", "zzzz": "", "": "", "gpus": "dev-gpus", "size": "",
 	} {
 		t.Run(fmt.Sprintf("%q", word), func(t *testing.T) {
 			if got := Nearest(word, names); got != want {

@@ -37,6 +37,14 @@ func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Oc
 	}
 }
 
+// nameGPUs sets s.why to the GPUs that a node lacks, if it lacks some in addition to what s.why names. Who asks for GPUs with their
+// part of the node's memory wants to know that the GPUs are taken.
+func (s *Search) nameGPUs(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
+	if _, _, x := s.devices(c, i, o, v); x.Dim != structs.DimensionNone {
+		s.why = x
+	}
+}
+
 // withReserved returns a row's occupancy with what is reserved there, as the group has to see it.
 func (s *Search) withReserved(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
 	if !s.Reserved.Keeps() {

@@ -24,6 +24,9 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
 		if x := model.FitsAmounts(*total, o.Used, after, mhz); x.Dim != structs.DimensionNone {
 			s.why = match.ShortageOf{Shortage: x}
+			if count && v.gpus && len(a.Devices) > 0 {
+				s.nameGPUs(c, i, v, o)
+			}
 			return rateShort
 		}
 	}
