@@ -124,6 +124,10 @@ func New(cfg Config) (*Client, error) {
 				return nil, fmt.Errorf("client: %w", err)
 			}
 		}
+		if dir := allocdir.Barred(cfg.Storage.AllocsDir); dir != "" && os.Geteuid() == 0 {
+			c.log.Warn("tasks that run as other users than root cannot reach their own files", "data_dir", cfg.Storage.DataDir, "why", dir+" may be entered by its owner only",
+				"hint", "chmod o+x "+dir+", or another data_dir")
+		}
 		allocdir.Scatter(cfg.Storage.AllocsDir)
 		if c.id, err = loadIdentity(cfg.Storage.DataDir); err != nil {
 			return nil, err

@@ -67,6 +67,19 @@ type Task struct {
 // topDir is FS_TOPDIR_FL, the attribute T of chattr(1).
 const topDir = 0x00020000
 
+// Barred returns the first directory above path that only its owner and group may enter, or "". Tasks that run as other users cannot
+// reach by name what is below it, such as their HOME.
+func Barred(path string) string {
+	dir := "/"
+	for part := range strings.SplitSeq(filepath.Dir(filepath.Clean(path)), "/") {
+		dir = filepath.Join(dir, part)
+		if st, err := os.Stat(dir); err != nil || st.Mode()&0o001 == 0 {
+			return dir
+		}
+	}
+	return ""
+}
+
 // Scatter advises an ext file system that the trees below root, the directory of all allocations, are unrelated: it
 // then keeps each one's directories together and different ones apart. Otherwise it searches for free inodes where
 // those of the last allocations were just freed, which costs more the more there were. Other file systems ignore the

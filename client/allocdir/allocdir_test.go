@@ -251,6 +251,29 @@ func TestDestroyEmpty(t *testing.T) {
 	}
 }
 
+func TestBarred(t *testing.T) {
+	dir := t.TempDir()
+	for p := dir; p != "/" && p != os.TempDir(); p = filepath.Dir(p) {
+		if err := os.Chmod(p, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	private := filepath.Join(dir, "private")
+	data := filepath.Join(private, "data", "allocs")
+	if err := os.MkdirAll(data, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if got := Barred(data); got != "" {
+		t.Errorf("Barred = %q though everybody may enter each directory", got)
+	}
+	if err := os.Chmod(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := Barred(data); got != private {
+		t.Errorf("Barred = %q, want %q", got, private)
+	}
+}
+
 // TestScatter marks the directory of allocations where the file system knows that mark.
 func TestScatter(t *testing.T) {
 	root := t.TempDir()

@@ -18,6 +18,7 @@ var exceptions = []exception{
 	{"map-order", "fsm/acct.go:exit", "it sets booleans, and keeps the newest of the failed ones by a total order"},
 	{"map-order", "internal/pack/pack.go:learn", "it fills a map of what types are written by"},
 	{"import", "internal/pack/memory.go", "the only file of its package that uses unsafe; ADR 0014 says what that is worth"},
+	{"path", "client/allocdir/allocdir.go:Barred", "it only looks at the modes of directories"},
 	{"path", "client/allocdir/allocdir.go:Scatter", "the directory of all allocations, whose parents are root's"},
 	{"path", "client/artifact/child.go:child", "the child has no rights; its directory came as a descriptor"},
 	{"path", "client/client.go:New", "the directories of the agent itself"},

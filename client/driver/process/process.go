@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
@@ -335,7 +336,11 @@ func Start(ctx context.Context, name string, sup *supervisor.Client, spec *super
 		if errors.As(err, &se) && strings.Contains(se.Msg, "cannot be executed") {
 			err = driver.Permanent(err)
 		} else if errors.As(err, &se) && st.Posture.AsUser && strings.Contains(se.Msg, "enter the working directory") {
-			err = driver.Permanent(fmt.Errorf("%w (as the task's user)", err))
+			err = fmt.Errorf("%w (as the task's user)", err)
+			if dir := allocdir.Barred(spec.Dir); dir != "" && st.TaskDirs.AllocRoot != "" && strings.HasPrefix(spec.Dir, st.TaskDirs.AllocRoot) {
+				err = fmt.Errorf("%w: only its owner may enter %s, which is above the agent's data_dir; chmod o+x it", err, dir)
+			}
+			err = driver.Permanent(err)
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
