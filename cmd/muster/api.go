@@ -29,6 +29,7 @@ type api struct {
 	namespace string
 	region    string
 	headers   http.Header // sent with every request, or nil
+	context   string      // name of the context in use, or ""
 	accept    int         // a status other than 2xx that is not an error, or 0
 }
 
@@ -48,7 +49,10 @@ func notFound(err error) bool {
 
 // api returns the client that the flags and environment select.
 func (e *env) api() (*api, error) {
-	a := &api{token: e.token, namespace: e.namespace, region: e.region}
+	if e.contextErr != nil {
+		return nil, e.contextErr
+	}
+	a := &api{token: e.token, namespace: e.namespace, region: e.region, context: e.context}
 	addr := e.addr
 	tr := &http.Transport{MaxIdleConns: 10, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
@@ -192,17 +196,36 @@ func (a *api) stream(ctx context.Context, method, path string, q url.Values, bod
 	return resp.Body, m, nil
 }
 
+// where returns the address that is asked, with the context that it comes from or belongs to.
+func (a *api) where() string {
+	if a.context == "" {
+		return a.base
+	}
+	return fmt.Sprintf("%s (context %q)", a.base, a.context)
+}
+
+// ofContext formats the name of the context in use; "" for none.
+func (e *env) ofContext(f string) string {
+	if e.context == "" {
+		return ""
+	}
+	return fmt.Sprintf(f, e.context)
+}
+
 // unreachable explains why no answer came, and what the user can set.
 func (a *api) unreachable(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("the certificate of the agent at %s is of an unknown CA: set MUSTER_CACERT (or -ca-cert) to the file of the cluster's CA certificate", a.base)
+		return fmt.Errorf("the certificate of the agent at %s is of an unknown CA: set MUSTER_CACERT (or -ca-cert) to the file of the cluster's CA certificate", a.where())
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return fmt.Errorf("the agent at %s does not speak TLS: set MUSTER_ADDR=http://%s", a.base, strings.TrimPrefix(a.base, "https://"))
+		return fmt.Errorf("the agent at %s does not speak TLS: set MUSTER_ADDR=http://%s", a.where(), strings.TrimPrefix(a.base, "https://"))
 	case errors.As(err, &name):
-		return fmt.Errorf("the certificate of the agent at %s is for another name (%w): use a name that it has, or set MUSTER_TLS_SERVER_NAME", a.base, err)
+		return fmt.Errorf("the certificate of the agent at %s is for another name (%w): use a name that it has, or set MUSTER_TLS_SERVER_NAME", a.where(), err)
+	}
+	if a.context != "" {
+		return fmt.Errorf("no agent answers at %s: %w (is one running? muster context list shows the others; -context, -address and MUSTER_ADDR come first)", a.where(), err)
 	}
 	return fmt.Errorf("no agent answers at %s: %w (is one running? set -address or MUSTER_ADDR)", a.base, err)
 }

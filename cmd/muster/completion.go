@@ -27,13 +27,14 @@ func (e *env) complete(c *cobra.Command, kind string) *cobra.Command {
 		if len(args) > 0 && kind != "namespaces" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return e.names(kind, toComplete)
+		return e.names(cmd, kind, toComplete)
 	}
 	return c
 }
 
 // names returns the ids of a search context that begin with a prefix.
-func (e *env) names(kind, prefix string) ([]string, cobra.ShellCompDirective) {
+func (e *env) names(cmd *cobra.Command, kind, prefix string) ([]string, cobra.ShellCompDirective) {
+	e.useContext(cmd.Flags())
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()
 	a, err := e.api()

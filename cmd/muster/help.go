@@ -23,7 +23,7 @@ var helpGroups = []struct {
 	{"Share the cluster", []string{"namespace", "quota", "reservation", "acl"}},
 	{"Run the cluster", []string{"agent", "node", "server", "operator", "config", "tls", "system", "monitor", "agent-info"}},
 	{"Try it out", []string{"sim", "nodesim"}},
-	{"This program", []string{"help", "completion", "version"}},
+	{"This program", []string{"help", "completion", "version", "context"}},
 }
 
 // group sorts the commands of the root, those of cobra included, into helpGroups.

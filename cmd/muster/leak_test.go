@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,5 +15,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("MUSTER_TEST_AS_COMMAND") != "" {
 		os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
 	}
+	_ = os.Unsetenv("MUSTER_CONTEXT")
+	_ = os.Setenv("XDG_CONFIG_HOME", filepath.Join(os.TempDir(), "muster-test-without-contexts")) // it does not exist
 	goleak.VerifyTestMain(m)
 }

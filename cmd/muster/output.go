@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,7 +32,7 @@ func (e *env) warn(text string) {
 
 // inNamespace returns the option that a printed command needs to reach a namespace; "" for the one that is used without it.
 func inNamespace(namespace string) string {
-	if namespace == "" || namespace == cmp.Or(firstEnv("", "NAMESPACE"), "default") {
+	if namespace == "" || namespace == homeNamespace() {
 		return ""
 	}
 	return "-namespace " + namespace + " "

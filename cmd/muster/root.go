@@ -56,6 +56,11 @@ type env struct {
 	caCert, clientCert, clientKey    string
 	tlsServerName                    string
 	tlsSkipVerify, noColor, forceCol bool
+
+	contextFlag string            // -context
+	context     string            // name of the context in use, or ""
+	contextErr  error             // why no context can be used, for commands that ask an agent
+	from        map[string]string // where the value of each general option comes from
 }
 
 // run is main with its environment as arguments.
@@ -135,9 +140,9 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 	if errors.As(err, &answer) && (answer.Status == http.StatusForbidden || answer.Status == http.StatusUnauthorized) {
 		switch {
 		case e.token == "":
-			e.hint("No token was sent: give -token or set MUSTER_TOKEN.")
+			e.hint("No token was sent%s: give -token or set MUSTER_TOKEN.", e.ofContext(": context %q has none"))
 		case strings.Contains(answer.Msg, structs.ErrTokenNotFound.Msg), strings.Contains(answer.Msg, structs.ErrTokenExpired.Msg):
-			e.hint("This cluster does not know the token in use: it is mistyped, expired, deleted or another cluster's. Give another with -token or MUSTER_TOKEN.")
+			e.hint("This cluster does not know the token in use%s: it is mistyped, expired, deleted or another cluster's. Give another with -token or MUSTER_TOKEN.", e.ofContext(" (context %q)"))
 		default:
 			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")
 		}
@@ -250,9 +255,11 @@ func isTerminal(v any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// clientFlags adds the flags that every command needs to reach an agent. Environment: MUSTER_x first, then NOMAD_x.
+// clientFlags adds the flags that every command needs to reach an agent. Environment: MUSTER_x first, then NOMAD_x; useContext
+// puts a context between them.
 func (e *env) clientFlags(f *pflag.FlagSet) {
 	f.StringVar(&e.addr, "address", firstEnv("http://127.0.0.1:4646", "ADDR"), "address of an agent's HTTP API (MUSTER_ADDR, NOMAD_ADDR); unix:///path for a socket")
+	f.StringVar(&e.contextFlag, "context", os.Getenv("MUSTER_CONTEXT"), "context to use instead of the current one; \"\" for none (MUSTER_CONTEXT)")
 	f.StringVar(&e.token, "token", firstEnv("", "TOKEN"), "secret of the ACL token to use (MUSTER_TOKEN, NOMAD_TOKEN)")
 	f.Lookup("token").DefValue = ""
 	f.StringVar(&e.namespace, "namespace", firstEnv("", "NAMESPACE"), "namespace; * for all where that makes sense (MUSTER_NAMESPACE, NOMAD_NAMESPACE)")

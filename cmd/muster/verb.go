@@ -34,15 +34,17 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 		if err := listOrOne(cmd, len(args) > 0); err != nil {
 			return err
 		}
+		e.useContext(cmd.Flags())
 		return run(cmd.Context(), args)
 	}
 	if long == "" {
 		c.Long = short + "."
 	}
 	e.clientFlags(c.Flags())
-	_ = c.RegisterFlagCompletionFunc("namespace", func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		return e.names("namespaces", toComplete)
+	_ = c.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return e.names(cmd, "namespaces", toComplete)
 	}) // it fails where the flag does not exist
+	_ = c.RegisterFlagCompletionFunc("context", contextNames(new(cobra.Command)).ValidArgsFunction)
 	return c
 }
 
