@@ -53,32 +53,12 @@ func (x *tx) putRoster(r *structs.Roster) {
 	state.Rosters.Put(x, r)
 }
 
-// keepSaving notes what a change of its members means for the checkpoints of a gang. Members that continue without one
-// that failed start again at the newest complete checkpoint, so what they wrote after it is void. Members of a gang that
-// ends may save their state yet.
+// keepSaving notes a change of its members with the checkpoints of a gang.
 func (x *tx) keepSaving(r *structs.Roster) {
 	was, j := state.Rosters.Get(x, r.Key()), state.Jobs.Get(x, r.Key().Job)
-	if was == nil || was.Epoch == r.Epoch || j == nil || !j.Group(r.Group).SavesAsOne() || !x.Has(feature.GangCheckpoints) {
-		return
+	if was != nil && was.Epoch != r.Epoch && j != nil && j.Group(r.Group).SavesAsOne() && x.Has(feature.GangCheckpoints) {
+		r.KeepSaving(was, x.time)
 	}
-	c := structs.GangCheckpoint{}
-	if r.Checkpoint != nil {
-		c = *r.Checkpoint
-	}
-	switch {
-	case len(r.Members) == 0 && len(was.Members) > 0:
-		c.Left = make([]structs.AllocID, len(was.Members))
-		for i := range was.Members {
-			c.Left[i] = was.Members[i].Alloc
-		}
-	case len(r.Members) > 0 && r.Checkpoint == nil:
-		return
-	case len(r.Members) > 0:
-		if c.Left = nil; r.Reason == structs.RosterLost && len(was.Members) > 0 {
-			c.Since = x.time
-		}
-	}
-	r.Checkpoint = &c
 }
 
 // saving notes what reports of its members' checkpoints mean for a gang. One report may have many members, so that gangs

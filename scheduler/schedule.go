@@ -42,8 +42,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		line = contend.InOrder(len(in.Pending))
 	}
 	// What contention depends on.
-	with := contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config, OldEvents: in.OldEvents}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
-		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, EstimateFor: in.EstimateFor, GangTimes: in.GangTimes}
+	with := in.contention(w)
 	shared := env{in: &in, w: w, noFit: &search.NoFit{}, reservations: contend.NewReservations(&with),
 		limits: contend.NewLimits(in.Queues, in.View, in.Flight, in.Now), setAside: contend.NewSetAside(in.Reserved, &w.WhatIf, in.Now)}
 	shared.pre = contend.NewPreemption(&with, shared.limits)

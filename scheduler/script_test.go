@@ -588,8 +588,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		defer func() { w.cursor = in.Cursor }()
 	}
 	gates(w, &in)
-	in.GangTimes = contend.AppendGangTimes(nil, maps.Values(w.gangs))
-	contend.SortGangTimes(in.GangTimes)
+	in.GangTimes = contend.NewGangTimes(maps.Values(w.gangs))
 	plan, rep := scheduler.Schedule(in, p)
 	in.Cursor = plan.Cursor
 	name := func(id structs.AllocID) string {

@@ -13,7 +13,12 @@ func Shown(in *Input, line contend.Line) contend.Line {
 	}
 	w := search.NewPass(in.View, in.Flight)
 	defer w.Release()
-	env := contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
-		Evicted: in.Evicted, Chooser: in.Chooser}
+	env := in.contention(w)
 	return contend.Ranked(&env, contend.NewLimits(in.Queues, in.View, in.Flight, in.Now), line)
+}
+
+// contention returns what contention depends on.
+func (in *Input) contention(w *search.Pass) contend.Env {
+	return contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config, OldEvents: in.OldEvents}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
+		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, EstimateFor: in.EstimateFor, GangTimes: in.GangTimes}
 }

@@ -37,7 +37,7 @@ func (e *Engine) decide() error {
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
 			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Reserved: e.reservations, Chooser: e.chooser()}
 		in.Freed = e.gave
-		if in.View.MayShrink() {
+		if in.View.MayShrink() || e.cfg.Saves > 0 {
 			in.GangTimes = e.gangTimes()
 		}
 		began, before := time.Now(), e.stats.Preemptions
@@ -108,12 +108,16 @@ func (e *Engine) chooser() contend.Chooser {
 }
 
 // gangTimes lists what is known of gangs that run.
-func (e *Engine) gangTimes() (out []contend.GangTimes) {
-	for l := e.holders; l != nil; l = l.nextHolder {
-		out = contend.AppendGangTimes(out, slices.Values(l.work.Rosters))
-	}
-	contend.SortGangTimes(out)
-	return out
+func (e *Engine) gangTimes() []contend.GangTimes {
+	return contend.NewGangTimes(func(yield func(*structs.Roster) bool) {
+		for l := e.holders; l != nil; l = l.nextHolder {
+			for _, r := range l.work.Rosters {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	})
 }
 
 // byPass marks the event that a pass asked for; a later pass may have asked for a different time.
@@ -291,7 +295,7 @@ func (e *Engine) placedRoster(l *Live, r *structs.Roster) {
 	n := *r
 	for _, x := range l.work.Rosters {
 		if x.Group == n.Group {
-			n.Resizes = x.Resizes
+			n.Resizes, n.Checkpoint = x.Resizes, x.Checkpoint
 			if g := l.Job.Job.Group(n.Group); g != nil && g.Elastic != nil {
 				n.CountResize(x, e.now)
 			}
@@ -300,7 +304,17 @@ func (e *Engine) placedRoster(l *Live, r *structs.Roster) {
 	e.roster(l, &n)
 }
 
+// roster replaces the roster of a gang whose members have changed.
 func (e *Engine) roster(l *Live, r *structs.Roster) {
+	for _, x := range l.work.Rosters {
+		if x.Group == r.Group && l.Job.Job.Group(r.Group).SavesAsOne() {
+			r.KeepSaving(x, e.now)
+		}
+	}
+	l.putRoster(r)
+}
+
+func (l *Live) putRoster(r *structs.Roster) {
 	next := make([]*structs.Roster, 0, len(l.work.Rosters)+1)
 	for _, x := range l.work.Rosters {
 		if x.Group != r.Group {
@@ -308,6 +322,28 @@ func (e *Engine) roster(l *Live, r *structs.Roster) {
 		}
 	}
 	l.work.Rosters = append(next, r)
+}
+
+// gangSaved notes what reports of its members' checkpoints mean for a gang, as Apply does.
+func (e *Engine) gangSaved(u *unit) {
+	l := u.live
+	g := l.Job.Job.Groups[u.group]
+	if !g.SavesAsOne() {
+		return
+	}
+	at := slices.IndexFunc(l.work.Rosters, func(r *structs.Roster) bool { return r.Group == g.Name })
+	if at < 0 {
+		return
+	}
+	find := func(id structs.AllocID) *structs.Allocation {
+		if r := e.runs[id]; r != nil {
+			return r.alloc
+		}
+		return nil
+	}
+	if next := l.work.Rosters[at].Saving(g.Checkpoint, find); next != nil {
+		l.putRoster(next)
+	}
 }
 
 // place makes an allocation as the state machine would, and starts it unless it waits for another to end.

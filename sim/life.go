@@ -127,6 +127,7 @@ func (e *Engine) saved(u *unit) {
 			e.changed(r, &a)
 		}
 	}
+	e.gangSaved(u)
 	e.commit()
 	e.nextSave(u)
 }

@@ -110,6 +110,27 @@ func (r *Roster) Saving(c *Checkpoint, find func(AllocID) *Allocation) *Roster {
 	return &n
 }
 
+// KeepSaving notes what a change of its members means for the checkpoints of a gang: r is its roster after it, was the one
+// before. Members that continue without one that failed start again at the newest complete checkpoint, so what they wrote
+// after it is void. Members of a gang that ends may save their state yet.
+func (r *Roster) KeepSaving(was *Roster, now LogTime) {
+	c := GangCheckpoint{}
+	if r.Checkpoint != nil {
+		c = *r.Checkpoint
+	}
+	switch {
+	case len(r.Members) == 0 && len(was.Members) > 0:
+		c.Left = was.savers()
+	case len(r.Members) > 0 && r.Checkpoint == nil:
+		return
+	case len(r.Members) > 0:
+		if c.Left = nil; r.Reason == RosterLost && len(was.Members) > 0 {
+			c.Since = now
+		}
+	}
+	r.Checkpoint = &c
+}
+
 // savers lists the members, or those that the gang had when it ended.
 func (r *Roster) savers() []AllocID {
 	if len(r.Members) == 0 && r.Checkpoint != nil {

@@ -19,13 +19,14 @@ type GangTimes struct {
 	Saved   structs.LogTime // when its newest complete checkpoint was written; 0: there is none
 }
 
-// AppendGangTimes adds the gangs of rosters of which there is something to know.
-func AppendGangTimes(list []GangTimes, rosters iter.Seq[*structs.Roster]) []GangTimes {
+// NewGangTimes lists the gangs of rosters of which there is something to know, in the order in which they are searched.
+func NewGangTimes(rosters iter.Seq[*structs.Roster]) (list []GangTimes) {
 	for r := range rosters {
 		if r.Resizes.At > 0 || r.Checkpoint != nil {
 			list = append(list, gangTimesOf(r))
 		}
 	}
+	slices.SortFunc(list, func(a, b GangTimes) int { return a.compare(gangKey{b.Job, b.Group}) })
 	return list
 }
 
@@ -48,11 +49,6 @@ func (p *Preemption) timesOf(k gangKey) GangTimes {
 		return p.gangTimes[i]
 	}
 	return GangTimes{}
-}
-
-// SortGangTimes puts a list in the order in which it is searched.
-func SortGangTimes(list []GangTimes) {
-	slices.SortFunc(list, func(a, b GangTimes) int { return a.compare(gangKey{b.Job, b.Group}) })
 }
 
 // Resize compares what a gang that runs loses and gains when it grows, in GPU seconds (without GPUs: seconds of its

@@ -62,8 +62,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	if anyGrowing(pending) {
 		in.Freed = c.freed
 	}
-	in.GangTimes = contend.AppendGangTimes(nil, snap.Rosters())
-	contend.SortGangTimes(in.GangTimes)
+	in.GangTimes = contend.NewGangTimes(snap.Rosters())
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
 }

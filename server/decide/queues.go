@@ -7,6 +7,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -67,29 +68,36 @@ func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs
 		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
 		s.predict(snap, &pending[i])
 	}
-	table, config := s.QueueTable(snap), snap.SchedulerConfig()
-	line := queue.NewLine(table, *config, pending, now, uint64(snap.Index()))
-	return &ShownLine{line, s.ranked(line, snap, table, config, pending, now)}
+	seed := uint64(snap.Index())
+	if !preempts(snap) {
+		line := queue.NewLine(s.QueueTable(snap), *snap.SchedulerConfig(), pending, now, seed)
+		return &ShownLine{line, line}
+	}
+	in := s.shownInput(&replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, pending, now, seed)
+	line := queue.NewLine(in.Queues, in.Config, pending, now, seed)
+	return &ShownLine{line, scheduler.Shown(in, line)}
 }
 
-// ranked returns a line with competing work by rank. Without preemptible work it is the line itself.
-func (s *Service) ranked(line contend.Line, snap *state.Snapshot, table *contend.QueueTable, config *structs.SchedulerConfig, pending []contend.Workload, now structs.LogTime) contend.Line {
-	some := false
-	for j := range snap.Jobs("", "") {
-		if some = j.MayPreempt() && j.Status != structs.JobDead; some {
-			break
-		}
-	}
-	if !some {
-		return line
-	}
-	in := scheduler.Input{View: s.env.Replica.Published().View, Config: *config, Now: now, Queues: table, Pending: slices.Clone(pending), Evicted: slices.Collect(snap.Preempted())}
-	loadContenders(snap).fill(&in, structs.NodePoolAll)
+// shownInput returns the input of a pass that decides on all waiting work.
+func (s *Service) shownInput(pub *replica.Published, pending []contend.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
+	c := passContext{pub: pub}
+	loadContenders(pub.Snapshot).fill(&c.contenders, structs.NodePoolAll)
+	in := s.input(&c, slices.Clone(pending), now, seed)
 	for i := range in.Pending {
-		fillGate(&in.Pending[i], snap, now)
+		fillGate(&in.Pending[i], pub.Snapshot, now)
 		in.Pending[i].Blocked = &structs.Evaluation{} // each will be decided on
 	}
-	return scheduler.Shown(&in, line)
+	return in
+}
+
+// preempts reports whether some job that has not ended may be preempted.
+func preempts(snap *state.Snapshot) bool {
+	for j := range snap.Jobs("", "") {
+		if j.MayPreempt() && j.Status != structs.JobDead {
+			return true
+		}
+	}
+	return false
 }
 
 // Pending returns the waiting jobs, in no particular order.
