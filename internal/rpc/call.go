@@ -134,12 +134,25 @@ func (r *Reply) Value() any { return r.value }
 // Bytes returns the encoded response.
 func (r *Reply) Bytes() (Raw, error) {
 	if r == nil {
-		return Raw{0xc0}, nil
+		return Raw{encodedNil}, nil
 	}
 	if r.raw != nil {
 		return r.raw, nil
 	}
 	return Encode(r.value)
+}
+
+const encodedNil = 0xc0
+
+// appendTo appends what Bytes returns.
+func (r *Reply) appendTo(to []byte) ([]byte, error) {
+	switch {
+	case r == nil:
+		return append(to, encodedNil), nil
+	case r.raw != nil:
+		return append(to, r.raw...), nil
+	}
+	return appendEncoded(to, r.value)
 }
 
 // Caller makes calls to another party: a session, a pooled address, or a registry in this process.

@@ -46,12 +46,39 @@ const scratchMax = 1 << 20
 var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, handle) }}
 
 // Encode returns the wire encoding of v.
-func Encode(v any) (out []byte, err error) {
+func Encode(v any) ([]byte, error) {
+	if raw, ok := v.(Raw); ok {
+		return raw, nil
+	}
+	scratch := scratches.Get().(*[]byte)
+	b, err := appendEncoded((*scratch)[:0], v)
+	if err != nil {
+		return nil, err
+	}
+	out := bytes.Clone(b)
+	release(scratch, b)
+	return out, nil
+}
+
+// release keeps a buffer of scratches, grown to b, for reuse.
+func release(scratch *[]byte, b []byte) {
+	if cap(b) <= scratchMax {
+		*scratch = b
+		scratches.Put(scratch)
+	}
+}
+
+// appendEncoded appends the wire encoding of v.
+func appendEncoded(to []byte, v any) (out []byte, err error) {
 	switch v := v.(type) {
 	case Raw:
-		return v, nil
+		return append(to, v...), nil
 	case Packed:
-		return encodePacked(v)
+		b, ok := pack.Wire.Append(to, v)
+		if !ok {
+			return nil, fmt.Errorf("encode %T: package pack has no form for it", v)
+		}
+		return b, nil
 	}
 	e := encoders.Get().(*codec.Encoder)
 	scratch := scratches.Get().(*[]byte)
@@ -67,26 +94,9 @@ func Encode(v any) (out []byte, err error) {
 	if err := e.Encode(sparseOf(v)); err != nil {
 		return nil, fmt.Errorf("encode %T: %w", v, err)
 	}
-	return keep(scratch, b), nil
-}
-
-// keep returns a copy of b and keeps b's buffer for reuse.
-func keep(scratch *[]byte, b []byte) []byte {
-	out := bytes.Clone(b)
-	if cap(b) <= scratchMax {
-		*scratch = b
-		scratches.Put(scratch)
-	}
-	return out
-}
-
-func encodePacked(v Packed) ([]byte, error) {
-	scratch := scratches.Get().(*[]byte)
-	b, ok := pack.Wire.Append((*scratch)[:0], v)
-	if !ok {
-		return nil, fmt.Errorf("encode %T: package pack has no form for it", v)
-	}
-	return keep(scratch, b), nil
+	out = append(to, b...)
+	release(scratch, b)
+	return out, nil
 }
 
 // Decode decodes b into v, a pointer. It refuses bodies that nest too deeply, have too many items, or have bytes after

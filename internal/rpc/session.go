@@ -209,9 +209,10 @@ func (s *Session) serve(st *muxStream) {
 	stop := st.onGone(cancel) // when the caller gives up, cancel the handler
 	reply, err := s.reg.dispatch(ctx, c)
 	stop()
-	var out []byte
+	scratch := scratches.Get().(*[]byte)
+	out := (*scratch)[:0]
 	if err == nil {
-		if out, err = tagged(reply); err != nil {
+		if out, err = tagged(out, reply); err != nil {
 			s.log.Error("response refused", "method", c.Method, "error", err)
 		}
 	}
@@ -220,6 +221,7 @@ func (s *Session) serve(st *muxStream) {
 	}
 	s.answer(st, out)
 	s.reg.measure(c, err, len(c.raw), len(out))
+	release(scratch, out) // the connection has a copy
 }
 
 func isStructs(err error) bool {
@@ -227,17 +229,15 @@ func isStructs(err error) bool {
 	return errors.As(err, &e)
 }
 
-// tagged returns a reply as a response message.
-func tagged(reply *Reply) ([]byte, error) {
-	b, err := reply.Bytes()
+// tagged appends a reply as a response message.
+func tagged(to []byte, reply *Reply) ([]byte, error) {
+	out, err := reply.appendTo(append(to, tagData))
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInternal, "the response does not encode")
 	}
-	if len(b) > MaxReply {
-		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or use pages", len(b), MaxReply)
+	if n := len(out) - len(to) - 1; n > MaxReply {
+		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or use pages", n, MaxReply)
 	}
-	out := make([]byte, 1+len(b))
-	copy(out[1:], b)
 	return out, nil
 }
 
