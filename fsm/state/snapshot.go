@@ -124,7 +124,12 @@ func (s *Snapshot) AllocsByPrefix(prefix string) (iter.Seq[*structs.Allocation],
 
 // AllocsByNode lists the allocations on a node by id.
 func (s *Snapshot) AllocsByNode(id structs.NodeID) []*structs.Allocation {
-	return slices.Collect(allocsOfNode(s.allocNode, id))
+	return slices.Collect(s.AllocsOf(id))
+}
+
+// AllocsOf is AllocsByNode without a list. Polls of nodes read it.
+func (s *Snapshot) AllocsOf(id structs.NodeID) iter.Seq[*structs.Allocation] {
+	return allocsOfNode(s.allocNode, id)
 }
 
 // AllocsByJob lists the allocations of a job by version, then id.

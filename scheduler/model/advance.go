@@ -1,6 +1,7 @@
 package model
 
 import (
+	"iter"
 	"maps"
 	"slices"
 
@@ -54,19 +55,8 @@ func (v *View) Advance(d structs.Delta) *View {
 			a.forgetClasses()
 		}
 	}
-	for _, c := range d.Allocs {
-		was := c.Before != nil && structs.Holds(c.Before)
-		is := c.After != nil && structs.Holds(c.After)
-		switch {
-		case is:
-			h := HeldOf(c.After)
-			if was && HeldOf(c.Before).same(h) && c.Before.NodeID == c.After.NodeID {
-				continue
-			}
-			a.hold(c.After.NodeID, h)
-		case was:
-			a.release(c.Before.NodeID, c.Before.ID)
-		}
+	for run := range moves(d.Allocs) {
+		a.settle(run)
 	}
 	a.v.copied = len(a.own)
 	return a.v
@@ -225,38 +215,95 @@ func (a *advancer) dropNode(id structs.NodeID) {
 	a.v.Chunks[k] = c
 }
 
-func (a *advancer) hold(node structs.NodeID, h *Held) {
-	k, i, found := a.v.Locate(node)
-	if !found {
-		hs := a.v.orphans[node]
-		at, have := findHeld(hs, h.ID)
-		if have {
-			next := slices.Clone(hs)
-			next[at] = h
-			a.v.setOrphans(node, next)
-			return
-		}
-		a.v.setOrphans(node, slices.Insert(slices.Clone(hs), at, h))
-		return
-	}
-	c := a.writableAt(k, i)
-	o := Occupancy{c.Used[i], c.Hold[i]}.with(c.Nodes[i], h)
-	c.Used[i], c.Hold[i] = o.Used, o.Hold
+// move is one allocation that begins to hold something on a node, holds something else there, or holds nothing any more.
+type move struct {
+	node structs.NodeID
+	id   structs.AllocID
+	held *Held // nil: nothing any more
 }
 
-func (a *advancer) release(node structs.NodeID, id structs.AllocID) {
+// moves returns the changes to what nodes hold, those of one node together and in ID order, and only the last one of
+// each allocation: a batch often has several allocations of a node, and each new version of a Holding copies a leaf.
+func moves(changes []structs.Changed[structs.Allocation]) iter.Seq[[]move] {
+	return func(yield func([]move) bool) {
+		ms := make([]move, 0, len(changes))
+		for _, c := range changes {
+			was := c.Before != nil && structs.Holds(c.Before)
+			is := c.After != nil && structs.Holds(c.After)
+			switch {
+			case is:
+				h := heldOf(c.After)
+				if was && c.Before.NodeID == c.After.NodeID {
+					if b := heldOf(c.Before); b.same(&h) {
+						continue
+					}
+				}
+				kept := h
+				ms = append(ms, move{c.After.NodeID, c.After.ID, &kept})
+			case was:
+				ms = append(ms, move{c.Before.NodeID, c.Before.ID, nil})
+			}
+		}
+		slices.SortStableFunc(ms, func(x, y move) int {
+			if c := CompareID(x.node, y.node); c != 0 {
+				return c
+			}
+			return CompareID(x.id, y.id)
+		})
+		last := ms[:0]
+		for i, m := range ms {
+			if i+1 == len(ms) || ms[i+1].node != m.node || ms[i+1].id != m.id {
+				last = append(last, m)
+			}
+		}
+		for from := 0; from < len(last); {
+			to := from + 1
+			for to < len(last) && last[to].node == last[from].node {
+				to++
+			}
+			if !yield(last[from:to]) {
+				return
+			}
+			from = to
+		}
+	}
+}
+
+// settle makes the moves of one node.
+func (a *advancer) settle(run []move) {
+	node := run[0].node
 	k, i, found := a.v.Locate(node)
 	if !found {
-		hs := a.v.orphans[node]
-		if at, have := findHeld(hs, id); have {
-			a.v.setOrphans(node, slices.Delete(slices.Clone(hs), at, at+1))
+		was := a.v.orphans[node]
+		hs := slices.Clone(was)
+		for _, m := range run {
+			switch at, have := findHeld(hs, m.id); {
+			case have && m.held != nil:
+				hs[at] = m.held
+			case have:
+				hs = slices.Delete(hs, at, at+1)
+			case m.held != nil:
+				hs = slices.Insert(hs, at, m.held)
+			}
+		}
+		if len(was)+len(hs) > 0 {
+			a.v.setOrphans(node, hs)
 		}
 		return
 	}
-	if !a.v.Chunks[k].Hold[i].Has(id) {
-		return
+	n, hold := a.v.Chunks[k].Nodes[i], a.v.Chunks[k].Hold[i]
+	o := Occupancy{a.v.Chunks[k].Used[i], hold}
+	hs := make([]*Held, 0, len(run))
+	for _, m := range run {
+		if m.held != nil {
+			hs = append(hs, m.held)
+		} else {
+			o = o.Without(n, m.id)
+		}
+	}
+	if o = o.withAll(n, hs); o.Hold == hold {
+		return // it held none of what was released
 	}
 	c := a.writableAt(k, i)
-	o := Occupancy{c.Used[i], c.Hold[i]}.Without(c.Nodes[i], id)
 	c.Used[i], c.Hold[i] = o.Used, o.Hold
 }

@@ -59,7 +59,12 @@ type HeldRare struct {
 
 // HeldOf returns what an allocation holds.
 func HeldOf(a *structs.Allocation) *Held {
-	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.WorksSince(), Placed: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Lineage().Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
+	h := heldOf(a)
+	return &h
+}
+
+func heldOf(a *structs.Allocation) Held {
+	h := Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.WorksSince(), Placed: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Lineage().Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
 	if s := a.Suspension; s != nil {
 		h.Work.Frozen = s.Since
 	}
@@ -184,25 +189,33 @@ func (o Occupancy) with(n *structs.Node, h *Held) Occupancy {
 	return Occupancy{Used: o.Used.Add(h.Need), Hold: next}
 }
 
-// withAll is with for several allocations that are not held yet. It sorts fresh.
-func (o Occupancy) withAll(n *structs.Node, fresh []*Held) Occupancy {
-	switch len(fresh) {
+// withAll is with for several allocations, in ID order.
+func (o Occupancy) withAll(n *structs.Node, hs []*Held) Occupancy {
+	switch len(hs) {
 	case 0:
 		return o
 	case 1:
-		return o.with(n, fresh[0])
+		return o.with(n, hs[0])
 	}
-	slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
-	fresh = slices.CompactFunc(fresh, func(a, b *Held) bool { return a.ID == b.ID })
 	old := o.Hold.roll()
-	next := o.Hold.begun(old.putAll(fresh))
+	next := o.Hold.begun(roll{})
 	plain := next.Waits == 0
-	for _, h := range fresh {
-		plain = plain && h.Rare == nil
+	known := 0 // how many of hs are held already
+	for _, h := range hs {
+		if was := old.get(h.ID); was != nil {
+			known++
+			plain = plain && was.Rare.same(h.Rare)
+			next.Yields -= count(was.Work.Yields)
+			next.Shy -= count(was.Work.Shy)
+			o.Used = o.Used.Sub(was.Need)
+		} else {
+			plain = plain && h.Rare == nil
+		}
 		next.Yields += count(h.Work.Yields)
 		next.Shy += count(h.Work.Shy)
 		o.Used = o.Used.Add(h.Need)
 	}
+	next.held = old.putAll(hs, known)
 	if !plain {
 		return Occupancy{Hold: next}.tally(n)
 	}

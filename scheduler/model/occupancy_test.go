@@ -48,13 +48,17 @@ func TestOccupancyByDifferenceIsThatCountedAfresh(t *testing.T) {
 			x := rnd.Uint64N(space)
 			switch now := o.Hold.Get(heldNamed(x).ID); {
 			case step%50 == 0:
-				var fresh []*Held
+				var hs []*Held
 				for range rnd.IntN(100) {
-					if h := one(rnd.Uint64N(space)); !o.Hold.Has(h.ID) {
-						fresh = append(fresh, h)
+					if h := one(rnd.Uint64N(space)); step%100 == 0 || !o.Hold.Has(h.ID) {
+						if was := o.Hold.Get(h.ID); was != nil && rnd.IntN(2) == 0 {
+							h.Rare = was.Rare
+						}
+						hs = append(hs, h)
 					}
 				}
-				o = o.withAll(n, fresh)
+				slices.SortFunc(hs, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+				o = o.withAll(n, slices.CompactFunc(hs, func(a, b *Held) bool { return a.ID == b.ID }))
 			case now == nil:
 				o = o.with(n, one(x))
 			case rnd.IntN(3) == 0: // another version of the same

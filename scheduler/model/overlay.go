@@ -197,7 +197,8 @@ func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
 			fresh = append(fresh, h.Held)
 		}
 	}
-	return o.withAll(n, fresh)
+	slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+	return o.withAll(n, slices.CompactFunc(fresh, func(a, b *Held) bool { return a.ID == b.ID }))
 }
 
 // HeldOfPlace returns what a proposed placement will hold and on which node; ok is false if the entry is inconsistent.

@@ -123,37 +123,43 @@ func (r *roll) replace(leaf, n int, a, b []*Held) roll {
 	return rollOfLeaves(slices.Concat(some, r.rest), n)
 }
 
-// putAll is put for several allocations in ID order that are not in the roll.
-func (r *roll) putAll(fresh []*Held) roll {
+// putAll is put for several allocations in ID order, known of which are in the roll.
+func (r *roll) putAll(hs []*Held, known int) roll {
 	if r.Len == 0 {
-		return rollOf(slices.Clone(fresh))
+		return rollOf(slices.Clone(hs))
 	}
-	n := r.Len + len(fresh)
-	all := make([][]*Held, 0, 1+len(r.rest)+len(fresh)/rollLeaf+2)
+	n, replace := r.Len+len(hs)-known, known == len(hs)
+	all := make([][]*Held, 0, 1+len(r.rest)+len(hs)/rollLeaf+2)
 	for i := range 1 + len(r.rest) {
-		old, k := r.leaf(i), len(fresh)
+		old, k := r.leaf(i), len(hs)
 		if i < len(r.rest) {
-			k, _ = findHeld(fresh, r.rest[i][0].ID)
+			k, _ = findHeld(hs, r.rest[i][0].ID)
 		}
 		if k == 0 {
 			all = append(all, old)
 			continue
 		}
-		all = cutLeaves(all, mergeHeld(old, fresh[:k]))
-		fresh = fresh[k:]
+		room := len(old) + k
+		if replace {
+			room = len(old)
+		}
+		all = cutLeaves(all, mergeHeld(make([]*Held, 0, room), old, hs[:k]))
+		hs = hs[k:]
 	}
 	return rollOfLeaves(all, n)
 }
 
-// mergeHeld merges two lists in ID order into a new one.
-func mergeHeld(a, b []*Held) []*Held {
-	out := make([]*Held, 0, len(a)+len(b))
+// mergeHeld appends two lists in ID order, merged. A record of b replaces that of a for the same allocation.
+func mergeHeld(out, a, b []*Held) []*Held {
 	for len(a) > 0 && len(b) > 0 {
-		if CompareID(a[0].ID, b[0].ID) < 0 {
+		switch c := CompareID(a[0].ID, b[0].ID); {
+		case c < 0:
 			out, a = append(out, a[0]), a[1:]
-			continue
+		case c == 0:
+			a = a[1:]
+		default:
+			out, b = append(out, b[0]), b[1:]
 		}
-		out, b = append(out, b[0]), b[1:]
 	}
 	return append(append(out, a...), b...)
 }

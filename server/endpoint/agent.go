@@ -211,11 +211,11 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 		if resp.RestoreEpoch > req.RestoreEpoch {
 			min = 0
 		}
-		allocs := snap.AllocsByNode(req.NodeID)
+		allocs := snap.AllocsOf(req.NodeID)
 		var top structs.Index = 1
 		old := uint64(0)                // Known over what belonged here at min and still does
 		gangs := snap.RosterCount() > 0 // without gangs, the jobs of allocations need not be looked at
-		for _, a := range allocs {
+		for a := range allocs {
 			top = max(top, a.AllocIndex)
 			if a.AllocIndex > min {
 				resp.Changed = append(resp.Changed, a)
@@ -240,7 +240,7 @@ func (s *Set) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRe
 		}
 		resp.Changed, top = clipChanged(resp.Changed, top)
 		resp.Known = 0
-		for _, a := range allocs {
+		for a := range allocs {
 			if a.CreateIndex <= top {
 				resp.Known += knownAs(a)
 			}
