@@ -256,7 +256,8 @@ func (s *stranded) Value(g *model.GPUState) int64 {
 
 // pack packs every stream onto a node with n GPUs, of which all thousandths are free in total and idle GPUs are unused.
 // What is free only shrinks: a shape that does not fit is not looked at again in the same stream, and neither is a GPU
-// that has less free than any shape asks for.
+// that has less free than any shape asks for. GPUs are in rising order of what is free, so the first one with room is the
+// fullest with room, and idle ones are at the end.
 func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 	fits := s.fitting(g, n, idle)
 	if len(fits) == 0 {
@@ -265,10 +266,15 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 	var open, free [gpusMax]int64
 	count := 0
 	for _, f := range g.Free[:n] {
-		if f >= s.least {
-			open[count] = f
-			count++
+		if f < s.least {
+			continue
 		}
+		at := count
+		for ; at > 0 && open[at-1] > f; at-- {
+			open[at] = open[at-1]
+		}
+		open[at] = f
+		count++
 	}
 	total := int64(0)
 	for k := range s.stream {
@@ -289,24 +295,26 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 			switch {
 			case r.gpus == 0:
 			case r.gpus == 1:
-				best, room := -1, int64(math.MaxInt64)
-				for i, f := range list {
-					if f >= r.milli && f < room {
-						best, room = i, f
-					}
+				i := 0
+				for i < len(list) && list[i] < r.milli {
+					i++
 				}
-				if best < 0 {
+				if i == len(list) {
 					ahead &^= at[r.shape]
 					continue
 				}
+				room := list[i]
 				if room == 1000 {
 					idle--
 				}
 				left -= r.milli
 				if room -= r.milli; room >= s.least {
-					list[best] = room
+					for ; i > 0 && list[i-1] > room; i-- {
+						list[i] = list[i-1]
+					}
+					list[i] = room
 				} else {
-					list[best] = list[len(list)-1]
+					copy(list[i:], list[i+1:])
 					list = list[:len(list)-1]
 				}
 			default:
@@ -316,12 +324,7 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 				}
 				idle -= r.gpus
 				left -= 1000 * int64(r.gpus)
-				for i, want := 0, r.gpus; want > 0; i++ {
-					if list[i] == 1000 {
-						list[i] = 0
-						want--
-					}
-				}
+				list = list[:len(list)-int(r.gpus)]
 			}
 			cpu -= r.cpu
 			if left < s.least || cpu < s.minCPU {
