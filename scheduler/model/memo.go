@@ -18,29 +18,61 @@ type memo struct {
 // liveShapes counts what is held by shape, over the chunks of the view that was last used.
 type liveShapes struct {
 	chunks []*Chunk
-	sums   map[Shape]int64
+	sums   map[Shape]shapeSum
 	all    int64
 	mix    *Mix
+}
+
+// shapeSum is how many allocations have a shape, and one that had it.
+type shapeSum struct {
+	n    int64
+	like *Held
 }
 
 // LiveMix returns the mix of everything held. Sizes and shares are rounded, so that the mix changes seldom and what was
 // computed for it stays useful. It depends on nothing but the view.
 func (v *View) LiveMix() *Mix {
-	m := v.memo
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l := &m.live
+	v.memo.mu.Lock()
+	defer v.memo.mu.Unlock()
+	return v.memo.live.at(v)
+}
+
+// LiveWork returns an example of each kind of work that is held, the most frequent kinds first. An example may have ended:
+// it says what is usually asked for.
+func (v *View) LiveWork() []*HeldWork {
+	v.memo.mu.Lock()
+	defer v.memo.mu.Unlock()
+	l := &v.memo.live
+	mix := l.at(v)
+	works := make([]*HeldWork, 0, len(mix.Shapes))
+	for _, s := range mix.Shapes {
+		s.Count = 0
+		if sum := l.sums[s]; sum.like != nil {
+			works = append(works, &sum.like.Work)
+		}
+	}
+	return works
+}
+
+// at counts the changes since the view that was last used, and returns the mix.
+func (l *liveShapes) at(v *View) *Mix {
 	if l.sums == nil {
-		l.sums = make(map[Shape]int64)
+		l.sums = make(map[Shape]shapeSum)
 	}
 	changed := l.mix == nil
 	row := func(c *Chunk, i int, sign int64) {
-		c.eachShape(i, func(s Shape) {
+		c.eachShape(i, func(s Shape, h *Held) {
 			changed = true
 			l.all += sign
-			if l.sums[s] += sign; l.sums[s] == 0 {
+			sum := l.sums[s]
+			if sum.n += sign; sum.n == 0 {
 				delete(l.sums, s)
+				return
 			}
+			if sum.like == nil {
+				sum.like = h
+			}
+			l.sums[s] = sum
 		})
 	}
 	add := func(c *Chunk, sign int64) {
@@ -72,8 +104,8 @@ func (v *View) LiveMix() *Mix {
 		return l.mix
 	}
 	list := make([]Shape, 0, len(l.sums))
-	for s, n := range l.sums {
-		s.Count = roundShare(n, l.all)
+	for s, sum := range l.sums {
+		s.Count = roundShare(sum.n, l.all)
 		list = append(list, s)
 	}
 	slices.SortFunc(list, compareShapes)

@@ -25,10 +25,19 @@ type Pass struct {
 	caches  []*shortfallCache
 	twins   []*twinIndex
 	heaps   *heaps
+	known   *known // locked for sharing; nil: see Prepare
 }
 
 // NewPass begins a pass over a view and what is in flight.
 func NewPass(v *model.View, f model.Overlay) *Pass {
+	m := remembered.Of(v)
+	m.use.RLock()
+	w := newPass(v, f)
+	w.known = m
+	return w
+}
+
+func newPass(v *model.View, f model.Overlay) *Pass {
 	w := &Pass{heaps: heapsLeft.Get().(*heaps)}
 	w.Open(v, f)
 	return w
@@ -36,6 +45,9 @@ func NewPass(v *model.View, f model.Overlay) *Pass {
 
 // known is what earlier passes cached, most recently used first.
 type known struct {
+	use      sync.RWMutex // passes share it; Prepare takes it alone, and does not wait for it
+	prepared prepared     // guarded by use
+
 	mu         sync.Mutex
 	ledgers    []*ledger
 	shortfalls []*shortfallCache
@@ -65,6 +77,10 @@ func (w *Pass) Release() {
 	heapsLeft.Put(w.heaps)
 	w.heaps = nil
 	w.Unlock()
+	if w.known != nil {
+		w.known.use.RUnlock()
+		w.known = nil
+	}
 }
 
 // ShortfallsOf returns the shortfalls cached for an ask. It is nil for asks that are not plain, and when another pass

@@ -56,6 +56,9 @@ func (d *decider) loop(ctx context.Context, sub *replica.Subscription) error {
 		if d.stale {
 			wait = min(wait, countEvery)
 		}
+		if again := d.prepare(); again > 0 {
+			wait = min(wait, again)
+		}
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
@@ -73,6 +76,8 @@ func (d *decider) loop(ctx context.Context, sub *replica.Subscription) error {
 			if d.lost {
 				return errOutcomeUnknown
 			}
+		case p := <-d.flight.prepare.done:
+			d.flight.prepare.ended(p)
 		case x := <-d.inbox.speculations:
 			d.speculate(x)
 		case q := <-d.inbox.questions:

@@ -129,7 +129,7 @@ func newDecider(s *Service, term uint64) *decider {
 		s: s, term: term, planner: planner.New(planner.Limits{}),
 		cursors: map[structs.PoolName]structs.NodeID{},
 		flight: inFlight{decided: make(chan decided), outcomes: make(chan outcome),
-			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}},
+			jobs: map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, prepare: preparing{done: make(chan prepared)}},
 		inbox:   inbox{speculations: make(chan speculation, 256), questions: make(chan question, 64), closed: make(chan struct{})},
 		metrics: s.Metrics(),
 	}
@@ -148,6 +148,7 @@ type inFlight struct {
 	outcomes chan outcome
 	jobs     map[uint64]*answering   // by plan ID
 	failing  map[structs.JobKey]bool // jobs being stopped because they can never start
+	prepare  preparing
 }
 
 // inbox receives messages from other goroutines.
