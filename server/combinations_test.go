@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/histories"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/nomadlike"
@@ -34,7 +36,7 @@ import (
 // second: every order with every backfill and preemption rule. See served. Every fifth history has three servers, whose
 // leader stops in the middle. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED repeats one.
 func TestCombinations(t *testing.T) {
-	n, first := uint64(12), uint64(1)
+	n, first := uint64(servedDefault), uint64(1)
 	if testing.Short() {
 		n = 3
 	}
@@ -69,13 +71,29 @@ func TestCombinations(t *testing.T) {
 		text = append(text, fmt.Sprintf("%s %d", k, counts[k]))
 	}
 	t.Logf("%d histories from seed %d; %s", n, first, strings.Join(text, ", "))
+	for _, k := range append(mustOccur, "late, and reserved for") {
+		if counts[k] == 0 && (n >= 100 || n >= servedDefault && slices.Contains(mustOccur, k)) {
+			t.Errorf("nothing was counted under %q: that check has no case", k)
+		}
+	}
 }
+
+// servedDefault is how many histories run by default.
+const servedDefault = 12
 
 // historyStep is between the seeds of histories: those that follow each other have the same preemption rule.
 const historyStep = 89
 
 // historyScale is how much faster a history is on servers.
 const historyScale = 60
+
+// yielding are options of every other history, which preempts by priority or order: at a sixtieth of its time, work that is equal
+// hardly ever gains from a preemption what stopping and starting cost.
+var yielding = map[string]string{"preemptible": "all", "priorities": "spread", "limits of preemption": "default", "saves": "no"}
+
+// mustOccur are the counts without which the default number of histories proves too little. Few jobs wait for max_wait and are
+// reserved for: only 100 histories must have one.
+var mustOccur = []string{"gains", "limits of models reached", "looked for room", "shrunk", "told PRIORITY", "told QUOTA", "told RESERVATION", "twins"}
 
 // servedHistory is a history on servers.
 type servedHistory struct {
@@ -89,9 +107,26 @@ type servedHistory struct {
 	users map[string]string // tokens by name
 	fleet *fleet
 	begin time.Time
-	seen  *scheduler.Input
 	rng   *rand.Rand
 	down  map[structs.NodeID]time.Time // nodes that failed, and when they come back
+
+	mu     sync.Mutex
+	passes []servedPass // that are not checked yet
+}
+
+// servedPass is what a pass decides about, and the state when it begins.
+type servedPass struct {
+	in   scheduler.Input
+	snap *state.Snapshot
+}
+
+// note keeps a pass until it is checked.
+func (r *servedHistory) note(s func() *Server) func(scheduler.Input) {
+	return func(in scheduler.Input) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.passes = append(r.passes, servedPass{in, s().Published().Snapshot})
+	}
 }
 
 func faster[T ~int64](d T) T {
@@ -107,9 +142,17 @@ func (r *servedHistory) at(t structs.LogTime) structs.LogTime {
 }
 
 func newServedHistory(t *testing.T, seed uint64) *servedHistory {
-	r := &servedHistory{t: t, h: histories.New(seed, nil), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
+	var with map[string]string
+	if seed%2 == 0 {
+		with = maps.Clone(yielding)
+		with["preempt"] = []string{structs.PreemptPriority, structs.PreemptOrder}[seed/2%2]
+	}
+	r := &servedHistory{t: t, h: histories.New(seed, with), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
 	if seed%5 == 0 {
-		c := newCluster(t, 3, func(_ int, c *Config) { c.ACL = true })
+		var c *cluster
+		c = newCluster(t, 3, func(i int, cfg *Config) {
+			cfg.ACL, cfg.Testing.Decide.BeforeSchedule = true, r.note(func() *Server { return c.servers[i] })
+		})
 		var at atomic.Int64 // the fleet reads it, too
 		at.Store(int64(c.leader()))
 		r.s = func() *Server { return c.servers[at.Load()] }
@@ -119,7 +162,11 @@ func newServedHistory(t *testing.T, seed uint64) *servedHistory {
 			at.Store(int64(c.leader(was)))
 		}
 	} else {
-		r.s = one(testServer(t, func(c *Config) { c.ACL = true }))
+		var s *Server
+		s = testServer(t, func(c *Config) {
+			c.ACL, c.Testing.Decide.BeforeSchedule = true, r.note(func() *Server { return s })
+		})
+		r.s = one(s)
 	}
 	r.handler()
 	r.fleet = newFleet(t, r.s, 0)
@@ -335,22 +382,46 @@ func (r *servedHistory) repair() {
 	}
 }
 
-// pass checks the newest pass, decided again from its input.
+// pass checks the passes since the last call, each decided again from its input.
 func (r *servedHistory) pass() {
-	in := r.s().decide.Input(structs.NodePoolDefault)
-	if in == nil || in == r.seen {
-		return
-	}
-	r.seen = in
-	direct := *in
-	direct.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
-	plan, rep := scheduler.Schedule(direct, policy.For(in.View.Pool(structs.NodePoolDefault), in.Config))
 	r.limits()
-	r.judge.See(in)
-	if r.judge.Preempted(in, &plan) == 0 {
-		r.judge.InOrder(in, &plan, &rep)
+	r.mu.Lock()
+	passes := r.passes
+	r.passes = nil
+	r.mu.Unlock()
+	for i := range passes {
+		p := &passes[i]
+		in := &p.in
+		direct := *in
+		direct.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+		r.judge.See(in)
+		plan, rep := scheduler.Schedule(direct, policy.For(in.View.Pool(structs.NodePoolDefault), in.Config))
+		if r.judge.Preempted(in, &plan) == 0 {
+			r.judge.InOrder(in, &plan, &rep)
+			after := histories.NewAfter(in, &plan)
+			r.judge.Explained(after, in, &rep, r.waits(p.snap, &plan))
+			if r.h.Reserves() {
+				r.judge.Late(after, in, &rep)
+			}
+		}
+		r.judge.Counts["passes"]++
 	}
-	r.judge.Counts["passes"]++
+}
+
+// waits returns the queue in which a job waits after a plan, "" if it does not wait.
+func (r *servedHistory) waits(snap *state.Snapshot, plan *scheduler.Plan) func(structs.JobKey) structs.QueuePath {
+	return func(k structs.JobKey) structs.QueuePath {
+		w := snap.Workload(k)
+		for _, pe := range plan.Entries {
+			if pe.Workload != nil && pe.Namespace == k.Namespace && pe.JobID == k.ID {
+				w = pe.Workload
+			}
+		}
+		if w == nil || w.Waiting == 0 {
+			return ""
+		}
+		return w.Queue
+	}
 }
 
 // limits checks the limits and caps of queues.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,6 +112,10 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				} else if !now.Before(at) {
 					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 				}
+			case a.Client == structs.ClientPending && slices.ContainsFunc(a.WaitsOn, func(id structs.AllocID) bool {
+				w := snap.AllocByID(id)
+				return w != nil && structs.Holds(w)
+			}): // an agent starts it when they have ended
 			case a.Client == structs.ClientPending && (f.fails[a.JobID] || f.odd[a.JobID] > 0 && a.NameIndex%f.odd[a.JobID] == 0):
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
 			case a.Client == structs.ClientPending:

@@ -165,14 +165,38 @@ func (c *checks) passed(e *Engine, in *scheduler.Input, plan *scheduler.Plan, re
 	c.Limits(c.uses())
 	stops := c.Preempted(in, plan)
 	c.whole()
-	c.late(in, rep)
 	if stops == 0 {
-		c.explained(in, rep)
+		c.after(in, plan, rep)
 		if c.h.cfg.Whole {
 			c.InOrder(in, plan, rep)
 		}
 	}
 	c.Counts["passes"]++
+}
+
+// after checks the reasons that a pass gives and what it reserves. A pass on only the nodes that freed resources says nothing of the others; servers
+// make no such passes. What the judge counts is compared with the records of the engine.
+func (c *checks) after(in *scheduler.Input, plan *scheduler.Plan, rep *scheduler.Report) {
+	if in.View.Rows < len(c.e.nodes) {
+		return
+	}
+	x := histories.NewAfter(in, plan)
+	for i := range x.Rooms {
+		r := &x.Rooms[i]
+		n := slices.IndexFunc(c.e.nodes, func(n nodeState) bool { return n.node.ID == r.Node.ID })
+		if s := &c.e.nodes[n]; r.GPUs != s.free || r.Used != s.used {
+			c.failf("node %s has %d free GPUs and %v in use after the pass, and %d and %v by the engine", r.Node.Name, r.GPUs, r.Used, s.free, s.used)
+		}
+	}
+	c.Explained(x, in, rep, func(k structs.JobKey) structs.QueuePath {
+		if l := c.e.live[k]; l != nil && l.wanting() {
+			return l.work.QueueName()
+		}
+		return ""
+	})
+	if c.h.Reserves() {
+		c.Late(x, in, rep)
+	}
 }
 
 // whole checks that no all_at_once job runs in part after a pass.
@@ -233,128 +257,4 @@ func (c *checks) uses() histories.Uses {
 		held.Add(l.Job.Job, l.work.Allocs)
 	}
 	return held
-}
-
-// closed returns the limit of a model that one more allocation of a job on GPUs of that name would exceed, or "".
-func (c *checks) closed(j *structs.Job, name string) string {
-	held, add := c.uses(), 1000*histories.GPUsEach(j.Groups[0])
-	for p := range j.QueueName().Lineage() {
-		q := c.Queues[p]
-		for user, limits := range map[string][]structs.ModelAmount{"": q.LimitModels, j.Submitter.Name: q.UserLimitModels} {
-			for _, lim := range limits {
-				if structs.IsModel(name, lim.Model) && held[structs.UseRow{Path: p, User: user}].Of(lim.Model)+add > lim.Milli {
-					return fmt.Sprintf("%s of queue %s, user %q", lim.Model, p, user)
-				}
-			}
-		}
-	}
-	return ""
-}
-
-// simple reports whether a job asks for whole GPUs for each of its allocations, and nothing else that could be scarce.
-func (c *checks) simple(j *structs.Job) bool {
-	g := j.Groups[0]
-	return len(j.Groups) == 1 && g.Gang == nil && g.Elastic == nil && len(j.Depends) == 0 && len(g.Tasks[0].Resources.GPU) == 1 && !g.Tasks[0].Resources.GPU[0].Shared()
-}
-
-// explained checks that the reasons for which jobs wait are true in the cluster after the pass. A pass on only the nodes that
-// freed resources says nothing of the others; servers make no such passes.
-func (c *checks) explained(in *scheduler.Input, rep *scheduler.Report) {
-	if in.View.Rows < len(c.e.nodes) {
-		return
-	}
-	for i := range rep.Workloads {
-		r := &rep.Workloads[i]
-		l := c.e.live[r.Key]
-		if l == nil || !r.Failed {
-			continue
-		}
-		for _, g := range r.Groups {
-			if g.Placed >= g.Wanted {
-				continue
-			}
-			c.Counts["told "+string(g.Code)]++
-			for _, r := range g.Refusals {
-				if r.Dimension == structs.DimensionGPUModel && g.Placed == 0 && c.simple(l.Job.Job) && l.Job.Job.Groups[0].Count == 1 {
-					c.Counts["told a limit of a model"]++
-					if why := c.closed(l.Job.Job, r.Detail); why == "" {
-						c.failf("%s is told %v, and that limit leaves room for it", r.Text(), g.Refusals)
-					}
-				}
-			}
-			switch g.Code {
-			case structs.ReasonQuota:
-				if n := ""; c.simple(l.Job.Job) && g.Refusals[0].Dimension == structs.DimensionGPUModel {
-					if n = c.roomFor(l.Job.Job); n != "" {
-						c.failf("%s is told %v, and node %s has room for it", r.Key.ID, g.Refusals, n)
-					}
-				}
-			case structs.ReasonResources, structs.ReasonFragmentation:
-				if n := c.roomFor(l.Job.Job); n != "" && c.simple(l.Job.Job) {
-					c.failf("%s is told %v, and node %s has room for it", r.Key.ID, g.Refusals, n)
-				}
-			case structs.ReasonReservation:
-				if len(c.e.reservations) == 0 {
-					c.failf("%s is told %v, and nothing is reserved", r.Key.ID, g.Refusals)
-				}
-			case structs.ReasonDependency:
-				if len(l.Job.Job.Depends) == 0 {
-					c.failf("%s waits for another job, and depends on none", r.Key.ID)
-				}
-			case structs.ReasonPriority:
-				if s := g.Refusals[0].Subject; g.Refusals[0].Dimension == structs.DimensionQueueOrder {
-					if o := c.e.live[structs.JobKey{Namespace: r.Key.Namespace, ID: s}]; o == nil || !o.wanting() || o.work.QueueName() != l.work.QueueName() {
-						c.failf("%s is told that it must not pass %s, which does not wait in its queue", r.Key.ID, s)
-					}
-				}
-			}
-		}
-	}
-}
-
-// late checks that work that found no place and has waited for max_wait holds a reservation, as one of reserve_depth.
-// Where no end is known, a job that is reserved for may keep the next from having an earliest start, as may what an
-// operator has reserved.
-func (c *checks) late(in *scheduler.Input, rep *scheduler.Report) {
-	if t := c.h.is["times"]; t == "unknown" || t == "learned" || len(c.h.held) > 0 {
-		return
-	}
-	for i := range rep.Workloads {
-		r := &rep.Workloads[i]
-		l := c.e.live[r.Key]
-		if l == nil || !r.Failed || l.tied || l.holds > 0 || !histories.Together(l.Job.Job) {
-			continue
-		}
-		q := c.Queues[l.work.QueueName()]
-		since := l.work.WaitingSince()
-		if since == 0 || in.Now.Sub(since) <= q.MaxWait || !slices.Contains([]structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang}, r.Groups[0].Code) || slices.ContainsFunc(r.Groups[0].Refusals, func(r structs.Refusal) bool { return r.Dimension == structs.DimensionGPUModel }) {
-			continue
-		}
-		tied := int64(0)
-		for _, o := range c.e.reserved {
-			if o.work.QueueName() == q.Path {
-				tied++
-			}
-		}
-		c.Counts["late"]++
-		if tied < q.ReserveDepth && !slices.ContainsFunc(c.e.nodes, func(n nodeState) bool { return !n.node.Ready() }) {
-			c.failf("%s has waited for %v, more than %v, and holds no reservation; %d jobs of its queue do", r.Key.ID, in.Now.Sub(since), q.MaxWait, tied)
-		}
-	}
-}
-
-// roomFor returns a node with room for one allocation of a job with whole GPUs, or "".
-func (c *checks) roomFor(j *structs.Job) string {
-	need := histories.GPUsEach(j.Groups[0])
-	for i := range c.e.nodes {
-		n := &c.e.nodes[i]
-		name := n.node.Resources.Devices[0].Name
-		if rs := j.Groups[0].Tasks[0].Resources.GPU; len(rs) > 0 && (!structs.IsModel(name, rs[0].Model) || c.closed(j, name) != "") {
-			continue
-		}
-		if n.node.Ready() && n.free >= need && n.used.Add(structs.GroupVector(j.Groups[0])).Fits(n.total) {
-			return n.node.Name
-		}
-	}
-	return ""
 }
