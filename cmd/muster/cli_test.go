@@ -204,6 +204,8 @@ var golden = []struct {
 	{"eval_delete", "eval delete 26cfc69e", "", 0},
 	{"queue", "queue", "", 0},
 	{"acct", "acct -since 7d", "", 0},
+	{"eff_unmeasured", "eff example", "", 0},
+	{"eff_json", "job eff -json example", "", 0},
 	{"acct_by", "acct -by user", "", 0},
 	{"acct_csv", "acct -csv -queue research", "", 0},
 	{"decisions", "operator decisions -job train -n 20", "", 0},

@@ -19,7 +19,7 @@ var helpGroups = []struct {
 	commands []string
 }{
 	{"Start work", []string{"run", "job", "shell", "rsh", "alloc", "fmt", "var", "service"}},
-	{"See what happens", []string{"top", "status", "queue", "gpu", "acct", "event", "eval", "deployment"}},
+	{"See what happens", []string{"top", "status", "queue", "gpu", "eff", "acct", "event", "eval", "deployment"}},
 	{"Share the cluster", []string{"namespace", "quota", "reservation", "acl"}},
 	{"Run the cluster", []string{"agent", "node", "server", "operator", "config", "tls", "system", "monitor", "agent-info"}},
 	{"Try it out", []string{"sim", "nodesim"}},

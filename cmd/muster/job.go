@@ -10,7 +10,7 @@ muster job plan example.muster.hcl   # what would happen
 muster job run example.muster.hcl    # submit it and follow it
 muster job status example            # how it is
 muster job why example               # why it waits`,
-		newJobInit, newJobValidate, newJobPlan, newJobRun, newJobStatus, newJobWait, newJobWhy, newJobAllocs, newJobLogs, newJobExec, newJobStop, newJobStart, newJobRestart,
+		newJobInit, newJobValidate, newJobPlan, newJobRun, newJobStatus, newJobWait, newJobWhy, newEff, newJobAllocs, newJobLogs, newJobExec, newJobStop, newJobStart, newJobRestart,
 		newJobHistory, newJobRevert, newJobInspect, newJobScale, newJobDispatch, newJobEval, newJobHold, newJobRelease, newJobSuspend, newJobResume, newJobRequeue, newJobRetry, newJobPriority, newJobCheckpoint, newJobPeriodic, newJobTag,
 		newJobDeployments, newJobPromote)
 }

@@ -62,6 +62,11 @@ func ambiguous(what, prefix string, candidates []string) error {
 	return fmt.Errorf("%q matches %d %s; give more characters:\n  %s", prefix, n, what, strings.Join(candidates, "\n  "))
 }
 
+// noJob is the error for a job that does not exist.
+type noJob string
+
+func (e noJob) Error() string { return string(e) }
+
 // job finds the one job with an id or id prefix.
 func (a *api) job(ctx context.Context, prefix string) (*wire.JobListStub, error) {
 	q := url.Values{"prefix": {prefix}}
@@ -86,7 +91,7 @@ func (a *api) job(ctx context.Context, prefix string) (*wire.JobListStub, error)
 		if a.namespace != "*" {
 			where = fmt.Sprintf(" in namespace %q", orDefault(a.namespace))
 		}
-		return nil, fmt.Errorf("no job has an id that is or begins with %q%s (muster job status lists jobs)", prefix, where)
+		return nil, noJob(fmt.Sprintf("no job has an id that is or begins with %q%s (muster job status lists jobs)", prefix, where))
 	case len(list) > 1:
 		return nil, ambiguous("jobs", prefix, names)
 	}
