@@ -85,7 +85,7 @@ func Encode(cmd structs.Command, in structs.Format) ([]byte, error) {
 var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
 // scratchMax is the size, in bytes, of the largest buffer that scratches keeps.
-const scratchMax = 64 << 10
+const scratchMax = 1 << 20
 
 func encode(cmd structs.Command, in structs.Format) ([]byte, error) {
 	row := commands.of(cmd.Body)

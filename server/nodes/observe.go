@@ -301,11 +301,14 @@ func (o *Observations) take() (entry []part) {
 
 // write puts an entry into the log. The caller holds mu.
 func (o *Observations) write(entry []part) {
-	var all []structs.AllocObserved
-	size := 0
+	n, size := 0, 0
+	for _, p := range entry {
+		n += len(p.updates)
+		size += p.bytes
+	}
+	all := make([]structs.AllocObserved, 0, n)
 	for _, p := range entry {
 		all = append(all, p.updates...)
-		size += p.bytes
 	}
 	if o.flying == 0 {
 		o.applied.at = time.Now()
