@@ -97,6 +97,12 @@ func TestDecisionSaysWhoActed(t *testing.T) {
 
 		by("carol", &structs.NodeDrainCommand{ID: node, Strategy: &structs.DrainStrategy{}})
 		drained := by("drain", &structs.AllocTransitionCommand{IDs: []structs.AllocID{own[0].ID}, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}).EvalID
+		moved := by("drain", &structs.AllocTransitionCommand{IDs: []structs.AllocID{own[0].ID}, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}).EvalID
+		move := c.planFor("web", moved, 0, 0)
+		move.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: own[0].ID, Desired: structs.DesiredStop, Desc: "moved"}}}}
+		if r := c.apply(move).Plan; r.Refused != "" {
+			t.Fatal(r.Refused)
+		}
 		lost := by("heartbeats", &structs.NodeStatusCommand{ID: node, Status: structs.NodeDown}).EvalID
 		stopped := by("bob", &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID}).EvalID
 		want := map[structs.EvalID]string{drained: "carol", lost: "", stopped: "bob"}
@@ -117,7 +123,7 @@ func TestDecisionSaysWhoActed(t *testing.T) {
 		for r := range c.f.Snapshot().Decisions(0) {
 			actors += r.Actor + " "
 		}
-		if want := map[bool]string{true: "alice alice bob ", false: "   "}[format >= feature.DecisionActors.Format]; actors != want {
+		if want := map[bool]string{true: "alice alice carol bob ", false: "    "}[format >= feature.DecisionActors.Format]; actors != want {
 			t.Errorf("format %d: the actors are %q, want %q", format, actors, want)
 		}
 	}

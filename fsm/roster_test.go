@@ -384,3 +384,29 @@ func TestResizesAreCounted(t *testing.T) {
 		})
 	}
 }
+
+// TestGangOfARemovedGroup: when a job no longer has the group of an elastic gang, the end of its members is applied, and is no
+// change of its size.
+func TestGangOfARemovedGroup(t *testing.T) {
+	c := newCluster(t, 2)
+	c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: feature.Newest, By: "test"})
+	j := benchJob("web", 2)
+	j.Groups[0].Gang, j.Groups[0].Elastic = &structs.Gang{Min: 1}, &structs.Elastic{Min: 1, Max: 2}
+	p := c.planFor("web", c.register(j).EvalID, 0, 2)
+	ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Reason: structs.RosterPlaced}
+	for _, part := range p.Parts {
+		place := part.Places[0]
+		ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Index: place.Index, Node: p.Nodes[place.Node].ID})
+	}
+	p.Rosters = []*structs.Roster{ro}
+	if r := c.apply(p).Plan; r.Refused != "" {
+		t.Fatal(r.Refused)
+	}
+	other := benchJob("web", 1)
+	other.Groups[0].Name = "other"
+	c.register(other)
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ro.Members[0].Alloc, Client: structs.ClientFailed}}})
+	if r := c.f.Snapshot().RosterByKey(ro.Key()); r == nil || len(r.Members) > 1 || r.Resizes != (structs.GangResizes{}) {
+		t.Errorf("after a member has failed, the roster is %+v", r)
+	}
+}

@@ -150,20 +150,31 @@ func TestLimitsByModel(t *testing.T) {
 }
 
 // TestReservationWithoutClosedModel: a job that waits because one model is full and the limit of the other is reached gets a
-// reservation on the model that is open to it, although a GPU of the other one becomes free earlier.
+// reservation on the model that is open to it, although GPUs of the other one become free earlier. So does a gang.
 func TestReservationWithoutClosedModel(t *testing.T) {
-	for _, closed := range []bool{true, false} {
+	for at := range 6 {
+		closed, gang, free := at != 1 && at != 3, at == 2 || at == 3 || at == 5, at >= 4 // free: the limit alone keeps the job from the model
 		h100, a100 := modelNode(1, "H100:2"), modelNode(2, "A100:1")
 		other := limitJob("other", "", 1, 1)
 		other.Runtime.Limit = time.Hour
 		late := limitJob("late", "", 1, 1)
 		late.Runtime.Limit = 3 * time.Hour
-		v := model.NewView(10, []*structs.Node{h100, a100}, []*structs.Allocation{holds(h100, other, 1, time.Hour, []int{0}), holds(h100, other, 2, time.Hour, []int{1}), holds(a100, late, 3, 2*time.Hour, []int{0})}, nil)
+		held := []*structs.Allocation{holds(h100, other, 1, time.Hour, []int{0}), holds(h100, other, 2, time.Hour, []int{1}), holds(a100, late, 3, 2*time.Hour, []int{0})}
 		j := limitJob("a", "r", 1, 1)
 		j.Runtime.Limit = time.Hour
-		table := contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 1)}}}
+		n := 1
+		if gang {
+			n, a100 = 2, modelNode(2, "A100:2")
+			held = append(held, holds(a100, late, 4, 2*time.Hour, []int{1}))
+			j.Groups[0].Count, j.Groups[0].Gang = 2, &structs.Gang{}
+		}
+		if free {
+			held = held[2:]
+		}
+		v := model.NewView(10, []*structs.Node{h100, a100}, held, nil)
+		table := contend.QueueTable{Queues: []*structs.Queue{{Path: "r", LimitModels: gpusOf("H100", 2)}}}
 		if closed {
-			table.Usage = []*structs.QueueUsage{useOfModel("r", "", "H100", 1)}
+			table.Usage = []*structs.QueueUsage{useOfModel("r", "", "H100", 2)}
 		}
 		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Now: bookNow, Pending: []contend.Workload{load(j, 1)}, Queues: &table, Config: rules(structs.BackfillConservative)}, policy.For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}))
 		_, rs := placed(plan)
@@ -171,8 +182,8 @@ func TestReservationWithoutClosedModel(t *testing.T) {
 		if closed {
 			want = a100
 		}
-		if len(rs) != 1 || len(rs[0].Places) != 1 || rs[0].Places[0].Node != want.ID {
-			t.Errorf("closed %v: reserved %+v, want a place on %s", closed, rs, want.Name)
+		if len(rs) != 1 || len(rs[0].Places) != n || rs[0].Places[0].Node != want.ID {
+			t.Errorf("closed %v, gang %v, free %v: reserved %+v, want %d places on %s", closed, gang, free, rs, n, want.Name)
 		}
 	}
 }

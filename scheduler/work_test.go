@@ -120,6 +120,30 @@ func TestStartedOnce(t *testing.T) {
 	}
 }
 
+// TestMetInTime: a timeout ends the wait for a job that has not come as far, and for none that has.
+func TestMetInTime(t *testing.T) {
+	for _, met := range []bool{true, false} {
+		for _, what := range []structs.OnTimeout{"", structs.OnTimeoutRun} {
+			for _, now := range []structs.LogTime{100, 200} {
+				w := &structs.Job{Namespace: "default", ID: "w", SubmitTime: 50, Depends: []structs.Dependency{{Name: "o", When: structs.WhenStarted, Timeout: 100, OnTimeout: what}}}
+				o := &structs.Job{Namespace: "default", ID: "o", Status: structs.JobPending}
+				a := &structs.Allocation{Job: o, Client: structs.ClientPending}
+				if met {
+					o.Status, a.StartedAt, a.Client = structs.JobRunning, 70, structs.ClientRunning
+				}
+				g := scheduler.GateOf(w, nil, now, removed{job: o, alloc: a})
+				over := now == 200
+				if starts := met || over && what == structs.OnTimeoutRun; (g.Why == nil) != starts {
+					t.Errorf("met %t, on_timeout %q, at %d: may start %t (%+v)", met, what, now, g.Why == nil, g.Why)
+				}
+				if again := !met && !over; (g.Until == 150) != again || (g.Never != "") != (!met && over && what == "") {
+					t.Errorf("met %t, on_timeout %q, at %d: looked at again at %d, never %q", met, what, now, g.Until, g.Never)
+				}
+			}
+		}
+	}
+}
+
 // TestRollingUpdateNamesItsNext: the evaluation of a rolling update names the one that continues it, which clients follow.
 func TestRollingUpdateNamesItsNext(t *testing.T) {
 	w := newWorld(t, 1, map[string]int{})

@@ -210,3 +210,24 @@ func TestLifted(t *testing.T) {
 		}
 	}
 }
+
+// TestOverdue: of the contenders that have waited beyond the bound, the longest wait comes first. Where the bound only lifts
+// their priority, those of the highest are left out.
+func TestOverdue(t *testing.T) {
+	contenders := []contend.Contender{ranked(rival("top", 1, 0, 0, 4*time.Hour, false), 90), ranked(rival("low", 1, 0, 0, 2*time.Hour, false), 50),
+		ranked(rival("mid", 1, 0, 0, 3*time.Hour, false), 70), ranked(rival("new", 1, 0, 0, time.Minute, false), 50)}
+	for _, c := range []struct {
+		order structs.Order
+		set   bool // max_wait is configured
+		want  string
+	}{{structs.OrderAdaptive, false, "mid low"}, {structs.OrderAdaptive, true, "top mid low"}, {structs.OrderFCFS, false, "top mid low"}} {
+		r := &contend.Competition{Queue: structs.Queue{Order: c.order, MaxWait: time.Hour}, BoundSet: c.set, Now: testNow, Contenders: contenders}
+		var got []string
+		for _, i := range overdue(r) {
+			got = append(got, contenders[i].Load.Key.ID)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("order %s, max_wait configured %t: %v are overdue, want %s", c.order, c.set, got, c.want)
+		}
+	}
+}

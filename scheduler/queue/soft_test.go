@@ -98,3 +98,17 @@ func TestQuotaSoftLine(t *testing.T) {
 		}
 	}
 }
+
+// TestSoftModelsToTheLimit: a soft limit of a model lets work take all of it, and no more.
+func TestSoftModelsToTheLimit(t *testing.T) {
+	table := &contend.QueueTable{Models: []structs.GPUCount{{Model: "NVIDIA H100 80GB", Count: 4}}}
+	w := load("a", "default", "ann", 1, 50, 1)
+	w.Job.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1, Model: "H100"}}
+	s := newSoftModels(table, []structs.ModelAmount{{Model: "H100", Milli: 2000}}, []structs.ModelAmount{{Model: "NVIDIA H100 80GB", Milli: 1000}})
+	if s.overBound(&w) {
+		t.Error("work that takes the last GPU below the limit is beyond it")
+	}
+	if s.placed(&w, structs.Amount{GPUMilli: 1000}); !s.overBound(&w) {
+		t.Error("work that takes one GPU more is not beyond the limit")
+	}
+}
