@@ -26,9 +26,10 @@ func main() {
 	mutations := flag.Bool("mutations", false, "plant the mutations of mutations.txt instead, each against the test that found it")
 	per := flag.Uint("per", 0, "with -mutations: draw so many of each package, look for a test that finds each, and write mutations.txt")
 	again := flag.Bool("again", false, "with -mutations: look again for tests that find the mutations of mutations.txt that none finds")
+	changed := flag.String("changed", "", "with -mutations: draw only from files that changed since this revision, and add what is drawn to mutations.txt")
 	flag.Parse()
 	if *mutations {
-		if err := score(int(*sample), int(*per), *again, *seed, *only); err != nil {
+		if err := score(int(*sample), int(*per), *again, *seed, *only, *changed); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -22,7 +22,7 @@ var mutated = []struct {
 }{
 	{"scheduler", []suite{{"scheduler", "."}, bySim}},
 	{"scheduler/queue", []suite{{"scheduler/queue", "."}, {"scheduler", "."}, bySim}},
-	{"scheduler/contend", []suite{{"scheduler/contend", "."}, {"scheduler", "."}, bySim}},
+	{"scheduler/contend", []suite{{"scheduler/contend", "."}, {"scheduler/queue", "."}, {"scheduler", "."}, bySim}},
 	{"scheduler/search", []suite{{"scheduler/search", "."}, {"scheduler", "."}, bySim}},
 	{"scheduler/reconcile", []suite{{"scheduler/reconcile", "."}, {"scheduler", "."}, bySim}},
 	{"server/broker", []suite{{"server/broker", "."}, bySim}},
@@ -83,8 +83,10 @@ func writeRows(name string, rows []row) error {
 //
 // Without per, it runs those of the table that a test found, against that test alone: each must be found again. If sample is
 // not 0, it runs only so many, all of one suite, and with only those of the suite of that package. Otherwise it draws per mutations of each package, looks for a test that finds each, and writes
-// the table; notes of rows that are in it stay. With again it does so for the rows of the table that no test finds.
-func score(sample, per int, again bool, seed uint64, only string) error {
+// the table; notes of rows that are in it stay. With changed, a revision, it draws from the files that changed since then, and
+// adds to the table: only rows of mutations that are no longer in the code are dropped. With again it does so for the rows of
+// the table that no test finds.
+func score(sample, per int, again bool, seed uint64, only, changed string) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -113,6 +115,19 @@ func score(sample, per int, again bool, seed uint64, only string) error {
 			}
 		}
 		return find(root, ms, rows, only)
+	}
+	if changed != "" {
+		files, err := changedSince(root, changed)
+		if err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(r row) bool { return by[r.key] == nil })
+		in := map[string]bool{}
+		for _, r := range rows {
+			in[r.key] = true
+		}
+		others := slices.DeleteFunc(all, func(m *mutation) bool { return in[m.key()] || !slices.Contains(files, m.File) })
+		return find(root, drawn(others, max(per, 1), seed), rows, only)
 	}
 	if per > 0 {
 		return find(root, drawn(all, per, seed), slices.DeleteFunc(rows, func(r row) bool { return only == "" || only == packageOf(r.key) }), only)
@@ -178,6 +193,17 @@ func score(sample, per int, again bool, seed uint64, only string) error {
 	}
 	fmt.Printf("%d mutations planted, %d found; %d of the table are no longer in the code\n", len(picks), len(picks), gone)
 	return nil
+}
+
+// changedSince lists the files that differ from a revision.
+func changedSince(root, revision string) ([]string, error) {
+	cmd := exec.Command("git", "diff", "--name-only", "--end-of-options", revision, "--")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("files that changed since %s: %w", revision, err)
+	}
+	return strings.Fields(string(out)), nil
 }
 
 // find looks for a test that finds each mutation, and puts the result into the table, in the place of the row of the same
