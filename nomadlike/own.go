@@ -52,6 +52,29 @@ type (
 		wire.JobPlanResponse
 		Why  *Why      `json:",omitempty"` // absent for a periodic or parameterized job
 		Risk *PlanRisk `json:",omitempty"` // absent where nothing was measured, the run time is unknown, or the job has no GPUs
+		// Where allocations would be placed, by group and index; beyond 256, MorePlaces counts them.
+		Places     []PlannedPlace `json:",omitempty"`
+		MorePlaces int64          `json:",omitempty"`
+		Use        []PlannedUse   `json:",omitempty"` // of the limits that the job is charged to
+	}
+	// PlannedPlace is where an allocation would be placed.
+	PlannedPlace struct {
+		Group            string
+		Index            int
+		NodeID, NodeName string
+		GPUs             []PlannedGPU `json:",omitempty"`
+	}
+	// PlannedGPU is a GPU that it would have.
+	PlannedGPU struct {
+		ID, Model string
+		Index     int64 // among the node's devices of this model; -1: unknown
+		ShareMiB  int64 `json:",omitempty"` // absent: all of it
+	}
+	// PlannedUse is what is held of a limit before the job starts, and after: with all allocations that it asks for, those that
+	// would wait included.
+	PlannedUse struct {
+		Kind, Name           string // "quota" of the namespace, or "queue": the job's and those above it
+		Before, After, Limit *wire.Amount
 	}
 	// PlanRisk is what interruptions are expected to cost a job, by the jobs that ended in the last 30 days. Times are
 	// nanoseconds.

@@ -330,6 +330,17 @@ func jobPlan(c *call) (any, error) {
 				LostGPUSeconds: g.LostGPUSeconds, CheckpointInterval: int64(g.Interval), BestInterval: int64(g.Best)})
 		}
 	}
+	out.MorePlaces = resp.MorePlaces
+	for _, p := range resp.Places {
+		place := PlannedPlace{Group: string(p.Group), Index: p.Index, NodeID: p.NodeID.String(), NodeName: p.NodeName}
+		for _, g := range p.GPUs {
+			place.GPUs = append(place.GPUs, PlannedGPU(g))
+		}
+		out.Places = append(out.Places, place)
+	}
+	for _, u := range resp.Use {
+		out.Use = append(out.Use, PlannedUse{Kind: u.Kind, Name: u.Name, Before: wire.AmountFromStructs(u.Before), After: wire.AmountFromStructs(u.After), Limit: wire.AmountFromStructs(u.Limit)})
+	}
 	for _, a := range resp.Preempted {
 		out.Annotations.PreemptedAllocs = append(out.Annotations.PreemptedAllocs, wire.AllocStubFromStructs(a, false, false))
 	}

@@ -187,6 +187,68 @@ func TestStartWhen(t *testing.T) {
 	})
 }
 
+// TestPlanSaysWhere: a plan has the node and the GPUs of each allocation, and what quota and queues would hold.
+func TestPlanSaysWhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newGPUFleet(t, s, 4)
+		quota := structs.Unlimited
+		quota.GPUMilli = 16_000
+		limit := structs.Unlimited
+		limit.GPUMilli = 2_000
+		mustApply(t, s, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "team", Limits: []structs.QuotaLimit{{Region: structs.RegionDefault, Hard: quota}}}}})
+		mustApply(t, s, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "team"}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Limit: &limit}}})
+		work := func(id, queue string, n int) *structs.Job {
+			return passJob(id, n, func(j *structs.Job) {
+				j.Type, j.Queue = structs.JobBatch, structs.QueuePath(queue)
+				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1}}
+			})
+		}
+		register(t, s, work("first", "", 1))
+		waitFor(t, time.Minute, "it runs", func() bool { return running(s, "first") == 1 })
+		plan := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: work("second", "research", 2)})
+		gpus := map[string]bool{}
+		for i, p := range plan.Places {
+			n := s.Published().Snapshot.NodeByID(p.NodeID)
+			if p.Group != "g" || p.Index != i || n == nil || n.Name != p.NodeName || len(p.GPUs) != 1 {
+				t.Fatalf("place %d is %+v", i, p)
+			}
+			g := p.GPUs[0]
+			if in := n.Resources.Devices[0].Instances[g.Index]; in.ID != g.ID || g.Model != n.Resources.Devices[0].Name {
+				t.Errorf("GPU %+v is %q of its node", g, in.ID)
+			}
+			gpus[p.NodeName+g.ID] = true
+		}
+		if len(gpus) != 2 || plan.MorePlaces != 0 {
+			t.Errorf("%d GPUs in %+v, and %d places more", len(gpus), plan.Places, plan.MorePlaces)
+		}
+		want := []methods.PlannedUse{
+			{Kind: "quota", Name: "team", Before: structs.Amount{GPUMilli: 1000}, After: structs.Amount{GPUMilli: 3000}, Limit: quota},
+			{Kind: "queue", Name: "research", After: structs.Amount{GPUMilli: 2000}, Limit: limit},
+		}
+		check := func(got []methods.PlannedUse) {
+			t.Helper()
+			if len(got) != len(want) {
+				t.Fatalf("limits %+v, want %+v", got, want)
+			}
+			for i, w := range want {
+				if g := got[i]; g.Kind != w.Kind || g.Name != w.Name || g.Before.GPUMilli != w.Before.GPUMilli || g.After.GPUMilli != w.After.GPUMilli || g.Limit != w.Limit {
+					t.Errorf("limit %d is %+v, want %+v", i, g, w)
+				}
+			}
+		}
+		check(plan.Use)
+		// What waits counts, too; and what is stopped goes.
+		want[0].After.GPUMilli, want[1].After.GPUMilli = 4000, 3000
+		check(call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: work("second", "research", 3)}).Use)
+		want = want[:1]
+		want[0].After.GPUMilli = 0
+		none := work("first", "", 0)
+		check(call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: none}).Use)
+	})
+}
+
 // TestPlanSaysWhatIsLost: a plan that preempts says how many GPU-seconds have no checkpoint yet.
 func TestPlanSaysWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

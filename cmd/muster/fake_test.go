@@ -243,6 +243,12 @@ func canned() map[string]any {
 		Diff: &wire.JobDiff{Type: "Edited", ID: "example", TaskGroups: []*wire.TaskGroupDiff{{Type: "Edited", Name: "hello", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "Count", Old: "1", New: "2", Annotations: []string{"forces create"}}},
 			Updates: map[string]uint64{"create": 1, "create/destroy update": 1}, Tasks: []*wire.TaskDiff{{Type: "Edited", Name: "greet", Annotations: []string{"forces create/destroy update"}, Fields: []*wire.FieldDiff{{Type: "Added", Name: "User", New: "nobody"}},
 				Objects: []*wire.ObjectDiff{{Type: "Edited", Name: "Resources", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "CPU", Old: "50", New: "100"}, {Type: "None", Name: "MemoryMB", Old: "32", New: "32"}}}}}}}}}}
+	gpus := func(n float64) *wire.Amount { return &wire.Amount{GPUs: &n} }
+	places := []nomadlike.PlannedPlace{
+		{Group: "hello", Index: 0, NodeID: nodeA, NodeName: "gpu-01", GPUs: []nomadlike.PlannedGPU{{ID: "GPU-0", Model: "H100", Index: 0}, {ID: "GPU-1", Model: "H100", Index: 1}, {ID: "GPU-3", Model: "H100", Index: 3}}},
+		{Group: "hello", Index: 1, NodeID: nodeB, NodeName: "gpu-02", GPUs: []nomadlike.PlannedGPU{{ID: "GPU-b0", Model: "A100", Index: 2, ShareMiB: 20480}, {ID: "MIG-x", Model: "A100 MIG 1g.5gb", Index: -1}}},
+	}
+	use := []nomadlike.PlannedUse{{Kind: "quota", Name: "team", Before: gpus(2), After: gpus(6), Limit: gpus(4)}, {Kind: "queue", Name: "research", Before: gpus(12), After: gpus(16), Limit: &wire.Amount{GPUs: gpus(16).GPUs, CPU: ptr(int64(4000))}}}
 	risk := &nomadlike.PlanRisk{AllocTime: int64(54_000 * time.Hour), Lost: 12, JobTime: int64(2_000 * time.Hour), Preempted: 3, Groups: []nomadlike.GroupRisk{
 		{Group: "hello", ExpectedRun: int64(72 * time.Hour), NodeLosses: 0.128, Preemptions: 0.108, LostGPUSeconds: 148_000, CheckpointInterval: int64(4 * time.Hour), BestInterval: int64(52 * time.Minute)}}}
 	why := &nomadlike.Why{JobID: "train", Namespace: "default", Status: "pending", Priority: 60, Queue: "default", Reason: "RESOURCES", Waiting: 16, Position: 3, QueueLength: 17, Ahead: []string{"default/vit-large", "default/sweep-42"}, AheadAsks: []nomadlike.Ask{{GPUs: 8}, {GPUs: 0.5, GPUMemoryMiB: 20480}}, Asks: nomadlike.Ask{GPUs: 16, CPU: 1600, MemoryMiB: 32768}, StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano(),
@@ -257,7 +263,6 @@ func canned() map[string]any {
 		}
 		return m
 	}
-	gpus := func(n float64) *wire.Amount { return &wire.Amount{GPUs: &n} }
 	queues := []nomadlike.QueueState{{Queue: wire.Queue{Path: "default", Weight: 1}, Held: gpus(2), Jobs: 1},
 		{Queue: wire.Queue{Path: "research", Description: "all of research", Weight: 3, Guarantee: gpus(8), Limit: gpus(16)}, Held: gpus(12), Share: 0.25, Part: 0.75, Target: 0.6, Jain: 0.8, Oldest: int64(14*time.Minute + 3*time.Second + 5), Preemptions: 4, Jobs: 3, Waiting: 2, Submitted: 6,
 			Users: []nomadlike.QueueUser{{Name: "ann", Weight: 2, Held: gpus(12), Mean: gpus(3), Share: 0.375, Part: 0.75, Target: 0.4, Jobs: 3}, {Name: "bob", Weight: 1, Target: 0.2, Waiting: 2, Oldest: int64(14*time.Minute + 3*time.Second + 5)}}}}
@@ -297,7 +302,7 @@ func canned() map[string]any {
 				Victims: []nomadlike.DecisionVictim{{Namespace: "default", JobID: "train", Allocs: 7, AllocID: allocA, LostGPUSeconds: 70, Why: "preempted by job urgent: 70 GPU seconds are lost"}, {Namespace: "ml", JobID: "sweep", Allocs: 1, AllocID: allocB, Why: "preempted by job urgent: 70 GPU seconds are lost"}}}},
 
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
-		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": &nomadlike.Plan{JobPlanResponse: *plan, Risk: risk}, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{
+		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": &nomadlike.Plan{JobPlanResponse: *plan, Risk: risk, Places: places, MorePlaces: 3, Use: use}, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{
 			FailedTGAllocs: map[string]*wire.AllocationMetric{"work": {CoalescedFailures: 15}}, Suggestions: []string{"13 allocations instead of 16"}}},
 		"PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/priority": ev(nil), "PUT /v1/job/train/priority": failure{409, "job \"train\" has ended; its priority cannot be changed"}, "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
 		"PUT /v1/job/example/checkpoint": map[string]any{"Allocations": []nomadlike.AllocCheckpoint{

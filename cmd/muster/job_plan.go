@@ -37,8 +37,9 @@ type jobPlanOptions struct {
 func newJobPlan(e *env) *cobra.Command {
 	o := &jobPlanOptions{env: e}
 	c := e.verb("plan [options] FILE", "Show what submitting a job file would do",
-		`Show what submitting a job file would do, without doing it: the difference to the running version, where it would
-fit, and what it would displace.
+		`Show what submitting a job file would do, without doing it: the difference to the running version, the nodes and GPUs
+that it would get, what it would displace, and what its quota and queues would hold before and after. The last line submits
+exactly what was planned (-check-index).
 
 The exit code is 0 when no allocation would be created or destroyed, 1 when some would, 255 on errors.`, `
 muster job plan example.muster.hcl
@@ -140,6 +141,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 			}
 		}
 	}
+	o.places(resp)
 	if resp.NeverFits != "" {
 		o.println(o.paint("33", "- It can never be placed here: ") + resp.NeverFits)
 	}
@@ -172,6 +174,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 			o.printf("    * In all, %.1f GPU hours of work have no checkpoint yet and would be lost, unless it is saved before it stops.\n", float64(n)/3600)
 		}
 	}
+	o.limits(resp.Use)
 	o.risk(resp.Risk)
 	o.println()
 	o.file.warn(o.env, resp.Warnings)
@@ -184,6 +187,121 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 		flags = append(flags, fmt.Sprintf(" -var-file=%q", v))
 	}
 	o.printf("Submit exactly this, refused if the job changes in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
+}
+
+// places prints where allocations would run, and on which GPUs: a line for each group and node.
+func (o *jobPlanOptions) places(resp *nomadlike.Plan) {
+	if len(resp.Places) == 0 {
+		return
+	}
+	type line struct {
+		group, node string
+		indexes     []int
+		gpus        []string
+	}
+	var lines []*line
+	for _, p := range resp.Places {
+		i := slices.IndexFunc(lines, func(l *line) bool { return l.group == p.Group && l.node == p.NodeID })
+		if i < 0 {
+			i, lines = len(lines), append(lines, &line{group: p.Group, node: p.NodeID})
+		}
+		l := lines[i]
+		l.indexes = append(l.indexes, p.Index)
+		if gpus := plannedGPUs(p.GPUs); gpus != "" && !slices.Contains(l.gpus, gpus) {
+			l.gpus = append(l.gpus, gpus)
+		}
+	}
+	o.println("- It would run on:")
+	rows := [][]string{}
+	for _, l := range lines {
+		name := l.node
+		for _, p := range resp.Places {
+			if p.NodeID == l.node && p.NodeName != "" {
+				name = p.NodeName
+			}
+		}
+		slices.Sort(l.indexes)
+		rows = append(rows, []string{l.group, indexText(l.indexes), name, orDash(strings.Join(l.gpus, "; "))})
+	}
+	o.table("Task Group|Allocations|Node|GPUs", rows)
+	if n := resp.MorePlaces; n > 0 {
+		o.printf("    * and %s more\n", plural(n, "allocation"))
+	}
+}
+
+// indexText formats sorted indexes, runs of them as a range: "0-3, 7".
+func indexText(list []int) string {
+	var parts []string
+	for i := 0; i < len(list); {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if j > i {
+			parts = append(parts, fmt.Sprintf("%d-%d", list[i], list[j]))
+		} else {
+			parts = append(parts, strconv.Itoa(list[i]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+// plannedGPUs formats GPUs by model: "H100 0-3", "A100 2 (20 GiB)".
+func plannedGPUs(gpus []nomadlike.PlannedGPU) string {
+	var parts []string
+	for i := 0; i < len(gpus); {
+		j := i
+		var indexes []int
+		for ; j < len(gpus) && gpus[j].Model == gpus[i].Model && gpus[j].ShareMiB == gpus[i].ShareMiB; j++ {
+			indexes = append(indexes, int(gpus[j].Index))
+		}
+		text := gpus[i].Model
+		if gpus[i].Index >= 0 {
+			text += " " + indexText(indexes)
+		} else {
+			text = fmt.Sprintf("%d %s", j-i, text)
+		}
+		if gpus[i].ShareMiB > 0 {
+			text += " (" + mib(gpus[i].ShareMiB) + " of it)"
+		}
+		parts = append(parts, text)
+		i = j
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limits prints what quota and queues hold before and after, where they limit it.
+func (o *jobPlanOptions) limits(list []nomadlike.PlannedUse) {
+	rows := [][]string{}
+	for _, u := range list {
+		add := func(what string, before, after, limit *float64) {
+			if limit == nil {
+				return
+			}
+			text := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+			note := ""
+			if val(after) > *limit {
+				note = "exceeds it by " + text(val(after)-*limit)
+			}
+			rows = append(rows, []string{u.Kind + " " + u.Name, what, text(val(before)), text(val(after)), text(*limit), note})
+		}
+		float := func(n *int64) *float64 {
+			if n == nil {
+				return nil
+			}
+			f := float64(*n)
+			return &f
+		}
+		add("GPUs", u.Before.GPUs, u.After.GPUs, u.Limit.GPUs)
+		add("GPU memory (MiB)", float(u.Before.GPUMemoryMB), float(u.After.GPUMemoryMB), float(u.Limit.GPUMemoryMB))
+		add("CPU (MHz)", float(u.Before.CPU), float(u.After.CPU), float(u.Limit.CPU))
+		add("Memory (MiB)", float(u.Before.MemoryMB), float(u.After.MemoryMB), float(u.Limit.MemoryMB))
+	}
+	if len(rows) > 0 {
+		o.println("- Of its limits it would use, with all that it asks for:")
+		o.table("Limit|Resource|Before|After|Of|", rows)
+	}
 }
 
 // risk prints what interruptions are expected to cost, by group.

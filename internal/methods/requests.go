@@ -137,6 +137,31 @@ type (
 		Advice *Advice
 		// what `job why` would report after the pass; nil for a job that is not placed itself, such as a periodic one
 		Why *JobWhyResponse
+		// where allocations would be placed, by group and index, and how many more than are listed
+		Places     []PlannedPlace
+		MorePlaces int64
+		// what the limits on the job hold before and after: of its namespace's quota, and of its queue and those above it
+		Use []PlannedUse
+	}
+	// PlannedPlace is where a dry run places an allocation.
+	PlannedPlace struct {
+		Group    structs.GroupName
+		Index    int
+		NodeID   structs.NodeID
+		NodeName string
+		GPUs     []PlannedGPU
+	}
+	// PlannedGPU is a GPU, or a part of one, that a dry run grants.
+	PlannedGPU struct {
+		ID, Model string
+		Index     int64 // among the node's devices of its model, as the driver numbers them; -1: unknown
+		ShareMiB  int64 // 0: all of it
+	}
+	// PlannedUse is what is held of a limit before a job starts, and after: with all allocations that it asks for.
+	PlannedUse struct {
+		Kind                 string // "quota", "queue"
+		Name                 string
+		Before, After, Limit structs.Amount // components of Limit that are AmountNoLimit are not limited
 	}
 	// DesiredUpdates counts a plan's changes to one group.
 	DesiredUpdates struct {

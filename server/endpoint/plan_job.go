@@ -123,10 +123,10 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		resp.Advice = adviceOf(run.Advise(resp.Why.Workload))
 	}
 	resp.Why.Advice = resp.Advice
-	for _, e := range run.Plan.Entries {
-		if e.Namespace != k.Namespace || e.JobID != k.ID {
-			continue // changes to other jobs
-		}
+	entries := entriesOf(&run.Plan, k)
+	resp.Places, resp.MorePlaces = plannedPlaces(snap, entries)
+	resp.Use = plannedUse(snap, j, entries, w.Groups, s.env.Region, auth.Who(ctx).ACL)
+	for _, e := range entries {
 		for _, part := range e.Parts {
 			for _, st := range part.Stops {
 				if st.Desired == structs.DesiredEvict || !st.Preempt.IsZero() {
