@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -103,6 +104,7 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 	}
 	err = o.follow(ctx, a, o.monitor, val(job.Namespace), *job.ID, resp.EvalID, func(p *progress) {
 		p.follow, p.wait = true, o.wait || o.waitEnd
+		p.gang = slices.ContainsFunc(job.TaskGroups, func(g *wire.TaskGroup) bool { return g != nil && g.Gang != nil })
 		t := strings.ToLower(val(job.Type))
 		p.service = t == "" || t == "service" || t == "system"
 	})

@@ -21,9 +21,9 @@ const (
 
 // progress follows the effects of a request and prints them line by line:
 //
-//	queued -> decided -> placed (n of m) -> starting -> running
+//	queued -> placing (n/m) -> pulling -> starting (n/m) -> running
 //
-// It ends when the evaluation is complete and, with follow set, no allocation that it placed is "pending".
+// Each phase is printed when it begins, with the time since the request. It ends when the evaluation is complete and, with follow set, no allocation that it placed is "pending".
 type progress struct {
 	*env
 	api       *api
@@ -38,6 +38,75 @@ type progress struct {
 	phases map[string]string // id and task -> last printed phase of its start
 	cut    func(string) string
 	reason string
+
+	gang    bool // a group is a gang
+	since   time.Time
+	stage   string // last printed phase
+	waiting int64  // allocations without a place, by the newest answer
+}
+
+// enter prints the phase, if it is another one than before.
+func (p *progress) enter(stage string) {
+	if p.follow && stage != "" && stage != p.stage {
+		p.stage = stage
+		p.title("Phase %s, after %s", p.bold(stage), span(p.now().Sub(p.since)))
+	}
+}
+
+// stageOf returns the phase in which the allocations of a request are; "" if none of them starts or runs.
+func (p *progress) stageOf(list []*wire.AllocationListStub) string {
+	var all, pending, running, pulling int64
+	for _, a := range list {
+		if a.DesiredStatus == "stop" || a.DesiredStatus == "evict" {
+			continue
+		}
+		all++
+		switch a.ClientStatus {
+		case "pending":
+			pending++
+			if pulls(a) {
+				pulling++
+			}
+		case "running":
+			running++
+		}
+	}
+	kind := ""
+	if p.gang {
+		kind = " gang"
+	}
+	switch {
+	case p.waiting > 0:
+		return fmt.Sprintf("placing (%d/%d%s)", all, all+p.waiting, kind)
+	case pulling > 0:
+		return "pulling"
+	case pending > 0:
+		return fmt.Sprintf("starting (%d/%d%s)", all-pending, all, kind)
+	case running > 0:
+		return "running"
+	}
+	return ""
+}
+
+// pulls reports whether a task of a pending allocation downloads its image or its files.
+func pulls(a *wire.AllocationListStub) bool {
+	for _, t := range a.TaskStates {
+		if len(t.Events) == 0 {
+			continue
+		}
+		if e := t.Events[len(t.Events)-1]; e.Type == "Downloading Artifacts" || e.Type == "Driver" && strings.HasPrefix(e.DisplayMessage, "Downloading ") {
+			return true
+		}
+	}
+	return false
+}
+
+// waitingIn returns how many allocations an evaluation found no place for.
+func waitingIn(ev *wire.Evaluation) (n int64) {
+	for _, m := range ev.FailedTGAllocs {
+		n += int64(m.CoalescedFailures + 1)
+	}
+	return n
 }
 
 // step prints one progress line with its time.
@@ -70,7 +139,9 @@ func (p *progress) watch(ctx context.Context, evalID string) error {
 
 func (p *progress) run(ctx context.Context, evalID string) error {
 	start := p.now()
+	p.since = start
 	p.title("Monitoring evaluation %q", shortID(evalID, p.verbose))
+	p.enter("queued")
 	first := true
 	var index uint64
 	var ev wire.Evaluation
@@ -110,6 +181,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 			}
 			last = ev.Status
 		}
+		p.waiting = waitingIn(&ev)
 		if err := p.evalAllocs(ctx, &ev); err != nil {
 			return err
 		}
@@ -169,10 +241,7 @@ func terminal(status string) bool {
 
 // placedText says how much of what an evaluation wanted found a place. "complete" would sound as if all of it had.
 func placedText(placed int, ev *wire.Evaluation) string {
-	waiting := int64(0)
-	for _, m := range ev.FailedTGAllocs {
-		waiting += int64(m.CoalescedFailures + 1)
-	}
+	waiting := waitingIn(ev)
 	if placed == 0 {
 		return "nothing placed; " + plural(waiting, "allocation") + " waiting"
 	}
@@ -249,6 +318,7 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 			p.phase(a)
 		}
 	}
+	p.enter(p.stageOf(list))
 }
 
 // phasesMax is how many allocations a job may have for the monitor to print how each of them starts.
@@ -361,7 +431,6 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 				}
 			}
 		}
-		p.tell(ev, mine)
 		if unplaced {
 			var sum wire.JobSummary
 			if _, err := p.api.get(ctx, jobPath(ev.JobID, "/summary"), ns(p.namespace), &sum); err != nil {
@@ -371,11 +440,13 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 			for _, g := range sum.Summary {
 				queued += g.Queued
 			}
+			p.waiting = int64(queued)
 			if queued > 0 {
 				p.tellWhy(ctx)
 				pending += queued
 			}
 		}
+		p.tell(ev, mine)
 		if pending == 0 {
 			var parts []string
 			for _, x := range []struct {

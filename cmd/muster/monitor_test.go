@@ -3,10 +3,15 @@ package main
 import (
 	"bytes"
 	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -49,5 +54,84 @@ func TestMonitorSaysWhereWorkResumes(t *testing.T) {
 	p.tell(&wire.Evaluation{}, []*wire.AllocationListStub{{ID: "a", NodeName: "gpu-02", TaskGroup: "g", ClientStatus: "pending"}, next})
 	if got := out.String(); strings.Count(got, "resumes") != 1 || !strings.Contains(got, `"b" placed on node "gpu-01", group "g", resumes from the checkpoint of 5m ago, 3.00 GiB, /ckpt/step-400.pt`+"\n") {
 		t.Error(got)
+	}
+}
+
+// gangAtATerminal runs a gang of four at a terminal. The returned function moves it to its next phase.
+func gangAtATerminal(t *testing.T) (x *console, next func()) {
+	f := newAgentFake(t)
+	var phase atomic.Int64
+	in := func(n int64) bool { return phase.Load() >= n }
+	event := func(typ, text string) *wire.TaskEvent { return &wire.TaskEvent{Type: typ, DisplayMessage: text} }
+	list := func() []*wire.AllocationListStub {
+		out := []*wire.AllocationListStub{}
+		for i := range 4 {
+			a := &wire.AllocationListStub{ID: strings.Replace(allocA, "8ba85cef", "8ba85ce"+string(rune('0'+i)), 1), EvalID: evalA, NodeName: "gpu-01", TaskGroup: "work", DesiredStatus: "run", ClientStatus: "pending", CreateIndex: 18}
+			last := event("Received", "Task received by client")
+			switch {
+			case !in(2):
+				return out
+			case in(5), in(4) && i < 2:
+				a.ClientStatus = "running"
+			case !in(3):
+				last = event("Driver", "Downloading image pytorch: 3 of 5 layers")
+			}
+			a.TaskStates = map[string]*wire.TaskState{"t": {State: "pending", Events: []*wire.TaskEvent{last}}}
+			out = append(out, a)
+		}
+		return out
+	}
+	f.answers["GET /v1/evaluation/"+evalA] = func(*http.Request) any {
+		ev := &wire.Evaluation{ID: evalA, JobID: "pair", TriggeredBy: "job-register", Status: "pending", CreateIndex: 17}
+		if in(1) {
+			ev.Status, ev.BlockedEval = "complete", evalB
+			ev.FailedTGAllocs = map[string]*wire.AllocationMetric{"work": {CoalescedFailures: 3}}
+		}
+		return ev
+	}
+	f.answers["GET /v1/evaluation/"+evalA+"/allocations"] = []*wire.AllocationListStub{}
+	f.answers["GET /v1/job/pair/allocations"] = func(*http.Request) any { return list() }
+	f.answers["GET /v1/job/pair/summary"] = func(*http.Request) any {
+		queued := 4
+		if in(2) {
+			queued = 0
+		}
+		return &wire.JobSummary{JobID: "pair", Summary: map[string]wire.TaskGroupSummary{"work": {Queued: queued}}}
+	}
+	f.answers["GET /v1/job/pair/why"] = &nomadlike.Why{JobID: "pair", Reason: "GANG", Position: 1, QueueLength: 2}
+	file := filepath.Join(t.TempDir(), "pair.hcl")
+	source := "job \"pair\" {\n  type = \"batch\"\n  group \"work\" {\n    count = 4\n    gang {}\n    task \"t\" {\n      driver = \"exec\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n}\n"
+	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return f.onTerminal(t, "job", "run", "-wait", "-no-color", file), func() { phase.Add(1) }
+}
+
+// TestMonitorPhases follows a gang at a terminal: each phase is printed when it begins, with how many of the gang are there, the
+// time since the request, and the reason while it waits.
+func TestMonitorPhases(t *testing.T) {
+	x, next := gangAtATerminal(t)
+	for _, want := range []string{"Phase queued, after ", "Phase placing (0/4 gang), after ", "Phase pulling, after ", "Phase starting (0/4 gang), after ", "Phase starting (2/4 gang), after ", "Phase running, after "} {
+		x.await(want)
+		if strings.Contains(want, "queued") {
+			x.await("Waiting: GANG, position 1 of 2")
+		}
+		next()
+	}
+	code, out := x.end()
+	if code != 0 || !strings.Contains(out, "4 running") || !strings.Contains(out, "Follow its logs:  muster alloc logs -f") || strings.Count(out, "Phase ") != 6 {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+}
+
+// TestMonitorDetaches: Ctrl-C ends the command and not the job, and says so with the command that follows it.
+func TestMonitorDetaches(t *testing.T) {
+	x, next := gangAtATerminal(t)
+	next()
+	x.await("Phase placing (0/4 gang)")
+	x.press("\x03")
+	code, out := x.end()
+	if code != exitInterrupted || !strings.Contains(out, "Detached: the cluster continues without this command.") || !strings.Contains(out, "Follow it with:  muster job status pair   or   muster job why pair") {
+		t.Errorf("exit status %d: %s", code, out)
 	}
 }
