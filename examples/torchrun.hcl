@@ -15,7 +15,7 @@ variable "gpus" {
   default = 2
 }
 
-job "ddp" {
+job "torchrun" {
   type = "batch"
 
   group "train" {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -40,6 +41,13 @@ muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
 	f.Int64VarP(&o.bytes, "bytes", "c", 0, "with -tail: how many bytes")
 	f.BoolVar(&o.verbose, "verbose", false, "exact times")
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 && args[0] == "cp" {
+			return fmt.Errorf("fs copies nothing; in its place:  muster alloc cp %s", strings.Join(args[1:], " "))
+		}
+		return run(cmd, args)
+	}
 	return e.complete(c, "allocs")
 }
 

@@ -86,6 +86,7 @@ type debugIndex struct {
 type debugOptions struct {
 	*env
 	duration, interval time.Duration
+	given              func(flag string) bool
 	output             string
 
 	api   *api
@@ -106,8 +107,9 @@ muster operator debug -duration 2m -interval 10s -output slow.tar.gz
 muster operator debug -address http://10.0.0.2:4646   # another server's log and profiles`, 0, 0, o.run)
 	f := c.Flags()
 	f.DurationVar(&o.duration, "duration", debugDuration, "how long the log is followed and metrics are read")
-	f.DurationVar(&o.interval, "interval", debugInterval, "time between two samples of the metrics")
+	f.DurationVar(&o.interval, "interval", debugInterval, "time between two samples of the metrics; with a shorter -duration, half of that")
 	f.StringVar(&o.output, "output", "", "the archive, which must not exist; muster-debug-TIME.tar.gz if none is named")
+	o.given = f.Changed
 	return c
 }
 
@@ -151,6 +153,9 @@ func (o *debugOptions) run(ctx context.Context, _ []string) error {
 
 // check refuses options before time is spent on them.
 func (o *debugOptions) check() error {
+	if !o.given("interval") && o.interval > o.duration {
+		o.interval = o.duration / 2
+	}
 	switch {
 	case o.duration <= 0 || o.interval <= 0:
 		return errors.New("-duration and -interval must be above 0")

@@ -135,7 +135,7 @@ func TestDebugWithoutAgent(t *testing.T) {
 	f.Close()
 	t.Chdir(t.TempDir())
 	for _, c := range [][]string{
-		{"no agent answers", "-duration", "1h"}, {"longer than", "-duration", "1s", "-interval", "2s"}, {"above 0", "-interval", "0s"}, {"more than 1000 samples", "-duration", "1h", "-interval", "1ms"}, {"no such file", "-output", "nowhere/b.tar.gz"},
+		{"no agent answers", "-duration", "1h"}, {"no agent answers", "-duration", "2s"}, {"longer than", "-duration", "1s", "-interval", "2s"}, {"above 0", "-interval", "0s"}, {"more than 1000 samples", "-duration", "1h", "-interval", "1ms"}, {"no such file", "-output", "nowhere/b.tar.gz"},
 	} {
 		if r := f.run(t, "", append([]string{"operator", "debug"}, c[1:]...)...); r.code != 1 || !strings.Contains(r.errOut, c[0]) {
 			t.Errorf("%v: exit %d\n%s%s", c, r.code, r.out, r.errOut)

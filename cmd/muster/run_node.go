@@ -64,6 +64,9 @@ func (o *adhoc) suit(ctx context.Context, a *api, words []string) error {
 		return err
 	}
 	o.proportion(nodes)
+	if o.driver == "raw_exec" && o.mem != "" {
+		o.hint("The driver is raw_exec: -mem is reserved for the command, and not enforced. A node with the driver exec stops what takes more.")
+	}
 	return nil
 }
 

@@ -132,6 +132,27 @@ func TestRunSuitsTheNodes(t *testing.T) {
 	}
 }
 
+// TestRunSaysWhatHolds: memory that is given for raw_exec, which does not limit it, is not taken for a limit.
+func TestRunSaysWhatHolds(t *testing.T) {
+	for args, told := range map[string]bool{"-driver raw_exec -mem 1G": true, "-driver raw_exec": false, "-driver exec -mem 1G": false} {
+		agent := newAgentFake(t)
+		agent.answers["GET /v1/nodes"] = runNodes("exec raw_exec")
+		r := agent.run(t, "", append(append([]string{"run", "-output"}, strings.Fields(args)...), "--", "true")...)
+		if r.code != 0 || strings.Contains(r.errOut, "not enforced") != told {
+			t.Errorf("%s: exit status %d, %q; want it told: %v", args, r.code, r.errOut, told)
+		}
+	}
+}
+
+// TestCopyIsFound: who looks for a copy at fs is shown the command that copies.
+func TestCopyIsFound(t *testing.T) {
+	for _, line := range []string{"fs cp 8ba85cef:a.txt b.txt", "alloc fs cp 8ba85cef:a.txt b.txt"} {
+		if r := newAgentFake(t).run(t, "", strings.Fields(line)...); r.code != exitError || !strings.Contains(r.errOut, "muster alloc cp 8ba85cef:a.txt b.txt") {
+			t.Errorf("%s: exit status %d, %q", line, r.code, r.errOut)
+		}
+	}
+}
+
 // TestRunNever: a command that can never run is refused, and nothing is submitted; -wait submits it.
 func TestRunNever(t *testing.T) {
 	agent := newAgentFake(t)

@@ -45,7 +45,7 @@ var table = []example{
 	{file: "notebook", job: "notebook", service: "notebook", answer: `notebook in notebook\.notebook\[0\]`},
 	{file: "sweep", job: "sweep", want: map[string]int{`index 0: lr 0.1, seed 1`: 1, `index 3: lr 0.01, seed 2: loss 0.012`: 1}},
 	{file: "collect", job: "collect", want: map[string]int{`best of 4: index 2, lr 0.01, loss 0.011`: 1}},
-	{file: "torchrun", job: "ddp", needs: "torchrun", vars: []string{"gpus=1", "pythonpath=DIR/site"}, want: map[string]int{`rank [01] of 2: has learned: True`: 2}},
+	{file: "torchrun", job: "torchrun", needs: "torchrun", vars: []string{"gpus=1", "pythonpath=DIR/site"}, want: map[string]int{`rank [01] of 2: has learned: True`: 2}},
 	{file: "deepspeed", job: "deepspeed", want: map[string]int{`launcher: 4 ranks on \d hosts, sum 6, failed 0`: 1}},
 	{file: "mpirun", job: "mpi", needs: "mpirun", want: map[string]int{`rank [0-3] of 4`: 4}},
 	{file: "parameterized", job: "evaluate", start: []string{"job", "dispatch", "-detach", "-meta", "model=small", "evaluate"}, want: map[string]int{`evaluating model small`: 1}},
