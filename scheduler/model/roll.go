@@ -12,12 +12,15 @@ import (
 //
 // Naive: one sorted slice, copied for each change. On a node that runs 8,000 tasks that is 64 KiB, several times for
 // each placement and on every server, and collecting them costs more than copying. A roll is cut into leaves: a change
-// copies one of them and the list of the others. A node that holds little has one leaf and no list.
+// copies one of them and the list of the others, which has a word for each. A node that holds little has one leaf and no
+// list.
 type roll struct {
 	first []*Held
-	rest  [][]*Held // none is empty
-	Len   int       // number of allocations
+	rest  []*heldLeaf // none is empty
+	Len   int         // number of allocations
 }
+
+type heldLeaf struct{ hs []*Held }
 
 // rollLeaf is the highest number of allocations in a leaf.
 const rollLeaf = 64
@@ -25,21 +28,21 @@ const rollLeaf = 64
 // rollOf makes a roll of a list in ID order and takes over the list.
 func rollOf(hs []*Held) roll { return rollOfLeaves(cutLeaves(nil, hs), len(hs)) }
 
-func rollOfLeaves(leaves [][]*Held, n int) roll {
+func rollOfLeaves(leaves []*heldLeaf, n int) roll {
 	switch len(leaves) {
 	case 0:
 		return roll{}
 	case 1:
-		return roll{first: leaves[0], Len: n}
+		return roll{first: leaves[0].hs, Len: n}
 	}
-	return roll{first: leaves[0], rest: leaves[1:], Len: n}
+	return roll{first: leaves[0].hs, rest: leaves[1:], Len: n}
 }
 
 // cutLeaves appends a list as leaves of about equal length.
-func cutLeaves(to [][]*Held, hs []*Held) [][]*Held {
+func cutLeaves(to []*heldLeaf, hs []*Held) []*heldLeaf {
 	for parts := (len(hs) + rollLeaf - 1) / rollLeaf; parts > 0; parts-- {
 		k := (len(hs) + parts - 1) / parts
-		to, hs = append(to, hs[:k:k]), hs[k:]
+		to, hs = append(to, &heldLeaf{hs[:k:k]}), hs[k:]
 	}
 	return to
 }
@@ -49,7 +52,7 @@ func (r *roll) leaf(i int) []*Held {
 	if i == 0 {
 		return r.first
 	}
-	return r.rest[i-1]
+	return r.rest[i-1].hs
 }
 
 // seek returns the leaf and the place in it where id is, or where it would be inserted.
@@ -57,7 +60,7 @@ func (r *roll) seek(id structs.AllocID) (leaf, at int, found bool) {
 	if len(r.rest) > 0 {
 		lo, hi := 0, len(r.rest) // the last leaf that does not begin after id
 		for lo < hi {
-			if mid := (lo + hi + 1) / 2; CompareID(r.rest[mid-1][0].ID, id) <= 0 {
+			if mid := (lo + hi + 1) / 2; CompareID(r.rest[mid-1].hs[0].ID, id) <= 0 {
 				lo = mid
 			} else {
 				hi = mid - 1
@@ -107,18 +110,17 @@ func (r *roll) drop(id structs.AllocID) roll {
 
 // replace returns the roll with up to two leaves in place of one.
 func (r *roll) replace(leaf, n int, a, b []*Held) roll {
-	by := [2][]*Held{a, b}
-	some := by[:0]
-	for _, l := range by {
-		if len(l) > 0 {
-			some = append(some, l)
+	if leaf == 0 && len(a) > 0 && len(b) == 0 {
+		return roll{first: a, rest: r.rest, Len: n}
+	}
+	some := make([]*heldLeaf, 0, 2)
+	for _, hs := range [2][]*Held{a, b} {
+		if len(hs) > 0 {
+			some = append(some, &heldLeaf{hs})
 		}
 	}
-	switch {
-	case leaf > 0:
+	if leaf > 0 {
 		return roll{first: r.first, rest: slices.Concat(r.rest[:leaf-1], some, r.rest[leaf:]), Len: n}
-	case len(some) == 1:
-		return roll{first: some[0], rest: r.rest, Len: n}
 	}
 	return rollOfLeaves(slices.Concat(some, r.rest), n)
 }
@@ -129,14 +131,18 @@ func (r *roll) putAll(hs []*Held, known int) roll {
 		return rollOf(slices.Clone(hs))
 	}
 	n, replace := r.Len+len(hs)-known, known == len(hs)
-	all := make([][]*Held, 0, 1+len(r.rest)+len(hs)/rollLeaf+2)
+	all := make([]*heldLeaf, 0, 1+len(r.rest)+len(hs)/rollLeaf+2)
 	for i := range 1 + len(r.rest) {
 		old, k := r.leaf(i), len(hs)
 		if i < len(r.rest) {
-			k, _ = findHeld(hs, r.rest[i][0].ID)
+			k, _ = findHeld(hs, r.rest[i].hs[0].ID)
 		}
-		if k == 0 {
-			all = append(all, old)
+		switch {
+		case k == 0 && i == 0:
+			all = append(all, &heldLeaf{old})
+			continue
+		case k == 0:
+			all = append(all, r.rest[i-1])
 			continue
 		}
 		room := len(old) + k
@@ -177,7 +183,7 @@ func (r *roll) all() iter.Seq[*Held] {
 			}
 		}
 		for _, l := range r.rest {
-			for _, h := range l {
+			for _, h := range l.hs {
 				if !yield(h) {
 					return
 				}

@@ -60,8 +60,8 @@ func TestRollIsASortedList(t *testing.T) {
 				t.Fatalf("step %d: %d are held (n %d), want %d", step, len(got), r.Len, len(want))
 			}
 			for i := range r.rest {
-				if len(r.rest[i]) == 0 || len(r.rest[i]) > rollLeaf {
-					t.Fatalf("step %d: a leaf of %d", step, len(r.rest[i]))
+				if len(r.rest[i].hs) == 0 || len(r.rest[i].hs) > rollLeaf {
+					t.Fatalf("step %d: a leaf of %d", step, len(r.rest[i].hs))
 				}
 			}
 			if step%50 > 1 {
