@@ -139,6 +139,13 @@ type (
 		Starts  bool   `json:",omitempty"`
 		Never   string `json:",omitempty"`
 		Changes []AdviceChange
+		Holders *Holders `json:",omitempty"` // absent: no work would make room if it were preemptible
+	}
+	// Holders is work that holds the room of a job only because it is not preemptible.
+	Holders struct {
+		Allocations, Jobs int64
+		Names             []string // of jobs, at most 5, those that the caller may see
+		Until             int64    `json:",omitempty"` // when the last of it is expected to end, nanoseconds since 1970; absent: unknown
 	}
 	// AdviceChange is one such change. Job is the changed job, absent if something else changes.
 	AdviceChange struct {
@@ -261,6 +268,12 @@ func adviceOf(a *methods.Advice) *Advice {
 			ch.Job = wire.JobFromStructs(c.Job)
 		}
 		out.Changes = append(out.Changes, ch)
+	}
+	if h := a.Holders; h != nil {
+		out.Holders = &Holders{Allocations: h.Allocs, Jobs: h.Jobs, Names: []string{}, Until: int64(h.Until)}
+		for _, k := range h.Names {
+			out.Holders.Names = append(out.Holders.Names, k.String())
+		}
 	}
 	return out
 }

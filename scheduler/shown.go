@@ -19,6 +19,6 @@ func Shown(in *Input, line contend.Line) contend.Line {
 
 // contention returns what contention depends on.
 func (in *Input) contention(w *search.Pass) contend.Env {
-	return contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config, OldEvents: in.OldEvents}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
+	return contend.Env{W: w, Now: in.Now, Rules: &contend.Rules{Queues: in.Queues, Config: &in.Config, OldEvents: in.OldEvents, Yields: in.Yields}, Flight: in.Flight, Pending: in.Pending, Running: in.Running,
 		Reserved: in.Reserved, Evicted: in.Evicted, Chooser: in.Chooser, EstimateFor: in.EstimateFor, GangTimes: in.GangTimes}
 }

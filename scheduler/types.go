@@ -30,6 +30,7 @@ type Input struct {
 	Freed       []model.Freed                  // room that became free lately, oldest first: gangs that run wait before they grow into it
 	GangTimes   []contend.GangTimes            // what is known of gangs that run, by job and group: when they were resized, and saved
 	Power       bool                           // some node pool has a power budget
+	Yields      bool                           // a what-if: all running work counts as preemptible
 	Waits       bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
 	EstimateFor structs.JobKey                 // the job of a dry run: its start is estimated even if its queue reserves nothing for it
 	Chooser     contend.Chooser                // decides which of Running and Pending should hold places, in queues that preempt by order; nil: no work competes

@@ -322,6 +322,22 @@ func adviceLines(a *nomadlike.Advice, add func(k, f string, args ...any)) {
 	if a.Never != "" {
 		add("never", "%s", a.Never)
 	}
+	if h := a.Holders; h != nil {
+		names := ""
+		if len(h.Names) > 0 {
+			names = " (" + strings.Join(h.Names, ", ")
+			if int64(len(h.Names)) < h.Jobs {
+				names += fmt.Sprintf(" and %d more", h.Jobs-int64(len(h.Names)))
+			}
+			names += ")"
+		}
+		add("held by", "%s of %s%s, only because they are not preemptible", plural(h.Allocations, "allocation"), plural(h.Jobs, "job"), names)
+		ends := "no end is known"
+		if h.Until > 0 {
+			ends = "it should have ended by " + time.Unix(0, h.Until).UTC().Format("2006-01-02 15:04")
+		}
+		add("held by", "  mark such work preemptible (preemptible = true, muster run -preemptible), or wait: %s", ends)
+	}
 	for i, c := range a.Changes {
 		or := ""
 		if i > 0 {

@@ -469,6 +469,13 @@ type (
 		Starts  bool
 		Never   string
 		Changes []AdviceChange
+		Holders *AdviceHolders // nil: no work would make room if it were preemptible
+	}
+	// AdviceHolders is work that holds the room of a job only because it is not preemptible (suggest.Holders).
+	AdviceHolders struct {
+		Allocs, Jobs int64
+		Names        []structs.JobKey // of the jobs that the caller may see, at most 5
+		Until        structs.LogTime  // when the last of it is expected to end; 0: unknown
 	}
 	// AdviceChange is one change that would start the job, confirmed by a scheduling decision.
 	AdviceChange struct {

@@ -78,6 +78,7 @@ type PreemptRule struct {
 	Name  string // of structs.Preempt...; "": not at all
 	Queue structs.QueuePath
 	any   bool  // the operator's switch: also work that is not marked preemptible
+	near  bool  // only work of the same queue
 	rate  int64 // evicted jobs an hour; 0: no limit
 	delta int64 // by how much the job's priority must be higher
 }
@@ -114,6 +115,11 @@ func (p *Preemption) ownRule(j *structs.Job) PreemptRule {
 	switch r.Name {
 	case structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline:
 		return r
+	case structs.PreemptOrder:
+		if p.rules.Yields {
+			r.Name, r.near = structs.PreemptPriority, true
+			return r
+		}
 	}
 	r.Name = ""
 	c := p.rules.Config

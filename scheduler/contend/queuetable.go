@@ -155,6 +155,9 @@ type Rules struct {
 	Config *structs.SchedulerConfig
 	// OldEvents: refusals do not name EventSaved, which the format in force does not have.
 	OldEvents bool
+	// Yields: all running work counts as preemptible, and in queues that preempt by order each job may take the places of
+	// work of lower priority in its queue. A what-if of package suggest, in which no work competes.
+	Yields bool
 
 	known map[structs.QueuePath]*structs.Queue
 	path  structs.QueuePath // the last path asked for

@@ -38,7 +38,7 @@ func (q *QuickReject) Refuses(load *Workload) bool {
 	}
 	rule := q.rules.Of(load.QueueName())
 	switch c := q.rules.Config; {
-	case c.PreemptBatch || c.PreemptService || q.mayShrink():
+	case c.PreemptBatch || c.PreemptService || q.rules.Yields || q.mayShrink():
 		return false // others may make room for it
 	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // by order: it competed and lost
 		return false

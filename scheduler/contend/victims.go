@@ -174,7 +174,7 @@ func (p *Preemptor) victims(c *model.Chunk, i int, o *model.Occupancy) (out []Vi
 // mayEvict reports whether the rule lets the job take the place of running work.
 func (p *Preemptor) mayEvict(h *model.Held) bool {
 	v, j := h.Work.Job, p.Load.Job
-	if !p.Rule.any && !v.MayPreempt() || p.guards(&Victim{h: h}, nil) {
+	if !p.Rule.any && !p.rules.Yields && !v.MayPreempt() || p.Rule.near && v.QueueName() != p.Rule.Queue || p.guards(&Victim{h: h}, nil) {
 		return false
 	}
 	switch p.Rule.Name {

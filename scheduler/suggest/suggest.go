@@ -21,6 +21,7 @@ type Advice struct {
 	Never   string   // why it would not even fit on an empty cluster of healthy nodes; "" if it would
 	Changes []Change // each of them alone would start it, the smallest first; at most 3
 	Tries   int      // number of decisions made
+	Holders *Holders // work that would make room if it were preemptible; nil: none would
 }
 
 // Change is one change that would start a workload, checked by a decision.
@@ -83,7 +84,7 @@ func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 	if ok {
 		return Advice{Starts: true, Tries: a.tries}
 	}
-	adv := Advice{Never: a.never()}
+	adv := Advice{Never: a.never(), Holders: a.holders()}
 	a.lift(rep)
 	for _, g := range rep.Groups {
 		if slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool {

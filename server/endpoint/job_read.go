@@ -354,7 +354,7 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
-		resp.Advice = adviceOf(s.env.Decide.Advise(k))
+		resp.Advice = adviceOf(s.env.Decide.Advise(k), may)
 		if req.All {
 			for _, x := range s.env.Decide.Excluded(k) {
 				resp.Excluded = append(resp.Excluded, methods.ExcludedNode{Group: x.Group, NodeID: x.Node.ID, NodeName: x.Node.Name, Why: x.Why})

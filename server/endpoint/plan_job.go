@@ -99,7 +99,8 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	if w.Refused != "" {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
-	resp.Why = s.whyOf(run, snap, visible(ctx, "*", acl.CapListJobs))
+	may := visible(ctx, "*", acl.CapListJobs)
+	resp.Why = s.whyOf(run, snap, may)
 	resp.Why.Topology = plannedReach(p, j, &run.Plan)
 	resp.Risk = decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit))
 	for _, g := range w.Groups {
@@ -120,7 +121,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		}
 	}
 	if len(resp.Failed) > 0 {
-		resp.Advice = adviceOf(run.Advise(resp.Why.Workload))
+		resp.Advice = adviceOf(run.Advise(resp.Why.Workload), may)
 	}
 	resp.Why.Advice = resp.Advice
 	entries := entriesOf(&run.Plan, k)
@@ -223,8 +224,11 @@ func nodeNames(snap *state.Snapshot, reports []*structs.GroupReport) map[string]
 	return names
 }
 
-// adviceOf converts advice for the API; nil stays nil.
-func adviceOf(a *suggest.Advice) *methods.Advice {
+// holdersNamed limits the names in methods.AdviceHolders.
+const holdersNamed = 5
+
+// adviceOf converts advice for the API; nil stays nil. may reports whether the caller may see the jobs of a namespace.
+func adviceOf(a *suggest.Advice, may func(namespace string) bool) *methods.Advice {
 	if a == nil {
 		return nil
 	}
@@ -232,6 +236,14 @@ func adviceOf(a *suggest.Advice) *methods.Advice {
 	for i := range a.Changes {
 		c := &a.Changes[i]
 		out.Changes = append(out.Changes, methods.AdviceChange{Kind: c.Kind, Text: c.Text, Cost: c.Cost, Job: c.Job})
+	}
+	if h := a.Holders; h != nil {
+		out.Holders = &methods.AdviceHolders{Allocs: h.Allocs, Jobs: int64(len(h.Jobs)), Until: h.Until}
+		for _, k := range h.Jobs {
+			if len(out.Holders.Names) < holdersNamed && may(k.Namespace) {
+				out.Holders.Names = append(out.Holders.Names, k)
+			}
+		}
 	}
 	return out
 }
