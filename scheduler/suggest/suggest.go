@@ -204,18 +204,36 @@ func (a *adviser) never() string {
 				text = fmt.Sprintf("group %q: its gang does not fit even on an empty cluster", g.Group)
 			}
 		}
-		for i := range g.Refusals {
-			text += "; " + refusalText(&g.Refusals[i])
-			if g.Refusals[i].Unit != structs.UnitMembers { // else it says how many found no place, and the next one what they lack
-				break
-			}
-		}
-		return text
+		return text + shortfallsText(g.Refusals)
 	}
 	if turns {
 		return ""
 	}
 	return rep.Refused
+}
+
+// shortfallsNamed limits the reasons in Advice.Never.
+const shortfallsNamed = 3
+
+// shortfallsText names what excludes nodes, the commonest first, each with the number of nodes.
+func shortfallsText(refusals []structs.Refusal) (text string) {
+	named := 0
+	for i := range refusals {
+		r := &refusals[i]
+		if r.Unit == structs.UnitMembers { // it says how many found no place, and the next one what they lack
+			text += "; " + refusalText(r)
+			continue
+		}
+		if named > 0 && r.Nodes == 0 {
+			continue
+		}
+		if named == shortfallsNamed {
+			break
+		}
+		text += "; " + refusalText(r)
+		named++
+	}
+	return text
 }
 
 // inTurns reports whether a group needs no room for all its allocations at once: those of a batch job end and make room
