@@ -286,7 +286,12 @@ func (d *decision) grow(starved bool) {
 		}
 		old := g.search
 		mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
-		fresh := last > 0 && len(wants) > 0 && d.w.TakeFresh(d.in.Freed, d.in.Now.Add(-d.minRuntime()))
+		fresh := false
+		if last > 0 && len(wants) > 0 {
+			looked := 0
+			fresh, looked = d.w.TakeFresh(d.in.Freed, d.in.Now.Add(-d.minRuntime()))
+			d.steps += looked
+		}
 		near := d.newMemberSearch(g)
 		var unplaced []reconcile.Want
 		for i := range wants {

@@ -2,6 +2,8 @@ package scheduler_test
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +66,13 @@ func TestGrowthIntoSettledRoom(t *testing.T) {
 			a.Resources = structs.GroupVector(j.Groups[0])
 			w := load(j, 1, a)
 			w.Rosters = []*structs.Roster{{Namespace: "default", JobID: "j", Group: "g", Epoch: 1, Members: []structs.RosterMember{{Alloc: a.ID, Node: n.ID}}}}
-			plan, rep := scheduler.Schedule(scheduler.Input{View: model.NewView(7, []*structs.Node{n}, []*structs.Allocation{a}, nil), Now: now, Pending: []contend.Workload{w}, Freed: c.freed}, binpack)
+			in := scheduler.Input{View: model.NewView(7, []*structs.Node{n}, []*structs.Allocation{a}, nil), Now: now, Pending: []contend.Workload{w}, Freed: c.freed}
+			plan, rep := scheduler.Schedule(in, binpack)
+			more := slices.Repeat([]model.Freed{{From: ago(time.Hour), At: ago(time.Second), Node: modelNode(2, "H100:4").ID}}, 1000)
+			in.Freed = append(slices.Clone(c.freed), more...)
+			if again, r := scheduler.Schedule(in, binpack); r.Steps < rep.Steps+len(more) || !reflect.DeepEqual(again, plan) {
+				t.Errorf("%d steps with %d more records of freed room elsewhere, %d without; or another plan", r.Steps, len(more), rep.Steps)
+			}
 			var got []string
 			wait := time.Duration(0)
 			for _, e := range plan.Entries {

@@ -59,14 +59,16 @@ func FreedAt(list []Freed, node structs.NodeID, h *Held) structs.LogTime {
 var freshID = structs.AllocID{0: 0xff, 1: 0xff, 15: 0xff}
 
 // TakeFresh takes the room that was not free all the time since a time, until the what-if is rolled back: the devices that were
-// given back since then, and of CPU, memory and disk what was in use beyond what is in use now. It reports whether there is any.
+// given back since then, and of CPU, memory and disk what was in use beyond what is in use now. It reports whether there is any,
+// and how many records it looked at, of room given back and of what is held there.
 //
 // Naive: the node has been free since its last allocation ended. With short jobs that follow each other nothing is ever free
 // for long then, though most of the node is.
-func (w *WhatIf) TakeFresh(list []Freed, since structs.LogTime) (any bool) {
+func (w *WhatIf) TakeFresh(list []Freed, since structs.LogTime) (any bool, looked int) {
 	byRow := map[int][]*Freed{}
 	var rows []int
 	for i := len(list) - 1; i >= 0 && list[i].At > since; i-- {
+		looked++
 		row := w.View.Row(list[i].Node)
 		if row < 0 {
 			continue
@@ -79,6 +81,7 @@ func (w *WhatIf) TakeFresh(list []Freed, since structs.LogTime) (any bool) {
 	for _, row := range rows {
 		c, i := w.View.At(row)
 		o := w.Get(row)
+		looked += o.Hold.Size()
 		h := &Held{ID: freshID, Need: mostInUse(byRow[row], o.Hold, since)}
 		left := c.Total[i].Sub(o.Used) // it takes no more than that
 		h.Need.Cores, h.Need.MemoryMiB, h.Need.DiskMiB = clamp(h.Need.Cores, left.Cores), clamp(h.Need.MemoryMiB, left.MemoryMiB), clamp(h.Need.DiskMiB, left.DiskMiB)
@@ -98,7 +101,7 @@ func (w *WhatIf) TakeFresh(list []Freed, since structs.LogTime) (any bool) {
 			any = true
 		}
 	}
-	return any
+	return any, looked
 }
 
 func clamp(n, most int64) int64 { return max(0, min(n, most)) }
