@@ -61,10 +61,6 @@ func (h *history) run(ctx context.Context) (err error) {
 		c.work += max(j.Run, time.Minute) * time.Duration(j.Job.Groups[0].Count)
 	}
 	c.e = NewEngine(h.cfg)
-	for _, r := range h.held {
-		c.e.book(r)
-		c.e.agenda.add(event{at: r.End, kind: Woken})
-	}
 	err = c.e.Run(ctx)
 	if err == nil && c.e.stats.Left > 0 {
 		err = fmt.Errorf("%d jobs are never served: %v", c.e.stats.Left, c.left())

@@ -18,7 +18,6 @@ type history struct {
 	is     map[string]string // value of each option
 	cfg    Config
 	jobs   []*Job
-	held   []*structs.Reservation // of operators
 	checks checks
 }
 
@@ -48,7 +47,7 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 		if r.First {
 			r.Nodes = []structs.NodeID{h.cfg.Nodes[0].ID}
 		}
-		h.held = append(h.held, r.Reservation)
+		h.cfg.Reservations = append(h.cfg.Reservations, r.Reservation)
 	}
 	h.rules()
 	return h

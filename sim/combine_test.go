@@ -87,7 +87,7 @@ var mended = map[uint64]string{
 // TestMendedCombinations repeats them.
 func TestMendedCombinations(t *testing.T) {
 	for seed, was := range mended {
-		if err := newHistoryWith(t, seed, map[string]string{"models": "one", "groups": "one", "levels": "none"}).run(t.Context()); err != nil {
+		if err := newHistoryWith(t, seed, map[string]string{"models": "one", "groups": "one", "levels": "none", "arrivals": "spread", "parts of a checkpoint": "all", "preempt_min_runtime": "default"}).run(t.Context()); err != nil {
 			t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v; once, %s", seed, err, was)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 type Option struct {
 	Name   string
 	Values []string
+	apart  uint64 // seeds its own draw, so that histories stay as they were before it came; 0: drawn with the others
 }
 
 // orders are all orders, and lists of each kind.
@@ -31,26 +32,30 @@ func orders() (out []string) {
 // Options are those whose values and pairs of values the histories have to cover. The product of the first three
 // is walked through; the others are drawn.
 var Options = []Option{
-	{"order", orders()},
-	{"backfill", []string{structs.BackfillNone, structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative}},
-	{"preempt", []string{structs.PreemptNone, structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline, structs.PreemptOrder}},
-	{"placement", []string{"", "binpack", "spread", "first-fit", "random"}},
-	{"cluster", []string{"one node", "equal", "mixed"}},
-	{"queues", []string{"one", "tree", "guarantee", "limit", "soft limit", "caps", "user caps", "minutes"}},
-	{"work", []string{"plain", "count", "gang", "elastic", "array", "deadline", "depends", "share", "cpu", "mixed"}},
-	{"preemptible", []string{"no", "some", "all"}},
-	{"saves", []string{"no", "free", "costly"}},
-	{"times", []string{"exact", "limit", "unknown", "learned", "late"}},
-	{"failures", []string{"no", "some"}},
-	{"reserved", []string{"no", "nodes", "amount"}},
-	{"max_wait", []string{"default", "2h"}},
-	{"priorities", []string{"equal", "spread"}},
-	{"limits of preemption", []string{"default", "tight"}},
-	{"depth", []string{"default", "window", "backfill_max_jobs", "reserve_depth"}},
-	{"waiting", []string{"whole", "by shape"}},
-	{"models", []string{"one", "two", "limits"}},          // drawn apart, so that the others stay as they were before there were models
-	{"groups", []string{"one", "joint"}},                  // the same
-	{"levels", []string{"none", "rack", "rack and leaf"}}, // the same
+	{"order", orders(), 0},
+	{"backfill", []string{structs.BackfillNone, structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative}, 0},
+	{"preempt", []string{structs.PreemptNone, structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline, structs.PreemptOrder}, 0},
+	{"placement", []string{"", "binpack", "spread", "first-fit", "random"}, 0},
+	{"cluster", []string{"one node", "equal", "mixed"}, 0},
+	{"queues", []string{"one", "tree", "guarantee", "limit", "soft limit", "caps", "user caps", "minutes"}, 0},
+	{"work", []string{"plain", "count", "gang", "elastic", "array", "deadline", "depends", "share", "cpu", "mixed"}, 0},
+	{"preemptible", []string{"no", "some", "all"}, 0},
+	{"saves", []string{"no", "free", "costly"}, 0},
+	{"times", []string{"exact", "limit", "unknown", "learned", "late"}, 0},
+	{"failures", []string{"no", "some"}, 0},
+	{"reserved", []string{"no", "nodes", "amount"}, 0},
+	{"max_wait", []string{"default", "2h"}, 0},
+	{"priorities", []string{"equal", "spread"}, 0},
+	{"limits of preemption", []string{"default", "tight"}, 0},
+	{"depth", []string{"default", "window", "backfill_max_jobs", "reserve_depth"}, 0},
+	{"waiting", []string{"whole", "by shape"}, 0},
+	{"models", []string{"one", "two", "limits"}, 0},
+	{"groups", []string{"one", "joint"}, 0},
+	{"levels", []string{"none", "rack", "rack and leaf"}, 16},
+	{"arrivals", []string{"spread", "dense"}, 17},
+	{"parts of a checkpoint", []string{"all", "one"}, 18},
+	{"preempt_min_runtime", []string{"default", "10m"}, 19},
+	{"topology", []string{"any", "preferred", "required"}, 20},
 }
 
 // Node is a node with so many equal GPUs of 80 GiB.
@@ -119,8 +124,8 @@ func New(seed uint64, with map[string]string) *History {
 			h.Is[o.Name] = o.Values[h.more.IntN(len(o.Values))]
 			continue
 		}
-		if o.Name == "levels" {
-			h.Is[o.Name] = o.Values[rand.New(rand.NewPCG(seed, 16)).IntN(len(o.Values))]
+		if o.apart != 0 {
+			h.Is[o.Name] = o.Values[rand.New(rand.NewPCG(seed, o.apart)).IntN(len(o.Values))]
 			continue
 		}
 		h.Is[o.Name] = h.pick(o.Values...)
@@ -136,6 +141,7 @@ func New(seed uint64, with map[string]string) *History {
 	slices.SortStableFunc(h.Jobs, func(a, b *Job) int { return int(a.At - b.At) })
 	h.models()
 	h.joint()
+	h.topology()
 	h.reservations()
 	h.Scheduler.Algorithm = h.Is["placement"]
 	return h
@@ -182,6 +188,9 @@ func (h *History) queues() {
 	}
 	if h.Is["limits of preemption"] == "tight" {
 		root.PreemptMax, root.PreemptMinRuntime, root.PreemptAfter, root.PreemptDelta = 2, 5*time.Minute, 10*time.Minute, 20
+	}
+	if h.Is["preempt_min_runtime"] == "10m" {
+		root.PreemptMinRuntime = 10 * time.Minute
 	}
 	switch h.Is["depth"] {
 	case "window":
@@ -237,6 +246,9 @@ func (h *History) job(i int) {
 		kind = "plain"
 	}
 	at := time.Duration(h.rng.IntN(6*60)) * time.Minute
+	if h.Is["arrivals"] == "dense" {
+		at /= 4
+	}
 	run := time.Duration(1+h.rng.IntN(1<<(1+h.rng.IntN(8)))) * time.Minute
 	gpus := int64(1) << h.rng.IntN(4)
 	for gpus > int64(h.node) {
@@ -331,6 +343,9 @@ func (h *History) yields(j *Job) {
 		j.Job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}
 	case "costly":
 		j.Job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: 2 * time.Minute, Grace: time.Minute}
+	}
+	if g := j.Job.Groups[0]; g.Checkpoint != nil && g.Gang != nil && h.Is["parts of a checkpoint"] == "one" {
+		g.Checkpoint.Members = 1
 	}
 }
 
@@ -449,6 +464,24 @@ func (h *History) joint() {
 		g := &structs.Group{Name: "second", Count: 1 + h.more.IntN(2), Tasks: []*structs.Task{{Name: "t",
 			Resources: structs.Resources{CPU: 500, MemoryMiB: 512}}}}
 		j.Groups, j.AllAtOnce = append(slices.Clone(j.Groups), g), true
+	}
+}
+
+// topology lets gangs ask for one rack. Where they require one, they fit into the first rack, the only one that surely has
+// two nodes. With leaves none requires a rack: a rack whose nodes name different leaves, or none, counts as several.
+func (h *History) topology() {
+	if h.Is["levels"] == "none" || h.Is["topology"] == "any" {
+		return
+	}
+	for _, j := range h.Jobs {
+		g := j.Groups[0]
+		if g.Gang == nil || j.AllAtOnce {
+			continue
+		}
+		g.Topology = &structs.Topology{Across: "rack"}
+		if fits := int64(min(h.nodes, 2)) * (int64(h.node) / g.Tasks[0].Resources.GPU[0].Count); h.Is["topology"] == "required" && h.Is["levels"] == "rack" && h.Is["models"] == "one" && int64(g.Count) <= fits {
+			g.Topology.Mode = structs.TopologyRequired
+		}
 	}
 }
 
