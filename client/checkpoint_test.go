@@ -186,13 +186,18 @@ func TestProgress(t *testing.T) {
 		return out
 	}
 	t.Run("a notice ends when the state is saved", func(t *testing.T) {
-		id := place(`printf 1 > s1; trap 'printf 12345 > s2' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "s*", Grace: time.Hour}, none)
+		id := place(`printf 1 > s1; trap 'sleep 0.3; printf 12345 > s2' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "s*", Grace: time.Hour}, none)
 		srv.WaitStatus(t, id, structs.ClientRunning)
 		srv.Wait(t, "the first one", func() bool { return srv.Alloc(id).Saved != nil })
+		if s := srv.Alloc(id).Saved; s.Took != 0 {
+			t.Errorf("a checkpoint that nobody asked for took %v", s.Took)
+		}
 		srv.Change(id, func(al *structs.Allocation) { al.Desired, al.DesiredDesc = structs.DesiredEvict, "preempted by job x" })
 		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
 		if end := srv.Alloc(id); end.Saved == nil || end.Saved.Bytes != 5 || !strings.Contains(events(end), "5 bytes in ") || !strings.HasSuffix(end.Saved.Path, "/s2") {
 			t.Errorf("saved %+v, events %s", end.Saved, events(end))
+		} else if end.Saved.Took < 250*time.Millisecond || end.Saved.Took > time.Minute {
+			t.Errorf("a save of 300 ms took %v", end.Saved.Took)
 		}
 	})
 	t.Run("told at intervals, and once by hand", func(t *testing.T) {

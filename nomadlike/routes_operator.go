@@ -216,6 +216,11 @@ func schedulerGet(c *call) (any, error) {
 	}
 	config := wire.SchedulerConfigFromStructs(resp.Config, resp.FollowsDefault)
 	config.TopologyLevelsInForce = resp.Levels
+	for i := range resp.Storages {
+		x := &resp.Storages[i]
+		config.CheckpointStorageInForce = append(config.CheckpointStorageInForce, wire.CheckpointStorage{Name: x.Name, Most: x.Most, Limit: x.Limit, Measured: x.Saves,
+			AloneMiBps: x.Alone >> 20, TogetherMiBps: x.Together >> 20, Saving: x.Saving, Waiting: x.Waiting})
+	}
 	return &wire.SchedulerConfigurationResponse{SchedulerConfig: config, QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
 }
 

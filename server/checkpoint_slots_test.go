@@ -107,8 +107,8 @@ func TestForcedDrainWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestSaveLine gives random work its turns. Only a single unit may exceed a limit, members of a gang go together, a
-// turn is never taken back, and every unit gets one.
+// TestSaveLine gives random work its turns. Only a single unit may exceed a limit, members of a gang and the groups of a joint
+// job go together, a turn is never taken back, and every unit gets one.
 func TestSaveLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
@@ -130,6 +130,13 @@ func TestSaveLine(t *testing.T) {
 			j.NodePool = "gpu"
 			if rng.IntN(2) == 0 {
 				j.Groups[0].Gang = &structs.Gang{Min: n}
+			}
+			if i%4 == 3 { // two groups that run as one, and write to different storages
+				g := *j.Groups[0]
+				g.Name, g.Count, g.Gang, g.Checkpoint = "other", 2, nil, &structs.Checkpoint{Signal: "SIGUSR1", Storage: storages[i%3]}
+				j.Groups, j.AllAtOnce = append(j.Groups, &g), true
+				j.Join()
+				total += 2
 			}
 			register(t, s, j)
 		}
@@ -155,7 +162,7 @@ func TestSaveLine(t *testing.T) {
 		}
 		mustApply(t, s, &structs.AllocTransitionCommand{IDs: ids, Transition: structs.Transition{Migrate: true, Leave: true}, Trigger: structs.TriggerNodeDrain})
 		waitFor(t, time.Minute, "all to be told to end", func() bool { return len(checkpoint.NewLine(s.Published().Snapshot).Of) == total })
-		had := map[structs.AllocID]bool{}
+		had, joints := map[structs.AllocID]bool{}, 0
 		for round := 0; ; round++ {
 			if round > 1000 {
 				t.Fatal("the line does not move")
@@ -165,6 +172,7 @@ func TestSaveLine(t *testing.T) {
 			per, units := map[string]int64{}, map[string]map[*checkpoint.Unit]bool{}
 			var now []structs.AllocID
 			gangs := map[*checkpoint.Unit][2]int64{}
+			joint := map[string]*checkpoint.Unit{}
 			for id, u := range line.Of {
 				if had[id] && !u.Now {
 					t.Fatalf("round %d: a turn was taken back", round)
@@ -180,14 +188,22 @@ func TestSaveLine(t *testing.T) {
 				had[id] = true
 				now = append(now, id)
 				for _, l := range u.Limits {
-					per[l.Where]++
 					if units[l.Where] == nil {
 						units[l.Where] = map[*checkpoint.Unit]bool{}
+					}
+					if !units[l.Where][u] {
+						per[l.Where] += l.Allocs
 					}
 					units[l.Where][u] = true
 					if per[l.Where] > l.Most && len(units[l.Where]) > 1 {
 						t.Fatalf("round %d: %s lets %d save at a time, %d do", round, l.Where, l.Most, per[l.Where])
 					}
+				}
+				if a := snap.AllocByID(id); a.Job.IsJoint() {
+					if was := joint[a.JobID]; was != nil && was != u {
+						t.Fatalf("round %d: the groups of %s do not save as one", round, a.JobID)
+					}
+					joint[a.JobID], joints = u, joints+1
 				}
 			}
 			for u, g := range gangs {
@@ -202,6 +218,9 @@ func TestSaveLine(t *testing.T) {
 			id := now[rng.IntN(len(now))]
 			a := snap.AllocByID(id)
 			mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: a.StartedAt + 1}}})
+		}
+		if joints == 0 {
+			t.Error("no groups ran as one, so that was not tested")
 		}
 		if len(had) != total {
 			t.Errorf("%d of %d had a turn", len(had), total)

@@ -23,15 +23,17 @@ type fleet struct {
 	s    func() *Server // the leader, or nil
 	kill time.Duration  // time that a task takes to stop
 
-	mu    sync.Mutex
-	nodes []*structs.Node
-	dead  map[structs.NodeID]bool
-	stops map[structs.AllocID]time.Time
-	runs  map[string]time.Duration // by job: its tasks end by themselves after this time
-	fails map[string]bool          // by job: its tasks fail as soon as they start
-	odd   map[string]int           // by job: the task of every n-th index fails
-	keeps bool                     // preempted work continues where it was
-	asks  bool                     // asks for a turn before work saves its state
+	mu      sync.Mutex
+	nodes   []*structs.Node
+	dead    map[structs.NodeID]bool
+	stops   map[structs.AllocID]time.Time
+	runs    map[string]time.Duration // by job: its tasks end by themselves after this time
+	fails   map[string]bool          // by job: its tasks fail as soon as they start
+	odd     map[string]int           // by job: the task of every n-th index fails
+	keeps   bool                     // preempted work continues where it was
+	asks    bool                     // asks for a turn before work saves its state
+	untimed bool                     // agents of an older release: they do not time saves
+	disks   map[string]*sharedDisk   // by storage: how it serves saves; others take the time kill
 }
 
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
@@ -107,7 +109,15 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				if !stopping && f.asks && !f.hasTurn(ctx, s, a) {
 					continue
 				}
-				if !stopping {
+				if d := f.diskOf(a); d != nil {
+					if u := d.save(a, now); u != nil {
+						if f.untimed {
+							u.Saved.Took = 0
+						}
+						up = append(up, *u)
+					}
+					f.stops[a.ID] = now
+				} else if !stopping {
 					f.stops[a.ID] = now.Add(f.kill)
 				} else if !now.Before(at) {
 					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})

@@ -79,6 +79,8 @@ type Saved struct {
 	Time  LogTime // when it was written; never after it was seen
 	Bytes int64
 	Path  string // as the task sees it, with variables for the task's own directories; "" when unknown
+	// Took is how long it took from the notice until it was written; 0: the task saved by itself, or it is unknown.
+	Took time.Duration `since:"2"`
 }
 
 // Newer returns the later of two checkpoints. Either may be nil.

@@ -173,6 +173,9 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 // recorded.
 func (t *task) notify(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
 	at := now()
+	t.mu.Lock()
+	t.noticed = at
+	t.mu.Unlock()
 	switch {
 	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher passes a signal on to its ranks
 		return signalRanks(ctx, h, c.Signal)

@@ -63,7 +63,7 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 		p.procRoot = s // opened now because the task may end before the first look
 	}
 	t.mu.Lock()
-	t.progress = p
+	t.progress, t.noticed = p, 0
 	t.mu.Unlock()
 	if !t.r.cfg.Agent.Go(func() { p.run(ctx) }) {
 		close(p.idle)
@@ -236,12 +236,25 @@ func (t *task) record(ctx context.Context, s *structs.Saved) {
 		t.mu.Unlock()
 		return
 	}
+	if c := t.saves(); c != nil {
+		s.Took = tookSave(t.rec.Saved, s, t.noticed, graceOf(c))
+	}
 	t.rec.Saved = s
 	rec := t.rec
 	t.recorded.send()
 	t.mu.Unlock()
 	t.r.persist(ctx, "checkpoint of task "+t.name, func() error { return t.r.cfg.Host.Store.PutTask(t.r.id, t.name, &rec) })
 	t.r.reportSaved(ctx)
+}
+
+// tookSave returns how long a checkpoint took from the newest notice, at asked, until it was written; 0 if the notice did
+// not cause it: the one before, was, is newer, or more time than the grace has passed.
+func tookSave(was, s *structs.Saved, asked structs.LogTime, grace time.Duration) time.Duration {
+	took := s.Time.Sub(asked)
+	if asked == 0 || was != nil && was.Time > asked || took <= 0 || took > grace {
+		return 0
+	}
+	return took
 }
 
 // reportSaved reports a new checkpoint: the first one at once, later ones at most every savedReportEvery, or with the

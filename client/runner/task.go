@@ -52,6 +52,7 @@ type task struct {
 	looks    *lookups           // of its templates, or nil
 	progress *progress          // follows the checkpoints of the run, or nil
 	recorded broadcast          // a checkpoint was recorded
+	noticed  structs.LogTime    // when the task was last notified to save its state, in this run; 0: never
 	over     chan struct{}      // closed when the task is dead; nil until asked for
 	trouble  string             // why it could not be suspended, as last recorded
 }

@@ -69,7 +69,32 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
 	})
+	o.saveStorages(c.CheckpointStorageInForce)
 	return nil
+}
+
+// saveStorages prints what is known of the storages that limit saves.
+func (o *env) saveStorages(list []wire.CheckpointStorage) {
+	if len(list) == 0 {
+		return
+	}
+	var rows [][]string
+	rate := func(mibps int64) string {
+		if mibps == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%d MiB/s", mibps)
+	}
+	for i := range list {
+		x := &list[i]
+		row := []string{x.Name, strconv.FormatInt(x.Limit, 10), strconv.FormatInt(x.Most, 10), rate(x.AloneMiBps), rate(x.TogetherMiBps)}
+		for _, n := range []int64{x.Measured, x.Saving, x.Waiting} {
+			row = append(row, strconv.FormatInt(n, 10))
+		}
+		rows = append(rows, row)
+	}
+	o.heading("Checkpoint Storages")
+	o.table("STORAGE|AT A TIME|MOST|ALONE|TOGETHER|MEASURED|SAVING|WAITING", rows)
 }
 
 // savesText formats the limits of concurrent checkpoints.

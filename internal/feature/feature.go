@@ -71,12 +71,14 @@ var (
 	JointJobs = Gate{Name: "joint-jobs", Format: 2, Allows: "The groups of an all_at_once job are preempted, fail and start again as one."}
 	// GangCheckpoints is the field Checkpoint of rosters, and Members of checkpoint blocks.
 	GangCheckpoints = Gate{Name: "gang-checkpoints", Format: 2, Allows: "A gang's checkpoint counts when all members have written theirs."}
+	// SaveTimes is the field Took of checkpoints.
+	SaveTimes = Gate{Name: "checkpoint-times", Format: 2, Allows: "Saves are timed, and as many have their turn at a time as their storage serves."}
 	// AcctLosses is the fields AllocTime and Lost of accounting records.
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, AcctLosses}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -121,6 +121,16 @@ type (
 		Config         *structs.SchedulerConfig // with the algorithm in force
 		FollowsDefault bool                     // no user chose the algorithm
 		Levels         []string                 // of the topology, that are in force, from near to far
+		Storages       []SaveStorage            // those that limit saves, by name
+	}
+	// SaveStorage is what is known of a storage that limits saves (SchedulerConfig.CheckpointStorage).
+	SaveStorage struct {
+		Name            string
+		Most            int64 // saves at a time, as configured
+		Limit           int64 // in force, by the measured bandwidth
+		Saves           int64 // that were measured
+		Alone, Together int64 // measured bytes per second of a save alone, and of all at a time; 0: unknown
+		Saving, Waiting int64 // allocations that have their turn, and that wait for it
 	}
 	// AutopilotConfigRequest writes the configuration.
 	AutopilotConfigRequest struct {

@@ -143,14 +143,27 @@ type SchedulerConfiguration struct {
 	RejectJobRegistration         bool
 	PauseEvalBroker               bool
 	NodeLimitForFeasibilityChecks uint
-	GPUFit                        string           `json:",omitempty"` // Muster's own: which GPU of a node gives a share
-	ScoreWeights                  *ScoreWeights    `json:",omitempty"` // Muster's own
-	MaxCheckpoints                int64            `json:",omitempty"` // Muster's own: allocations that save their state at a time because they are to end; 0: no limit
-	CheckpointStorage             map[string]int64 `json:",omitempty"` // Muster's own: the same of those whose checkpoint block names a storage
-	TopologyLevels                []string         `json:",omitempty"` // Muster's own: the declared levels of the topology, from near to far; nil: they are discovered
-	TopologyLevelsInForce         []string         `json:",omitempty"` // Muster's own: the declared or the discovered ones; ignored in requests
+	GPUFit                        string              `json:",omitempty"` // Muster's own: which GPU of a node gives a share
+	ScoreWeights                  *ScoreWeights       `json:",omitempty"` // Muster's own
+	MaxCheckpoints                int64               `json:",omitempty"` // Muster's own: allocations that save their state at a time because they are to end; 0: no limit
+	CheckpointStorage             map[string]int64    `json:",omitempty"` // Muster's own: the same of those whose checkpoint block names a storage
+	TopologyLevels                []string            `json:",omitempty"` // Muster's own: the declared levels of the topology, from near to far; nil: they are discovered
+	TopologyLevelsInForce         []string            `json:",omitempty"` // Muster's own: the declared or the discovered ones; ignored in requests
+	CheckpointStorageInForce      []CheckpointStorage `json:",omitempty"` // Muster's own: what was measured of CheckpointStorage; ignored in requests
 	CreateIndex                   uint64
 	ModifyIndex                   uint64
+}
+
+// CheckpointStorage is what is known of a storage that limits saves.
+type CheckpointStorage struct {
+	Name          string
+	Most          int64 // saves at a time, as configured
+	Limit         int64 // in force: at most Most, by the measured bandwidth
+	Measured      int64 // saves that were measured
+	AloneMiBps    int64 // measured MiB per second of a save alone; 0: unknown
+	TogetherMiBps int64 // of all saves at a time
+	Saving        int64 // allocations that have their turn
+	Waiting       int64 // that wait for it
 }
 
 // PreemptionConfig says which kinds of job may preempt.

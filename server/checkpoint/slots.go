@@ -6,10 +6,11 @@
 //
 // Turns follow from the state and the time alone, so every server gives the same answer. All allocations that were
 // asked to end and will save their state form one line, ordered by the time when they were asked (Allocation.Asked),
-// then by job, group and ID. Members of a gang that were asked together are one unit, because they save together or not
-// at all. A unit has its turn when, under each limit that applies to it, it fits together with the units before it that
+// then by job, group and ID. Members of a gang, and of all groups of a joint job, that were asked together are one unit,
+// because they save together or not at all. A unit has its turn when, under each limit that applies to it, it fits together with the units before it that
 // have neither saved nor ended, or there are none. The units before it only become fewer, so a turn is never taken
-// back, not even by a server that lags behind. The first unit in line always has its turn, so the line moves.
+// back, not even by a server that lags behind, unless a limit shrinks: what is configured, or what was measured of a storage
+// (bandwidth.go). The first unit in line always has its turn, so the line moves.
 //
 //	drain deadline passed, drain forced:  no waiting
 //	waited for CheckpointWaitMax:         no waiting
@@ -36,9 +37,15 @@ type Limit struct {
 	Most  int64
 }
 
+// Need is what a unit takes of a limit.
+type Need struct {
+	Limit
+	Allocs int64
+}
+
 // Unit is a set of allocations that save together.
 type Unit struct {
-	Limits []Limit
+	Limits []Need
 	Allocs int64
 
 	Now    bool  // it has its turn
@@ -47,8 +54,8 @@ type Unit struct {
 
 	asked structs.LogTime
 	job   structs.JobKey
-	group structs.GroupName
-	id    structs.AllocID // zero for a gang
+	group structs.GroupName // "" for a joint job
+	id    structs.AllocID   // zero for a gang and for a joint job
 	grace time.Duration
 }
 
@@ -61,6 +68,8 @@ type Line struct {
 	Of    map[structs.AllocID]*Unit
 	units []*Unit          // in order
 	ahead map[string]int64 // allocations in the line of each limit, by Limit.Where
+
+	storages []Storage // those that limit saves, by name
 }
 
 // limitsOf returns the limits for an allocation that ends for a cause; none if it saves no state.
@@ -74,7 +83,7 @@ func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 	}
 	var out []Limit
 	if most := cfg.CheckpointStorage[g.Checkpoint.Storage]; g.Checkpoint.Storage != "" && most > 0 {
-		out = append(out, Limit{"storage " + g.Checkpoint.Storage, most})
+		out = append(out, Limit{whereStorage(g.Checkpoint.Storage), most})
 	}
 	if n := snap.NodeByID(a.NodeID); n != nil {
 		if p := snap.Pool(n.Pool); p != nil && p.MaxCheckpoints > 0 {
@@ -108,7 +117,9 @@ func NewLine(snap *state.Snapshot) *Line {
 	}
 	cfg := snap.SchedulerConfig()
 	gangs := map[gangKey]*Unit{}
+	measured := measures{}
 	for a := range snap.Allocs() {
+		measured.add(cfg, a)
 		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Lineage().Asked {
 			continue
 		}
@@ -118,22 +129,41 @@ func NewLine(snap *state.Snapshot) *Line {
 		}
 		l.Of[a.ID] = join(gangs, &l.units, a, a.Lineage().Asked, limits)
 	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.CheckpointStorage)) {
+		l.storages = append(l.storages, measured.storage(name, cfg.CheckpointStorage[name]))
+	}
+	l.measured(l.units)
 	slices.SortFunc(l.units, (*Unit).compare)
 	for _, u := range l.units {
 		u.Now = true
-		for _, limit := range u.Limits {
-			if n := l.ahead[limit.Where]; n > 0 && n+u.Allocs > limit.Most {
+		for _, need := range u.Limits {
+			if n := l.ahead[need.Where]; n > 0 && n+need.Allocs > need.Most {
 				if u.Now || n > u.Before {
-					u.Before, u.By = n, limit
+					u.Before, u.By = n, need.Limit
 				}
 				u.Now = false
 			}
 		}
-		for _, limit := range u.Limits {
-			l.ahead[limit.Where] += u.Allocs
+		for _, need := range u.Limits {
+			l.ahead[need.Where] += need.Allocs
 		}
 	}
 	return l
+}
+
+// measured puts the limits that follow from the measured bandwidth of storages in force.
+func (l *Line) measured(units []*Unit) {
+	in := make(map[string]int64, len(l.storages))
+	for i := range l.storages {
+		in[whereStorage(l.storages[i].Name)] = l.storages[i].Limit
+	}
+	for _, u := range units {
+		for i := range u.Limits {
+			if most := in[u.Limits[i].Where]; most > 0 {
+				u.Limits[i].Most = most
+			}
+		}
+	}
 }
 
 type gangKey struct {
@@ -145,19 +175,29 @@ type gangKey struct {
 // join adds an allocation to its unit, and makes the unit if there is none.
 func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked structs.LogTime, limits []Limit) *Unit {
 	g := a.Job.Group(a.Group)
-	grace := g.Checkpoint.GraceOrDefault()
 	k := gangKey{a.JobKey(), a.Group, asked}
-	if u := gangs[k]; u != nil {
-		u.Allocs++
-		u.grace = max(u.grace, grace)
-		return u
+	if g.Joint {
+		k.group = ""
 	}
-	u := &Unit{asked: asked, job: k.job, group: k.group, id: a.ID, Limits: limits, Allocs: 1, grace: grace}
-	if g.Gang != nil {
-		u.id = structs.AllocID{}
-		gangs[k] = u
+	u := gangs[k]
+	if u == nil {
+		u = &Unit{asked: asked, job: k.job, group: k.group, id: a.ID}
+		if g.Gang != nil || g.Joint {
+			u.id = structs.AllocID{}
+			gangs[k] = u
+		}
+		*units = append(*units, u)
 	}
-	*units = append(*units, u)
+	u.Allocs++
+	u.grace = max(u.grace, g.Checkpoint.GraceOrDefault())
+	for _, limit := range limits {
+		at := slices.IndexFunc(u.Limits, func(n Need) bool { return n.Where == limit.Where })
+		if at < 0 {
+			at = len(u.Limits)
+			u.Limits = append(u.Limits, Need{Limit: limit})
+		}
+		u.Limits[at].Allocs++
+	}
 	return u
 }
 
@@ -205,7 +245,9 @@ func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTim
 		return nil
 	}
 	slices.SortFunc(units, (*Unit).compare)
-	lead := leadTimes(NewLine(snap), units)
+	line := NewLine(snap)
+	line.measured(units)
+	lead := leadTimes(line, units)
 	out := make(map[structs.AllocID]structs.LogTime, len(of))
 	for id, u := range of {
 		out[id] = u.asked.Add(-lead[u.asked])
@@ -236,10 +278,10 @@ func leadTimes(line *Line, units []*Unit) map[structs.LogTime]time.Duration {
 				x = &load{}
 				loads[l.Where] = x
 			}
-			if x.in > 0 && x.in+u.Allocs > l.Most {
+			if x.in > 0 && x.in+l.Allocs > l.Most {
 				x.rounds, x.in = x.rounds+1, 0
 			}
-			x.in += u.Allocs
+			x.in += l.Allocs
 			x.grace = max(x.grace, u.grace)
 			lead[u.asked] = max(lead[u.asked], time.Duration(x.rounds+1)*(x.grace+turnOverhead))
 		}

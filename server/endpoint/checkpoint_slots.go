@@ -69,3 +69,16 @@ func (s *Set) CheckpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Sa
 	out.Where, out.Limit = most.Where, most.Most
 	return out
 }
+
+// saveStorages returns what is known of the storages that limit saves.
+func (s *Set) saveStorages(snap *state.Snapshot) []methods.SaveStorage {
+	if len(snap.SchedulerConfig().CheckpointStorage) == 0 {
+		return nil
+	}
+	var out []methods.SaveStorage
+	_, line := s.lines.newest(snap, time.Now())
+	for _, x := range line.Storages() {
+		out = append(out, methods.SaveStorage{Name: x.Name, Most: x.Most, Limit: x.Limit, Saves: x.Saves, Alone: x.Alone, Together: x.Together, Saving: x.Turns, Waiting: x.Waits})
+	}
+	return out
+}

@@ -161,6 +161,7 @@ func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.
 		cfg.Algorithm = cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
 		resp.Config = &cfg
 		resp.Levels = p.View.LevelKeys(cfg.TopologyLevels)
+		resp.Storages = s.saveStorages(p.Snapshot)
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
 }
