@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -391,6 +392,48 @@ func TestAgentKilled(t *testing.T) {
 		list, err := sup.List(context.Background())
 		return err == nil && len(list) == 0
 	})
+	cmd.Process.Kill()
+	cmd.Wait()
+}
+
+// TestStopOfUnknownStart: tasks run of whose starts the agent that comes back knows nothing but that they were asked for. They are stopped
+// before it could ask the driver again, and none is left without an allocation.
+func TestStopOfUnknownStart(t *testing.T) {
+	dir := scratch(t)
+	srv := clientfake.New()
+	addr, _ := listen(t, srv)
+	cmd := startAgent(t, dir, addr)
+	node := onlyNode(t, srv)
+	var ids []structs.AllocID
+	for i := range 12 {
+		name := fmt.Sprintf("svc%d", i)
+		ids = append(ids, srv.Place(node, clientfake.Job(name, structs.JobService, sh("main", "sleep 1000"))))
+	}
+	for _, id := range ids {
+		srv.WaitStatus(t, id, structs.ClientRunning)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	// Without its state the agent finds the ids of what runs, as after a death between a start and its record.
+	if err := os.Remove(filepath.Join(dir, "data", agentstore.FileName)); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		srv.Stop(id)
+	}
+	cmd = startAgent(t, dir, addr)
+	for _, id := range ids {
+		srv.WaitStatus(t, id, structs.ClientComplete)
+	}
+	sup, err := supervisor.Open(filepath.Join(dir, "supervisor"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	list, err := sup.List(context.Background())
+	if err != nil || slices.ContainsFunc(list, func(s supervisor.Status) bool { return !s.Ended }) {
+		t.Errorf("all allocations have ended, and these tasks run: %+v (%v)", list, err)
+	}
 	cmd.Process.Kill()
 	cmd.Wait()
 }

@@ -196,6 +196,13 @@ type Preparer interface {
 	Prepare(ctx context.Context, cfg *TaskConfig, notify func(message string)) error
 }
 
+// Discarder is implemented by drivers whose tasks outlive the agent.
+type Discarder interface {
+	// Discard ends the task with that ID as Task.Stop does, if this node has it, and forgets it. It is for a start whose outcome is unknown
+	// and which is not repeated.
+	Discard(ctx context.Context, taskID, sig string, timeout time.Duration) error
+}
+
 // Notifier is implemented by tasks that another program supervises, which may be absent for a while.
 type Notifier interface {
 	// SetNotify registers f to receive human-readable progress while Wait blocks. f returns soon.

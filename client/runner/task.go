@@ -49,6 +49,7 @@ type task struct {
 	active   bool               // its goroutine runs, or starts when the run ends
 	parked   bool               // it runs without a goroutine
 	unsure   bool               // it was found again after an agent restart, and may be frozen
+	untold   bool               // a start was asked of the driver and its outcome is unknown: the task may run
 	looks    *lookups           // of its templates, or nil
 	progress *progress          // follows the checkpoints of the run, or nil
 	recorded broadcast          // a checkpoint was recorded
@@ -76,6 +77,7 @@ func newTask(r *Runner, name string, rec *agentstore.TaskRecord) *task {
 	t := &task{r: r, name: name}
 	if rec != nil {
 		t.rec = *rec
+		t.untold = rec.Phase == agentstore.PhaseStarting && rec.Handle == nil
 	}
 	if t.rec.State == nil {
 		t.rec.State = &structs.TaskState{State: statePending, Events: []structs.TaskEvent{event(EventReceived, "Task received by client")}}

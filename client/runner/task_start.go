@@ -99,7 +99,9 @@ func (t *task) attempt(ctx context.Context) driver.Task {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		t.startFailed(ctx, err)
+		if t.discard(ctx) {
+			t.startFailed(ctx, err)
+		}
 	case handle == nil: // lost while no agent ran
 		t.ended(ctx, nil, &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the task was gone when the agent came back", EndedAt: time.Now()})
 	}
@@ -161,6 +163,9 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		h, err = drv.Start(sctx, &a.config)
 		timedOut := sctx.Err() != nil
 		cancel()
+		t.mu.Lock()
+		t.untold = err != nil && timedOut
+		t.mu.Unlock()
 		if err == nil {
 			t.adopt(ctx, h, rec.State.State == stateRunning) // running: found again without its handle
 			return h, nil
@@ -170,6 +175,39 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		}
 	}
 	return nil, err
+}
+
+// discard ends what a start with an unknown outcome may have left running, before the failure to repeat it is recorded. It tries until
+// the driver has answered, and returns false if ctx ends first.
+func (t *task) discard(ctx context.Context) bool {
+	t.mu.Lock()
+	untold, id := t.untold, t.id(t.rec.Attempt)
+	t.mu.Unlock()
+	spec := t.spec()
+	if !untold || spec == nil {
+		return true
+	}
+	drv, _ := t.r.cfg.Host.Drivers[spec.Driver].(driver.Discarder)
+	if drv == nil {
+		return true
+	}
+	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
+	for {
+		err := drv.Discard(ctx, id, spec.KillSignal, spec.KillTimeout)
+		if err == nil {
+			t.mu.Lock()
+			t.untold = false
+			t.mu.Unlock()
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		t.r.log().Warn("cannot end a task that an earlier start may have left", "task", t.name, "error", err)
+		if !sleep(ctx, bo.next()) {
+			return false
+		}
+	}
 }
 
 // recover asks the driver for a task that was started earlier. It retries while the driver cannot answer: giving up

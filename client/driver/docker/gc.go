@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -162,6 +163,26 @@ func (d *Driver) Remove(ctx context.Context, taskID string) error {
 		return nil // it belongs to another agent
 	}
 	return d.remove(ctx, in.ID, taskID)
+}
+
+// Discard implements driver.Discarder.
+func (d *Driver) Discard(ctx context.Context, taskID, sig string, timeout time.Duration) error {
+	in, err := d.inspect(ctx, taskID)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("docker: look for the container: %w", brief(err))
+	}
+	if in.Config == nil || in.Config.Labels[LabelID] != taskID || in.Config.Labels[LabelNode] != d.opt.NodeID() {
+		return nil // it belongs to another agent
+	}
+	t := &Task{d: d, state: taskState{Container: in.ID, TaskID: taskID, Guarded: true}}
+	t.see(&in)
+	if err := t.Stop(ctx, sig, timeout); err != nil {
+		return err
+	}
+	return t.Destroy(ctx)
 }
 
 func (d *Driver) remove(ctx context.Context, container, taskID string) error {

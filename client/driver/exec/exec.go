@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -227,6 +228,11 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 // Recover finds a running task again.
 func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
 	return process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
+}
+
+// Discard implements driver.Discarder.
+func (d *Driver) Discard(ctx context.Context, taskID, sig string, timeout time.Duration) error {
+	return process.Discard(ctx, d.opt.Supervisor, taskID, sig, timeout)
 }
 
 func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits, error) {

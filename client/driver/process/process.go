@@ -348,6 +348,21 @@ func Start(ctx context.Context, name string, sup *supervisor.Client, spec *super
 	return &Task{name: name, sup: sup, state: st, status: status}, nil
 }
 
+// Discard implements driver.Discarder.
+func Discard(ctx context.Context, sup *supervisor.Client, taskID, signal string, timeout time.Duration) error {
+	sig, timeout, err := driver.HowToStop(signal, timeout, "", 0)
+	if err != nil {
+		return err
+	}
+	if err = sup.Stop(ctx, taskID, sig, timeout); err == nil {
+		err = sup.Destroy(ctx, taskID)
+	}
+	if errors.Is(err, supervisor.ErrUnknownTask) {
+		return nil
+	}
+	return err
+}
+
 // Recover finds the running task of a stored handle.
 func Recover(ctx context.Context, name string, sup *supervisor.Client, state []byte) (driver.Task, error) {
 	var st State

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
@@ -107,4 +108,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 // Recover finds a running task again.
 func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
 	return process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
+}
+
+// Discard implements driver.Discarder.
+func (d *Driver) Discard(ctx context.Context, taskID, sig string, timeout time.Duration) error {
+	return process.Discard(ctx, d.opt.Supervisor, taskID, sig, timeout)
 }
