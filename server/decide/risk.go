@@ -3,6 +3,8 @@ package decide
 import (
 	"cmp"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -12,19 +14,85 @@ import (
 // lostMost limits expected losses, as a multiple of the run time: work that is interrupted so often hardly ever ends.
 const lostMost = 1000
 
+// endedSums sums up the accounting records of a state. Records are only added as the newest and dropped as the oldest ones, so
+// the sums of the state before are changed by those.
+//
+// Naive: add up all of them for each plan. That takes as long as the pass of a plan.
+type endedSums struct {
+	mu    sync.Mutex
+	seen  []*structs.AcctRecord // counted, oldest first
+	all   endedSum
+	queue map[structs.QueuePath]map[int]*endedSum // by priority
+}
+
+// endedSum is what was measured of jobs that have ended; see structs.JobRisk.
+type endedSum struct {
+	allocTime, jobTime time.Duration
+	lost, preempted    int64
+}
+
+func (x *endedSum) add(r *structs.AcctRecord, sign int64) {
+	x.allocTime += r.AllocTime * time.Duration(sign)
+	x.jobTime += r.Ran() * time.Duration(sign)
+	x.lost, x.preempted = x.lost+r.Lost*sign, x.preempted+r.Preemptions*sign
+}
+
+// of returns what was measured that concerns a job.
+func (s *endedSums) of(snap *state.Snapshot, j *structs.Job) *structs.JobRisk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advance(snap)
+	out := &structs.JobRisk{AllocTime: s.all.allocTime, Lost: s.all.lost}
+	for priority, sum := range s.queue[j.QueueName()] { // in any order
+		if priority <= j.Priority {
+			out.JobTime, out.Preempted = out.JobTime+sum.jobTime, out.Preempted+sum.preempted
+		}
+	}
+	return out
+}
+
+// advance changes the sums to those of a state, which may also be older or another one.
+func (s *endedSums) advance(snap *state.Snapshot) {
+	var fresh []*structs.AcctRecord
+	known := false
+	for r := range snap.AcctBack() {
+		if known = len(s.seen) > 0 && s.seen[len(s.seen)-1] == r; known {
+			break
+		}
+		fresh = append(fresh, r)
+	}
+	if gone := len(s.seen) + len(fresh) - snap.AcctCount(); known && gone >= 0 && gone < len(s.seen) {
+		for _, r := range s.seen[:gone] {
+			s.count(r, -1)
+		}
+		s.seen = s.seen[gone:]
+	} else {
+		s.seen, s.all, s.queue = nil, endedSum{}, map[structs.QueuePath]map[int]*endedSum{}
+	}
+	for _, r := range slices.Backward(fresh) {
+		s.count(r, 1)
+		s.seen = append(s.seen, r)
+	}
+}
+
+func (s *endedSums) count(r *structs.AcctRecord, sign int64) {
+	s.all.add(r, sign)
+	q := s.queue[r.Queue]
+	if q == nil {
+		q = map[int]*endedSum{}
+		s.queue[r.Queue] = q
+	}
+	if q[r.Priority] == nil {
+		q[r.Priority] = &endedSum{}
+	}
+	q[r.Priority].add(r, sign)
+}
+
 // RiskOf returns the risk of a job that is expected to run for a time; nil if no allocation ran in the last 30 days, that
 // time is unknown, or the job has no GPUs. Each allocation counts as on its own node, and what was measured as
 // constant rates.
-func RiskOf(snap *state.Snapshot, j *structs.Job, run time.Duration) *structs.JobRisk {
-	out := &structs.JobRisk{}
-	for r := range snap.Acct() {
-		out.AllocTime += r.AllocTime
-		out.Lost += r.Lost
-		if r.Queue == j.QueueName() && r.Priority <= j.Priority {
-			out.JobTime += r.Ran()
-			out.Preempted += r.Preemptions
-		}
-	}
+func (s *Service) RiskOf(snap *state.Snapshot, j *structs.Job, run time.Duration) *structs.JobRisk {
+	out := s.ended.of(snap, j)
 	if riskOf(out, j, run); len(out.Groups) == 0 {
 		return nil
 	}

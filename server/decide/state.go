@@ -61,6 +61,7 @@ type Service struct {
 	inputs    inputStore
 
 	totals    totals
+	ended     endedSums
 	decider   atomic.Pointer[decider] // nil while this server does not decide
 	metrics   atomic.Pointer[Metrics]
 	lastTerm  atomic.Uint64 // newest term in which Run was called

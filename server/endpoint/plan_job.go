@@ -102,7 +102,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp.Why = s.whyOf(run, snap, may)
 	resp.Why.Topology = plannedReach(p, j, &run.Plan)
-	resp.Risk = decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit))
+	resp.Risk = s.env.Decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)
