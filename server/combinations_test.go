@@ -89,11 +89,11 @@ const historyScale = 60
 
 // yielding are options of every other history, which preempts by priority or order: at a sixtieth of its time, work that is equal
 // hardly ever gains from a preemption what stopping and starting cost.
-var yielding = map[string]string{"preemptible": "all", "priorities": "spread", "limits of preemption": "default", "saves": "no"}
+var yielding = map[string]string{"preemptible": "all", "priorities": "spread", "limits of preemption": "default", "saves": "no", "arrivals": "dense"}
 
 // mustOccur are the counts without which the default number of histories proves too little. Few jobs wait for max_wait and are
 // reserved for: only 100 histories must have one.
-var mustOccur = []string{"gains", "limits of models reached", "looked for room", "shrunk", "told PRIORITY", "told QUOTA", "told RESERVATION", "twins"}
+var mustOccur = []string{"gains", "limits of models reached", "looked for room", "passes by lottery after a change of leaders", "places in a draw that holds", "shrunk", "told PRIORITY", "told QUOTA", "told RESERVATION", "twins"}
 
 // servedHistory is a history on servers.
 type servedHistory struct {
@@ -142,10 +142,13 @@ func (r *servedHistory) at(t structs.LogTime) structs.LogTime {
 }
 
 func newServedHistory(t *testing.T, seed uint64) *servedHistory {
-	var with map[string]string
+	with := map[string]string{}
 	if seed%2 == 0 {
 		with = maps.Clone(yielding)
 		with["preempt"] = []string{structs.PreemptPriority, structs.PreemptOrder}[seed/2%2]
+	}
+	if seed%15 == 0 { // one whose leader stops, too
+		with["order"] = string(structs.OrderLottery)
 	}
 	r := &servedHistory{t: t, h: histories.New(seed, with), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
 	if seed%5 == 0 {
@@ -395,6 +398,7 @@ func (r *servedHistory) pass() {
 		direct := *in
 		direct.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 		r.judge.See(in)
+		r.judge.Drawn(in)
 		plan, rep := scheduler.Schedule(direct, policy.For(in.View.Pool(structs.NodePoolDefault), in.Config))
 		if r.judge.Preempted(in, &plan) == 0 {
 			r.judge.InOrder(in, &plan, &rep)
@@ -405,6 +409,9 @@ func (r *servedHistory) pass() {
 			}
 		}
 		r.judge.Counts["passes"]++
+		if r.judge.Counts["leaders stopped"] > 0 && r.h.Is["order"] == string(structs.OrderLottery) {
+			r.judge.Counts["passes by lottery after a change of leaders"]++
+		}
 	}
 }
 

@@ -21,6 +21,8 @@ type Judge struct {
 	Fail    func(format string, args ...any)        // reports a violation
 	stopped map[structs.AllocID]bool                // by this pass
 	shown   []int                                   // places in the pass's pending work, in the order shown
+	draw    structs.Index                           // of the lotteries, in the last pass
+	drawn   map[structs.JobKey]int                  // the order then shown
 }
 
 // NewJudge returns a Judge of clusters with these settings.
@@ -308,6 +310,40 @@ func (c *Judge) See(in *scheduler.Input) {
 		c.shown = append(c.shown, i)
 		turns.Taken(i)
 	}
+}
+
+// Drawn checks that a draw of the lottery holds until work starts: of the waiting work of one user in one queue, what was shown
+// first stays first, whichever server leads. What has waited for max_wait comes first at any time. It is called after See.
+func (c *Judge) Drawn(in *scheduler.Input) {
+	use := in.Queues.Use(structs.QueueRoot, "")
+	if use == nil || use.Draw == 0 || c.Queues[structs.QueueRoot].Order != structs.OrderLottery {
+		return
+	}
+	if use.Draw != c.draw {
+		c.draw, c.drawn = use.Draw, map[structs.JobKey]int{}
+	}
+	type owner struct {
+		queue structs.QueuePath
+		user  string
+	}
+	last, next := map[owner]*contend.Workload{}, map[structs.JobKey]int{}
+	for at, i := range c.shown {
+		w := &in.Pending[i]
+		of := owner{w.QueueName(), w.User()}
+		if w.Job == nil || w.WaitingSince() == 0 || in.Now.Sub(w.WaitingSince()) > c.Queues[of.queue].MaxWait || len(w.Allocs) > 0 {
+			continue
+		}
+		was, seen := c.drawn[w.Key]
+		if o := last[of]; o != nil && seen {
+			if before, both := c.drawn[o.Key]; both {
+				if c.Counts["places in a draw that holds"]++; before > was {
+					c.Fail("%s is shown before %s, and was shown after it in the same draw", o.Key.ID, w.Key.ID)
+				}
+			}
+		}
+		last[of], next[w.Key] = w, at
+	}
+	c.drawn = next
 }
 
 // InOrder checks that of two jobs that ask for the same, the one that `muster queue` shows first (See) is
