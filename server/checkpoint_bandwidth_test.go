@@ -77,8 +77,10 @@ func TestSavesByBandwidth(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := testServer(t, nil)
 			f := newFleet(t, one(s), 4)
-			f.asks = true
-			f.disks = map[string]*sharedDisk{"slow": newSharedDisk(200<<20, 500<<20), "fast": newSharedDisk(200<<20, 8000<<20)}
+			f.set(func() {
+				f.asks = true
+				f.disks = map[string]*sharedDisk{"slow": newSharedDisk(200<<20, 500<<20), "fast": newSharedDisk(200<<20, 8000<<20)}
+			})
 			limitSaving(t, s, 0, map[string]int64{"slow": limit, "fast": limit})
 			for _, job := range []string{"slow", "fast"} {
 				j := saver(job, 60, job)
@@ -117,7 +119,7 @@ func TestSavesByBandwidth(t *testing.T) {
 			if !shown {
 				t.Error("no work is shown to wait")
 			}
-			out = outcome{*f.disks["slow"], *f.disks["fast"], time.Since(begun)}
+			f.set(func() { out = outcome{*f.disks["slow"], *f.disks["fast"], time.Since(begun)} })
 			resp := call(t, s, methods.SchedulerConfigGet, rpc.Header{}, &methods.EmptyRequest{})
 			if len(resp.Storages) != 2 || resp.Storages[1].Name != "slow" || measured && (resp.Storages[1].Limit < 3 || resp.Storages[1].Limit > 5) {
 				t.Errorf("shown: %+v", resp.Storages)
