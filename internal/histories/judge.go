@@ -107,6 +107,8 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			}
 			if g := v.Groups[0]; g.Checkpoint != nil {
 				ran = g.Checkpoint.Cost
+			} else if a.StartedAt == 0 { // nothing has run
+				ran = 0
 			}
 			if c.stopped[s.ID] { // for another job of this pass, which lost it
 				continue
