@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -30,7 +31,7 @@ func newAcct(e *env) *cobra.Command {
 muster acct -since 24h
 muster acct -since 7d -by user
 muster acct -queue research -csv > jobs.csv`, 0, 0, o.run)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	c.Flags().BoolVar(&o.csv, "csv", false, "print comma-separated values with a header, as the simulator reads them")
 	c.Flags().StringVar(&o.user, "user", "", "only jobs of this submitter")
 	c.Flags().StringVar(&o.queue, "queue", "", "only jobs of this queue and those below it")
@@ -75,6 +76,9 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	if !ok {
 		return fmt.Errorf("-by %q: want user, queue, namespace or exit", o.by)
 	}
+	if o.csv && o.form.quiet {
+		return errors.New("-csv and -q exclude each other: choose one")
+	}
 	a, err := o.api()
 	if err != nil {
 		return err
@@ -92,7 +96,7 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	if key != nil {
 		return o.totals(list, key)
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(r nomadlike.AcctRecord) string { return r.JobID }); done || err != nil {
 		return err
 	}
 	if err := a.inNoNamespace(ctx, len(list)); err != nil {
@@ -201,7 +205,7 @@ func (o *acctOptions) totals(list []nomadlike.AcctRecord, key func(*nomadlike.Ac
 		out = append(out, by[k])
 	}
 	slices.SortStableFunc(out, func(a, b *acctTotal) int { return int(min(max(b.GPUSeconds-a.GPUSeconds, -1), 1)) })
-	if done, err := o.form.done(o.env, out); done || err != nil {
+	if done, err := listed(&o.form, o.env, out, "", func(t *acctTotal) string { return t.Name }); done || err != nil {
 		return err
 	}
 	rows := [][]string{}

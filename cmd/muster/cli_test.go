@@ -466,6 +466,32 @@ func TestEveryCommand(t *testing.T) {
 	}
 }
 
+// lists are commands that list objects and are not called list.
+var lists = []string{"acct", "operator decisions", "operator raft list-peers", "server members", "job allocs", "job status", "node status", "alloc status", "queue"}
+
+// TestListsHaveEveryForm: each command that lists objects has -json, -t and -q, and -q prints no line of a table.
+func TestListsHaveEveryForm(t *testing.T) {
+	for _, c := range leaves(newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})) {
+		name := strings.TrimPrefix(c.CommandPath(), "muster ")
+		if c.Name() != "list" && !slices.Contains(lists, name) || c.Parent().Name() == "keyring" && c.Parent().Parent().Name() == "gossip" { // one answer about all
+			continue
+		}
+		for _, flag := range []string{"json", "template", "quiet"} {
+			if c.Flags().Lookup(flag) == nil {
+				t.Errorf("%s has no -%s", name, flag)
+			}
+		}
+	}
+	for line, want := range map[string]string{
+		"acct -q": "prep\nsweep\nnever\n", "acct -q -by user": "bob\nalice\n", "gpu list -q": "H100\n", "server members -q": "s1.global\ns2.global\n", "operator raft list-peers -q": tokenID + "\n",
+		"operator root keyring list -q": "abcdef0123456789abcdef0123456789\n0123456789abcdef0123456789abcdef\nfedcba9876543210fedcba9876543210\n",
+	} {
+		if r := newAgentFake(t).run(t, "", strings.Fields(line)...); r.code != 0 || r.out != want {
+			t.Errorf("%s: exit status %d, %q, want %q", line, r.code, r.out, want)
+		}
+	}
+}
+
 // TestFullOutput: a command whose output did not arrive says so, once, and fails.
 func TestFullOutput(t *testing.T) {
 	agent := newAgentFake(t)

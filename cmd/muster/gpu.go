@@ -48,7 +48,7 @@ func newGPUList(e *env) *cobra.Command {
 	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had. USED is how much of the memory of all of them is given out, WAITING what asks for the model and waits, with -namespace in that namespace only.", `
 muster gpu list
 muster gpu list -json`, 0, 0, o.run)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	return c
 }
 
@@ -72,7 +72,7 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns(a.anyNamespace())); err == nil { // otherwise the user may not see the queue
 		countWaiting(list, waiting)
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(m *gpuModel) string { return m.Model }); done || err != nil {
 		return err
 	}
 	if len(list) == 0 {

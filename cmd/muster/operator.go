@@ -37,7 +37,7 @@ type raftListOptions struct {
 func newRaftListPeers(e *env) *cobra.Command {
 	o := &raftListOptions{env: e}
 	c := e.verb("list-peers [options]", "List the raft peers", "", `muster operator raft list-peers`, 0, 0, o.run)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	return c
 }
 
@@ -51,6 +51,10 @@ func (o *raftListOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	if done, err := o.form.done(o.env, &conf); done || err != nil {
+		return err
+	}
+	if o.form.quiet {
+		_, err := listed(&o.form, o.env, conf.Servers, "", func(s *wire.RaftServer) string { return s.ID })
 		return err
 	}
 	rows := [][]string{}

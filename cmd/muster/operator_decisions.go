@@ -27,7 +27,7 @@ func newOperatorDecisions(e *env) *cobra.Command {
 muster operator decisions
 muster operator decisions -job train -since 1h
 muster operator decisions -kind preempt -json`, 0, 0, o.run)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	o.form.wideFlag(c)
 	c.Flags().StringVar(&o.job, "job", "", "only about this job")
 	c.Flags().StringVar(&o.queue, "queue", "", "only of this queue and those below it")
@@ -58,7 +58,7 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(d nomadlike.Decision) string { return strconv.FormatUint(d.Seq, 10) }); done || err != nil {
 		return err
 	}
 	if len(list) == 0 {

@@ -31,7 +31,7 @@ type rootKeyOptions struct {
 func newRootKeyList(e *env) *cobra.Command {
 	o := &rootKeyOptions{env: e}
 	c := e.verb("list [options]", "List the keys that encrypt variables and sign identities", "", `muster operator root keyring list`, 0, 0, o.list)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	return c
 }
 
@@ -44,7 +44,7 @@ func (o *rootKeyOptions) list(ctx context.Context, _ []string) error {
 	if _, err := a.get(ctx, "/v1/operator/keyring/keys", nil, &keys); err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, keys); done || err != nil {
+	if done, err := listed(&o.form, o.env, keys, "", func(k *wire.RootKeyMeta) string { return k.KeyID }); done || err != nil {
 		return err
 	}
 	if len(keys) == 0 {

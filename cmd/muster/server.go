@@ -32,7 +32,7 @@ func newServerMembers(e *env) *cobra.Command {
 muster server members
 muster server members -o wide
 muster server members -t '{{range .Members}}{{println .Name .Status}}{{end}}'`, 0, 0, o.run)
-	o.form.flags(c)
+	o.form.listFlags(c)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.detailed, "detailed", false, "the tags of each, too")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "versions and raft ids, too")
@@ -49,6 +49,10 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	if done, err := o.form.done(o.env, &m); done || err != nil {
+		return err
+	}
+	if o.form.quiet {
+		_, err := listed(&o.form, o.env, m.Members, "", func(s *wire.AgentMember) string { return s.Name })
 		return err
 	}
 	leaders := map[string]string{}
