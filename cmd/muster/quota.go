@@ -26,7 +26,7 @@ muster quota status team`, newQuotaApply, newQuotaInspect, newQuotaList, newQuot
 
 func newQuotaApply(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
-	c := e.verb("apply [options] FILE", "Make or change quotas", "Make or change quotas from a file in HCL or JSON, in the shape that Nomad has; \"-\" is standard input. In HCL the file holds blocks\nquota \"NAME\" { ... }, or one quota's settings with its name among them.", `muster quota apply team.hcl`, 1, 1, func(ctx context.Context, args []string) error {
+	c := e.verb("apply [options] FILE", "Make or change quotas", "Make or change quotas from a file in HCL or JSON, in the shape that Nomad has; \"-\" is standard input. In HCL the file holds blocks\nquota \"NAME\" { ... }, or one quota's settings with its name among them.\n\n  quota \"team\" {\n    limit {\n      region_limit {\n        memory = 262144 # MiB\n        device \"nvidia/gpu\" {\n          count = 16\n        }\n      }\n    }\n  }", `muster quota apply team.hcl`, 1, 1, func(ctx context.Context, args []string) error {
 		specs, err := o.quotaSpecs(args[0])
 		if err != nil {
 			return err

@@ -140,6 +140,8 @@ func (s spec) decode(kind string, v any) error {
 		d := &hcl.Diagnostic{Severity: hcl.DiagError, Subject: at, Summary: "Unknown setting", Detail: fmt.Sprintf("A %s has no %s.", kind, name)}
 		if u.Like != "" {
 			d.Detail = fmt.Sprintf("A %s has no %s; did you mean %q?", kind, name, snake(u.Like))
+		} else if in, _, nested := strings.Cut(strings.TrimPrefix(name, "limit."), "."); kind == "quota" && strings.HasPrefix(name, "limit.") && !nested && in != "" {
+			d.Detail += " What is limited stands in region_limit { ... } or soft { ... }; muster quota apply -help has an example."
 		}
 		diags = append(diags, d)
 	}

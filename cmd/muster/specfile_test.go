@@ -20,6 +20,7 @@ func TestSpecErrors(t *testing.T) {
 		{"queue", "queue \"q\" {\n  user_limit = 8\n}\n", []string{"line 2", "user_limit wants an object, not a number."}},
 		{"queue", "queue \"q\" {\n  user_limit = {\n    gpus = \"all\"\n  }\n}\n", []string{"line 3", "user_limit.gpus wants a number, not a string."}},
 		{"queue", "queue \"q\" {\n  user_limit {\n    gpuss = 1\n  }\n  gpu_hour_max = 7\n}\n", []string{"line 3", `no user_limit.gpuss; did you mean "gpus"?`, "line 5", `no gpu_hour_max; did you mean "gpu_hours_max"?`}},
+		{"quota", "quota \"q\" {\n  limit {\n    gpus = 4\n  }\n}\n", []string{"line 3", "A quota has no limit.gpus. What is limited stands in region_limit { ... }"}},
 		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      cpu = \"much\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.cpu wants a whole number"}},
 		{"quota", "quota \"q\" {\n  limit {\n    region = \"a\"\n  }\n  limit {\n    region_limit {\n      memory = 1\n      memry = 1\n    }\n  }\n}\n", []string{"line 8", "A quota has no limit.region_limit.memry"}},
 		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      memory = \"x\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.memory wants"}},
