@@ -76,7 +76,12 @@ func (e *env) api() (*api, error) {
 		tr.TLSClientConfig = conf
 	}
 	a.base = strings.TrimSuffix(addr, "/")
-	a.http = &http.Client{Transport: tr}
+	a.http = &http.Client{Transport: tr, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if req.URL.Host != via[0].URL.Host { // the token is for the agent that was named
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}}
 	return a, nil
 }
 

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -97,20 +99,17 @@ func (o *contextCmdOptions) add(_ context.Context, args []string) error {
 	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" || strings.Trim(name, ".") == "" || len(name) > 64 || name[0] == '-' {
 		return fmt.Errorf("%q is no name of a context: want up to 64 letters, digits, dots, dashes and underscores", name)
 	}
-	b, err := readContexts()
-	if err != nil {
-		return err
-	}
-	if _, exists := b.Contexts[name]; exists && !o.replace {
-		return fmt.Errorf("context %q exists: -replace replaces it", name)
-	}
 	c := clusterContext{}
+	var err error
 	for _, opt := range contextOptions {
 		f := o.flags.Lookup(opt.flag)
 		if !f.Changed || opt.flag == "token" {
 			continue
 		}
 		c[opt.flag] = f.Value.String()
+		if strings.ContainsFunc(c[opt.flag], unicode.IsControl) {
+			return fmt.Errorf("-%s has control characters", opt.flag)
+		}
 		if slices.Contains([]string{"ca-cert", "client-cert", "client-key"}, opt.flag) {
 			if c[opt.flag], err = filepath.Abs(c[opt.flag]); err != nil {
 				return err
@@ -120,64 +119,84 @@ func (o *contextCmdOptions) add(_ context.Context, args []string) error {
 	if c["address"] == "" {
 		return errors.New("a context needs an address: give -address http://HOST:PORT, https://HOST:PORT or unix:///PATH")
 	}
+	if u, err := url.Parse(c["address"]); err == nil && u.User != nil {
+		return errors.New("a context keeps no password in its address; give a token with -token-file")
+	}
 	o.contextErr = nil // of the context in use, which is not asked
 	if _, err := o.api(); err != nil {
 		return err
 	}
-	if err := o.keepToken(b, name, c); err != nil {
+	token, err := o.givenToken(c)
+	if err != nil {
 		return err
 	}
-	if b.Contexts == nil {
-		b.Contexts = map[string]clusterContext{}
-	}
-	b.Contexts[name] = c
-	if o.use {
-		b.Current = name
-	}
-	if err := b.write(); err != nil {
-		return err
-	}
-	o.printf("Context %q is kept in %s\n", name, b.path())
-	if b.Current != name {
-		o.hint("Use it:  muster context use %s   or   -context %s", name, name)
-	}
-	return nil
+	return changeContexts(func(b *contextBook) error {
+		old, exists := b.Contexts[name]
+		if exists && !o.replace {
+			return fmt.Errorf("context %q exists: -replace replaces it", name)
+		}
+		if token != "" {
+			c[tokenFile] = b.ownToken(name)
+			if err := writePrivate(c[tokenFile], []byte(token+"\n")); err != nil {
+				return err
+			}
+		}
+		if b.Contexts == nil {
+			b.Contexts = map[string]clusterContext{}
+		}
+		b.Contexts[name] = c
+		if o.use {
+			b.Current = name
+		}
+		if err := b.write(); err != nil {
+			if token != "" {
+				err = errors.Join(err, os.Remove(c[tokenFile]))
+			}
+			return err
+		}
+		o.printf("Context %q is kept in %s\n", name, b.path())
+		if b.Current != name {
+			o.hint("Use it:  muster context use %s   or   -context %s", name, name)
+		}
+		return b.dropToken(old)
+	})
 }
 
-// keepToken gives a context its token file, and writes it where the token itself was given.
-func (o *contextCmdOptions) keepToken(b *contextBook, name string, c clusterContext) error {
-	given, token := o.flags.Lookup("token").Changed, o.token
+// givenToken returns the token that was given itself, which is to be kept, or "". A file of the user's is named in c.
+func (o *contextCmdOptions) givenToken(c clusterContext) (token string, err error) {
+	given := o.flags.Lookup("token").Changed
 	switch {
 	case given && o.file != "":
-		return errors.New("-token and -token-file exclude each other: choose one")
+		return "", errors.New("-token and -token-file exclude each other: choose one")
 	case o.file == "-":
 		in, err := io.ReadAll(io.LimitReader(o.in, privateMax))
 		if err != nil {
-			return err
+			return "", err
 		}
-		if token = strings.TrimSpace(string(in)); token == "" || strings.ContainsAny(token, " \t\r\n") {
-			return errors.New("standard input does not hold one token")
+		if token = strings.TrimSpace(string(in)); !isToken(token) {
+			return "", errors.New("standard input does not hold one token")
 		}
+		return token, nil
 	case o.file != "":
-		path, err := filepath.Abs(o.file)
-		if err != nil {
-			return err
+		if c[tokenFile], err = filepath.Abs(o.file); err != nil {
+			return "", err
 		}
-		c[tokenFile] = path
-		if _, err := c.token(); err != nil {
-			return err
-		}
-		return o.dropToken(b, name)
-	case !given || token == "":
-		return o.dropToken(b, name)
+		_, err = c.token()
+		return "", err
+	case !given || o.token == "":
+		return "", nil
+	case !isToken(o.token):
+		return "", errors.New("-token is no token: it has spaces, control characters or letters beyond ASCII")
 	}
-	c[tokenFile] = b.ownToken(name)
-	return writePrivate(c[tokenFile], []byte(token+"\n"))
+	return o.token, nil
 }
 
-// dropToken removes the token that is kept for a context, if any.
-func (o *contextCmdOptions) dropToken(b *contextBook, name string) error {
-	if err := os.Remove(b.ownToken(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// dropToken removes the token that is kept for a context that is no longer in the book, if any.
+func (b *contextBook) dropToken(old clusterContext) error {
+	if !b.owns(old[tokenFile]) {
+		return nil
+	}
+	if err := os.Remove(old[tokenFile]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -187,34 +206,32 @@ func (o *contextCmdOptions) choose(_ context.Context, args []string) error {
 	if o.unset == (len(args) > 0) {
 		return errors.New("name a context, or give -none (muster context list)")
 	}
-	b, err := readContexts()
-	if err != nil {
-		return err
-	}
-	if o.unset {
-		b.Current = ""
+	return changeContexts(func(b *contextBook) error {
+		if o.unset {
+			b.Current = ""
+			if err := b.write(); err != nil {
+				return err
+			}
+			o.println("No context is the current one")
+			return nil
+		}
+		c, err := b.named(args[0])
+		if err != nil {
+			return err
+		}
+		b.Current = args[0]
 		if err := b.write(); err != nil {
 			return err
 		}
-		o.println("No context is the current one")
+		o.printf("The current context is %q (%s)\n", b.Current, c["address"])
+		if other := os.Getenv("MUSTER_CONTEXT"); other != "" && other != b.Current {
+			o.hint("MUSTER_CONTEXT is set, and comes first here: context %q", other)
+		}
+		if addr := os.Getenv("MUSTER_ADDR"); addr != "" && !sameAddress(addr, c["address"]) {
+			o.hint("MUSTER_ADDR is set, and comes first here: %s. The context is set aside until it is unset.", addr)
+		}
 		return nil
-	}
-	c, err := b.named(args[0])
-	if err != nil {
-		return err
-	}
-	b.Current = args[0]
-	if err := b.write(); err != nil {
-		return err
-	}
-	o.printf("The current context is %q (%s)\n", b.Current, c["address"])
-	if other := os.Getenv("MUSTER_CONTEXT"); other != "" && other != b.Current {
-		o.hint("MUSTER_CONTEXT is set, and comes first here: context %q", other)
-	}
-	if addr := os.Getenv("MUSTER_ADDR"); addr != "" && addr != c["address"] {
-		o.hint("MUSTER_ADDR is set, and comes first here: %s. The context is set aside until it is unset.", addr)
-	}
-	return nil
+	})
 }
 
 // contextEntry is the JSON form of a context in a list.
@@ -318,27 +335,23 @@ func (o *contextCmdOptions) showNamed(name string) error {
 }
 
 func (o *contextCmdOptions) remove(_ context.Context, args []string) error {
-	b, err := readContexts()
-	if err != nil {
-		return err
-	}
-	if _, err := b.named(args[0]); err != nil {
-		return err
-	}
-	delete(b.Contexts, args[0])
-	current := b.Current == args[0]
-	if current {
-		b.Current = ""
-	}
-	if err := o.dropToken(b, args[0]); err != nil {
-		return err
-	}
-	if err := b.write(); err != nil {
-		return err
-	}
-	o.printf("Context %q is gone\n", args[0])
-	if current {
-		o.hint("It was the current one; now there is none:  muster context use NAME")
-	}
-	return nil
+	return changeContexts(func(b *contextBook) error {
+		old, err := b.named(args[0])
+		if err != nil {
+			return err
+		}
+		delete(b.Contexts, args[0])
+		current := b.Current == args[0]
+		if current {
+			b.Current = ""
+		}
+		if err := b.write(); err != nil {
+			return err
+		}
+		o.printf("Context %q is gone\n", args[0])
+		if current {
+			o.hint("It was the current one; now there is none:  muster context use NAME")
+		}
+		return b.dropToken(old)
+	})
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,12 +51,97 @@ func (h *atHome) want(line string) string {
 	return r.out
 }
 
+// tokens lists the files of tokens that are kept.
+func (h *atHome) tokens() []string {
+	h.t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.dir, "muster/tokens/*"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return files
+}
+
+// TestContextChanges: changes at the same time are all kept, a change that fails leaves the old context with its own token, and no token is
+// left without a context.
+func TestContextChanges(t *testing.T) {
+	h := newAtHome(t)
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			if r := h.run("", fmt.Sprintf("context add c%d -address http://127.0.0.1:1 -token T%d", i, i)); r.code != 0 {
+				t.Errorf("c%d: %s", i, r.errOut)
+			}
+		})
+	}
+	all.Wait()
+	if out := h.want("context list -q"); strings.Count(out, "\n") != 12 || len(h.tokens()) != 12 {
+		t.Fatalf("12 were added; there are %d tokens and\n%s", len(h.tokens()), out)
+	}
+	h.want("context add c0 -replace -address http://127.0.0.1:2 -token T99")
+	h.want("context remove c1")
+	if n := len(h.tokens()); n != 11 {
+		t.Errorf("%d tokens of 11 contexts", n)
+	}
+	// The book cannot be written: its new version has a directory's name.
+	if err := os.MkdirAll(filepath.Join(h.dir, "muster/contexts.json.new/x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.run("", "context add c0 -replace -address http://127.0.0.1:3 -token OTHER"); r.code == 0 {
+		t.Error("a change that was not written succeeded")
+	}
+	if r := h.run("", "context remove c0"); r.code == 0 {
+		t.Error("a removal that was not written succeeded")
+	}
+	kept := ""
+	for _, f := range h.tokens() {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept += string(b)
+	}
+	if !strings.Contains(kept, "T99\n") || strings.Contains(kept, "OTHER") {
+		t.Errorf("after changes that failed the tokens are %q", kept)
+	}
+	for _, line := range []string{"context add x -address http://u:p@h:1", "context add x -address http://h:1 -token=a\x01b", "context add x -address http://h:1 -region a\x1b]0;b"} {
+		if r := h.run("", line); r.code == 0 {
+			t.Errorf("%q was accepted", line)
+		}
+	}
+}
+
+// TestContextsOutOfReach: where the user's directory cannot be looked into, as in services and under sudo, there are no contexts, and
+// where an address is given they are not needed.
+func TestContextsOutOfReach(t *testing.T) {
+	h, f := newAtHome(t), newAgentFake(t)
+	f.answers["GET /v1/jobs"] = func(*http.Request) any { return []*wire.JobListStub{} }
+	file := filepath.Join(h.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", file)
+	if r := h.run("", "job status"); strings.Contains(r.errOut, "contexts") {
+		t.Errorf("a directory that is none: %s", r.errOut)
+	}
+	t.Setenv("XDG_CONFIG_HOME", h.dir)
+	h.want("context add prod -use -address http://127.0.0.1:1")
+	if err := os.WriteFile(filepath.Join(h.dir, "muster/contexts.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.run("", "job status"); r.code == 0 || !strings.Contains(r.errOut, `-context ""`) {
+		t.Errorf("a broken file: %s", r.errOut)
+	}
+	h.want("job status -address " + f.URL)
+}
+
 // TestContextPrecedence: the value of an option is that of the flag, of MUSTER_x, of the context, of NOMAD_x, and the default,
 // in this order, as a request shows.
 func TestContextPrecedence(t *testing.T) {
-	h, f := newAtHome(t), newAgentFake(t)
+	h, f, other := newAtHome(t), newAgentFake(t), newAgentFake(t)
 	var got *http.Request
-	f.answers["GET /v1/jobs"] = func(r *http.Request) any { got = r; return []*wire.JobListStub{{ID: "x"}} }
+	for _, f := range []*agentFake{f, other} {
+		f.answers["GET /v1/jobs"] = func(r *http.Request) any { got = r; return []*wire.JobListStub{{ID: "x"}} }
+	}
 	h.want("context add prod -use -token from-context -namespace of-context -region r-context -address " + f.URL)
 	h.want("context add bare -address " + f.URL)
 	for _, c := range []struct {
@@ -66,15 +153,19 @@ func TestContextPrecedence(t *testing.T) {
 		{map[string]string{"NOMAD_ADDR": "http://127.0.0.1:1", "NOMAD_TOKEN": "n", "NOMAD_NAMESPACE": "nn", "NOMAD_REGION": "nr"}, "", "from-context", "of-context", "r-context"},
 		{map[string]string{"MUSTER_TOKEN": "m", "MUSTER_NAMESPACE": "mm", "MUSTER_REGION": "mr"}, "", "m", "mm", "mr"},
 		{map[string]string{"MUSTER_TOKEN": "m", "MUSTER_NAMESPACE": "mm"}, "-token f -namespace fn -region fr", "f", "fn", "fr"},
-		{map[string]string{"NOMAD_TOKEN": "n", "NOMAD_NAMESPACE": "nn", "NOMAD_REGION": "nr"}, "-context bare", "n", "nn", "nr"},
+		{map[string]string{"NOMAD_TOKEN": "n", "NOMAD_NAMESPACE": "nn", "NOMAD_REGION": "nr"}, "-context bare", "", "", ""}, // NOMAD_ADDR is for another cluster
 		{map[string]string{"MUSTER_CONTEXT": "bare"}, "", "", "", ""},
 		{map[string]string{"MUSTER_CONTEXT": "bare"}, "-context prod", "from-context", "of-context", "r-context"},
 		{map[string]string{"MUSTER_ADDR": f.URL}, "", "from-context", "of-context", "r-context"}, // the context's own address
 		{map[string]string{"NOMAD_ADDR": f.URL, "NOMAD_TOKEN": "n"}, "-context=", "n", "", ""},   // no context
 		// Another cluster's address sets the current context aside: its token is not sent there.
-		{map[string]string{"MUSTER_ADDR": f.URL + "/"}, "", "", "", ""},
-		{nil, "-address " + f.URL + "/", "", "", ""},
-		{nil, "-context prod -address " + f.URL + "/", "from-context", "of-context", "r-context"}, // both are named
+		{map[string]string{"MUSTER_ADDR": other.URL}, "", "", "", ""},
+		{nil, "-address " + other.URL, "", "", ""},
+		{map[string]string{"MUSTER_CONTEXT": "prod"}, "-address " + other.URL, "", "", ""},
+		{nil, "-context prod -address " + other.URL, "from-context", "of-context", "r-context"}, // both are named
+		{map[string]string{"MUSTER_ADDR": f.URL + "/"}, "", "from-context", "of-context", "r-context"},
+		// -context goes to that context's cluster, and what is for another one stays here.
+		{map[string]string{"MUSTER_ADDR": other.URL, "MUSTER_TOKEN": "m", "MUSTER_NAMESPACE": "mm"}, "-context prod", "from-context", "of-context", "r-context"},
 	} {
 		t.Run("", func(t *testing.T) {
 			got = nil
@@ -101,7 +192,7 @@ func TestContextFilesArePrivate(t *testing.T) {
 	}
 	h, f := newAtHome(t), newAgentFake(t)
 	h.want("context add -use -token secret-1 prod -address " + f.URL)
-	book, token := filepath.Join(h.dir, "muster/contexts.json"), filepath.Join(h.dir, "muster/tokens/prod")
+	book, token := filepath.Join(h.dir, "muster/contexts.json"), h.tokens()[0]
 	for path, mode := range map[string]fs.FileMode{book: 0o600, token: 0o600, filepath.Dir(book): 0o700, filepath.Dir(token): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want mode %o", path, info.Mode(), err, mode)

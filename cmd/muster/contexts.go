@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -54,8 +59,62 @@ func configDir() (string, error) {
 
 func (b *contextBook) path() string { return filepath.Join(b.dir, "contexts.json") }
 
-// ownToken returns the file in which a token is kept that was given and not named.
-func (b *contextBook) ownToken(name string) string { return filepath.Join(b.dir, "tokens", name) }
+// ownToken returns a new file for a token of a context that was given and not named. Each has a file of its own, so that a context never
+// has the token of another address, whatever fails between the two writes.
+func (b *contextBook) ownToken(name string) string {
+	return filepath.Join(b.dir, "tokens", name+"-"+rand.Text()[:12])
+}
+
+// owns reports whether a token file is one that ownToken named.
+func (b *contextBook) owns(file string) bool {
+	return file != "" && filepath.Dir(file) == filepath.Join(b.dir, "tokens")
+}
+
+// lockPatience is how long a change of the contexts waits for another; a lock that is older was left by a command that was killed.
+const lockPatience = 5 * time.Second
+
+// lock keeps other commands from changing the contexts until unlock is called. A directory is the lock, which every system makes as one step.
+func (b *contextBook) lock() (unlock func(), err error) {
+	if b.dir == "" {
+		_, err := configDir()
+		return nil, fmt.Errorf("there is no directory for the file of contexts: %w", err)
+	}
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		return nil, err
+	}
+	path := b.path() + ".lock"
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err := os.Mkdir(path, 0o700)
+		if err == nil {
+			return func() { _ = os.Remove(path) }, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > lockPatience {
+			_ = os.Remove(path)
+		} else if time.Since(began) > 2*lockPatience {
+			return nil, fmt.Errorf("the contexts are being changed by another command; if there is none, remove %s", path)
+		}
+	}
+}
+
+// change reads the user's contexts, lets f change them and writes them, while no other command does.
+func changeContexts(f func(b *contextBook) error) error {
+	b := &contextBook{}
+	if dir, err := configDir(); err == nil {
+		b.dir = dir
+	}
+	unlock, err := b.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if b, err = readContexts(); err != nil {
+		return err
+	}
+	return f(b)
+}
 
 // readContexts reads the user's contexts. Without a file, or a home directory, there are none.
 func readContexts() (*contextBook, error) {
@@ -88,24 +147,29 @@ func readContexts() (*contextBook, error) {
 
 // write replaces the file.
 func (b *contextBook) write() error {
-	if b.dir == "" {
-		_, err := configDir()
-		return fmt.Errorf("there is no directory for the file of contexts: %w", err)
-	}
 	text, err := json.MarshalIndent(b, "", "    ")
 	if err != nil {
 		return err
 	}
+	if len(text) >= privateMax {
+		return fmt.Errorf("the file of contexts would be larger than %d bytes", privateMax)
+	}
 	return writePrivate(b.path(), append(text, '\n'))
 }
 
-// writePrivate replaces a file that only the user may read, in a directory for which the same holds.
+// writePrivate replaces a file that only the user may read, in a directory for which the same holds. The caller has the lock.
 func writePrivate(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if real, err := filepath.EvalSymlinks(path); err == nil { // a link into a repository of such files remains one
+		path = real
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-*") // mode 0600
+	// The lock is held: what has this name was left by a command that was killed.
+	if err := os.Remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -136,10 +200,15 @@ func (c clusterContext) token() (string, error) {
 		return "", err
 	}
 	s := strings.TrimSpace(string(b))
-	if s == "" || strings.ContainsAny(s, " \t\r\n") {
+	if !isToken(s) {
 		return "", fmt.Errorf("the token file %s does not hold one token", c[tokenFile])
 	}
 	return s, nil
+}
+
+// isToken reports whether s may be sent as a token: printable, in one word.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // privateMax limits the size of a file of contexts or a token file.
@@ -147,6 +216,9 @@ const privateMax = 1 << 20
 
 // readPrivate reads a file that may hold secrets. It refuses one that other users of the machine may read or write.
 func readPrivate(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait for its writer
+		return nil, fmt.Errorf("%s is no file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -170,10 +242,15 @@ func readPrivate(path string) ([]byte, error) {
 }
 
 // useContext gives the general options that were not given the values of the context in use. An option's value is, in this
-// order, that of the flag, of MUSTER_x, of the context, of NOMAD_x, and the default. The error is kept for api: a command that
-// asks no agent needs no context.
+// order, that of the flag, of MUSTER_x, of the context, of NOMAD_x, and the default. What belongs to one cluster is not sent to another:
+//   - a context is set aside where -address or MUSTER_ADDR names another address, unless -context names it together with -address;
+//   - -context sets MUSTER_x aside where MUSTER_ADDR names another address;
+//   - a context sets NOMAD_x aside.
+//
+// The error is kept for api: a command that asks no agent needs no context.
 func (e *env) useContext(f *pflag.FlagSet) {
 	e.context, e.contextErr, e.from = "", nil, map[string]string{}
+	printedContext.Store(nil)
 	own := map[string]bool{} // given for Muster: by the flag or MUSTER_x
 	for _, o := range contextOptions {
 		flag := f.Lookup(o.flag)
@@ -191,19 +268,44 @@ func (e *env) useContext(f *pflag.FlagSet) {
 			e.from[o.flag] = "default"
 		}
 	}
-	name, c, chosen, err := e.chosenContext(f)
+	name, c, err := e.chosenContext(f)
+	named := f.Lookup("context").Changed
 	if err != nil {
-		e.contextErr = err
+		// Who names an address needs none; and one whose directory is closed to this user, as under sudo and in services, is none.
+		if !named && os.Getenv("MUSTER_CONTEXT") == "" && (own["address"] || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR)) {
+			return
+		}
+		e.contextErr = fmt.Errorf("%w; -context \"\" uses no context", err)
 		return
 	}
-	// The token of a cluster is not sent to another one, unless the user names both.
-	if name == "" || own["address"] && e.addr != c["address"] && !chosen {
+	if name == "" {
 		return
+	}
+	if own["address"] && !sameAddress(e.addr, c["address"]) {
+		switch {
+		case !named:
+			return
+		case e.from["address"] != "-address":
+			for _, o := range contextOptions { // of another cluster
+				if e.from[o.flag] == "MUSTER_"+o.env {
+					own[o.flag] = false
+				}
+			}
+		}
 	}
 	e.context = name
+	if named {
+		printedContext.Store(&name)
+	}
 	set := func(flag, value string) {
-		if value == "" || own[flag] {
+		if own[flag] {
 			return
+		}
+		if value == "" {
+			if e.from[flag] == "default" {
+				return
+			}
+			value = optionDefaults[flag]
 		}
 		if err := f.Lookup(flag).Value.Set(value); err != nil {
 			e.contextErr = fmt.Errorf("context %q: %s: %w", name, flag, err)
@@ -219,30 +321,35 @@ func (e *env) useContext(f *pflag.FlagSet) {
 		set("token", token)
 	}
 	for _, o := range contextOptions {
-		set(o.flag, c[o.flag])
+		if o.flag != "token" {
+			set(o.flag, c[o.flag])
+		}
 	}
 }
 
-// chosenContext returns the context of -context, of MUSTER_CONTEXT, or the current one; chosen reports that it is not just
-// the current one. The name is "" where none is in use.
-func (e *env) chosenContext(f *pflag.FlagSet) (name string, c clusterContext, chosen bool, err error) {
-	flag := f.Lookup("context")
-	if flag.Changed && e.contextFlag == "" {
-		return "", nil, true, nil
+// optionDefaults are the values of general options without flag, context and environment, where they are not "".
+var optionDefaults = map[string]string{"tls-skip-verify": "false"}
+
+func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
+
+// printedContext is the context that -context named: commands that are printed need it, too.
+var printedContext atomic.Pointer[string]
+
+// chosenContext returns the context of -context, of MUSTER_CONTEXT, or the current one. The name is "" where none is in use.
+func (e *env) chosenContext(f *pflag.FlagSet) (name string, c clusterContext, err error) {
+	if f.Lookup("context").Changed && e.contextFlag == "" {
+		return "", nil, nil
 	}
 	b, err := readContexts()
 	if err != nil {
-		return "", nil, false, err
+		return "", nil, err
 	}
-	name, chosen = b.Current, false
-	if e.contextFlag != "" { // its default is MUSTER_CONTEXT
-		name, chosen = e.contextFlag, true
-	}
+	name = cmp.Or(e.contextFlag, b.Current) // the default of the flag is MUSTER_CONTEXT
 	if name == "" {
-		return "", nil, false, nil
+		return "", nil, nil
 	}
 	c, err = b.named(name)
-	return name, c, chosen, err
+	return name, c, err
 }
 
 // homeNamespace returns the namespace of commands without -namespace and -context.
@@ -251,12 +358,9 @@ func homeNamespace() string {
 		return ns
 	}
 	if b, err := readContexts(); err == nil {
-		name := b.Current
-		if chosen := os.Getenv("MUSTER_CONTEXT"); chosen != "" {
-			name = chosen
-		}
-		if ns := b.Contexts[name]["namespace"]; ns != "" {
-			return ns
+		c := b.Contexts[cmp.Or(os.Getenv("MUSTER_CONTEXT"), b.Current)]
+		if addr := os.Getenv("MUSTER_ADDR"); c != nil && (addr == "" || sameAddress(addr, c["address"])) {
+			return cmp.Or(c["namespace"], "default")
 		}
 	}
 	return firstEnv("default", "NAMESPACE")

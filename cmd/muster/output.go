@@ -30,12 +30,16 @@ func (e *env) warn(text string) {
 	}
 }
 
-// inNamespace returns the option that a printed command needs to reach a namespace; "" for the one that is used without it.
+// inNamespace returns the options that a printed command needs to reach a namespace; "" for the one that is used without any.
 func inNamespace(namespace string) string {
-	if namespace == "" || namespace == homeNamespace() {
-		return ""
+	context := ""
+	if name := printedContext.Load(); name != nil {
+		context = "-context " + *name + " "
 	}
-	return "-namespace " + namespace + " "
+	if namespace == "" || context == "" && namespace == homeNamespace() {
+		return context
+	}
+	return context + "-namespace " + namespace + " "
 }
 
 // word returns a name as a shell takes it from a printed command.
