@@ -59,8 +59,8 @@ func configDir() (string, error) {
 
 func (b *contextBook) path() string { return filepath.Join(b.dir, "contexts.json") }
 
-// ownToken returns a new file for a token of a context that was given and not named. Each has a file of its own, so that a context never
-// has the token of another address, whatever fails between the two writes.
+// ownToken returns a new file for a token of a context that was given and not named. No two share a file, so that a context never
+// has the token of another address, also where the second of the two writes fails.
 func (b *contextBook) ownToken(name string) string {
 	return filepath.Join(b.dir, "tokens", name+"-"+rand.Text()[:12])
 }
