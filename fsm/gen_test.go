@@ -684,7 +684,7 @@ func (g *generator) small() structs.Command {
 			}
 			return cmd(&structs.ClusterInitCommand{ID: g.bytes(), Format: feature.Newest, By: "test"})
 		case 1:
-			return cmd(&structs.RestoredCommand{})
+			return cmd(&structs.RestoredCommand{Epoch: uint64(g.r.IntN(3) * g.r.IntN(1<<40))})
 		case 2:
 			return cmd(&structs.AcctCollectCommand{Before: g.now - structs.LogTime(g.r.IntN(100))*1e9, Keep: int64(g.r.IntN(4))})
 		}

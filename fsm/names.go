@@ -162,13 +162,13 @@ func applyAutopilotConfig(x *tx, c *structs.AutopilotConfigCommand) *structs.Err
 }
 
 // applyRestored begins a new history: indexes from before it are meaningless (D14).
-func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
+func applyRestored(x *tx, c *structs.RestoredCommand) *structs.Error {
 	old := state.Meta.Get(x, "")
 	if old == nil {
 		return structs.Errorf(structs.CodeConflict, "the cluster has no identity yet; nothing can have been restored")
 	}
 	n := *old
-	n.RestoreEpoch++
+	n.RestoreEpoch = max(n.RestoreEpoch+1, c.Epoch)
 	state.Meta.Put(x, &n)
 	return nil
 }

@@ -351,7 +351,8 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 		t.Fatalf("archive: %+v, %v", meta, err)
 	}
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
-	for round := uint64(1); round <= 2; round++ {
+	var epoch uint64
+	for round := 1; round <= 2; round++ {
 		if err := restoreArchive(t, s, saved); err != nil {
 			t.Fatalf("restore %d: %v", round, err)
 		}
@@ -360,11 +361,22 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 			t.Fatalf("restore %d: the state is not the archive's", round)
 		}
 		// Each restore starts a new history, even from the same archive (D14).
-		if snap.ClusterMeta().RestoreEpoch != round {
-			t.Fatalf("restore epoch is %d after restore %d", snap.ClusterMeta().RestoreEpoch, round)
+		if got := snap.ClusterMeta().RestoreEpoch; got <= epoch {
+			t.Fatalf("restore epoch is %d after restore %d, it was %d", got, round, epoch)
 		}
+		epoch = snap.ClusterMeta().RestoreEpoch
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
 	}
+	// The history of a new cluster from the same archive is newer than the last one of the old cluster, of which the new one knows nothing:
+	// agents that saw it obey nothing older.
+	next, stopNext := diskServer(t, t.TempDir(), edit)
+	if err := restoreArchive(t, next, saved); err != nil {
+		t.Fatal(err)
+	}
+	if got := next.Published().Snapshot.ClusterMeta().RestoreEpoch; got <= epoch {
+		t.Errorf("a new cluster has the restore epoch %d, and agents have seen %d", got, epoch)
+	}
+	stopNext()
 	// Any damage is refused and changes nothing.
 	index := s.Published().Index
 	for name, bad := range map[string][]byte{

@@ -317,8 +317,13 @@ type (
 		Format Format
 		By     string // release of the leader
 	}
-	// RestoredCommand records that an operator restored a snapshot: it increments the restore epoch.
-	RestoredCommand struct{ command }
+	// RestoredCommand records that an operator restored a snapshot: it raises the restore epoch.
+	RestoredCommand struct {
+		command
+		// Epoch is the least epoch that the new history has: the leader's time of the restore, in ms since 1970. So it is newer than what agents
+		// have seen of the cluster that the snapshot is from, also where a new cluster, which knows nothing of that one's end, restores it.
+		Epoch uint64 `since:"2"`
+	}
 	// SigningKeyCommand publishes a signing key and makes it the active one. Keys whose last token has expired are dropped.
 	SigningKeyCommand struct {
 		command

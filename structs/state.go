@@ -72,7 +72,7 @@ type AutopilotConfig struct {
 // ClusterMeta identifies a cluster and the history it is on (D14).
 type ClusterMeta struct {
 	ID           ClusterID
-	RestoreEpoch uint64 // incremented by every operator restore
+	RestoreEpoch uint64 // raised by every operator restore: see RestoredCommand
 	CreateTime   LogTime
 	Format       Format // in force: the leader writes nothing newer, and the state hash is computed in it (D8)
 	FormatBy     string // release of the leader that raised the cluster to Format

@@ -73,12 +73,14 @@ var (
 	GangCheckpoints = Gate{Name: "gang-checkpoints", Format: 2, Allows: "A gang's checkpoint counts when all members have written theirs."}
 	// SaveTimes is the field Took of checkpoints.
 	SaveTimes = Gate{Name: "checkpoint-times", Format: 2, Allows: "Saves are timed, and as many have their turn at a time as their storage serves."}
+	// RestoreTimes is the field Epoch of structs.RestoredCommand.
+	RestoreTimes = Gate{Name: "restore-times", Format: 2, Allows: "Nodes follow a new cluster that was restored from a snapshot of theirs, also where they have seen more of the old one."}
 	// AcctLosses is the fields AllocTime and Lost of accounting records.
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

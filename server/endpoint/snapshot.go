@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/archive"
@@ -89,7 +90,11 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 	}
 	// The restored epoch is an older one. Raise it beyond every history that agents have seen.
 	for range restoreEpochsMax {
-		if _, err := s.env.Apply(actx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: &structs.RestoredCommand{}}); err != nil {
+		body := &structs.RestoredCommand{}
+		if s.published().Snapshot.Has(feature.RestoreTimes) {
+			body.Epoch = uint64(max(0, s.env.Now().UnixMilli()))
+		}
+		if _, err := s.env.Apply(actx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: body}); err != nil {
 			return err
 		}
 		if m := s.published().Snapshot.ClusterMeta(); m != nil && m.RestoreEpoch > epoch {
