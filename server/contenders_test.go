@@ -85,7 +85,7 @@ func lived(t *testing.T, trace []traceJob, spec string, each func(s *Server)) ma
 	s := testServer(t, nil)
 	f := newFleet(t, one(s), 0)
 	f.set(func() {
-		f.keeps = true
+		f.keeps, f.prompt = true, true // some 0.2 s later, other work would be old enough to be preempted
 		for _, n := range traceNodes(t, spec) {
 			n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", n.Name, 0)
 			mustApply(t, s, &structs.NodeRegisterCommand{Node: n})

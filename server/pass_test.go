@@ -32,6 +32,7 @@ type fleet struct {
 	odd     map[string]int           // by job: the task of every n-th index fails
 	keeps   bool                     // preempted work continues where it was
 	asks    bool                     // asks for a turn before work saves its state
+	prompt  bool                     // work starts at its placement, as in the simulator, not when the places that it waits for are free
 	untimed bool                     // agents of an older release: they do not time saves
 	disks   map[string]*sharedDisk   // by storage: how it serves saves; others take the time kill
 }
@@ -122,7 +123,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				} else if !now.Before(at) {
 					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 				}
-			case a.Client == structs.ClientPending && slices.ContainsFunc(a.WaitsOn, func(id structs.AllocID) bool {
+			case a.Client == structs.ClientPending && !f.prompt && slices.ContainsFunc(a.WaitsOn, func(id structs.AllocID) bool {
 				w := snap.AllocByID(id)
 				return w != nil && structs.Holds(w)
 			}): // an agent starts it when they have ended
