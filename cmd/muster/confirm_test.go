@@ -141,7 +141,7 @@ var questions = []question{
 	{args: "node purge 46f1c6c4", flag: "-yes", ask: `Forget node "gpu-01" (46f1c6c4, ready), which has 1 live allocation with 1 GPU of 1 job (alice)?`, sent: "PUT /v1/node/" + nodeA + "/purge"},
 	{args: "eval delete 26cfc69e", flag: "-yes", ask: "Delete 26cfc69e?", sent: "DELETE /v1/evaluations"},
 	{args: "operator raft remove-peer -peer-id x", flag: "-yes", ask: `Take server "x" out of raft?`, sent: "DELETE /v1/operator/raft/peer"},
-	{args: "operator snapshot restore a.snap", flag: "-yes", ask: "Everything written since is lost.", sent: "PUT /v1/operator/snapshot"},
+	{args: "operator snapshot restore a.snap", flag: "-yes", ask: "Everything written since is lost.", sent: "PUT /v1/operator/snapshot", refuses: true},
 	{args: "operator upgrade finish", flag: "-yes", ask: "No server can go back to the release before.", sent: "PUT /v1/operator/upgrade/finish"},
 }
 

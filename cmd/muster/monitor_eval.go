@@ -299,6 +299,8 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 			node = shortID(a.NodeID, p.verbose)
 		}
 		switch {
+		case !known && a.CreateIndex < ev.CreateIndex && slices.Contains([]string{"complete", "failed", "lost"}, a.ClientStatus):
+			// it ended before
 		case !known && a.CreateIndex < ev.CreateIndex:
 			p.step("Allocation %q on node %q keeps running, group %q", p.cut(a.ID), node, a.TaskGroup)
 		case !known:

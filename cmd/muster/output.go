@@ -90,6 +90,11 @@ func stateColour(word string) string {
 // table prints rows under a head ("ID|Name|Status"), with columns two spaces apart.
 func (e *env) table(head string, rows [][]string) {
 	all := append([][]string{strings.Split(head, "|")}, rows...)
+	for _, r := range rows {
+		for i := range r {
+			r[i] = oneLine(r[i])
+		}
+	}
 	widths := make([]int, len(all[0]))
 	for _, r := range all {
 		for i, c := range r {
@@ -113,6 +118,11 @@ func (e *env) table(head string, rows [][]string) {
 		e.println(strings.TrimRight(b.String(), " "))
 	}
 }
+
+// oneLine returns a name without line breaks, which Nomad permits in ids: what reads a list by lines would take it for several.
+func oneLine(s string) string { return lineBreaks.Replace(s) }
+
+var lineBreaks = strings.NewReplacer("\n", `\n`, "\r", `\r`, "\u2028", `\u2028`, "\u2029", `\u2029`)
 
 // kv prints "Name = value" lines, aligned.
 func (e *env) kv(rows [][2]string) {

@@ -45,7 +45,7 @@ func TestSnapshot(t *testing.T) {
 	if r := f.run(t, "", "operator", "snapshot", "inspect", "a.snap"); r.code != 0 || !strings.Contains(r.out, "Index   = 52") {
 		t.Errorf(`%d %s%s; want r.code = 0, "Index   = 52" in r.out`, r.code, r.out, r.errOut)
 	}
-	if r := f.run(t, "", "operator", "snapshot", "restore", "a.snap"); r.code != 0 || !strings.Contains(f.log(), "PUT /v1/operator/snapshot") {
+	if r := f.run(t, "", "operator", "snapshot", "restore", "-yes", "a.snap"); r.code != 0 || !strings.Contains(f.log(), "PUT /v1/operator/snapshot") {
 		t.Errorf(`%d %s%s; want r.code = 0, "PUT /v1/operator/snapshot" in f.log()`, r.code, r.out, r.errOut)
 	}
 	// A part of an archive is neither kept nor sent.

@@ -213,7 +213,7 @@ func listed[T any](f *format, e *env, list []T, none string, id func(T) string) 
 	switch {
 	case f.quiet:
 		for _, v := range list {
-			e.println(id(v))
+			e.println(oneLine(id(v)))
 		}
 	case len(list) == 0 && none != "":
 		e.println(none)

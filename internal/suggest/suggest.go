@@ -8,7 +8,7 @@ import (
 )
 
 // Nearest returns the candidate with the least edit distance to word, or "" when none is close. Of equal distances the
-// candidate that sorts first wins. When none is close, a single candidate that ends in word after a hyphen or an underscore is.
+// one with the longest beginning in common wins, then the one that sorts first. When none is close, a single candidate that ends in word after a hyphen or an underscore is.
 func Nearest(word string, candidates []string) string {
 	if len(word) > 64 {
 		return ""
@@ -21,7 +21,8 @@ func Nearest(word string, candidates []string) string {
 		if c == "" || len(c) > 64 {
 			continue
 		}
-		if d := distance(lower, strings.ToLower(c)); d < bestDist {
+		d := distance(lower, strings.ToLower(c))
+		if d < bestDist || d == bestDist && best != "" && alike(lower, strings.ToLower(c)) > alike(lower, strings.ToLower(best)) {
 			best, bestDist = c, d
 		}
 	}
@@ -44,6 +45,15 @@ func DidYouMean(word string, candidates []string) string {
 		return fmt.Sprintf("; did you mean %q?", n)
 	}
 	return ""
+}
+
+// alike returns how many bytes at their beginnings a and b share.
+func alike(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // distance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
