@@ -190,7 +190,7 @@ func newRoot(e *env) *cobra.Command {
 		}
 		var value *pflag.InvalidValueError
 		if errors.As(err, &value) && value.GetFlag().Value.Type() == "duration" {
-			return fmt.Errorf("-%s %q is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m", value.GetFlag().Name, value.GetValue())
+			return wantsDuration(value.GetFlag().Name, value.GetValue())
 		}
 		return fmt.Errorf("%w (%s -help lists the flags)", err, cmd.CommandPath())
 	})

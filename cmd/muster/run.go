@@ -244,6 +244,7 @@ muster run example.muster.hcl`)
 		if err != nil {
 			return err
 		}
+		o.warnDirectives(cmd.Flags(), args)
 		src, job, err := o.prepare(cmd.Context(), a, args)
 		if err != nil {
 			return err
