@@ -280,6 +280,8 @@ func TestRestoredServersReportFirst(t *testing.T) {
 	if e := srv.Events()[0]; !strings.Contains(e.Message, "unknown to the restored servers") {
 		t.Errorf("event is %+v", e)
 	}
+	// The new history's indexes are lower than those that the agent waited beyond.
+	srv.WaitStatus(t, srv.Place(a.ID(), clientfake.Job("next", structs.JobService, clientfake.Task("main", "fake", `{}`))), structs.ClientRunning)
 }
 
 func TestServersFailOver(t *testing.T) {

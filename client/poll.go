@@ -30,7 +30,7 @@ func (c *Client) pollLoop(ctx context.Context) {
 	}
 	bo := retry{min: 50 * time.Millisecond, max: 5 * time.Second}
 	after := structs.Index(0) // 0: the full list
-	known := uint64(0)
+	known, epoch := uint64(0), uint64(0)
 	for ctx.Err() == nil {
 		asked := time.Now()
 		resp, err := c.poll(ctx, after, known)
@@ -49,10 +49,10 @@ func (c *Client) pollLoop(ctx context.Context) {
 				continue
 			case again:
 				err = errors.New("the full list lacks an allocation that it names")
-			case resp.Index <= after && time.Since(asked) < pollHaste:
+			case resp.Index <= after && resp.RestoreEpoch == epoch && time.Since(asked) < pollHaste: // a new history begins with other indexes
 				err = errors.New("the server answered a waiting poll at once, without news")
 			default:
-				after, known = max(resp.Index, 1), resp.Known
+				after, known, epoch = max(resp.Index, 1), resp.Known, resp.RestoreEpoch
 				bo.reset()
 				continue
 			}

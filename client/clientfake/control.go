@@ -104,6 +104,10 @@ func (s *Server) Restore(without ...structs.AllocID) {
 		s.drop(id)
 	}
 	s.epoch++
+	s.index = 1
+	for _, a := range s.allocs {
+		s.index = max(s.index, a.AllocIndex)
+	}
 	s.publishAll(s.touch())
 }
 

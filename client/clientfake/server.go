@@ -182,7 +182,7 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 			answer(resp)
 			return resp, nil
 		}
-		if req.MinIndex == 0 || resp.Index > req.MinIndex {
+		if req.MinIndex == 0 || resp.Index > req.MinIndex || req.RestoreEpoch < s.epoch {
 			return resp, nil
 		}
 		select {
@@ -229,13 +229,16 @@ func (s *Server) publishAll(index structs.Index) {
 
 // list returns the allocations of a node, at the index of their last change. The caller holds mu.
 func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
-	h := s.hub(req.NodeID)
+	h, min := s.hub(req.NodeID), req.MinIndex
+	if req.RestoreEpoch < s.epoch { // an index of another history
+		min = 0
+	}
 	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch, StateIndex: s.index}
 	resp.Index = h.index
 	for _, id := range slices.SortedFunc(maps.Keys(h.allocs), func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) }) {
 		a := s.allocs[id]
 		resp.Refs = append(resp.Refs, methods.AllocRef{ID: id, AllocIndex: a.AllocIndex})
-		if a.AllocIndex > req.MinIndex {
+		if a.AllocIndex > min {
 			resp.Changed = append(resp.Changed, a)
 		}
 	}
@@ -250,7 +253,7 @@ func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 		}
 	}
 	for _, ro := range s.rosters {
-		if ro.ModifyIndex > req.MinIndex && slices.ContainsFunc(ro.Members, func(m structs.RosterMember) bool { return m.Node == req.NodeID }) {
+		if ro.ModifyIndex > min && slices.ContainsFunc(ro.Members, func(m structs.RosterMember) bool { return m.Node == req.NodeID }) {
 			resp.Rosters = append(resp.Rosters, ro)
 		}
 	}
