@@ -50,9 +50,12 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 			ask.Register, ask.Introduction = true, r.Introduction
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, vouchTimeout)
+	within, cancel := context.WithTimeout(ctx, vouchTimeout)
 	defer cancel()
-	_, err := rpc.Invoke(ctx, s.pool.To(leader), methods.ServerAuthenticate, rpc.Header{}, ask)
+	_, err := rpc.Invoke(within, s.pool.To(leader), methods.ServerAuthenticate, rpc.Header{}, ask)
+	if err != nil && ctx.Err() == nil && (within.Err() != nil || structs.CodeOf(err) == structs.CodeUnknown) {
+		return structs.ErrNoLeader // it is frozen or cut off; the question changes nothing, so it may be asked again, of another one too
+	}
 	if code := structs.CodeOf(err); err != nil && (code == structs.CodeDenied || code == structs.CodeNotFound) {
 		s.metrics.denied.Add(1)
 	}
