@@ -207,6 +207,7 @@ func newRun(e *env) *cobra.Command {
 	file := c.RunE
 	o := &adhoc{env: e}
 	o.flags(c.Flags())
+	c.Flags().Lookup("output").Usage = "submit nothing and print the job: of a command as a job file, of a file as JSON"
 	c.Use = "run [options] FILE | -- COMMAND [ARGUMENT...]"
 	c.Short = "Run a command on the cluster, or submit a job file"
 	c.Long = `With a command after "--": run it on nodes of the cluster as a separate job and print what it writes. Its exit code becomes
