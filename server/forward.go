@@ -19,7 +19,7 @@ const (
 	leaderLook     = 10 * time.Millisecond  // time between checks for a leader
 	repeatPauseMax = 200 * time.Millisecond // longest pause before a call that failed at the leader is sent again; pauses grow from leaderLook
 	repeatBurst    = 4096                   // calls that may be repeated at once when a leader fails
-	vouchTimeout   = time.Second            // for asking the leader about a caller
+	vouchTimeout   = time.Second            // for asking the leader about a caller or a call
 	vouchesMax     = 32                     // concurrent questions to the leader; beyond it calls fail with CodeBusy
 )
 
@@ -50,16 +50,23 @@ func (s *Server) vouch(ctx context.Context, row *methods.Row, c *rpc.Call, leade
 			ask.Register, ask.Introduction = true, r.Introduction
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, vouchTimeout)
-	defer cancel()
-	_, err := rpc.Invoke(within, s.pool.To(leader), methods.ServerAuthenticate, rpc.Header{}, ask)
-	if err != nil && ctx.Err() == nil && (within.Err() != nil || structs.CodeOf(err) == structs.CodeUnknown) {
-		return structs.ErrNoLeader // it is frozen or cut off; the question changes nothing, so it may be asked again, of another one too
-	}
+	_, err := askLeader(ctx, s, leader, methods.ServerAuthenticate, ask)
 	if code := structs.CodeOf(err); err != nil && (code == structs.CodeDenied || code == structs.CodeNotFound) {
 		s.metrics.denied.Add(1)
 	}
 	return err
+}
+
+// askLeader asks the leader at addr, for at most vouchTimeout, what changes nothing and may be asked again, of another leader
+// too. The error is ErrNoLeader if this one is frozen or cut off.
+func askLeader[Req, Resp any](ctx context.Context, s *Server, addr string, m rpc.Method[Req, Resp], ask *Req) (*Resp, error) {
+	within, cancel := context.WithTimeout(ctx, vouchTimeout)
+	defer cancel()
+	resp, err := rpc.Invoke(within, s.pool.To(addr), m, rpc.Header{}, ask)
+	if code := structs.CodeOf(err); err != nil && ctx.Err() == nil && (code == structs.CodeTimeout || code == structs.CodeUnknown) {
+		return nil, structs.ErrNoLeader
+	}
+	return resp, err
 }
 
 // toLeader forwards a call to the leader and waits up to leaderPatience for one. If this server becomes the leader

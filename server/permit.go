@@ -119,16 +119,11 @@ func (s *Server) askPermit(ctx context.Context, row *methods.Row, c *rpc.Call) (
 	}
 	ask := &methods.ServerAuthorizeRequest{Method: row.Name, Token: c.Token, Namespace: c.Namespace}
 	ask.AllocID, ask.NodeID, ask.Task = nodeTarget(req)
-	within, cancel := context.WithTimeout(ctx, vouchTimeout)
-	defer cancel()
-	resp, err := rpc.Invoke(within, s.pool.To(addr), methods.ServerAuthorize, rpc.Header{}, ask)
-	switch {
-	case err == nil:
-		return resp.Node, nil
-	case within.Err() != nil && ctx.Err() == nil:
-		return structs.NodeID{}, structs.ErrNoLeader // it is frozen or cut off
+	resp, err := askLeader(ctx, s, addr, methods.ServerAuthorize, ask)
+	if err != nil {
+		return structs.NodeID{}, err
 	}
-	return structs.NodeID{}, err
+	return resp.Node, nil
 }
 
 // decidePermit decides about a call at the leader.

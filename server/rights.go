@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
-	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/structs"
 )
@@ -85,9 +84,7 @@ func (s *Server) askRights(ctx context.Context) (auth.Rights, error) {
 	if addr == "" || id == s.cfg.ID {
 		return auth.Rights{}, structs.ErrNoLeader
 	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), vouchTimeout)
-	defer cancel()
-	resp, err := rpc.Invoke(within, s.pool.To(addr), methods.ServerAuthenticate, rpc.Header{}, &methods.ServerAuthenticateRequest{Rights: true})
+	resp, err := askLeader(context.WithoutCancel(ctx), s, addr, methods.ServerAuthenticate, &methods.ServerAuthenticateRequest{Rights: true})
 	if err != nil {
 		return auth.Rights{}, err
 	}

@@ -134,11 +134,7 @@ func TestTopOnATerminal(t *testing.T) {
 	addr := fmt.Sprintf("http://127.0.0.1:%d", port)
 	agent := harness.Start(t, nil, "dev", nil, "agent", "-dev", "-dev-gpus=8xH100", "-config", conf)
 	api := harness.NewAPI(t, nil, "", addr)
-	harness.Eventually(t, 20*time.Second, "a ready node", func() (bool, string) { // without one, run would guess the disk of its node
-		var ns []struct{ Status string }
-		err := api.Call("GET", "/v1/nodes", nil, &ns)
-		return err == nil && len(ns) == 1 && ns[0].Status == "ready", fmt.Sprint(ns, err)
-	})
+	api.Ready(t, 1) // without a node, run would guess the disk of one
 	for _, job := range [][]string{
 		{"run", "-detach", "-name", "llama-sft", "-gpus", "H100:4", "-mem", "128", "--", "/bin/sh", "-c", "echo step one; exec sleep 1000"},
 		{"run", "-detach", "-name", "too-wide", "-gpus", "H100:8", "-mem", "128", "--", "/bin/sleep", "1000"},

@@ -231,3 +231,30 @@ func Eventually(t testing.TB, d time.Duration, what string, ok func() (bool, str
 		time.Sleep(50 * time.Millisecond)
 	}
 }
+
+// Ready waits until that many nodes are ready.
+func (a *API) Ready(t testing.TB, want int) {
+	t.Helper()
+	Eventually(t, 90*time.Second, "nodes to be ready", func() (bool, string) {
+		ready := 0
+		nodes := a.Nodes()
+		for _, status := range nodes {
+			if status == "ready" {
+				ready++
+			}
+		}
+		return ready == want, fmt.Sprint(nodes)
+	})
+}
+
+// Nodes returns the status of each node by name; none if no server answers.
+func (a *API) Nodes() map[string]string {
+	var list []struct{ Name, Status string }
+	out := map[string]string{}
+	if a.Call("GET", "/v1/nodes", nil, &list) == nil {
+		for _, n := range list {
+			out[n.Name] = n.Status
+		}
+	}
+	return out
+}

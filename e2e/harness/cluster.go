@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Cluster is servers (s1, s2, ...) and agents (n1, n2, ...) without access control, each on a host of one network.
@@ -73,26 +72,8 @@ func (c *Cluster) Start(name string) {
 // Ready waits until that many nodes are ready.
 func (c *Cluster) Ready(want int) {
 	c.t.Helper()
-	Eventually(c.t, 90*time.Second, "nodes to be ready", func() (bool, string) {
-		ready := 0
-		nodes := c.Nodes()
-		for _, status := range nodes {
-			if status == "ready" {
-				ready++
-			}
-		}
-		return ready == want, fmt.Sprint(nodes)
-	})
+	c.API.Ready(c.t, want)
 }
 
 // Nodes returns the status of each node by name; none if no server answers.
-func (c *Cluster) Nodes() map[string]string {
-	var list []struct{ Name, Status string }
-	out := map[string]string{}
-	if c.API.Call("GET", "/v1/nodes", nil, &list) == nil {
-		for _, n := range list {
-			out[n.Name] = n.Status
-		}
-	}
-	return out
-}
+func (c *Cluster) Nodes() map[string]string { return c.API.Nodes() }

@@ -136,6 +136,11 @@ func (n *Net) close() {
 // Namespace returns the file of the host's network namespace, for nsenter.
 func (h *Host) Namespace() string { return "/var/run/netns/" + h.ns }
 
+// Muster returns a command of the binary under test in the host's network namespace.
+func (h *Host) Muster(t testing.TB, args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"--net=" + h.Namespace(), Bin(t)}, args...)...)
+}
+
 // Cut takes a host off the switch, silently: its packets are dropped in both directions. Join puts it back.
 func (h *Host) Cut() { h.link("down") }
 

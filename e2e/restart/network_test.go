@@ -198,7 +198,7 @@ func TestRestartNetwork(t *testing.T) {
 	}))
 
 	muster := func(args ...string) (string, error) {
-		cmd := exec.Command("nsenter", append([]string{"--net=" + node.Namespace(), harness.Bin(t)}, args...)...)
+		cmd := node.Muster(t, args...)
 		cmd.Env = append(os.Environ(), fmt.Sprintf("MUSTER_ADDR=http://127.0.0.1:%d", m.ports[0]))
 		out, err := cmd.CombinedOutput()
 		return string(out), err

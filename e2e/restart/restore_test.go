@@ -4,7 +4,6 @@ package restart
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ func TestRestoreIntoNewCluster(t *testing.T) {
 	c := harness.NewCluster(t, 1, 1, "")
 	muster := func(args ...string) {
 		t.Helper()
-		cmd := exec.Command("nsenter", append([]string{"--net=" + c.Net.Host("s1").Namespace(), harness.Bin(t)}, args...)...)
+		cmd := c.Net.Host("s1").Muster(t, args...)
 		cmd.Env = append(os.Environ(), "MUSTER_ADDR=http://"+c.Net.Host("s1").IP+":4646")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)

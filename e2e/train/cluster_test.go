@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -84,7 +83,7 @@ func (c *cluster) start(name string, more ...string) {
 
 // muster runs the command line on the server's host.
 func (c *cluster) muster(args ...string) (string, error) {
-	cmd := exec.Command("nsenter", append([]string{"--net=" + c.net.Host("s1").Namespace(), harness.Bin(c.t)}, args...)...)
+	cmd := c.net.Host("s1").Muster(c.t, args...)
 	cmd.Dir = c.dir
 	cmd.Env = append(os.Environ(), "MUSTER_ADDR=http://"+c.net.Host("s1").IP+":4646")
 	out, err := cmd.CombinedOutput()
