@@ -250,12 +250,13 @@ const (
 func instrument(root string, ms []*mutation) (*overlay.Change, error) {
 	type numbered struct {
 		edit
-		id int
+		id  int
+		end int // of the whole mutation
 	}
 	files := map[string][]numbered{}
 	for i, m := range ms {
 		for _, e := range m.edits {
-			files[m.File] = append(files[m.File], numbered{e, i + 1})
+			files[m.File] = append(files[m.File], numbered{e, i + 1, m.edits[len(m.edits)-1].to})
 		}
 	}
 	texts := map[string]string{mutantPackage + "/mutant.go": `package mutant
@@ -274,8 +275,8 @@ func On(id int) bool { return id == on }
 		if err != nil {
 			return nil, err
 		}
-		// Insertions at one place stay in the order in which they were found: the outer one begins first.
-		slices.SortStableFunc(edits, func(a, b numbered) int { return cmp.Compare(a.from, b.from) })
+		// Of two mutations that begin at one place, the one that ends later holds the other, and begins first.
+		slices.SortStableFunc(edits, func(a, b numbered) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.end, a.end)) })
 		var out []byte
 		last := 0
 		for _, e := range edits {

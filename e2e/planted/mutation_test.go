@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,53 +54,56 @@ func TestMutations(t *testing.T) {
 		"return false -> the contrary", "truetruetruetruetrue",
 		`fmt.Sprintf("%d%%", a) == "7%" -> fmt.Sprintf("%d%%", a) != "7%"`, "falsefalsetruetruefalse",
 	}
-	var changes []string
-	for _, m := range ms {
-		changes = append(changes, m.Change)
-	}
-	dir := t.TempDir()
-	change, err := instrument(root, ms)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := change.Write(root, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(dir, "p")
-	build := exec.Command("go", "build", "-overlay", file, "-o", bin, ".")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	prints := func(id string) string {
-		cmd := exec.Command(bin)
-		cmd.Env = append(os.Environ(), "MUSTER_MUTANT="+id)
-		out, err := cmd.CombinedOutput()
+	for range 2 { // in the order of the source, and the other way round: a sample is in any order
+		slices.Reverse(ms)
+		var changes []string
+		for _, m := range ms {
+			changes = append(changes, m.Change)
+		}
+		dir := t.TempDir()
+		change, err := instrument(root, ms)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(out)
-	}
-	if got := prints("0"); got != "falsefalsetruetruetrue" {
-		t.Errorf("without a mutation: %s", got)
-	}
-	if len(changes)*2 != len(want) {
-		t.Fatalf("%d mutations, want %d:\n%s", len(changes), len(want)/2, strings.Join(changes, "\n"))
-	}
-	for i, c := range changes {
-		at := -1
-		for k := 0; k < len(want); k += 2 {
-			if want[k] == c {
-				at = k
+		file, err := change.Write(root, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bin := filepath.Join(dir, "p")
+		build := exec.Command("go", "build", "-overlay", file, "-o", bin, ".")
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		prints := func(id string) string {
+			cmd := exec.Command(bin)
+			cmd.Env = append(os.Environ(), "MUSTER_MUTANT="+id)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatal(err)
 			}
+			return string(out)
 		}
-		if at < 0 {
-			t.Errorf("%q is not wanted", c)
-			continue
+		if got := prints("0"); got != "falsefalsetruetruetrue" {
+			t.Errorf("without a mutation: %s", got)
 		}
-		if got := prints(string(rune('1' + i))); got != want[at+1] {
-			t.Errorf("with %q: %s, want %s", c, got, want[at+1])
+		if len(changes)*2 != len(want) {
+			t.Fatalf("%d mutations, want %d:\n%s", len(changes), len(want)/2, strings.Join(changes, "\n"))
+		}
+		for i, c := range changes {
+			at := -1
+			for k := 0; k < len(want); k += 2 {
+				if want[k] == c {
+					at = k
+				}
+			}
+			if at < 0 {
+				t.Errorf("%q is not wanted", c)
+				continue
+			}
+			if got := prints(string(rune('1' + i))); got != want[at+1] {
+				t.Errorf("with %q: %s, want %s", c, got, want[at+1])
+			}
 		}
 	}
 }
