@@ -18,7 +18,7 @@ var helpGroups = []struct {
 	title    string
 	commands []string
 }{
-	{"Start work", []string{"run", "job", "shell", "rsh", "alloc", "fmt", "var", "service"}},
+	{"Start work", []string{"run", "job", "shell", "sbatch", "srun", "rsh", "alloc", "fmt", "var", "service"}},
 	{"See what happens", []string{"top", "status", "queue", "gpu", "eff", "acct", "event", "eval", "deployment"}},
 	{"Share the cluster", []string{"namespace", "quota", "reservation", "acl"}},
 	{"Run the cluster", []string{"agent", "node", "server", "operator", "config", "tls", "system", "monitor", "agent-info"}},

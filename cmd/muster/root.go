@@ -47,10 +47,11 @@ type env struct {
 	out, err io.Writer
 	question io.Writer // where questions are asked, if not on err
 
-	now  func() time.Time                                            // the clock of ages and progress lines
-	sub  func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
-	tty  bool                                                        // in and out are terminals
-	asks bool                                                        // in and err are terminals, so a person can answer a question
+	now     func() time.Time                                            // the clock of ages and progress lines
+	sub     func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
+	instead func(ctx context.Context, args []string) int                // runs another command line in the place of this one
+	tty     bool                                                        // in and out are terminals
+	asks    bool                                                        // in and err are terminals, so a person can answer a question
 
 	addr, token, namespace, region   string
 	caCert, clientCert, clientKey    string
@@ -120,6 +121,10 @@ func (e *env) main(ctx context.Context, args []string) int {
 func (e *env) execute(ctx context.Context, args []string) (status int, told bool) {
 	e.sub = func(ctx context.Context, args []string, out io.Writer) int {
 		return (&env{in: strings.NewReader(""), out: out, err: out, now: e.now}).main(ctx, args)
+	}
+	e.instead = func(ctx context.Context, args []string) int {
+		code, _ := e.execute(ctx, args)
+		return code
 	}
 	root := newRoot(e)
 	root.SetArgs(normalize(root, args[1:]))
@@ -205,8 +210,6 @@ func newRoot(e *env) *cobra.Command {
 
 // ofSlurm are commands of Slurm, and what does their work here.
 var ofSlurm = map[string]string{
-	"sbatch":   "muster run -detach -- ./script.sh",
-	"srun":     "muster run -- COMMAND",
 	"salloc":   "muster shell",
 	"squeue":   "muster queue  for what waits, muster job status  for the rest",
 	"scancel":  "muster job stop JOB",
@@ -302,6 +305,9 @@ func normalize(root *cobra.Command, args []string) []string {
 					cmd = c
 					break
 				}
+			}
+			if cmd.DisableFlagParsing { // it reads them as Slurm does
+				return append(out, args[i:]...)
 			}
 		}
 		out = append(out, a)

@@ -44,27 +44,13 @@ muster rsh -wait`, 0, -1, o.run)
 }
 
 func (o *rshOptions) run(ctx context.Context, args []string) error {
-	job, group, me := os.Getenv("MUSTER_JOB_ID"), os.Getenv("MUSTER_GROUP_NAME"), os.Getenv("MUSTER_ALLOC_ID")
-	if job == "" || os.Getenv("MUSTER_GANG_ID") == "" {
-		return errors.New("rsh works inside a task of a gang (MUSTER_GANG_ID is not set); to enter any job:  muster job exec -rank N JOB COMMAND")
-	}
 	switch {
 	case o.wait && len(args) > 0:
 		return errors.New("-wait takes no arguments")
-	case !o.wait && len(args) < 2:
+	case !o.wait && len(args) < 2 && os.Getenv("MUSTER_GANG_ID") != "":
 		return errors.New("rsh takes a host and a command; there are no interactive sessions")
 	}
-	if sock := os.Getenv("MUSTER_UNIX_ADDR"); o.token == "" && sock != "" {
-		if _, err := os.Stat(strings.TrimPrefix(sock, "unix://")); err == nil {
-			o.addr = sock // the agent knows which task this socket belongs to
-		}
-	}
-	a, err := o.api()
-	if err != nil {
-		return err
-	}
-	a.namespace = os.Getenv("MUSTER_NAMESPACE")
-	ms, err := o.members(ctx, a, &wire.JobListStub{ID: job, Namespace: a.namespace}, group)
+	a, ms, err := o.gang(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,7 +60,7 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	id := ""
 	for _, m := range ms {
 		if m.name == args[0] || m.address == args[0] || strconv.Itoa(m.member) == args[0] {
-			if id = m.id; id == me {
+			if id = m.id; id == os.Getenv("MUSTER_ALLOC_ID") {
 				break // of several on a node the task's own
 			}
 		}
@@ -88,6 +74,26 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	}
 	o.stdin = true
 	return o.enter(ctx, a, al, []string{"/bin/sh", "-c", strings.Join(args[1:], " ")})
+}
+
+// gang returns the members of the gang of the task that this runs in, by rank. It asks through the task's own socket.
+func (o *rshOptions) gang(ctx context.Context) (*api, []ranked, error) {
+	job := os.Getenv("MUSTER_JOB_ID")
+	if job == "" || os.Getenv("MUSTER_GANG_ID") == "" {
+		return nil, nil, errors.New("this works inside a task of a gang only (MUSTER_GANG_ID is not set); to enter any job:  muster job exec -rank N JOB COMMAND")
+	}
+	if sock := os.Getenv("MUSTER_UNIX_ADDR"); o.token == "" && sock != "" {
+		if _, err := os.Stat(strings.TrimPrefix(sock, "unix://")); err == nil {
+			o.addr = sock // the agent knows which task this socket belongs to
+		}
+	}
+	a, err := o.api()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.namespace = os.Getenv("MUSTER_NAMESPACE")
+	ms, err := o.members(ctx, a, &wire.JobListStub{ID: job, Namespace: a.namespace}, os.Getenv("MUSTER_GROUP_NAME"))
+	return a, ms, err
 }
 
 // member reads an allocation of the task's gang by its full id: a task may not search other allocations.

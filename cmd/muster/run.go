@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,13 +26,15 @@ type adhoc struct {
 	asMe, rdma, noEnv, pack, preemptible                                    bool
 	ulimits, vars                                                           []string
 
-	gpu       gpuAsk  // of gpus
-	bundle    *packed // with pack
-	memory    int     // MiB of mem, or in proportion to the GPUs
-	diskMiB   int     // the same of disk; 0 leaves it to the default of groups
-	tasks     int     // allocations that the job has: nodes, or indices of the array
-	nodesSeen int     // ready nodes of the pool; 0 where they were not read
-	blind     bool    // the caller may not read nodes
+	gpu       gpuAsk       // of gpus
+	bundle    *packed      // with pack
+	batch     *batchScript // of sbatch
+	title     string       // the job's name where it is not its id
+	memory    int          // MiB of mem, or in proportion to the GPUs
+	diskMiB   int          // the same of disk; 0 leaves it to the default of groups
+	tasks     int          // allocations that the job has: nodes, or indices of the array
+	nodesSeen int          // ready nodes of the pool; 0 where they were not read
+	blind     bool         // the caller may not read nodes
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {
@@ -245,7 +248,7 @@ muster run example.muster.hcl`)
 		if err != nil {
 			return err
 		}
-		o.warnDirectives(cmd.Flags(), args)
+		o.warnDirectives(slices.Clone(args))
 		src, job, err := o.prepare(cmd.Context(), a, args)
 		if err != nil {
 			return err

@@ -80,6 +80,7 @@ func (o *adhoc) job(words []string) (string, *wire.Job, error) {
 func (o *adhoc) file(words []string) ([]byte, error) {
 	f := hclwrite.NewEmptyFile()
 	j := block{f.Body()}.block("job", o.name)
+	j.text("name", o.title)
 	j.text("type", "batch")
 	j.text("queue", o.queue)
 	j.text("node_pool", o.pool)
@@ -109,15 +110,23 @@ func (o *adhoc) file(words []string) ([]byte, error) {
 		return nil, err
 	}
 	g := j.block("group", "run")
-	if o.nodes > 1 {
+	gang := o.nodes > 1 || o.batch != nil && o.array == ""
+	if gang {
 		g.number("count", o.nodes)
 		g.block("gang")
+	}
+	if o.nodes > 1 {
 		g.block("constraint").text("operator", structs.OperandDistinctHosts) // distinct nodes, not only places
 	}
 	launch := g.block("launch")
 	if launch.text("mode", "node"); o.ranks > 0 {
-		launch.text("mode", "rank")
+		if o.batch == nil {
+			launch.text("mode", "rank")
+		}
 		launch.number("ranks", o.ranks)
+	}
+	if o.batch != nil && gang {
+		launch.texts("compat", []string{"slurm", "mpi"})
 	}
 	for _, name := range []string{"restart", "reschedule"} { // a command runs once
 		b := g.block(name)
@@ -153,6 +162,9 @@ func (o *adhoc) task(t block, words []string) error {
 		a := t.block("artifact")
 		a.text("source", structs.BundleSource(o.bundle.sum))
 		a.text("destination", "local/"+o.bundle.name())
+	}
+	if o.batch != nil {
+		o.batch.templates(t)
 	}
 	env, err := o.environment()
 	if err != nil {

@@ -1,195 +1,327 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// scriptMax is how much of a script is read for #SBATCH lines, which come first.
-const scriptMax = 64 << 10
-
-// warnDirectives says which options stand for the #SBATCH lines of a script that is run, because they are not read. It says nothing of
-// options that were given.
-func (o *adhoc) warnDirectives(given *pflag.FlagSet, words []string) {
-	f, err := os.Open(words[0])
-	if err != nil {
-		return // a command of the nodes, or of PATH
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return
-	}
-	text, err := io.ReadAll(io.LimitReader(f, scriptMax))
-	if err != nil {
-		return
-	}
-	options, unknown := directives(string(text))
-	line := "muster run"
-	left := 0
-	for _, opt := range options {
-		if given.Changed(opt[0]) {
-			continue
-		}
-		left++
-		line += " -" + opt[0]
-		if opt[1] != "" {
-			line += " " + word(opt[1])
-		}
-	}
-	if left == 0 && len(unknown) == 0 {
-		return
-	}
-	given.Visit(func(g *pflag.Flag) {
-		if g.Value.Type() == "bool" {
-			line += " -" + g.Name
-		} else {
-			line += " -" + g.Name + " " + word(g.Value.String())
-		}
-	})
-	o.hint("%s has #SBATCH lines, which are not read. As options:", words[0])
-	if left > 0 {
-		for i := range words {
-			line += map[bool]string{true: " --"}[i == 0] + " " + word(words[i])
-		}
-		o.hint("  %s", line)
-	}
-	if len(unknown) > 0 {
-		o.hint("  (nothing stands for %s)", strings.Join(unknown, ", "))
-	}
+// batchScript is a script that a job runs once, on the first of its nodes, with srun and scontrol within reach.
+type batchScript struct {
+	file, text string // its base name, and what is in it
+	ask        *slurmAsk
+	array      *slurmArray
 }
 
-// directives translates the #SBATCH lines at the beginning of a script into options of run, each with its value, and lists those for which
-// there is none.
-func directives(script string) (options [][2]string, unknown []string) {
-	var all [][2]string
-	for line := range strings.Lines(script) {
-		line = strings.TrimSpace(line)
-		rest, is := strings.CutPrefix(line, "#SBATCH")
+// slurmArray is what --array asks for. Indices of a job begin at 0; the ids of Slurm follow from them.
+type slurmArray struct {
+	count, first, step int
+	list               []string // the ids themselves; then first and step mean nothing
+	atOnce             string   // "%4", or ""
+}
+
+var arrayRange = regexp.MustCompile(`^([0-9]{1,6})-([0-9]{1,6})(?::([0-9]{1,6}))?$`)
+
+// readArray reads 0-15, 1-10:2, 1,3,7 and each with %4.
+func readArray(text string) (*slurmArray, error) {
+	if text == "" {
+		return nil, nil
+	}
+	bad := fmt.Errorf("--array %q: want ids as 0-15, 1-10:2 or 1,3,7, and after %% how many at a time", text)
+	ids, atOnce, limited := strings.Cut(text, "%")
+	a := &slurmArray{step: 1}
+	if limited {
+		if n, err := strconv.Atoi(atOnce); err != nil || n < 1 {
+			return nil, bad
+		}
+		a.atOnce = "%" + atOnce
+	}
+	if m := arrayRange.FindStringSubmatch(ids); m != nil {
+		a.first, _ = strconv.Atoi(m[1])
+		last, _ := strconv.Atoi(m[2])
+		if m[3] != "" {
+			a.step, _ = strconv.Atoi(m[3])
+		}
+		if last < a.first || a.step < 1 {
+			return nil, bad
+		}
+		a.count = (last-a.first)/a.step + 1
+		return a, nil
+	}
+	a.list = strings.Split(ids, ",")
+	a.count = len(a.list)
+	for _, id := range a.list {
+		if n, err := strconv.Atoi(id); err != nil || n < 0 {
+			return nil, bad
+		}
+	}
+	return a, nil
+}
+
+func newSbatch(e *env) *cobra.Command {
+	c := e.verb("sbatch [options] SCRIPT [ARGUMENT...]", "Submit a script that was written for Slurm",
+		`Submit a script with #SBATCH lines as it is, and return. Options are those of Slurm's sbatch; those of the command line win over those of the
+script. The script is kept with the job, as it is now, and runs once, on the first node, in this directory or that of -D. There it finds
+srun, which starts commands on all nodes of the job, "scontrol show hostnames", and the SLURM_ variables. Its output is that of
+muster job logs, and also in the file of -o, if one is given. -p is the node pool, -A the queue. With --wait this command waits for the end, and
+exits as the script does; --parsable prints nothing but the job's id; --test-only prints the job file and submits nothing. --as-me and --pack
+are those of muster run. Options for which nothing stands are named. MUSTER_ADDR, MUSTER_TOKEN and MUSTER_NAMESPACE, or a context,
+say which cluster is meant, and so do the general options below.`, `
+muster sbatch train.sh
+muster sbatch -N 2 --gpus-per-node=8 -t 2:00:00 train.sh --epochs 10
+muster sbatch --array=1-10%4 --wrap './sweep.sh $SLURM_ARRAY_TASK_ID'`, 0, -1, nil)
+	c.DisableFlagParsing = true
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		options, words, err := e.slurmLine(cmd, args)
+		if err != nil || words == nil && options == nil {
+			return err
+		}
+		return (&adhoc{env: e}).sbatch(cmd.Context(), options, words)
+	}
+	return c
+}
+
+// slurmLine splits a command line of sbatch or srun, and takes the general options of this program out of it. It prints the help, and returns
+// nothing, where that is asked for.
+func (e *env) slurmLine(cmd *cobra.Command, args []string) (options []slurmOption, words []string, err error) {
+	args = slices.Clone(args)
+	for i, w := range args { // the general options also with one dash, as everywhere
+		name, _, _ := strings.Cut(strings.TrimPrefix(w, "-"), "=")
+		if strings.HasPrefix(w, "-") && len(name) > 1 && cmd.Flags().Lookup(name) != nil {
+			args[i] = "-" + w
+		} else if w == "--" || !strings.HasPrefix(w, "-") && (i == 0 || !strings.HasPrefix(args[i-1], "-")) {
+			break
+		}
+	}
+	all, words := slurmWords(args)
+	if name := emptyArgument(cmd.Use, words); name != "" {
+		return nil, nil, fmt.Errorf("%s is empty: %s", name, cmd.UseLine())
+	}
+	options = []slurmOption{}
+	for _, opt := range all {
+		f := cmd.Flags().Lookup(opt.name)
 		switch {
-		case is && rest != "" && (rest[0] == ' ' || rest[0] == '\t'):
-			rest, _, _ = strings.Cut(rest, " #")
-			all = append(all, directiveWords(strings.Fields(rest))...)
+		case opt.name == "help" || opt.name == "usage":
+			return nil, nil, cmd.Help()
+		case f == nil:
+			options = append(options, opt)
 			continue
-		case line == "" || line[0] == '#':
-			continue
+		case f.Value.Type() == "bool" && opt.value == "":
+			opt.value = "true"
 		}
-		break // Slurm reads no further
-	}
-	nodes := 1
-	for _, d := range all {
-		if n, err := strconv.Atoi(d[1]); err == nil && directiveNames[d[0]] == "nodes" {
-			nodes = n
+		if err := cmd.Flags().Set(opt.name, opt.value); err != nil {
+			return nil, nil, fmt.Errorf("--%s: %w", opt.name, err)
 		}
 	}
-	for _, d := range all {
-		if opt, value, ok := translate(d[0], d[1], nodes); ok {
-			options = append(options, [2]string{opt, value})
-		} else {
-			unknown = append(unknown, map[bool]string{true: "-", false: "--"}[len(d[0]) == 1]+d[0])
-		}
-	}
-	return options, unknown
+	e.useContext(cmd.Flags())
+	return options, words, nil
 }
 
-// directiveWords splits the words of a line into options with their values: --name=value, --name value, -n value and -nvalue.
-func directiveWords(words []string) (out [][2]string) {
-	for i := 0; i < len(words); i++ {
-		name, value, has := strings.Cut(strings.TrimLeft(words[i], "-"), "=")
-		if short := !strings.HasPrefix(words[i], "--"); short && len(words[i]) > 2 {
-			name, value, has = words[i][1:2], strings.TrimPrefix(words[i][2:], "="), true
+func (o *adhoc) sbatch(ctx context.Context, options []slurmOption, words []string) error {
+	text, file, err := batchText(options, words, o.in)
+	if err != nil {
+		return err
+	}
+	own, stray := directives(text)
+	ask, err := askSlurm(append(own, options...))
+	if err != nil {
+		return err
+	}
+	if left := append(ask.left, stray...); len(left) > 0 && !has(ask.given, "quiet") {
+		o.hint("Nothing stands for %s: left out", strings.Join(left, ", "))
+	}
+	array, err := readArray(ask.given["array"])
+	if err != nil {
+		return err
+	}
+	fs := pflag.NewFlagSet("sbatch", pflag.ContinueOnError)
+	o.flags(fs)
+	for _, r := range ask.run {
+		if err := fs.Set(r[0], r[1]); err != nil {
+			return err
 		}
-		if !has && i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") {
-			i++
-			value = words[i]
+	}
+	o.asMe, o.pack = has(ask.given, "as-me"), has(ask.given, "pack")
+	if o.title = ask.name; o.title == "" {
+		o.title = file
+	}
+	o.name = jobName(o.title) + "-" + strconv.FormatInt(o.now().UnixNano()/1e6, 36)
+	if array != nil {
+		o.array = strconv.Itoa(array.count) + array.atOnce
+	}
+	if o.dir == "" && !o.pack {
+		o.dir = "."
+	}
+	for _, l := range []*string{&o.log, &o.logError} {
+		if *l != "" {
+			dir, err := filepath.Abs(o.dir)
+			if err != nil {
+				return err
+			}
+			if !filepath.IsAbs(*l) {
+				*l = filepath.Join(dir, *l)
+			}
 		}
-		out = append(out, [2]string{name, strings.Trim(value, `"'`)})
 	}
-	return out
+	o.batch = &batchScript{file: jobName(file), text: text, ask: ask, array: array}
+	if o.ranks = ask.perNode; array != nil && o.nodes > 1 {
+		return errors.New("--array and --nodes exclude each other: each id of an array runs on one node")
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var args []string
+	if len(words) > 1 && !has(ask.given, "wrap") {
+		args = words[1:]
+	}
+	src, job, err := o.prepare(ctx, a, append([]string{"/bin/sh", "-c", o.batch.around(), file}, args...))
+	if err != nil {
+		return err
+	}
+	if has(ask.given, "test-only") {
+		o.printf("%s", src)
+		return nil
+	}
+	if err := o.possible(ctx, a, job); err != nil {
+		return err
+	}
+	if err := o.submit(ctx, a, src, job); err != nil {
+		return err
+	}
+	switch {
+	case has(ask.given, "parsable"):
+		o.println(*job.ID)
+	default:
+		o.println("Submitted batch job " + *job.ID)
+	}
+	if has(ask.given, "wait") {
+		return o.attend(ctx, a, job)
+	}
+	return nil
 }
 
-// directiveNames are the options of run whose values are written as sbatch's.
-var directiveNames = map[string]string{
-	"job-name": "name", "J": "name", "nodes": "nodes", "N": "nodes", "cpus-per-task": "cores", "c": "cores", "partition": "pool", "p": "pool",
-	"account": "queue", "A": "queue", "array": "array", "a": "array", "output": "log", "o": "log", "error": "log-error", "e": "log-error",
-	"chdir": "dir", "D": "dir", "ntasks-per-node": "ranks", "mem": "mem", "begin": "begin", "b": "begin",
+func has(given map[string]string, name string) bool {
+	_, is := given[name]
+	return is
 }
 
-// waitsFor are the conditions of dependencies.
-var waitsFor = map[string]string{"afterok": "", "afterany": ":completed", "afternotok": ":failed", "after": ":started"}
-
-func translate(name, value string, nodes int) (option, out string, ok bool) {
-	switch name {
-	case "gpus-per-node":
-		return "gpus", value, value != ""
-	case "gres":
-		kind, count, _ := strings.Cut(value, ":")
-		return "gpus", count, kind == "gpu" && count != ""
-	case "gpus", "G":
-		return "gpus", value, value != "" && nodes == 1
-	case "ntasks", "n":
-		return "ranks", value, value != "" && nodes == 1
-	case "time", "t":
-		d, ok := slurmTime(value)
-		return "time", shortDuration(d), ok
-	case "dependency", "d":
-		when, jobs, _ := strings.Cut(value, ":")
-		suffix, known := waitsFor[when]
-		return "depends", strings.ReplaceAll(jobs, ":", suffix+",") + suffix, known && jobs != "" && !strings.ContainsAny(jobs, ",?")
-	case "requeue":
-		return "requeue", "10", true
-	}
-	option, known := directiveNames[name]
-	return option, value, known && value != ""
-}
-
-// slurmTime reads a time limit as Slurm writes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
-func slurmTime(s string) (time.Duration, bool) {
-	days, rest, hasDays := strings.Cut(s, "-")
-	if !hasDays {
-		days, rest = "0", s
-	}
-	parts := strings.Split(rest, ":")
-	units := []time.Duration{time.Hour, time.Minute, time.Second}
-	if !hasDays && len(parts) < 3 {
-		units = units[1:]
-	}
-	n, err := strconv.ParseUint(days, 10, 16)
-	if err != nil || len(parts) > len(units) {
-		return 0, false
-	}
-	d := time.Duration(n) * 24 * time.Hour
-	for i, p := range parts {
-		n, err := strconv.ParseUint(p, 10, 16)
-		if err != nil {
-			return 0, false
+// batchText returns the script, and its name: of --wrap, of the file, or of the standard input.
+func batchText(options []slurmOption, words []string, in io.Reader) (text, name string, err error) {
+	for _, opt := range options {
+		if opt.name == "wrap" {
+			if len(words) > 0 {
+				return "", "", errors.New("--wrap takes the place of a script: give one of them")
+			}
+			return "#!/bin/sh\n" + opt.value + "\n", "wrap", nil
 		}
-		d += time.Duration(n) * units[i]
 	}
-	return d, d > 0
+	var b []byte
+	switch {
+	case len(words) == 0 && isTerminal(in):
+		return "", "", errors.New("sbatch takes a script: muster sbatch train.sh, or --wrap COMMAND")
+	case len(words) == 0:
+		name = "sbatch"
+		b, err = io.ReadAll(io.LimitReader(in, scriptMax+1))
+	default:
+		name = filepath.Base(words[0])
+		f, openErr := os.Open(words[0])
+		if openErr != nil {
+			return "", "", openErr
+		}
+		defer f.Close()
+		b, err = io.ReadAll(io.LimitReader(f, scriptMax+1))
+	}
+	switch {
+	case err != nil:
+		return "", "", err
+	case len(b) > scriptMax:
+		return "", "", fmt.Errorf("%s: a script has at most %d KiB, because it is kept with the job; let it call what is larger", name, scriptMax>>10)
+	case !strings.HasPrefix(string(b), "#!"):
+		return "", "", fmt.Errorf(`%s: this does not look like a script: the first line must begin with "#!" and the path of its interpreter, as #!/bin/bash`, name)
+	}
+	return string(b), name, nil
 }
 
-// shortDuration is a duration without the units that are zero: 10m, not 10m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
+var notOfNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// jobName makes a name that a job id and a file may have.
+func jobName(s string) string {
+	s = strings.Trim(notOfNames.ReplaceAllString(s, "-"), "-.")
+	if len(s) > 60 {
+		s = s[:60]
 	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
+	if s == "" {
+		return "sbatch"
 	}
 	return s
 }
 
-// wantsDuration is the error for a value of a flag that is no duration.
-func wantsDuration(flag, value string) error {
-	if d, ok := slurmTime(value); ok && strings.ContainsAny(value, ":-") {
-		return fmt.Errorf("-%s %q is no duration; did you mean %s?", flag, value, shortDuration(d))
+// around is the shell that starts the script, with its arguments. Members that only lend their node wait for the first.
+func (b *batchScript) around() string {
+	lines := []string{`[ "${MUSTER_NODE_RANK:-0}" = 0 ] || exec muster rsh -wait`}
+	if a := b.array; a != nil {
+		if a.list != nil {
+			lines = append(lines, `n=$MUSTER_ARRAY_INDEX; for i in `+strings.Join(a.list, " ")+`; do [ $n = 0 ] && SLURM_ARRAY_TASK_ID=$i; n=$((n-1)); done`)
+		} else {
+			lines = append(lines, fmt.Sprintf(`SLURM_ARRAY_TASK_ID=$((MUSTER_ARRAY_INDEX*%d+%d))`, a.step, a.first))
+		}
+		lines = append(lines, `export SLURM_ARRAY_TASK_ID SLURM_ARRAY_JOB_ID="$MUSTER_JOB_ID" SLURM_ARRAY_TASK_COUNT="$MUSTER_ARRAY_COUNT" SLURM_JOB_ID="$MUSTER_JOB_ID" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1`)
 	}
-	return fmt.Errorf("-%s %q is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m", flag, value)
+	lines = append(lines, fmt.Sprintf(`export SLURM_NTASKS=%[1]d SLURM_NPROCS=%[1]d SLURM_NTASKS_PER_NODE=%[2]d SLURM_PROCID=0 SLURM_LOCALID=0`, b.ask.tasks, b.ask.perNode))
+	if n := b.ask.gpusPerTask; n > 0 {
+		lines = append(lines, fmt.Sprintf(`export SLURM_GPUS_PER_TASK=%d`, n))
+	}
+	if c := b.ask.given["cpus-per-task"]; c != "" {
+		lines = append(lines, "export SLURM_CPUS_PER_TASK="+word(c))
+	}
+	return strings.Join(append(lines,
+		`export SLURM_JOB_NAME=`+word(b.title()),
+		`export MUSTER_STEP_ENV="$MUSTER_TASK_DIR/slurm.env" PATH="$MUSTER_TASK_DIR/slurm:$PATH"`,
+		`env -0 >"$MUSTER_STEP_ENV"`,
+		`exec "$MUSTER_TASK_DIR/`+b.file+`" "$@"`), "\n")
+}
+
+func (b *batchScript) title() string {
+	if b.ask.name != "" {
+		return b.ask.name
+	}
+	return b.file
+}
+
+// The commands of Slurm that the script finds in its PATH.
+const (
+	srunShim     = "#!/bin/sh\nexec muster srun \"$@\"\n"
+	scontrolShim = `#!/bin/sh
+case "$1 $2" in
+"show hostname" | "show hostnames") echo "${3:-$SLURM_JOB_NODELIST}" | tr , '\n' ;;
+*) echo "scontrol: in a job of Muster there is only: scontrol show hostnames" >&2; exit 1 ;;
+esac
+`
+)
+
+// templates writes the script, srun and scontrol.
+func (b *batchScript) templates(t block) {
+	for _, f := range [][2]string{{b.file, b.text}, {"slurm/srun", srunShim}, {"slurm/scontrol", scontrolShim}} {
+		left, right := "[[", "]]" // signs that are not in the text: nothing in it is a template
+		for strings.Contains(f[1], left) {
+			left, right = left+"[", right+"]"
+		}
+		m := t.block("template")
+		m.text("destination", "local/"+f[0])
+		m.text("perms", "0755")
+		m.text("left_delimiter", left)
+		m.text("right_delimiter", right)
+		m.text("data", f[1])
+	}
 }

@@ -184,6 +184,7 @@ func TestTraining(t *testing.T) {
 			env:  map[string]string{"HOME": "/tmp"}})
 		check(t, "mpirun", at, c.ended("mpirun", 120*time.Second))
 	})
+	t.Run("a script of Slurm", func(t *testing.T) { scriptOfSlurm(t, c) })
 	t.Run("as its submitter", func(t *testing.T) { asSubmitter(t, c) })
 	t.Run("again and again", func(t *testing.T) { startMany(t, c) })
 	t.Run("watched over a restart of the servers", func(t *testing.T) { watched(t, c) })

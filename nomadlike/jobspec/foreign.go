@@ -12,7 +12,7 @@ var foreign = []struct {
 	sign        *regexp.Regexp
 	what, write string
 }{
-	{regexp.MustCompile(`(?m)^#SBATCH\b`), "a batch script of Slurm", "Options in #SBATCH lines are not read. Give them on the command line and run the script:\nmuster run -gpus 1 -- ./script.sh"},
+	{regexp.MustCompile(`(?m)^#SBATCH\b`), "a batch script of Slurm", "This submits it, with its #SBATCH lines:\nmuster sbatch script.sh"},
 	{regexp.MustCompile(`(?m)^#(PBS|BSUB|\$) `), "a batch script of another scheduler", "Options in its comments are not read. Give them on the command line and run the script:\nmuster run -gpus 1 -- ./script.sh"},
 	{regexp.MustCompile(`\A#!`), "a script", "Run it as a job:\nmuster run -gpus 1 -- ./script"},
 	{regexp.MustCompile(`(?m)^apiVersion:`), "a Kubernetes manifest", "Job files are HCL or JSON. What a manifest calls a container is a task with driver = \"docker\" and its image in config; this writes an example:\nmuster job init"},
