@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
@@ -467,7 +468,9 @@ func agentUp(ctx context.Context, a *agent.Agent) bool {
 func (e *env) devDrivers(all map[string]*structs.DriverInfo) {
 	var work, lack []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if d := all[name]; d.Healthy {
+		if d := all[name]; name == "fake" {
+			// It starts nothing: for tests.
+		} else if d.Healthy {
 			work = append(work, name)
 		} else {
 			lack = append(lack, "no "+name+": "+d.HealthDesc)
@@ -510,10 +513,19 @@ func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	e.devDrivers(a.Drivers())
 	e.println()
 	e.println("    In another terminal:")
+	if _, err := exec.LookPath("muster"); err != nil {
+		if self, err := os.Executable(); err == nil {
+			e.printf("      export PATH=%s:$PATH\n", word(filepath.Dir(self)))
+		}
+	}
 	if url != "http://127.0.0.1:4646" {
 		e.printf("      export MUSTER_ADDR=%s\n", url)
 	}
-	for _, l := range []string{"muster job init", "muster job run example.muster.hcl", "muster job status", "muster alloc logs -f -job example"} {
+	next := []string{"muster job init", "muster job run example.muster.hcl", "muster job status", "muster alloc logs -f -job example"}
+	if o.gpus != "" {
+		next = append(next, "muster run -gpus 1 -- /bin/sh -c 'echo $CUDA_VISIBLE_DEVICES'")
+	}
+	for _, l := range next {
 		e.println("      " + l)
 	}
 	e.println()

@@ -142,7 +142,7 @@ func (a *api) allocStub(ctx context.Context, prefix string) (*wire.AllocationLis
 	}
 	switch len(hits) {
 	case 0:
-		return nil, fmt.Errorf("no allocation has an id that begins with %q", prefix)
+		return nil, fmt.Errorf("no allocation has an id that begins with %q (muster alloc status lists allocations)", prefix)
 	case 1:
 		return hits[0], nil
 	}

@@ -208,19 +208,20 @@ func newRoot(e *env) *cobra.Command {
 	return root
 }
 
-// ofSlurm are commands of Slurm, and what does their work here.
-var ofSlurm = map[string]string{
+// ofOthers are commands of Slurm and of Nomad, and what does their work here.
+var ofOthers = map[string]string{
 	"salloc":   "muster shell",
 	"squeue":   "muster queue  for what waits, muster job status  for the rest",
 	"scancel":  "muster job stop JOB",
 	"sinfo":    "muster node status  and  muster gpu list",
 	"sacct":    "muster acct",
 	"scontrol": "muster job status JOB  and  muster node status NODE",
+	"ui":       "muster top, on the whole terminal: there are no web pages",
 }
 
 // noCommand is the error for a word that is no subcommand of cmd.
 func noCommand(cmd *cobra.Command, word string) error {
-	if own := ofSlurm[word]; own != "" && !cmd.HasParent() {
+	if own := ofOthers[word]; own != "" && !cmd.HasParent() {
 		return fmt.Errorf("no command %q; in its place:  %s", word, own)
 	}
 	var names []string

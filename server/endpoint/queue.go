@@ -262,8 +262,11 @@ func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUp
 	}
 	seen := map[string]bool{}
 	for _, l := range q.Limits {
-		if l.Region == "" || seen[l.Region] {
-			return nil, structs.Errorf(structs.CodeInvalid, "quota %q: every limit needs a different region", q.Name)
+		if l.Region == "" {
+			return nil, structs.Errorf(structs.CodeInvalid, "quota %q: a limit names no region: write region = %q, or the region that it is for", q.Name, s.env.Region)
+		}
+		if seen[l.Region] {
+			return nil, structs.Errorf(structs.CodeInvalid, "quota %q has two limits for region %q", q.Name, l.Region)
 		}
 		seen[l.Region] = true
 	}
