@@ -11,6 +11,10 @@ import (
 // notRun is how many blocks say why their commands are not run. It may only fall.
 const notRun = 3
 
+// typed matches a block in which a reader would type a line. Those of the reference of the commands are examples of help, which
+// cmd/muster parses.
+var typed = regexp.MustCompile(`(?m)^\s*(\$ )?(muster|make|curl|systemctl|dpkg|rpm|docker|nomad) +[a-z./-]`)
+
 // TestEveryBlockHasItsKind reads all pages: each block says what it is, so that none escapes, and those that are not run
 // say why.
 func TestEveryBlockHasItsKind(t *testing.T) {
@@ -36,6 +40,9 @@ func TestEveryBlockHasItsKind(t *testing.T) {
 			kinds[b.lang]++
 			if b.reason != "" {
 				reasons++
+			}
+			if (b.lang == "text" || b.lang == "bash") && typed.MatchString(b.text) && !strings.HasPrefix(name, "docs/reference/cli/") {
+				t.Errorf("%s:%d: this block has commands: let the fence say sh, or console with their output", name, b.line-1)
 			}
 			if b.lang == "console" && len(b.commands()) == 0 {
 				t.Errorf("%s:%d: no line of this block begins with \"$ \"", name, b.line)

@@ -230,7 +230,14 @@ func newReader(t *testing.T, g guide, below string, uid uint32) *reader {
 	return r
 }
 
-// TestPages runs every command of every page, as root.
+// runs reports whether a page has anything that a reader types.
+func runs(bs []block) bool {
+	return slices.ContainsFunc(bs, func(b block) bool {
+		return b.reason == "" && (b.lang == "sh" || b.lang == "console" || b.lang == "hcl" && b.isJob())
+	})
+}
+
+// TestPages runs every command of every other page than those of TestFirstHour, as root.
 func TestPages(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: pages run work with the driver exec")
@@ -240,11 +247,13 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	total := 0
+	first := firstHour(t)
 	for _, name := range names {
+		if slices.Contains(first, name) {
+			continue // TestFirstHour reads it
+		}
 		bs := blocksOf(t, name)
-		if !slices.ContainsFunc(bs, func(b block) bool {
-			return b.reason == "" && (b.lang == "sh" || b.lang == "console" || b.lang == "hcl" && b.isJob())
-		}) {
+		if !runs(bs) {
 			if _, known := guides[name]; known {
 				t.Errorf("%s has no commands, and a guide", name)
 			}
@@ -257,22 +266,54 @@ func TestPages(t *testing.T) {
 	t.Logf("%d commands and jobs of pages", total)
 }
 
-// TestOrdinaryUser reads the pages that a newcomer reads first as a user who is not root, below /tmp.
-func TestOrdinaryUser(t *testing.T) {
+// firstHour are the pages that a newcomer reads in the first hour: README, tutorial and the how-to pages for users.
+func firstHour(t *testing.T) (out []string) {
+	names, err := all(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if name == "README.md" || strings.HasPrefix(name, "docs/tutorial/") || strings.HasPrefix(name, "docs/how-to/") && runs(blocksOf(t, name)) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// TestFirstHour reads the pages of the first hour as root below /var/tmp and as a user who is not root below /tmp, and prints how long the
+// commands of each page take.
+func TestFirstHour(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
+		t.Skip("needs root: to become another user, and for the driver exec")
 	}
-	for _, name := range []string{"README.md", "docs/tutorial/training.md"} {
-		t.Run(name, func(t *testing.T) {
-			g := guides[name]
-			g.files = maps.Clone(g.files)
-			if g.files == nil {
-				g.files = map[string]string{}
-			}
-			g.files[`"exec"`] = `"raw_exec"` // as the pages say
-			newReader(t, g, "/tmp", 65534).read(name, g, blocksOf(t, name))
-		})
+	names := firstHour(t)
+	if len(names) < 5 {
+		t.Fatalf("only %q", names)
 	}
+	table := fmt.Sprintf("%-32s %9s %10s %10s\n", "page", "commands", "as root", "as a user")
+	for _, name := range names {
+		var took [2]time.Duration
+		n := 0
+		for i, who := range []string{"root", "user"} {
+			t.Run(name+"/"+who, func(t *testing.T) {
+				g, uid, below := guides[name], uint32(0), "/var/tmp"
+				if who == "user" {
+					uid, below = 65534, "/tmp"
+					g.files = maps.Clone(g.files)
+					if g.files == nil {
+						g.files = map[string]string{}
+					}
+					g.files[`"exec"`] = `"raw_exec"` // as the pages say
+				}
+				r := newReader(t, g, below, uid)
+				start := time.Now()
+				n = r.read(name, g, blocksOf(t, name))
+				took[i] = time.Since(start)
+			})
+		}
+		table += fmt.Sprintf("%-32s %9d %9.1fs %9.1fs\n", name, n, took[0].Seconds(), took[1].Seconds())
+	}
+	fmt.Print(table) // also without -v
 }
 
 func blocksOf(t *testing.T, name string) []block {
