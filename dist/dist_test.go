@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -162,6 +163,55 @@ func TestDebian(t *testing.T) {
 	dpkg("-P", "muster")
 	if exists("etc/muster.d/muster.hcl") || !exists("etc/muster.d/mine.hcl") || !exists("var/lib/muster/state") {
 		t.Error("purging must take the package's configuration, and leave state and an operator's own files")
+	}
+}
+
+// TestRPMInstalled installs, upgrades and removes the package below a directory of its own, in which its scripts find a shell.
+func TestRPMInstalled(t *testing.T) {
+	pkg := made(t, "*.x86_64.rpm")
+	if _, err := exec.LookPath("rpm"); err != nil || os.Geteuid() != 0 {
+		t.Skip("not run: it needs rpm and root")
+	}
+	root := t.TempDir()
+	in := func(name string) string { return filepath.Join(root, name) }
+	exists := func(name string) bool { _, err := os.Stat(in(name)); return err == nil }
+	for _, file := range append([]string{"/bin/sh"}, regexp.MustCompile(`/\S+`).FindAllString(command(t, "ldd", "/bin/sh"), -1)...) {
+		if err := os.MkdirAll(in(filepath.Dir(file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		command(t, "cp", "-L", file, in(file))
+	}
+	rpm := func(args ...string) {
+		t.Helper()
+		command(t, "rpm", append([]string{"--root=" + root, "--dbpath=/var/lib/rpm", "--nodeps"}, args...)...)
+	}
+	rpm("-i", pkg)
+	for name, mode := range map[string]os.FileMode{
+		"usr/bin/muster": 0o755, "etc/muster.d": 0o750, "etc/muster.d/muster.hcl": 0o640, "var/lib/muster": 0o711,
+		"usr/lib/systemd/system/muster.service": 0o644, "usr/share/man/man1/muster-job-run.1": 0o644,
+	} {
+		if st, err := os.Stat(in(name)); err != nil || st.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want mode %v", name, st, err, mode)
+		}
+	}
+	if links, _ := filepath.Glob(in("etc/systemd/system/*/muster.service")); len(links) > 0 {
+		t.Errorf("the installation has enabled the agent: %q", links)
+	}
+	if out := command(t, in("usr/bin/muster"), "version"); !strings.Contains(out, "Muster") {
+		t.Errorf("muster version: %q", out)
+	}
+	for name, text := range map[string]string{"etc/muster.d/muster.hcl": "# mine\n", "etc/muster.d/mine.hcl": "", "var/lib/muster/state": ""} {
+		if err := os.WriteFile(in(name), []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rpm("-U", "--replacepkgs", pkg) // an upgrade
+	if b, err := os.ReadFile(in("etc/muster.d/muster.hcl")); err != nil || string(b) != "# mine\n" {
+		t.Errorf("after an upgrade the configuration is %q, %v", b, err)
+	}
+	rpm("-e", "muster")
+	if exists("usr/bin/muster") || exists("usr/lib/systemd/system/muster.service") || !exists("etc/muster.d/muster.hcl.rpmsave") || !exists("etc/muster.d/mine.hcl") || !exists("var/lib/muster/state") {
+		t.Error("removing must take the program, and leave what the operator wrote, and state")
 	}
 }
 
