@@ -52,7 +52,7 @@ var table = []example{
 	{file: "periodic", job: "nightly", start: []string{"job", "periodic", "force", "-detach", "nightly"}, want: map[string]int{`the nightly report of nightly`: 1}},
 	{file: "evaluator", job: "pair", task: "evaluator", want: map[string]int{`evaluated checkpoint [123]`: 3}},
 	{file: "scavenger", job: "scavenger", after: preempt, late: true, want: map[string]int{`begins at step [1-9]`: 1, `saved step 100`: 1}},
-	{file: "elastic", job: "elastic", late: true, want: map[string]int{`member [012] of 3`: 3}},
+	{file: "elastic", job: "elastic", after: shrink, late: true, want: map[string]int{`member [012] of 3`: 3, `epoch [2-9]: member 0 of 1\n`: 1}},
 }
 
 // run is one example on the fleet.
@@ -122,7 +122,7 @@ func TestExamples(t *testing.T) {
 		f.Must("job", "stop", "-detach", "-yes", r.job)
 	}
 	f = start(t) // the work before leaves a history of preemptions and usage, on which theirs depend
-	for _, r := range late {
+	for _, r := range late { // one after the other; elastic is the last, because what takes its GPUs stays
 		r.Fleet = f
 		r.submit()
 		t.Run(r.file, r.accept)
@@ -249,6 +249,15 @@ func killMember(r *run) {
 		r.t.Fatalf("%d members, %v", len(as), err)
 	}
 	r.Must("alloc", "signal", "-s", "SIGKILL", as[1].ID)
+}
+
+// shrink wants all GPUs but one for work of a higher priority, so that one member is left.
+func shrink(r *run) {
+	harness.Eventually(r.t, 120*time.Second, "three members", func() (bool, string) {
+		out := r.output()
+		return strings.Contains(out, "member 2 of 3"), out
+	})
+	r.Run(harness.Work{ID: "wide", Settings: "priority = 90", GPUs: "count = 7", Script: "echo wide work runs; exec sleep 600"})
 }
 
 // preempt wants a GPU for work of a higher priority.
