@@ -62,14 +62,24 @@ type command struct {
 	show bool   // the page shows an output
 }
 
-// commands returns what a reader types of a block, lines that go on with a backslash as one.
+var hereDocument = regexp.MustCompile(`<<-?['"]?(\w+)`)
+
+// open reports whether a command goes on in the next line: after a backslash, or until the end of a here-document.
+func (c command) open() bool {
+	if m := hereDocument.FindStringSubmatch(c.text); m != nil {
+		return !strings.HasSuffix(c.text, "\n"+m[1])
+	}
+	return strings.HasSuffix(c.text, "\\")
+}
+
+// commands returns what a reader types of a block. Lines that go on with a backslash, and here-documents, are one command.
 func (b block) commands() (out []command) {
 	text := strings.TrimSuffix(b.text, "\n")
 	for i, line := range strings.Split(text, "\n") {
 		n := len(out)
 		typed, prompt := strings.CutPrefix(line, "$ ")
 		switch {
-		case n > 0 && strings.HasSuffix(out[n-1].text, "\\") && !out[n-1].show:
+		case n > 0 && !out[n-1].show && out[n-1].open():
 			out[n-1].text += "\n" + line
 		case b.lang == "console" && !prompt && n > 0:
 			out[n-1].want += line + "\n"

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,6 +54,18 @@ func TestEveryBlockHasItsKind(t *testing.T) {
 		t.Errorf("%d blocks say why they are not run; %d were known. Run it, or, for fewer, lower notRun", reasons, notRun)
 	}
 	t.Logf("%v, %d not run", kinds, reasons)
+}
+
+// TestCommandsOfABlock splits a block into what a reader types.
+func TestCommandsOfABlock(t *testing.T) {
+	b := block{lang: "sh", text: "# first\ncat >a.sh <<'END'\n#!/bin/sh\n\necho hi\nEND\nmuster run \\\n  -- ./a.sh\ntrue\n"}
+	var got []string
+	for _, c := range b.commands() {
+		got = append(got, c.text)
+	}
+	if want := []string{"cat >a.sh <<'END'\n#!/bin/sh\n\necho hi\nEND", "muster run \\\n  -- ./a.sh", "true"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // TestShown compares outputs as pages show them.
