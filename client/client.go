@@ -62,6 +62,7 @@ type Client struct {
 	limited    atomic.Bool   // an allocation with stop_on_client_after has been here; see noteLimit
 	renewal    chan struct{} // 1 deep: a heartbeat was answered
 	connected  *contact
+	refused    refusal
 	bundles    *bundles // nil with Ephemeral storage
 	clock      serversClock
 	obeyed     chan struct{} // closed once an answer was obeyed that is not older than the registration

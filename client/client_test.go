@@ -314,3 +314,58 @@ func TestServersFailOver(t *testing.T) {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// TestRefusesForeignServers: a node that belongs to another cluster is not ready, and its heartbeats say why, until it
+// meets its own again.
+func TestRefusesForeignServers(t *testing.T) {
+	srv := clientfake.New()
+	srv.TTL = 300 * time.Millisecond
+	a := start(t, srv, newConfig(t, srv))
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	own := srv.Become(structs.ClusterID{7})
+	a = a.restart()
+	srv.Wait(t, "the node to say what it refuses", func() bool {
+		n := srv.Node(a.ID())
+		return n.Status == structs.NodeInit && strings.Contains(n.StatusDesc, own.String()) && strings.Contains(n.StatusDesc, "obeys no other")
+	})
+	if r := a.Alloc(id); r == nil || r.Final() != nil || len(r.Running()) != 1 {
+		t.Error("the task was stopped")
+	}
+	srv.Become(own)
+	srv.Wait(t, "the node to be ready again", func() bool {
+		n := srv.Node(a.ID())
+		return n.Status == structs.NodeReady && n.StatusDesc == ""
+	})
+}
+
+// TestRefusesOlderServers: the heartbeats report servers that have lost what the node has obeyed after staleGrace, not
+// during the first moments of a new leader.
+func TestRefusesOlderServers(t *testing.T) {
+	srv := clientfake.New()
+	c, err := New(newConfig(t, srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.history = agentstore.History{Cluster: structs.ClusterID{1}, Index: 100}
+	c.judge(structs.ClusterID{}, 99)
+	if h := c.heartbeat(); h.Refuses != "" || h.Status != structs.NodeReady {
+		t.Fatalf("while a leader is behind for a moment, the heartbeat says %q", h.Refuses)
+	}
+	c.refused.stale = c.refused.stale.Add(-staleGrace)
+	c.judge(structs.ClusterID{}, 99)
+	if h := c.heartbeat(); !strings.Contains(h.Refuses, "ends at index 99, and this node has obeyed index 100") || h.Status != structs.NodeInit {
+		t.Fatalf("to servers that lost their newest state the heartbeat says %q", h.Refuses)
+	}
+	first := c.heartbeat().Refuses
+	c.judge(structs.ClusterID{}, 98)
+	if again := c.heartbeat().Refuses; again != first {
+		t.Errorf("the reason changed to %q: the servers would log each", again)
+	}
+	c.judge(structs.ClusterID{}, 100)
+	c.accept()
+	if h := c.heartbeat(); h.Refuses != "" || h.Status != structs.NodeReady {
+		t.Errorf("after an answer was obeyed the heartbeat says %q", h.Refuses)
+	}
+}

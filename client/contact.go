@@ -143,10 +143,7 @@ func (c *Client) inContact(ctx context.Context, limit time.Duration) error {
 		return ctx.Err()
 	}
 	for {
-		select { // also if contact is recent: the pause since then was chosen without this task
-		case c.beatNow <- struct{}{}:
-		default:
-		}
+		c.beatSoon() // also if contact is recent: the pause since then was chosen without this task
 		if c.connected.silent() < limit/2 {
 			break
 		}

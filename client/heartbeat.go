@@ -130,7 +130,8 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	sent := supervisor.Boottime()
-	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current(), Introduction: c.cfg.Node.IntroToken, RPC: feature.RPC})
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(),
+		&methods.NodeRegisterRequest{Node: c.node.current(), Introduction: c.cfg.Node.IntroToken, RPC: feature.RPC, Cluster: c.seen().Cluster})
 	if err == nil {
 		err = feature.CheckCalls("the server", resp.RPC)
 	}
@@ -141,6 +142,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	c.clock.heard(sent, resp.Now)
 	c.conn.SetServers(resp.Servers)
 	c.advised(resp.Gossip)
+	c.judge(resp.Cluster, 0)
 	if c.id.moved {
 		if err := c.id.settle(c.cfg.Storage.DataDir); err != nil {
 			return 0, err
@@ -171,8 +173,7 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(c.hasten(ttl)/3, time.Second)))
 	defer cancel()
 	sent := supervisor.Boottime()
-	req := methods.NodeHeartbeatRequest{NodeAuth: c.Auth(), Status: structs.NodeReady}
-	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeHeartbeat, c.header(), &req)
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeHeartbeat, c.header(), c.heartbeat())
 	if err != nil {
 		if structs.CodeOf(err) == structs.CodeNotFound {
 			return ttl, false, nil
@@ -185,5 +186,6 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 		c.conn.SetServers(resp.Servers)
 	}
 	c.advised(resp.Gossip)
+	c.judge(structs.ClusterID{}, resp.Index)
 	return max(resp.HeartbeatTTL, ttlMin), !resp.Unknown, nil
 }

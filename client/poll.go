@@ -85,9 +85,7 @@ func (c *Client) noteObeyed(resp *methods.NodePollResponse) bool {
 func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*methods.NodePollResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollWait+30*time.Second)
 	defer cancel()
-	c.mu.Lock()
-	seen := c.history
-	c.mu.Unlock()
+	seen := c.seen()
 	req := methods.NodePollRequest{NodeAuth: c.Auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index, Known: known}
 	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
@@ -113,11 +111,9 @@ func (e *errStale) Error() string {
 // restored must not stop what newer ones started. again asks for the full list.
 func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (again bool, err error) {
 	got := agentstore.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.StateIndex}
-	c.mu.Lock()
-	have := c.history
-	c.mu.Unlock()
-	if !have.Cluster.IsZero() && !got.Cluster.IsZero() && got.Cluster != have.Cluster {
-		err := fmt.Errorf("the server is of cluster %s; this node belongs to cluster %s and obeys no other. To move the node, empty its data_dir", got.Cluster, have.Cluster)
+	have := c.seen()
+	if err := foreign(got.Cluster, have); err != nil {
+		c.refuse(err)
 		c.conn.Failed(err)
 		return false, err
 	}
@@ -147,6 +143,7 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 		c.history = got
 		c.mu.Unlock()
 	}
+	c.accept()
 	return false, nil
 }
 

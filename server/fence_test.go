@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +134,53 @@ func TestFenceAfterElection(t *testing.T) {
 		}
 		if code := copied.register(next); code != structs.CodeFenced {
 			t.Errorf("a copy registers again: %q, want fenced", code)
+		}
+	})
+}
+
+// TestRefusingNodeIsMarked: a node whose agent obeys no answer is not ready, with the reason, and gets no work; one of
+// another cluster does not even become ready for a moment.
+func TestRefusingNodeIsMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, nil)
+		s := c.servers[c.leader()]
+		node := testNode(1)
+		state := func() *structs.Node { return s.Published().Snapshot.NodeByID(node.ID) }
+		beat := func(status structs.NodeStatus, refuses string) {
+			t.Helper()
+			call(t, s, methods.NodeHeartbeat, rpc.Header{}, &methods.NodeHeartbeatRequest{NodeAuth: methods.NodeAuth{NodeID: node.ID, Secret: node.SecretID}, Status: status, Refuses: refuses})
+		}
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node, Cluster: structs.ClusterID{9}})
+		if n := state(); n.Status != structs.NodeInit {
+			t.Fatalf("a node of another cluster is %s after its registration", n.Status)
+		}
+		beat(structs.NodeInit, "it belongs to cluster 9")
+		at := state().ModifyIndex
+		beat(structs.NodeInit, "it belongs to cluster 9")
+		n := state()
+		if n.Status != structs.NodeInit || !strings.Contains(n.StatusDesc, "it belongs to cluster 9") || n.ModifyIndex != at {
+			t.Errorf("the node is %s (%q), changed at %d and %d", n.Status, n.StatusDesc, at, n.ModifyIndex)
+		}
+		if e := n.Events[len(n.Events)-1]; !strings.Contains(e.Message, "it belongs to cluster 9") {
+			t.Errorf("its newest event is %q", e.Message)
+		}
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
+		time.Sleep(5 * time.Second)
+		for a := range s.Published().Snapshot.AllocsOf(node.ID) {
+			t.Errorf("allocation %s was placed on a node that refuses", a.ID)
+		}
+		beat(structs.NodeReady, "")
+		time.Sleep(5 * time.Second)
+		placed := 0
+		for range s.Published().Snapshot.AllocsOf(node.ID) {
+			placed++
+		}
+		if n := state(); n.Status != structs.NodeReady || n.StatusDesc != "" || placed != 1 {
+			t.Errorf("after it obeys again the node is %s (%q) with %d allocations", n.Status, n.StatusDesc, placed)
+		}
+		beat(structs.NodeInit, "it lost its way") // while it is ready
+		if n := state(); n.Status != structs.NodeInit {
+			t.Errorf("a ready node that refuses is %s", n.Status)
 		}
 	})
 }

@@ -111,6 +111,15 @@ func (s *Server) Restore(without ...structs.AllocID) {
 	s.publishAll(s.touch())
 }
 
+// Become turns the servers into those of another cluster, and returns what they were.
+func (s *Server) Become(cluster structs.ClusterID) (was structs.ClusterID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, s.cluster = s.cluster, cluster
+	s.publishAll(s.touch())
+	return was
+}
+
 // drop removes an allocation. The caller holds mu.
 func (s *Server) drop(id structs.AllocID) {
 	if a := s.allocs[id]; a != nil {

@@ -132,7 +132,11 @@ func (s *Server) register(_ context.Context, c *rpc.Call, req *methods.NodeRegis
 	if old := s.nodes[req.Node.ID]; old != nil && old.SecretID != req.Node.SecretID {
 		return nil, errSecret
 	}
-	s.nodes[req.Node.ID] = req.Node
+	n := *req.Node
+	if !req.Cluster.IsZero() && req.Cluster != s.cluster {
+		n.Status = structs.NodeInit
+	}
+	s.nodes[n.ID] = &n
 	s.back[req.Node.ID] = c.Back
 	return &methods.NodeRegisterResponse{Index: s.touch(), HeartbeatTTL: s.TTL, Cluster: s.cluster, RestoreEpoch: s.epoch, Servers: s.servers}, nil
 }
@@ -149,9 +153,9 @@ func (s *Server) heartbeat(_ context.Context, c *rpc.Call, req *methods.NodeHear
 	}
 	s.beats[n.ID]++
 	s.back[n.ID] = c.Back
-	if req.Status != n.Status {
+	if req.Status != n.Status || req.Refuses != n.StatusDesc {
 		next := *n
-		next.Status = req.Status
+		next.Status, next.StatusDesc = req.Status, req.Refuses
 		s.nodes[n.ID] = &next
 		s.touch()
 	}

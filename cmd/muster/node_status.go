@@ -150,6 +150,11 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 		rows = append(rows, r)
 	}
 	o.table(head, rows)
+	for _, n := range list {
+		if n.Status == "initializing" && n.StatusDescription != "" {
+			o.printf("\n%s (%s) is %s: %s\n", n.Name, shortID(n.ID, o.verbose), n.Status, n.StatusDescription)
+		}
+	}
 	if m.NextToken != "" {
 		o.hint("\nThere are more. The next page:  muster node status -page-token %s", m.NextToken)
 	}

@@ -614,6 +614,9 @@ type (
 		Node         *structs.Node
 		Introduction string // token for the first registration; "": none
 		RPC          uint64 // feature.RPC of the agent
+		// Cluster is the one that the node belongs to, zero if it has obeyed none yet. In another cluster it does not become
+		// ready: the agent will refuse the answers.
+		Cluster structs.ClusterID
 	}
 	// NodeIntroduceRequest asks for an introduction token.
 	NodeIntroduceRequest struct {
@@ -647,6 +650,8 @@ type (
 	NodeHeartbeatRequest struct {
 		NodeAuth
 		Status structs.NodeStatus // the node's own view: ready, or down when it leaves
+		// Refuses says why the agent obeys no answer of these servers, "" while it does. Status is initializing then.
+		Refuses string
 	}
 	// NodeHeartbeatResponse answers a heartbeat.
 	NodeHeartbeatResponse struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -58,7 +59,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 		old = s.published().Snapshot.NodeByID(n.ID)
 	}
 	ttl := s.beat(n.ID)
-	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady {
+	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady && !s.refusedBy(req.Cluster) {
 		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By,
 			Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady, Event: readyEvent(old)}})
 		if err != nil {
@@ -76,6 +77,13 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	resp.Gossip = s.env.Members.Advice(snap.NodeCount())
 	resp.HeartbeatTTL, resp.Servers, resp.Now = ttl, s.env.Members.Servers(), s.env.Replica.Now()
 	return resp, nil
+}
+
+// refusedBy reports whether a node of a cluster will refuse the answers of this one. Its agent says so with the next
+// heartbeat.
+func (s *Set) refusedBy(cluster structs.ClusterID) bool {
+	meta := s.published().Snapshot.ClusterMeta()
+	return !cluster.IsZero() && meta != nil && cluster != meta.ID
 }
 
 // registration returns the command of a registration. A new node uses its introduction up; for others it is ignored.
@@ -146,6 +154,14 @@ func readyEvent(n *structs.Node) *structs.NodeEvent {
 	return &structs.NodeEvent{Subsystem: "Cluster", Message: "Node reregistered by heartbeat"}
 }
 
+// refusesMax limits how much of an agent's reason not to obey is kept, in bytes.
+const refusesMax = 400
+
+// refusal returns the description of a node whose agent obeys no answer.
+func refusal(why string) string {
+	return "the agent refuses these servers, so nothing is placed here: " + strings.ToValidUTF8(why[:min(len(why), refusesMax)], "")
+}
+
 // nodeHeartbeat records a heartbeat. It writes only if the node's status changes.
 func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.published()
@@ -166,9 +182,15 @@ func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeH
 	} else {
 		resp.HeartbeatTTL = s.beat(n.ID)
 	}
-	if n.Status != want && !(want == structs.NodeInit && n.Status == structs.NodeReady) {
-		cmd := &structs.NodeStatusCommand{ID: n.ID, Status: want}
-		if want == structs.NodeDown {
+	desc := ""
+	if want == structs.NodeInit && req.Refuses != "" {
+		desc = refusal(req.Refuses)
+	}
+	if n.Status != want && !(want == structs.NodeInit && n.Status == structs.NodeReady) || desc != "" && n.StatusDesc != desc {
+		cmd := &structs.NodeStatusCommand{ID: n.ID, Status: want, Desc: desc}
+		if desc != "" {
+			cmd.Event = &structs.NodeEvent{Subsystem: "Cluster", Message: "Node is not ready: " + desc}
+		} else if want == structs.NodeDown {
 			cmd.Desc = "the agent left"
 			cmd.Event = &structs.NodeEvent{Subsystem: "Cluster", Message: "Node left"}
 		} else if want == structs.NodeReady {
