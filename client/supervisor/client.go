@@ -38,8 +38,9 @@ const (
 // Client calls the supervisor of one directory and starts it if there is none. All calls are idempotent: one that dies
 // with its supervisor is repeated on the next. It is safe for concurrent use.
 type Client struct {
-	dir string
-	exe string
+	dir  string
+	exe  string
+	root string // what the supervisor removes when this process is gone; "": it outlives this process
 
 	renewed atomic.Int64 // the newest renewal, as Boottime
 
@@ -76,6 +77,23 @@ func Open(dir, exe string) (*Client, error) {
 		exe = "/proc/self/exe" // works even if an upgrade has replaced the file
 	}
 	return &Client{dir: dir, exe: exe}, nil
+}
+
+// OpenBound is Open for an agent that has no successor: when this process ends without Shutdown, the supervisor ends all
+// tasks and has root, the agent's directory, removed by the function given to MaybeRun. It starts the supervisor, so that
+// this holds from now on.
+func OpenBound(ctx context.Context, dir, exe, root string) (*Client, error) {
+	c, err := Open(dir, exe)
+	if err != nil {
+		return nil, err
+	}
+	if c.root, err = filepath.Abs(root); err != nil {
+		return nil, err
+	}
+	if _, err := c.Hello(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Dir returns the directory that the supervisor serves.
@@ -276,7 +294,7 @@ func (c *Client) spawn() (<-chan error, error) {
 	}
 	defer null.Close()
 	attr := &os.ProcAttr{Dir: "/", Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: []*os.File{null, logFile, logFile}, Sys: &syscall.SysProcAttr{Setsid: true}}
-	argv := []string{"muster", "supervisor", "-dir", c.dir}
+	argv := append([]string{"muster", "supervisor", "-dir", c.dir}, bondArgs(c.root)...)
 	var p *os.Process
 	if leaf, err := supervisorGroup(c.dir); err == nil {
 		sys := *attr.Sys

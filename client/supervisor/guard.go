@@ -125,6 +125,10 @@ func (s *Service) guard(g Guard) {
 			noted.Lease = *l
 			return s.writeGuard(&noted)
 		},
+		remove: func() bool {
+			code, err := g.ask(engine, http.MethodDelete, "?force=true&v=true", nil)
+			return err == nil && (code == http.StatusNoContent || code == http.StatusNotFound)
+		},
 		end: func(sig syscall.Signal) {
 			if sig != syscall.SIGKILL {
 				g.signal(engine, sig)

@@ -70,7 +70,9 @@ type heldTask struct {
 	lease Lease
 	end   func(sig syscall.Signal) // sends a signal; SIGKILL ends it for certain
 	note  func(*Lease) error       // records that its time was over
-	stage int                      // 0: runs, 1: was sent its signal, 2: is being killed
+	// remove removes a container with all that it has, and reports whether it is gone; nil for a task.
+	remove func() bool
+	stage  int // 0: runs, 1: was sent its signal, 2: is being killed
 }
 
 func (h *heldTask) due(renewed time.Duration) time.Duration {

@@ -52,6 +52,7 @@ type Service struct {
 	files  *spares
 	cores  *corePool
 	leases *leases
+	bond   *bond       // nil: the supervisor outlives its agent
 	starts chan func() // executed by startsMax goroutines, whose stacks have grown as large as a start needs
 	quit   chan struct{}
 	once   sync.Once
@@ -60,6 +61,7 @@ type Service struct {
 	tasks    map[string]*task    // guarded by mu
 	starting map[string]*attempt // guarded by mu
 	conns    int                 // guarded by mu
+	closed   bool                // starts are refused; guarded by mu
 	idle     time.Time           // since when there is nothing to do; guarded by mu
 }
 
@@ -153,6 +155,10 @@ func (s *Service) Start(spec Spec, r *Reply) error {
 		}
 		r.Status = a.task.status()
 		return nil
+	}
+	if s.closed {
+		s.mu.Unlock()
+		return fail(r, kindFailed, errors.New("the agent of this supervisor is gone"))
 	}
 	if len(s.tasks)+len(s.starting) >= tasksMax {
 		s.mu.Unlock()
@@ -347,8 +353,8 @@ const (
 
 const taskTimerSlack = 50_000 // of tasks: the kernel's default, in ns
 
-// run is the supervisor process.
-func run(ctx context.Context, dir string) error {
+// run is the supervisor process. bond is nil for one that outlives its agent.
+func run(ctx context.Context, dir string, bond *bond) error {
 	debug.SetGCPercent(400) // there is little garbage, but every collection scans every task's stacks
 	Relax(TaskSlack)
 	d, err := os.Open(dir)
@@ -364,7 +370,7 @@ func run(ctx context.Context, dir string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // another supervisor serves this directory already
 	}
-	s := &Service{dir: dir, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan func()), quit: make(chan struct{}), idle: time.Now()}
+	s := &Service{dir: dir, bond: bond, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan func()), quit: make(chan struct{}), idle: time.Now()}
 	if m, err := cgroup.Open(scope(dir)); err != nil {
 		s.why = err.Error()
 	} else {
@@ -401,9 +407,14 @@ func run(ctx context.Context, dir string) error {
 	go s.accept(l, srv)
 	tick := time.NewTicker(idleExit / 4)
 	defer tick.Stop()
+	gone := bond.gone()
 	for {
 		select {
 		case <-ctx.Done():
+			return nil
+		case <-gone:
+			l.Close()
+			s.cleanUp()
 			return nil
 		case <-s.quit:
 			l.Close()
@@ -430,6 +441,9 @@ func run(ctx context.Context, dir string) error {
 // busy reports whether the supervisor is needed. The caller holds mu. Once its directory is deleted, no agent comes for
 // tasks that have ended.
 func (s *Service) busy(dir *os.File) bool {
+	if s.bond != nil {
+		return true
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err == nil && st.Nlink == 0 {
 		for _, t := range s.tasks {
@@ -498,10 +512,20 @@ func peerAllowed(c *net.UnixConn) bool {
 }
 
 // MaybeRun must be called first in main (and in TestMain of programs that run tasks). If the process was started as a
-// supervisor (`muster supervisor -dir <directory>`, a hidden verb), it serves and never returns.
-func MaybeRun() {
-	if len(os.Args) != 4 || os.Args[1] != "supervisor" || os.Args[2] != "-dir" {
+// supervisor (`muster supervisor -dir <directory>`, a hidden verb), it serves and never returns. clean removes the
+// directory of an agent that is gone and has asked for that (OpenBound); without it the directory stays.
+func MaybeRun(clean ...func(dir string) error) {
+	dir, root, agent, ok := parseArgs(os.Args)
+	if !ok {
 		return
+	}
+	var b *bond
+	if root != "" {
+		remove := func(string) error { return nil }
+		if len(clean) > 0 {
+			remove = clean[0]
+		}
+		b = bind(agent, root, remove)
 	}
 	// Caught, not ignored: ignored signals would stay ignored in every task.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
@@ -512,7 +536,7 @@ func MaybeRun() {
 	if err := nodump.Set(); err != nil { // it gets the environments of tasks
 		complain(err)
 	}
-	err := run(ctx, os.Args[3])
+	err := run(ctx, dir, b)
 	cancel()
 	if err != nil {
 		complain(err)

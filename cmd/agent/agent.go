@@ -163,7 +163,7 @@ func New(cfg Config) (a *Agent, err error) {
 		if !cfg.Dev {
 			return a, errors.New("data_dir is required: state and tasks are kept there")
 		}
-		if a.temp, err = os.MkdirTemp("", "muster-dev-"); err != nil {
+		if a.temp, err = os.MkdirTemp("", tempPrefix); err != nil {
 			return a, err
 		}
 		if err = os.Chmod(a.temp, 0o711); err != nil { // tasks of other users must be able to traverse it to their own directories
@@ -265,7 +265,12 @@ func (a *Agent) openClient() error {
 	}
 	var err error
 	supervisor.Relax(supervisor.TaskSlack)
-	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
+	if dir := filepath.Join(cfg.DataDir, "supervisor"); a.temp != "" {
+		a.super, err = supervisor.OpenBound(context.Background(), dir, "", a.temp)
+	} else {
+		a.super, err = supervisor.Open(dir, "")
+	}
+	if err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
 	if l, err := a.super.Groups(); err == nil && !l.Has("cpuset") {
@@ -286,7 +291,7 @@ func (a *Agent) openClient() error {
 	}
 	cc.Host.Drivers = driver.NewSet(drivers...)
 	bridge := cfg.Client.Bridge
-	bridge.Dir, bridge.Log = filepath.Join(cc.Storage.DataDir, "network"), a.log
+	bridge.Dir, bridge.Log = networkDir(cc.Storage.DataDir), a.log
 	if a.networks, err = netns.New(bridge); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}

@@ -24,7 +24,7 @@ func (a *Agent) openDocker() {
 		return a.client.Node().Resources.MHzPerCore
 	}
 	opt.Known = func(taskID string) bool { return a.client == nil || a.client.Knows(taskID) }
-	opt.Guards = a.super
+	opt.Guards, opt.Bound = a.super, a.temp != ""
 	a.docker = docker.New(opt)
 }
 

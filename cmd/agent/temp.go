@@ -1,12 +1,40 @@
 package agent
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/netns"
 )
+
+// tempPrefix begins the name of a temporary data directory.
+const tempPrefix = "muster-dev-"
+
+// networkDir returns where the client part of an agent keeps the networks of allocations.
+func networkDir(clientDir string) string { return filepath.Join(clientDir, "network") }
+
+// RemoveTemp removes what an agent that was killed has left of its temporary data directory, once its tasks have ended:
+// the networks of allocations, and the directory itself.
+func RemoveTemp(dir string) error {
+	if !strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+		return fmt.Errorf("%s is not a temporary data directory", dir)
+	}
+	var err error
+	networks := networkDir(filepath.Join(dir, "client"))
+	if _, serr := os.Stat(networks); serr == nil {
+		var m *netns.Manager
+		if m, err = netns.New(netns.Config{Dir: networks}); err == nil {
+			err = errors.Join(m.Sweep(func(string) bool { return false }), m.Close())
+		}
+	}
+	return errors.Join(err, removeTemp(dir))
+}
 
 // removeTemp removes a temporary data directory. It first unmounts what is mounted in it: tasks' secrets are on memory
 // file systems.

@@ -34,7 +34,7 @@ func startShell(t *testing.T, flags ...string) *shell {
 	s.addr = fmt.Sprintf("http://127.0.0.1:%d", port)
 	conf := s.file("ports.hcl", fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n", port, harness.FreePort(t), harness.FreePort(t)))
 	s.proc = harness.Start(t, nil, "dev", nil, append([]string{"agent", "-dev", "-config", conf}, flags...)...)
-	t.Cleanup(func() { // a killed agent leaves its tasks and their supervisor; one that is interrupted ends them
+	t.Cleanup(func() { // a killed agent's supervisor ends its tasks, but some time after the test
 		s.proc.Signal(syscall.SIGINT)
 		harness.Eventually(t, 20*time.Second, "the agent to end", func() (bool, string) {
 			over, _ := s.proc.Exited()

@@ -16,7 +16,7 @@ type Config struct {
 	// Datacenter of this agent; jobs choose by it. Default: "dc1".
 	Datacenter string `conf:"datacenter"`
 	// DataDir is the directory of the servers' log and snapshots and the client's identity, state and allocations. Required, except
-	// with -dev, where a missing key means a temporary directory that is removed at the end. Made absolute.
+	// with -dev, where a missing key means a temporary directory that is removed at the end, with the tasks, also when the agent is killed. Made absolute.
 	DataDir string `conf:"data_dir"`
 	// BindAddr is the IP address that all ports listen on. Default: 127.0.0.1; 0.0.0.0 (all addresses) once TLS, ACLs
 	// and a gossip key are configured.

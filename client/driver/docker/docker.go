@@ -70,6 +70,8 @@ type Options struct {
 
 	// Guards end the containers of tasks with StopOnClientAfter; nil: such tasks are refused.
 	Guards Guards
+	// Bound has Guards end all other containers, too: they do so when this process is gone, because no other one will.
+	Bound bool
 
 	AllowPrivileged bool          // tasks may ask for privileged containers and the host's namespaces
 	AllowCaps       []string      // capabilities tasks may have; nil is AllowCapsDefault, "all" is every one

@@ -184,15 +184,21 @@ func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error)
 
 // guardable returns the engine's socket if the task's container must be guarded; "" if it need not be.
 func (d *Driver) guardable(cfg *driver.TaskConfig) (socket string, err error) {
-	if cfg.StopOnClientAfter <= 0 {
+	if cfg.StopOnClientAfter <= 0 && !d.opt.Bound {
 		return "", nil
 	}
 	socket, local := strings.CutPrefix(d.opt.Host, "unix://")
 	if !local || d.opt.Guards == nil {
+		if cfg.StopOnClientAfter <= 0 {
+			return "", nil
+		}
 		return "", refuse("stop_on_client_after needs an engine at a unix socket of this machine, which can be reached without the agent; this one is at %s", d.opt.Host)
 	}
 	return socket, nil
 }
+
+// boundLimit is the lease of a container that only the end of the agent ends.
+const boundLimit = 100 * 365 * 24 * time.Hour
 
 // guard makes the supervisor end a container when contact with the servers is lost; socket "" does nothing.
 func (d *Driver) guard(ctx context.Context, cfg *driver.TaskConfig, socket, container string) error {
@@ -203,8 +209,12 @@ func (d *Driver) guard(ctx context.Context, cfg *driver.TaskConfig, socket, cont
 	if err != nil {
 		return fmt.Errorf("docker: kill_signal: %w", err)
 	}
+	limit := cfg.StopOnClientAfter
+	if limit <= 0 {
+		limit = boundLimit
+	}
 	err = d.opt.Guards.Guard(ctx, &supervisor.Guard{ID: cfg.TaskID, Engine: socket, Container: container,
-		Lease: supervisor.Lease{Group: cfg.AllocID, Limit: cfg.StopOnClientAfter, Signal: int(sig), Timeout: timeout}})
+		Lease: supervisor.Lease{Group: cfg.AllocID, Limit: limit, Signal: int(sig), Timeout: timeout}})
 	if errors.Is(err, supervisor.ErrLapsed) {
 		return fmt.Errorf("docker: %w: %w", driver.ErrLapsed, err)
 	}
