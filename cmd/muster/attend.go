@@ -67,6 +67,18 @@ func (c *caught) stop() {
 	c.end()
 }
 
+// first takes the signal that ended ctx; SIGINT if the caller's context ended without one.
+func (c *caught) first() syscall.Signal {
+	select {
+	case s := <-c.ch:
+		if s, ok := s.(syscall.Signal); ok {
+			return s
+		}
+	case <-time.After(50 * time.Millisecond): // it arrives just after the end of ctx
+	}
+	return syscall.SIGINT
+}
+
 // code returns the exit code of a command that a signal ended, as in shells.
 func (c *caught) code() int {
 	c.mu.Lock()
@@ -79,7 +91,12 @@ func (c *caught) code() int {
 
 // cancel stops the job even if its caller is gone.
 func (o *adhoc) cancel(a *api, job *wire.Job) bool {
-	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	return o.cancelWithin(context.Background(), a, job)
+}
+
+// cancelWithin is cancel, until ctx ends.
+func (o *adhoc) cancelWithin(ctx context.Context, a *api, job *wire.Job) bool {
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
 	q := ns(val(job.Namespace))
 	if _, err := a.delete(ctx, jobPath(*job.ID), q, nil); err != nil && !notFound(err) {
@@ -184,8 +201,9 @@ type attendance struct {
 	seen  sync.Map        // allocation id -> its status
 }
 
-// attend prints the job's output until it has ended, and returns its exit code. The first signal cancels the job and
-// waits for its end; the next one stops waiting. It does not wait for a closed terminal.
+// attend prints the job's output until it has ended, and returns its exit code. The first signal cancels the job; the
+// next one ends the command at once. Ctrl-C waits for the job's end, because a user reads its last output. SIGTERM and the
+// end of the terminal do not wait: what sends SIGTERM (a service manager, a CI system, timeout) sends SIGKILL soon.
 func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 	x := &attendance{adhoc: o, api: a, job: job, sig: catch(ctx), began: map[string]bool{}}
 	defer x.sig.stop()
@@ -235,20 +253,37 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		select {
 		case <-over:
 			over, canceled = nil, true // wait for the next signal
-			if x.sig.code() != 128+int(syscall.SIGHUP) {
+			first := x.sig.first()
+			code, waits := 128+int(first), first != syscall.SIGHUP && first != syscall.SIGTERM
+			switch {
+			case waits:
 				o.hint("Canceling job %s; press Ctrl-C again to exit without waiting for it to end", *job.ID)
+			case first != syscall.SIGHUP:
+				o.hint("Canceling job %s; its tasks end without this command", *job.ID)
 			}
-			if !o.cancel(a, job) || x.sig.code() == 128+int(syscall.SIGHUP) {
-				return exitCode(x.sig.code())
-			}
-			select {
-			case <-x.sig.ch: // the first signal
-			default:
+			if !x.cancelOnce() || !waits {
+				return exitCode(code)
 			}
 		case <-x.again(canceled):
 			return exitCode(x.sig.code())
 		case <-time.After(pollEvery):
 		}
+	}
+}
+
+// cancelOnce cancels the job, until another signal comes.
+func (x *attendance) cancelOnce() bool {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan bool, 1)
+	go func() { done <- x.cancelWithin(ctx, x.api, x.job) }()
+	select {
+	case ok := <-done:
+		return ok
+	case <-x.sig.ch:
+		stop()
+		<-done
+		return false
 	}
 }
 

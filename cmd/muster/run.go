@@ -215,8 +215,9 @@ func newRun(e *env) *cobra.Command {
 	c.Short = "Run a command on the cluster, or submit a job file"
 	c.Long = `With a command after "--": run it on nodes of the cluster as a separate job and print what it writes. Its exit code becomes
 this command's (of several nodes that of the first to fail); its standard input is empty. Ctrl-C cancels the job and waits for its
-end, a second one does not wait; so does the end of the terminal, unless nohup is in front. When this command is killed or its
-machine is gone, the job goes on: muster job logs -f JOB. -output prints the job file instead, -detach only submits it.
+end, a second one does not wait. SIGTERM and the end of the terminal (unless nohup is in front) cancel the job and do not wait. When
+this command is killed by SIGKILL or its machine is gone, the job goes on: muster job logs -f JOB. -output prints the job file
+instead, -detach only submits it.
 
 What you leave open follows from the cluster: the driver is one that nodes have; with -gpus memory, cores and disk come in proportion.
 A command that no node could ever run is refused at once, unless -wait says to wait for other nodes. PATH, VIRTUAL_ENV and CONDA_*

@@ -177,7 +177,7 @@ func TestRunIsWatched(t *testing.T) {
 		want         string
 	}{
 		{"interrupted", polite, false, []syscall.Signal{syscall.SIGINT}, 130, "told"},
-		{"terminated", polite, false, []syscall.Signal{syscall.SIGTERM}, 143, "told"},
+		{"terminated", stubborn, false, []syscall.Signal{syscall.SIGTERM}, 143, "Canceling job terminated"},
 		{"quit", polite, false, []syscall.Signal{syscall.SIGQUIT}, 131, "told"},
 		{"hung-up", polite, false, []syscall.Signal{syscall.SIGHUP}, 129, "begun"},
 		{"twice", stubborn, false, []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "press Ctrl-C again"},
@@ -203,7 +203,11 @@ func TestRunIsWatched(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			sent := time.Now()
 			err := cmd.Wait()
+			if last := c.signals[len(c.signals)-1]; last == syscall.SIGTERM && time.Since(sent) > 4*time.Second { // the task takes its 5 s
+				t.Errorf("the command took %s to end", time.Since(sent))
+			}
 			var ee *exec.ExitError
 			if !errors.As(err, &ee) || ee.ExitCode() != c.code || !strings.Contains(out.text(), c.want) || strings.Contains(out.text(), "goroutine") {
 				t.Errorf("%v, want exit code %d and %q:\n%s", err, c.code, c.want, out.text())
