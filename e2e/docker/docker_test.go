@@ -256,6 +256,7 @@ func TestDocker(t *testing.T) {
 	t.Run("silent", n.silent)
 	t.Run("engine killed", n.engineKilled)
 	t.Run("orphans", n.orphans)
+	t.Run("discarding", n.discarding)
 }
 
 func (n *node) fingerprint(t *testing.T) {
