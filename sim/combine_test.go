@@ -19,12 +19,19 @@ import (
 const combinations = 1200
 
 // TestCombinations: every order with every backfill and every preemption rule, on random clusters, queues, jobs and
-// failures: see checks. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED repeats one and logs its
-// passes.
+// failures: see checks. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED the first; alone, it repeats
+// one and logs its passes.
 func TestCombinations(t *testing.T) {
-	n := uint64(combinations)
+	n, first := uint64(combinations), uint64(1)
 	if testing.Short() {
 		n = 150
+	}
+	if s := os.Getenv("MUSTER_COMBINATIONS_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatalf("MUSTER_COMBINATIONS_SEED=%q: want a number", s)
+		}
+		first, n = v, 1
 	}
 	if s := os.Getenv("MUSTER_COMBINATIONS"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
@@ -32,14 +39,6 @@ func TestCombinations(t *testing.T) {
 			t.Fatalf("MUSTER_COMBINATIONS=%q: want a positive number", s)
 		}
 		n = v
-	}
-	first := uint64(1)
-	if s := os.Getenv("MUSTER_COMBINATIONS_SEED"); s != "" {
-		v, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatalf("MUSTER_COMBINATIONS_SEED=%q: want a number", s)
-		}
-		first, n = v, 1
 	}
 	var next, failed atomic.Uint64
 	next.Store(first)

@@ -528,12 +528,11 @@ func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
 	return load.worth(1000*need, diff)
 }
 
-// settled reports whether nothing can have changed for a pending workload that waits: all room goes to those that
+// settled reports whether nothing can have changed for a pending workload of a contest that waits: all room goes to those that
 // should hold places, they got it, and what they leave is too small for any allocation of the workload. One that asks
 // for more than it can ever have at a time should never hold places, and still starts with what there is.
-func (cs *Contests) settled(i int) bool {
-	r := cs.by[i]
-	if r == nil || r.goesBefore != nil || r.missed || r.moved || len(cs.env.Pending[i].Evals) > 0 || cs.env.Pending[i].Blocked == nil {
+func (cs *Contests) settled(r *Contest, i int) bool {
+	if r.missed || r.moved || len(cs.env.Pending[i].Evals) > 0 || cs.env.Pending[i].Blocked == nil {
 		return false
 	}
 	each := r.each[slices.Index(r.pending, i)]
@@ -630,7 +629,7 @@ func (l *contestLine) Next() int {
 			return i
 		}
 		i = l.swap(r, i)
-		if l.contests.front[i] || !l.contests.settled(i) {
+		if l.contests.front[i] || !l.contests.settled(r, i) {
 			return i
 		}
 		l.contests.Skipped = true

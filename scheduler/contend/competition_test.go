@@ -45,3 +45,32 @@ func TestRoomOfContests(t *testing.T) {
 		t.Errorf("the nodes of one pool were counted %d times", len(cs.pools))
 	}
 }
+
+// TestSettled: a workload that was refused before is not decided again while those that should hold places have all that
+// would be room for it. One that has something new to decide is, and all are where one of the others found no place or
+// moves.
+func TestSettled(t *testing.T) {
+	blocked := func(evals ...*structs.Evaluation) Workload {
+		return Workload{Key: structs.JobKey{ID: "b"}, Blocked: &structs.Evaluation{}, Evals: evals}
+	}
+	fresh := blocked()
+	fresh.Blocked = nil
+	for name, c := range map[string]struct {
+		w    Workload
+		r    Contest
+		want bool
+	}{
+		"the others leave too little on every node": {blocked(), Contest{rest: []int64{1, 0, 1}}, true},
+		"they leave enough on one":                  {blocked(), Contest{rest: []int64{1, 2, 1}}, false},
+		"it was never refused":                      {fresh, Contest{rest: []int64{1}}, false},
+		"it changed":                                {blocked(&structs.Evaluation{}), Contest{rest: []int64{1}}, false},
+		"one of the others found no place":          {blocked(), Contest{rest: []int64{1}, missed: true}, false},
+		"one of the others moves":                   {blocked(), Contest{rest: []int64{1}, moved: true}, false},
+	} {
+		cs := &Contests{env: &Env{Pending: []Workload{{}, c.w}}}
+		c.r.pending, c.r.each = []int{-1, 0, 1}, []int64{7, 1, 2} // running work, another that waits, and this one
+		if got := cs.settled(&c.r, 1); got != c.want {
+			t.Errorf("%s: settled is %v, want %v", name, got, c.want)
+		}
+	}
+}
