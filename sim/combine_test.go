@@ -74,20 +74,29 @@ func TestCombinations(t *testing.T) {
 }
 
 // mended are the seeds of histories that once failed, with what was wrong.
-var mended = map[uint64]string{
-	352:  "a CPU job that fitted exactly was left waiting, because its request was rounded up to units",
-	727:  "preemptible work with more allocations than there was room for was never decided again",
-	1145: "the same, with the whole cluster free",
-	1343: "work that took the places of others exceeded the limit of its queue",
-	4344: "running work was counted on the first node with room instead of its own, so that a free GPU was not seen",
-	3958: "victims that were taken together left their queue with less than it is guaranteed",
+var mended = []struct {
+	seed uint64
+	with map[string]string // values of the options that came later
+	was  string
+}{
+	{352, before, "a CPU job that fitted exactly was left waiting, because its request was rounded up to units"},
+	{727, before, "preemptible work with more allocations than there was room for was never decided again"},
+	{1145, before, "the same, with the whole cluster free"},
+	{1343, before, "work that took the places of others exceeded the limit of its queue"},
+	{4344, before, "running work was counted on the first node with room instead of its own, so that a free GPU was not seen"},
+	{3958, before, "victims that were taken together left their queue with less than it is guaranteed"},
+	{21562, nil, "victims that were taken together left a gang without its minimum, and the group that runs as one with it went on"},
+	{21312, nil, "the same, by a guarantee"},
 }
+
+// before are the values without which histories were drawn at first.
+var before = map[string]string{"models": "one", "groups": "one", "levels": "none", "arrivals": "spread", "parts of a checkpoint": "all", "preempt_min_runtime": "default"}
 
 // TestMendedCombinations repeats them.
 func TestMendedCombinations(t *testing.T) {
-	for seed, was := range mended {
-		if err := newHistoryWith(t, seed, map[string]string{"models": "one", "groups": "one", "levels": "none", "arrivals": "spread", "parts of a checkpoint": "all", "preempt_min_runtime": "default"}).run(t.Context()); err != nil {
-			t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v; once, %s", seed, err, was)
+	for _, m := range mended {
+		if err := newHistoryWith(t, m.seed, m.with).run(t.Context()); err != nil {
+			t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v; once, %s", m.seed, err, m.was)
 		}
 	}
 }

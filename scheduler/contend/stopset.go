@@ -26,10 +26,14 @@ func (p *Preemption) stopSetOf(h *model.Held) *stopSet {
 	if !g.IsGang() {
 		return nil
 	}
-	ms := p.members(h)
-	if len(ms)-1 >= g.Least() {
+	if len(p.members(h))-1 >= g.Least() {
 		return nil
 	}
+	return p.setOf(j, g)
+}
+
+// setOf returns the live members of a gang, with those of the groups that run as one with it.
+func (p *Preemption) setOf(j *structs.Job, g *structs.Group) *stopSet {
 	first := g.Name
 	for _, o := range j.Groups {
 		if o.Name != g.Name && j.Together(g.Name, o.Name) {
@@ -62,6 +66,49 @@ func (p *Preemption) stopSetOf(h *model.Held) *stopSet {
 	}
 	p.sets[k] = x
 	return x
+}
+
+// joined lets victims that together leave a gang with fewer members than its minimum stop with the rest of it: each of them
+// alone would leave enough. nil: by shares, so much may not be taken.
+func (p *Preemptor) joined(vs []Victim) []Victim {
+	some := false
+	for i := range vs {
+		v := &vs[i]
+		j := v.h.Work.Job
+		g := j.Group(v.h.Work.Group)
+		if v.free || v.shrink || v.set != nil || !g.IsGang() {
+			continue
+		}
+		gone := leavers(vs, j.Key(), g)
+		if len(p.members(v.h))-gone >= g.Least() {
+			continue
+		}
+		if x := p.setOf(j, g); len(x.all) > gone {
+			v.set, v.with, v.cost, some = x, x.all, x.cost, true
+		}
+	}
+	if some && p.Rule.Name == preemptShares && slices.ContainsFunc(vs, func(v Victim) bool { return v.set != nil && !p.mayClaim(v.h, vs) }) {
+		return nil
+	}
+	return vs
+}
+
+// leavers counts the members that a gang loses with victims of which none stops the whole gang. Of those that shrink, the lowest
+// takes all the others along.
+func leavers(vs []Victim, job structs.JobKey, g *structs.Group) int {
+	evicted, shrunk := 0, 0
+	for i := range vs {
+		v := &vs[i]
+		w := &v.h.Work
+		switch {
+		case v.free || w.Job.Key() != job || w.Group != g.Name || g.IsStandby(w.Index):
+		case v.shrink:
+			shrunk = max(shrunk, 1+len(v.with))
+		default:
+			evicted++
+		}
+	}
+	return evicted + shrunk
 }
 
 // has reports whether an allocation is one of the set.

@@ -131,7 +131,7 @@ func (p *Preemptor) fewest(s *search.Search, row int, c *model.Chunk, i int, v *
 			vs = rest
 		}
 	}
-	return vs
+	return p.joined(vs)
 }
 
 // victims lists what may be preempted on a node.

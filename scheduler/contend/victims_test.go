@@ -81,6 +81,17 @@ func TestVictimsLoseLeast(t *testing.T) {
 	saves.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Cost: time.Minute}
 	gang := lowJob("gang", 2, 2)
 	gang.Groups[0].Gang = &structs.Gang{}
+	firm := lowJob("firm", 1, 2)
+	firm.Preemptible = false
+	needsTwo, joint := lowJob("two", 3, 2), lowJob("joint", 2, 2)
+	needsTwo.Groups[0].Gang = &structs.Gang{Min: 2}
+	joint.Groups[0].Gang, joint.Groups[0].Elastic = &structs.Gang{Min: 1}, &structs.Elastic{Min: 1, Max: 4}
+	second := *joint.Groups[0]
+	second.Name, second.Count, second.Gang, second.Elastic = "h", 1, nil, nil
+	joint.Groups, joint.AllAtOnce = append(joint.Groups, &second), true
+	joint.Join()
+	other := running(joint, 3, 0, nodes[1], 0, 2, 2*time.Hour)
+	other.Group = "h"
 	elastic := lowJob("elastic", 4, 1)
 	elastic.Groups[0].Elastic = &structs.Elastic{Min: 2, Max: 4}
 	for _, c := range []struct {
@@ -95,6 +106,9 @@ func TestVictimsLoseLeast(t *testing.T) {
 		{"only as many as are needed", 3, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour), running(small, 3, 0, nodes[1], 3, 1, time.Hour)}, "c", "2"},
 		{"what can save its state loses less", 4, []*structs.Allocation{running(saves, 1, 0, nodes[0], 0, 4, 10*time.Hour), running(young, 2, 0, nodes[1], 0, 3, 2*time.Hour)}, "b", "1"},
 		{"a gang stops as a whole", 4, []*structs.Allocation{running(gang, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(gang, 2, 1, nodes[1], 0, 2, 2*time.Hour)}, "b", "12"},
+		{"a gang that keeps its minimum without one member loses just that", 2, []*structs.Allocation{running(needsTwo, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(needsTwo, 2, 1, nodes[0], 2, 2, 2*time.Hour), running(needsTwo, 3, 2, nodes[1], 0, 2, 2*time.Hour), running(firm, 4, 0, nodes[1], 2, 2, time.Hour)}, "b", "1"},
+		{"without two members it would be below its minimum", 4, []*structs.Allocation{running(needsTwo, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(needsTwo, 2, 1, nodes[0], 2, 2, 2*time.Hour), running(needsTwo, 3, 2, nodes[1], 0, 2, 2*time.Hour), running(firm, 4, 0, nodes[1], 2, 2, time.Hour)}, "b", "123"},
+		{"with it stops the group that runs as one with it", 4, []*structs.Allocation{running(joint, 1, 0, nodes[0], 0, 2, 2*time.Hour), running(joint, 2, 1, nodes[0], 2, 2, 2*time.Hour), other, running(firm, 4, 0, nodes[1], 2, 2, time.Hour)}, "b", "213"},
 		{"elastic work shrinks to its minimum", 2, []*structs.Allocation{running(elastic, 1, 0, nodes[0], 0, 1, 9*time.Hour), running(elastic, 2, 1, nodes[0], 1, 1, 9*time.Hour), running(elastic, 3, 2, nodes[0], 2, 1, 9*time.Hour), running(elastic, 4, 3, nodes[0], 3, 1, 9*time.Hour),
 			running(old, 5, 0, nodes[1], 0, 4, time.Hour)}, "b", "43"},
 		{"work that began less than a minute ago stays", 4, []*structs.Allocation{running(old, 1, 0, nodes[0], 0, 4, 30*time.Second), running(young, 2, 0, nodes[1], 0, 3, 10*time.Hour)}, "c", "2"},
