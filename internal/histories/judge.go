@@ -378,12 +378,12 @@ func (c *Judge) InOrder(in *scheduler.Input, plan *scheduler.Plan, rep *schedule
 			k.user = w.User()
 		}
 		k.run.Expected += w.Expect
-		if first, waiting := waits[k]; waiting && r != nil && !r.Failed && (c.Queues[structs.QueueRoot].Backfill != structs.BackfillSJF || first.Submitted() < w.Submitted()) {
+		if first, waiting := waits[k]; waiting && r != nil && !r.Failed && (c.Queues[structs.QueueRoot].Backfill != structs.BackfillSJF || first.Priority() >= w.Priority() && first.Submitted() < w.Submitted()) {
 			c.Fail("%s starts before %s, which asks for the same and is shown before it", w.Key.ID, first.Key.ID)
 		}
 		c.Counts["twins"]++
 		if r == nil || r.Failed {
-			if r != nil && len(r.Groups) > 0 && r.Groups[0].Code == structs.ReasonQuota {
+			if code(w, r) == structs.ReasonQuota { // of its user, perhaps, while others may start
 				continue
 			}
 			if _, waiting := waits[k]; !waiting {
@@ -391,6 +391,22 @@ func (c *Judge) InOrder(in *scheduler.Input, plan *scheduler.Plan, rep *schedule
 			}
 		}
 	}
+}
+
+// code returns the reason for which a workload waits: what the pass says, or where it did not decide about it what an earlier
+// one said.
+func code(w *contend.Workload, r *scheduler.WorkloadReport) structs.ReasonCode {
+	var groups []*structs.GroupReport
+	switch {
+	case r != nil:
+		groups = r.Groups
+	case len(w.Evals) == 0 && w.Blocked != nil:
+		groups = w.Blocked.FailedGroups
+	}
+	if len(groups) == 0 {
+		return ""
+	}
+	return groups[0].Code
 }
 
 // shapeOf describes what a job asks for.
