@@ -92,11 +92,7 @@ func (d *decision) placeTogether(g *groupWork, first int, x *domain) {
 		}
 	}
 	if at < 0 {
-		probe := d.gangSearch(g, first, region{})
-		_ = d.overLimit(probe, nil) // if a limit is in the way, placing says so
-		rs := search.NewPlaces(x.tree, probe.Rooms(x.tree.Levels[0]))
-		probe.Done()
-		d.steps += d.w.View.Rows
+		rs := d.rooms(g, first, x)
 		if d.tryTree(g, first, x, rs, nil) {
 			return
 		}
@@ -110,6 +106,15 @@ func (d *decision) placeTogether(g *groupWork, first int, x *domain) {
 	if d.misses[g.Name] > 0 && g.over == nil {
 		d.explainTogether(g, first, l, at)
 	}
+}
+
+// rooms counts for how many allocations of a group each place has room.
+func (d *decision) rooms(g *groupWork, first int, x *domain) *search.Places {
+	probe := d.gangSearch(g, first, region{})
+	defer probe.Done()
+	_ = d.overLimit(probe, nil) // if a limit is in the way, placing says so
+	d.steps += d.w.View.Rows
+	return search.NewPlaces(x.tree, probe.Rooms(x.tree.Levels[0]))
 }
 
 // roomiest returns the place with the most room of those where the first of a group's wants fits; -1 for none.
