@@ -532,7 +532,8 @@ func (r *Contest) gain(load *Workload, need int64, diff int) int64 {
 // should hold places, they got it, and what they leave is too small for any allocation of the workload. One that asks
 // for more than it can ever have at a time should never hold places, and still starts with what there is.
 func (cs *Contests) settled(r *Contest, i int) bool {
-	if r.missed || r.moved || len(cs.env.Pending[i].Evals) > 0 || cs.env.Pending[i].Blocked == nil {
+	w := &cs.env.Pending[i]
+	if r.missed || r.moved || len(w.Evals) > 0 || w.Blocked == nil || !waitsForRoom(w.Blocked) {
 		return false
 	}
 	each := r.each[slices.Index(r.pending, i)]

@@ -47,14 +47,15 @@ func TestRoomOfContests(t *testing.T) {
 }
 
 // TestSettled: a workload that was refused before is not decided again while those that should hold places have all that
-// would be room for it. One that has something new to decide is, and all are where one of the others found no place or
-// moves.
+// would be room for it. One that has something new to decide is, as is one that waited for something else than room: what it
+// waits for now must be written down, or nothing would wake it. All are where one of the others found no place or moves.
 func TestSettled(t *testing.T) {
 	blocked := func(evals ...*structs.Evaluation) Workload {
 		return Workload{Key: structs.JobKey{ID: "b"}, Blocked: &structs.Evaluation{}, Evals: evals}
 	}
-	fresh := blocked()
+	fresh, dependent := blocked(), blocked()
 	fresh.Blocked = nil
+	dependent.Blocked.FailedGroups = []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{CuredBy: structs.EventJobEnded}}}}
 	for name, c := range map[string]struct {
 		w    Workload
 		r    Contest
@@ -64,6 +65,7 @@ func TestSettled(t *testing.T) {
 		"they leave enough on one":                  {blocked(), Contest{rest: []int64{1, 2, 1}}, false},
 		"it was never refused":                      {fresh, Contest{rest: []int64{1}}, false},
 		"it changed":                                {blocked(&structs.Evaluation{}), Contest{rest: []int64{1}}, false},
+		"it waited for another job":                 {dependent, Contest{rest: []int64{1}}, false},
 		"one of the others found no place":          {blocked(), Contest{rest: []int64{1}, missed: true}, false},
 		"one of the others moves":                   {blocked(), Contest{rest: []int64{1}, moved: true}, false},
 	} {
