@@ -374,7 +374,7 @@ func (c *Judge) InOrder(in *scheduler.Input, plan *scheduler.Plan, rep *schedule
 			continue
 		}
 		k := twin{queue: w.QueueName(), shape: shapeOf(w.Job), run: w.Job.Runtime, pre: w.Job.MayPreempt(), count: w.Job.Groups[0].Count}
-		if c.measuresShares(k.queue) { // what is shown and finds no place counts for the turns of the list, not for those of the pass
+		if c.measuresShares(k.queue) || c.Queues[k.queue].Order.Has(structs.OrderLottery) { // what is shown and finds no place counts for the turns of the list, not for those of the pass
 			k.user = w.User()
 		}
 		k.run.Expected += w.Expect
@@ -413,7 +413,11 @@ func code(w *contend.Workload, r *scheduler.WorkloadReport) structs.ReasonCode {
 func shapeOf(j *structs.Job) string {
 	g := j.Groups[0]
 	r := &g.Tasks[0].Resources
-	return fmt.Sprint(structs.GroupVector(g), r.GPU, r.Devices, g.Gang != nil, g.Least())
+	t := structs.Topology{}
+	if g.Topology != nil {
+		t = *g.Topology
+	}
+	return fmt.Sprint(structs.GroupVector(g), r.GPU, r.Devices, g.Gang != nil, g.Least(), t)
 }
 
 // Defaults returns the settings of a queue for which none are given.
