@@ -19,7 +19,8 @@ import (
 const historyScale = 900
 
 // TestHistories runs random histories of internal/histories on real agents with real processes: HISTORIES of them (1), from
-// the seed SEED (1). No limit or cap of a queue is exceeded, every job that waits is shown once, and every job ends.
+// the seed SEED (1). No limit or cap of a queue is exceeded, every job that waits is shown once, equal work starts in the order
+// shown, the reasons that passes find are true and are those of job why, and every job ends.
 func TestHistories(t *testing.T) {
 	first := harness.Number(t, "SEED", 1)
 	for i := range harness.Number(t, "HISTORIES", 1) {
@@ -62,6 +63,7 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 		call("PUT", "/v1/queues", wire.QueueFromStructs(q), nil)
 	}
 	call("PUT", "/v1/operator/scheduler/configuration", map[string]any{"SchedulerAlgorithm": h.Is["placement"]}, nil)
+	judge := newJudged(t, f, h)
 	began, work := time.Now(), time.Duration(0)
 	next, shown, most := h.Jobs, 0, map[structs.QueuePath]int64{}
 	limits := map[structs.QueuePath]*structs.Queue{}
@@ -128,6 +130,7 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 			seen[w.JobID] = true
 		}
 		shown += len(seen)
+		judge.look(t)
 		if len(next) == 0 && len(alive) == 0 {
 			break
 		}
@@ -136,6 +139,7 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 			t.Fatalf("not served: %v; %s (%v)", alive, why, h.Is)
 		}
 	}
+	t.Logf("passes: %v; %d answers of job why are those of the newest pass", judge.judge.Counts, judge.same)
 	t.Logf("%d jobs in %s; %d times one was shown as waiting; most GPUs of a queue in thousandths: %v", len(h.Jobs), time.Since(began).Round(time.Second), shown, most)
 }
 
