@@ -125,6 +125,29 @@ func TestUncurableSleeps(t *testing.T) {
 	}
 }
 
+// TestStarved: what waits for room keeps gangs from growing, and what waits for something else does not: else a gang that has
+// to grow before it ends would wait for the jobs that wait for its end.
+func TestStarved(t *testing.T) {
+	growth := func(e *structs.Evaluation) {
+		blockedOn(structs.EventAllocStopped, 10)(e)
+		e.FailedGroups[0].Refusals[0].Dimension = structs.DimensionGrowth
+	}
+	for name, c := range map[string]struct {
+		wait func(*structs.Evaluation)
+		want bool
+	}{
+		"room": {blockedOn(structs.EventAllocStopped, 10), true}, "a limit of its queue": {blockedOn(structs.EventQueueUsage, 10), true},
+		"another job": {blockedOn(structs.EventJobEnded, 10), false}, "its time": {blockedOn(structs.EventTime, 10), false}, "its own growth": {growth, false},
+	} {
+		b := New(Limits{}, Env{})
+		b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+		b.Feed(made(11, eval(1, "a", c.wait)), 1)
+		if got := b.Starved(structs.NodePoolDefault); got != c.want {
+			t.Errorf("a job waits for %s: the domain is starved: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestPurgeWakes: after a node was purged, what it held no longer draws power, and no longer matters to affinities.
 func TestPurgeWakes(t *testing.T) {
 	b := New(Limits{}, Env{})

@@ -133,7 +133,8 @@ func (it *Item) last() *structs.Evaluation {
 }
 
 // Starved reports whether a job of a domain waits for capacity or a decision, outside the passes in progress. Jobs that
-// wait only to grow do not count. While a domain is starved, nothing in it may grow.
+// wait only to grow do not count, nor do those that no free capacity helps: they may wait for a job that waits to grow. While a
+// domain is starved, nothing in it may grow.
 func (b *Broker) Starved(name structs.PoolName) bool {
 	d := b.domains[name]
 	if d == nil {
@@ -143,6 +144,9 @@ func (b *Broker) Starved(name structs.PoolName) bool {
 		return true
 	}
 	for i := range d.waiting {
+		if d.waiting[i].events&room == 0 {
+			continue
+		}
 		for _, j := range d.waiting[i].jobs {
 			if j.blocked != nil && !queue.Growing(j.blocked.FailedGroups) {
 				return true
