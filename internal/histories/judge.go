@@ -20,6 +20,7 @@ type Judge struct {
 	Counts  map[string]int                          // of what was checked
 	Fail    func(format string, args ...any)        // reports a violation
 	stopped map[structs.AllocID]bool                // by this pass
+	own     map[structs.QueuePath]int64             // thousandths of GPUs that this pass takes for jobs of the same queue
 	shown   []int                                   // places in the pass's pending work, in the order shown
 	draw    structs.Index                           // of the lotteries, in the last pass
 	drawn   map[structs.JobKey]int                  // the order then shown
@@ -37,14 +38,32 @@ func NewJudge(queues []*structs.Queue, cfg *structs.SchedulerConfig, fail func(f
 
 // Preempted checks the victims of a pass. It returns how many allocations it stops.
 func (c *Judge) Preempted(in *scheduler.Input, plan *scheduler.Plan) (stops int) {
-	c.stopped = map[structs.AllocID]bool{}
+	c.stopped, c.own = map[structs.AllocID]bool{}, map[structs.QueuePath]int64{}
 	for _, pe := range plan.Entries {
 		for i := range pe.Parts {
 			stops += len(pe.Parts[i].Stops)
 		}
+		c.owned(in, pe)
+	}
+	for _, pe := range plan.Entries {
 		c.preempted(in, pe)
 	}
 	return stops
+}
+
+// owned counts what jobs of a queue take from others of the same queue, which no other queue is to blame for.
+func (c *Judge) owned(in *scheduler.Input, pe *structs.PlanEntry) {
+	by := c.find(in.Pending, structs.JobKey{Namespace: pe.Namespace, ID: pe.JobID})
+	if by == nil {
+		return
+	}
+	for i := range pe.Parts {
+		for _, s := range pe.Parts[i].Stops {
+			if a := c.alloc(in, s.ID); a != nil && a.JobKey() != by.Key && a.Job.QueueName() == by.QueueName() {
+				c.own[by.QueueName()] += structs.AmountOf(a).GPUMilli
+			}
+		}
+	}
 }
 
 // preempted checks the victims of one job's plan.
@@ -84,7 +103,7 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			switch { // of a gang, what stops with the member that is taken may leave its queue with less than is guaranteed
 			case reclaims && !c.guarantees(by.QueueName()):
 				c.Fail("%s gets back what is not guaranteed to its queue", by.Key.ID)
-			case reclaims && vq.Guarantee != nil && !v.Groups[0].IsGang() && c.Held[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
+			case reclaims && vq.Guarantee != nil && !v.Groups[0].IsGang() && c.Held[vq.Path]+c.own[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
 				c.Fail("%s takes from queue %s, which is left with %d thousandths of GPUs of the %d that it is guaranteed", by.Key.ID, vq.Path, c.Held[vq.Path], vq.Guarantee.GPUMilli)
 			case byShares && (q.Preempt != structs.PreemptOrder || !c.measuresShares(by.QueueName())):
 				c.Fail("%s preempts %s by shares, and no queue above it measures any", by.Key.ID, v.ID)
