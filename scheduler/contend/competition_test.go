@@ -76,3 +76,44 @@ func TestSettled(t *testing.T) {
 		}
 	}
 }
+
+// TestMayStop: work is stopped for a contender only if it loses less than that gains, has no higher priority, and is not protected.
+// What this pass stops anyway may go in any case.
+func TestMayStop(t *testing.T) {
+	load, other := gpuWork("new", "q", 1, structs.GPURequest{Count: 1}), gpuWork("old", "q", 1, structs.GPURequest{Count: 1})
+	load.Job.Priority, other.Job.Priority = 50, 50
+	r := &Contest{gpu: true, unit: 1000}
+	gain := r.gain(load, 1, 0)
+	if gain <= 0 {
+		t.Fatalf("a job that starts gains %d", gain)
+	}
+	for name, c := range map[string]struct {
+		run  contenderRun
+		more int // priority of the other
+		want bool
+	}{
+		"it loses less":            {contenderRun{lost: gain - 1}, 0, true},
+		"it loses as much":         {contenderRun{lost: gain}, 0, false},
+		"it loses more":            {contenderRun{lost: gain + 1}, 0, false},
+		"it is stopped anyway":     {contenderRun{lost: gain + 1, gone: true}, 0, true},
+		"it is protected":          {contenderRun{fixed: true}, 0, false},
+		"it has a higher priority": {contenderRun{}, 1, false},
+		"it has a lower priority":  {contenderRun{lost: gain - 1}, -1, true},
+	} {
+		o := *other.Job
+		o.Priority += c.more
+		c.run.load = &Workload{Key: o.Key(), Job: &o}
+		if got := r.mayStop(load, 1, &c.run); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestDraw: the lotteries have the seed of the draw in force, and the one given where none is.
+func TestDraw(t *testing.T) {
+	in := &QueueTable{Usage: []*structs.QueueUsage{{Path: structs.QueueRoot, Draw: 7}}}
+	none := &QueueTable{Usage: []*structs.QueueUsage{{Path: structs.QueueRoot}}}
+	if a, b, c := in.Draw(3), none.Draw(3), (&QueueTable{}).Draw(3); a != 7 || b != 3 || c != 3 {
+		t.Errorf("seeds %d, %d and %d, want 7, 3 and 3", a, b, c)
+	}
+}
