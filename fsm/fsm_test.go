@@ -496,6 +496,66 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
+// TestNodePast: a node remembers the newest times during which it was ready, and whether it was lost then: not where its agent
+// left, where contact returned, or where it took no new work.
+func TestNodePast(t *testing.T) {
+	c := newCluster(t, 1)
+	id := c.nodes[0].ID
+	now := func() structs.LogTime { return structs.LogTime(c.index) * 1e6 }
+	pass := func(d time.Duration) { c.index += structs.Index(d / 1e6) }
+	turn := func(s structs.NodeStatus, silent bool) *structs.Node {
+		t.Helper()
+		c.apply(&structs.NodeStatusCommand{ID: id, Status: s, Silent: silent})
+		return c.f.Snapshot().NodeByID(id)
+	}
+	back := func() {
+		t.Helper()
+		pass(time.Hour)
+		turn(structs.NodeReady, false)
+		pass(10 * time.Hour)
+	}
+	want := func(what string, n *structs.Node, periods int, lost int64) {
+		t.Helper()
+		if _, got := n.Past(now()); len(n.Periods) != periods || got != lost {
+			t.Fatalf("%s: %d periods and %d losses, want %d and %d: %+v", what, len(n.Periods), got, periods, lost, n.Periods)
+		}
+	}
+	turn(structs.NodeReady, false)
+	pass(10 * time.Hour)
+	want("lost", turn(structs.NodeDown, true), 1, 1)
+	back()
+	want("its agent left", turn(structs.NodeDown, false), 2, 1)
+	back()
+	turn(structs.NodeDisconnected, true)
+	want("contact returned", turn(structs.NodeReady, false), 3, 1)
+	back()
+	turn(structs.NodeDisconnected, true)
+	n := turn(structs.NodeDown, true)
+	want("out of touch, then lost", n, 4, 2)
+	if ready, _ := n.Past(now()); ready.Round(time.Minute) != 41*time.Hour { // it was back for an hour before the last 10
+		t.Errorf("ready for %s", ready)
+	}
+	back()
+	turn(structs.NodeInit, false)
+	want("its agent ended, then its machine was lost", turn(structs.NodeDown, true), 5, 3)
+	back()
+	c.apply(&structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeIneligible})
+	want("ineligible", turn(structs.NodeDown, true), 6, 3)
+	again := *c.f.Snapshot().NodeByID(id)
+	again.Meta, again.Periods = map[string]string{"rack": "8"}, nil
+	c.apply(&structs.NodeRegisterCommand{Node: &again})
+	want("registered again", c.f.Snapshot().NodeByID(id), 6, 3)
+	for range 2 * structs.ReadyPeriodsKept {
+		back()
+		n = turn(structs.NodeDown, true)
+	}
+	want("often", n, structs.ReadyPeriodsKept, 0)
+	pass(structs.ReadyPeriodsAge + time.Hour)
+	turn(structs.NodeReady, false)
+	pass(time.Hour)
+	want("after a month", turn(structs.NodeDown, false), 1, 0)
+}
+
 // TestLapsed: an allocation that its node ended because contact was lost is lost, and its job is decided again.
 func TestLapsed(t *testing.T) {
 	c := newCluster(t, 1)

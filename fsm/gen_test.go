@@ -413,7 +413,7 @@ func (g *generator) one() structs.Command {
 		return cmd(c)
 	case w < 62:
 		st := []structs.NodeStatus{structs.NodeReady, structs.NodeReady, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected, "odd"}[g.r.IntN(6)]
-		return cmd(&structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
+		return cmd(&structs.NodeStatusCommand{ID: node.ID, Status: st, Silent: st == structs.NodeDown || st == structs.NodeDisconnected, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
 	case w < 65:
 		if g.chance(40) {
 			return cmd(&structs.NodeTaintCommand{ID: node.ID, Add: []structs.Taint{{Key: "t", Value: fmt.Sprint(g.r.IntN(2)), Effect: []string{structs.TaintNoSchedule, structs.TaintNoExecute, "odd"}[g.r.IntN(3)]}}, Remove: []structs.Taint{{Key: "t"}}[:g.r.IntN(2)]})

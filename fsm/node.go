@@ -118,7 +118,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
-		n.StatusDesc, n.SilentAt, n.Drain, n.LastDrain, n.Tainted, n.Events = "", 0, nil, nil, nil, nil
+		n.StatusDesc, n.SilentAt, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods = "", 0, nil, nil, nil, nil, nil
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
 		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
 		n.ComputedClass = structs.ComputeClass(&n)
@@ -126,7 +126,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 		return nil
 	}
 	n.Status, n.StatusDesc, n.StatusAt, n.SilentAt = old.Status, old.StatusDesc, old.StatusAt, old.SilentAt
-	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events
+	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events, old.Periods
 	n.CreateIndex, n.ModifyIndex, n.Epoch, n.ComputedClass = old.CreateIndex, old.ModifyIndex, old.Epoch, old.ComputedClass
 	if bytes.Equal(pack.Append(nil, &n), pack.Append(nil, old)) {
 		return nil // the agent repeats itself
@@ -185,6 +185,9 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 	now := x.editNode(old, func(n *structs.Node) {
 		n.Status, n.StatusDesc = c.Status, c.Desc
 		if old.Status != c.Status {
+			if x.Has(feature.ReadyPeriods) {
+				x.turn(n, old.Status, c.Silent)
+			}
 			n.StatusAt = x.time
 		}
 		switch {
@@ -205,6 +208,21 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 		x.systemEvals(now)
 	}
 	return nil
+}
+
+// turn records in a node whose status changes from old that it is no longer ready, and whether it was lost. silent: the
+// servers have lost contact.
+func (x *tx) turn(n *structs.Node, old structs.NodeStatus, silent bool) {
+	lost := silent && n.Status == structs.NodeDown && n.Eligibility == structs.NodeEligible
+	switch last := len(n.Periods) - 1; {
+	case old == structs.NodeReady && n.Status != structs.NodeReady:
+		kept := slices.DeleteFunc(slices.Clone(n.Periods), func(p structs.ReadyPeriod) bool { return p.To < x.time.Add(-structs.ReadyPeriodsAge) })
+		kept = append(kept, structs.ReadyPeriod{From: n.StatusAt, To: x.time, Lost: lost})
+		n.Periods = slices.Clip(kept[max(0, len(kept)-structs.ReadyPeriodsKept):])
+	case lost && old != structs.NodeDown && last >= 0: // it was out of touch, or its agent had ended, before it was lost
+		n.Periods = slices.Clone(n.Periods)
+		n.Periods[last].Lost = true
+	}
 }
 
 // nodeEvals creates the evaluations of every job that holds something on a node.

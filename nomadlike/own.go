@@ -93,6 +93,12 @@ type (
 		LostGPUSeconds          int64   // expected
 		CheckpointInterval      int64   // as the job says; 0: it does not
 		BestInterval            int64   // the interval with the least loss; 0: there is none
+		WorstNode               *WorstNode
+	}
+	// WorstNode is the node that is expected to be lost first, of those on which a group would run.
+	WorstNode struct {
+		NodeID, NodeName string
+		wire.NodeReliability
 	}
 	// Saving counts allocations that must end and save their state first: those that save now, and those that wait for
 	// their turn, with the limit that delays most of them.

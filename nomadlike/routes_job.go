@@ -326,7 +326,11 @@ func jobPlan(c *call) (any, error) {
 	if r := resp.Risk; r != nil {
 		out.Risk = &PlanRisk{AllocTime: int64(r.AllocTime), Lost: r.Lost, JobTime: int64(r.JobTime), Preempted: r.Preempted}
 		for _, g := range r.Groups {
-			out.Risk.Groups = append(out.Risk.Groups, GroupRisk{Group: string(g.Group), ExpectedRun: int64(g.Run), NodeLosses: float64(g.NodeLosses) / 1e6, Preemptions: float64(g.Preemptions) / 1e6,
+			worst := (*WorstNode)(nil)
+			if w := g.Worst; w != nil {
+				worst = &WorstNode{NodeID: w.Node.String(), NodeName: w.Name, NodeReliability: *wire.NodeReliabilityOf(w)}
+			}
+			out.Risk.Groups = append(out.Risk.Groups, GroupRisk{WorstNode: worst, Group: string(g.Group), ExpectedRun: int64(g.Run), NodeLosses: float64(g.NodeLosses) / 1e6, Preemptions: float64(g.Preemptions) / 1e6,
 				LostGPUSeconds: g.LostGPUSeconds, CheckpointInterval: int64(g.Interval), BestInterval: int64(g.Best)})
 		}
 	}

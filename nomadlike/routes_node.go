@@ -70,7 +70,7 @@ func nodeGet(c *call) (any, error) {
 		return nil, structs.Errorf(structs.CodeNotFound, "node not found")
 	}
 	n := wire.NodeFromStructs(resp.Node)
-	n.Topology = resp.Place
+	n.Topology, n.Reliability = resp.Place, wire.NodeReliabilityOf(resp.Risk)
 	return n, nil
 }
 

@@ -121,4 +121,5 @@ type GroupRisk struct {
 	LostGPUSeconds int64         // expected: work that is done again, and checkpoints that are loaded
 	Interval       time.Duration // between checkpoints, as the job says; 0: it does not
 	Best           time.Duration // the interval with the least loss; 0: no checkpoints, or nothing is expected to be lost
+	Worst          *NodeRisk     // of the nodes on which it would run, the one expected to be lost first; nil: it has no place, or no loss was seen
 }

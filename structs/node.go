@@ -67,6 +67,9 @@ type Node struct {
 	// SilentAt is when the servers lost contact with the node; 0 while they have it, and after the agent left. Tasks may
 	// run on there unobserved. Written only by the server.
 	SilentAt LogTime
+	// Periods are the newest times during which it was ready and that have ended, oldest first, at most ReadyPeriodsKept.
+	// Written only by the server.
+	Periods []ReadyPeriod `since:"2"`
 
 	ComputedClass uint64 // equal for nodes that constraints cannot distinguish; set by Apply (see ComputeClass)
 	Epoch         Index  // last change that a plan's verification depends on (D6)

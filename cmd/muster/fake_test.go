@@ -236,7 +236,8 @@ func canned() map[string]any {
 		{ID: nodeB, Name: "gpu-02", Datacenter: "dc1", NodePool: "default", NodeClass: "big", SchedulingEligibility: "eligible", Status: "down", Version: "0.1.0", Address: "10.0.0.2", NodeResources: nodeRes("GPU-b", 4, 1)},
 	}
 	node := &wire.Node{ID: nodeA, Name: "gpu-01", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: "eligible", Status: "ready", Drivers: drivers, NodeResources: nodeRes("GPU-", 2, 0), Attributes: map[string]string{"kernel.name": "linux"},
-		Meta: map[string]string{"rack": "r7"}, Events: []*wire.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: fixedNow.Add(-2 * time.Hour)}}}
+		Reliability: &wire.NodeReliability{ReadyTime: int64(30 * 24 * time.Hour), ExpectedLoss: int64(217 * 24 * time.Hour), TypicalLoss: int64(4500 * time.Hour)},
+		Meta:        map[string]string{"rack": "r7"}, Events: []*wire.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: fixedNow.Add(-2 * time.Hour)}}}
 	token := &wire.ACLToken{AccessorID: tokenID, SecretID: "d8f1f9a0-0000-4000-8000-00000000beef", Name: "alice", Type: "client", Policies: []string{"readers"}, CreateTime: fixedNow.Add(-time.Hour), CreateIndex: 7, ModifyIndex: 7}
 	plan := &wire.JobPlanResponse{JobModifyIndex: 17, LostGPUSeconds: 5400, Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Place: 1, DestructiveUpdate: 1}},
 		PreemptedAllocs: []*wire.AllocationListStub{{ID: allocB, JobID: "sweep", TaskGroup: "g", NodeName: "gpu-01", DesiredStatus: "evict", DesiredDescription: "preempted by job example (priority 50): 120 GPU seconds are lost, worth less than the 3600 gained"}}},
@@ -250,7 +251,8 @@ func canned() map[string]any {
 	}
 	use := []nomadlike.PlannedUse{{Kind: "quota", Name: "team", Before: gpus(2), After: gpus(6), Limit: gpus(4)}, {Kind: "queue", Name: "research", Before: gpus(12), After: gpus(16), Limit: &wire.Amount{GPUs: gpus(16).GPUs, CPU: ptr(int64(4000))}}}
 	risk := &nomadlike.PlanRisk{AllocTime: int64(54_000 * time.Hour), Lost: 12, JobTime: int64(2_000 * time.Hour), Preempted: 3, Groups: []nomadlike.GroupRisk{
-		{Group: "hello", ExpectedRun: int64(72 * time.Hour), NodeLosses: 0.128, Preemptions: 0.108, LostGPUSeconds: 148_000, CheckpointInterval: int64(4 * time.Hour), BestInterval: int64(52 * time.Minute)}}}
+		{Group: "hello", ExpectedRun: int64(72 * time.Hour), NodeLosses: 0.128, Preemptions: 0.108, LostGPUSeconds: 148_000, CheckpointInterval: int64(4 * time.Hour), BestInterval: int64(52 * time.Minute),
+			WorstNode: &nomadlike.WorstNode{NodeID: nodeB, NodeName: "gpu-02", NodeReliability: wire.NodeReliability{ReadyTime: int64(20 * 24 * time.Hour), Lost: 3, ExpectedLoss: int64(52 * 24 * time.Hour), TypicalLoss: int64(4500 * time.Hour)}}}}}
 	why := &nomadlike.Why{JobID: "train", Namespace: "default", Status: "pending", Priority: 60, Queue: "default", Reason: "RESOURCES", Waiting: 16, Position: 3, QueueLength: 17, Ahead: []string{"default/vit-large", "default/sweep-42"}, AheadAsks: []nomadlike.Ask{{GPUs: 8}, {GPUs: 0.5, GPUMemoryMiB: 20480}}, Asks: nomadlike.Ask{GPUs: 16, CPU: 1600, MemoryMiB: 32768}, StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano(),
 		Advice: &nomadlike.Advice{Changes: []nomadlike.AdviceChange{{Kind: "count", Text: "13 allocations instead of 16"}, {Kind: "node", Text: "one more node like gpu-01"}}}, SubmitTime: ago(14 * time.Minute), EvalID: evalB,
 		Groups: []nomadlike.WhyGroup{{Name: "work", Reason: "RESOURCES", Wanted: 16, InPool: 2, Considered: 2, Filtered: 1, Exhausted: 1, Available: map[string]int64{"dc1": 2},

@@ -326,6 +326,9 @@ func (o *jobPlanOptions) risk(r *nomadlike.PlanRisk) {
 		case interval > 2*best || interval < best/2:
 			o.printf("      with a checkpoint every %s; one every %s would lose least\n", span(interval), span(best))
 		}
+		if w := g.WorstNode; w != nil && w.ExpectedLoss < w.TypicalLoss {
+			o.printf("      of its nodes, %s is the least reliable: %s\n", cmp.Or(w.NodeName, w.NodeID), reliability(&w.NodeReliability))
+		}
 	}
 }
 

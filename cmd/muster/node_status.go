@@ -185,6 +185,9 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 	if n.Topology != "" {
 		rows = append(rows, [2]string{"Topology", n.Topology})
 	}
+	if r := n.Reliability; r != nil && (r.ReadyTime > 0 || r.Lost > 0) {
+		rows = append(rows, [2]string{"Reliability", reliability(r)})
+	}
 	rows = append(rows, [2]string{"Driver Status", strings.Join(names, ",")})
 	for _, t := range n.Taints {
 		rows = append(rows, [2]string{"Taint", t.Key + "=" + t.Value + ":" + t.Effect})
@@ -251,6 +254,19 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 		o.stringMap(n.Meta)
 	}
 	return nil
+}
+
+// reliability says how often a node was lost, and what follows from it.
+func reliability(r *wire.NodeReliability) string {
+	lost := "not lost"
+	if r.Lost > 0 {
+		lost = "lost " + plural(r.Lost, "time")
+	}
+	text := fmt.Sprintf("ready on %.3g of the last 30 days, %s", time.Duration(r.ReadyTime).Hours()/24, lost)
+	if r.ExpectedLoss > 0 {
+		text += fmt.Sprintf("; one loss is expected every %s (cluster: every %s)", span(time.Duration(r.ExpectedLoss)), span(time.Duration(r.TypicalLoss)))
+	}
+	return text
 }
 
 func (e *env) stringMap(m map[string]string) {

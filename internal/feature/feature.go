@@ -77,10 +77,12 @@ var (
 	RestoreTimes = Gate{Name: "restore-times", Format: 2, Allows: "Nodes follow a new cluster that was restored from a snapshot of theirs, also where they have seen more of the old one."}
 	// AcctLosses is the fields AllocTime and Lost of accounting records.
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
+	// ReadyPeriods is the field Periods of nodes.
+	ReadyPeriods = Gate{Name: "ready-periods", Format: 2, Allows: "The times during which each node was ready, and its losses, are remembered for 30 days: `job plan` and `node status` say how reliable a node is."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

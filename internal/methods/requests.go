@@ -564,6 +564,7 @@ type (
 		Meta
 		Node  *structs.Node
 		Place string // in the topology, as "rack r3, leaf l2"; "" if it has none
+		Risk  *structs.NodeRisk
 	}
 	// NodeListResponse lists nodes without their secrets.
 	NodeListResponse struct {

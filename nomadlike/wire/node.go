@@ -42,11 +42,28 @@ type Node struct {
 	CSIControllerPlugins  map[string]any
 	CSINodePlugins        map[string]any
 	LastDrain             *DrainMetadata
-	Taints                []Taint `json:",omitempty"` // set by operators, or in Meta
-	Topology              string  `json:",omitempty"` // Muster's own: where it is, from near to far, as "rack r3, leaf l2"
+	Taints                []Taint          `json:",omitempty"` // set by operators, or in Meta
+	Topology              string           `json:",omitempty"` // Muster's own: where it is, from near to far, as "rack r3, leaf l2"
+	Reliability           *NodeReliability `json:",omitempty"` // Muster's own
 	CreateIndex           uint64
 	ModifyIndex           uint64
 	NodeMaxAllocs         int
+}
+
+// NodeReliability is how often a node was lost in the last 30 days, as far as that is remembered. Times are nanoseconds.
+type NodeReliability struct {
+	ReadyTime    int64 // for how long it was ready
+	Lost         int64 // how often the servers lost it
+	ExpectedLoss int64 // mean time until it is lost; 0: no loss was seen in the cluster
+	TypicalLoss  int64 // the same of a node of which nothing is known
+}
+
+// NodeReliabilityOf converts what is known of a node; nil stays nil.
+func NodeReliabilityOf(r *structs.NodeRisk) *NodeReliability {
+	if r == nil {
+		return nil
+	}
+	return &NodeReliability{ReadyTime: int64(r.Ready), Lost: r.Lost, ExpectedLoss: int64(r.Expected), TypicalLoss: int64(r.Typical)}
 }
 
 // NodeListStub is a node in a list.

@@ -88,23 +88,89 @@ func (s *endedSums) count(r *structs.AcctRecord, sign int64) {
 	q[r.Priority].add(r, sign)
 }
 
+// Spots lists the nodes on which a job runs or would run, by group, one for each allocation.
+type Spots map[structs.GroupName][]*structs.Node
+
+// SpotsOf returns where a job would run after the changes of a plan.
+func SpotsOf(snap *state.Snapshot, k structs.JobKey, entries []*structs.PlanEntry) Spots {
+	out, stops := Spots{}, map[structs.AllocID]bool{}
+	for _, e := range entries {
+		for _, part := range e.Parts {
+			for i := range part.Places {
+				if n := snap.NodeByID(e.Nodes[part.Places[i].Node].ID); n != nil {
+					g := e.Groups[part.Places[i].Group]
+					out[g] = append(out[g], n)
+				}
+			}
+			for _, st := range part.Stops {
+				stops[st.ID] = true
+			}
+		}
+	}
+	for _, a := range snap.AllocsByJob(k) {
+		if n := snap.NodeByID(a.NodeID); n != nil && !a.Terminal() && !stops[a.ID] {
+			out[a.Group] = append(out[a.Group], n)
+		}
+	}
+	return out
+}
+
+// NodeRisk returns what is known of the reliability of a node.
+func (s *Service) NodeRisk(snap *state.Snapshot, n *structs.Node, now structs.LogTime) *structs.NodeRisk {
+	return nodeRisk(n, s.ended.of(snap, &structs.Job{}), now)
+}
+
+func nodeRisk(n *structs.Node, measured *structs.JobRisk, now structs.LogTime) *structs.NodeRisk {
+	out := &structs.NodeRisk{Node: n.ID, Name: n.Name, Typical: measured.MeanTimeToLoss()}
+	out.Ready, out.Lost = n.Past(now)
+	out.Expected = structs.MeanTimeToLoss(out.Ready, out.Lost, out.Typical)
+	return out
+}
+
 // RiskOf returns the risk of a job that is expected to run for a time; nil if no allocation ran in the last 30 days, that
-// time is unknown, or the job has no GPUs. Each allocation counts as on its own node, and what was measured as
-// constant rates.
-func (s *Service) RiskOf(snap *state.Snapshot, j *structs.Job, run time.Duration) *structs.JobRisk {
+// time is unknown, or the job has no GPUs. What was measured counts as constant rates: of losses by node, where the
+// job has a place, else of the cluster, each allocation on its own node.
+func (s *Service) RiskOf(snap *state.Snapshot, j *structs.Job, run time.Duration, at Spots, now structs.LogTime) *structs.JobRisk {
 	out := s.ended.of(snap, j)
-	if riskOf(out, j, run); len(out.Groups) == 0 {
+	if riskOf(out, j, run, at, now); len(out.Groups) == 0 {
 		return nil
 	}
 	return out
 }
 
+// losing returns the rate, per second, at which any of the nodes is lost on which count allocations are, of which at has
+// those with a place, and the node that is expected to be lost first. shared: the loss of a node is one loss for all of its allocations.
+func losing(at []*structs.Node, count int, shared bool, measured *structs.JobRisk, now structs.LogTime) (rate float64, worst *structs.NodeRisk) {
+	typical := measured.MeanTimeToLoss()
+	if typical == 0 {
+		return 0, nil
+	}
+	at = at[:min(len(at), count)]
+	rate = float64(count-len(at)) / typical.Seconds()
+	seen := map[structs.NodeID]*structs.NodeRisk{}
+	for _, n := range at {
+		r := seen[n.ID]
+		if r != nil && shared {
+			continue
+		}
+		if r == nil {
+			r = nodeRisk(n, measured, now)
+			seen[n.ID] = r
+		}
+		rate += 1 / r.Expected.Seconds()
+		if worst == nil || cmp.Or(cmp.Compare(r.Expected, worst.Expected), slices.Compare(r.Node[:], worst.Node[:])) < 0 {
+			worst = r
+		}
+	}
+	return rate, worst
+}
+
 // riskOf adds the groups of a job to what was measured.
-func riskOf(out *structs.JobRisk, j *structs.Job, run time.Duration) {
+func riskOf(out *structs.JobRisk, j *structs.Job, run time.Duration, at Spots, now structs.LogTime) {
 	if out.AllocTime <= 0 || run <= 0 {
 		return
 	}
-	perAlloc, preempted := float64(out.Lost)/out.AllocTime.Seconds(), 0.0
+	preempted := 0.0
 	if j.MayPreempt() && out.JobTime > 0 {
 		preempted = float64(out.Preempted) / out.JobTime.Seconds()
 	}
@@ -117,17 +183,22 @@ func riskOf(out *structs.JobRisk, j *structs.Job, run time.Duration) {
 		if gpus == 0 {
 			continue
 		}
-		nodes := 0 // whose loss interrupts an allocation of the group
+		together, spots := 0, []*structs.Node(nil) // allocations whose loss interrupts one of the group
 		for _, o := range j.Groups {
 			if j.Together(g.Name, o.Name) {
-				nodes += o.Count
+				together, spots = together+o.Count, append(spots, at[o.Name]...)
 			}
 		}
 		r := structs.GroupRisk{Group: g.Name, Run: run}
-		t, losing := run.Seconds(), perAlloc*float64(max(nodes, 1))
-		losses := losing * t
-		if nodes == 0 { // each allocation is interrupted alone
-			losses *= float64(count)
+		t, rate := run.Seconds(), 0.0
+		if together > 0 {
+			rate, r.Worst = losing(spots, together, true, out, now)
+		} else { // each allocation is interrupted alone
+			rate, r.Worst = losing(at[g.Name], count, false, out, now)
+		}
+		losses := rate * t
+		if together == 0 {
+			rate /= float64(max(count, 1)) // of one of them
 		}
 		r.NodeLosses, r.Preemptions = millionths(losses), millionths(preempted*t)
 		save, saved := 0.0, 0.0 // seconds that a checkpoint takes; that are lost by preemptions for which the state is saved
@@ -137,13 +208,13 @@ func riskOf(out *structs.JobRisk, j *structs.Job, run time.Duration) {
 			if c.Notified() && c.Heeds(structs.CausePreempt) {
 				saved = preempted * t * 2 * save
 			} else {
-				losing += preempted
+				rate += preempted
 			}
-			r.Best = bestInterval(save, losing)
+			r.Best = bestInterval(save, rate)
 		} else {
-			losing += preempted
+			rate += preempted
 		}
-		lost := min(rework(t, r.Interval.Seconds(), save, losing)+saved, lostMost*t)
+		lost := min(rework(t, r.Interval.Seconds(), save, rate)+saved, lostMost*t)
 		r.LostGPUSeconds = int64(math.Round(lost * float64(gpus) / 1000))
 		out.Groups = append(out.Groups, r)
 	}

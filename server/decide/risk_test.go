@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestRiskOf(t *testing.T) {
 	of := func(change func(j *structs.Job, g *structs.Group)) structs.GroupRisk {
 		t.Helper()
 		r := measured
-		if riskOf(&r, job(change), 100*time.Hour); len(r.Groups) != 1 {
+		if riskOf(&r, job(change), 100*time.Hour, nil, 0); len(r.Groups) != 1 {
 			t.Fatalf("%d groups", len(r.Groups))
 		}
 		return r.Groups[0]
@@ -80,9 +81,32 @@ func TestRiskOf(t *testing.T) {
 		j.AllAtOnce, j.Groups = true, append(j.Groups, &structs.Group{Name: "ps", Count: 2, Tasks: []*structs.Task{{Name: "t"}}})
 	})
 	near("with two allocations of another group of an all_at_once job", float64(joint.NodeLosses), 1e6)
+	past := func(id byte, lost int64) *structs.Node {
+		n := &structs.Node{ID: structs.NodeID{id}, Name: fmt.Sprint("n", id), Status: structs.NodeReady}
+		for i := range lost {
+			n.Periods = append(n.Periods, structs.ReadyPeriod{From: structs.LogTime(i + 1), To: structs.LogTime(i + 1), Lost: true})
+		}
+		return n
+	}
+	on := func(change func(j *structs.Job, g *structs.Group), nodes ...*structs.Node) structs.GroupRisk {
+		t.Helper()
+		r := measured
+		riskOf(&r, job(change), 100*time.Hour, Spots{"train": nodes}, structs.LogTime(500*time.Hour))
+		return r.Groups[0]
+	}
+	same := func(*structs.Job, *structs.Group) {}
+	good, bad := past(1, 0), past(2, 2)
+	// Of a node that was never lost in 500 h a loss is expected in 1,500 h, of one that was lost twice in 500 h.
+	near("8 members on one node", float64(on(same, good, good, good, good, good, good, good, good).NodeLosses), 1e6*100/1500)
+	near("7 on one node, 1 on a bad one", float64(on(same, good, good, good, good, good, good, good, bad).NodeLosses), 1e6*(100/1500.0+100/500.0))
+	near("2 with a place, 6 without", float64(on(same, good, bad).NodeLosses), 1e6*(100/1500.0+100/500.0+6*100/1000.0))
+	near("8 alone, 4 of them on a bad node", float64(on(func(j *structs.Job, g *structs.Group) { g.Gang = nil }, good, bad, bad, good, good, bad, bad, good).NodeLosses), 1e6*(4*100/1500.0+4*100/500.0))
+	if a, b := on(same, good, good), on(same, good, bad); a.LostGPUSeconds >= b.LostGPUSeconds || a.Worst == nil || a.Worst.Node != good.ID || b.Worst == nil || b.Worst.Name != "n2" || b.Worst.Lost != 2 || b.Worst.Expected != 500*time.Hour || b.Worst.Typical != 1000*time.Hour {
+		t.Errorf("on good nodes %d GPU seconds are lost (%+v), with a bad one %d (%+v)", a.LostGPUSeconds, a.Worst, b.LostGPUSeconds, b.Worst)
+	}
 	often := measured
 	often.Lost = 1e9
-	if riskOf(&often, job(func(*structs.Job, *structs.Group) {}), 100*time.Hour); often.Groups[0].LostGPUSeconds != 64*100*3600*lostMost {
+	if riskOf(&often, job(func(*structs.Job, *structs.Group) {}), 100*time.Hour, nil, 0); often.Groups[0].LostGPUSeconds != 64*100*3600*lostMost {
 		t.Errorf("work that hardly ever ends: %d", often.Groups[0].LostGPUSeconds)
 	}
 	for name, r := range map[string]structs.JobRisk{"nothing ran": {}, "no run time": measured} {
@@ -90,7 +114,7 @@ func TestRiskOf(t *testing.T) {
 		if name == "nothing ran" {
 			run = time.Hour
 		}
-		if riskOf(&r, job(func(*structs.Job, *structs.Group) {}), run); len(r.Groups) > 0 {
+		if riskOf(&r, job(func(*structs.Job, *structs.Group) {}), run, nil, 0); len(r.Groups) > 0 {
 			t.Errorf("%s: %+v", name, r.Groups)
 		}
 	}

@@ -57,6 +57,7 @@ func (s *Set) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequ
 		if n == nil {
 			return p.Snapshot.TableIndex(state.Nodes), nil
 		}
+		resp.Risk = s.env.Decide.NodeRisk(p.Snapshot, n, s.env.Replica.Now())
 		return n.ModifyIndex, nil
 	})
 }

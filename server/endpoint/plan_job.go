@@ -102,7 +102,6 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp.Why = s.whyOf(run, snap, may)
 	resp.Why.Topology = plannedReach(p, j, &run.Plan)
-	resp.Risk = s.env.Decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)
@@ -125,6 +124,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	}
 	resp.Why.Advice = resp.Advice
 	entries := entriesOf(&run.Plan, k)
+	resp.Risk = s.env.Decide.RiskOf(snap, j, cmp.Or(j.Runtime.Expected, run.Input.Pending[run.At].Expect, j.Runtime.Limit), decide.SpotsOf(snap, k, entries), s.env.Replica.Now())
 	resp.Places, resp.MorePlaces = plannedPlaces(snap, entries)
 	resp.Use = plannedUse(snap, j, entries, w.Groups, s.env.Region, auth.Who(ctx).ACL)
 	for _, e := range entries {
