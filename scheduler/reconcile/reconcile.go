@@ -95,9 +95,12 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 	taken := make(map[int]bool, len(slots))
 	var stale []*structs.Allocation
 	unsettled := 0
-	update := r.update(g.Tg)
+	update := RollingUpdate(r.job, g.Tg)
 	for _, s := range slots {
 		taken[s.index()] = true
+		if s.a.Client == structs.ClientFailed && (s.kind == slotReplace || r.unsettled(s.a, update)) {
+			unsettled++ // also if what replaces it is of the new version: that is to run first
+		}
 		switch s.kind {
 		case slotDone, slotWaiting:
 			g.Counts.Ignore++

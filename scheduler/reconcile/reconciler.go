@@ -214,9 +214,7 @@ func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end struct
 }
 
 // older reports whether an allocation is of another version (or an earlier registration) of the job.
-func (r *reconciler) older(a *structs.Allocation) bool {
-	return a.JobVersion != r.job.Version || a.Job != nil && a.Job.CreateIndex != r.job.CreateIndex
-}
+func (r *reconciler) older(a *structs.Allocation) bool { return OlderThan(a, r.job) }
 
 // sameArray reports whether an allocation is of an earlier version of the same array, whose ends still count.
 func (r *reconciler) sameArray(a *structs.Allocation) bool {
@@ -246,51 +244,6 @@ func (r *reconciler) inPlace(g *GroupPlan, a *structs.Allocation) bool {
 	}
 	n := r.view.Node(a.NodeID)
 	return n != nil && g.Ask.MayStay(n)
-}
-
-func (r *reconciler) update(tg *structs.Group) *structs.Update {
-	u := tg.Update
-	if u == nil {
-		u = r.job.Update
-	}
-	if u == nil || u.MaxParallel <= 0 || r.job.Type == structs.JobBatch || r.job.Type == structs.JobSysBatch {
-		return nil
-	}
-	return u
-}
-
-// unsettled reports whether an allocation of the new version has not run healthily for long enough yet.
-func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
-	if u == nil {
-		return false
-	}
-	since := a.StartedAt
-	if u.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
-		since = a.HealthySince
-	}
-	return a.Client == structs.ClientPending || since == 0 || r.now < since.Add(u.MinHealthyTime)
-}
-
-// replace replaces allocations of an old version, at most max_parallel at a time, and schedules an evaluation for the
-// rest. The old one is stopped in the same part that places the new one.
-func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
-	limit := len(stale)
-	if u != nil {
-		limit = min(limit, max(0, u.MaxParallel-unsettled))
-	}
-	for _, a := range stale[:limit] {
-		st := StopOf(a, descDestructive)
-		g.Wants = append(g.Wants, Want{Index: a.NameIndex, Prev: a, Stop: &st, MayWait: true, Stays: true, Prefer: r.sticky(g.Tg, a), Pinned: r.pin(a)})
-		g.Counts.Destructive++
-	}
-	g.Counts.Ignore += int64(len(stale) - limit)
-	if limit < len(stale) {
-		wait := u.Stagger
-		if wait <= 0 {
-			wait = rollingWaitDefault
-		}
-		r.Later = append(r.Later, Later{At: r.now.Add(wait), Trigger: structs.TriggerRollingUpdate, Desc: "a rolling update goes on", Group: g.Name})
-	}
 }
 
 // pin returns the node that an allocation of a system job must stay on; zero for other jobs.

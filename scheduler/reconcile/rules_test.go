@@ -95,7 +95,7 @@ func TestKeepBestScore(t *testing.T) {
 
 // TestUnsettled: an update waits until an allocation has run, or was healthy, for min_healthy_time.
 func TestUnsettled(t *testing.T) {
-	r := &reconciler{now: 100 * structs.LogTime(time.Second)}
+	r := &reconciler{now: 100 * structs.LogTime(time.Second), job: &structs.Job{Version: 1}}
 	u := &structs.Update{MinHealthyTime: 10 * time.Second}
 	for i, c := range []struct {
 		client  structs.ClientStatus
@@ -104,8 +104,9 @@ func TestUnsettled(t *testing.T) {
 	}{
 		{structs.ClientPending, 0, true}, {structs.ClientPending, time.Second, true}, {structs.ClientRunning, 0, true},
 		{structs.ClientRunning, 91 * time.Second, true}, {structs.ClientRunning, 90 * time.Second, false}, {structs.ClientRunning, time.Second, false},
+		{structs.ClientFailed, time.Second, true},
 	} {
-		a := &structs.Allocation{Client: c.client, StartedAt: structs.LogTime(c.started)}
+		a := &structs.Allocation{Client: c.client, JobVersion: 1, StartedAt: structs.LogTime(c.started)}
 		if got := r.unsettled(a, u); got != c.want || r.unsettled(a, nil) {
 			t.Errorf("case %d: %t, want %t", i, got, c.want)
 		}

@@ -18,7 +18,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 	taken := make(map[int]bool)
 	var stale []*structs.Allocation
 	unsettled := 0
-	update := r.update(g.Tg)
+	update := RollingUpdate(r.job, g.Tg)
 	replaces := make(map[structs.NodeID]Want)
 	for _, a := range as {
 		if !a.ClientTerminal() {
@@ -43,6 +43,9 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 			}
 		case a.ClientTerminal():
 			w, wait := r.systemEnded(g, a)
+			if (wait || w != nil) && r.unsettled(a, update) {
+				unsettled++
+			}
 			switch {
 			case wait:
 				filled[a.NodeID] = true

@@ -1,0 +1,67 @@
+package reconcile
+
+import (
+	"github.com/muster-sched/muster/structs"
+)
+
+// RollingUpdate returns the update rules of a group; nil if its allocations are replaced all at once.
+func RollingUpdate(j *structs.Job, tg *structs.Group) *structs.Update {
+	u := tg.Update
+	if u == nil {
+		u = j.Update
+	}
+	if u == nil || u.MaxParallel <= 0 || j.Type == structs.JobBatch || j.Type == structs.JobSysBatch {
+		return nil
+	}
+	return u
+}
+
+// OlderThan reports whether an allocation is of another version (or an earlier registration) of the job.
+func OlderThan(a *structs.Allocation, j *structs.Job) bool {
+	return a.JobVersion != j.Version || a.Job != nil && a.Job.CreateIndex != j.CreateIndex
+}
+
+// SettledAt returns since when an allocation counts as healthy in a rolling update, min_healthy_time included; 0: it does not
+// run, or its checks do not pass.
+func SettledAt(a *structs.Allocation, u *structs.Update) structs.LogTime {
+	since := a.StartedAt
+	if u.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
+		since = a.HealthySince
+	}
+	if a.Client == structs.ClientPending || a.Client == structs.ClientFailed || since == 0 {
+		return 0
+	}
+	return since.Add(u.MinHealthyTime)
+}
+
+// unsettled reports whether an allocation of the new version has not run healthily for long enough yet. One that failed has
+// not: an update must not continue to replace what still runs.
+func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
+	if u == nil || r.older(a) {
+		return false
+	}
+	at := SettledAt(a, u)
+	return at == 0 || r.now < at
+}
+
+// replace replaces allocations of an old version, at most max_parallel at a time, and schedules an evaluation for the
+// rest. The old one is stopped in the same part that places the new one.
+func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
+	limit := len(stale)
+	if u != nil {
+		limit = min(limit, max(0, u.MaxParallel-unsettled))
+	}
+	for _, a := range stale[:limit] {
+		st := StopOf(a, descDestructive)
+		g.Wants = append(g.Wants, Want{Index: a.NameIndex, Prev: a, Stop: &st, MayWait: true, Stays: true, Prefer: r.sticky(g.Tg, a), Pinned: r.pin(a)})
+		g.Counts.Destructive++
+	}
+	g.Counts.Ignore += int64(len(stale) - limit)
+	if limit < len(stale) {
+		wait := u.Stagger
+		if wait <= 0 {
+			wait = rollingWaitDefault
+		}
+		r.Later = append(r.Later, Later{At: r.now.Add(wait), Trigger: structs.TriggerRollingUpdate, Desc: "a rolling update goes on", Group: g.Name})
+	}
+}
