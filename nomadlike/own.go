@@ -40,7 +40,28 @@ type (
 		EvalID                   string
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
+		Updating                 []Updating     `json:",omitempty"` // the groups with a rolling update that has not ended
 		Excluded                 []ExcludedNode `json:",omitempty"` // with ?nodes=true, at most 10,000
+	}
+	// Updating is a rolling update of a group that has not ended: Old allocations are of an older version, of which From is the
+	// newest. Of the New ones, Settled have been healthy for min_healthy_time. Times are Unix nanoseconds.
+	Updating struct {
+		Group             string
+		From, To          uint64 // versions
+		Old, New, Settled int64
+		AtOnce            int64        // max_parallel
+		Since             int64        // when the last allocation was replaced, or the job submitted
+		Next              int64        // when the job is decided about again; 0: when something changes
+		Holds             []UpdateHold // those of New that are not settled, at most 5
+		MoreHolds         int64        // beyond these
+	}
+	// UpdateHold is an allocation of the new version that is not healthy for long enough yet: "starting", "unhealthy" (its checks do
+	// not pass), "settling" or "failed". Times are Unix nanoseconds.
+	UpdateHold struct {
+		AllocID, Name, NodeName string
+		Why                     string
+		Since                   int64
+		Until                   int64 // when it counts as healthy, or is started again; 0: not known
 	}
 	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
 	ExcludedNode struct {
@@ -252,6 +273,14 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	for _, g := range r.Reports {
 		w.Groups = append(w.Groups, whyGroup(g, r.NodeNames))
+	}
+	for _, u := range r.Updating {
+		up := Updating{Group: string(u.Group), From: u.From, To: u.To, Old: u.Old, New: u.New, Settled: u.Settled, AtOnce: u.AtOnce, Since: int64(u.Since), Next: int64(u.Next),
+			Holds: []UpdateHold{}, MoreHolds: u.MoreHolds}
+		for _, h := range u.Holds {
+			up.Holds = append(up.Holds, UpdateHold{AllocID: h.ID.String(), Name: h.Name, NodeName: h.NodeName, Why: h.Why, Since: int64(h.Since), Until: int64(h.Until)})
+		}
+		w.Updating = append(w.Updating, up)
 	}
 	for _, x := range r.Excluded {
 		w.Excluded = append(w.Excluded, ExcludedNode{Group: string(x.Group), NodeID: x.NodeID.String(), NodeName: x.NodeName, Why: wire.RefusalFromStructs(x.Why)})

@@ -18,9 +18,12 @@ type deploymentOptions struct {
 	verbose bool
 }
 
+// noDeployments says where a rolling update is found instead.
+const noDeployments = "The list is empty: a rolling update is not a deployment of its own here. What it waits for is shown by  muster job status JOB\nand  muster job why JOB."
+
 func newJobDeployments(e *env) *cobra.Command {
 	o := &deploymentOptions{env: e}
-	c := e.verb("deployments [options] JOB", "List the deployments of a job", "", `
+	c := e.verb("deployments [options] JOB", "List the deployments of a job", noDeployments, `
 muster job deployments example
 muster job deployments -latest example`, 1, 1, o.ofJob)
 	o.form.listFlags(c)
@@ -56,6 +59,9 @@ func (o *deploymentOptions) ofJob(ctx context.Context, args []string) error {
 
 func (o *deploymentOptions) print(list []*wire.Deployment) error {
 	if done, err := listed(&o.form, o.env, list, "No deployments found", func(d *wire.Deployment) string { return d.ID }); done || err != nil {
+		if err == nil && len(list) == 0 && !o.form.json && !o.form.quiet && o.form.tmpl == "" {
+			o.hint("What a rolling update waits for:  muster job status JOB")
+		}
 		return err
 	}
 	head, rows := "ID|Job ID|Job Version|Status|Description", [][]string{}
@@ -103,7 +109,7 @@ func newDeployment(e *env) *cobra.Command {
 
 func newDeploymentList(e *env) *cobra.Command {
 	o := &deploymentOptions{env: e}
-	c := e.verb("list [options]", "List deployments", "", `muster deployment list -json`, 0, 0, o.all)
+	c := e.verb("list [options]", "List deployments", noDeployments, `muster deployment list -json`, 0, 0, o.all)
 	o.form.listFlags(c)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")

@@ -288,6 +288,7 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 	if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), aq, &allocs); err != nil {
 		return err
 	}
+	o.updating(ctx, a, stub, job, allocs)
 	o.later(evals)
 	if job.Array != nil {
 		o.indices(job, &sum, allocs)

@@ -56,7 +56,7 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	o.print(&w)
-	if w.Waiting == 0 && w.Reason == "" {
+	if w.Waiting == 0 && w.Reason == "" && len(w.Updating) == 0 {
 		return o.retries(ctx, a, stub)
 	}
 	return nil
@@ -161,6 +161,11 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 				text = fmt.Sprintf(", %d to start later", t.Queued)
 			}
 			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost%s", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost, text)
+		}
+	}
+	for i := range w.Updating {
+		for _, l := range o.updatingLines(w.JobID, w.Namespace, &w.Updating[i]) {
+			add("update", "%s", l)
 		}
 	}
 	for _, g := range sortedKeys(w.Topology) {

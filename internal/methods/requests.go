@@ -51,6 +51,14 @@ const (
 	GangEnded      = "ended" // its job was stopped or is complete
 )
 
+// What an allocation of a new version lacks before a rolling update continues (UpdateHold.Why).
+const (
+	HoldStarts  = "starting"  // it does not run yet
+	HoldChecks  = "unhealthy" // it runs, and not all of its checks pass
+	HoldSettles = "settling"  // it is healthy, for less than min_healthy_time
+	HoldFailed  = "failed"
+)
+
 // Requests and responses. A zero Index in the response to a write means that nothing was written.
 type (
 	// EmptyRequest has no arguments.
@@ -434,7 +442,29 @@ type (
 		Refused   string                       // why the namespace refuses launches of a periodic or parameterized job now; "" if it does not
 		Topology  map[structs.GroupName]string // how near the members of its gangs are to each other; see GangState.Topology
 		Silent    *Silent                      // nil: no allocation of the job is on a silent node that must end it
+		Updating  []Updating                   // the groups with a rolling update that has not ended
 		Excluded  []ExcludedNode               // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
+	}
+	// Updating is a rolling update of a group that has not ended: some allocations are of an older version.
+	Updating struct {
+		Group     structs.GroupName
+		From, To  uint64          // the newest version that is still to be replaced, and the job's
+		Old       int64           // allocations to be replaced
+		New       int64           // allocations of the job's version
+		Settled   int64           // those of New that have been healthy for min_healthy_time
+		AtOnce    int64           // max_parallel
+		Since     structs.LogTime // when the last allocation was replaced, or the job submitted
+		Next      structs.LogTime // when the job is decided about again; 0: when something changes
+		Holds     []UpdateHold    // those of New that are not settled, at most 5
+		MoreHolds int64           // beyond these
+	}
+	// UpdateHold is an allocation of the new version that is not yet healthy for long enough.
+	UpdateHold struct {
+		ID             structs.AllocID
+		Name, NodeName string
+		Why            string          // one of the constants Hold*
+		Since          structs.LogTime // since when it is so
+		Until          structs.LogTime // when it counts as healthy, or is started again; 0: not known
 	}
 	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
 	ExcludedNode struct {

@@ -343,6 +343,7 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		resp.Saving = s.CheckpointsFor(snap, k)
 		resp.Suspended = SuspendedOf(snap, k)
 		resp.Silent = silentOf(snap, k)
+		resp.Updating = updatingOf(snap, j, s.env.Replica.Now())
 		for _, g := range j.Groups {
 			resp.Topology = noteReached(resp.Topology, g.Name, reachedBy(p, snap.RosterByKey(structs.RosterKey{Job: k, Group: g.Name})))
 		}

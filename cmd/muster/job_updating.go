@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// updatingLines says how far a rolling update of a group is, what it waits for, and which command moves it.
+func (e *env) updatingLines(job, namespace string, u *nomadlike.Updating) (lines []string) {
+	add := func(f string, args ...any) { lines = append(lines, fmt.Sprintf(f, args...)) }
+	at := func(nanos int64) string {
+		t := time.Unix(0, nanos)
+		if d := t.Sub(e.now()); d > 0 {
+			return fmt.Sprintf("in %s (%s)", span(d), t.UTC().Format(time.RFC3339))
+		}
+		return "now"
+	}
+	add("group %s: %s of version %d, %d of version %d still to be replaced, %d at a time; the last step was %s", u.Group, plural(u.New, "allocation"), u.To, u.Old, u.From, u.AtOnce, e.ageNanos(u.Since, false))
+	broken := ""
+	for _, h := range u.Holds {
+		text := ""
+		switch h.Why {
+		case "starting":
+			text = fmt.Sprintf("has been starting for %s", span(e.now().Sub(time.Unix(0, h.Since))))
+			broken = h.AllocID
+		case "unhealthy":
+			text = fmt.Sprintf("has run for %s, and not all of its checks pass", span(e.now().Sub(time.Unix(0, h.Since))))
+			broken = h.AllocID
+		case "settling":
+			text = fmt.Sprintf("has been healthy for %s; it counts %s", span(e.now().Sub(time.Unix(0, h.Since))), at(h.Until))
+		default:
+			text = fmt.Sprintf("failed %s and is not started again", e.ageNanos(h.Since, false))
+			if h.Until > 0 {
+				text = fmt.Sprintf("failed %s and is started again %s", e.ageNanos(h.Since, false), at(h.Until))
+			}
+			broken = h.AllocID
+		}
+		add("  waits for %s on %s, which %s", shortID(h.AllocID, false), orDash(h.NodeName), text)
+	}
+	if u.MoreHolds > 0 {
+		add("  and for %s", plural(u.MoreHolds, "more allocation"))
+	}
+	where := inNamespace(namespace)
+	switch {
+	case u.Next > 0 && len(u.Holds) == 0:
+		add("  the next step is %s; at once with  muster job eval %s%s", at(u.Next), where, word(job))
+	case u.Next > 0:
+		add("  the next look is %s", at(u.Next))
+	}
+	if broken != "" {
+		add("  see  muster alloc status %s ; back to what runs:  muster job revert %s%s %d", shortID(broken, false), where, word(job), u.From)
+	}
+	return lines
+}
+
+// updating shows the rolling updates of a job that have not ended. It asks for them only if allocations of an older version run.
+func (o *jobStatusOptions) updating(ctx context.Context, a *api, stub *wire.JobListStub, job *wire.Job, allocs []*wire.AllocationListStub) {
+	older := false
+	for _, s := range allocs {
+		older = older || s.JobVersion < val(job.Version) && s.DesiredStatus == "run" && (s.ClientStatus == "running" || s.ClientStatus == "pending")
+	}
+	if !older || val(job.Stop) {
+		return
+	}
+	var w nomadlike.Why
+	if _, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w); err != nil || len(w.Updating) == 0 {
+		return
+	}
+	o.heading("Rolling Update")
+	for i := range w.Updating {
+		for _, l := range o.updatingLines(stub.ID, stub.Namespace, &w.Updating[i]) {
+			o.println(l)
+		}
+	}
+}

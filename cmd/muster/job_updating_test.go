@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// TestRollingUpdateIsExplained: `job why` and `job status` say what a rolling update waits for, since when, until when, and which
+// command moves it. A job without allocations of an older version is not asked about.
+func TestRollingUpdateIsExplained(t *testing.T) {
+	in := func(d time.Duration) int64 { return ago(-d) }
+	fail := nomadlike.UpdateHold{AllocID: allocA, Name: "example.hello[0]", NodeName: "gpu-01", Why: "failed", Since: ago(12 * time.Second), Until: in(18 * time.Second)}
+	hold := func(edit func(*nomadlike.UpdateHold)) []nomadlike.UpdateHold {
+		h := fail
+		edit(&h)
+		return []nomadlike.UpdateHold{h}
+	}
+	for _, x := range []struct {
+		name string
+		u    nomadlike.Updating
+		want []string
+		not  string
+	}{
+		{"failed", nomadlike.Updating{New: 1, Next: in(18 * time.Second), Holds: []nomadlike.UpdateHold{fail}, MoreHolds: 2},
+			[]string{"group hello: 1 allocation of version 3, 2 of version 1 still to be replaced, 1 at a time; the last step was 40s ago",
+				"waits for 8ba85cef on gpu-01, which failed 12s ago and is started again in 18s (2026-11-20T12:00:18Z)", "and for 2 more allocations", "the next look is in 18s (2026-11-20T12:00:18Z)",
+				"see  muster alloc status 8ba85cef ; back to what runs:  muster job revert example 1"}, "job eval"},
+		{"failed for good", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Until = 0 })}, []string{"failed 12s ago and is not started again", "job revert example 1"}, "the next"},
+		{"starting", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "starting" })}, []string{"has been starting for 12s", "alloc status 8ba85cef"}, "failed 12s"},
+		{"checks", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "unhealthy" })}, []string{"has run for 12s, and not all of its checks pass", "job revert example 1"}, "failed 12s"},
+		{"settling", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "settling" })}, []string{"has been healthy for 12s; it counts in 18s (2026-11-20T12:00:18Z)"}, "revert"},
+		{"between steps", nomadlike.Updating{New: 1, Settled: 1, Next: in(20 * time.Second)}, []string{"the next step is in 20s (2026-11-20T12:00:20Z); at once with  muster job eval example"}, "waits for"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			x.u.Group, x.u.From, x.u.To, x.u.Old, x.u.AtOnce, x.u.Since = "hello", 1, 3, 2, 1, ago(40*time.Second)
+			f := newAgentFake(t)
+			f.answers["GET /v1/job/example/why"] = &nomadlike.Why{JobID: "example", Namespace: "default", Status: "running", Updating: []nomadlike.Updating{x.u}}
+			list := f.answers["GET /v1/job/example/allocations"].([]*wire.AllocationListStub)
+			for _, args := range [][]string{{"job", "why", "example"}, {"job", "status", "example"}} {
+				list[0].JobVersion = 1
+				r := f.run(t, "", args...)
+				for _, w := range x.want {
+					if !strings.Contains(r.out, w) {
+						t.Errorf("%v lacks %q:\n%s", args, w, r.out)
+					}
+				}
+				if strings.Contains(r.out, x.not) {
+					t.Errorf("%v has %q:\n%s", args, x.not, r.out)
+				}
+				list[0].JobVersion = 3
+				if r := f.run(t, "", args...); args[1] == "status" && strings.Contains(r.out, "Rolling Update") {
+					t.Errorf("all is of the newest version, and yet:\n%s", r.out)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestWhyTellsOfARollingUpdate: `job why` says what a rolling update waits for: that the new allocation has run for long enough,
+// that its checks pass, or that it does not fail. A version that fails leaves what runs of the old one alone.
+func TestWhyTellsOfARollingUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 3)
+		submit := func(env string, checks bool) {
+			register(t, s, passJob("web", 3, func(j *structs.Job) {
+				u := &structs.Update{MaxParallel: 1, Stagger: 30 * time.Second, MinHealthyTime: 10 * time.Second, HealthCheck: "task_states"}
+				if checks {
+					u.HealthCheck = structs.HealthByChecks
+					j.Groups[0].Services = []structs.Service{{Name: "s", Checked: true}}
+				}
+				j.Groups[0].Update, j.Groups[0].Tasks[0].Env = u, map[string]string{"V": env}
+			}))
+			time.Sleep(5 * time.Second)
+		}
+		why := func() []methods.Updating {
+			return call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "web"}).Updating
+		}
+		want := func(step, hold string, from, to uint64, old, fresh, settled int64) (h methods.UpdateHold) {
+			t.Helper()
+			us := why()
+			if len(us) != 1 {
+				t.Fatalf("%s: %+v, want one update", step, us)
+			}
+			u := us[0]
+			if u.Group != "g" || u.From != from || u.To != to || u.Old != old || u.New != fresh || u.Settled != settled || u.AtOnce != 1 || u.Since == 0 || u.Next == 0 {
+				t.Errorf("%s: %+v", step, u)
+			}
+			if hold != "" && (len(u.Holds) != 1 || u.Holds[0].Why != hold || u.Holds[0].Since == 0 || u.Holds[0].NodeName == "") {
+				t.Fatalf("%s: holds %+v, want one that is %s", step, u.Holds, hold)
+			} else if hold == "" {
+				return h
+			}
+			return u.Holds[0]
+		}
+		submit("0", false)
+		if us := why(); us != nil {
+			t.Fatalf("a first version: %+v", us)
+		}
+		submit("1", false)
+		if h := want("settling", methods.HoldSettles, 0, 1, 2, 1, 0); h.Until.Sub(h.Since) != 10*time.Second {
+			t.Errorf("settles from %d until %d", h.Since, h.Until)
+		}
+		time.Sleep(10 * time.Second)
+		want("settled, before the stagger has passed", "", 0, 1, 2, 1, 1)
+		time.Sleep(2 * time.Minute)
+		if us := why(); us != nil {
+			t.Fatalf("an update that has ended: %+v", us)
+		}
+		f.set(func() { f.fails["web"] = true })
+		submit("2", false)
+		if h := want("failed", methods.HoldFailed, 1, 2, 2, 1, 0); h.Until == 0 {
+			t.Errorf("it is not said when it is started again: %+v", h)
+		}
+		time.Sleep(5 * time.Minute)
+		if want("failed again and again", methods.HoldFailed, 1, 2, 2, 1, 0); len(live(s, "web")) != 2 {
+			t.Errorf("%d allocations run, want the 2 of the old version", len(live(s, "web")))
+		}
+		f.set(func() { f.fails["web"] = false })
+		submit("3", true)
+		want("checks that do not pass", methods.HoldChecks, 1, 3, 2, 1, 0)
+	})
+}
