@@ -13,6 +13,7 @@ import (
 
 type allocStopOptions struct {
 	*env
+	job             bool
 	form            format
 	monitor         monitorOptions
 	noShutdownDelay bool
@@ -22,13 +23,14 @@ func newAllocStop(e *env) *cobra.Command {
 	o := &allocStopOptions{env: e}
 	c := e.verb("stop [options] ALLOCATION", "Stop an allocation; its job places another", "", `
 muster alloc stop 8ba85cef
-muster alloc stop -detach 8ba85cef`, 1, 1, o.run)
+muster alloc stop -detach 8ba85cef
+muster alloc stop -job example`, 1, 1, o.run)
 	o.form.flags(c)
 	f := c.Flags()
 	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
 	f.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait the group's shutdown_delay")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 func (o *allocStopOptions) run(ctx context.Context, args []string) error {
@@ -36,7 +38,7 @@ func (o *allocStopOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	al, err := a.alloc(ctx, args[0])
+	al, err := o.pickAlloc(ctx, a, args[0], o.job)
 	if err != nil {
 		return err
 	}
@@ -52,13 +54,13 @@ func (o *allocStopOptions) run(ctx context.Context, args []string) error {
 	return o.follow(ctx, a, o.monitor, al.Namespace, al.JobID, resp.EvalID, func(p *progress) { p.follow = true })
 }
 
-// allocTask finds an allocation and completes the name in *task; "" selects all tasks.
-func (e *env) allocTask(ctx context.Context, id string, task *string) (*api, *wire.Allocation, error) {
+// allocTask finds an allocation, with job set one of a job, and completes the name in *task; "" selects all tasks.
+func (e *env) allocTask(ctx context.Context, id string, job bool, task *string) (*api, *wire.Allocation, error) {
 	a, err := e.api()
 	if err != nil {
 		return nil, nil, err
 	}
-	al, err := a.alloc(ctx, id)
+	al, err := e.pickAlloc(ctx, a, id, job)
 	if err == nil && *task != "" {
 		*task, err = pickTask(al, *task)
 	}
@@ -67,9 +69,9 @@ func (e *env) allocTask(ctx context.Context, id string, task *string) (*api, *wi
 
 type allocRestartOptions struct {
 	*env
-	task     string
-	allTasks bool
-	form     format
+	task          string
+	job, allTasks bool
+	form          format
 }
 
 func newAllocRestart(e *env) *cobra.Command {
@@ -77,11 +79,12 @@ func newAllocRestart(e *env) *cobra.Command {
 	c := e.verb("restart [options] ALLOCATION [TASK]", "Restart the tasks of an allocation in place", "Restart the running tasks of an allocation where they are, or one of them.", `
 muster alloc restart 8ba85cef
 muster alloc restart -task server 8ba85cef
+muster alloc restart -job example
 muster alloc restart -all-tasks 8ba85cef   # those that have ended, too`, 1, 2, o.run)
 	o.form.flags(c)
 	c.Flags().StringVar(&o.task, "task", "", "only this task")
 	c.Flags().BoolVar(&o.allTasks, "all-tasks", false, "all tasks, also those that prepare and those that have ended")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 func (o *allocRestartOptions) run(ctx context.Context, args []string) error {
@@ -92,7 +95,7 @@ func (o *allocRestartOptions) run(ctx context.Context, args []string) error {
 	if name != "" && o.allTasks {
 		return fmt.Errorf("-all-tasks and task %q exclude each other: choose one", name)
 	}
-	a, al, err := o.allocTask(ctx, args[0], &name)
+	a, al, err := o.allocTask(ctx, args[0], o.job, &name)
 	if err != nil {
 		return err
 	}
@@ -116,6 +119,7 @@ func (o *allocRestartOptions) run(ctx context.Context, args []string) error {
 type allocSignalOptions struct {
 	*env
 	task, signal string
+	job          bool
 	form         format
 }
 
@@ -123,11 +127,12 @@ func newAllocSignal(e *env) *cobra.Command {
 	o := &allocSignalOptions{env: e}
 	c := e.verb("signal [options] ALLOCATION [TASK]", "Send a signal to the tasks of an allocation", "", `
 muster alloc signal -s SIGHUP 8ba85cef
-muster alloc signal -s SIGUSR1 -task server 8ba85cef`, 1, 2, o.run)
+muster alloc signal -s SIGUSR1 -task server 8ba85cef
+muster alloc signal -s SIGHUP -job example`, 1, 2, o.run)
 	o.form.flags(c)
 	c.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "the signal, by name")
 	c.Flags().StringVar(&o.task, "task", "", "only this task")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 func (o *allocSignalOptions) run(ctx context.Context, args []string) error {
@@ -135,7 +140,7 @@ func (o *allocSignalOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, al, err := o.allocTask(ctx, args[0], &name)
+	a, al, err := o.allocTask(ctx, args[0], o.job, &name)
 	if err != nil {
 		return err
 	}
@@ -152,18 +157,19 @@ func (o *allocSignalOptions) run(ctx context.Context, args []string) error {
 
 type allocChecksOptions struct {
 	*env
-	form    format
-	verbose bool
+	form         format
+	job, verbose bool
 }
 
 func newAllocChecks(e *env) *cobra.Command {
 	o := &allocChecksOptions{env: e}
 	c := e.verb("checks [options] ALLOCATION", "Show the health checks of an allocation", "", `
 muster alloc checks 8ba85cef
+muster alloc checks -job example
 muster alloc checks -json 8ba85cef`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "groups, HTTP codes, times and ids, too")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 func (o *allocChecksOptions) run(ctx context.Context, args []string) error {
@@ -171,7 +177,7 @@ func (o *allocChecksOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	al, err := a.allocStub(ctx, args[0])
+	al, err := o.pickAlloc(ctx, a, args[0], o.job)
 	if err != nil {
 		return err
 	}

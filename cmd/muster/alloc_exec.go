@@ -43,8 +43,7 @@ muster alloc exec -task server 8ba85cef ls -l /tmp
 echo hello | muster alloc exec -i 8ba85cef cat
 muster alloc exec -it -job example /bin/sh`, 2, -1, o.run)
 	o.flags(c)
-	c.Flags().BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 // flags adds the flags that exec in allocations and in jobs have in common.

@@ -42,8 +42,7 @@ muster alloc port-forward -listen 0.0.0.0 8ba85cef 8888`, 2, -1, o.run)
 	f := c.Flags()
 	f.StringVar(&o.task, "task", "", "end with this task; without it, with the allocation")
 	f.StringVar(&o.listen, "listen", "127.0.0.1", "IP address to listen at")
-	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 // forward is one port to listen at, and where its connections go.

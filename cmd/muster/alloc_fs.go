@@ -32,7 +32,6 @@ muster alloc fs -tail -n 20 8ba85cef alloc/logs/server.stdout.0
 muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 	o.form.flags(c)
 	f := c.Flags()
-	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
 	f.BoolVarP(&o.human, "human", "H", true, "sizes and times for people (the default); -H=false is -exact")
 	f.BoolVar(&o.machine, "exact", false, "sizes in bytes and exact times")
 	f.BoolVar(&o.stat, "stat", false, "print the file's size, mode and time instead of its content")
@@ -48,7 +47,7 @@ muster alloc fs -stat 8ba85cef server/local/config.json`, 1, 2, o.run)
 		}
 		return run(cmd, args)
 	}
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 func (o *allocFSOptions) run(ctx context.Context, args []string) error {

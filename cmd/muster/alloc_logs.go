@@ -74,10 +74,9 @@ muster alloc logs -stderr -task server 8ba85cef
 muster alloc logs -since 10m -timestamps 8ba85cef
 muster alloc logs -f -job example`, 1, 2, o.run)
 	f := c.Flags()
-	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
 	o.flags(c)
 	f.IntVar(&o.rank, "rank", -1, "of a task that runs in ranks: only the lines of this one")
-	return e.complete(c, "allocs")
+	return e.ofAlloc(c, &o.job)
 }
 
 // flags adds the flags that logs of allocations and of jobs have in common.

@@ -18,8 +18,8 @@ import (
 
 type allocStatusOptions struct {
 	*env
-	form                  format
-	short, stats, verbose bool
+	form                       format
+	job, short, stats, verbose bool
 }
 
 func newAllocStatus(e *env) *cobra.Command {
@@ -28,6 +28,7 @@ func newAllocStatus(e *env) *cobra.Command {
 muster alloc status
 muster alloc status -o wide
 muster alloc status 8ba85cef
+muster alloc status -job example
 muster alloc status -stats -verbose 8ba85cef
 muster alloc status -t '{{.ClientStatus}}' 8ba85cef`, 0, 1, o.run)
 	o.form.listFlags(c)
@@ -37,8 +38,9 @@ muster alloc status -t '{{.ClientStatus}}' 8ba85cef`, 0, 1, o.run)
 	f.BoolVar(&o.stats, "stats", false, "what the tasks use, in detail")
 	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, placement metrics")
 	ofList(c, "out")
-	ofOne(c, "short", "stats")
-	return e.complete(c, "allocs")
+	e.ofAlloc(c, &o.job)
+	ofOne(c, "short", "stats", "job")
+	return c
 }
 
 func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
@@ -62,7 +64,7 @@ func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
 		o.allocList(list)
 		return nil
 	}
-	al, err := a.alloc(ctx, args[0])
+	al, err := o.pickAlloc(ctx, a, args[0], o.job)
 	if err != nil {
 		return err
 	}

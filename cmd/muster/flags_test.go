@@ -24,6 +24,7 @@ func allFlags() map[string]bool {
 	shared := generalFlags()
 	lists := &cobra.Command{}
 	new(format).listFlags(lists)
+	new(env).ofAlloc(lists, new(bool))
 	shared.AddFlagSet(lists.Flags())
 	out := map[string]bool{}
 	var walk func(c *cobra.Command)

@@ -120,8 +120,8 @@ func idPrefix(what, s string) (string, error) {
 	return strings.TrimSuffix(clean, "-"), nil
 }
 
-// allocStub finds the one allocation with an id prefix.
-func (a *api) allocStub(ctx context.Context, prefix string) (*wire.AllocationListStub, error) {
+// alloc reads the one allocation with an id prefix.
+func (a *api) alloc(ctx context.Context, prefix string) (*wire.Allocation, error) {
 	p, err := idPrefix("allocation", prefix)
 	if err != nil {
 		return nil, err
@@ -144,22 +144,13 @@ func (a *api) allocStub(ctx context.Context, prefix string) (*wire.AllocationLis
 	case 0:
 		return nil, fmt.Errorf("no allocation has an id that begins with %q (muster alloc status lists allocations)", prefix)
 	case 1:
-		return hits[0], nil
+		var out wire.Allocation
+		if _, err := a.get(ctx, "/v1/allocation/"+hits[0].ID, ns(hits[0].Namespace), &out); err != nil {
+			return nil, fmt.Errorf("read allocation %s: %w", hits[0].ID, err)
+		}
+		return &out, nil
 	}
 	return nil, ambiguous("allocations", prefix, names)
-}
-
-// alloc reads the one allocation with an id prefix.
-func (a *api) alloc(ctx context.Context, prefix string) (*wire.Allocation, error) {
-	s, err := a.allocStub(ctx, prefix)
-	if err != nil {
-		return nil, err
-	}
-	var out wire.Allocation
-	if _, err := a.get(ctx, "/v1/allocation/"+s.ID, ns(s.Namespace), &out); err != nil {
-		return nil, fmt.Errorf("read allocation %s: %w", s.ID, err)
-	}
-	return &out, nil
 }
 
 // evaluation finds the one evaluation with an id prefix.

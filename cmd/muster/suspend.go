@@ -15,7 +15,8 @@ import (
 type suspendVerb struct {
 	*env
 	form   format
-	alloc  bool
+	alloc  bool // not of a job
+	job    bool // the allocation is one of a job
 	resume bool
 	reason string
 }
@@ -26,13 +27,13 @@ func newJobSuspend(e *env) *cobra.Command {
 		"Suspend a job's running allocations in place until the job is resumed, and place no more of it meanwhile. Its processes keep their memory and their allocated resources: GPUs, GPU memory, memory and cores stay the job's and are charged, and CPU is not given to others. The time of the suspension does not count against its wall-clock limit.", `
 muster job suspend train
 muster job suspend -reason "the file server is down" train
-muster job resume train`, "jobs")
+muster job resume train`)
 }
 
 func newJobResume(e *env) *cobra.Command {
 	o := &suspendVerb{env: e, resume: true}
 	return o.command("resume [options] JOB", "Let a suspended job go on", "Let a suspended job go on where it stood still, and be placed again.", `
-muster job resume train`, "jobs")
+muster job resume train`)
 }
 
 func newAllocSuspend(e *env) *cobra.Command {
@@ -40,22 +41,25 @@ func newAllocSuspend(e *env) *cobra.Command {
 	return o.command("suspend [options] ALLOCATION", "Suspend an allocation in place",
 		"Suspend an allocation in place until it is resumed; of a gang, all its members. It keeps its resources, and is charged for them.", `
 muster alloc suspend 8ba85cef
-muster alloc resume 8ba85cef`, "allocs")
+muster alloc resume 8ba85cef`)
 }
 
 func newAllocResume(e *env) *cobra.Command {
 	o := &suspendVerb{env: e, alloc: true, resume: true}
 	return o.command("resume [options] ALLOCATION", "Let a suspended allocation go on", "Let a suspended allocation go on where it stood still; of a gang, all its members.", `
-muster alloc resume 8ba85cef`, "allocs")
+muster alloc resume 8ba85cef`)
 }
 
-func (o *suspendVerb) command(use, short, long, example, what string) *cobra.Command {
+func (o *suspendVerb) command(use, short, long, example string) *cobra.Command {
 	c := o.verb(use, short, long, example, 1, 1, o.run)
 	o.form.flags(c)
 	if !o.resume {
 		c.Flags().StringVar(&o.reason, "reason", "", "the reason, shown to users who look at it")
 	}
-	return o.complete(c, what)
+	if o.alloc {
+		return o.ofAlloc(c, &o.job)
+	}
+	return o.complete(c, "jobs")
 }
 
 func (o *suspendVerb) run(ctx context.Context, args []string) error {
@@ -69,7 +73,7 @@ func (o *suspendVerb) run(ctx context.Context, args []string) error {
 	}
 	var path, name, namespace string
 	if o.alloc {
-		al, err := a.alloc(ctx, args[0])
+		al, err := o.pickAlloc(ctx, a, args[0], o.job)
 		if err != nil {
 			return err
 		}
