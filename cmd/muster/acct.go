@@ -27,10 +27,11 @@ type acctOptions struct {
 
 func newAcct(e *env) *cobra.Command {
 	o := &acctOptions{env: e}
-	c := e.verb("acct [options]", "List the jobs that ended, with what they used", "List the jobs that ended, the oldest first: who, which queue, when, what they asked for and used, and how they ended. With -by the totals\nof users, queues, namespaces or ways to end. -csv can be replayed: muster sim -trace. Records are kept for 30 days, at most 100,000.", `
+	c := e.verb("acct [options] [JOB]", "List the jobs that ended, with what they used", "List the jobs that ended, the oldest first: who, which queue, when, what they asked for and used, and how they ended. With JOB each time that\nthis job ended, and its launches; the beginning of an id is enough. With -by the totals of users, queues, namespaces or ways\nto end. -csv can be replayed: muster sim -trace. Records are kept for 30 days, at most 100,000.", `
 muster acct -since 24h
+muster acct train
 muster acct -since 7d -by user
-muster acct -queue research -csv > jobs.csv`, 0, 0, o.run)
+muster acct -queue research -csv > jobs.csv`, 0, 1, o.run)
 	o.form.listFlags(c)
 	c.Flags().BoolVar(&o.csv, "csv", false, "print comma-separated values with a header, as the simulator reads them")
 	c.Flags().StringVar(&o.user, "user", "", "only jobs of this submitter")
@@ -38,7 +39,7 @@ muster acct -queue research -csv > jobs.csv`, 0, 0, o.run)
 	c.Flags().StringVar(&o.since, "since", "", "only jobs that ended since: a time (2026-01-31T12:00:00Z) or a span before now (24h, 7d)")
 	c.Flags().StringVar(&o.until, "until", "", "only jobs that ended before, as -since")
 	c.Flags().StringVar(&o.by, "by", "", "totals by user, queue, namespace or exit")
-	return c
+	return e.complete(c, "jobs")
 }
 
 // days converts "7d" to hours for the API.
@@ -68,7 +69,24 @@ func pages[T any](ctx context.Context, a *api, path string, q url.Values) ([]T, 
 	}
 }
 
-func (o *acctOptions) run(ctx context.Context, _ []string) error {
+// recordsOf returns the records of a job and of what it launched or, if there are none, of the jobs whose ids begin with the name.
+func recordsOf(list []nomadlike.AcctRecord, job string) []nomadlike.AcctRecord {
+	var own, begin []nomadlike.AcctRecord
+	for _, r := range list {
+		switch {
+		case r.JobID == job || strings.HasPrefix(r.JobID, job+"/"):
+			own = append(own, r)
+		case strings.HasPrefix(r.JobID, job):
+			begin = append(begin, r)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return begin
+}
+
+func (o *acctOptions) run(ctx context.Context, args []string) error {
 	key, ok := map[string]func(*nomadlike.AcctRecord) string{
 		"": nil, "user": func(r *nomadlike.AcctRecord) string { return orDash(r.User) }, "queue": func(r *nomadlike.AcctRecord) string { return r.Queue },
 		"namespace": func(r *nomadlike.AcctRecord) string { return r.Namespace }, "exit": func(r *nomadlike.AcctRecord) string { return r.Exit },
@@ -89,9 +107,17 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 			q.Set(name, v)
 		}
 	}
+	if len(args) > 0 {
+		q.Set("prefix", args[0])
+	}
 	list, err := pages[nomadlike.AcctRecord](ctx, a, "/v1/acct", q)
 	if err != nil {
 		return err
+	}
+	if len(args) > 0 {
+		if list = recordsOf(list, args[0]); len(list) == 0 {
+			return noJob(fmt.Sprintf("no job has ended whose id is or begins with %q (muster job status %s shows one that runs)", args[0], word(args[0])))
+		}
 	}
 	if key != nil {
 		return o.totals(list, key)

@@ -206,6 +206,8 @@ var golden = []struct {
 	{"acct", "acct -since 7d", "", 0},
 	{"eff_unmeasured", "eff example", "", 0},
 	{"eff_json", "job eff -json example", "", 0},
+	{"acct_job", "acct -since 7d sweep", "", 0},
+	{"acct_job_none", "acct swept", "", 1},
 	{"acct_by", "acct -by user", "", 0},
 	{"acct_csv", "acct -csv -queue research", "", 0},
 	{"decisions", "operator decisions -job train -n 20", "", 0},
