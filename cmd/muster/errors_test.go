@@ -87,3 +87,22 @@ func TestSecondCertificateIsNamed(t *testing.T) {
 		t.Errorf("the second: exit %d, %s", r.code, r.errOut)
 	}
 }
+
+// TestLongArgumentsAreNotEchoed: an id of 120 kB is shortened in the error about it, whichever command it was given to.
+func TestLongArgumentsAreNotEchoed(t *testing.T) {
+	word := "begin" + strings.Repeat("a", 120_000) + "end"
+	words := "begin" + strings.Repeat(" é\"", 40_000) + "end"
+	for _, long := range []string{word, words} {
+		for _, command := range []string{"job status", "job why", "alloc status", "alloc logs", "alloc stop -job", "eval status", "node status", "node drain -enable", "queue status", "quota status", "namespace status",
+			"var get", "service info", "node pool info", "reservation inspect", "job run", "help", "deployment", "job status -namespace", "job priority example", "acct -since", "acct", "run -gpus 1 -memory"} {
+			r := newAgentFake(t).run(t, "", append(strings.Fields(command), long)...)
+			if all := r.out + r.errOut; len(all) > 8_000 || r.code == 0 && command != "job status -namespace" && !strings.HasPrefix(command, "acct") && command != "help" {
+				t.Errorf("%s with an argument of %d bytes: exit status %d, %d bytes of output: %.300s", command, len(long), r.code, len(all), all)
+			}
+		}
+	}
+	r := newAgentFake(t).run(t, "", "job", "status", word)
+	if want := "\"begin" + strings.Repeat("a", 34) + "...("; !strings.Contains(r.errOut, want) || !strings.Contains(r.errOut, "aend\"") {
+		t.Errorf("it is not said which: %s", r.errOut)
+	}
+}

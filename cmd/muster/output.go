@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -320,4 +321,31 @@ func (e *env) confirm(ctx context.Context, yes bool, question string, args ...an
 	}
 	e.hint("Nothing was done.")
 	return exitCode(exitOK)
+}
+
+// quotedMax is how much an error shows of a word of the user.
+const quotedMax = 400
+
+// shortened returns an error's text with the middle left out of long arguments of the command line and of any other long word:
+// an id of 100 kB that does not exist would hide what the error says about it.
+func shortened(text string, args []string) string {
+	if len(text) <= quotedMax {
+		return text
+	}
+	for _, a := range args {
+		if len(a) > quotedMax && strings.ContainsAny(a, " \t\n") { // others are words
+			quoted := strconv.Quote(a)
+			text = strings.NewReplacer(a, shortWord(a), quoted[1:len(quoted)-1], shortWord(quoted[1:len(quoted)-1])).Replace(text)
+		}
+	}
+	return longWord.ReplaceAllStringFunc(text, shortWord)
+}
+
+var longWord = regexp.MustCompile(fmt.Sprintf(`\S{%d,}`, quotedMax+1))
+
+// shortWord leaves out the middle of a long word.
+func shortWord(s string) string {
+	const head, tail = 40, 20
+	r := []rune(s)
+	return fmt.Sprintf("%s...(%d characters left out)...%s", string(r[:head]), len(r)-head-tail, string(r[len(r)-tail:]))
 }

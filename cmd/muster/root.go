@@ -137,7 +137,7 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 	case errors.As(err, &code):
 		return int(code), agent
 	}
-	fmt.Fprintln(e.err, "Error:", err)
+	fmt.Fprintln(e.err, "Error:", shortened(err.Error(), args[1:]))
 	if list := listOf(cmd); notFound(err) && list != "" {
 		e.hint("What there is:  %s", list)
 	}
