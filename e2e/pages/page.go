@@ -64,7 +64,7 @@ type command struct {
 
 var hereDocument = regexp.MustCompile(`<<-?['"]?(\w+)`)
 
-// open reports whether a command goes on in the next line: after a backslash, or until the end of a here-document.
+// open reports whether a command continues in the next line: after a backslash, or until the end of a here-document.
 func (c command) open() bool {
 	if m := hereDocument.FindStringSubmatch(c.text); m != nil {
 		return !strings.HasSuffix(c.text, "\n"+m[1])
