@@ -213,6 +213,19 @@ func TestProgress(t *testing.T) {
 			t.Errorf("events %s", events(end))
 		}
 	})
+	t.Run("at intervals, in its turn", func(t *testing.T) {
+		srv.LetSave(false)
+		id := place(`n=0; trap 'n=$((n+1)); echo $n > state' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "state", Interval: 15 * time.Second}, none)
+		srv.WaitStatus(t, id, structs.ClientRunning)
+		began := time.Now()
+		time.AfterFunc(18*time.Second, func() { srv.LetSave(true) })
+		srv.Wait(t, "a checkpoint", func() bool { return srv.Alloc(id).Saved != nil })
+		if d := time.Since(began); d < 17*time.Second {
+			t.Errorf("it saved its state after %s, before its turn", d)
+		}
+		srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })
+		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+	})
 	t.Run("a program that would end", func(t *testing.T) {
 		for to, script := range map[string]string{"": `exec sleep 300`, "ranks": `trap : USR1; RANK=0 sh -c 'sleep 300; :'; :`} {
 			id := place(`echo ready; `+script, structs.Checkpoint{Signal: "SIGUSR1", To: to, Interval: time.Second}, none)

@@ -350,7 +350,7 @@ func (c *Client) killForgotten() {
 	}
 }
 
-// saveTurn asks the servers whether an allocation that is being stopped may save its state now.
-func (c *Client) saveTurn(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error) {
-	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.Auth(), AllocID: id})
+// saveTurn asks the servers whether an allocation may save its state now, before it stops or, periodic, while it runs.
+func (c *Client) saveTurn(ctx context.Context, id structs.AllocID, periodic bool) (*methods.SaveTurn, error) {
+	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.Auth(), AllocID: id, Periodic: periodic})
 }

@@ -95,7 +95,7 @@ func (s *Server) touch() structs.Index {
 
 var errSecret = structs.Errorf(structs.CodeDenied, "the node's secret is wrong")
 
-// LetSave sets whether ending allocations may save their state; initially they may.
+// LetSave sets whether allocations that end, or whose interval has passed, may save their state; initially they may.
 func (s *Server) LetSave(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,8 +76,9 @@ type Servers struct {
 	Region string
 	// Report is called at every change that the servers should know of. It does not block.
 	Report func(o structs.AllocObserved)
-	// SaveTurn asks whether an allocation that is being stopped may save its state now; nil: it always may.
-	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
+	// SaveTurn asks whether an allocation may save its state now, before it is stopped or (periodic) while it runs; nil: it
+	// always may.
+	SaveTurn func(ctx context.Context, id structs.AllocID, periodic bool) (*methods.SaveTurn, error)
 	// Variables reads the cluster's variables and services for templates; nil: there are none.
 	Variables Variables
 	// Bundles fetches directories that users sent along with their jobs; nil: there are none.

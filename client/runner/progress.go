@@ -45,7 +45,8 @@ type progress struct {
 	slow     chan *found // of a look that has not answered yet, or nil
 	last     found       // the checkpoint last seen, and since when it has looked like that
 	since    time.Time
-	asked    time.Time // when the task was last notified because of its interval
+	asked    time.Time     // when the task was last notified because of its interval, or when that was due
+	turn     *periodicTurn // that the task waits for, or nil
 }
 
 // follow starts to poll a running task for checkpoints, if its group declares them.
@@ -350,9 +351,14 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 		last = p.asked
 	}
 	if time.Since(last) < c.Interval || p.t.wanted().kind != wishNone {
+		p.noTurn()
 		return
 	}
-	p.asked = time.Now()
+	due, now := p.hasTurn(ctx, c)
+	if !now {
+		return
+	}
+	p.asked = due
 	nctx, cancel := context.WithTimeout(ctx, graceOf(c))
 	defer cancel()
 	go func() { // the notice must not outlive the run

@@ -24,7 +24,7 @@ func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult 
 	}
 	told, heard := false, time.Now()
 	for ctx.Err() == nil {
-		turn, err := t.askTurn(ctx)
+		turn, err := t.askTurn(ctx, false)
 		switch code := structs.CodeOf(err); {
 		case err == nil && turn.Now:
 			return nil
@@ -51,8 +51,75 @@ func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult 
 	return nil
 }
 
-func (t *task) askTurn(ctx context.Context) (*methods.SaveTurn, error) {
+func (t *task) askTurn(ctx context.Context, periodic bool) (*methods.SaveTurn, error) {
 	actx, cancel := context.WithTimeout(ctx, turnSilence/4)
 	defer cancel()
-	return t.r.cfg.Servers.SaveTurn(actx, t.r.id)
+	return t.r.cfg.Servers.SaveTurn(actx, t.r.id, periodic)
+}
+
+// periodicTurn waits for a turn of a task to save its state at an interval.
+type periodicTurn struct {
+	stop context.CancelFunc
+	due  chan time.Time // 1 deep: the turn has come; when the save was due
+}
+
+// hasTurn reports whether a task whose interval has passed may save its state now, and when that was due. If it may not
+// yet, the servers are asked until it may; the caller is woken then. It waits no longer than another interval.
+func (p *progress) hasTurn(ctx context.Context, c *structs.Checkpoint) (due time.Time, now bool) {
+	if p.t.r.cfg.Servers.SaveTurn == nil {
+		return time.Now(), true
+	}
+	if p.turn == nil {
+		wctx, stop := context.WithTimeout(ctx, min(c.Interval, structs.CheckpointWaitMax))
+		turn := &periodicTurn{stop, make(chan time.Time, 1)}
+		p.turn = turn
+		go func() {
+			defer stop()
+			due := p.periodicDue(wctx)
+			if ctx.Err() == nil {
+				turn.due <- due
+				p.hurry(0)
+			}
+		}()
+	}
+	select {
+	case due = <-p.turn.due:
+		p.turn = nil
+		return due, true
+	case <-p.ended:
+	default:
+	}
+	return due, false
+}
+
+// noTurn ends the wait for a turn: the task has saved its state meanwhile, or it is about to end.
+func (p *progress) noTurn() {
+	if p.turn != nil {
+		p.turn.stop()
+		p.turn = nil
+	}
+}
+
+// periodicDue asks the servers until the task may save its state, or ctx ends, and returns when the save was due.
+func (p *progress) periodicDue(ctx context.Context) time.Time {
+	for heard := time.Now(); ; {
+		turn, err := p.t.askTurn(ctx, true)
+		switch {
+		case err == nil && turn.Now && turn.Due > 0:
+			return turn.Due.Time()
+		case err == nil && turn.Now, err != nil && time.Since(heard) >= turnSilence:
+			return time.Now()
+		case err == nil:
+			heard = time.Now()
+		default:
+			turn = &methods.SaveTurn{Again: turnAgain}
+		}
+		select {
+		case <-time.After(max(turn.Again, 100*time.Millisecond)):
+		case <-ctx.Done():
+			return time.Now()
+		case <-p.ended:
+			return time.Now()
+		}
+	}
 }

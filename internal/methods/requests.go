@@ -737,7 +737,8 @@ type (
 	// NodeSaveTurnRequest asks whether an allocation may save its state now, before it ends.
 	NodeSaveTurnRequest struct {
 		NodeAuth
-		AllocID structs.AllocID
+		AllocID  structs.AllocID
+		Periodic bool // it runs on: the interval of its checkpoint block has passed
 	}
 	// NodeIdentityRequest asks for the token of one identity of a task on the node.
 	NodeIdentityRequest struct {
@@ -753,10 +754,11 @@ type (
 	// SaveTurn answers whether it may, and if not, what it waits for.
 	SaveTurn struct {
 		Now    bool
-		Before int64         // allocations ahead of it that have not saved their state
-		Limit  int64         // allocations that may save at the same time; 0: unknown
-		Where  string        // the scope of the limit: "storage lustre1"
-		Again  time.Duration // pause before the next request
+		Before int64           // allocations ahead of it that have not saved their state
+		Limit  int64           // allocations that may save at the same time; 0: unknown
+		Where  string          // the scope of the limit: "storage lustre1"
+		Again  time.Duration   // pause before the next request
+		Due    structs.LogTime // of a periodic save: when it was due; 0: when the agent says
 	}
 	// NodeServersRequest asks for the servers' addresses.
 	NodeServersRequest struct{ NodeAuth }

@@ -81,9 +81,14 @@ func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 	if g == nil || g.Checkpoint == nil || !g.Checkpoint.Heeds(cause) {
 		return nil
 	}
+	return limitsOn(snap, cfg, a, g.Checkpoint)
+}
+
+// limitsOn returns the limits for an allocation that saves its state as a checkpoint block says.
+func limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, c *structs.Checkpoint) []Limit {
 	var out []Limit
-	if most := cfg.CheckpointStorage[g.Checkpoint.Storage]; g.Checkpoint.Storage != "" && most > 0 {
-		out = append(out, Limit{whereStorage(g.Checkpoint.Storage), most})
+	if most := cfg.CheckpointStorage[c.Storage]; c.Storage != "" && most > 0 {
+		out = append(out, Limit{whereStorage(c.Storage), most})
 	}
 	if n := snap.NodeByID(a.NodeID); n != nil {
 		if p := snap.Pool(n.Pool); p != nil && p.MaxCheckpoints > 0 {

@@ -14,12 +14,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// NodeSaveTurn answers whether it is an allocation's turn to save its state before it stops.
+// NodeSaveTurn answers whether it is an allocation's turn to save its state, before it stops or while it runs.
 func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveTurnRequest) (*methods.SaveTurn, error) {
 	snap, line := s.lines.newest(s.published().Snapshot, time.Now())
 	a := snap.AllocByID(req.AllocID)
 	if a != nil && a.NodeID != req.NodeID {
 		return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", req.AllocID.Short(), req.NodeID)
+	}
+	if req.Periodic {
+		now := s.env.Replica.Now()
+		d, due, again := s.lines.periodic(s.published().Snapshot, time.Now(), now).Turn(req.AllocID, now)
+		if d == nil {
+			return &methods.SaveTurn{Now: true, Due: due}, nil
+		}
+		return &methods.SaveTurn{Limit: d.By.Most, Where: d.By.Where, Again: again, Due: due}, nil
 	}
 	if a == nil || !a.ServerTerminal() { // this server lags
 		return &methods.SaveTurn{Again: 2 * lineAge}, nil

@@ -128,12 +128,30 @@ type checkpointLines struct {
 	snap *state.Snapshot
 	at   time.Time
 	line *checkpoint.Line
+
+	dueAt time.Time
+	due   checkpoint.Periodic
 }
 
 // newest returns the line and its state.
 func (c *checkpointLines) newest(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.refresh(snap, now)
+}
+
+// periodic returns the line of saves at intervals. It depends on the time, too.
+func (c *checkpointLines) periodic(snap *state.Snapshot, now time.Time, at structs.LogTime) checkpoint.Periodic {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.due == nil || now.Sub(c.dueAt) >= lineAge {
+		snap, line := c.refresh(snap, now)
+		c.due, c.dueAt = checkpoint.NewPeriodic(snap, line, at), now
+	}
+	return c.due
+}
+
+func (c *checkpointLines) refresh(snap *state.Snapshot, now time.Time) (*state.Snapshot, *checkpoint.Line) {
 	if c.line == nil || c.snap != snap && now.Sub(c.at) >= lineAge {
 		c.snap, c.at, c.line = snap, now, checkpoint.NewLine(snap)
 	}
