@@ -2,6 +2,7 @@ package server
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -42,4 +43,38 @@ func TestUnknownLevelsWarn(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSplitPlacesWarn: a rack whose nodes name different leaves, or of which one names none, counts as several places, and a
+// changed configuration says so; racks that are numbered again in each leaf are no mistake.
+func TestSplitPlacesWarn(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		nodes []string // rack and leaf of each
+		want  []string
+	}{
+		{"one leaf each", []string{"r1 l1", "r1 l1", "r2 l2"}, nil},
+		{"one node names none", []string{"r1 l1", "r1 ", "r2 l2"}, []string{`TopologyLevels: rack "r1" counts as 2 places, because its nodes name several values of leaf (none, l1): a gang that requires the rack has only one of them; give these nodes one leaf in their meta`}},
+		{"two leaves", []string{"r1 l1", "r1 l2", "r2 l2", "r3 l1"}, []string{`TopologyLevels: rack "r1" counts as 2 places, because its nodes name several values of leaf (l1, l2): a gang that requires the rack has only one of them; give these nodes one leaf in their meta`}},
+		{"numbered in each leaf", []string{"1 l1", "2 l1", "1 l2", "2 l2"}, nil},
+		{"no leaf anywhere", []string{"r1 ", "r1 "}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := testServer(t, nil)
+				for i, at := range c.nodes {
+					rack, leaf, _ := strings.Cut(at, " ")
+					n := testNode(i)
+					if n.Meta = map[string]string{"rack": rack}; leaf != "" {
+						n.Meta["leaf"] = leaf
+					}
+					mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+				}
+				r := call(t, s, methods.SchedulerConfigSet, rpc.Header{}, &methods.SchedulerConfigRequest{Config: structs.DefaultSchedulerConfig()})
+				if !slices.Equal(r.Warnings, c.want) {
+					t.Errorf("warnings %q, want %q", r.Warnings, c.want)
+				}
+			})
+		})
+	}
 }

@@ -198,7 +198,8 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	resp := &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}
 	if resp.Updated {
-		resp.Warnings = unknownLevels(s.published().Snapshot.Nodes(), cfg.TopologyLevels)
+		p := s.published()
+		resp.Warnings = append(unknownLevels(p.Snapshot.Nodes(), cfg.TopologyLevels), splitPlaces(p.Snapshot.Nodes(), p.View.LevelKeys(cfg.TopologyLevels))...)
 	}
 	return resp, nil
 }
