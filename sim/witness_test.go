@@ -191,6 +191,20 @@ func TestWitnessesOfValues(t *testing.T) {
 	check("order", nil, orders, func(h *history, v string) { h.root().Order = structs.Order(v) })
 	check("backfill", map[string]string{"times": "exact"}, backfills, func(h *history, v string) { h.root().Backfill = v })
 	check("preempt", yields, histories.Options[2].Values, func(h *history, v string) { h.root().Preempt = v })
+	var placements []string
+	for name := range policy.Builtin {
+		switch name {
+		case "worst-fit": // another name of spread
+		case "search": // the default with more moves, which no history needs
+		default:
+			placements = append(placements, name)
+		}
+	}
+	slices.Sort(placements)
+	check("placement", map[string]string{"cluster": "mixed", "work": "mixed"}, placements, func(h *history, v string) {
+		h.cfg.Scheduler.Algorithm = v
+		h.cfg.Policy = policy.For(nil, h.cfg.Scheduler)
+	})
 	check("GPU fit", fits, structs.GPUFits, func(h *history, v string) {
 		h.cfg.Scheduler.GPUFit = v
 		h.cfg.Policy = policy.For(nil, h.cfg.Scheduler)
