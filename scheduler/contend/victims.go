@@ -210,15 +210,14 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 
 // tooYoung reports whether work has run for less than its queue's preempt_min_runtime since its tasks started (before that,
 // since it was placed: an image that takes long to pull does not keep others away for ever), and has the decision made again
-// when it has run for that long. An elastic group has run since its newest member began: the resize restarted the others
-// of a gang, and without that an older member would go in the place of a younger one. An elastic gang has run since it was
-// last resized: a gang from which others take member after member would only restart. Its roster says when that was, from
+// when it has run for that long. A gang has run since its newest member began, which would stop with the others. So has an
+// elastic group: an older member would go in the place of a younger one. An elastic gang has run since it was last resized: a gang from which others take member after member would only restart. Its roster says when that was, from
 // the entry on that stops a member, so it does not matter when that member ends; a resize in flight is one of this moment.
 func (p *Preemptor) tooYoung(h *model.Held) bool {
 	began := h.Work.Began
-	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Elastic != nil {
+	if g := h.Work.Job.Group(h.Work.Group); g != nil && (g.Elastic != nil || g.IsGang()) {
 		began = max(began, p.newestOf(h).began)
-		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Gang != nil {
+		if k := (gangKey{h.Work.Job.Key(), h.Work.Group}); g.Elastic != nil && g.Gang != nil {
 			if began = max(began, p.timesOf(k).At); p.leaving[k] {
 				began = p.now
 			}

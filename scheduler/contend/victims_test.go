@@ -226,3 +226,17 @@ func TestMinRuntimeCountsFromStart(t *testing.T) {
 		}
 	}
 }
+
+// TestMinRuntimeOfGangs: no member of a gang is preempted while another one, which would stop with it, has run for less than
+// preempt_min_runtime.
+func TestMinRuntimeOfGangs(t *testing.T) {
+	nodes := []*structs.Node{gpuNode(1, 2, 80_000), gpuNode(2, 2, 80_000)}
+	for _, young := range []time.Duration{59 * time.Second, time.Minute} {
+		gang := lowJob("gang", 2, 2)
+		gang.Groups[0].Gang = &structs.Gang{}
+		node, _, _ := cheapest(t, nodes, []*structs.Allocation{running(gang, 1, 0, nodes[0], 0, 2, time.Hour), running(gang, 2, 1, nodes[1], 0, 2, young)}, 2, byPriority)
+		if want := young >= time.Minute; node != "" != want {
+			t.Errorf("the newest member has run for %v: preempted: %v, want %v", young, node != "", want)
+		}
+	}
+}
