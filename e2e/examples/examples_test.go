@@ -121,7 +121,7 @@ func TestExamples(t *testing.T) {
 	for _, r := range soon {
 		f.Must("job", "stop", "-detach", "-yes", r.job)
 	}
-	f = start(t) // the work before leaves a history of preemptions and usage, on which theirs depend
+	f = start(t)             // the work before leaves a history of preemptions and usage, on which theirs depend
 	for _, r := range late { // one after the other; elastic is the last, because what takes its GPUs stays
 		r.Fleet = f
 		r.submit()
