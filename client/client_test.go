@@ -329,9 +329,10 @@ func TestRefusesForeignServers(t *testing.T) {
 		n := srv.Node(a.ID())
 		return n.Status == structs.NodeInit && strings.Contains(n.StatusDesc, own.String()) && strings.Contains(n.StatusDesc, "obeys no other")
 	})
-	if r := a.Alloc(id); r == nil || r.Final() != nil || len(r.Running()) != 1 {
-		t.Error("the task was stopped")
-	}
+	srv.Wait(t, "the task to run under the new agent", func() bool { // which takes it over while it registers
+		r := a.Alloc(id)
+		return r != nil && r.Final() == nil && len(r.Running()) == 1
+	})
 	srv.Become(own)
 	srv.Wait(t, "the node to be ready again", func() bool {
 		n := srv.Node(a.ID())
