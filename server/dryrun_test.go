@@ -184,6 +184,24 @@ func TestStartWhen(t *testing.T) {
 		if _, text := s.decide.StartEstimates(s.Published().Snapshot, now).Of(apiJob("later", 1), &structs.Workload{Suspended: now}, nil); text != "when it is resumed (muster job resume later)" {
 			t.Errorf("suspended: %q", text)
 		}
+
+		// When prep has ended well, what wants it to fail never starts; unless another job will do.
+		alloc := s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: "default", ID: "prep"})[0]
+		mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: alloc.ID, Client: structs.ClientComplete, StartedAt: now, FinishedAt: now}}})
+		waitFor(t, time.Minute, "prep to have ended", func() bool {
+			return s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "prep"}).Status == structs.JobDead
+		})
+		cleanup := structs.Dependency{Name: "prep", When: structs.WhenFailed, Group: "any", AtLeast: 1}
+		for text, depends := range map[string][]structs.Dependency{
+			"":                 {{Name: "prep", When: structs.WhenFailed}, {Name: "other"}},
+			"after other ends": {cleanup, {Name: "other", Group: "any", AtLeast: 1}},
+		} {
+			j := apiJob("later", 1)
+			j.Depends = depends
+			if resp := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: j}); resp.Why == nil || resp.Why.Starts != text {
+				t.Errorf("%v: %+v, want %q", depends, resp.Why, text)
+			}
+		}
 	})
 }
 

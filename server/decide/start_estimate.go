@@ -61,7 +61,7 @@ func (l *StartEstimates) WhenMayPreempt(groups []*structs.GroupReport) (structs.
 }
 
 // afterOthers returns when the jobs that a job depends on should meet its conditions; 0 if that is unknown for one of
-// them.
+// them, and "" if one can never meet them.
 func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at structs.LogTime, text string) {
 	var names []string
 	known := true
@@ -71,7 +71,11 @@ func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at 
 		d := one.Depends[0]
 		d.Group, d.AtLeast = "", 0
 		one.Depends = []structs.Dependency{d}
-		if scheduler.GateOf(&one, nil, now, otherJobs{snap}).Why == nil {
+		gate := scheduler.GateOf(&one, nil, now, otherJobs{snap})
+		if gate.Never != "" && j.Depends[i].Group == "" {
+			return 0, "" // it does not start after anything; the reason says so
+		}
+		if gate.Never != "" || gate.Why == nil {
 			continue
 		}
 		k := d.On(j)
