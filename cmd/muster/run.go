@@ -115,6 +115,15 @@ func (o *adhoc) submit(ctx context.Context, a *api, src string, job *wire.Job) e
 	return nil
 }
 
+// show prints the job file, and what the servers warn of, if they answer: a GPU model that no node has, for example.
+func (o *adhoc) show(ctx context.Context, a *api, src string, job *wire.Job) {
+	o.printf("%s", src)
+	var resp wire.JobValidateResponse
+	if _, err := a.put(ctx, "/v1/validate/job", nil, wire.JobValidateRequest{Job: job}, &resp); err == nil {
+		o.warn(resp.Warnings)
+	}
+}
+
 // newest lists the allocations that have no replacement.
 func newest(ctx context.Context, a *api, job *wire.Job) ([]*wire.AllocationListStub, error) {
 	var list []*wire.AllocationListStub
@@ -255,7 +264,7 @@ muster run example.muster.hcl`)
 			return err
 		}
 		if out, _ := cmd.Flags().GetBool("output"); out {
-			o.printf("%s", src)
+			o.show(cmd.Context(), a, src, job)
 			return o.deliver(cmd.Context(), a)
 		}
 		if wait, _ := cmd.Flags().GetBool("wait"); !wait {

@@ -58,6 +58,10 @@ func TestRunPrintsAJobFile(t *testing.T) {
 	if _, p := wire.Prepare(job); len(p.Errors) > 0 {
 		t.Errorf("%v\n%s", p.Errors, r.out)
 	}
+	agent.answers["PUT /v1/validate/job"] = wire.JobValidateResponse{Warnings: `no node has GPU model "A1oo"; did you mean "A100"?`}
+	if r := agent.run(t, "", "run", "-output", "-gpus", "A1oo", "--", "true"); r.code != 0 || !strings.Contains(r.errOut, `did you mean "A100"?`) {
+		t.Errorf("exit %d: %s", r.code, r.errOut)
+	}
 	if got := job.TaskGroups[0].Tasks[0].Config["args"]; fmt.Sprint(got) != `[-c PATH=/x; echo ${"$"}{PATH} %{X} $$ ${"$"}{NOMAD_TASK_DIR} "]` {
 		t.Errorf("the command became %v", got) // text that a shell is to replace is not for the node to replace
 	}

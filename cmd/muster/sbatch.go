@@ -190,7 +190,7 @@ func (o *adhoc) sbatch(ctx context.Context, options []slurmOption, words []strin
 		return err
 	}
 	if has(ask.given, "test-only") {
-		o.printf("%s", src)
+		o.show(ctx, a, src, job)
 		return nil
 	}
 	if err := o.possible(ctx, a, job); err != nil {
