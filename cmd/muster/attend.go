@@ -271,19 +271,26 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 	}
 }
 
-// cancelOnce cancels the job, until another signal comes.
+// cancelPatience is how long the request that cancels the job has in any case: timeout(1) sends each signal twice.
+const cancelPatience = 2 * time.Second
+
+// cancelOnce cancels the job, until another signal comes after cancelPatience.
 func (x *attendance) cancelOnce() bool {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan bool, 1)
 	go func() { done <- x.cancelWithin(ctx, x.api, x.job) }()
-	select {
-	case ok := <-done:
-		return ok
-	case <-x.sig.ch:
-		stop()
-		<-done
-		return false
+	for patience := time.After(cancelPatience); ; {
+		select {
+		case ok := <-done:
+			return ok
+		case <-patience:
+			patience = nil
+		case <-x.again(patience == nil):
+			stop()
+			<-done
+			return false
+		}
 	}
 }
 

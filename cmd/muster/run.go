@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,10 @@ func (o *adhoc) submit(ctx context.Context, a *api, src string, job *wire.Job) e
 	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true, // it must be new
 		Submission: &wire.JobSubmission{Source: src, Format: "hcl2"}}
 	if _, err := a.put(ctx, "/v1/jobs", ns(val(job.Namespace)), req, &resp); err != nil {
+		var answer *apiError
+		if errors.As(err, &answer) && answer.Status == http.StatusConflict && strings.Contains(answer.Msg, "already exists") {
+			return fmt.Errorf("there is a job %q already (muster job status %s): give -name another name, or leave it out", *job.ID, word(*job.ID))
+		}
 		return fmt.Errorf("submit job %q: %w", *job.ID, err)
 	}
 	o.warn(resp.Warnings)
@@ -273,6 +278,9 @@ muster run example.muster.hcl`)
 			}
 		}
 		if err := o.submit(cmd.Context(), a, src, job); err != nil {
+			if cmd.Context().Err() != nil && !cmd.Flags().Changed("name") { // it may have arrived
+				o.cancel(a, job)
+			}
 			return err
 		}
 		if detach, _ := cmd.Flags().GetBool("detach"); detach {
