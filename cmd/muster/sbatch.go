@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,7 +76,8 @@ script. The script is kept with the job, as it is now, and runs once, on the fir
 srun, which starts commands on all nodes of the job, "scontrol show hostnames", and the SLURM_ variables. Its output is that of
 muster job logs, and also in the file of -o, if one is given. -p is the node pool, -A the queue. With --wait this command waits for the end, and
 exits as the script does; --parsable prints nothing but the job's id; --test-only prints the job file and submits nothing. --as-me and --pack
-are those of muster run. Options for which nothing stands are named. MUSTER_ADDR, MUSTER_TOKEN and MUSTER_NAMESPACE, or a context,
+are those of muster run. Options for which nothing stands are named. Of your
+environment PATH, VIRTUAL_ENV and CONDA_* go along, and what --export names. MUSTER_ADDR, MUSTER_TOKEN and MUSTER_NAMESPACE, or a context,
 say which cluster is meant, and so do the general options below.`, `
 muster sbatch train.sh
 muster sbatch -N 2 --gpus-per-node=8 -t 2:00:00 train.sh --epochs 10
@@ -152,10 +154,11 @@ func (o *adhoc) sbatch(ctx context.Context, options []slurmOption, words []strin
 		}
 	}
 	o.asMe, o.pack = has(ask.given, "as-me"), has(ask.given, "pack")
-	if o.title = ask.name; o.title == "" {
-		o.title = file
+	o.title = ask.name
+	if o.title == "" && len(words) > 0 {
+		o.title = file // commands of --wrap have nothing in common: the history of one says nothing about another
 	}
-	o.name = jobName(o.title) + "-" + strconv.FormatInt(o.now().UnixNano()/1e6, 36)
+	o.name = jobName(cmp.Or(o.title, file)) + "-" + strconv.FormatInt(o.now().UnixNano()/1e6, 36)
 	if array != nil {
 		o.array = strconv.Itoa(array.count) + array.atOnce
 	}

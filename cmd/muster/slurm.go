@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-sched/muster/internal/suggest"
 )
 
 // scriptMax is the size up to which a script is looked at for #SBATCH lines, and submitted by sbatch.
@@ -28,6 +30,14 @@ var slurmFlags = []string{
 	"no-kill", "label", "unbuffered", "kill-on-bad-exit", "help", "disable-status", "pty", "overlap", "exact", "multi-prog", "reboot", "ignore-pbs", "as-me", "pack", "usage",
 	"no-color", "force-color", "tls-skip-verify",
 }
+
+// slurmOthers are Slurm's options with values that askSlurm does not read.
+var slurmOthers = strings.Fields(`acctg-freq batch bb bbf cluster-constraint clusters comment constraint container container-id core-spec cores-per-socket cpu-freq
+	deadline delay-boot distribution exclude export-file extra extra-node-info get-user-env gid gpu-freq gpus-per-socket gres-flags hint kill-on-invalid-dep licenses
+	mail-type mail-user mcs-label mincpus network nice nodefile ntasks-per-core ntasks-per-gpu ntasks-per-socket oom-kill-step power prefer priority profile propagate qos
+	reservation segment signal sockets-per-node switches thread-spec threads-per-core time-min tmp tres-per-task uid wait-all-nodes wckey
+	bcast compress epilog het-group immediate interactive jobid msg-timeout preserve-env prolog quit-on-interrupt relative resv-ports send-libs slurmd-debug task-epilog
+	task-prolog tres-bind x11 whole version`)
 
 // slurmOption is one option of sbatch or srun, by its long name.
 type slurmOption struct{ name, value string }
@@ -248,7 +258,9 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 	if v, has := take("export"); has {
 		for i, name := range strings.Split(v, ",") {
 			switch {
-			case name == "ALL" || name == "":
+			case name == "ALL":
+				a.left = append(a.left, "--export=ALL (name the variables: --export=A,B)")
+			case name == "":
 			case name == "NONE" || name == "NIL":
 				add("no-env", "true")
 			default:
@@ -260,11 +272,24 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 		}
 	}
 	for _, opt := range order {
-		if !slices.Contains(used, opt.name) {
+		switch {
+		case slices.Contains(used, opt.name):
+		case slices.Contains(slurmOthers, opt.name), slices.Contains(slurmFlags, opt.name):
 			a.left = append(a.left, opt.text())
+		default:
+			errs = append(errs, fmt.Errorf("Slurm has no option %s%s", opt.text(), suggest.DidYouMean(opt.text(), spelled(slices.Concat(used, slurmFlags)))))
 		}
 	}
 	return a, errors.Join(errs...)
+}
+
+// spelled writes the names of options as users do.
+func spelled(names []string) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = slurmOption{name: n}.text()
+	}
+	return out
 }
 
 // gpus returns the GPUs of each node.
