@@ -399,6 +399,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 		return nil
 	}
 	var index uint64
+	placed := !unplaced // nothing waited for a place before the list was read
 	for {
 		q := ns(p.namespace)
 		if index > 0 {
@@ -449,6 +450,11 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 			}
 		}
 		p.tell(ev, mine)
+		if pending == 0 && !placed { // what was placed between the two answers is not in the list
+			placed, index = true, 0
+			continue
+		}
+		placed = !unplaced || p.waiting == 0
 		if pending == 0 {
 			var parts []string
 			for _, x := range []struct {

@@ -180,7 +180,7 @@ func endedBy(s *wire.AllocationListStub) string {
 				return cmp.Or(e.DisplayMessage, e.Message) + " (-disk 100G asks for so much)"
 			case e.Type == "Not Restarting": // it says only that this end is final
 			case e.FailsTask && e.Type != "Terminated": // the agent ended it
-				return cmp.Or(e.DisplayMessage, e.Message, e.Type)
+				return cmp.Or(e.Details["kill_reason"], e.DisplayMessage, e.Message, e.Type)
 			case e.Type == "Terminated" && e.ExitCode != 0 && m != "":
 				if e.Details["oom_killed"] == "true" {
 					m += " (-mem 64G asks for so much)"
