@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -55,11 +56,81 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 	if done, err := o.form.done(o.env, &w); done || err != nil {
 		return err
 	}
+	if w.Status == "dead" && stub.Status == "dead" {
+		w.Status = "dead: " + jobState(stub)
+	}
 	o.print(&w)
+	if err := o.tasks(ctx, a, stub); err != nil {
+		return err
+	}
 	if w.Waiting == 0 && w.Reason == "" && len(w.Updating) == 0 {
 		return o.retries(ctx, a, stub)
 	}
 	return nil
+}
+
+// whyTasks is how many allocations that start, and how many that failed, job why says more of.
+const whyTasks = 3
+
+// tasks says what allocations that are starting do, and how those that failed ended.
+func (o *jobWhyOptions) tasks(ctx context.Context, a *api, stub *wire.JobListStub) error {
+	if n := sumOf(stub); n.Starting+n.Failed == 0 {
+		return nil
+	}
+	var list []*wire.AllocationListStub
+	if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), ns(stub.Namespace), &list); err != nil {
+		return err
+	}
+	slices.SortStableFunc(list, func(x, y *wire.AllocationListStub) int { return cmp.Compare(y.CreateIndex, x.CreateIndex) })
+	var lines [][2]string
+	said := map[string]int{}
+	for _, s := range list {
+		key, text := "", ""
+		switch {
+		case s.ClientStatus == "pending" && s.DesiredStatus == "run":
+			key, text = "starting", lastOf(s)
+		case s.ClientStatus == "failed" && s.NextAllocation == "":
+			key, text = "failed", howFailed(s)
+		}
+		if key == "" || text == "" || said[key] == whyTasks {
+			continue
+		}
+		said[key]++
+		lines = append(lines, [2]string{key, fmt.Sprintf("%s on %s: %s (muster alloc status %s)", s.Name, orDash(s.NodeName), text, shortID(s.ID, o.verbose))})
+	}
+	o.pairs("  ", lines)
+	return nil
+}
+
+// lastOf returns what an allocation's tasks did last.
+func lastOf(s *wire.AllocationListStub) string {
+	var texts []string
+	for _, name := range sortedKeys(s.TaskStates) {
+		if events := s.TaskStates[name].Events; len(events) > 0 {
+			e := events[len(events)-1]
+			texts = append(texts, fmt.Sprintf("task %s: %s", name, cmp.Or(e.DisplayMessage, e.Message, e.Type)))
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// howFailed returns how the task ended that made an allocation fail.
+func howFailed(s *wire.AllocationListStub) string {
+	for _, name := range sortedKeys(s.TaskStates) {
+		st := s.TaskStates[name]
+		if !st.Failed {
+			continue
+		}
+		for _, e := range slices.Backward(st.Events) {
+			switch {
+			case e.Type == "Terminated" && e.ExitCode != 0:
+				return fmt.Sprintf("task %s ended with exit code %d", name, e.ExitCode)
+			case e.FailsTask && e.Type != "Not Restarting" && e.Type != "Terminated":
+				return fmt.Sprintf("task %s: %s", name, cmp.Or(e.Details["kill_reason"], e.DisplayMessage, e.Message, e.Type))
+			}
+		}
+	}
+	return s.ClientDescription
 }
 
 // retries says when what failed of a job is tried again.
