@@ -186,7 +186,7 @@ func (o *objectOptions) queueList(ctx context.Context, _ []string) error {
 	}
 	for i := range list {
 		q := &list[i]
-		r := []string{q.Path, string(q.Effective.Order), strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), gpuText(q.Guarantee), gpuText(q.Limit),
+		r := []string{q.Path, string(q.Effective.Order), strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), boundText(q.Guarantee), boundText(q.Limit),
 			strconv.FormatInt(q.Jobs, 10), strconv.FormatInt(q.Waiting, 10)}
 		if o.form.wide {
 			r = append(r, backfillText(q.Effective), q.Effective.Preempt, percentText(q.Part), targetText(q.Target), budgetText(q), oldestText(q.Oldest))
@@ -199,6 +199,16 @@ func (o *objectOptions) queueList(ctx context.Context, _ []string) error {
 	}
 	o.table(head, rows)
 	return nil
+}
+
+// boundText is the GPUs of a guarantee or limit, or its other components where it has none of GPUs.
+func boundText(a *wire.Amount) string {
+	if a != nil && a.GPUs == nil {
+		if text := amountText(a); text != "no limit" {
+			return text
+		}
+	}
+	return gpuText(a)
 }
 
 func gpuText(a *wire.Amount) string {
