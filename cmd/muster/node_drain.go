@@ -1,15 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
@@ -190,6 +194,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 	say("Ctrl-C detaches; the drain continues")
 	seen := map[string]string{}
 	told, before := false, 0
+	held := heldUp{rounds: map[drainGroup]int{}, said: map[drainGroup]string{}}
 	begun := int64(0)
 	if n.DrainStrategy != nil {
 		begun = n.DrainStrategy.StartedAt.UnixNano()
@@ -210,6 +215,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 		}
 		cut := abbreviate(o.verbose, all)
 		left := 0
+		waits := map[drainGroup]int64{}
 		for _, al := range allocs {
 			state := al.DesiredStatus + "/" + al.ClientStatus
 			if val(al.DesiredTransition.Migrate) {
@@ -231,6 +237,9 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 					say("Alloc %q: %s", cut(al.ID), e.DisplayMessage)
 				}
 			}
+			if al.DesiredStatus == "run" && liveAlloc(al.ClientStatus) && strings.HasSuffix(state, "/migrate") {
+				waits[drainGroup{al.Namespace, al.JobID, al.TaskGroup}]++
+			}
 			seen[al.ID] = state
 			system := al.Job != nil && (val(al.Job.Type) == "system" || val(al.Job.Type) == "sysbatch")
 			if liveAlloc(al.ClientStatus) && !(system && node.DrainStrategy != nil && node.DrainStrategy.IgnoreSystemJobs) {
@@ -241,6 +250,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 			say("%s left", plural(int64(left), "allocation"))
 		}
 		before = left
+		held.round(ctx, a, waits, say)
 		if node.Status == "down" {
 			say("Node %q is down", node.Name)
 			return exitCode(exitError)
@@ -270,4 +280,86 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 			return err
 		}
 	}
+}
+
+// drainGroup is a group with allocations on a node that drains.
+type drainGroup struct{ namespace, job, group string }
+
+// Limits of how often a drain asks why work does not move.
+const (
+	drainAskRounds = 5 // a group is asked about in the second round in which it waits, then every so many
+	drainAskJobs   = 4 // in one round
+)
+
+// heldUp says why allocations that are marked for migration do not move, once per change of the reason.
+type heldUp struct {
+	rounds map[drainGroup]int    // for how many rounds some of a group has waited
+	said   map[drainGroup]string // the last reason
+}
+
+// round says for each group of which allocations wait why they do, if that has changed. Each read of a reason is a request, so
+// a group is not asked about in every round. Without an answer it says nothing, and the drain is followed further.
+func (h *heldUp) round(ctx context.Context, a *api, waits map[drainGroup]int64, say func(string, ...any)) {
+	maps.DeleteFunc(h.rounds, func(g drainGroup, _ int) bool { return waits[g] == 0 })
+	maps.DeleteFunc(h.said, func(g drainGroup, _ string) bool { return waits[g] == 0 })
+	asked := map[drainGroup]*nomadlike.Why{} // by job: without the group
+	for _, g := range slices.SortedFunc(maps.Keys(waits), func(x, y drainGroup) int {
+		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.job, y.job), cmp.Compare(x.group, y.group))
+	}) {
+		job := drainGroup{namespace: g.namespace, job: g.job}
+		if _, have := asked[job]; !have && len(asked) >= drainAskJobs {
+			continue // in the next round
+		}
+		h.rounds[g]++
+		if h.rounds[g]%drainAskRounds != 2 {
+			continue
+		}
+		if _, have := asked[job]; !have {
+			var w nomadlike.Why
+			if _, err := a.get(ctx, jobPath(g.job, "/why"), ns(g.namespace), &w); err != nil {
+				asked[job] = nil
+				continue
+			}
+			asked[job] = &w
+		}
+		if key, why := staysFor(asked[job], g.group); why != "" && h.said[g] != key {
+			h.said[g] = key
+			say("%s of job %q cannot move yet: %s", plural(waits[g], "allocation"), g.job, why)
+		}
+	}
+}
+
+// staysFor returns why a group finds no place elsewhere, or "" if that is not known, and a key that is equal for reasons that
+// differ only in figures. That the node drains is no reason.
+func staysFor(w *nomadlike.Why, group string) (key, text string) {
+	if w == nil {
+		return "", ""
+	}
+	for i := range w.Groups {
+		g := &w.Groups[i]
+		if g.Name != group || g.Placed >= g.Wanted || g.Reason == "" {
+			continue
+		}
+		key, text = string(g.Reason), fmt.Sprintf("%d of group %q found no place [%s]", g.Wanted-g.Placed, group, g.Reason)
+		var lines, cures []string
+		for _, r := range g.Refusals {
+			x := r.ToStructs()
+			if x.Code == structs.ReasonNodeIneligible && len(g.Refusals) > 1 {
+				continue
+			}
+			key += fmt.Sprint(" ", x.Code, x.Dimension, x.Holder, x.Subject)
+			lines = append(lines, refusalLine(x))
+			if c := cure(x); c != "" && !slices.Contains(cures, c) {
+				cures = append(cures, c)
+			}
+		}
+		if len(lines) > 0 {
+			text += ": " + strings.Join(lines, "; ")
+		}
+		if len(cures) > 0 {
+			text += "; until " + strings.Join(cures, ", or ")
+		}
+		return key, text
+	}
+	return "", ""
 }
