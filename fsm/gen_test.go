@@ -205,6 +205,8 @@ func (g *generator) plan() *structs.PlanEntry {
 				place.Previous = have.ID
 				if n := s.NodeByID(have.NodeID); n == nil || n.Status == structs.NodeDown {
 					stop.Client = structs.ClientLost
+				} else if !n.Ready() && ev.ID[1]%4 != 0 {
+					// It drains: the new one starts elsewhere while it ends.
 				} else if queues := slices.Collect(s.Queues()); len(queues) > 0 || len(have.WaitsOn) == 0 { // Apply refuses chains from the first queue on
 					place.WaitsOn = []structs.AllocID{have.ID}
 				}

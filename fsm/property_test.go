@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ var occurrences = []string{
 	"standby held", "gang placed", "joint job placed", "joint job ended", "gang grown", "gang resized", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "suspended", "resumed", "suspension refused", "gang suspended or resumed", "requeued", "failed by the server", "retried", "end of an index kept",
-	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: limit of a user", "refused: running cap",
+	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: limit of a user", "refused: running cap", "moved within a limit",
 	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused", "variable sealed anew", "key retired",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
@@ -484,6 +485,29 @@ func claimedTwice(s *state.Snapshot) bool {
 	return false
 }
 
+// moved returns what an entry may add to a limit beyond it: what those that it stops on nodes without new work, and replaces,
+// hold until they have ended.
+func (r *run) moved(before *state.Snapshot, d structs.Delta, counts func(*structs.Allocation) bool) (sum structs.Amount) {
+	replaced := map[structs.AllocID]bool{}
+	for _, c := range d.Allocs {
+		if c.Before == nil && c.After != nil {
+			replaced[c.After.Lineage().Previous] = true
+		}
+	}
+	moves := false
+	for _, c := range d.Allocs {
+		if a := c.Before; a != nil && c.After != nil && replaced[a.ID] && structs.Holds(a) && !a.ServerTerminal() && c.After.ServerTerminal() && counts(a) {
+			sum = sum.Add(structs.AmountOf(a))
+			moves = moves || structs.Moves(a, before.NodeByID(a.NodeID))
+		}
+	}
+	if !moves || !before.Has(feature.MoveCharges) {
+		return structs.Amount{}
+	}
+	r.saw("moved within a limit")
+	return sum
+}
+
 // limits checks that no entry adds to what is beyond a limit, unless it changed the limit.
 func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
 	why := after.CheckUse()
@@ -496,7 +520,9 @@ func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
 		if claimedTwice(before) {
 			continue // from before there were queues; what it charges grows by itself when who is waited for ends
 		}
-		what, over := structs.Breaks(was, is.Sub(was), *q.Limit)
+		what, over := structs.Breaks(was, is.Sub(was).Sub(r.moved(before, d, func(a *structs.Allocation) bool {
+			return slices.Contains(structs.UseRows(a), structs.UseRow{Path: q.Path})
+		})), *q.Limit)
 		r.check(over == 0, "queue %q went from %+v to %+v and may hold %+v: %s", q.Path, was, is, *q.Limit, what)
 		if is.CPU > 0 && is.CPU == q.Limit.CPU {
 			r.saw("queue at its limit")
@@ -505,7 +531,7 @@ func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
 	for q := range after.Quotas() {
 		was, is := before.QuotaHeld(q.Name), after.QuotaHeld(q.Name)
 		if l := q.Limit("global"); before.Quota(q.Name) == q && len(d.Namespaces) == 0 && !claimedTwice(before) {
-			what, over := structs.Breaks(was, is.Sub(was), l.Hard)
+			what, over := structs.Breaks(was, is.Sub(was).Sub(r.moved(before, d, func(a *structs.Allocation) bool { return before.Namespace(a.Namespace).Quota == q.Name })), l.Hard)
 			r.check(over == 0, "quota %q went from %+v to %+v and may hold %+v: %s", q.Name, was, is, l.Hard, what)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -196,29 +197,31 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	adds, models := map[structs.UseRow]structs.Amount{}, map[structs.UseRow][]structs.ModelAmount{}
 	var rows []structs.UseRow
 	byModel := pl.CountsModels()
-	add := func(a *structs.Allocation, sign int64) {
+	add := func(a, moved *structs.Allocation, sign int64) {
 		for _, r := range structs.UseRows(a) {
 			if _, seen := adds[r]; !seen {
 				rows = append(rows, r)
 			}
-			adds[r] = adds[r].Add(structs.Charge(a, r, state.Allocs.Lookup(pl), nil).Times(sign))
+			adds[r] = adds[r].Add(structs.ChargeBeyond(a, moved, r, state.Allocs.Lookup(pl)).Times(sign))
 			if byModel {
-				models[r] = structs.AddModels(models[r], structs.ChargeModels(a, r, state.Allocs.Lookup(pl)), sign)
+				models[r] = structs.AddModels(models[r], structs.ChargeModelsBeyond(a, moved, r, state.Allocs.Lookup(pl)), sign)
 			}
 		}
 	}
+	moved := pl.moved(part)
 	for i := range part.Places {
 		p := &part.Places[i]
 		at := groupKey{pl.version(p), p.Group}
 		pl.group(at) // group fills vector
-		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, 1)
+		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, moved[p.Previous], 1)
+		delete(moved, p.Previous) // it is counted off once
 	}
 	for _, u := range part.Updates {
 		old := state.Allocs.Get(pl, u.ID)
 		a := *old
 		a.Job, a.Resources = pl.job, structs.GroupVector(pl.job.Group(a.Group))
-		add(&a, 1)
-		add(old, -1)
+		add(&a, nil, 1)
+		add(old, nil, -1)
 	}
 	for _, r := range rows {
 		if why := pl.rowLimit(r, adds[r], len(part.Places) > 0); why != "" {
@@ -232,6 +235,35 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 		}
 	}
 	return ""
+}
+
+// moved returns the allocations of the job that a part stops and whose replacements are charged only for what they need
+// beyond them: if one of them moves (structs.Moves), all, because those of a gang move together. Once stopped, an allocation does
+// not count again, so later parts cannot use it. nil for none.
+func (pl *planApply) moved(part *structs.PlanPart) map[structs.AllocID]*structs.Allocation {
+	if len(part.Places) == 0 || !pl.Has(feature.MoveCharges) {
+		return nil
+	}
+	any := false
+	out := map[structs.AllocID]*structs.Allocation{}
+	for i := range part.Stops {
+		s := &part.Stops[i]
+		a := state.Allocs.Get(pl, s.ID)
+		if a == nil || a.JobKey() != pl.key || s.Client != "" || !structs.Holds(a) || a.ServerTerminal() {
+			continue
+		}
+		any = any || structs.Moves(a, state.Nodes.Get(pl, a.NodeID))
+		out[a.ID] = a
+	}
+	if !any {
+		return nil
+	}
+	for i := range part.Places {
+		for _, id := range part.Places[i].WaitsOn {
+			delete(out, id) // it is counted off already
+		}
+	}
+	return out
 }
 
 func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool) string {

@@ -119,6 +119,76 @@ func TestLimitsInApply(t *testing.T) {
 	}
 }
 
+// TestMoveCharges: what replaces an allocation on a node that drains is charged for what it needs beyond that one, once, and
+// only in the part that stops it; on a node that takes new work it is charged in full, and so it is before the format has the gate.
+func TestMoveCharges(t *testing.T) {
+	for name, x := range map[string]struct {
+		old, ready, gone, twice bool
+		larger                  int64
+		want                    string
+	}{
+		"moves":                {},
+		"old format":           {old: true, want: "would exceed its limit of cpu by 10"},
+		"the node is eligible": {ready: true, want: "would exceed its limit of cpu by 10"},
+		"stopped before":       {gone: true, want: "would exceed its limit of cpu by 10"},
+		"for two":              {twice: true, want: "would exceed its limit of cpu by 10"},
+		"larger":               {larger: 5, want: "would exceed its limit of cpu by 5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3)
+			format := feature.MoveCharges.Format
+			if x.old {
+				format--
+			}
+			c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: format, By: "test"})
+			c.queues(&structs.Queue{Path: "a", Limit: cpu(10)})
+			eval := c.in("a", 1)
+			plan := func(from, n int) *structs.PlanEntry {
+				p := c.planFor("web", eval, from, n)
+				p.QueueEpoch = c.f.Snapshot().QueueByPath("a").Epoch
+				return p
+			}
+			if res := c.apply(plan(0, 1)).Plan; !res.Accepted[0] {
+				t.Fatalf("%+v", res)
+			}
+			var old *structs.Allocation
+			for _, a := range c.f.Snapshot().AllocsByJob(structs.JobKey{Namespace: "default", ID: "web"}) {
+				old = a
+			}
+			if x.larger > 0 {
+				j := service("2", 1)
+				j.Queue = "a"
+				j.Groups[0].Tasks[0].Resources.CPU += x.larger
+				eval = c.register(j).EvalID
+			}
+			if !x.ready {
+				c.apply(&structs.NodeDrainCommand{ID: old.NodeID, Strategy: &structs.DrainStrategy{Deadline: time.Hour}})
+			}
+			p := plan(1, 1)
+			p.LinkNext = true
+			p.JobVersion = c.f.Snapshot().JobByKey(structs.JobKey{Namespace: "default", ID: "web"}).Version
+			stop := structs.PlanStop{ID: old.ID, Desired: structs.DesiredStop}
+			if x.gone {
+				c.apply(&structs.PlanEntry{Namespace: p.Namespace, JobID: p.JobID, EvalID: p.EvalID, Parts: []structs.PlanPart{{Stops: []structs.PlanStop{stop}}}})
+			}
+			p.Parts[0].Stops = []structs.PlanStop{stop}
+			p.Parts[0].Places[0].Previous = old.ID
+			if x.twice {
+				two := p.Parts[0].Places[0]
+				two.Index++
+				p.Parts[0].Places = append(p.Parts[0].Places, two)
+			}
+			res := c.apply(p).Plan
+			if res.Accepted[0] != (x.want == "") || !strings.Contains(res.Refused, x.want) {
+				t.Errorf("%+v; want %q", res, x.want)
+			}
+			if why := c.f.Snapshot().CheckUse(); why != "" {
+				t.Error(why)
+			}
+		})
+	}
+}
+
 // TestModelLimitsInApply: limits of the GPUs of a model are refused by integers, too.
 func TestModelLimitsInApply(t *testing.T) {
 	two := []structs.ModelAmount{{Model: "h100", Milli: 2000}}

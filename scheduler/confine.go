@@ -112,7 +112,7 @@ func (d *decision) placeTogether(g *groupWork, first int, x *domain) {
 func (d *decision) rooms(g *groupWork, first int, x *domain) *search.Places {
 	probe := d.gangSearch(g, first, region{})
 	defer probe.Done()
-	_ = d.overLimit(probe, nil) // if a limit is in the way, placing says so
+	_ = d.overLimitAll(probe, g.Wants) // if a limit is in the way, placing says so
 	d.steps += d.w.View.Rows
 	return search.NewPlaces(x.tree, probe.Rooms(x.tree.Levels[0]))
 }

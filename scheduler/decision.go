@@ -48,7 +48,11 @@ type decision struct {
 	growsAt   structs.LogTime             // when a gang that was resized recently, or whose room became free recently, may grow; 0: none waits for that
 	overBound bool                        // not tried: see contend.Reservations.OverBound
 	entries   []*structs.PlanEntry
-	report    WorkloadReport
+
+	movesGroups []*structs.Group // see movesAlong
+	movesKnown  bool
+
+	report WorkloadReport
 }
 
 // placement is a want with the place that was found for it.

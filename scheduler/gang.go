@@ -81,7 +81,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	probe := search.New(g.Ask, d.w, d.policy, first)
 	probe.Ban = g.ban(d.load.Job)
 	d.bind(probe)
-	if d.overLimit(probe, nil) != nil {
+	if d.overLimitAll(probe, g.Wants) != nil {
 		return d.tryWithin(g, first, region{}, g.Wants) // it says which limit it is
 	}
 	rs := search.NewPlaces(x.tree, probe.Rooms(x.tree.Levels[0]))

@@ -64,7 +64,8 @@ func (g *groupWork) refusal() *structs.GroupReport {
 }
 
 // overLimit returns which limit one more allocation of a search's group would exceed, or nil; then the search does without
-// GPU models whose limits are reached. With prev, the allocation may wait for the place of prev.
+// GPU models whose limits are reached. With prev, the allocation is charged for what it needs beyond prev: it may wait for
+// the place of prev, or prev moves.
 func (d *decision) overLimit(s *search.Search, prev *structs.Allocation) *structs.Refusal {
 	if d.limits == nil || d.load.Job == nil || s.Ask.Tg == nil {
 		if d.closed != nil {
@@ -120,7 +121,7 @@ func (d *decision) closedModels() map[structs.GroupName][]match.Closed {
 // It records in the group which limit prevents it.
 func (d *decision) withinLimits(s *search.Search, w *reconcile.Want) bool {
 	w.MustWait = false
-	why := d.overLimit(s, nil)
+	why := d.overLimit(s, d.moved(s.Ask.Tg, w))
 	if why == nil {
 		return true
 	}
@@ -131,6 +132,53 @@ func (d *decision) withinLimits(s *search.Search, w *reconcile.Want) bool {
 	}
 	w.MustWait = true
 	return w.MayWait && d.overLimit(s, w.Prev) == nil
+}
+
+// moved returns the allocation that a want of a group replaces, if it moves (structs.Moves) or something that moves takes it
+// along in its part of the plan; else nil.
+func (d *decision) moved(tg *structs.Group, w *reconcile.Want) *structs.Allocation {
+	if d.limits == nil || d.in.OldLimits || !replacesLive(w) || !d.moves(w) && !d.movesAlong(tg) {
+		return nil
+	}
+	return w.Prev
+}
+
+// replacesLive reports whether the part of a want stops what it replaces.
+func replacesLive(w *reconcile.Want) bool {
+	return w.Prev != nil && w.Stop != nil && w.Stop.Client == "" && structs.Holds(w.Prev) && !w.Prev.ServerTerminal()
+}
+
+func (d *decision) moves(w *reconcile.Want) bool {
+	return replacesLive(w) && structs.Moves(w.Prev, d.in.View.Node(w.Prev.NodeID))
+}
+
+// movesAlong reports whether the wants of a group are placed together with one whose allocation moves.
+func (d *decision) movesAlong(tg *structs.Group) bool {
+	if !d.movesKnown {
+		d.movesKnown = true
+		for _, g := range d.groups {
+			if (d.load.Job.AllAtOnce || g.Gang && !g.single()) && slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return d.moves(&w) }) {
+				d.movesGroups = append(d.movesGroups, g.Tg)
+			}
+		}
+	}
+	return len(d.movesGroups) > 0 && (d.load.Job.AllAtOnce || slices.Contains(d.movesGroups, tg))
+}
+
+// overLimitAll returns which limit keeps every want of a search's group from a place other than that of what it replaces, or nil.
+func (d *decision) overLimitAll(s *search.Search, wants []reconcile.Want) (why *structs.Refusal) {
+	var last *structs.Allocation
+	for i := range wants {
+		moved := d.moved(s.Ask.Tg, &wants[i])
+		if i > 0 && moved == last {
+			continue
+		}
+		if why = d.overLimit(s, moved); why == nil {
+			return nil
+		}
+		last = moved
+	}
+	return why
 }
 
 // respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It records in

@@ -36,7 +36,7 @@ import (
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS borrow=GPUS lend=GPUS; used=GPUS
-//	quota NAME ...     the quota of the namespace default: soft=GPUS
+//	quota NAME ...     the quota of the namespace default: soft=GPUS hard=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
 //	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
 func TestScripts(t *testing.T) {
@@ -187,10 +187,17 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			}
 		}
 		return "ok"
-	case "quota": // soft=GPUS of the namespace default
+	case "quota": // soft=GPUS hard=GPUS of the namespace default
 		soft := structs.Unlimited
 		soft.GPUMilli = 1000 * int64(c.Int(t, "soft", 0))
-		w.queues.Tenants = []contend.Tenant{{Namespace: "default", Quota: c.Args[0].Key, Hard: structs.Unlimited, Soft: &soft}}
+		q := contend.Tenant{Namespace: "default", Quota: c.Args[0].Key, Hard: structs.Unlimited, Soft: &soft}
+		if !c.Has("soft") {
+			q.Soft = nil
+		}
+		if c.Has("hard") {
+			q.Hard.GPUMilli = 1000 * int64(c.Int(t, "hard", 0))
+		}
+		w.queues.Tenants = []contend.Tenant{q}
 		return "ok"
 	case "timeouts": // after=DURATION; assemblies that took too long are ended
 		w.now = w.now.Add(duration(t, c.String("after", "0s")))

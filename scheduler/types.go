@@ -27,6 +27,7 @@ type Input struct {
 	Reserved    []*structs.Reservation         // in force: of blocked workloads and of operators, by ID
 	Evicted     []*structs.Preemptions         // on behalf of each queue, by queue
 	OldEvents   bool                           // the format in force does not have EventSaved: refusals name EventNone instead
+	OldLimits   bool                           // the format in force does not have structs.Moves: what replaces draining work is charged in full
 	Freed       []model.Freed                  // room that became free lately, oldest first: gangs that run wait before they grow into it
 	GangTimes   []contend.GangTimes            // what is known of gangs that run, by job and group: when they were resized, and saved
 	Power       bool                           // some node pool has a power budget

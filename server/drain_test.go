@@ -75,6 +75,47 @@ func TestDrainMovesServiceGently(t *testing.T) {
 	})
 }
 
+// TestDrainWithinQuota: a quota that is used up does not hold up a drain. It is exceeded only by what ends on the node.
+func TestDrainWithinQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		f.kill = 3 * time.Second
+		j := passJob("web", 3, nil)
+		most := structs.Unlimited
+		most.CPU = 3 * structs.GroupAmount(j.Groups[0]).CPU
+		mustApply(t, s, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", Hard: most}}}}})
+		mustApply(t, s, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "q"}}})
+		register(t, s, j)
+		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 3 })
+		register(t, s, passJob("other", 1, nil))
+		second := testNode(1)
+		mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
+		mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
+		f.set(func() { f.nodes = append(f.nodes, second) })
+		first := f.nodes[0].ID
+		startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
+		waitFor(t, 2*time.Minute, "end of the drain", func() bool {
+			snap := s.Published().Snapshot
+			held, ends := structs.Amount{}, structs.Amount{}
+			for _, id := range []structs.NodeID{first, second.ID} {
+				for _, a := range holdsOn(s, id) {
+					if held = held.Add(structs.AmountOf(a)); a.ServerTerminal() {
+						ends = ends.Add(structs.AmountOf(a))
+					}
+				}
+			}
+			if held.CPU-ends.CPU > most.CPU {
+				t.Fatalf("%d MHz are held, without what ends on the node, and the quota is %d", held.CPU-ends.CPU, most.CPU)
+			}
+			return snap.NodeByID(first).Drain == nil
+		})
+		if n := running(s, "web"); n != 3 || running(s, "other") != 0 {
+			t.Errorf("after the drain %d of web run, and %d of other", n, running(s, "other"))
+		}
+	})
+}
+
 // TestDrainWaitsForHealth: replacements count once they have been healthy for min_healthy_time, by checks or by their
 // tasks, and after healthy_deadline in any case.
 func TestDrainWaitsForHealth(t *testing.T) {

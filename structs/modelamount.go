@@ -70,6 +70,15 @@ func ChargeModels(a *Allocation, row UseRow, get func(AllocID) *Allocation) []Mo
 	return slices.DeleteFunc(slices.Clone(sum), func(m ModelAmount) bool { return m.Milli <= 0 })
 }
 
+// ChargeModelsBeyond is ChargeBeyond for GPUs by model.
+func ChargeModelsBeyond(a, moved *Allocation, row UseRow, get func(AllocID) *Allocation) []ModelAmount {
+	sum := ChargeModels(a, row, get)
+	if moved == nil || !slices.Contains(UseRows(moved), row) {
+		return sum
+	}
+	return slices.DeleteFunc(AddModels(sum, ModelsOf(moved), -1), func(m ModelAmount) bool { return m.Milli <= 0 })
+}
+
 // MilliOf returns how many thousandths of GPUs are of models that match words.
 func MilliOf(held []ModelAmount, words string) (sum int64) {
 	for _, m := range held {

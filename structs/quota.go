@@ -1,6 +1,9 @@
 package structs
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // QuotaSpec limits what the allocations of all namespaces that use it (Namespace.Quota) hold together. A QuotaSpec in
 // the store is immutable.
@@ -98,6 +101,23 @@ func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation, bill func(
 		}
 	}
 	return sum.each(func(v int64) int64 { return max(v, 0) })
+}
+
+// Moves reports whether what replaces an allocation is charged only for what it needs beyond it: the allocation was not
+// asked to end before, and its node works but takes no new work (it drains, or is not eligible). So the replacement cannot
+// wait for its place there, as it would elsewhere (WaitsOn), and a limit that is used up would hold up the drain. While
+// the old allocation ends, both are counted. n is its node, or nil.
+func Moves(a *Allocation, n *Node) bool {
+	return Holds(a) && !a.ServerTerminal() && n != nil && n.Status == NodeReady && !n.Ready()
+}
+
+// ChargeBeyond is Charge for an allocation that replaces one that moves (Moves); nil: none.
+func ChargeBeyond(a, moved *Allocation, row UseRow, get func(AllocID) *Allocation) Amount {
+	sum := Charge(a, row, get, nil)
+	if moved == nil || !slices.Contains(UseRows(moved), row) {
+		return sum
+	}
+	return sum.Sub(AmountOf(moved)).each(func(v int64) int64 { return max(v, 0) })
 }
 
 // Breaks returns the first component in which add is positive and held + add exceeds the limit, and by how much, or

@@ -79,10 +79,12 @@ var (
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
 	// ReadyPeriods is the field Periods of nodes.
 	ReadyPeriods = Gate{Name: "ready-periods", Format: 2, Allows: "The times during which each node was ready, and its losses, are remembered for 30 days: `job plan` and `node status` say how reliable a node is."}
+	// MoveCharges is structs.Moves in the limits that Apply respects.
+	MoveCharges = Gate{Name: "move-charges", Format: 2, Allows: "What replaces an allocation on a draining node needs no more of quotas and limits than that one has, so that a used-up quota holds up no drain."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -240,7 +240,7 @@ func (l *Limits) heldOf(quota string) (sum structs.Amount) {
 }
 
 // OverGroup returns which limit one more allocation of a group would exceed, or nil. With prev, the allocation takes
-// the place of prev and is charged only for what it needs beyond it.
+// the place of prev, or prev moves (structs.Moves), and it is charged only for what it needs beyond prev.
 func (l *Limits) OverGroup(load *Workload, took map[structs.UseRow]structs.Amount, g *structs.Group, prev *structs.Allocation) *structs.Refusal {
 	est := l.Sizes.Estimate(g)
 	for _, r := range structs.UseRowsOf(load.Key.Namespace, load.Job.QueueName(), load.User()) {

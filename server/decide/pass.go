@@ -57,7 +57,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 	in := &scheduler.Input{
 		View: c.pub.View, Flight: c.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: c.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: c.starved && anyGrowing(pending), Queues: s.QueueTable(snap), Reserved: c.reservations,
-		OldEvents: !snap.Has(feature.EventSaved), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
+		OldEvents: !snap.Has(feature.EventSaved), OldLimits: !snap.Has(feature.MoveCharges), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
 	}
 	if anyGrowing(pending) {
 		in.Freed = c.freed
