@@ -56,12 +56,14 @@ type (
 		MoreHolds         int64        // beyond these
 	}
 	// UpdateHold is an allocation of the new version that is not healthy for long enough yet: "starting", "unhealthy" (its checks do
-	// not pass), "settling" or "failed". Times are Unix nanoseconds.
+	// not pass), "settling", "restarting" (a task has failed and waits for its restart) or "failed". Times are Unix nanoseconds.
 	UpdateHold struct {
 		AllocID, Name, NodeName string
 		Why                     string
 		Since                   int64
 		Until                   int64 // when it counts as healthy, or is started again; 0: not known
+		Restarts                int64 `json:",omitempty"` // of its tasks, in place
+		ExitCode                int64 `json:",omitempty"` // the newest of its tasks that is not 0
 	}
 	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
 	ExcludedNode struct {
@@ -278,7 +280,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		up := Updating{Group: string(u.Group), From: u.From, To: u.To, Old: u.Old, New: u.New, Settled: u.Settled, AtOnce: u.AtOnce, Since: int64(u.Since), Next: int64(u.Next),
 			Holds: []UpdateHold{}, MoreHolds: u.MoreHolds}
 		for _, h := range u.Holds {
-			up.Holds = append(up.Holds, UpdateHold{AllocID: h.ID.String(), Name: h.Name, NodeName: h.NodeName, Why: h.Why, Since: int64(h.Since), Until: int64(h.Until)})
+			up.Holds = append(up.Holds, UpdateHold{AllocID: h.ID.String(), Name: h.Name, NodeName: h.NodeName, Why: h.Why, Since: int64(h.Since), Until: int64(h.Until), Restarts: h.Restarts, ExitCode: h.ExitCode})
 		}
 		w.Updating = append(w.Updating, up)
 	}

@@ -31,7 +31,7 @@ import (
 //	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME [count=] [cpu=] (another group like the first; with cpu= one without GPUs and gang); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
-//	                   healthy (its checks pass)
+//	                   healthy (its checks pass), restarts=N (its task, which runs or, with crashed, waits for that restart)
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
@@ -123,6 +123,14 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			case structs.ClientRunning:
 				if b.StartedAt == 0 || !c.Has("healthy") {
 					b.StartedAt = w.now
+				}
+				if n := int64(c.Int(t, "restarts", 0)); n > 0 { // the first start remains the allocation's
+					b.StartedAt = max(a.StartedAt, 1)
+					s := &structs.TaskState{State: "running", Restarts: n, StartedAt: w.now}
+					if c.Has("crashed") {
+						s.State = "pending"
+					}
+					b.TaskStates = structs.CompactTaskStates(map[string]*structs.TaskState{"t": s})
 				}
 				if b.HealthySince = 0; c.Has("healthy") {
 					b.HealthySince = w.now

@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -237,6 +238,50 @@ func (a *Allocation) Checkpointed() bool {
 		}
 	}
 	return false
+}
+
+// SteadySince returns since when all tasks of a running allocation run without a restart: the newest start of any of them. It
+// is 0 before the first start, while a main task has not started or waits for its restart, and after a task has failed. Agents
+// that report no task states are believed.
+func (a *Allocation) SteadySince() LogTime {
+	since := a.StartedAt
+	for name, t := range a.TaskStates.All() {
+		switch {
+		case t == nil:
+		case t.State == "running":
+			since = max(since, t.StartedAt)
+		case t.State == "dead" && t.Failed, t.State == "pending" && (t.Restarts > 0 || a.isMain(name)):
+			return 0
+		}
+	}
+	return since
+}
+
+// isMain reports whether a task runs for as long as the allocation does: it has no lifecycle hook.
+func (a *Allocation) isMain(task string) bool {
+	if a.Job == nil {
+		return false
+	}
+	g := a.Job.Group(a.Group)
+	return g != nil && slices.ContainsFunc(g.Tasks, func(t *Task) bool { return t.Name == task && t.Lifecycle == nil })
+}
+
+// LastFailure returns how often the tasks of an allocation were restarted, when the last time, and their newest exit code that
+// is not 0; 0 if their last events have none.
+func (a *Allocation) LastFailure() (restarts int64, last LogTime, code int64) {
+	at := LogTime(0)
+	for _, t := range a.TaskStates.All() {
+		if t == nil {
+			continue
+		}
+		restarts, last = restarts+t.Restarts, max(last, t.LastRestart)
+		for i := range t.Events {
+			if e := &t.Events[i]; e.ExitCode != 0 && e.Time >= at {
+				at, code = e.Time, e.ExitCode
+			}
+		}
+	}
+	return restarts, last, code
 }
 
 // ServerTerminal reports whether the server wants the allocation to end.

@@ -22,7 +22,10 @@ func (e *env) updatingLines(job, namespace string, u *nomadlike.Updating) (lines
 	add("group %s: %s of version %d, %d of version %d still to be replaced, %d at a time; the last step was %s", u.Group, plural(u.New, "allocation"), u.To, u.Old, u.From, u.AtOnce, e.ageNanos(u.Since, false))
 	broken := ""
 	for _, h := range u.Holds {
-		text := ""
+		text, exit := "", ""
+		if h.ExitCode != 0 {
+			exit = fmt.Sprintf(" with exit code %d", h.ExitCode)
+		}
 		switch h.Why {
 		case "starting":
 			text = fmt.Sprintf("has been starting for %s", span(e.now().Sub(time.Unix(0, h.Since))))
@@ -32,10 +35,17 @@ func (e *env) updatingLines(job, namespace string, u *nomadlike.Updating) (lines
 			broken = h.AllocID
 		case "settling":
 			text = fmt.Sprintf("has been healthy for %s; it counts %s", span(e.now().Sub(time.Unix(0, h.Since))), at(h.Until))
+			if h.Restarts > 0 {
+				text += fmt.Sprintf("; before, it ended%s and was restarted %s", exit, plural(h.Restarts, "time"))
+				broken = h.AllocID
+			}
+		case "restarting":
+			text = fmt.Sprintf("ended%s %s and waits for restart %d", exit, e.ageNanos(h.Since, false), h.Restarts)
+			broken = h.AllocID
 		default:
-			text = fmt.Sprintf("failed %s and is not started again", e.ageNanos(h.Since, false))
+			text = fmt.Sprintf("failed%s %s and is not started again", exit, e.ageNanos(h.Since, false))
 			if h.Until > 0 {
-				text = fmt.Sprintf("failed %s and is started again %s", e.ageNanos(h.Since, false), at(h.Until))
+				text = fmt.Sprintf("failed%s %s and is started again %s", exit, e.ageNanos(h.Since, false), at(h.Until))
 			}
 			broken = h.AllocID
 		}

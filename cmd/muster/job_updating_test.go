@@ -33,6 +33,8 @@ func TestRollingUpdateIsExplained(t *testing.T) {
 		{"starting", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "starting" })}, []string{"has been starting for 12s", "alloc status 8ba85cef"}, "failed 12s"},
 		{"checks", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "unhealthy" })}, []string{"has run for 12s, and not all of its checks pass", "job revert example 1"}, "failed 12s"},
 		{"settling", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why = "settling" })}, []string{"has been healthy for 12s; it counts in 18s (2026-11-20T12:00:18Z)"}, "revert"},
+		{"restarting", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why, h.Until, h.Restarts, h.ExitCode = "restarting", 0, 2, 7 })}, []string{"which ended with exit code 7 12s ago and waits for restart 2", "job revert example 1"}, "is not started again"},
+		{"settling again", nomadlike.Updating{New: 1, Holds: hold(func(h *nomadlike.UpdateHold) { h.Why, h.Restarts, h.ExitCode = "settling", 2, 7 })}, []string{"has been healthy for 12s; it counts in 18s (2026-11-20T12:00:18Z); before, it ended with exit code 7 and was restarted 2 times", "job revert example 1"}, "is not started again"},
 		{"between steps", nomadlike.Updating{New: 1, Settled: 1, Next: in(20 * time.Second)}, []string{"the next step is in 20s (2026-11-20T12:00:20Z); at once with  muster job eval example"}, "waits for"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

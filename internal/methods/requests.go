@@ -53,10 +53,11 @@ const (
 
 // What an allocation of a new version lacks before a rolling update continues (UpdateHold.Why).
 const (
-	HoldStarts  = "starting"  // it does not run yet
-	HoldChecks  = "unhealthy" // it runs, and not all of its checks pass
-	HoldSettles = "settling"  // it is healthy, for less than min_healthy_time
-	HoldFailed  = "failed"
+	HoldStarts   = "starting"   // it does not run yet
+	HoldChecks   = "unhealthy"  // it runs, and not all of its checks pass
+	HoldSettles  = "settling"   // it is healthy, for less than min_healthy_time
+	HoldRestarts = "restarting" // a task of it has failed and waits for its restart
+	HoldFailed   = "failed"
 )
 
 // Requests and responses. A zero Index in the response to a write means that nothing was written.
@@ -465,6 +466,8 @@ type (
 		Why            string          // one of the constants Hold*
 		Since          structs.LogTime // since when it is so
 		Until          structs.LogTime // when it counts as healthy, or is started again; 0: not known
+		Restarts       int64           // of its tasks, in place
+		ExitCode       int64           // the newest of its tasks that is not 0, if their last events have one
 	}
 	// ExcludedNode is a node that cannot take an allocation of a group now, and why.
 	ExcludedNode struct {

@@ -111,14 +111,18 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 			switch {
 			case !r.older(s.a):
 				g.Counts.Ignore++
-				if r.unsettled(s.a, update) {
-					unsettled++
-				}
 			case r.inPlace(g, s.a):
 				g.Updates = append(g.Updates, structs.PlanUpdate{ID: s.a.ID})
 				g.Counts.InPlace++
 			default:
 				stale = append(stale, s.a)
+			}
+		}
+	}
+	if len(stale) > 0 { // task states are read only while there is something to replace
+		for _, s := range slots {
+			if s.kind == slotLive && s.a.Client != structs.ClientFailed && r.unsettled(s.a, update) {
+				unsettled++
 			}
 		}
 	}

@@ -21,14 +21,21 @@ func OlderThan(a *structs.Allocation, j *structs.Job) bool {
 	return a.JobVersion != j.Version || a.Job != nil && a.Job.CreateIndex != j.CreateIndex
 }
 
-// SettledAt returns since when an allocation counts as healthy in a rolling update, min_healthy_time included; 0: it does not
-// run, or its checks do not pass.
+// SettledAt returns since when an allocation counts as healthy in a rolling update, min_healthy_time included; 0: a task of it
+// does not run or waits for its restart, or its checks do not pass. The time starts again with each restart of a task: Client remains
+// "running" while the tasks of an allocation crash again and again, and StartedAt is that of the first run.
 func SettledAt(a *structs.Allocation, u *structs.Update) structs.LogTime {
-	since := a.StartedAt
-	if u.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
-		since = a.HealthySince
+	if a.Client == structs.ClientPending || a.Client == structs.ClientFailed {
+		return 0
 	}
-	if a.Client == structs.ClientPending || a.Client == structs.ClientFailed || since == 0 {
+	since := a.SteadySince()
+	if since != 0 && u.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
+		if a.HealthySince == 0 {
+			return 0
+		}
+		since = max(since, a.HealthySince)
+	}
+	if since == 0 {
 		return 0
 	}
 	return since.Add(u.MinHealthyTime)

@@ -113,6 +113,44 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
+// TestSettledAt: min_healthy_time counts from the newest start of any task. Neither a task that waits for its restart nor a main
+// task that has not started is healthy, also if the checks pass.
+func TestSettledAt(t *testing.T) {
+	at := func(s int64) structs.LogTime { return structs.LogTime(s * int64(time.Second)) }
+	tg := &structs.Group{Name: "g", Services: []structs.Service{{Name: "s", Checked: true}},
+		Tasks: []*structs.Task{{Name: "main"}, {Name: "side", Lifecycle: &structs.Lifecycle{Hook: "prestart", Sidecar: true}}, {Name: "last", Lifecycle: &structs.Lifecycle{Hook: "poststop"}}}}
+	runs := func(start, restarts int64) *structs.TaskState {
+		return &structs.TaskState{State: "running", StartedAt: at(start), Restarts: restarts}
+	}
+	waits, crashed := &structs.TaskState{State: "pending"}, &structs.TaskState{State: "pending", StartedAt: at(20), Restarts: 1}
+	for _, c := range []struct {
+		name       string
+		main, side *structs.TaskState
+		healthy    int64
+		want       structs.LogTime // without checks
+		checked    structs.LogTime
+	}{
+		{"runs", runs(20, 0), runs(19, 0), 25, at(30), at(35)},
+		{"between crashes", crashed, runs(19, 0), 25, 0, 0},
+		{"restarted", runs(50, 1), runs(19, 0), 25, at(60), at(60)},
+		{"a sidecar crashed", runs(20, 0), crashed, 25, 0, 0},
+		{"a sidecar was restarted", runs(20, 0), runs(70, 3), 25, at(80), at(80)},
+		{"a sidecar failed for good", runs(20, 0), &structs.TaskState{State: "dead", Failed: true}, 25, 0, 0},
+		{"what comes first has ended", runs(20, 0), &structs.TaskState{State: "dead"}, 25, at(30), at(35)},
+		{"only what comes first runs", waits, runs(19, 0), 0, 0, 0},
+		{"checks do not pass", runs(20, 0), runs(19, 0), 0, at(30), 0},
+	} {
+		a := &structs.Allocation{Client: structs.ClientRunning, StartedAt: at(19), HealthySince: at(c.healthy), Group: "g", Job: &structs.Job{Groups: []*structs.Group{tg}},
+			TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"main": c.main, "side": c.side, "last": waits})}
+		if got := SettledAt(a, &structs.Update{MinHealthyTime: 10 * time.Second, HealthCheck: "task_states"}); got != c.want {
+			t.Errorf("%s: from %d, want %d", c.name, got, c.want)
+		}
+		if got := SettledAt(a, &structs.Update{MinHealthyTime: 10 * time.Second, HealthCheck: structs.HealthByChecks}); got != c.checked {
+			t.Errorf("%s: with checks from %d, want %d", c.name, got, c.checked)
+		}
+	}
+}
+
 // TestTrack: an allocation remembers its last reschedules, and avoids their nodes.
 func TestTrack(t *testing.T) {
 	r := &reconciler{now: 1}

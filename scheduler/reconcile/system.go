@@ -16,7 +16,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 	}
 	filled := make(map[structs.NodeID]bool)
 	taken := make(map[int]bool)
-	var stale []*structs.Allocation
+	var stale, fresh []*structs.Allocation
 	unsettled := 0
 	update := RollingUpdate(r.job, g.Tg)
 	replaces := make(map[structs.NodeID]Want)
@@ -72,9 +72,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 			filled[a.NodeID] = true
 			g.Staying = append(g.Staying, a)
 			g.Counts.Ignore++
-			if r.unsettled(a, update) {
-				unsettled++
-			}
+			fresh = append(fresh, a)
 		case r.inPlace(g, a):
 			filled[a.NodeID] = true
 			g.Staying = append(g.Staying, a)
@@ -88,6 +86,13 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 	}
 	// A node that accepts nothing new keeps what it has: nothing on it is replaced.
 	stale = slices.DeleteFunc(stale, func(a *structs.Allocation) bool { return !r.view.Node(a.NodeID).Ready() })
+	if len(stale) > 0 { // task states are read only while there is something to replace
+		for _, a := range fresh {
+			if r.unsettled(a, update) {
+				unsettled++
+			}
+		}
+	}
 	r.replace(g, stale, unsettled, update)
 	next := 0
 	suits := make(map[[16]byte]bool)

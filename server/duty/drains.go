@@ -230,7 +230,7 @@ func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok 
 	if a.Client != structs.ClientRunning {
 		return false, next
 	}
-	since := steadySince(a)
+	since := a.SteadySince()
 	if since > 0 && m.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
 		since = a.HealthySince
 	}
@@ -242,18 +242,4 @@ func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok 
 		return true, 0
 	}
 	return false, earlier(next, at)
-}
-
-// steadySince returns when the last running task started; 0 if a task has failed or waits for its restart.
-func steadySince(a *structs.Allocation) structs.LogTime {
-	since := a.StartedAt
-	for _, t := range a.TaskStates.All() {
-		switch {
-		case t.State == "running":
-			since = max(since, t.StartedAt)
-		case t.State == "dead" && t.Failed, t.State == "pending" && t.Restarts > 0:
-			return 0
-		}
-	}
-	return since
 }

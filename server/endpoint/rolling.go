@@ -78,6 +78,8 @@ func holdOf(snap *state.Snapshot, a *structs.Allocation, u *structs.Update) meth
 	if n := snap.NodeByID(a.NodeID); n != nil {
 		h.NodeName = n.Name
 	}
+	last := structs.LogTime(0)
+	h.Restarts, last, h.ExitCode = a.LastFailure()
 	switch at := reconcile.SettledAt(a, u); {
 	case a.Client == structs.ClientFailed:
 		h.Why, h.Since = methods.HoldFailed, a.FinishedAt
@@ -89,6 +91,10 @@ func holdOf(snap *state.Snapshot, a *structs.Allocation, u *structs.Update) meth
 		}
 	case at != 0:
 		h.Why, h.Since, h.Until = methods.HoldSettles, at.Add(-u.MinHealthyTime), at
+	case a.Client == structs.ClientRunning && a.StartedAt != 0 && a.SteadySince() == 0:
+		if h.Restarts > 0 {
+			h.Why, h.Since = methods.HoldRestarts, max(last, a.StartedAt)
+		}
 	case a.Client == structs.ClientRunning && a.StartedAt != 0:
 		h.Why, h.Since = methods.HoldChecks, a.StartedAt
 	}
