@@ -111,7 +111,7 @@ func TestRunWaits(t *testing.T) {
 		}
 		f.answers["GET /v1/job/train/allocations"] = []*wire.AllocationListStub{{ID: allocA, JobID: "train", TaskGroup: "work", ClientStatus: "running", DesiredStatus: "run"}}
 		r := f.run(t, jobSource, append([]string{"job", "run", "-"}, strings.Fields(flags)...)...)
-		if r.code != code || (looks == 3) != (code == 0) {
+		if r.code != code || (looks == 4) != (code == 0) { // the fourth confirms that nothing came in between
 			t.Errorf("%q: exit status %d after %d looks at what waits; want %d\n%s%s", flags, r.code, looks, code, r.out, r.errOut)
 		}
 	}
