@@ -172,7 +172,7 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 		return o.together(ctx, a, ms, name)
 	}
 	m := &ms[0]
-	if len(ms) > 1 && m.ranks == 0 && o.index < 0 && o.rank < 0 { // of a gang the first rank speaks for all
+	if o.tty && len(ms) > 1 && m.ranks == 0 && o.index < 0 && o.rank < 0 { // elsewhere stderr is the task's; of a gang the first rank speaks for all
 		o.hint("This is the log of index %d, of %d allocations: -index N shows another, -all shows them all.", m.member, len(ms))
 	}
 	if o.index >= 0 {

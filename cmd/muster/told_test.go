@@ -44,3 +44,18 @@ func TestBoundText(t *testing.T) {
 		}
 	}
 }
+
+// TestLogsOfOneOfSeveral: at a terminal job logs says which allocation it shows; the stderr of a pipe is the task's alone.
+func TestLogsOfOneOfSeveral(t *testing.T) {
+	for _, tty := range []bool{true, false} {
+		f := newAgentFake(t)
+		f.tty = tty
+		f.answers["GET /v1/job/pair/gangs"] = []any{}
+		list := []*wire.AllocationListStub{{ID: allocA, Name: "pair.g[0]", TaskGroup: "g"}, {ID: allocB, Name: "pair.g[1]", TaskGroup: "g"}}
+		f.answers["GET /v1/job/pair/allocations"] = list
+		r := f.run(t, "", "job", "logs", "pair")
+		if got := strings.Contains(r.errOut, "This is the log of index 0, of 2 allocations: -index N shows another"); r.code != 0 || got != tty {
+			t.Errorf("at a terminal: %t; exit %d, %s", tty, r.code, r.errOut)
+		}
+	}
+}
