@@ -37,10 +37,7 @@ func TestDrainMovesServiceGently(t *testing.T) {
 		register(t, s, passJob("web", 6, func(j *structs.Job) { j.Groups[0].Migrate = &structs.Migrate{MaxParallel: 2} }))
 		register(t, s, passJob("sys", 1, func(j *structs.Job) { j.Type = structs.JobSystem }))
 		waitFor(t, 5*time.Second, "web and sys", func() bool { return running(s, "web") == 6 && running(s, "sys") == 1 })
-		second := testNode(1)
-		mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
-		mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
-		f.set(func() { f.nodes = append(f.nodes, second) })
+		f.join(s, 1)
 		first := f.nodes[0].ID
 		startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
 		least, sysAlone := 6, false
@@ -89,10 +86,7 @@ func TestDrainWithinQuota(t *testing.T) {
 		register(t, s, j)
 		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 3 })
 		register(t, s, passJob("other", 1, nil))
-		second := testNode(1)
-		mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
-		mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
-		f.set(func() { f.nodes = append(f.nodes, second) })
+		second := f.join(s, 1)
 		first := f.nodes[0].ID
 		startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
 		waitFor(t, 2*time.Minute, "end of the drain", func() bool {
@@ -151,10 +145,7 @@ func TestDrainWaitsForHealth(t *testing.T) {
 					mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, a.StartedAt)}})
 				}
 				time.Sleep(10 * time.Minute)
-				second := testNode(1)
-				mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
-				mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
-				f.set(func() { f.nodes = append(f.nodes, second) })
+				second := f.join(s, 1)
 				begun := time.Now()
 				startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
 				waitFor(t, 20*time.Minute, "end of the drain", func() bool {

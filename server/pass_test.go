@@ -42,10 +42,7 @@ func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 	f := &fleet{t: t, s: s, dead: map[structs.NodeID]bool{}, stops: map[structs.AllocID]time.Time{},
 		runs: map[string]time.Duration{}, fails: map[string]bool{}, odd: map[string]int{}}
 	for i := range n {
-		node := testNode(i)
-		mustApply(t, s(), &structs.NodeRegisterCommand{Node: node})
-		mustApply(t, s(), &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
-		f.nodes = append(f.nodes, node)
+		f.nodes = append(f.nodes, readyNode(t, s(), i))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -157,6 +154,23 @@ func (f *fleet) before(snap *state.Snapshot, a *structs.Allocation) time.Duratio
 func (f *fleet) hasTurn(ctx context.Context, s *Server, a *structs.Allocation) bool {
 	turn, err := s.endpoints.NodeSaveTurn(ctx, nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID})
 	return err == nil && turn.Now
+}
+
+// join adds a node to the fleet.
+func (f *fleet) join(s *Server, i int) *structs.Node {
+	f.t.Helper()
+	node := readyNode(f.t, s, i)
+	f.set(func() { f.nodes = append(f.nodes, node) })
+	return node
+}
+
+// readyNode registers a node, which is ready then.
+func readyNode(t *testing.T, s *Server, i int) *structs.Node {
+	t.Helper()
+	node := testNode(i)
+	mustApply(t, s, &structs.NodeRegisterCommand{Node: node})
+	mustApply(t, s, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+	return node
 }
 
 func (f *fleet) set(fn func()) {

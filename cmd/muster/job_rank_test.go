@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
 // TestNoSuchRank: what cannot be a rank of a job is said to be none, and not answered with something else.
@@ -30,5 +32,20 @@ func TestNoSuchRank(t *testing.T) {
 	o := &allocLogsOptions{rank: -5}
 	if err := o.check(); err == nil || !strings.Contains(err.Error(), "count from 0") {
 		t.Errorf("rank -5: %v", err)
+	}
+}
+
+// TestLogsOfOneOfSeveral: at a terminal job logs says which allocation it shows; the stderr of a pipe is the task's alone.
+func TestLogsOfOneOfSeveral(t *testing.T) {
+	for _, tty := range []bool{true, false} {
+		f := newAgentFake(t)
+		f.tty = tty
+		f.answers["GET /v1/job/pair/gangs"] = []any{}
+		list := []*wire.AllocationListStub{{ID: allocA, Name: "pair.g[0]", TaskGroup: "g"}, {ID: allocB, Name: "pair.g[1]", TaskGroup: "g"}}
+		f.answers["GET /v1/job/pair/allocations"] = list
+		r := f.run(t, "", "job", "logs", "pair")
+		if got := strings.Contains(r.errOut, "This is the log of index 0, of 2 allocations: -index N shows another"); r.code != 0 || got != tty {
+			t.Errorf("at a terminal: %t; exit %d, %s", tty, r.code, r.errOut)
+		}
 	}
 }

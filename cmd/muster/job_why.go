@@ -74,29 +74,31 @@ const whyTasks = 3
 
 // tasks says what allocations that are starting do, and how those that failed ended.
 func (o *jobWhyOptions) tasks(ctx context.Context, a *api, stub *wire.JobListStub) error {
-	if n := sumOf(stub); n.Starting+n.Failed == 0 {
-		return nil
-	}
-	var list []*wire.AllocationListStub
-	if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), ns(stub.Namespace), &list); err != nil {
-		return err
-	}
-	slices.SortStableFunc(list, func(x, y *wire.AllocationListStub) int { return cmp.Compare(y.CreateIndex, x.CreateIndex) })
+	n := sumOf(stub)
 	var lines [][2]string
-	said := map[string]int{}
-	for _, s := range list {
-		key, text := "", ""
-		switch {
-		case s.ClientStatus == "pending" && s.DesiredStatus == "run":
-			key, text = "starting", lastOf(s)
-		case s.ClientStatus == "failed" && s.NextAllocation == "":
-			key, text = "failed", howFailed(s)
-		}
-		if key == "" || text == "" || said[key] == whyTasks {
+	for _, x := range []struct {
+		n           int
+		key, filter string
+		text        func(*wire.AllocationListStub) string
+	}{
+		{n.Failed, "failed", `ClientStatus == "failed" and NextAllocation == ""`, howFailed},
+		{n.Starting, "starting", `ClientStatus == "pending" and DesiredStatus == "run"`, lastOf},
+	} {
+		if x.n == 0 {
 			continue
 		}
-		said[key]++
-		lines = append(lines, [2]string{key, fmt.Sprintf("%s on %s: %s (muster alloc status %s)", s.Name, orDash(s.NodeName), text, shortID(s.ID, o.verbose))})
+		var list []*wire.AllocationListStub // an array may have 100,000
+		q := ns(stub.Namespace)
+		q.Set("filter", x.filter)
+		q.Set("per_page", strconv.Itoa(whyTasks))
+		if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), q, &list); err != nil {
+			return err
+		}
+		for _, s := range list {
+			if text := x.text(s); text != "" {
+				lines = append(lines, [2]string{x.key, fmt.Sprintf("%s on %s: %s (muster alloc status %s)", s.Name, orDash(s.NodeName), text, shortID(s.ID, o.verbose))})
+			}
+		}
 	}
 	o.pairs("  ", lines)
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -130,6 +132,9 @@ func (e *env) slurmLine(cmd *cobra.Command, args []string) (options []slurmOptio
 }
 
 func (o *adhoc) sbatch(ctx context.Context, options []slurmOption, words []string) error {
+	if _, err := askSlurm(options); err != nil { // before a script is read: a wrong option may have taken its name
+		return err
+	}
 	text, file, err := batchText(options, words, o.in)
 	if err != nil {
 		return err
@@ -223,8 +228,11 @@ func has(given map[string]string, name string) bool {
 func batchText(options []slurmOption, words []string, in io.Reader) (text, name string, err error) {
 	for _, opt := range options {
 		if opt.name == "wrap" {
-			if len(words) > 0 {
+			switch {
+			case len(words) > 0:
 				return "", "", errors.New("--wrap takes the place of a script: give one of them")
+			case strings.TrimSpace(opt.value) == "":
+				return "", "", errors.New("--wrap wants a command")
 			}
 			return "#!/bin/sh\n" + opt.value + "\n", "wrap", nil
 		}
@@ -250,6 +258,12 @@ func batchText(options []slurmOption, words []string, in io.Reader) (text, name 
 		return "", "", err
 	case len(b) > scriptMax:
 		return "", "", fmt.Errorf("%s: a script has at most %d KiB, because it is kept with the job; let it call what is larger", name, scriptMax>>10)
+	case len(b) == 0:
+		return "", "", fmt.Errorf("%s is empty", name)
+	case !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0:
+		return "", "", fmt.Errorf("%s is no text in UTF-8: sbatch takes a script, which may start a program", name)
+	case bytes.Contains(b, []byte("\r\n")):
+		return "", "", fmt.Errorf("%s has the line ends of Windows, which its interpreter does not read: dos2unix takes them away", name)
 	case !strings.HasPrefix(string(b), "#!"):
 		return "", "", fmt.Errorf(`%s: this does not look like a script: the first line must begin with "#!" and the path of its interpreter, as #!/bin/bash`, name)
 	}

@@ -40,7 +40,10 @@ var slurmOthers = strings.Fields(`acctg-freq batch bb bbf cluster-constraint clu
 	task-prolog tres-bind x11 whole version`)
 
 // slurmOption is one option of sbatch or srun, by its long name.
-type slurmOption struct{ name, value string }
+type slurmOption struct {
+	name, value string
+	bare        bool // the value that it needs is missing
+}
 
 // text is the option as a user writes it.
 func (s slurmOption) text() string {
@@ -76,11 +79,12 @@ func slurmWords(words []string) (options []slurmOption, rest []string) {
 			}
 			value, has = strings.TrimPrefix(letters[1:], "="), len(letters) > 1
 		}
-		if !has && !slices.Contains(slurmFlags, name) && i+1 < len(words) {
+		bare := !has && !slices.Contains(slurmFlags, name)
+		if bare && i+1 < len(words) {
 			i++
-			value = words[i]
+			value, bare = words[i], false
 		}
-		options = append(options, slurmOption{name, strings.Trim(value, `"'`)})
+		options = append(options, slurmOption{name, value, bare})
 	}
 	return options, nil
 }
@@ -94,6 +98,9 @@ func directives(script string) (options []slurmOption, stray []string) {
 		case is && rest != "" && (rest[0] == ' ' || rest[0] == '\t'):
 			rest, _, _ = strings.Cut(rest, " #")
 			own, others := slurmWords(strings.Fields(rest))
+			for i := range own {
+				own[i].value = strings.Trim(own[i].value, `"'`) // a shell does so on the command line
+			}
 			options, stray = append(options, own...), append(stray, others...)
 			continue
 		case line == "" || line[0] == '#':
@@ -272,8 +279,10 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 		}
 	}
 	for _, opt := range order {
-		switch {
-		case slices.Contains(used, opt.name):
+		switch known := slices.Contains(used, opt.name); {
+		case known && opt.bare:
+			errs = append(errs, fmt.Errorf("%s wants a value", opt.text()))
+		case known:
 		case slices.Contains(slurmOthers, opt.name), slices.Contains(slurmFlags, opt.name):
 			a.left = append(a.left, opt.text())
 		default:

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -129,20 +128,6 @@ func TestTasksOfSteps(t *testing.T) {
 	}
 }
 
-// TestLines: the output of tasks comes in whole lines, each with its label.
-func TestLines(t *testing.T) {
-	var b strings.Builder
-	l := &lines{mu: new(sync.Mutex), to: &b, label: "3: "}
-	for _, s := range []string{"on", "e\ntwo\nth", "ree"} {
-		if n, err := l.Write([]byte(s)); n != len(s) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if l.end(); b.String() != "3: one\n3: two\n3: three\n" {
-		t.Errorf("%q", b.String())
-	}
-}
-
 func TestSlurmTime(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"90": 90 * time.Minute, "10:30": 10*time.Minute + 30*time.Second, "00:10:00": 10 * time.Minute, "2-12": 60 * time.Hour, "1-00:30": 24*time.Hour + 30*time.Minute,
@@ -195,15 +180,21 @@ func TestSbatch(t *testing.T) {
 	if r := f.run(t, "", "sbatch", "-Q", "--parsable", "job.sbatch"); r.code != 0 || !strings.HasPrefix(r.out, "my-train-") || strings.Contains(r.errOut, "mail") || !strings.Contains(f.log(), "PUT /v1/jobs") {
 		t.Errorf("%d %s %s\n%s", r.code, r.out, r.errOut, f.log())
 	}
+	if r := f.run(t, "", "sbatch", "--test-only", "--wrap", "'a b' \"c\""); r.code != 0 || !strings.Contains(r.out, `#!/bin/sh\n'a b' \"c\"\n`) {
+		t.Errorf("quotes of a command: %d %s %s", r.code, r.out, r.errOut)
+	}
 	if r := f.run(t, "#!/bin/sh\necho\n", "sbatch"); r.code != 0 || !strings.HasPrefix(r.out, "Submitted batch job sbatch-") {
 		t.Errorf("%d %s %s", r.code, r.out, r.errOut)
 	}
 	for line, want := range map[string]string{
-		"absent.sh": "no such file", "job.yaml": `the first line must begin with "#!"`, "--wrap true job.sbatch": "--wrap takes the place of a script",
+		"absent.sh": "no such file", "-N": "--nodes wants a value", "--nosuch x": "Slurm has no option --nosuch", "--wrap=": "--wrap wants a command",
+		"noise": "noise is no text in UTF-8", "dos": "dos has the line ends of Windows", "empty": "empty is empty", "job.yaml": `the first line must begin with "#!"`, "--wrap true job.sbatch": "--wrap takes the place of a script",
 		"--array=1-4 job.sbatch": "--array and --nodes exclude each other", "--array=x job.sbatch": "want ids as 0-15",
 	} {
-		if err := os.WriteFile("job.yaml", []byte("a: b\n"), 0o644); err != nil {
-			t.Fatal(err)
+		for name, text := range map[string]string{"job.yaml": "a: b\n", "noise": "#!/bin/sh\n\x00\xff", "dos": "#!/bin/sh\r\ntrue\r\n", "empty": ""} {
+			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if r := f.run(t, "", append([]string{"sbatch"}, strings.Fields(line)...)...); r.code != 1 || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s: %d %s, want %s", line, r.code, r.errOut, want)

@@ -34,8 +34,8 @@ muster srun --gpus 1 --pty /bin/bash`, 0, -1, nil)
 			return err
 		}
 		if os.Getenv("MUSTER_STEP_ENV") != "" {
-			s := &step{rshOptions: rshOptions{allocExecOptions: allocExecOptions{env: e, rank: -1, task: os.Getenv("MUSTER_TASK_NAME")}}}
-			return s.run(cmd.Context(), options, words)
+			o := &rshOptions{allocExecOptions: allocExecOptions{env: e, rank: -1, task: os.Getenv("MUSTER_TASK_NAME")}}
+			return o.step(cmd.Context(), options, words)
 		}
 		return e.srunOutside(cmd.Context(), options, words)
 	}
@@ -80,12 +80,6 @@ func (e *env) srunOutside(ctx context.Context, options []slurmOption, words []st
 	return nil
 }
 
-// step is a command that runs on nodes of the job in which srun was called.
-type step struct {
-	rshOptions
-	mu sync.Mutex // of the output
-}
-
 // stepTask is a process of a step.
 type stepTask struct {
 	member           ranked
@@ -93,10 +87,8 @@ type stepTask struct {
 	tasks, nodes, on int // how many there are of the step, and on that node
 }
 
-// ignoredInSteps are options of srun about resources: a step has all that its job has.
-var ignoredInSteps = []string{"cpus-per-task", "gpus", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "gpus-per-node", "cpus-per-gpu", "time", "export", "partition", "account", "job-name", "exclusive"}
-
-func (s *step) run(ctx context.Context, options []slurmOption, words []string) error {
+// step runs a command on nodes of the job in which srun was called.
+func (o *rshOptions) step(ctx context.Context, options []slurmOption, words []string) error {
 	if len(words) == 0 {
 		return errors.New("srun takes a command")
 	}
@@ -105,10 +97,13 @@ func (s *step) run(ctx context.Context, options []slurmOption, words []string) e
 	if err != nil {
 		return err
 	}
+	if len(ask.left) > 0 && !has(ask.given, "quiet") {
+		o.hint("Nothing stands for %s: left out", strings.Join(ask.left, ", "))
+	}
 	if has(ask.given, "gpus-per-task") {
 		inherited = strconv.Itoa(ask.gpusPerTask)
 	}
-	a, ms, err := s.gang(ctx)
+	a, ms, err := o.gang(ctx)
 	if err != nil {
 		return err
 	}
@@ -124,22 +119,25 @@ func (s *step) run(ctx context.Context, options []slurmOption, words []string) e
 	if err != nil {
 		return err
 	}
+	var mu sync.Mutex // of the output
 	codes := make([]int, len(tasks))
 	var all sync.WaitGroup
 	for i, p := range tasks {
 		all.Go(func() {
-			label := ""
+			out, errw := &lineWriter{mu: &mu, w: o.out}, &lineWriter{mu: &mu, w: o.err}
 			if has(ask.given, "label") {
-				label = strconv.Itoa(p.task) + ": "
+				label := strconv.Itoa(p.task) + ": "
+				out.w, errw.w = &labelWriter{w: o.out, label: label}, &labelWriter{w: o.err, label: label}
 			}
-			out, errw := &lines{mu: &s.mu, to: s.out, label: label}, &lines{mu: &s.mu, to: s.err, label: label}
-			codes[i] = s.start(ctx, a, p, p.command(dir, inherited, changed, words), out, errw)
-			out.end()
-			errw.end()
+			codes[i] = o.start(ctx, a, p, p.command(dir, inherited, changed, words), out, errw)
 			if codes[i] != 0 {
+				if len(errw.buf) > 0 {
+					fmt.Fprintln(errw)
+				}
 				fmt.Fprintf(errw, "srun: error: %s: task %d: Exited with exit code %d\n", p.member.name, p.task, codes[i])
-				errw.end()
 			}
+			out.flush()
+			errw.flush()
 		})
 	}
 	all.Wait()
@@ -228,7 +226,7 @@ func (p *stepTask) command(dir, gpus string, exported, words []string) []string 
 }
 
 // start runs a task to its end, here or on another node, and returns its exit code.
-func (s *step) start(ctx context.Context, a *api, p stepTask, command []string, out, errw io.Writer) int {
+func (o *rshOptions) start(ctx context.Context, a *api, p stepTask, command []string, out, errw io.Writer) int {
 	if p.member.id == os.Getenv("MUSTER_ALLOC_ID") {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		cmd.Stdout, cmd.Stderr = out, errw
@@ -246,12 +244,12 @@ func (s *step) start(ctx context.Context, a *api, p stepTask, command []string, 
 		}
 		return 0
 	}
-	streams := *s.env
+	streams := *o.env
 	streams.out, streams.err = out, errw
-	o := allocExecOptions{env: &streams, rank: -1, task: s.task}
+	in := allocExecOptions{env: &streams, rank: -1, task: o.task}
 	al, err := a.member(ctx, p.member.id)
 	if err == nil {
-		err = o.enter(ctx, a, al, command)
+		err = in.enter(ctx, a, al, command)
 	}
 	var code exitCode
 	switch {
@@ -285,49 +283,4 @@ func exported(file string) ([]string, error) {
 	}
 	slices.Sort(out)
 	return out, nil
-}
-
-// lines writes whole lines, so that those of several tasks do not mix.
-type lines struct {
-	mu    *sync.Mutex
-	to    io.Writer
-	label string
-	rest  []byte
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.rest = append(l.rest, b...)
-	at := bytes.LastIndexByte(l.rest, '\n')
-	if at < 0 && len(l.rest) < 64<<10 {
-		return len(b), nil
-	}
-	if at < 0 {
-		at = len(l.rest) - 1
-	}
-	err := l.put(l.rest[:at+1])
-	l.rest = append([]byte(nil), l.rest[at+1:]...)
-	return len(b), err
-}
-
-func (l *lines) put(text []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.label == "" {
-		_, err := l.to.Write(text)
-		return err
-	}
-	for line := range bytes.Lines(text) {
-		if _, err := l.to.Write(append([]byte(l.label), line...)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// end writes a last line that has no end.
-func (l *lines) end() {
-	if len(l.rest) > 0 {
-		_ = l.put(append(l.rest, '\n'))
-		l.rest = nil
-	}
 }

@@ -71,7 +71,7 @@ var wrongs = []wrong{
 	{name: "vault", file: part("config {", "vault { policies = [\"x\"] }\n      config {"), args: validate, code: 1, has: []string{"line 7, column 7", "no Vault", "pass secrets by other means"}},
 	{name: "cni", file: part("count = 1", `network { mode = "cni/foo" }`), args: validate, code: 1, has: []string{"line 4, column", `only "bridge", "host" and "none" are supported`}},
 	{name: "Kubernetes manifest", file: manifest, args: run, code: 1, has: []string{"is a Kubernetes manifest", `driver = "docker"`, "muster job init"}},
-	{name: "sbatch script", file: sbatch, args: run, code: 1, has: []string{"is a batch script of Slurm", "muster sbatch script.sh"}},
+	{name: "sbatch script", file: sbatch, args: run, code: 1, has: []string{"is a batch script of Slurm", "muster sbatch "}},
 	{name: "JSON field", file: misnamed, args: run, code: 0, has: []string{`unknown field Nme; did you mean "Name"?`}},
 	{name: "missing file", args: "job run nothing.hcl", code: 1, has: []string{"open nothing.hcl: no such file or directory"}},
 	{name: "command", args: "jb run", code: 1, has: []string{`no command "jb"; did you mean "job"?`}},

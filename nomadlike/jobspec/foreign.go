@@ -3,6 +3,7 @@ package jobspec
 import (
 	"bytes"
 	"regexp"
+	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 )
@@ -12,7 +13,7 @@ var foreign = []struct {
 	sign        *regexp.Regexp
 	what, write string
 }{
-	{regexp.MustCompile(`(?m)^#SBATCH\b`), "a batch script of Slurm", "This submits it, with its #SBATCH lines:\nmuster sbatch script.sh"},
+	{regexp.MustCompile(`(?m)^#SBATCH\b`), "a batch script of Slurm", "This submits it, with its #SBATCH lines:\nmuster sbatch FILE"},
 	{regexp.MustCompile(`(?m)^#(PBS|BSUB|\$) `), "a batch script of another scheduler", "Options in its comments are not read. Give them on the command line and run the script:\nmuster run -gpus 1 -- ./script.sh"},
 	{regexp.MustCompile(`\A#!`), "a script", "Run it as a job:\nmuster run -gpus 1 -- ./script"},
 	{regexp.MustCompile(`(?m)^apiVersion:`), "a Kubernetes manifest", "Job files are HCL or JSON. What a manifest calls a container is a task with driver = \"docker\" and its image in config; this writes an example:\nmuster job init"},
@@ -33,7 +34,7 @@ func (p *parser) recognize() *hcl.Diagnostic {
 	}
 	for _, f := range foreign {
 		if f.sign.Match(src) {
-			return problem(nil, "Not a job file", "%s is %s. %s", p.filename, f.what, f.write)
+			return problem(nil, "Not a job file", "%s is %s. %s", p.filename, f.what, strings.ReplaceAll(f.write, "FILE", p.filename))
 		}
 	}
 	return nil
