@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,10 @@ func TestGangMembersStartTogether(t *testing.T) {
 // installed. Tests run from /tmp, which these tasks do not see.
 func TestTasksSeeTheProgram(t *testing.T) {
 	dir := scratch(t)
+	t.Setenv("PATH", strings.Join(slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { // who tries a build out has it there
+		_, err := os.Stat(filepath.Join(dir, "muster"))
+		return err == nil
+	}), ":"))
 	cfg, sup, err := processConfig(dir)
 	if err != nil {
 		t.Fatal(err)
