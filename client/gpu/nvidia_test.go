@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/hashicorp/go-hclog"
 
 	"go.uber.org/goleak"
@@ -541,5 +542,25 @@ func TestWhyAChildEnded(t *testing.T) {
 		if got := out.why(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+func TestListsThatGrow(t *testing.T) {
+	t.Parallel()
+	answers := []int{3, 2} // the driver's second answers, for room made by the first
+	calls := 0
+	list := func() ([]int, nvml.Return) {
+		room := calls + 1
+		n := answers[calls]
+		calls++
+		return make([]int, room)[:n], nvml.SUCCESS
+	}
+	if v, r := stable(list); r != nvml.SUCCESS || len(v) != 2 || calls != 2 {
+		t.Errorf("%v, %v after %d calls; want 2 values of the second", v, r, calls)
+	}
+	calls = 0
+	always := func() ([]int, nvml.Return) { calls++; return make([]int, 1)[:calls+1], nvml.SUCCESS }
+	if v, r := stable(always); r != nvml.ERROR_INSUFFICIENT_SIZE || v != nil || calls != 3 {
+		t.Errorf("%v, %v after %d calls; want to give up after 3", v, r, calls)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -195,12 +196,35 @@ func ask[T any](p *probe, d *view, symbols []string, f func() (T, nvml.Return)) 
 		return v, false
 	}
 	p.at.Store(&call{symbols[0], d.uuid, time.Now()})
-	v, r := f()
+	v, r := stable(f)
 	p.at.Store(nil)
 	if r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_RESET_REQUIRED {
 		d.lost = true
 	}
 	return v, r == nvml.SUCCESS
+}
+
+// stable calls a function of the binding, again where the list that the driver returns has grown between its two calls for
+// it: the binding makes room for the length of the first answer, slices by that of the second, and panics.
+func stable[T any](f func() (T, nvml.Return)) (v T, r nvml.Return) {
+	once := func() (again bool) {
+		defer func() {
+			if x := recover(); x != nil {
+				if _, ok := x.(runtime.Error); !ok {
+					panic(x)
+				}
+				again = true
+			}
+		}()
+		v, r = f()
+		return false
+	}
+	for range 3 {
+		if !once() {
+			return v, r
+		}
+	}
+	return v, nvml.ERROR_INSUFFICIENT_SIZE
 }
 
 // view is a GPU during a query.
