@@ -217,8 +217,30 @@ func (s *Service) List(_ Nothing, r *Reply) error {
 	return nil
 }
 
-// Wait returns when the task has ended or the time is over.
-func (s *Service) Wait(a WaitArgs, r *Reply) error {
+// session serves the calls of one connection.
+type session struct {
+	*Service
+	conn *link
+}
+
+// link is a connection; gone is closed when nothing more can be read from it.
+type link struct {
+	*net.UnixConn
+	gone chan struct{}
+	once sync.Once
+}
+
+func (l *link) Read(b []byte) (int, error) {
+	n, err := l.UnixConn.Read(b)
+	if err != nil {
+		l.once.Do(func() { close(l.gone) })
+	}
+	return n, err
+}
+
+// Wait returns when the task has ended, the time is over, or the caller is gone: the calls of killed agents would
+// otherwise hold their connections.
+func (s *session) Wait(a WaitArgs, r *Reply) error {
 	t := s.find(a.ID, r)
 	if t == nil {
 		return nil
@@ -228,6 +250,7 @@ func (s *Service) Wait(a WaitArgs, r *Reply) error {
 	select {
 	case <-t.done:
 	case <-timer.C:
+	case <-s.conn.gone:
 	}
 	r.Status = t.status()
 	return nil
@@ -397,14 +420,10 @@ func run(ctx context.Context, dir string, bond *bond) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	l.SetUnlinkOnClose(false) // a successor may have created its own by then
-	srv := rpc.NewServer()
-	if err := srv.RegisterName(serviceName, s); err != nil {
-		return err
-	}
 	for range startsMax {
 		go s.starter()
 	}
-	go s.accept(l, srv)
+	go s.accept(l)
 	tick := time.NewTicker(idleExit / 4)
 	defer tick.Stop()
 	gone := bond.gone()
@@ -458,7 +477,7 @@ func (s *Service) busy(dir *os.File) bool {
 	return len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 || s.leases.count() > 0
 }
 
-func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
+func (s *Service) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -489,12 +508,22 @@ func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
 			continue
 		}
 		go func() {
-			srv.ServeConn(c)
+			s.serve(c)
 			s.mu.Lock()
 			s.conns--
 			s.mu.Unlock()
 		}()
 	}
+}
+
+// serve answers the calls of a connection until it ends.
+func (s *Service) serve(c *net.UnixConn) {
+	l := &link{UnixConn: c, gone: make(chan struct{})}
+	srv := rpc.NewServer()
+	if err := srv.RegisterName(serviceName, &session{s, l}); err != nil {
+		panic(err) // the methods are not of the form that package rpc wants
+	}
+	srv.ServeConn(l)
 }
 
 // peerAllowed admits root and the user that the supervisor runs as.

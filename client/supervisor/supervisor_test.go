@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/rpc"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -496,5 +498,32 @@ func TestForeignProcessIsNotAdopted(t *testing.T) {
 	}
 	if now, err := readStat(other.Process.Pid); err != nil || now.state == 'Z' {
 		t.Fatal("a process that is not ours was killed")
+	}
+}
+
+// TestKilledAgentsLeaveNoCalls lets more agents than there may be connections go while they wait for a task.
+func TestKilledAgentsLeaveNoCalls(t *testing.T) {
+	t.Parallel()
+	s := newSup(t)
+	s.start(s.spec("t", "sleep 100"))
+	d, err := os.Open(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for range 2 * connsMax {
+		conn, err := net.Dial("unix", socketPath(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := rpc.NewClient(conn)
+		if err := c.Call(serviceName+".Hello", Nothing{}, &Hello{}); err != nil {
+			t.Fatalf("the calls of those that are gone hold their connections: %v", err)
+		}
+		c.Go(serviceName+".Wait", WaitArgs{ID: "t", Max: waitMax}, &Reply{}, nil)
+		if err := c.Call(serviceName+".Hello", Nothing{}, &Hello{}); err != nil { // Wait has been read
+			t.Fatal(err)
+		}
+		c.Close()
 	}
 }
