@@ -39,7 +39,7 @@ muster acct -queue research -csv > jobs.csv`, 0, 1, o.run)
 	c.Flags().StringVar(&o.since, "since", "", "only jobs that ended since: a time (2026-01-31T12:00:00Z) or a span before now (24h, 7d)")
 	c.Flags().StringVar(&o.until, "until", "", "only jobs that ended before, as -since")
 	c.Flags().StringVar(&o.by, "by", "", "totals by user, queue, namespace or exit")
-	return e.complete(c, "jobs")
+	return c
 }
 
 // days converts "7d" to hours for the API.

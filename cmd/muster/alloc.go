@@ -20,17 +20,9 @@ muster alloc fs 8ba85cef alloc/logs`,
 		newAllocStatus, newAllocLogs, newAllocExec, newAllocForward, newAllocFS, newAllocCopy, newAllocStop, newAllocSuspend, newAllocResume, newAllocRestart, newAllocSignal, newAllocChecks)
 }
 
-// ofAlloc adds -job to a command whose first argument is an allocation, and completes that argument: with -job it is a job.
+// ofAlloc adds -job to a command whose first argument is an allocation: with -job it is a job.
 func (e *env) ofAlloc(c *cobra.Command, job *bool) *cobra.Command {
 	c.Flags().BoolVar(job, "job", false, "the argument is a job: use one of its allocations")
-	e.complete(c, "allocs")
-	allocs := c.ValidArgsFunction
-	c.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		if *job && len(args) == 0 {
-			return e.names(cmd, "jobs", toComplete)
-		}
-		return allocs(cmd, args, toComplete)
-	}
 	return c
 }
 

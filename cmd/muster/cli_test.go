@@ -658,30 +658,6 @@ func TestColour(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
-	f := newAgentFake(t)
-	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || !strings.HasPrefix(r.out, "example\n") {
-		t.Errorf("%d %q; want r.code = 0, r.out to begin with \"example\\n\"", r.code, r.out)
-	}
-	f.answers["GET /v1/nodes"] = []*wire.NodeListStub{{ID: "7", Name: "gpu-2"}, {ID: "8", Name: "gpu-1"}, {ID: "9", Name: "cpu-1"}}
-	if r := f.run(t, "", "__complete", "node", "status", "gpu"); r.code != 0 || !strings.HasPrefix(r.out, "gpu-1\ngpu-2\n:") {
-		t.Errorf("nodes: %d %q", r.code, r.out)
-	}
-	f.answers["PUT /v1/search"] = wire.SearchResponse{Matches: map[string][]string{"namespaces": {"nlp"}}}
-	if r := f.run(t, "", "__complete", "job", "status", "--namespace", "n"); r.code != 0 || !strings.HasPrefix(r.out, "nlp\n") {
-		t.Errorf("a namespace: %d %q", r.code, r.out)
-	}
-	f.Close()
-	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || strings.Contains(r.out, "rror") || !strings.HasPrefix(r.out, ":") {
-		t.Errorf("without a server: %d %q", r.code, r.out)
-	}
-	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if r := f.run(t, "", "completion", shell); r.code != 0 || len(r.out) < 500 {
-			t.Errorf("%s: %d, %d bytes", shell, r.code, len(r.out))
-		}
-	}
-}
-
 func TestConfirm(t *testing.T) {
 	for _, c := range []struct {
 		answer string

@@ -19,7 +19,7 @@ muster eff train
 muster eff -json train
 muster eff -t '{{.GPUHoursBusy}}' train`, 1, 1, o.run)
 	o.form.flags(c)
-	return e.complete(c, "jobs")
+	return c
 }
 
 // effGPU is one GPU, or a part of one, that an allocation holds or held.

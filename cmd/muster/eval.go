@@ -120,7 +120,7 @@ muster eval status -monitor 26cfc69e`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.monitor, "monitor", false, "follow it to its end")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids, exact times, related evaluations")
-	return e.complete(c, "evals")
+	return c
 }
 
 func (o *evalStatusOptions) run(ctx context.Context, args []string) error {
@@ -200,7 +200,7 @@ muster eval delete -yes -filter 'Status == "complete"'`, 0, -1, o.run)
 	o.form.flags(c)
 	c.Flags().StringVar(&o.filter, "filter", "", "those for which an expression holds")
 	c.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	return e.complete(c, "evals")
+	return c
 }
 
 func (o *evalDeleteOptions) run(ctx context.Context, args []string) error {

@@ -24,7 +24,7 @@ muster job allocs -all -json example`, 1, 1, o.run)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.all, "all", false, "those of an earlier job of the same id, too")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids and exact times")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobAllocsOptions) run(ctx context.Context, args []string) error {

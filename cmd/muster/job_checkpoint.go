@@ -34,7 +34,7 @@ muster job checkpoint train && muster job stop train`, 1, 1, o.run)
 	f.IntVar(&o.rank, "rank", -1, "only the allocation that this rank of a gang runs in")
 	f.BoolVar(&o.detach, "detach", false, "do not wait for new checkpoints")
 	f.DurationVar(&o.wait, "timeout", 0, "wait at most this long for new checkpoints (default: the grace of the checkpoint block)")
-	return e.complete(c, "jobs")
+	return c
 }
 
 // savedAlloc is one notified allocation, and its newest checkpoint since.

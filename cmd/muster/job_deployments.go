@@ -30,7 +30,7 @@ muster job deployments -latest example`, 1, 1, o.ofJob)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.latest, "latest", false, "only the newest")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *deploymentOptions) ofJob(ctx context.Context, args []string) error {
@@ -147,7 +147,7 @@ muster job promote -group web example`, 1, 1, o.run)
 	c.Flags().StringArrayVar(&o.groups, "group", nil, "only this group; may be repeated")
 	c.Flags().BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	c.Flags().BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobPromoteOptions) run(ctx context.Context, args []string) error {

@@ -37,7 +37,7 @@ echo hello | muster job dispatch greet -`, 1, 2, o.run)
 	f.StringVar(&o.idempotencyToken, "idempotency-token", "", "launch only once for this token")
 	f.StringVar(&o.idPrefix, "id-prefix-template", "", "prefix for the child's id")
 	f.IntVar(&o.priority, "priority", 0, "priority instead of the job's")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobDispatchOptions) run(ctx context.Context, args []string) error {

@@ -26,7 +26,7 @@ muster job eval -force-reschedule example   # place failed allocations elsewhere
 	f.BoolVar(&o.forceReschedule, "force-reschedule", false, "place failed allocations again now, regardless of their reschedule policy")
 	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobEvalOptions) run(ctx context.Context, args []string) error {

@@ -33,7 +33,7 @@ muster job history -version 3 -full example`, 1, 1, o.run)
 	f.StringVar(&o.version, "version", "", "only this version")
 	f.StringVar(&o.diffVersion, "diff-version", "", "compare with this version instead of the one before")
 	f.StringVar(&o.diffTag, "diff-tag", "", "compare with the version of this tag instead of the one before")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobHistoryOptions) run(ctx context.Context, args []string) error {

@@ -21,7 +21,7 @@ func (e *env) workVerb(action, done, short, example string) *cobra.Command {
 	o := &workVerb{env: e, action: action, done: done}
 	c := e.verb(action+" [options] JOB", short, "", example, 1, 1, o.run)
 	o.form.flags(c)
-	return e.complete(c, "jobs")
+	return c
 }
 
 func newJobHold(e *env) *cobra.Command {

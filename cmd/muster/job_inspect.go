@@ -28,7 +28,7 @@ muster job inspect -version 2 -t '{{.Priority}}' example`, 1, 1, o.run)
 	c.Flags().BoolVar(&o.hcl, "hcl", false, "print the file that was submitted")
 	c.Flags().BoolVar(&o.withArgs, "with-vars", false, "with -hcl, print the variables it was submitted with, too")
 	c.Flags().StringVar(&o.version, "version", "", "this version instead of the newest, by number or tag")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobInspectOptions) run(ctx context.Context, args []string) error {

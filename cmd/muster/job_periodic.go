@@ -29,7 +29,7 @@ muster job periodic force -detach nightly`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.monitor.detach, "detach", false, "only launch it; print the evaluation's id and end")
 	c.Flags().BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobPeriodicForceOptions) run(ctx context.Context, args []string) error {

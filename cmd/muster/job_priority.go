@@ -23,7 +23,7 @@ func newJobPriority(e *env) *cobra.Command {
 muster job priority example 80
 muster job priority example low`, 2, 2, o.run)
 	o.form.flags(c)
-	return e.complete(c, "jobs")
+	return c
 }
 
 // priorityOf parses a priority: a number or a name.

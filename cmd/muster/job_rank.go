@@ -138,7 +138,7 @@ muster job logs -all -stderr train`, 1, 2, o.run)
 	f.IntVar(&o.index, "index", -1, "the index of an array or of any other job, such as 3 for sweep.g[3]")
 	f.BoolVar(&o.all, "all", false, "all ranks, as they write")
 	f.StringVar(&o.group, "group", "", "the group; needed only when several are gangs")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
@@ -271,7 +271,7 @@ muster job exec -rank 3 train nvidia-smi
 muster job exec -it train /bin/sh`, 2, -1, o.run)
 	o.flags(c)
 	c.Flags().StringVar(&o.group, "group", "", "the group; needed only when several are gangs")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobExecOptions) run(ctx context.Context, args []string) error {

@@ -52,7 +52,7 @@ muster job restart -reschedule -yes web`, 1, 1, o.run)
 	f.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait the group's shutdown_delay")
 	f.BoolVar(&o.yes, "yes", false, "do not ask")
 	f.Var((*onError)(&o.keepGoing), "on-error", "what a failure does: fail or continue")
-	return e.complete(c, "jobs")
+	return c
 }
 
 // onError is the value of -on-error.

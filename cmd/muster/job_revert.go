@@ -24,7 +24,7 @@ muster job revert example known-good`, 2, 2, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	c.Flags().BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobRevertOptions) run(ctx context.Context, args []string) error {

@@ -30,7 +30,7 @@ muster job scale -detach web frontend 10`, 2, 3, o.run)
 	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
 	f.Uint64Var(&o.checkIndex, "check-index", 0, "scale only if the job's modify index is this one")
 	f.StringVar(&o.message, "message", "submitted using the muster CLI", "a note for the scaling events")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobScaleOptions) run(ctx context.Context, args []string) error {

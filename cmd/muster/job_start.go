@@ -23,7 +23,7 @@ muster job start -detach example`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
 	c.Flags().BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobStartOptions) run(ctx context.Context, args []string) error {

@@ -45,7 +45,7 @@ muster job status -namespace '*' -filter 'Status == "pending"'`, 0, 1, o.run)
 	f.StringVar(&o.filter, "filter", "", "only jobs for which an expression holds")
 	ofList(c, "filter")
 	ofOne(c, "short", "evals", "all-allocs")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobStatusOptions) run(ctx context.Context, args []string) error {

@@ -44,7 +44,7 @@ muster job stop -namespace ml -user alice -yes`, 0, -1, o.run)
 	f.BoolVar(&o.global, "global", false, "in every region of a job that has several")
 	f.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait the job's shutdown_delay")
 	f.IntVar(&o.evalPriority, "eval-priority", 0, "priority of the evaluation instead of the job's")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobStopOptions) run(ctx context.Context, args []string) error {

@@ -33,7 +33,7 @@ muster job tag apply -name v1 -version 3 -description "before the rewrite" examp
 	c.Flags().StringVar(&o.name, "name", "", "the name")
 	c.Flags().StringVar(&o.description, "description", "", "what it stands for")
 	c.Flags().StringVar(&o.version, "version", "", "the version; the newest if left out")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func newJobTagUnset(e *env) *cobra.Command {
@@ -41,7 +41,7 @@ func newJobTagUnset(e *env) *cobra.Command {
 	c := e.verb("unset [options] JOB", "Take a name from a version of a job", "", `muster job tag unset -name known-good example`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().StringVar(&o.name, "name", "", "the name")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobTagOptions) run(ctx context.Context, args []string) error {

@@ -36,7 +36,7 @@ muster job wait -for running -timeout 5m web`, 1, -1, o.run)
 	f.StringVar(&o.until, "for", "end", "until when: end or running")
 	f.DurationVar(&o.timeout, "timeout", 0, "at most this long; 0: for ever")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print nothing but errors")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobWaitOptions) run(ctx context.Context, args []string) error {

@@ -35,7 +35,7 @@ muster job why -json train`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.nodes, "nodes", false, "each node that cannot take an allocation now, by name, with the reason")
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "how the chosen nodes scored, too")
-	return e.complete(c, "jobs")
+	return c
 }
 
 func (o *jobWhyOptions) run(ctx context.Context, args []string) error {

@@ -85,7 +85,7 @@ muster status example
 muster status 8ba85cef`, 0, 1, o.run)
 	o.form.listFlags(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
-	return e.complete(c, "jobs")
+	return c
 }
 
 // search finds the one object with an id or id prefix. A job with exactly this id wins.

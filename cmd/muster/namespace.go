@@ -74,7 +74,7 @@ func newNamespaceStatus(e *env) *cobra.Command {
 	o := &namespaceOptions{env: e}
 	c := e.verb("status [options] NAME", "Show a namespace", "", `muster namespace status ml`, 1, 1, o.status)
 	o.form.flags(c)
-	return e.complete(c, "namespaces")
+	return c
 }
 
 func (o *namespaceOptions) status(ctx context.Context, args []string) error {
@@ -137,7 +137,7 @@ func newNamespaceInspect(e *env) *cobra.Command {
 muster namespace inspect ml
 muster namespace inspect -t '{{.Description}}' ml`, 1, 1, o.inspect)
 	o.form.flags(c)
-	return e.complete(c, "namespaces")
+	return c
 }
 
 func (o *namespaceOptions) inspect(ctx context.Context, args []string) error {
@@ -231,7 +231,7 @@ func removed(cur, n *wire.Namespace) (out []string) {
 func newNamespaceDelete(e *env) *cobra.Command {
 	o := &namespaceOptions{env: e}
 	c := e.verb("delete [options] NAME", "Delete a namespace without jobs", "", `muster namespace delete ml`, 1, 1, o.delete)
-	return e.complete(c, "namespaces")
+	return c
 }
 
 func (o *namespaceOptions) delete(ctx context.Context, args []string) error {

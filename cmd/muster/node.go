@@ -36,7 +36,7 @@ muster node eligibility -enable -self`, 0, 1, o.run)
 	c.Flags().BoolVar(&o.enable, "enable", false, "it gets new work")
 	c.Flags().BoolVar(&o.disable, "disable", false, "it gets no new work")
 	c.Flags().BoolVar(&o.self, "self", false, "the agent's own node")
-	return e.complete(c, "nodes")
+	return c
 }
 
 func (o *nodeEligibilityOptions) run(ctx context.Context, args []string) error {
@@ -86,7 +86,7 @@ muster node purge 46f1c6c4
 muster node purge -yes old-gpu-07`, 1, 1, o.run)
 	o.form.flags(c)
 	c.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	return e.complete(c, "nodes")
+	return c
 }
 
 func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {

@@ -57,7 +57,7 @@ muster node drain -self -monitor`, 0, 1, o.run)
 	f.StringVarP(&o.message, "message", "m", "", "why, kept with the drain")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata kept with the drain, as key=value; may be repeated")
 	f.BoolVar(&o.verbose, "verbose", false, "long ids")
-	return e.complete(c, "nodes")
+	return c
 }
 
 func (o *nodeDrainOptions) spec() (*wire.DrainSpec, error) {

@@ -86,7 +86,7 @@ func newPoolInfo(e *env) *cobra.Command {
 	o := &nodePoolOptions{env: e}
 	c := e.verb("info [options] NAME", "Show a node pool", "", `muster node pool info a100`, 1, 1, o.info)
 	o.form.flags(c)
-	return e.complete(c, "node_pools")
+	return c
 }
 
 func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
@@ -236,7 +236,7 @@ func (o *nodePoolOptions) init(context.Context, []string) error {
 func newPoolDelete(e *env) *cobra.Command {
 	o := &nodePoolOptions{env: e}
 	c := e.verb("delete [options] NAME", "Delete a node pool without nodes and jobs", "", `muster node pool delete a100`, 1, 1, o.delete)
-	return e.complete(c, "node_pools")
+	return c
 }
 
 func (o *nodePoolOptions) delete(ctx context.Context, args []string) error {
@@ -257,7 +257,7 @@ func newPoolNodes(e *env) *cobra.Command {
 	o.form.listFlags(c)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
-	return e.complete(c, "node_pools")
+	return c
 }
 
 func (o *nodePoolOptions) nodes(ctx context.Context, args []string) error {
@@ -294,7 +294,7 @@ func newPoolJobs(e *env) *cobra.Command {
 	c := e.verb("jobs [options] NAME", "List the jobs of a pool", "", `muster node pool jobs -namespace '*' a100`, 1, 1, o.jobs)
 	o.form.listFlags(c)
 	o.form.wideFlag(c)
-	return e.complete(c, "node_pools")
+	return c
 }
 
 func (o *nodePoolOptions) jobs(ctx context.Context, args []string) error {

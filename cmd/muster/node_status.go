@@ -46,7 +46,7 @@ muster node status -self -stats`, 0, 1, o.run)
 	f.StringVar(&o.pageToken, "page-token", "", "where the page begins")
 	ofList(c, "out", "allocs", "os", "filter", "per-page", "page-token")
 	ofOne(c, "stats", "short")
-	return e.complete(c, "nodes")
+	return c
 }
 
 func (o *nodeStatusOptions) run(ctx context.Context, args []string) error {

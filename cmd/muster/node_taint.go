@@ -24,7 +24,7 @@ muster node taint 46f1c6c4 team=nlp:no-schedule
 muster node taint 46f1c6c4 broken:no-execute
 muster node taint 46f1c6c4 team- broken:no-execute-`, 2, -1, o.run)
 	o.form.flags(c)
-	return e.complete(c, "nodes")
+	return c
 }
 
 func (o *nodeTaintOptions) run(ctx context.Context, args []string) error {

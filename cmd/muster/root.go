@@ -127,6 +127,9 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		return code
 	}
 	root := newRoot(e)
+	if len(args) > 1 && strings.HasPrefix(args[1], cobra.ShellCompRequestCmd) {
+		e.completeFlags(root)
+	}
 	root.SetArgs(normalize(root, args[1:]))
 	cmd, err := root.ExecuteContextC(ctx)
 	agent := cmd.Name() == "agent"

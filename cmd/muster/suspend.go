@@ -59,7 +59,7 @@ func (o *suspendVerb) command(use, short, long, example string) *cobra.Command {
 	if o.alloc {
 		return o.ofAlloc(c, &o.job)
 	}
-	return o.complete(c, "jobs")
+	return c
 }
 
 func (o *suspendVerb) run(ctx context.Context, args []string) error {

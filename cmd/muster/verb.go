@@ -18,7 +18,7 @@ import (
 func (e *env) verb(use, short, long, example string, from, to int, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: indent(example), DisableFlagsInUseLine: true,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: e.complete,
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) < from || (to >= 0 && len(args) > to) {
@@ -41,9 +41,6 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 		c.Long = short + "."
 	}
 	e.clientFlags(c.Flags())
-	_ = c.RegisterFlagCompletionFunc("namespace", func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		return e.names(cmd, "namespaces", toComplete)
-	}) // it fails where the flag does not exist
 	_ = c.RegisterFlagCompletionFunc("context", contextNames(new(cobra.Command)).ValidArgsFunction)
 	return c
 }
