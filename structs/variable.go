@@ -7,6 +7,7 @@ import (
 // Limits of variables. A write beyond one is refused.
 const (
 	VariableSizeMax  = 64 << 10  // bytes of all keys and values of one variable
+	VariableKeyMax   = 128       // bytes of a key
 	VariablePathMax  = 128       // bytes of a path
 	VariablesSizeMax = 256 << 20 // bytes of all variables of a region, sealed
 )

@@ -55,14 +55,19 @@ type Config struct {
 	FirstWithin  time.Duration // how long the first call of Devices waits for the first query; 1 s
 }
 
+const (
+	wiresEveryDefault = 10 * time.Second
+	recoverDefault    = 10 * time.Minute
+)
+
 func (c *Config) defaults() {
 	for _, d := range []struct {
 		at    *time.Duration
 		value time.Duration
 	}{
-		{&c.Every, 5 * time.Second}, {&c.WiresEvery, 10 * time.Second}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
+		{&c.Every, 5 * time.Second}, {&c.WiresEvery, wiresEveryDefault}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
 		{&c.SilentAfter, 20 * time.Second}, {&c.BackoffMin, time.Second}, {&c.BackoffMax, time.Minute}, {&c.RetryMissing, 5 * time.Minute},
-		{&c.RecoverAfter, 10 * time.Minute}, {&c.FirstWithin, time.Second},
+		{&c.RecoverAfter, recoverDefault}, {&c.FirstWithin, time.Second},
 	} {
 		if *d.at <= 0 {
 			*d.at = d.value

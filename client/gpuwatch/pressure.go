@@ -36,14 +36,19 @@ type pressure struct {
 	busy map[gpu.Quota]bool // the task is being notified; guarded by mu
 }
 
+// shareDefault are the thresholds of a share in percent, clearDefault is how far below one the use must fall.
+var shareDefault = []int{90, 98}
+
+const clearDefault = 5
+
 func newPressure(w *Watch) *pressure {
 	c := w.cfg.Pressure
 	p := &pressure{w: w, share: c.Share, device: c.Device, clear: c.Clear, shareStep: map[gpu.Quota]int{}, deviceStep: map[string]int{}, busy: map[gpu.Quota]bool{}}
 	if p.share == nil {
-		p.share = []int{90, 98}
+		p.share = shareDefault
 	}
 	if p.clear == 0 {
-		p.clear = 5
+		p.clear = clearDefault
 	}
 	p.sender = notify.New(w.log.Named("notify"), append([]notify.Target{nodeEvents{w.node}}, c.Targets...)...)
 	return p

@@ -594,13 +594,21 @@ type Telemetry struct {
 	PublishNodeMetrics       bool `conf:"publish_node_metrics"`       // accepted: always on
 }
 
+// Defaults that pages name.
+const (
+	portHTTP       = 4646
+	portRPC        = 4647
+	portSerf       = 4648
+	gpuIdleDefault = 30 * time.Minute
+)
+
 // Defaults returns the configuration before any file is read.
 func Defaults() *Config {
 	c := &Config{
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
-		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
+		Ports:  Ports{HTTP: portHTTP, RPC: portRPC, Serf: portSerf},
 		Limits: Limits{HTTPMaxConnsPerClient: 100, HTTPMaxRatePerClient: 5000, HTTPMaxRatePerToken: 5000, HTTPWrongTokenDelay: 100 * time.Millisecond, RPCMaxConnsPerClient: 100, AllocMaxRatePerToken: structs.AllocRateDefault},
-		Client: Client{NodePool: "default", GPUIdle: 30 * time.Minute},
+		Client: Client{NodePool: "default", GPUIdle: gpuIdleDefault},
 
 		Telemetry: Telemetry{CollectionInterval: 10 * time.Second, FilterDefault: true},
 	}

@@ -13,6 +13,9 @@ import (
 // DiskDefaultMiB is the ephemeral disk of a group that asks for none.
 const DiskDefaultMiB = 300
 
+// healthyDeadlineDefault is how long an allocation of a new version has to become healthy, as in Nomad.
+const healthyDeadlineDefault = 5 * time.Minute
+
 // def sets *p to v when nothing was said.
 func def[T any](p **T, v T) {
 	if *p == nil {
@@ -141,7 +144,7 @@ func (u *UpdateStrategy) canonicalize() {
 	def(&u.MaxParallel, 1)
 	def(&u.HealthCheck, "checks")
 	def(&u.MinHealthyTime, Duration(10*time.Second))
-	def(&u.HealthyDeadline, Duration(5*time.Minute))
+	def(&u.HealthyDeadline, Duration(healthyDeadlineDefault))
 	def(&u.ProgressDeadline, Duration(10*time.Minute))
 	def(&u.AutoRevert, false)
 	def(&u.AutoPromote, false)
@@ -220,7 +223,7 @@ func (g *TaskGroup) canonicalize(j *Job) {
 		}
 		g.Migrate = &MigrateStrategy{
 			MaxParallel: or(m.MaxParallel, jm.MaxParallel, ptr(1)), HealthCheck: or(m.HealthCheck, jm.HealthCheck, ptr("checks")),
-			MinHealthyTime: or(m.MinHealthyTime, jm.MinHealthyTime, wdur(10*time.Second)), HealthyDeadline: or(m.HealthyDeadline, jm.HealthyDeadline, wdur(5*time.Minute)),
+			MinHealthyTime: or(m.MinHealthyTime, jm.MinHealthyTime, wdur(10*time.Second)), HealthyDeadline: or(m.HealthyDeadline, jm.HealthyDeadline, wdur(healthyDeadlineDefault)),
 		}
 	}
 

@@ -111,7 +111,7 @@ func (p *Preemption) guaranteed(path structs.QueuePath) bool {
 // ownRule returns the rule of a job's queue, else what the operator's switch for its type allows.
 func (p *Preemption) ownRule(j *structs.Job) PreemptRule {
 	q := p.rules.Of(j.QueueName())
-	r := PreemptRule{Queue: j.QueueName(), Name: q.Preempt, rate: q.PreemptRate, delta: max(q.PreemptDelta, 1)}
+	r := PreemptRule{Queue: j.QueueName(), Name: q.Preempt, rate: q.PreemptRate, delta: max(q.PreemptDelta, deltaDefault)}
 	switch r.Name {
 	case structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline:
 		return r

@@ -15,6 +15,7 @@ const (
 	agingDefault        = 10 * time.Minute
 	minRuntimeDefault   = time.Minute
 	preemptMaxDefault   = 10
+	deltaDefault        = 1 // priority levels
 )
 
 // QueueTable is the queues of the cluster as a pass sees them.

@@ -93,8 +93,8 @@ func checkItems(items map[string]string) error {
 	}
 	size := 0
 	for k, v := range items {
-		if k == "" || len(k) > 128 {
-			return structs.Errorf(structs.CodeInvalid, "the keys of a variable have 1 to 128 bytes; one has %d", len(k))
+		if k == "" || len(k) > structs.VariableKeyMax {
+			return structs.Errorf(structs.CodeInvalid, "the keys of a variable have 1 to %d bytes; one has %d", structs.VariableKeyMax, len(k))
 		}
 		size += len(k) + len(v)
 	}

@@ -46,6 +46,8 @@ const (
 	HeartbeatDefault = time.Second
 )
 
+const trailingDefault = 10240 // entries kept before a snapshot for slow followers
+
 // RaftConfig tunes raft. A zero field takes its default, which is for production.
 type RaftConfig struct {
 	Quiet     time.Duration // silence of the leader after which the servers agree on an election where nothing stalls; default QuietDefault
@@ -80,7 +82,7 @@ func (c *RaftConfig) setDefaults() {
 		c.SnapshotBytes = 256 << 20
 	}
 	if c.TrailingLogs == 0 {
-		c.TrailingLogs = 10240
+		c.TrailingLogs = trailingDefault
 	}
 }
 

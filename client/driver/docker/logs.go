@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ import (
 // skips as many bytes as the files have grown since the record: the same messages come in the same order, so these are
 // the bytes that had been written already.
 //
-// The engine keeps engineLogFiles files of engineLogSize, whether or not the agent copies. A task that writes more than
+// The engine keeps engineLogFiles files of engineLogMiB, whether or not the agent copies. A task that writes more than
 // that while no agent runs, or faster than the engine can be read, loses the oldest output.
 
 // positionSuffix ends the names of the files with log positions.
@@ -48,13 +49,13 @@ const (
 // The engine's copy of a task's output. Files are large because a follower loses files that are rotated away twice
 // before it has read them.
 const (
-	engineLogSize  = "64m"
+	engineLogMiB   = 64
 	engineLogFiles = "2"
 )
 
 // engineLog configures how the engine keeps a task's output until it is copied.
 func engineLog() container.LogConfig {
-	return container.LogConfig{Type: "local", Config: map[string]string{"max-size": engineLogSize, "max-file": engineLogFiles, "compress": "false"}}
+	return container.LogConfig{Type: "local", Config: map[string]string{"max-size": strconv.Itoa(engineLogMiB) + "m", "max-file": engineLogFiles, "compress": "false"}}
 }
 
 // position is how far a log was copied.
