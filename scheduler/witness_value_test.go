@@ -7,10 +7,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// choice is a field of the job w with a set of values, and scripts in which its values differ.
+// choice is a field of the job w with a set of values (structs.Enums), and scripts in which its values differ.
 type choice struct {
 	scripts []string
-	values  []string
+	none    bool     // "" is a value, too
 	same    []string // "A B": two spellings of one value
 	set     func(j *structs.Job, v string)
 }
@@ -36,34 +36,33 @@ func operand(j *structs.Job, op string) {
 }
 
 var choices = map[string]choice{
-	"job.type": {values: []string{"service", "batch", "system", "sysbatch"}, set: func(j *structs.Job, v string) { j.Type = structs.JobType(v) },
+	"Job.Type": {set: func(j *structs.Job, v string) { j.Type = structs.JobType(v) },
 		scripts: []string{"job w\n\nschedule\n\nclient w.g[0] complete\n\nclient w.g[1] complete\n\nschedule after=1h"}},
-	"constraint.operator": {values: []string{structs.OperandEqual, structs.OperandNotEqual, structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater, structs.OperandGreaterEqual,
-		structs.OperandRegexp, structs.OperandVersion, structs.OperandSemver, structs.OperandSetContains, structs.OperandSetContainsAll, structs.OperandSetContainsAny, structs.OperandIsSet, structs.OperandIsNotSet},
+	"Affinity.Operand": {
 		same: []string{"set_contains set_contains_all"}, scripts: []string{listed}, set: operand},
-	"reschedule.delay_function": {values: []string{"constant", "exponential", "fibonacci"}, scripts: []string{again4},
+	"Reschedule.DelayFunction": {scripts: []string{again4},
 		set: func(j *structs.Job, v string) { j.Groups[0].Reschedule.DelayFunction = structs.DelayFunction(v) }},
-	"numa.affinity": {values: []string{structs.NUMANone, structs.NUMAPrefer, structs.NUMARequire}, set: func(j *structs.Job, v string) { j.Groups[0].Tasks[0].Resources.NUMA.Affinity = v },
+	"NUMA.Affinity": {set: func(j *structs.Job, v string) { j.Groups[0].Tasks[0].Resources.NUMA.Affinity = v },
 		scripts: []string{
 			"node a numa=0-1:2+2-3:2\n\nnode b gpus=0\n\nnode c gpus=0\n\njob w cores=3\nconstraint ${node.unique.name} = a\nnuma none\n\nschedule",
 			"node a numa=0-1:2+2-3:2\n\nnode b numa=0-3:4\n\nnode c gpus=0\n\njob w cores=3\nnuma none\n\nschedule"}},
-	"toleration.effect": {values: []string{"", structs.TaintNoSchedule, structs.TaintPreferNoSchedule, structs.TaintNoExecute},
+	"Toleration.Effect": {none: true,
 		set: func(j *structs.Job, v string) { j.Tolerations = []structs.Toleration{{Key: "t", Effect: v}} },
 		scripts: []string{
 			"node a meta.taint.t=v:no-schedule\n\nnode b meta.taint.t=v:no-execute\n\nnode c meta.taint.t=v:no-schedule\n\njob w type=system\n\nschedule",
 			"node a meta.taint.t=v:prefer-no-schedule\n\njob w\n\nschedule"}},
-	"depends_on.when": {values: []string{structs.WhenStarted, structs.WhenCompleted, structs.WhenSuccess, structs.WhenFailed, structs.WhenCheckpointed},
+	"Dependency.When": {
 		set:     func(j *structs.Job, v string) { j.Depends = []structs.Dependency{{Name: "o", When: v}} },
 		scripts: []string{ran + "schedule" + afterO, ran + "client o.g[0] complete\n\nschedule" + afterO, ran + "client o.g[0] failed exit=1\n\nschedule" + afterO, ran + "saved o.g[0]\n\nschedule" + afterO}},
-	"depends_on.on_timeout": {values: []string{"", string(structs.OnTimeoutFail), string(structs.OnTimeoutRun)}, same: []string{" fail"}, scripts: []string{"job w\ndepends o timeout=1h\n\nschedule\n\nschedule after=2h"},
+	"Dependency.OnTimeout": {none: true, same: []string{" fail"}, scripts: []string{"job w\ndepends o timeout=1h\n\nschedule\n\nschedule after=2h"},
 		set: func(j *structs.Job, v string) { j.Depends[0].OnTimeout = structs.OnTimeout(v) }},
-	"gang.on_failure": {values: []string{"", structs.GangRestartAll, structs.GangContinue}, same: []string{" restart_all"}, set: func(j *structs.Job, v string) { j.Groups[0].Gang.OnFailure = v },
+	"Gang.OnFailure": {none: true, same: []string{" restart_all"}, set: func(j *structs.Job, v string) { j.Groups[0].Gang.OnFailure = v },
 		scripts: []string{"job w count=2 type=batch\ngang min=1\nreschedule attempts=3 interval=1h\n\nschedule\n\nclient w.g[0] running\n\nclient w.g[1] running\n\nclient w.g[0] failed exit=1\n\nschedule after=1s"}},
-	"topology.inside": {values: []string{"", "nvlink", "numa"}, set: func(j *structs.Job, v string) { j.Groups[0].Topology.Inside = v },
+	"Topology.Inside": {none: true, set: func(j *structs.Job, v string) { j.Groups[0].Topology.Inside = v },
 		scripts: []string{"node a numa=0-1:3+2-3:1\n\nnode b gpus=0\n\njob w\ngpu nvidia/gpu 3\ntopology mode=required\n\nschedule", "node a numa=0-1:1+2-3:3\n\nnode b gpus=0\n\njob w\ngpu nvidia/gpu 2\ntopology mode=required\n\nschedule"}},
-	"topology.mode": {values: []string{"", structs.TopologyPreferred, structs.TopologyRequired}, same: []string{" preferred"}, set: func(j *structs.Job, v string) { j.Groups[0].Topology.Mode = v },
+	"Topology.Mode": {none: true, same: []string{" preferred"}, set: func(j *structs.Job, v string) { j.Groups[0].Topology.Mode = v },
 		scripts: []string{"job w\ngpu nvidia/gpu 3\ntopology inside=nvlink\n\nschedule"}},
-	"requeue.on": {values: structs.RequeueReasons, set: func(j *structs.Job, v string) { j.Requeue.On = []string{v} },
+	"Requeue.On": {set: func(j *structs.Job, v string) { j.Requeue.On = []string{v} },
 		scripts: []string{requeue + "client w.g[0] failed exit=1\n\nschedule after=1s\n\nschedule after=1h", requeue + "node a status=down\n\nschedule after=1s\n\nschedule after=1h",
 			requeue + "client w.g[0] failed exit=1 gpu_error\n\nschedule after=1s\n\nschedule after=1h",
 			"job w type=batch\nrequeue on=x max=1\nlimit 1h\n\nschedule\n\nclient w.g[0] running\n\nschedule after=2h\n\nclient w.g[0] failed\n\nschedule after=1h",
@@ -75,8 +74,11 @@ var choices = map[string]choice{
 func TestWitnessesOfValues(t *testing.T) {
 	for name, c := range choices {
 		t.Run(name, func(t *testing.T) {
-			seen := map[string]string{}
-			for _, v := range c.values {
+			seen, values := map[string]string{}, structs.Enums[name]
+			if c.none {
+				values = append([]string{""}, values...)
+			}
+			for _, v := range values {
 				said := ""
 				for _, script := range c.scripts {
 					said += outcome(t, script, func(j *structs.Job) { c.set(j, v) })
@@ -89,8 +91,8 @@ func TestWitnessesOfValues(t *testing.T) {
 				}
 				seen[said] = v
 			}
-			if want := len(c.values) - len(c.same); len(seen) != want && !t.Failed() {
-				t.Errorf("%d outcomes of %d values: spellings of one value differ", len(seen), len(c.values))
+			if want := len(values) - len(c.same); len(seen) != want && !t.Failed() {
+				t.Errorf("%d outcomes of %d values: spellings of one value differ", len(seen), len(values))
 			}
 		})
 	}
@@ -104,4 +106,27 @@ func isSame(pairs []string, a, b string) bool {
 		}
 	}
 	return false
+}
+
+// TestPlacementSearch: the policy search continues to move what a decision has placed where the default policy gives up. Of
+// w's groups, many can go only to a; one takes the place on c that the last one needs, and could go to b.
+func TestPlacementSearch(t *testing.T) {
+	group := func(j *structs.Job, name, node string, count int, cpu int64) *structs.Group {
+		g := *j.Groups[0]
+		task := *g.Tasks[0]
+		task.Resources = structs.Resources{CPU: cpu, MemoryMiB: 1}
+		g.Name, g.Count, g.Tasks, g.Disk = structs.GroupName(name), count, []*structs.Task{&task}, structs.EphemeralDisk{}
+		if node != "" {
+			g.Constraints = constraint("${node.unique.name}", structs.OperandEqual, node)
+		}
+		return &g
+	}
+	run := func(placement string) string {
+		return outcome(t, "job w\n\nschedule policy="+placement, func(j *structs.Job) {
+			j.Groups = []*structs.Group{group(j, "many", "a", 300, 5), group(j, "other", "", 1, 3000), group(j, "last", "c", 1, 2000)}
+		})
+	}
+	if a, b := run(structs.AlgorithmDefault), run("search"); a == b {
+		t.Errorf("%q and %q do the same:\n%s", structs.AlgorithmDefault, "search", a)
+	}
 }

@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/internal/histories"
 	"github.com/muster-sched/muster/scheduler/policy"
-	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -184,18 +182,14 @@ func TestWitnessesOfValues(t *testing.T) {
 			}
 		}
 	}
-	var orders []string
-	for _, o := range queue.Names() {
-		orders = append(orders, string(o))
-	}
-	check("order", nil, orders, func(h *history, v string) { h.root().Order = structs.Order(v) })
-	check("backfill", map[string]string{"times": "exact"}, backfills, func(h *history, v string) { h.root().Backfill = v })
-	check("preempt", yields, histories.Options[2].Values, func(h *history, v string) { h.root().Preempt = v })
+	check("order", nil, structs.Enums["Queue.Order"], func(h *history, v string) { h.root().Order = structs.Order(v) })
+	check("backfill", map[string]string{"times": "exact"}, structs.Enums["Queue.Backfill"], func(h *history, v string) { h.root().Backfill = v })
+	check("preempt", yields, structs.Enums["Queue.Preempt"], func(h *history, v string) { h.root().Preempt = v })
 	var placements []string
 	for name := range policy.Builtin {
 		switch name {
 		case "worst-fit": // another name of spread
-		case "search": // the default with more moves, which no history needs
+		case "search": // the default with more moves, which no history needs (TestPlacementSearch)
 		default:
 			placements = append(placements, name)
 		}
@@ -205,8 +199,39 @@ func TestWitnessesOfValues(t *testing.T) {
 		h.cfg.Scheduler.Algorithm = v
 		h.cfg.Policy = policy.For(nil, h.cfg.Scheduler)
 	})
-	check("GPU fit", fits, structs.GPUFits, func(h *history, v string) {
+	check("GPU fit", fits, structs.Enums["SchedulerConfig.GPUFit"], func(h *history, v string) {
 		h.cfg.Scheduler.GPUFit = v
 		h.cfg.Policy = policy.For(nil, h.cfg.Scheduler)
+	})
+}
+
+// TestWitnessesOfDefaults: a value in the cluster's configuration, of which TestWitnessesOfValues compares those of queues,
+// does what it does in the root. A policy that all jobs or a pool name does what the cluster's does.
+func TestWitnessesOfDefaults(t *testing.T) {
+	equal := func(name string, with map[string]string, values []string, usual, other func(h *history, v string)) {
+		for i, v := range values {
+			seed := uint64(i)
+			x, y := newHistoryWith(t, seed, with), newHistoryWith(t, seed, with)
+			usual(x, v)
+			other(y, v)
+			if x.outcome(t) != y.outcome(t) {
+				t.Errorf("%s %q, seed %d: not the outcome that the value has elsewhere", name, v, seed)
+			}
+		}
+	}
+	equal("SchedulerConfig.Order", nil, structs.Enums["Queue.Order"], func(h *history, v string) { h.root().Order = structs.Order(v) },
+		func(h *history, v string) { h.root().Order, h.cfg.Scheduler.Order = "", structs.Order(v) })
+	equal("SchedulerConfig.Backfill", map[string]string{"times": "exact"}, structs.Enums["Queue.Backfill"], func(h *history, v string) { h.root().Backfill = v },
+		func(h *history, v string) { h.root().Backfill, h.cfg.Scheduler.Backfill = "", v })
+	mixed := map[string]string{"cluster": "mixed", "work": "mixed"}
+	cluster := func(h *history, v string) { h.cfg.Policy = policy.For(nil, structs.SchedulerConfig{Algorithm: v}) }
+	equal("Job.Placement", mixed, policy.Names(), cluster, func(h *history, v string) {
+		h.cfg.Policy = policy.For(nil, structs.SchedulerConfig{Algorithm: "random"})
+		for _, w := range h.jobs {
+			w.Job.Placement = v
+		}
+	})
+	equal("NodePool.Algorithm", mixed, policy.Names(), cluster, func(h *history, v string) {
+		h.cfg.Policy = policy.For(&structs.NodePool{Algorithm: v}, structs.SchedulerConfig{Algorithm: "random"})
 	})
 }

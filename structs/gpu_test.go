@@ -81,7 +81,7 @@ func TestGPURequestOfTellsInstancesFromGPUs(t *testing.T) {
 func TestEnforceValues(t *testing.T) {
 	nodes := []string{"", BackendWatch, BackendShim, BackendMIG, BackendDmem, BackendDmem + "," + BackendMIG + "," + BackendShim + "," + BackendWatch, BackendMIG + "," + BackendShim}
 	seen := map[string]string{}
-	for _, v := range append([]string{""}, GPUEnforces...) {
+	for _, v := range append([]string{""}, Enums["GPURequest.Enforce"]...) {
 		said := ""
 		for _, have := range nodes {
 			backend, ok := GPUBackend(v, have)

@@ -117,13 +117,13 @@ func (q *Queue) Check() *Error {
 	switch {
 	case q.Order != "" && q.Order.Check() != "":
 		return bad("%s", q.Order.Check())
-	case !slices.Contains([]string{"", PreemptNone, PreemptPriority, PreemptReclaim, PreemptDeadline, PreemptOrder}, q.Preempt):
+	case q.Preempt != "" && !slices.Contains(Enums["Queue.Preempt"], q.Preempt):
 		return bad("preempt %q is not known; use none, priority, reclaim, deadline or order", q.Preempt)
-	case !slices.Contains([]string{"", BackfillNone, BackfillGreedy, BackfillEASY, BackfillSJF, BackfillConservative}, q.Backfill):
+	case q.Backfill != "" && !slices.Contains(Enums["Queue.Backfill"], q.Backfill):
 		return bad("backfill %q is not known; use none, greedy, easy, easy-sjf or conservative", q.Backfill)
-	case !slices.Contains([]string{"", EndsPredicted, EndsLimit}, q.Ends):
+	case q.Ends != "" && !slices.Contains(Enums["Queue.Ends"], q.Ends):
 		return bad("ends %q is not known; use predicted or limit", q.Ends)
-	case !slices.Contains([]string{"", PeriodDay, PeriodWeek, PeriodMonth}, q.GPUHoursPeriod):
+	case q.GPUHoursPeriod != "" && !slices.Contains(Enums["Queue.GPUHoursPeriod"], q.GPUHoursPeriod):
 		return bad("gpu_hours_period %q is not known; use day, week or month", q.GPUHoursPeriod)
 	case q.GPUHoursPeriod != "" && q.BudgetPeriod() == "":
 		return bad("gpu_hours_period needs gpu_hours_max or gpu_hours_user_max")

@@ -269,7 +269,7 @@ func (v *validator) gpu(w string, g *GPU) {
 	if p := g.Pressure; p != nil {
 		v.pressure(w+".pressure", g, p)
 	}
-	v.oneOf(w+".rdma", g.RDMA, "", "none", "preferred", "required")
+	v.oneOfOrNone(w+".rdma", g.RDMA, "GPURequest.RDMA")
 	if g.MIG != "" {
 		if !migRE.MatchString(g.MIG) {
 			v.errorf(w+".mig", "%.64q is not the profile of a MIG instance: want something like \"1g.10gb\"", g.MIG)
@@ -279,7 +279,7 @@ func (v *validator) gpu(w string, g *GPU) {
 		}
 	}
 	if g.Enforce != "mps" { // refused by supportTable, which says what to write instead
-		v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)
+		v.oneOfOrNone(w+".enforce", g.Enforce, "GPURequest.Enforce")
 	}
 	v.constraints(w, g.Constraints, false)
 	v.affinities(w, g.Affinities, false)

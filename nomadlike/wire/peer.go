@@ -112,7 +112,7 @@ func (v *validator) peers(where string, near, away []*Peer) {
 			if p.Level != "" && !wordRE.MatchString(p.Level) {
 				v.errorf(w+".level", "%.64q is not a level: want node, datacenter, rack, or another key of the nodes' meta", p.Level)
 			}
-			v.oneOf(w+".mode", p.Mode, "", structs.TopologyPreferred, structs.TopologyRequired)
+			v.oneOfOrNone(w+".mode", p.Mode, "Topology.Mode")
 			if p.Weight != nil && (*p.Weight < 1 || *p.Weight > 100) {
 				v.errorf(w+".weight", "%d is out of range: want 1 to 100", *p.Weight)
 			}

@@ -40,12 +40,16 @@ type typeSupport struct {
 }
 
 const (
-	noCanary  = "without effect: there are no canaries in this build"
-	noConsul  = "without effect: there is no Consul integration"
-	noDeploy  = "without effect: an update whose new allocations do not become healthy waits, and is not failed or reverted, in this build"
-	noPlugins = "storage plugins are not supported"
-	noVault   = "not supported: there is no Vault or Consul integration; pass secrets by other means"
+	noCanary   = "without effect: there are no canaries in this build"
+	noConsul   = "without effect: there is no Consul integration"
+	noWarnings = "without effect: a check passes or fails; there are no warnings in this build"
+	noDeploy   = "without effect: an update whose new allocations do not become healthy waits, and is not failed or reverted, in this build"
+	noPlugins  = "storage plugins are not supported"
+	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
 )
+
+// ignoredWarnings is of on_update.
+var ignoredWarnings = note{why: noWarnings + ", so it is as require_healthy", only: func(v reflect.Value) bool { return v.String() == "ignore_warnings" }, value: `"ignore_warnings"`}
 
 func not(values ...any) func(reflect.Value) bool {
 	return func(v reflect.Value) bool {
@@ -197,8 +201,9 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[GPUPressure](), block: "task > resources > gpu > pressure", supported: "At Signal Command URL"},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Affinity Devices"},
 	{typ: reflect.TypeFor[RequestedDevice](), block: "task > resources > device", supported: "Name Count Constraints Affinities"},
-	{typ: reflect.TypeFor[Service](), block: "service", supported: "Name Tags PortLabel Address Checks CheckRestart Meta TaskName OnUpdate",
+	{typ: reflect.TypeFor[Service](), block: "service", supported: "Name Tags PortLabel Address Checks CheckRestart Meta TaskName",
 		ignored: map[string]note{
+			"OnUpdate":   ignoredWarnings,
 			"Provider":   {why: `there is no Consul integration: this service is not registered and its checks do not run; write provider = "nomad"`, only: func(v reflect.Value) bool { return v.String() == "consul" }, value: `"consul"`},
 			"CanaryTags": {why: noCanary}, "CanaryMeta": {why: noCanary},
 			"EnableTagOverride": {why: noConsul}, "TaggedAddresses": {why: noConsul}, "Weights": {why: noConsul}, "Kind": {why: noConsul},
@@ -209,11 +214,14 @@ var supportTable = []typeSupport{
 			"AddressMode": {why: "addresses that a driver gives are not registered in this build; tasks are reached at their node's address (auto, host, alloc)", only: func(v reflect.Value) bool { return v.String() == "driver" }, value: `"driver"`},
 		}},
 	{typ: reflect.TypeFor[ServiceWeights](), block: "service > weights", all: Ignored},
-	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", supported: "Limit Grace IgnoreWarnings"},
+	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", supported: "Limit Grace",
+		ignored: map[string]note{"IgnoreWarnings": {why: noWarnings}}},
 	{typ: reflect.TypeFor[ServiceCheck](), block: "service > check",
-		supported: "Name Type Path Protocol PortLabel AddressMode Interval Timeout InitialStatus Notes TLSServerName TLSSkipVerify Header Method CheckRestart TaskName Body OnUpdate Command Args",
+		supported: "Name Type Path Protocol PortLabel AddressMode Interval Timeout Notes TLSServerName TLSSkipVerify Header Method CheckRestart TaskName Body Command Args",
 		ignored: map[string]note{
-			"Expose": {why: noConsul}, "Advertise": {why: noConsul}, "GRPCService": {why: noConsul}, "GRPCUseTLS": {why: noConsul},
+			"OnUpdate":      ignoredWarnings,
+			"InitialStatus": {why: "without effect: a check that has not run is pending, or passing if it says so", only: func(v reflect.Value) bool { return v.String() == "warning" || v.String() == "critical" }, value: `"warning" and "critical"`},
+			"Expose":        {why: noConsul}, "Advertise": {why: noConsul}, "GRPCService": {why: noConsul}, "GRPCUseTLS": {why: noConsul},
 			"SuccessBeforePassing": {why: noConsul}, "FailuresBeforeCritical": {why: noConsul}, "FailuresBeforeWarning": {why: noConsul},
 		}},
 }

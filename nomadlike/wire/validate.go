@@ -174,7 +174,7 @@ func (v *validator) parameterized() {
 	if v.typ == structs.JobService || v.typ == structs.JobSystem {
 		v.errorf("parameterized", "a %s job cannot be parameterized; use type batch or sysbatch", v.typ)
 	}
-	v.oneOf("parameterized, payload", p.Payload, "optional", "required", "forbidden")
+	v.oneOf("parameterized, payload", p.Payload, "Parameterized.Payload")
 	v.count("parameterized, meta_required", len(p.MetaRequired))
 	v.count("parameterized, meta_optional", len(p.MetaOptional))
 	for _, k := range p.MetaOptional {
@@ -194,7 +194,7 @@ func (v *validator) update(where string, u *UpdateStrategy) {
 	if val(u.Canary) < 0 {
 		v.errorf(where+".canary", "%d is negative", *u.Canary)
 	}
-	v.oneOf(where+".health_check", val(u.HealthCheck), "checks", "task_states", "manual")
+	v.oneOf(where+".health_check", val(u.HealthCheck), "Update.HealthCheck")
 	ok := true
 	for _, d := range []struct {
 		name string
@@ -214,7 +214,7 @@ func (v *validator) restart(where string, r *RestartPolicy) {
 	if r == nil {
 		return
 	}
-	v.oneOf(where+".mode", val(r.Mode), "fail", "delay")
+	v.oneOf(where+".mode", val(r.Mode), "Restart.Mode")
 	ok := v.duration(where+".interval", r.Interval)
 	ok = v.duration(where+".delay", r.Delay) && ok
 	n := val(r.Attempts)
@@ -254,7 +254,7 @@ func (v *validator) reschedule(where string, r *ReschedulePolicy) {
 	if n > 0 && unlimited {
 		v.errorf(where, "attempts = %d and unlimited = true contradict each other; use one of them", n)
 	}
-	v.oneOf(where+".delay_function", val(r.DelayFunction), "constant", "exponential", "fibonacci")
+	v.oneOf(where+".delay_function", val(r.DelayFunction), "Reschedule.DelayFunction")
 	if dur(r.Delay) < minRescheduleIn {
 		v.errorf(where+".delay", "%s is too short; want at least %s", val(r.Delay), minRescheduleIn)
 	}
@@ -277,7 +277,7 @@ func (v *validator) migrate(where string, m *MigrateStrategy) {
 	if val(m.MaxParallel) < 1 {
 		v.errorf(where+".max_parallel", "%d; want at least 1", val(m.MaxParallel))
 	}
-	v.oneOf(where+".health_check", val(m.HealthCheck), "checks", "task_states")
+	v.oneOf(where+".health_check", val(m.HealthCheck), "Migrate.HealthCheck")
 	ok := v.duration(where+".min_healthy_time", m.MinHealthyTime)
 	if v.duration(where+".healthy_deadline", m.HealthyDeadline) && ok && val(m.MinHealthyTime) >= val(m.HealthyDeadline) {
 		v.errorf(where, "min_healthy_time (%s) must be less than healthy_deadline (%s)", val(m.MinHealthyTime), val(m.HealthyDeadline))
@@ -297,10 +297,17 @@ func (v *validator) name(where, what, s string) {
 	}
 }
 
-func (v *validator) oneOf(where, s string, allowed ...string) {
-	if !slices.Contains(allowed, s) {
-		words := slices.DeleteFunc(slices.Clone(allowed), func(s string) bool { return s == "" })
-		v.errorf(where, "%.64q is not known: want %s%s", s, strings.Join(words, ", "), suggest.DidYouMean(s, allowed))
+// oneOf checks a value of structs.Enums[enum].
+func (v *validator) oneOf(where, s, enum string) {
+	if allowed := structs.Enums[enum]; !slices.Contains(allowed, s) {
+		v.errorf(where, "%.64q is not known: want %s%s", s, strings.Join(allowed, ", "), suggest.DidYouMean(s, allowed))
+	}
+}
+
+// oneOfOrNone is oneOf where "" is a value, too.
+func (v *validator) oneOfOrNone(where, s, enum string) {
+	if s != "" {
+		v.oneOf(where, s, enum)
 	}
 }
 

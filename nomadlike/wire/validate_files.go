@@ -53,7 +53,7 @@ func (v *validator) files(w string, g *TaskGroup) {
 				v.errorf(mw+", destination", "%.64q is another volume's already", val(m.Destination))
 			}
 			seen[dest] = true
-			v.oneOf(mw+", propagation_mode", val(m.PropagationMode), "private", "host-to-task", "bidirectional")
+			v.oneOf(mw+", propagation_mode", val(m.PropagationMode), "VolumeMount.PropagationMode")
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (v *validator) artifacts(w string, t *Task) {
 		case strings.HasPrefix(src, "file:") || strings.HasPrefix(src, "/"):
 			v.errorf(aw+", source", "%.64q: files of the node are not fetched; mount a host volume", src)
 		}
-		v.oneOf(aw+", mode", val(a.GetterMode), "any", "file", "dir")
+		v.oneOf(aw+", mode", val(a.GetterMode), "Artifact.Mode")
 		v.inside(aw+", destination", t.Driver, val(a.RelativeDest))
 	}
 }
@@ -125,7 +125,7 @@ func (v *validator) identities(w string, t *Task) {
 		case name != structs.IdentityDefault && slices.Contains(aud, structs.IdentityAudience):
 			v.errorf(iw+", aud", "%q is the audience of the default identity: whoever gets the token could act as the task", structs.IdentityAudience)
 		}
-		v.oneOf(iw+", change_mode", cmp.Or(id.ChangeMode, "noop"), "noop", "restart", "signal")
+		v.oneOf(iw+", change_mode", cmp.Or(id.ChangeMode, "noop"), "Identity.ChangeMode")
 		if s := id.ChangeSignal; id.ChangeMode == "signal" && !strings.HasPrefix(s, "SIG") {
 			v.errorf(iw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
 		}
@@ -163,7 +163,7 @@ func (v *validator) templates(w string, t *Task) {
 		seen[dest] = true
 		v.inside(tw+", destination", t.Driver, val(m.DestPath))
 		v.inside(tw+", source", t.Driver, val(m.SourcePath))
-		v.oneOf(tw+", change_mode", val(m.ChangeMode), "noop", "restart", "signal", "script")
+		v.oneOf(tw+", change_mode", val(m.ChangeMode), "Template.ChangeMode")
 		if s := val(m.ChangeSignal); val(m.ChangeMode) == "signal" && !strings.HasPrefix(s, "SIG") {
 			v.errorf(tw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
 		}

@@ -16,12 +16,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-var operands = []string{
-	structs.OperandEqual, structs.OperandNotEqual, structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater,
-	structs.OperandGreaterEqual, structs.OperandRegexp, structs.OperandVersion, structs.OperandSemver, structs.OperandSetContains,
-	structs.OperandSetContainsAll, structs.OperandSetContainsAny, structs.OperandIsSet, structs.OperandIsNotSet,
-}
-
 // constraints checks a list of constraints; the distinct ones are valid for jobs and groups only.
 func (v *validator) constraints(where string, in []*Constraint, distinct bool) {
 	v.count(prefix(where, "constraint"), len(in))
@@ -57,8 +51,8 @@ func (v *validator) constraints(where string, in []*Constraint, distinct bool) {
 
 // condition checks one comparison.
 func (v *validator) condition(w, left, op, right string) {
-	if !slices.Contains(operands, op) {
-		all := append([]string{structs.OperandDistinctHosts, structs.OperandDistinctProperty}, operands...)
+	if operands := structs.Enums["Affinity.Operand"]; !slices.Contains(operands, op) {
+		all := slices.Concat(structs.Enums["Constraint.Operand"], operands)
 		v.errorf(w, "the operator %.64q is not known: want one of %s%s", op, strings.Join(all, " "), suggest.DidYouMean(op, all))
 		return
 	}
@@ -207,7 +201,7 @@ func (v *validator) disconnect(w string, g *TaskGroup) {
 	}
 	v.duration(dw+".lost_after", d.LostAfter)
 	v.stopOnClient(dw+".stop_on_client_after", d.StopOnClientAfter)
-	v.oneOf(dw+".reconcile", val(d.Reconcile), "best_score", "keep_original", "keep_replacement", "longest_running")
+	v.oneOf(dw+".reconcile", val(d.Reconcile), "Disconnect.Reconcile")
 	if d.StopOnClientAfter != nil && val(d.LostAfter) > 0 && *d.StopOnClientAfter > *d.LostAfter {
 		v.errorf(dw, "stop_on_client_after (%s) must not be longer than lost_after (%s), or two of it may run at once", *d.StopOnClientAfter, *d.LostAfter)
 	}
@@ -226,7 +220,7 @@ func (v *validator) stopOnClient(where string, d *Duration) bool {
 }
 
 func (v *validator) scaling(w string, s *ScalingPolicy, count int) {
-	v.oneOf(w+".type", s.Type, "horizontal")
+	v.oneOf(w+".type", s.Type, "Scaling.Type")
 	if s.Max == nil {
 		v.errorf(w, "needs max")
 		return
@@ -379,7 +373,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 		v.errorf(w+", kill_signal", "%.64q is not a signal%s", t.KillSignal, suggest.DidYouMean(s, signals))
 	}
 	if l := t.Lifecycle; l != nil {
-		v.oneOf(w+", lifecycle.hook", l.Hook, "prestart", "poststart", "poststop")
+		v.oneOf(w+", lifecycle.hook", l.Hook, "Lifecycle.Hook")
 		if l.Sidecar && l.Hook == "poststop" {
 			v.errorf(w+", lifecycle", "a poststop task cannot be a sidecar, because no task runs next to it")
 		}
@@ -455,7 +449,7 @@ func (v *validator) resources(w string, r *Resources) {
 		}
 	}
 	if n := r.NUMA; n != nil {
-		v.oneOf(w+", numa.affinity", n.Affinity, structs.NUMANone, structs.NUMAPrefer, structs.NUMARequire)
+		v.oneOf(w+", numa.affinity", n.Affinity, "NUMA.Affinity")
 		if n.Affinity != structs.NUMANone && cores == 0 {
 			v.errorf(w+", numa.affinity", "%s, but the task reserves no cores; set cores", n.Affinity)
 		}

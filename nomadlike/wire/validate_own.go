@@ -53,7 +53,7 @@ func (v *validator) own() {
 		if t.Key == "" && t.Value != "" {
 			v.errorf(w, "a value (%.64q) without a key; a toleration without key accepts every taint", t.Value)
 		}
-		v.oneOf(w+".effect", t.Effect, "", structs.TaintNoSchedule, structs.TaintPreferNoSchedule, structs.TaintNoExecute)
+		v.oneOfOrNone(w+".effect", t.Effect, "Toleration.Effect")
 		if d := dur(t.For); d < 0 || d > 0 && t.Effect != "" && t.Effect != structs.TaintNoExecute {
 			v.errorf(w, "for %v: give a time, and only where the effect is %s", d, structs.TaintNoExecute)
 		}
@@ -147,9 +147,9 @@ func (v *validator) depends() {
 		if id == val(j.ID) && (d.Namespace == "" || d.Namespace == val(j.Namespace)) {
 			v.errorf(w, "the job would wait for itself")
 		}
-		v.oneOf(w+".when", d.When, structs.WhenStarted, structs.WhenCompleted, structs.WhenSuccess, structs.WhenFailed, structs.WhenCheckpointed)
+		v.oneOf(w+".when", d.When, "Dependency.When")
 		v.duration(w+".timeout", d.Timeout)
-		v.oneOf(w+".on_timeout", d.OnTimeout, "", string(structs.OnTimeoutFail), string(structs.OnTimeoutRun))
+		v.oneOfOrNone(w+".on_timeout", d.OnTimeout, "Dependency.OnTimeout")
 		if d.OnTimeout != "" && val(d.Timeout) == 0 {
 			v.errorf(w, "on_timeout = %q needs a timeout", d.OnTimeout)
 		}
@@ -248,7 +248,7 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 			v.errorf(gw+".min", "%d is more than the group's count, %d", n, count)
 		}
 		v.duration(gw+".timeout", x.Timeout)
-		v.oneOf(gw+".on_failure", x.OnFailure, "", structs.GangRestartAll, structs.GangContinue)
+		v.oneOfOrNone(gw+".on_failure", x.OnFailure, "Gang.OnFailure")
 		if n := val(x.Standby); n < 0 || n > standbyMax {
 			v.errorf(gw+".standby", "%d is out of range: want 0 to %d", n, standbyMax)
 		}
@@ -282,11 +282,11 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 	v.peers(w, g.Near, g.Away)
 	if x := g.Topology; x != nil {
 		tw := w + ", topology"
-		v.oneOf(tw+".inside", x.Inside, "", "nvlink", "numa")
+		v.oneOfOrNone(tw+".inside", x.Inside, "Topology.Inside")
 		if x.Across != "" && !wordRE.MatchString(x.Across) {
 			v.errorf(tw+".across", "%.64q is not a level: want node, leaf, rack, a key of the nodes' meta, or any", x.Across)
 		}
-		v.oneOf(tw+".mode", x.Mode, "", structs.TopologyPreferred, structs.TopologyRequired)
+		v.oneOfOrNone(tw+".mode", x.Mode, "Topology.Mode")
 		switch {
 		case x.Across == "":
 		case x.Across == structs.TopologyAny && x.Mode == structs.TopologyRequired:
@@ -302,17 +302,17 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 	}
 	if x := g.Launch; x != nil {
 		lw := w + ", launch"
-		v.oneOf(lw+".mode", x.Mode, "", "node", "rank")
+		v.oneOfOrNone(lw+".mode", x.Mode, "Launch.Mode")
 		if n := val(x.Ranks); n < 0 || n > ranksMax {
 			v.errorf(lw+".ranks", "%d is out of range: want 0 (one for each GPU) to %d", n, ranksMax)
 		}
 		for _, c := range x.Compat {
-			v.oneOf(lw+".compat", c, "torchrun", "slurm", "mpi")
+			v.oneOf(lw+".compat", c, "Launch.Compat")
 		}
 		if n := val(x.Port); n < 0 || n > 65535 {
 			v.errorf(lw+".port", "%d is not a port: want 1 to 65535, or 0 for a free one", n)
 		}
-		v.oneOf(lw+".gpus", x.GPUs, "", structs.LaunchGPUsOwn, structs.LaunchGPUsAll)
+		v.oneOfOrNone(lw+".gpus", x.GPUs, "Launch.GPUs")
 		if x.GPUs != "" && x.Mode != structs.LaunchRank {
 			v.errorf(lw+".gpus", "says what ranks see that the agent starts; with mode = \"node\" the launcher of the job decides")
 		}
@@ -339,12 +339,12 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 	if x.URL != "" && !strings.HasPrefix(x.URL, "http://") && !strings.HasPrefix(x.URL, "https://") {
 		v.errorf(w+".url", "%.64q: want an address that begins with http:// or https://", x.URL)
 	}
-	v.oneOf(w+".to", x.To, "", "launcher", "ranks")
+	v.oneOfOrNone(w+".to", x.To, "Checkpoint.To")
 	if x.To == "ranks" && x.Signal == "" {
 		v.errorf(w, "to = \"ranks\" says who gets the signal; add signal = \"SIGUSR1\" or the like")
 	}
 	for _, on := range x.On {
-		v.oneOf(w+".on", on, "preempt", "limit", "drain", "resize")
+		v.oneOf(w+".on", on, "Checkpoint.On")
 	}
 	v.duration(w+".before", x.Before)
 	v.duration(w+".grace", x.Grace)

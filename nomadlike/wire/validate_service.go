@@ -82,7 +82,7 @@ func (v *validator) portLabel(w string, g *TaskGroup, port string) {
 
 func (v *validator) service(w string, g *TaskGroup, task string, s *Service) {
 	w = fmt.Sprintf("%s, service %q", w, s.Name)
-	v.oneOf(w+".provider", s.Provider, "nomad", "consul")
+	v.oneOf(w+".provider", s.Provider, "Service.Provider")
 	v.portLabel(w+".port", g, s.PortLabel)
 	if !s.registers() {
 		return
@@ -91,7 +91,7 @@ func (v *validator) service(w string, g *TaskGroup, task string, s *Service) {
 		v.errorf(w+".name", "want at most %d letters, digits and hyphens, with no hyphen at an end, so that it can be part of a host's name", structs.ServiceNameMax)
 	}
 	if s.AddressMode != "driver" { // mode driver has been refused with its own reason
-		v.oneOf(w+".address_mode", s.AddressMode, "auto", "host", "alloc")
+		v.oneOf(w+".address_mode", s.AddressMode, "Service.AddressMode")
 	}
 	v.onUpdate(w, s.OnUpdate)
 	v.meta(w, s.Meta)
@@ -119,7 +119,7 @@ func (v *validator) service(w string, g *TaskGroup, task string, s *Service) {
 }
 
 func (v *validator) onUpdate(w, s string) {
-	v.oneOf(w+".on_update", s, "require_healthy", "ignore_warnings", "ignore")
+	v.oneOf(w+".on_update", s, "Service.OnUpdate")
 }
 
 // taskOf checks the name of the task that a service or check refers to.
@@ -148,7 +148,7 @@ func (v *validator) check(w string, g *TaskGroup, task string, s *Service, c *Se
 		case !interpolated(c.Path) && (err != nil || u.IsAbs() || u.Host != "" || hasControl(c.Path)):
 			v.errorf(w+".path", "%.80q is not a path on the service: want something like \"/health\"", c.Path)
 		}
-		v.oneOf(w+".protocol", c.Protocol, "", "http", "https")
+		v.oneOfOrNone(w+".protocol", c.Protocol, "Check.Protocol")
 		if !httpToken(c.Method) {
 			v.errorf(w+".method", "%.40q is not a method of HTTP", c.Method)
 		}
@@ -184,8 +184,8 @@ func (v *validator) check(w string, g *TaskGroup, task string, s *Service, c *Se
 		v.errorf(w+".port", "neither the check nor its service names a port")
 	}
 	v.portLabel(w+".port", g, c.PortLabel)
-	v.oneOf(w+".initial_status", c.InitialStatus, "", "passing", "warning", "critical", "pending")
-	v.oneOf(w+".address_mode", c.AddressMode, "", "auto", "host", "alloc")
+	v.oneOfOrNone(w+".initial_status", c.InitialStatus, "Check.InitialStatus")
+	v.oneOfOrNone(w+".address_mode", c.AddressMode, "Service.AddressMode")
 	v.onUpdate(w, c.OnUpdate)
 	v.taskOf(w, g, c.TaskName)
 	if r := c.CheckRestart; r != nil {

@@ -15,6 +15,13 @@ func TestInertFieldsAreNamed(t *testing.T) {
 	network := func(n NetworkResource) func(*Job) {
 		return func(j *Job) { g(j).Networks = []*NetworkResource{&n} }
 	}
+	service := func(change func(s *Service, c *ServiceCheck)) func(*Job) {
+		return func(j *Job) {
+			x := Service{Name: "s", PortLabel: "80", Checks: []ServiceCheck{{Type: "tcp", Interval: Duration(10 * time.Second), Timeout: Duration(time.Second)}}}
+			change(&x, &x.Checks[0])
+			g(j).Services = []*Service{&x}
+		}
+	}
 	for name, c := range map[string]struct {
 		set     func(*Job)
 		warning string // else it is an error
@@ -32,6 +39,14 @@ func TestInertFieldsAreNamed(t *testing.T) {
 		"Task.Kind":               {set: func(j *Job) { k(j).Kind = "connect-proxy:x" }, refusal: "kind: service mesh tasks are not supported"},
 		"Task.ScalingPolicies":    {set: func(j *Job) { k(j).ScalingPolicies = []*ScalingPolicy{{Type: "vertical_cpu", Max: ptr(int64(9))}} }, warning: "nothing scales the resources of a task"},
 		"Task.Actions":            {set: func(j *Job) { k(j).Actions = []*Action{{Name: "a", Command: "/bin/true"}} }, warning: "action: kept and listed, but actions are not run"},
+
+		"Update.HealthCheck=manual":        {set: update(UpdateStrategy{HealthCheck: ptr("manual")}), warning: "update, health_check: without effect"},
+		"Service.Provider=consul":          {set: service(func(s *Service, _ *ServiceCheck) { s.Provider = "consul" }), warning: "there is no Consul integration"},
+		"Service.OnUpdate=ignore_warnings": {set: service(func(s *Service, _ *ServiceCheck) { s.OnUpdate = "ignore_warnings" }), warning: "on_update: without effect: a check passes or fails"},
+		"Check.OnUpdate=ignore_warnings":   {set: service(func(_ *Service, c *ServiceCheck) { c.OnUpdate = "ignore_warnings" }), warning: "on_update: without effect: a check passes or fails"},
+		"Check.InitialStatus=warning":      {set: service(func(_ *Service, c *ServiceCheck) { c.InitialStatus = "warning" }), warning: "initial_status: without effect"},
+		"Check.InitialStatus=critical":     {set: service(func(_ *Service, c *ServiceCheck) { c.InitialStatus = "critical" }), warning: "initial_status: without effect"},
+		"CheckRestart.IgnoreWarnings":      {set: service(func(_ *Service, c *ServiceCheck) { c.CheckRestart = &CheckRestart{IgnoreWarnings: true} }), warning: "ignore_warnings: without effect"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := small("service")

@@ -148,9 +148,7 @@ func (p *problems) templates(j *structs.Job) {
 		if system {
 			p.addf("Parameterized job can only be used with batch or sysbatch jobs, not %q", j.Type)
 		}
-		switch j.Parameterized.Payload {
-		case "", "optional", "required", "forbidden":
-		default:
+		if v := j.Parameterized.Payload; v != "" && !slices.Contains(structs.Enums["Parameterized.Payload"], v) {
 			p.addf("Unknown payload requirement %q: want optional, required or forbidden", j.Parameterized.Payload)
 		}
 		for _, k := range j.Parameterized.MetaRequired {
@@ -247,9 +245,7 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 	if r.Attempts < 0 || r.Interval < 0 || r.Delay < 0 || r.MaxDelay < 0 {
 		p.addf("%s: reschedule values must not be negative", where)
 	}
-	switch r.DelayFunction {
-	case "", structs.DelayConstant, structs.DelayExponential, structs.DelayFibonacci:
-	default:
+	if v := string(r.DelayFunction); v != "" && !slices.Contains(structs.Enums["Reschedule.DelayFunction"], v) {
 		p.addf("%s: unknown reschedule delay function %q; want constant, exponential or fibonacci", where, r.DelayFunction)
 	}
 	if g.Scaling != nil && (g.Scaling.Min < 0 || g.Scaling.Max < g.Scaling.Min || int64(g.Count) > g.Scaling.Max || int64(g.Count) < g.Scaling.Min) {
@@ -387,9 +383,7 @@ func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 		p.addf("%s: log limits must not be negative", where)
 	}
 	if l := t.Lifecycle; l != nil {
-		switch l.Hook {
-		case "prestart", "poststart", "poststop":
-		default:
+		if !slices.Contains(structs.Enums["Lifecycle.Hook"], l.Hook) {
 			p.addf("%s: invalid lifecycle hook %q; want prestart, poststart or poststop", where, l.Hook)
 		}
 		if t.Leader {
