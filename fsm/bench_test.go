@@ -186,8 +186,8 @@ func BenchmarkAllocObserved(b *testing.B) {
 // restored in 2 s, 250 MB of memory.
 func BenchmarkSnapshot100k(b *testing.B) { benchSnapshot(b, 100) }
 
-// BenchmarkSnapshot500k is the same of 500,000 allocations: what a server restores while it gives no vote
-// (server/DESIGN.md).
+// BenchmarkSnapshot500k is the same of 500,000 allocations: what a server restores before it votes at its start, and
+// while it votes later (server/DESIGN.md).
 func BenchmarkSnapshot500k(b *testing.B) { benchSnapshot(b, 500) }
 
 // benchSnapshot writes and restores so many thousand allocations on 5,000 nodes.

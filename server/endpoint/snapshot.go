@@ -64,11 +64,11 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 		return err
 	}
 	// A state that this version cannot read must be refused before raft accepts it.
-	format, err := replica.CheckState(tmp)
+	state, err := replica.ReadState(tmp)
 	if err != nil {
 		return structs.Errorf(structs.CodeInvalid, "the state in the archive cannot be read: %v", err)
 	}
-	if now := s.env.Replica.Format(); format > now {
+	if now, format := s.env.Replica.Format(), state.Format(); format > now {
 		return structs.Errorf(structs.CodeConflict, "the state in the archive has format %d and the cluster is at format %d: run `muster operator upgrade finish` first", format, now)
 	}
 	if _, err := tmp.Seek(0, io.SeekStart); err != nil {
@@ -80,7 +80,7 @@ func (s *Set) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.Emp
 		epoch = m.RestoreEpoch
 	}
 	s.env.Log.Warn("restoring a snapshot", "index", meta.Index, "term", meta.Term, "bytes", size, "by", auth.Who(ctx).By.Name)
-	if err := s.env.Replica.Restore(meta, tmp, restoreTimeout); err != nil {
+	if err := s.env.Replica.Restore(meta, tmp, state, restoreTimeout); err != nil {
 		return structs.Errorf(structs.CodeInternal, "raft refused the snapshot: %v", err)
 	}
 	actx, cancel := context.WithTimeout(ctx, restoreTimeout)

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -91,7 +92,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		m.last = entries[n-1].Index
 		m.keepFormat()
 		publishing := time.Now()
-		m.publish(delta)
+		m.publish(delta, nil)
 		m.r.stalled(StallPublish, publishing)
 		m.r.applied.entries.Add(int64(n))
 		if f := m.r.cfg.Applied; f != nil {
@@ -102,22 +103,21 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	return out
 }
 
-// publish makes a batch visible: it stores state and view in one pointer, then queues the batch for the subscribers.
-func (m *machine) publish(delta structs.Delta) {
+// publish makes a batch visible: it stores state and view in one pointer, then queues the batch for the subscribers. view
+// is that of a restored state, or nil.
+func (m *machine) publish(delta structs.Delta, view *model.View) {
 	r := m.r
 	snap := m.fsm.Snapshot()
 	old := r.pub.Load()
-	p := &Published{Index: snap.Index(), Time: delta.Time, Snapshot: snap}
-	if delta.Restored || old == nil {
-		p.View = viewOf(snap)
-	} else {
+	p := &Published{Index: snap.Index(), Time: delta.Time, Snapshot: snap, View: view}
+	if view == nil {
 		p.View = old.View.Advance(delta)
 		p.Time = max(p.Time, old.Time)
 	}
 	if p.Time > 0 {
 		r.lastTime.Store(int64(p.Time))
 	}
-	m.countRunning(&delta, snap)
+	m.countRunning(&delta)
 	r.pub.Store(p)
 	r.deltas.push(Applied{Published: p, Delta: delta})
 }
@@ -125,31 +125,28 @@ func (m *machine) publish(delta structs.Delta) {
 // stop ends this server, because it cannot apply what its peers have applied. Should the process not end, it neither
 // leads nor answers.
 func (m *machine) stop(err error) {
-	why := err.Error()
 	m.stopped = true
-	m.r.quarantine.Store(&why)
-	m.r.log.Error("cannot follow the cluster: " + why)
-	m.r.cfg.Exit(why)
+	m.r.end(err)
 }
 
+// end ends this server, because it cannot follow the cluster.
+func (r *Replica) end(err error) {
+	why := err.Error()
+	r.quarantine.Store(&why)
+	r.log.Error("cannot follow the cluster: " + why)
+	r.cfg.Exit(why)
+}
+
+func isRunning(a *structs.Allocation) bool { return a != nil && a.Client == structs.ClientRunning }
+
 // countRunning updates the count of running allocations, a metric.
-func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
+func (m *machine) countRunning(d *structs.Delta) {
 	n := int64(0)
-	running := func(a *structs.Allocation) bool { return a != nil && a.Client == structs.ClientRunning }
-	if d.Restored {
-		for a := range snap.Allocs() {
-			if running(a) {
-				n++
-			}
-		}
-		m.running.Store(n)
-		return
-	}
 	for i := range d.Allocs {
-		if running(d.Allocs[i].Before) {
+		if isRunning(d.Allocs[i].Before) {
 			n--
 		}
-		if running(d.Allocs[i].After) {
+		if isRunning(d.Allocs[i].After) {
 			n++
 		}
 	}
@@ -162,25 +159,33 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return &machineSnapshot{snap: m.fsm.Snapshot(), r: m.r}, nil
 }
 
-// Restore implements raft.FSM. The new state is built separately, swapped in, and published.
+// Restore implements raft.FSM. The new state is built separately, swapped in, and published. Raft answers no message
+// meanwhile, so what another server sends has been decoded before (receive).
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	defer m.r.stalled(StallRestore, time.Now())
-	delta, err := m.fsm.Restore(r)
-	if err != nil {
-		var other *feature.UnreadableError
-		if errors.As(err, &other) { // another server sent it, and would send it again for ever
-			m.stop(err)
+	st := decodedIn(r)
+	if st == nil {
+		var err error
+		if st, err = ReadState(r); err != nil {
+			var other *feature.UnreadableError
+			if errors.As(err, &other) { // another server sent it, and would send it again for ever
+				m.stop(err)
+			}
+			return err
 		}
-		return err
 	}
+	if s := m.r.stores; s != nil && s.files != nil {
+		s.files.decoded.Store(nil)
+	}
+	delta := m.fsm.Replace(st.store)
 	m.keepFormat()
-	delta.Restored = true
 	m.mu.Lock()
 	m.marks = nil
 	m.mu.Unlock()
-	m.last = m.fsm.Snapshot().Index()
-	m.publish(delta)
+	m.last = delta.Index
+	m.running.Store(st.running)
+	m.publish(delta, st.view)
 	return nil
 }
 

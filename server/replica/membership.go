@@ -75,9 +75,10 @@ func (r *Replica) Barrier() error { return r.raft.Barrier(barrierTimeout).Error(
 // VerifyLeader asks the other servers to confirm that this one still leads.
 func (r *Replica) VerifyLeader() error { return r.raft.VerifyLeader().Error() }
 
-// Restore replaces the state of the whole cluster with a snapshot. Only the leader can.
-func (r *Replica) Restore(meta *raft.SnapshotMeta, state io.Reader, timeout time.Duration) error {
-	return r.raft.Restore(meta, state, timeout)
+// Restore replaces the state of the whole cluster with a snapshot, which is given as its content and as its decoded
+// state. Only the leader can.
+func (r *Replica) Restore(meta *raft.SnapshotMeta, content io.Reader, state *State, timeout time.Duration) error {
+	return r.raft.Restore(meta, &restoring{content, state}, timeout)
 }
 
 // LastIndex returns the index of the newest log entry, applied or not.

@@ -32,6 +32,7 @@ type stores struct {
 	log     raft.LogStore
 	stable  raft.StableStore
 	snaps   raft.SnapshotStore
+	files   *snapshots // snaps, or nil if it is in memory
 	backend string
 	close   func() error
 }
@@ -61,7 +62,7 @@ func (r *Replica) openStores() (*stores, error) {
 		log.Close()
 		return nil, err
 	}
-	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, &r.disk, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
+	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, &r.disk, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, files: snaps, backend: string(log.Backend()), close: log.Close}
 	if !c.Raft.NoLogCache {
 		st.log = raftlog.Cache(st.log, raftLogCache, raftLogCacheBytes)
 	}
@@ -116,6 +117,10 @@ func (r *Replica) Start(conns raft.StreamLayer) error {
 		Logger:          r.log.Named("raft-net"),
 	})
 	r.transport = newTransport(trans, &r.disk)
+	if st.files != nil {
+		r.transport.receive = r.receive
+	}
+	r.transport.start()
 	if err := r.recoverPeers(conf, st, trans); err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func New(cfg Config) *Replica {
 	r.deltas = newSubscription("fan-out", fanOutMax)
 	r.machine = &machine{r: r, fsm: newFSM()}
 	r.silence.quiet, r.silence.lost = cfg.Raft.Quiet, cfg.Raft.Heartbeat
-	r.machine.publish(structs.Delta{Restored: true})
+	r.machine.publish(structs.Delta{Restored: true}, viewOf(r.machine.fsm.Snapshot()))
 	r.disk.Wrote = func(began time.Time) { r.stalled(StallDisk, began) }
 	return r
 }

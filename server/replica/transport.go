@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,47 +14,88 @@ import (
 // appendAgain is the time after which a leader repeats the same message to a follower. Heartbeats are sent separately.
 const appendAgain = 50 * time.Millisecond
 
-// transport is raft's network with three rules of our own: it asks for no votes while this server's disk takes no
-// writes, its pipelines drop messages that repeat the last one (quietPipeline), and it can have raft elect (elect).
+// transport is raft's network with four rules of our own: it asks for no votes while this server's disk takes no
+// writes, its pipelines drop messages that repeat the last one (quietPipeline), it can have raft elect (elect), and raft
+// is given a snapshot only when it has been received and decoded (Replica.receive).
 //
 // Messages to another server never wait for each other: each call has its own connection while it runs, entries
 // have their pipeline, and each snapshot has a connection. Raft answers heartbeats on the goroutine of their connection.
 type transport struct {
 	*raft.NetworkTransport
-	disk *raftlog.Health
-	rpcs chan raft.RPC // to raft's main goroutine
-	done chan struct{} // closed when the replica stops
+	disk    *raftlog.Health
+	receive func(raft.RPC, *raft.InstallSnapshotRequest, func(raft.RPC) (raft.RPCResponse, bool)) // Replica.receive, or nil: raft receives snapshots
+	rpcs    chan raft.RPC                                                                         // to raft's main goroutine
+	done    chan struct{}                                                                         // closed when the replica stops
+	running sync.WaitGroup
 }
 
 func newTransport(net *raft.NetworkTransport, disk *raftlog.Health) *transport {
-	t := &transport{NetworkTransport: net, disk: disk, rpcs: make(chan raft.RPC), done: make(chan struct{})}
-	go t.deliver()
-	return t
+	return &transport{NetworkTransport: net, disk: disk, rpcs: make(chan raft.RPC), done: make(chan struct{})}
 }
 
-// deliver passes messages on until stop.
+// start starts the delivery of messages to raft. It ends with stop.
+func (t *transport) start() { t.running.Go(t.deliver) }
+
+// deliver passes messages on until stop. Snapshots are received on goroutines of their own, those of a term one after the
+// other. A sender of an earlier term may be frozen with half of its snapshot sent, so a newer leader's does not wait for it.
 func (t *transport) deliver() {
+	var term uint64          // of the newest snapshot
+	var last <-chan struct{} // closed when it has been answered; nil: none was sent
 	for {
+		var rpc raft.RPC
 		select {
-		case rpc := <-t.NetworkTransport.Consumer():
-			select {
-			case t.rpcs <- rpc:
-			case <-t.done:
-				return
+		case rpc = <-t.NetworkTransport.Consumer():
+		case <-t.done:
+			return
+		}
+		if req, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok && t.receive != nil {
+			earlier, answered := last, make(chan struct{})
+			if req.Term != term {
+				earlier = nil
 			}
+			term, last = req.Term, answered
+			t.running.Go(func() {
+				defer close(answered)
+				if earlier != nil {
+					<-earlier
+				}
+				t.receive(rpc, req, t.ask)
+			})
+			continue
+		}
+		select {
+		case t.rpcs <- rpc:
 		case <-t.done:
 			return
 		}
 	}
 }
 
+// ask passes a message on and waits for raft's answer. It returns false if the replica stops meanwhile.
+func (t *transport) ask(rpc raft.RPC) (answer raft.RPCResponse, answered bool) {
+	answers := make(chan raft.RPCResponse, 1)
+	rpc.RespChan = answers
+	select {
+	case t.rpcs <- rpc:
+	case <-t.done:
+		return answer, false
+	}
+	select {
+	case answer = <-answers:
+		return answer, true
+	case <-t.done:
+		return answer, false
+	}
+}
+
 // Consumer returns the messages for raft's main goroutine.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
-// stop ends the goroutine and closes the connections. Raft must have been shut down.
+// stop ends the goroutines and closes the connections. Raft must have been shut down.
 func (t *transport) stop() {
 	close(t.done)
 	t.NetworkTransport.Close()
+	t.running.Wait()
 }
 
 // elect has raft stand for election at once and without a pre-vote, as if the leader had handed leadership over.
