@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -130,23 +131,28 @@ type question struct {
 	ask        string // part of the question
 	sent       string // the request that it is about
 	refuses    bool   // where there is no terminal
+	user       string // the caller, who submitted the jobs; "": carol, while alice and bob did
 }
 
 var questions = []question{
-	{args: "job stop -purge -detach example", flag: "-yes", ask: `Stop and forget job "example" of alice in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example"},
-	{args: "job stop -detach exam", flag: "-yes", ask: `Stop job "example" of alice in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example"},
+	{args: "job stop -purge -detach example", flag: "-yes", ask: `Stop and forget job "example" of me in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example", user: "me"},
+	{args: "job stop -purge -detach example", flag: "-yes", ask: `Stop and forget job "example" of alice in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example", refuses: true},
+	{args: "job stop -detach example", flag: "-yes", ask: `Stop job "example" of alice in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example", refuses: true},
+	{args: "job stop -detach exam", flag: "-yes", ask: `Stop job "example" of me in namespace "default", with 2 live allocations and 9 GPUs?`, sent: "DELETE /v1/job/example", user: "me", refuses: true},
 	{args: "job stop -name *a*", flag: "-yes", ask: "Stop 2 jobs of alice (1), bob (1) in namespace default, with 2 live allocations and 9 GPUs?", sent: "DELETE /v1/job/example", refuses: true},
-	{args: "job restart example", flag: "-yes", ask: `Restart 2 allocations of job "example" in namespace "default", of alice, which hold 9 GPUs?`, sent: "PUT /v1/client/allocation/" + allocA + "/restart"},
-	{args: "node drain -enable -detach 46f1c6c4", flag: "-yes", ask: `Drain node "gpu-01" (46f1c6c4), which has 1 live allocation with 1 GPU of 1 job (alice)?`, sent: "PUT /v1/node/" + nodeA + "/drain"},
-	{args: "node purge 46f1c6c4", flag: "-yes", ask: `Forget node "gpu-01" (46f1c6c4, ready), which has 1 live allocation with 1 GPU of 1 job (alice)?`, sent: "PUT /v1/node/" + nodeA + "/purge"},
-	{args: "eval delete 26cfc69e", flag: "-yes", ask: "Delete 26cfc69e?", sent: "DELETE /v1/evaluations"},
-	{args: "operator raft remove-peer -peer-id x", flag: "-yes", ask: `Take server "x" out of raft?`, sent: "DELETE /v1/operator/raft/peer"},
+	{args: "job restart example", flag: "-yes", ask: `Restart 2 allocations of job "example" in namespace "default", of alice, which hold 9 GPUs?`, sent: "PUT /v1/client/allocation/" + allocA + "/restart", refuses: true},
+	{args: "job restart example", flag: "-yes", ask: `Restart 2 allocations of job "example" in namespace "default", of me, which hold 9 GPUs?`, sent: "PUT /v1/client/allocation/" + allocA + "/restart", user: "me"},
+	{args: "node drain -enable -detach 46f1c6c4", flag: "-yes", ask: `Drain node "gpu-01" (46f1c6c4), which has 1 live allocation with 1 GPU of 1 job (alice)?`, sent: "PUT /v1/node/" + nodeA + "/drain", refuses: true},
+	{args: "node purge 46f1c6c4", flag: "-yes", ask: `Forget node "gpu-01" (46f1c6c4, ready), which has 1 live allocation with 1 GPU of 1 job (alice)?`, sent: "PUT /v1/node/" + nodeA + "/purge", refuses: true},
+	{args: "eval delete 26cfc69e", flag: "-yes", ask: "Delete 26cfc69e?", sent: "DELETE /v1/evaluations", refuses: true},
+	{args: "operator raft remove-peer -peer-id x", flag: "-yes", ask: `Take server "x" out of raft?`, sent: "DELETE /v1/operator/raft/peer", refuses: true},
 	{args: "operator snapshot restore a.snap", flag: "-yes", ask: "Everything written since is lost.", sent: "PUT /v1/operator/snapshot", refuses: true},
-	{args: "operator upgrade finish", flag: "-yes", ask: "No server can go back to the release before.", sent: "PUT /v1/operator/upgrade/finish"},
+	{args: "operator upgrade finish", flag: "-yes", ask: "No server can go back to the release before.", sent: "PUT /v1/operator/upgrade/finish", refuses: true},
+	{args: "system gc", flag: "-yes", ask: "Remove 2 jobs that ended, with their allocations, and 2 nodes that are down, of all namespaces?", sent: "PUT /v1/system/gc", refuses: true},
 }
 
 // asked is a fake whose job of two allocations holds nine GPUs.
-func asked(t *testing.T) *agentFake {
+func asked(t *testing.T, user string) *agentFake {
 	f := newAgentFake(t)
 	jobs := []*wire.JobListStub{{ID: "example", Namespace: "default", Status: "running", User: "alice"}, {ID: "train", Namespace: "default", Status: "pending", User: "bob"}}
 	gpus := func(n int) *wire.AllocatedResources {
@@ -157,6 +163,12 @@ func asked(t *testing.T) *agentFake {
 			TaskStates: map[string]*wire.TaskState{"t": {State: "running", Restarts: 1}}}
 	}
 	allocs := []*wire.AllocationListStub{stub(allocA, 8), stub(allocB, 1)}
+	f.answers["GET /v1/acl/token/self"] = map[string]any{"Name": cmp.Or(user, "carol")}
+	if user != "" {
+		for _, j := range jobs {
+			j.User = user
+		}
+	}
 	f.answers["GET /v1/jobs"], f.answers["GET /v1/allocations"], f.answers["GET /v1/job/example/allocations"] = jobPrefix(jobs...), allocs, allocs
 	f.answers["DELETE /v1/job/example"], f.answers["DELETE /v1/job/train"] = &wire.JobDeregisterResponse{}, &wire.JobDeregisterResponse{}
 	f.answers["PUT /v1/client/allocation/"+allocA+"/restart"] = failure{500, "enough of the test"} // what follows takes its time
@@ -166,7 +178,7 @@ func asked(t *testing.T) *agentFake {
 }
 
 // TestQuestionsOnATerminal puts each question to a person at a terminal. Only a yes lets the command act, and without a
-// terminal it acts, or says that it wants -yes.
+// terminal it acts on what is the user's own, and refuses anything else with the command line to type.
 func TestQuestionsOnATerminal(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("a.snap", snapshotArchive(t), 0o600); err != nil {
@@ -177,7 +189,7 @@ func TestQuestionsOnATerminal(t *testing.T) {
 			line := strings.Fields(q.args)
 			answer := func(keys, says string, want int) {
 				t.Helper()
-				f := asked(t)
+				f := asked(t, q.user)
 				x := f.onTerminal(t, line...)
 				x.await("[y/N] ")
 				x.press(keys)
@@ -187,7 +199,7 @@ func TestQuestionsOnATerminal(t *testing.T) {
 				}
 			}
 			answer("y\n", "", 0)
-			piped := asked(t)
+			piped := asked(t, q.user)
 			cmd := piped.command(t, line...)
 			cmd.Stdout = new(bytes.Buffer)
 			x := attach(t, cmd)
@@ -202,17 +214,43 @@ func TestQuestionsOnATerminal(t *testing.T) {
 				answer("\x03", "Nothing was done.", exitInterrupted)
 				answer("\x04", "Nothing was done: the question was not answered.", exitError)
 			}
-			f := asked(t)
+			f := asked(t, q.user)
 			f.tty = true
 			if r := f.run(t, "", append(line, q.flag)...); !strings.Contains(f.log(), q.sent) || strings.Contains(r.errOut, "[y/N]") {
 				t.Errorf("%s: asked %q\n%s", q.flag, f.log(), r.errOut)
 			}
-			f = asked(t)
+			f = asked(t, q.user)
 			r := f.run(t, "", line...)
-			if refused := r.code == exitError && strings.Contains(r.errOut, "Nobody can be asked here: add -yes"); refused != q.refuses || refused == strings.Contains(f.log(), q.sent) || strings.Contains(r.errOut, "[y/N]") {
+			if refused := r.code == exitError && strings.Contains(r.errOut, q.ask) && strings.Contains(r.errOut, "Nobody can be asked here: add -yes, as in\n  muster "+quoted(line)+" -yes\n"); refused != q.refuses || refused == strings.Contains(f.log(), q.sent) || strings.Contains(r.errOut, "[y/N]") {
 				t.Errorf("without a terminal: exit status %d, asked %q\n%s", r.code, f.log(), r.errOut)
 			}
 		})
+	}
+}
+
+func quoted(line []string) string {
+	words := []string{}
+	for _, w := range line {
+		words = append(words, word(w))
+	}
+	return strings.Join(words, " ")
+}
+
+// TestEmptyNodeNeedsNoYes: a node on which nothing runs is drained without -yes where there is no terminal.
+func TestEmptyNodeNeedsNoYes(t *testing.T) {
+	f := asked(t, "")
+	f.answers["GET /v1/node/"+nodeA+"/allocations"] = []any{}
+	if r := f.run(t, "", "node", "drain", "-enable", "-detach", "46f1c6c4"); r.code != 0 || !strings.Contains(f.log(), "/drain") {
+		t.Errorf("%d %s", r.code, r.errOut)
+	}
+}
+
+// TestRefusalHidesToken: the command line to type is shown without the token in it.
+func TestRefusalHidesToken(t *testing.T) {
+	for _, line := range [][]string{{"-token=s3cret", "system", "gc"}, {"system", "gc", "-token", "s3cret"}} {
+		if r := asked(t, "").run(t, "", line...); r.code != exitError || !strings.Contains(r.errOut, "  muster system gc -yes\n") || strings.Contains(r.errOut, "s3cret") {
+			t.Errorf("%d %s", r.code, r.errOut)
+		}
 	}
 }
 

@@ -125,7 +125,11 @@ func (o *jobRestartOptions) run(ctx context.Context, args []string) error {
 		how = "Stop and place anew"
 	}
 	if len(list) > 1 {
-		if err := o.confirm(ctx, o.yes, "%s %d allocations of job %q in namespace %q, of %s, which hold %s?", how, len(list), stub.ID, stub.Namespace, cmp.Or(stub.User, "nobody known"), plural(heldBy(list), "GPU")); err != nil {
+		sure := o.env.ask
+		if !o.yes && a.notMine(ctx, stub.User) {
+			sure = o.confirm
+		}
+		if err := sure(ctx, o.yes, "%s %d allocations of job %q in namespace %q, of %s, which hold %s?", how, len(list), stub.ID, stub.Namespace, cmp.Or(stub.User, "nobody known"), plural(heldBy(list), "GPU")); err != nil {
 			return err
 		}
 	}

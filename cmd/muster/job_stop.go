@@ -28,7 +28,8 @@ func newJobStop(e *env) *cobra.Command {
 		`Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.
 
 Instead of jobs, -name, -user, -queue and -state say which ones; all that are given must hold. It then counts the jobs, their people and the GPUs they
-hold, and asks, on stderr: the output may go into a pipe. Where there is no terminal to ask at, -yes is needed.`, `
+hold, and asks, on stderr: the output may go into a pipe. It also asks about a job of another user, and about one of which only the beginning
+was given. Where there is no terminal to ask at, all these need -yes.`, `
 muster job stop example
 muster job stop -purge -yes example
 muster job stop -detach web api
@@ -86,14 +87,8 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 	if err != nil {
 		return err
 	}
-	if (stub.ID != arg || o.purge) && !o.yes && o.asks {
-		question, err := o.blast(ctx, a, []*wire.JobListStub{stub})
-		if err != nil {
-			return err
-		}
-		if err := o.confirm(ctx, false, "%s", question); err != nil {
-			return err
-		}
+	if err := o.sure(ctx, a, arg, stub); err != nil {
+		return err
 	}
 	resp, err := o.deregister(ctx, a, stub)
 	if err != nil {
@@ -115,6 +110,26 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 		o.hint("Start it again:  muster job %s %s%s", verb, inNamespace(stub.Namespace), word(id))
 	}
 	return err
+}
+
+// sure asks about a job that the user did not name in full, or that is to be forgotten, and about one of another user. Without a terminal the
+// latter needs -yes, and so does a job that is only the beginning of a name.
+func (o *jobStopOptions) sure(ctx context.Context, a *api, arg string, stub *wire.JobListStub) error {
+	if o.yes {
+		return nil
+	}
+	others := a.notMine(ctx, stub.User)
+	if stub.ID == arg && !o.purge && !others {
+		return nil
+	}
+	question, err := o.blast(ctx, a, []*wire.JobListStub{stub})
+	if err != nil {
+		return err
+	}
+	if others || stub.ID != arg {
+		return o.confirm(ctx, false, "%s", question)
+	}
+	return o.ask(ctx, false, "%s", question)
 }
 
 // deregister sends the request for one job.

@@ -75,7 +75,7 @@ func (o *jobStopOptions) many(ctx context.Context, a *api) error {
 			return err
 		}
 		if !o.asks {
-			return fmt.Errorf("%s\nNobody can be asked here: add -yes", question)
+			return o.confirm(ctx, false, "%s", question)
 		}
 	}
 	for _, j := range list[:min(len(list), stopShown)] {

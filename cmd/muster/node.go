@@ -98,11 +98,11 @@ func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	blast, err := o.blast(ctx, a, n.ID)
+	blast, sure, err := o.blast(ctx, a, n.ID)
 	if err != nil {
 		return err
 	}
-	if err := o.confirm(ctx, o.yes, "Forget node %q (%s, %s), which has %s?", n.Name, shortID(n.ID, false), n.Status, blast); err != nil {
+	if err := sure(ctx, o.yes, "Forget node %q (%s, %s), which has %s?", n.Name, shortID(n.ID, false), n.Status, blast); err != nil {
 		return err
 	}
 	var resp wire.NodePurgeResponse
@@ -116,11 +116,12 @@ func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// blast describes what the loss of a node would affect: live allocations, their GPUs and jobs.
-func (e *env) blast(ctx context.Context, a *api, nodeID string) (string, error) {
+// blast describes what the loss of a node would affect: live allocations, their GPUs and jobs. sure is how to ask: a node without any
+// needs no -yes where there is no terminal.
+func (e *env) blast(ctx context.Context, a *api, nodeID string) (what string, sure func(ctx context.Context, yes bool, question string, args ...any) error, err error) {
 	var allocs []*wire.Allocation
 	if _, err := a.get(ctx, "/v1/node/"+nodeID+"/allocations", nil, &allocs); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	live, gpus, jobs, users := int64(0), int64(0), map[string]bool{}, map[string]bool{}
 	for _, al := range allocs {
@@ -152,5 +153,8 @@ func (e *env) blast(ctx context.Context, a *api, nodeID string) (string, error) 
 	if len(users) > 0 {
 		s += " (" + strings.Join(sortedKeys(users), ", ") + ")"
 	}
-	return s, nil
+	if live == 0 {
+		return s, e.ask, nil
+	}
+	return s, e.confirm, nil
 }

@@ -130,11 +130,11 @@ func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
 		return o.watch(ctx, a, n)
 	}
 	if o.enable {
-		blast, err := o.blast(ctx, a, n.ID)
+		blast, sure, err := o.blast(ctx, a, n.ID)
 		if err != nil {
 			return err
 		}
-		if err := o.confirm(ctx, o.yes, "Drain node %q (%s), which has %s?", n.Name, shortID(n.ID, false), blast); err != nil {
+		if err := sure(ctx, o.yes, "Drain node %q (%s), which has %s?", n.Name, shortID(n.ID, false), blast); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ func (o *raftMigrateOptions) run(ctx context.Context, args []string) error {
 	if o.segmentMB < 1 || o.segmentMB > 1024 {
 		return fmt.Errorf("-wal-segment-size is %d; want 1 to 1024", o.segmentMB)
 	}
-	if err := o.confirm(ctx, o.force, "Convert the raft log in %s to backend %s?", args[0], o.to); err != nil {
+	if err := o.ask(ctx, o.force, "Convert the raft log in %s to backend %s?", args[0], o.to); err != nil {
 		return err
 	}
 	var reported time.Time

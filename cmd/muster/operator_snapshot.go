@@ -151,9 +151,6 @@ func (o *snapshotOptions) restore(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if !o.yes && !o.asks {
-		return fmt.Errorf("this replaces the state of the cluster at %s by that of index %d. Nobody can be asked here: add -yes", a.base, meta.Index)
-	}
 	if err := o.confirm(ctx, o.yes, "Replace the state of the cluster at %s by that of index %d? Everything written since is lost.", a.base, meta.Index); err != nil {
 		return err
 	}

@@ -287,10 +287,34 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
 }
 
-// confirm asks before an irreversible action, on stderr, so that the output may go into a pipe, or on stdout if only that is a
-// terminal. Where there is no terminal
-// to ask at it does not ask, as in Nomad. A question that is interrupted, or that no answer follows, is answered with no.
+// confirm asks before an action that reaches more than one job of the user, or cannot be undone. Where there is no terminal to ask at it
+// refuses without -yes.
 func (e *env) confirm(ctx context.Context, yes bool, question string, args ...any) error {
+	if !yes && !e.asks {
+		return fmt.Errorf("%s\nNobody can be asked here: add -yes, as in\n  %s", fmt.Sprintf(question, args...), e.again("-yes"))
+	}
+	return e.ask(ctx, yes, question, args...)
+}
+
+// again returns the command line with one more option, and without a secret.
+func (e *env) again(option string) string {
+	line := []string{"muster"}
+	secret := false
+	for _, w := range e.line {
+		name, _, joined := strings.Cut(strings.TrimLeft(w, "-"), "=")
+		isToken := strings.HasPrefix(w, "-") && name == "token"
+		if !secret && !isToken {
+			line = append(line, word(w))
+		}
+		secret = isToken && !joined
+	}
+	return strings.Join(append(line, option), " ")
+}
+
+// ask asks before an action that concerns the user alone, on stderr, so that the output may go into a pipe, or on stdout if only that is a
+// terminal. Where there is no terminal to ask at it does not ask, as in Nomad. A question that is interrupted, or that no answer follows, is
+// answered with no.
+func (e *env) ask(ctx context.Context, yes bool, question string, args ...any) error {
 	if yes || !e.asks {
 		return nil
 	}

@@ -49,7 +49,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	if o.mine {
-		me, err := o.me(ctx, a)
+		me, err := a.me(ctx)
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 
 // me returns the name under which the user submits jobs: that of the token or of the login, "anonymous" where the cluster
 // has no ACLs, else the operating system's.
-func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
+func (a *api) me(ctx context.Context) (string, error) {
 	var t struct{ Name string }
 	_, err := a.get(ctx, "/v1/acl/token/self", nil, &t)
 	if err == nil && t.Name != "" {
@@ -143,6 +143,15 @@ func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 		return "", fmt.Errorf("who you are is not known: %w", err)
 	}
 	return u.Username, nil
+}
+
+// notMine reports whether a job that a user submitted is not the caller's. One without a user is the caller's.
+func (a *api) notMine(ctx context.Context, user string) bool {
+	if user == "" {
+		return false
+	}
+	me, err := a.me(ctx)
+	return err != nil || me != user
 }
 
 // asks describes everything that a waiting job asks for.

@@ -47,6 +47,7 @@ type env struct {
 	out, err io.Writer
 	question io.Writer // where questions are asked, if not on err
 
+	line    []string                                                    // the words of the command line after the program's name
 	now     func() time.Time                                            // the clock of ages and progress lines
 	sub     func(ctx context.Context, args []string, out io.Writer) int // runs another command line in this process
 	instead func(ctx context.Context, args []string) int                // runs another command line in the place of this one
@@ -126,6 +127,7 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		code, _ := e.execute(ctx, args)
 		return code
 	}
+	e.line = args[1:]
 	root := newRoot(e)
 	if len(args) > 1 && strings.HasPrefix(args[1], cobra.ShellCompRequestCmd) {
 		e.completeFlags(root)

@@ -44,6 +44,8 @@ func TestQuestionsOfACluster(t *testing.T) {
 		term.ended(want.code, want.says)
 	}
 	s.want(1, "Nobody can be asked here: add -yes", "job", "stop", "-name", "sweep-*")
+	s.want(1, "Nobody can be asked here: add -yes, as in\n  muster node drain -enable -self -yes", "node", "drain", "-enable", "-self")
+	s.want(1, "as in\n  muster system gc -yes", "system", "gc")
 	drain := onTerminal(t, env, "node", "drain", "-enable", "-self")
 	drain.press("", "which has 2 live allocations with 6 GPUs of 2 jobs", "? [y/N] ")
 	drain.press("\x03", "Nothing was done.")

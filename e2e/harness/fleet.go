@@ -252,7 +252,7 @@ func (f *Fleet) Stop(ws ...Work) {
 		if ns == "" {
 			ns = "default"
 		}
-		f.Must("job", "stop", "-detach", "-namespace", ns, w.ID)
+		f.Must("job", "stop", "-yes", "-detach", "-namespace", ns, w.ID)
 		Eventually(f.T, 60*time.Second, w.ID+" has ended", func() (bool, string) {
 			var as []Alloc
 			err := f.API.Call("GET", "/v1/job/"+w.ID+"/allocations?all=true&namespace="+ns, nil, &as)
@@ -263,6 +263,6 @@ func (f *Fleet) Stop(ws ...Work) {
 			}
 			return err == nil, fmt.Sprint(err)
 		})
-		f.Must("job", "stop", "-purge", "-detach", "-namespace", ns, w.ID)
+		f.Must("job", "stop", "-yes", "-purge", "-detach", "-namespace", ns, w.ID)
 	}
 }

@@ -553,7 +553,7 @@ func (c *cluster) followPage(bin string) {
 		}
 		last = args
 	}
-	if last != "operator upgrade finish" {
+	if last != "operator upgrade finish -yes" {
 		c.t.Errorf("the last command of %s is %q", upgradePage, last)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "before-upgrade.snap")); err != nil {
