@@ -102,6 +102,31 @@ func (a *agent) restart() *agent {
 	return start(a.t, a.srv, a.cfg)
 }
 
+// TestRegistersForANewFormat: when a newer format is in force than at the registration, which may have been left out in part,
+// the agent registers again, once.
+func TestRegistersForANewFormat(t *testing.T) {
+	srv := clientfake.New()
+	srv.TTL = 300 * time.Millisecond
+	srv.SetFormat(1)
+	a := start(t, srv, newConfig(t, srv))
+	registered := func() int { return srv.Calls(methods.NodeRegister.Name) }
+	beats := func() {
+		t.Helper()
+		from := srv.Beats(a.ID())
+		srv.Wait(t, "3 heartbeats", func() bool { return srv.Beats(a.ID()) >= from+3 })
+	}
+	beats()
+	before := registered()
+	srv.SetFormat(2)
+	srv.Wait(t, "a new registration", func() bool { return registered() == before+1 })
+	beats()
+	srv.SetFormat(1) // another server, which is behind
+	beats()
+	if n := registered() - before; n != 1 {
+		t.Errorf("it registered %d times for one format", n)
+	}
+}
+
 func TestRegisterHeartbeatRun(t *testing.T) {
 	srv := clientfake.New()
 	srv.TTL = 300 * time.Millisecond

@@ -25,14 +25,14 @@ const registerGather = 500 * time.Millisecond
 func (c *Client) heartbeatLoop(ctx context.Context) {
 	bo := retry{min: 100 * time.Millisecond, max: 5 * time.Second}
 	ttl := time.Duration(0)
-	registered := false
+	registered, format := false, structs.Format(0) // format is at most that in which the registration was written
 	for ctx.Err() == nil {
 		var err error
 		if !registered {
-			ttl, err = c.register(ctx)
+			ttl, format, err = c.register(ctx)
 			registered = err == nil
 		} else {
-			ttl, registered, err = c.beat(ctx, ttl)
+			ttl, registered, err = c.beat(ctx, ttl, format)
 		}
 		if ctx.Err() != nil {
 			return
@@ -60,7 +60,7 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 		}
 		bo.reset()
 		if !registered {
-			continue // the servers no longer know the node
+			continue // the servers no longer know the node, or not all of it
 		}
 		wait := ttl/2 + rand.N(ttl/6+1) // after a lost heartbeat a third of the TTL, and the servers' grace, are left for the next one
 		wait = c.hasten(wait)
@@ -126,7 +126,7 @@ func drain(ch chan struct{}) {
 const ttlMin = 100 * time.Millisecond
 
 // register sends the node's description to the servers.
-func (c *Client) register(ctx context.Context) (time.Duration, error) {
+func (c *Client) register(ctx context.Context) (ttl time.Duration, format structs.Format, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	sent := supervisor.Boottime()
@@ -136,7 +136,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 		err = feature.CheckCalls("the server", resp.RPC)
 	}
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	c.heard(sent)
 	c.clock.heard(sent, resp.Now)
@@ -145,7 +145,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	c.judge(resp.Cluster, 0)
 	if c.id.moved {
 		if err := c.id.settle(c.cfg.Storage.DataDir); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		c.id.moved = false
 	}
@@ -158,7 +158,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 		c.log.Info("node registered", "node", c.id.id, "name", c.node.current().Name, "heartbeat_ttl", resp.HeartbeatTTL)
 	}
 	c.mu.Unlock()
-	return max(resp.HeartbeatTTL, ttlMin), nil
+	return max(resp.HeartbeatTTL, ttlMin), resp.Format, nil
 }
 
 // advised passes on whether the servers want this agent to gossip.
@@ -168,8 +168,9 @@ func (c *Client) advised(a methods.GossipAdvice) {
 	}
 }
 
-// beat sends one heartbeat. known is false when the servers no longer know the node.
-func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duration, known bool, err error) {
+// beat sends one heartbeat. known is false when the servers no longer know the node, or when their format is newer than
+// that of the registration: they left out what older servers would not have understood.
+func (c *Client) beat(ctx context.Context, ttl time.Duration, format structs.Format) (next time.Duration, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(c.hasten(ttl)/3, time.Second)))
 	defer cancel()
 	sent := supervisor.Boottime()
@@ -187,5 +188,5 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 	}
 	c.advised(resp.Gossip)
 	c.judge(structs.ClusterID{}, resp.Index)
-	return max(resp.HeartbeatTTL, ttlMin), !resp.Unknown, nil
+	return max(resp.HeartbeatTTL, ttlMin), !resp.Unknown && resp.Format <= format, nil
 }

@@ -190,6 +190,14 @@ func (s *Server) Calls(method string) int {
 	return s.calls[method]
 }
 
+// SetFormat sets the format that the servers say is in force.
+func (s *Server) SetFormat(f structs.Format) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.format = f
+	s.touch()
+}
+
 // Events returns the node events received.
 func (s *Server) Events() []structs.NodeEvent {
 	s.mu.Lock()

@@ -41,7 +41,8 @@ type Server struct {
 	calls   map[string]int
 	hubs    map[structs.NodeID]*hub
 	rosters map[structs.RosterKey]*structs.Roster
-	queued  bool // no allocation may save its state now
+	queued  bool           // no allocation may save its state now
+	format  structs.Format // that the servers say is in force
 }
 
 // New makes empty servers.
@@ -138,7 +139,7 @@ func (s *Server) register(_ context.Context, c *rpc.Call, req *methods.NodeRegis
 	}
 	s.nodes[n.ID] = &n
 	s.back[req.Node.ID] = c.Back
-	return &methods.NodeRegisterResponse{Index: s.touch(), HeartbeatTTL: s.TTL, Cluster: s.cluster, RestoreEpoch: s.epoch, Servers: s.servers}, nil
+	return &methods.NodeRegisterResponse{Index: s.touch(), HeartbeatTTL: s.TTL, Cluster: s.cluster, RestoreEpoch: s.epoch, Servers: s.servers, Format: s.format}, nil
 }
 
 func (s *Server) heartbeat(_ context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
@@ -159,7 +160,7 @@ func (s *Server) heartbeat(_ context.Context, c *rpc.Call, req *methods.NodeHear
 		s.nodes[n.ID] = &next
 		s.touch()
 	}
-	return &methods.NodeHeartbeatResponse{Index: s.index, HeartbeatTTL: s.TTL, Servers: s.servers}, nil
+	return &methods.NodeHeartbeatResponse{Index: s.index, HeartbeatTTL: s.TTL, Servers: s.servers, Format: s.format}, nil
 }
 
 func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {

@@ -679,6 +679,7 @@ type (
 		Now          structs.LogTime
 		RPC          uint64 // feature.RPC of the leader
 		Gossip       GossipAdvice
+		Format       structs.Format // at least in force when the registration was written; 0: of an older server
 	}
 	// NodeHeartbeatRequest reports that a node is alive. It is logged only if the node's status must change.
 	NodeHeartbeatRequest struct {
@@ -695,6 +696,7 @@ type (
 		Unknown      bool // the servers do not know the node: it must register again
 		Now          structs.LogTime
 		Gossip       GossipAdvice
+		Format       structs.Format // in force. If it is newer than that of the registration, the node registers again: what it reports was left out in part
 	}
 	// NodePollRequest waits for the allocations of a node to change (D13, D14).
 	NodePollRequest struct {

@@ -45,11 +45,12 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	if err := feature.CheckCalls("node "+n.Name, req.RPC); err != nil {
 		return nil, err
 	}
-	old := s.published().Snapshot.NodeByID(n.ID)
+	snap := s.published().Snapshot
+	old := snap.NodeByID(n.ID)
 	if err := s.mayClaim(old, n); err != nil {
 		return nil, err
 	}
-	resp := &methods.NodeRegisterResponse{RPC: feature.RPC}
+	resp := &methods.NodeRegisterResponse{RPC: feature.RPC, Format: snap.Format()}
 	if old == nil || !sameReport(old, n) {
 		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: registration(old, req)})
 		if err != nil {
@@ -67,7 +68,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 		}
 		resp.Index = res.Index
 	}
-	snap := s.published().Snapshot
+	snap = s.published().Snapshot
 	if resp.Index == 0 {
 		resp.Index = snap.Index()
 	}
@@ -166,7 +167,7 @@ func refusal(why string) string {
 func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.published()
 	n := p.Snapshot.NodeByID(req.NodeID)
-	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now(), Gossip: s.env.Members.Advice(p.Snapshot.NodeCount())}
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now(), Gossip: s.env.Members.Advice(p.Snapshot.NodeCount()), Format: p.Snapshot.Format()}
 	if n == nil {
 		resp.Unknown = true
 		return resp, nil
