@@ -39,6 +39,7 @@ const (
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"
 	EventServices       = "Services"
+	EventRDMA           = "RDMA"
 	EventSuspended      = "Suspended"
 	EventResumed        = "Resumed"
 	eventsKept          = 10

@@ -195,15 +195,13 @@ func setPerson(_ context.Context, a *attempt) error {
 func setRDMA(_ context.Context, a *attempt) error {
 	res := a.spec.Resources
 	a.config.Ulimits = maps.Clone(res.Ulimits)
-	wants, must := rdmaWish(a.spec, a.task.r.Alloc().Grants)
+	grants := a.task.r.Alloc().Grants
+	wants, must := rdmaWish(a.spec, grants)
 	if !wants {
 		return nil
 	}
-	if a.config.Ulimits == nil {
-		a.config.Ulimits = map[string]string{}
-	}
-	if a.config.Ulimits[structs.UlimitMemlock] == "" {
-		a.config.Ulimits[structs.UlimitMemlock] = "unlimited"
+	if far := withoutAdapter(a.task.r.cfg.Host.Node(), a.spec, grants); far != "" {
+		a.note(event(EventRDMA, far))
 	}
 	if a.task.r.cfg.Host.RDMAFiles == nil {
 		return nil // a simulated node
@@ -213,10 +211,16 @@ func setRDMA(_ context.Context, a *attempt) error {
 		return err
 	}
 	if len(files) == 0 && !must {
-		return nil
+		return nil // there is nothing for which it would lock memory
 	}
 	if len(files) == 0 {
 		return fmt.Errorf("the task asks for RDMA and this node has no such devices any more")
+	}
+	if a.config.Ulimits == nil {
+		a.config.Ulimits = map[string]string{}
+	}
+	if a.config.Ulimits[structs.UlimitMemlock] == "" {
+		a.config.Ulimits[structs.UlimitMemlock] = "unlimited"
 	}
 	a.config.Resources.RDMA = files
 	return nil

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,8 +12,13 @@ import (
 // rdmaWish returns whether a task gets the node's RDMA adapters, and whether it cannot do without: it says so for all of
 // itself, or for the alternative of its GPUs that was granted.
 func rdmaWish(t *structs.Task, grants []structs.Grant) (wants, must bool) {
-	must = t.Resources.RDMA
-	wants = must
+	near := nearness(t, grants)
+	must = t.Resources.RDMA || near == structs.RDMARequired
+	return must || near == structs.RDMAPreferred, must
+}
+
+// nearness returns how near to an RDMA adapter a task wants the GPUs that it was given.
+func nearness(t *structs.Task, grants []structs.Grant) string {
 	var mine []structs.Grant
 	for i := range grants {
 		if grants[i].Task == t.Name && grants[i].IsGPU() {
@@ -20,14 +26,28 @@ func rdmaWish(t *structs.Task, grants []structs.Grant) (wants, must bool) {
 		}
 	}
 	if r := structs.GPURequestOf(t.Resources.GPU, mine); r != nil {
-		switch r.RDMA {
-		case structs.RDMARequired:
-			wants, must = true, true
-		case structs.RDMAPreferred:
-			wants = true
+		return r.RDMA
+	}
+	return ""
+}
+
+// withoutAdapter says that a task prefers GPUs near an RDMA adapter and was given others; "" if neither.
+func withoutAdapter(n *structs.Node, t *structs.Task, grants []structs.Grant) string {
+	if nearness(t, grants) != structs.RDMAPreferred {
+		return ""
+	}
+	all, far := 0, 0
+	for i := range grants {
+		if grants[i].Task == t.Name && grants[i].IsGPU() {
+			if all++; len(adaptersNear(n, grants[i:i+1], t.Name)) == 0 {
+				far++
+			}
 		}
 	}
-	return wants, must
+	if far == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The task prefers GPUs near an RDMA adapter and was given %d of %d that are not", far, all)
 }
 
 // adaptersNear lists the RDMA adapters near the GPUs of a task, in the order of the GPUs.

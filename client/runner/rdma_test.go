@@ -3,6 +3,7 @@ package runner
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/muster-sched/muster/structs"
@@ -53,6 +54,25 @@ func TestAdaptersNearGPUs(t *testing.T) {
 	} {
 		if wants, must := rdmaWish(&structs.Task{Name: "t", Resources: c.r}, grants("t", "a")); wants != c.wants || must != c.must {
 			t.Errorf("%+v: wants %t, must %t", c.r, wants, must)
+		}
+	}
+	for want, c := range map[string]struct {
+		rdma   string
+		grants []structs.Grant
+	}{
+		"1 of 2": {structs.RDMAPreferred, grants("t", "b", "c")}, "1 of 1": {structs.RDMAPreferred, append(grants("other", "a", "b"), grants("t", "c")...)},
+		"": {structs.RDMAPreferred, grants("t", "a", "b")}, " ": {structs.RDMARequired, grants("t", "c")},
+	} {
+		count := int64(0)
+		for i := range c.grants {
+			if c.grants[i].Task == "t" {
+				count++
+			}
+		}
+		task := &structs.Task{Name: "t", Resources: structs.Resources{GPU: []structs.GPURequest{{Count: count, RDMA: c.rdma}}}}
+		got := withoutAdapter(n, task, c.grants)
+		if want = strings.TrimSpace(want); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("rdma = %s with %v: %q, want %q", c.rdma, c.grants, got, want)
 		}
 	}
 }

@@ -37,6 +37,8 @@ type FleetNode struct {
 	Pool   string // node pool; "" for the default one
 	Server string // more settings of the server. For the first node
 	ACL    bool   // the server demands tokens; the fleet's commands have one that may do everything. For the first node
+
+	Adapters []Adapter // RDMA adapters near some of the GPUs
 }
 
 // StartFleet starts the agents and waits until all of them are ready and their GPUs are seen. It needs root.
@@ -70,7 +72,11 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 		}
 		conf := f.File(n.Name+".agent.hcl", fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
 			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, pool, meta)+more)
-		p := Start(t, nil, n.Name, nil, "agent", "-config", conf, "-dev-gpus="+n.GPUs)
+		command := []string{Bin(t)}
+		if len(n.Adapters) > 0 {
+			command = withAdapters(t, f.Hardware(n.Name), n.GPUs, n.Adapters)
+		}
+		p := StartProgram(t, nil, command[0], n.Name, nil, append(command[1:], "agent", "-config", conf, "-dev-gpus="+n.GPUs)...)
 		f.agents[n.Name] = p
 		state := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
 		Eventually(t, 30*time.Second, n.Name+" makes up its GPUs", func() (bool, string) {
@@ -116,6 +122,9 @@ func FreePort(t testing.TB) int {
 
 // GPUs returns the state of the fake driver of a node.
 func (f *Fleet) GPUs(node string) *fakegpu.File { return f.gpu[node] }
+
+// Hardware returns the directory with the files that the kernel has for a node's adapters (see withAdapters).
+func (f *Fleet) Hardware(node string) string { return filepath.Join(f.Dir, node+".hardware") }
 
 // Lose ends a node as a loss of power does: the agent, its supervisor and all tasks at once.
 func (f *Fleet) Lose(node string) {
@@ -173,6 +182,7 @@ type Work struct {
 	Driver    string // "": raw_exec
 	Script    string // of a shell; "": it runs for ever
 	GPUs      string // the gpu block's arguments: "count = 2"; "": none
+	Resources string // more of the task's resources
 }
 
 // HCL returns the job file.
@@ -211,11 +221,12 @@ job %q {
         cpu    = 10
         memory = 16
         %s
+        %s
       }
     }
   }
 }
-`, w.ID, ns, w.Settings, w.Group, driver, script, gpu)
+`, w.ID, ns, w.Settings, w.Group, driver, script, gpu, w.Resources)
 }
 
 // Run submits work.
