@@ -87,6 +87,7 @@ var mended = []struct {
 	{3958, before, "victims that were taken together left their queue with less than it is guaranteed"},
 	{21562, nil, "victims that were taken together left a gang without its minimum, and the group that runs as one with it went on"},
 	{21312, nil, "the same, by a guarantee"},
+	{1001121, nil, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
 }
 
 // before are the values without which histories were drawn at first.

@@ -94,7 +94,6 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			vq := c.Queues[v.QueueName()]
 			was := c.load(in, a.JobKey())
 			jobs[a.JobKey()] = true
-			top = max(top, v.Priority)
 			ran := in.Now.Sub(a.StartedAt)
 			reclaims := strings.Contains(s.Desc, "guaranteed")
 			back = back || reclaims
@@ -132,7 +131,7 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			if c.stopped[s.ID] { // for another job of this pass, which lost it
 				continue
 			}
-			c.stopped[s.ID] = true
+			c.stopped[s.ID], top = true, max(top, v.Priority)
 			milli := structs.AmountOf(a).GPUMilli
 			if milli == 0 {
 				milli = 1000
