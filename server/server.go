@@ -282,6 +282,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
 	run(func() { s.watchLeader(s.ctx) })
+	run(func() { s.decide.Follow(s.ctx) })
 	run(func() { s.members.Run(s.ctx) })
 	run(func() { s.members.RunClock(s.ctx) })
 	run(func() { s.nodes.Probes.Run(s.ctx) })

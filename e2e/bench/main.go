@@ -159,7 +159,8 @@ func decide() {
 	streams := goBench("./scheduler", "BenchmarkShareStream", "3000x")
 	for _, x := range []struct{ name, what string }{
 		{"idle", "decide a share of a GPU or a small GPU job over 10,000 nodes of four models, default policy, 3,000 that come while others end, processor time, p99"},
-		{"busy", "the same where no time between decisions is left to prepare them"},
+		{"new_leader", "the same on a new leader, where no time between decisions is left to prepare them"},
+		{"cold", "the same on a server that has prepared nothing"},
 	} {
 		stream := streams["BenchmarkShareStream/"+x.name]
 		row(x.what, fmt.Sprintf("%s (p50 %s, dearest %s, in the first ten %s)", ms(stream["p99-cpu-us"]*1e3), ms(stream["p50-cpu-us"]*1e3), ms(stream["max-cpu-us"]*1e3), ms(stream["max-of-first-10-cpu-us"]*1e3)),

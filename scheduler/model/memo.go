@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"slices"
 	"sync"
 )
@@ -60,24 +61,25 @@ func (l *liveShapes) at(v *View) *Mix {
 		l.sums = make(map[Shape]shapeSum)
 	}
 	changed := l.mix == nil
-	row := func(c *Chunk, i int, sign int64) {
-		c.eachShape(i, func(s Shape, h *Held) {
-			changed = true
-			l.all += sign
-			sum := l.sums[s]
-			if sum.n += sign; sum.n == 0 {
-				delete(l.sums, s)
-				return
-			}
-			if sum.like == nil {
-				sum.like = h
-			}
-			l.sums[s] = sum
-		})
+	count := func(c *Chunk, i int, h *Held, sign int64) {
+		s := shapeOf(c.Nodes[i], c.MHz[i], h)
+		changed = true
+		l.all += sign
+		sum := l.sums[s]
+		if sum.n += sign; sum.n == 0 {
+			delete(l.sums, s)
+			return
+		}
+		if sum.like == nil {
+			sum.like = h
+		}
+		l.sums[s] = sum
 	}
 	add := func(c *Chunk, sign int64) {
 		for i := range c.Hold {
-			row(c, i, sign)
+			for h := range c.Hold[i].All() {
+				count(c, i, h, sign)
+			}
 		}
 	}
 	for k := range max(len(l.chunks), len(v.Chunks)) {
@@ -90,11 +92,19 @@ func (l *liveShapes) at(v *View) *Mix {
 		case !slices.Equal(l.chunks[k].Nodes, v.Chunks[k].Nodes):
 			add(l.chunks[k], -1)
 			add(v.Chunks[k], 1)
-		default: // in most chunks one node changed
-			for i, h := range v.Chunks[k].Hold {
-				if l.chunks[k].Hold[i] != h {
-					row(l.chunks[k], i, -1)
-					row(v.Chunks[k], i, 1)
+		default: // in most chunks one allocation of one node changed
+			was, is := l.chunks[k], v.Chunks[k]
+			for i := range is.Hold {
+				if was.Hold[i] == is.Hold[i] {
+					continue
+				}
+				a, b := was.Hold[i].roll(), is.Hold[i].roll()
+				gone, fresh, _ := DifferRolls(&a, &b, math.MaxInt)
+				for _, h := range gone {
+					count(was, i, h, -1)
+				}
+				for _, h := range fresh {
+					count(is, i, h, 1)
 				}
 			}
 		}

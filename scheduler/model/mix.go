@@ -61,13 +61,6 @@ func compareShapes(a, b Shape) int {
 	return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Milli, a.Milli), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(b.Model, a.Model))
 }
 
-// eachShape calls f with everything held on a row of a chunk, and its shape.
-func (c *Chunk) eachShape(i int, f func(Shape, *Held)) {
-	for e := range c.Hold[i].All() {
-		f(shapeOf(c.Nodes[i], c.MHz[i], e), e)
-	}
-}
-
 // shapeOf returns the shape of a request for what is held.
 func shapeOf(n *structs.Node, mhz int64, e *Held) Shape {
 	s := Shape{CPU: coarse(e.Need.CPU + e.Need.Cores*mhz)}

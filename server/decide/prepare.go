@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -61,6 +62,31 @@ func (x *preparing) ended(p prepared) {
 	x.busy, x.after = false, time.Now().Add(max(prepareRest*p.took, prepareRestMin))
 	if !p.complete {
 		x.view = nil
+	}
+}
+
+// A server that does not lead prepares at most this often, and with at most a hundredth of a processor.
+const (
+	followRest    = 99 // times as long as it took
+	followRestMin = 100 * time.Millisecond
+)
+
+// Follow prepares the published state while this server does not decide, so that it is prepared when it begins to: a decision
+// after an election then computes only what has changed since. It returns when ctx ends.
+func (s *Service) Follow(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for view := (*model.View)(nil); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		if pub := s.env.Replica.Published(); s.decider.Load() == nil && pub.View != view && s.prepare(pub.View, pub.Snapshot.SchedulerConfig()) {
+			view = pub.View
+		}
+		timer.Reset(max(followRest*time.Since(began), followRestMin))
 	}
 }
 
