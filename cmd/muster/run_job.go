@@ -215,6 +215,11 @@ func (o *adhoc) check() (err error) {
 	if o.cpu > 0 && o.cores > 0 {
 		return errors.New("-cpu and -cores exclude each other: whole cores, or a part of the processor in MHz")
 	}
+	if o.priority != "" {
+		if _, err := priorityOf(o.priority); err != nil {
+			return fmt.Errorf("-priority %w", err)
+		}
+	}
 	if o.memory, err = parseMiB("-mem", o.mem); err != nil {
 		return err
 	}
@@ -337,9 +342,12 @@ func (o *adhoc) indices(j block) (int, error) {
 	if n == 0 {
 		return 0, fmt.Errorf("-array %q: want at least one index", o.array)
 	}
+	atOnce, _ := strconv.Atoi(m[3])
+	if m[3] != "" && atOnce == 0 {
+		return 0, fmt.Errorf("-array %q: with 0 at a time nothing would ever run; give 1 or more after %%, or leave it out for all at once", o.array)
+	}
 	a := j.block("array")
 	a.number("count", n)
-	atOnce, _ := strconv.Atoi(m[3])
 	a.number("concurrency", atOnce)
 	return n, nil
 }

@@ -76,6 +76,8 @@ func TestRunRefuses(t *testing.T) {
 		{"want MiB, or a unit", "-mem=0 -mem=-1 -mem=G -mem=4P -mem=x -disk=0 -disk=x"},
 		{"indices begin at 0", "-array=5-9 -array=a -array=-1 -array=3% -array=%4"},
 		{"at least one index", "-array=0"},
+		{"with 0 at a time nothing would ever run", "-array=0-3%0 -array=4%0"},
+		{"is no priority; give a number from 1 to 100, or critical (90)", "-priority=urgent -priority=0 -priority=101"},
 		{"want a time such as", "-begin=tomorrow -begin=-2h -begin=25:00"},
 		{"want JOB or JOB:WHEN", "-depends=a:soon -depends=a,,b -depends=:success"},
 		{"looks like a secret", "-env=HF_TOKEN=x -env=AWS_SECRET_ACCESS_KEY=x -env=password=x -env=PGPASSWORD=x -env=WANDB_API_KEY=x -env=GH_PAT=x"},

@@ -303,7 +303,8 @@ func spelled(names []string) []string {
 
 // gpus returns the GPUs of each node.
 func (a *slurmAsk) gpus(take func(string) (string, bool)) (gpuAsk, error) {
-	if v, has := take("gres"); has {
+	gres, has := take("gres")
+	if v := gres; has {
 		kind, count, counted := strings.Cut(v, ":")
 		if kind != "gpu" {
 			a.left = append(a.left, "--gres="+v)
@@ -318,6 +319,9 @@ func (a *slurmAsk) gpus(take func(string) (string, bool)) (gpuAsk, error) {
 		}
 		ask, err := parseGPUs(v)
 		if err != nil || v == "" {
+			if gres != "" && name == "gpus-per-node" {
+				return ask, fmt.Errorf("--gres %q: want gpu:number or gpu:model:number", gres)
+			}
 			return ask, fmt.Errorf("--%s %q: want a number, or model:number", name, v)
 		}
 		return ask, nil

@@ -26,6 +26,7 @@ func TestAskSlurm(t *testing.T) {
 		"#SBATCH -n 6 --ntasks-per-node=4 --mem-per-cpu=512 -J a\n#SBATCH --gres=disk:1 stray\n":                                                                               "[[nodes 2] [cores 4] [mem 2048]] 6 tasks [--gres=disk:1 stray]",
 		"#SBATCH -N 2-4 --export=NONE,A=1 --time=UNLIMITED --mem=0 -N 3\n":                                                                                                     "[[nodes 3] [no-env true] [env A=1]] 3 tasks []",
 		"#SBATCH -n8 -N1 -d singleton\n":                       `--dependency "singleton": there are afterok, afterany, afternotok and after, each as afterok:JOB, with commas between them; all must hold`,
+		"#SBATCH --gres=gpu:a100:two\n":                        `--gres "gpu:a100:two": want gpu:number or gpu:model:number`,
 		"#SBATCH -N2 -G 3\n":                                   `--gpus 3 on 2 nodes: every node gets as many, so the number must be a multiple; or give --gpus-per-node`,
 		"#SBATCH -N two\n#SBATCH -t soon --mem=much\n":         "--nodes \"two\": want a number, 1 or more\n--mem \"much\": want MiB, or a unit: 512M, 64G, 1.5T\n--time \"soon\": want minutes, or as 1:30:00 or 2-12:00:00 (days, hours, minutes, seconds)",
 		"#SBATCH --gpu=2 --tme 5 -y\n#SBATCH --export=ALL,B\n": "Slurm has no option --gpu; did you mean \"--gpus\"?\nSlurm has no option --tme; did you mean \"--time\"?\nSlurm has no option -y",

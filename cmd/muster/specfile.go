@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,7 +125,7 @@ func (s spec) decode(kind string, v any) error {
 		return fmt.Errorf("%s: %s: %s", s.path, kind, strings.Join(names, ", "))
 	case err != nil:
 		if !errors.As(json.Unmarshal(s.raw, v), &typ) {
-			return fmt.Errorf("%s: %w", s.path, err)
+			return s.refused(err)
 		}
 		name, at := place(s.body, typ.Field)
 		got, number := strings.CutPrefix(typ.Value, "number ")
@@ -138,7 +139,9 @@ func (s spec) decode(kind string, v any) error {
 	for _, u := range unknown {
 		name, at := place(s.body, u.Path)
 		d := &hcl.Diagnostic{Severity: hcl.DiagError, Subject: at, Summary: "Unknown setting", Detail: fmt.Sprintf("A %s has no %s.", kind, name)}
-		if u.Like != "" {
+		if last := name[strings.LastIndex(name, ".")+1:]; kind == "quota" && (last == "gpu" || last == "gpus") && strings.Contains(name, ".region_limit.") {
+			d.Detail += ` GPUs are limited by  device "nvidia/gpu" { count = 4 }`
+		} else if u.Like != "" {
 			d.Detail = fmt.Sprintf("A %s has no %s; did you mean %q?", kind, name, snake(u.Like))
 		} else if in, _, nested := strings.Cut(strings.TrimPrefix(name, "limit."), "."); kind == "quota" && strings.HasPrefix(name, "limit.") && !nested && in != "" {
 			d.Detail += " What is limited stands in region_limit { ... } or soft { ... }; muster quota apply -help has an example."
@@ -152,6 +155,40 @@ func (s spec) decode(kind string, v any) error {
 		return cmp.Or(cmp.Compare(a.Subject.Start.Byte, b.Subject.Start.Byte), cmp.Compare(a.Detail, b.Detail))
 	})
 	return diagError(s.file, diags)
+}
+
+// wrongTime is in the errors of package time, which name its layouts.
+var wrongTime = regexp.MustCompile(`parsing time ("(?:[^"\\]|\\.)*")`)
+
+// refused says where the value stands that an error of a decoder quotes.
+func (s spec) refused(err error) error {
+	if m := wrongTime.FindStringSubmatch(err.Error()); m != nil {
+		err = fmt.Errorf("%s is no time: want one such as 2026-12-01T08:00:00Z", m[1])
+	}
+	name, at := quoting(s.body, err.Error())
+	if name == "" {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	return diagError(s.file, hcl.Diagnostics{{Severity: hcl.DiagError, Subject: at, Summary: "Wrong value", Detail: fmt.Sprintf("%s: %v.", name, err)}})
+}
+
+// quoting finds the first setting of a body whose text a sentence quotes.
+func quoting(body *hclsyntax.Body, sentence string) (name string, at *hcl.Range) {
+	for n, attr := range body.Attributes {
+		v, diags := attr.Expr.Value(nil)
+		if diags.HasErrors() || v.Type() != cty.String || v.IsNull() || !strings.Contains(sentence, strconv.Quote(v.AsString())) {
+			continue
+		}
+		if at == nil || attr.SrcRange.Start.Byte < at.Start.Byte {
+			name, at = n, attr.Range().Ptr()
+		}
+	}
+	for _, b := range body.Blocks {
+		if n, r := quoting(b.Body, sentence); at == nil && n != "" {
+			name, at = b.Type+"."+n, r
+		}
+	}
+	return name, at
 }
 
 // place finds what the API calls a.b in a body: as it is written there, and where. What is not found is in the body as a

@@ -24,6 +24,9 @@ func TestSpecErrors(t *testing.T) {
 		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      cpu = \"much\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.cpu wants a whole number"}},
 		{"quota", "quota \"q\" {\n  limit {\n    region = \"a\"\n  }\n  limit {\n    region_limit {\n      memory = 1\n      memry = 1\n    }\n  }\n}\n", []string{"line 8", "A quota has no limit.region_limit.memry"}},
 		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      memory = \"x\"\n    }\n  }\n}\n", []string{"line 4", "limit.region_limit.memory wants"}},
+		{"quota", "quota \"q\" {\n  limit {\n    region_limit {\n      gpu = 4\n    }\n  }\n}\n", []string{"line 4", "device \"nvidia/gpu\" { count = 4 }"}},
+		{"queue", "queue \"q\" {\n  weight = 2\n  max_wait = \"1 day\"\n}\n", []string{"line 3", `max_wait: "1 day" is not a duration: want a number with a unit`}},
+		{"reservation", "reservation \"r\" {\n  duration = \"4h\"\n  start = \"tomorrow\"\n}\n", []string{"line 3", `start: "tomorrow" is no time: want one such as 2026-12-01T08:00:00Z`}},
 		{"node_pool", "node_pool \"p\" {\n  scheduler_config {\n    scheduler_algoritm = \"spread\"\n  }\n}\n", []string{"line 3", `A node pool has no scheduler_config.scheduler_algoritm; did you mean "scheduler_algorithm"?`}},
 		{"queue", `{"Name": "q", "Weigth": 1}`, []string{`unknown field Weigth; did you mean "Weight"?`}},
 	} {
@@ -36,10 +39,12 @@ func TestSpecErrors(t *testing.T) {
 			if err == nil {
 				err = specs[0].decode(c.kind, &wire.QuotaSpec{})
 			}
-		case "queue":
+		case "queue", "reservation":
 			specs, err = e.specBlocks("-", c.kind)
-			if err == nil {
+			if err == nil && c.kind == "queue" {
 				err = specs[0].decode(c.kind, &wire.Queue{})
+			} else if err == nil {
+				err = specs[0].decode(c.kind, &wire.Reservation{})
 			}
 		default:
 			err = e.specFile("-", c.kind, false, &wire.NodePool{})

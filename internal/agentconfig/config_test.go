@@ -57,6 +57,7 @@ func TestBad(t *testing.T) {
 		{"deep HCL", "a = " + strings.Repeat("[", 300_000), "a.hcl:1:37: nested more than 32 deep"},
 		{"deep blocks", strings.Repeat("a {\n", 1000), "nested more than 32 deep"},
 		{"deep JSON", `{"a":` + strings.Repeat("[", 300_000), "nested more than 32 deep"},
+		{"YAML", "# settings\n---\ndata_dir: /var/lib/muster\nserver:\n  enabled: true\n", "a.hcl:1:1: this is YAML; settings are HCL or JSON"},
 		{"operators", "a = " + strings.Repeat("!", 500_000) + "true", "more than 256 operators"},
 		{"HCL syntax", "name = \n", "a.hcl:1:8: Invalid expression"},
 		{"unclosed block", "server {\n", "a.hcl:1:8: Unclosed configuration block"},

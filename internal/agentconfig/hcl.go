@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"regexp"
 	"sort"
 
 	"github.com/hashicorp/hcl/v2"
@@ -18,12 +19,19 @@ func parseHCL(src *source, errs *problems) *node {
 		return nil
 	}
 	f, diags := hclsyntax.ParseConfig(src.text, src.name, hcl.InitialPos)
+	if diags.HasErrors() && yaml.Match(src.text) {
+		errs.add(src.at(0), "this is YAML; settings are HCL or JSON:  data_dir = \"/var/lib/muster\"  and, for a group of them,  server { enabled = true }")
+		return nil
+	}
 	if diags.HasErrors() {
 		h.diags(diags)
 		return nil
 	}
 	return h.body(f.Body.(*hclsyntax.Body), src.at(0))
 }
+
+// yaml matches a file whose first setting ends in a colon.
+var yaml = regexp.MustCompile(`^(?:\s|#[^\n]*\n|---\n)*[a-z_]+:(?:\s|$)`)
 
 type hclReader struct {
 	src  *source

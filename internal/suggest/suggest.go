@@ -8,7 +8,8 @@ import (
 )
 
 // Nearest returns the candidate with the least edit distance to word, or "" when none is close. Of equal distances the
-// one with the longest beginning in common wins, then the one that sorts first. When none is close, a single candidate that ends in word after a hyphen or an underscore is.
+// one with the longest beginning in common wins, then the one that sorts first. When none is close, a single candidate is
+// that ends in word after a hyphen or an underscore, or begins with a word of at least four letters.
 func Nearest(word string, candidates []string) string {
 	if len(word) > 64 {
 		return ""
@@ -31,7 +32,7 @@ func Nearest(word string, candidates []string) string {
 	}
 	longer := slices.DeleteFunc(sorted, func(c string) bool {
 		c = strings.ToLower(c)
-		return !strings.HasSuffix(c, "-"+lower) && !strings.HasSuffix(c, "_"+lower)
+		return !strings.HasSuffix(c, "-"+lower) && !strings.HasSuffix(c, "_"+lower) && (len(lower) < 4 || !strings.HasPrefix(c, lower))
 	})
 	if len(longer) == 1 {
 		return longer[0]

@@ -17,6 +17,11 @@ type otherJobs struct{ *state.Snapshot }
 // decided again when that job ends, long before so many others have ended.
 const recordsMax = 2_000
 
+// Known reports whether a job is registered, or has ended not long ago.
+func Known(snap *state.Snapshot, k structs.JobKey) bool {
+	return snap.JobByKey(k) != nil || otherJobs{snap}.LastRecord(k) != nil
+}
+
 // LastRecord returns the accounting record of a job's newest end, or nil.
 func (o otherJobs) LastRecord(k structs.JobKey) *structs.AcctRecord {
 	left := recordsMax

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -15,7 +16,18 @@ func (s *Set) normalize(j *structs.Job) (warnings []string) {
 	if s.published().Snapshot.Has(feature.JointJobs) {
 		j.Join()
 	}
-	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), unmet(s.published().Snapshot.Nodes(), j))
+	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), s.unknownDepends(j), unmet(s.published().Snapshot.Nodes(), j))
+}
+
+// unknownDepends warns of dependencies of the job's namespace that are not registered: a misspelt name would make the job
+// wait for ever.
+func (s *Set) unknownDepends(j *structs.Job) (warnings []string) {
+	for i := range j.Depends {
+		if k := j.Depends[i].On(j); k.Namespace == j.Namespace && !decide.Known(s.published().Snapshot, k) {
+			warnings = append(warnings, fmt.Sprintf("it depends on job %q, which namespace %q does not have: it waits until there is one", k.ID, k.Namespace))
+		}
+	}
+	return warnings
 }
 
 // withinGrace shortens a job's checkpoint.grace to the grace period that its queue gives to preempted work

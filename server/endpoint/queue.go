@@ -3,6 +3,7 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -184,7 +185,11 @@ func (s *Set) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.QueueUp
 }
 
 func (s *Set) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []structs.QueuePath{structs.QueuePath(req.Name)}})
+	path := structs.QueuePath(req.Name)
+	if (path == structs.QueueRoot || path == structs.QueueDefault) && s.published().Snapshot.QueueByPath(path) == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "queue %q is built in and cannot be deleted", path)
+	}
+	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []structs.QueuePath{path}})
 }
 
 // mayReadQuota reports whether the caller may read a quota: by policy, or because a namespace of theirs has it.
@@ -279,6 +284,9 @@ func (s *Set) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.QuotaUp
 	}
 	var warnings []string
 	for i := range q.Limits {
+		if r := q.Limits[i].Region; r != s.env.Region {
+			warnings = append(warnings, fmt.Sprintf("quota %q: nothing is limited here by what is for region %q: this is region %q, and each region has quotas of its own", q.Name, r, s.env.Region))
+		}
 		warnings = append(warnings, unknownModels(s.published().Snapshot.Nodes(), "quota "+q.Name, slices.Concat(q.Limits[i].HardModels, q.Limits[i].SoftModels))...)
 	}
 	return &methods.QueueUpsertResponse{Index: res.Index, Warnings: slices.Compact(warnings)}, nil

@@ -122,7 +122,10 @@ func nearPool(snap *state.Snapshot, name structs.PoolName) string {
 	for p := range snap.Pools() {
 		all = append(all, string(p.Name))
 	}
-	return suggest.DidYouMean(string(name), all)
+	if near := suggest.DidYouMean(string(name), all); near != "" {
+		return near
+	}
+	return " (muster node pool list has all)"
 }
 
 // templates checks a periodic or parameterized job.
