@@ -163,7 +163,7 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	}
 	j.ConsulToken, j.VaultToken = "", ""
 	j.Submitter = x.cmd.By
-	j.SubmitTime, j.Stable, j.VersionTag, j.StatusDesc = x.time, false, nil, ""
+	j.SubmitTime, j.Stable, j.VersionTag, j.StatusDesc, j.UpdateFailed = x.time, false, nil, "", ""
 	j.ModifyIndex, j.SpecIndex = x.index, x.index
 	if old == nil {
 		j.CreateIndex, j.Status = x.index, structs.JobPending
@@ -177,6 +177,12 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	} else {
 		if SameSpec(&j, old) {
 			x.touch(k)
+			if old.UpdateFailed != "" { // submitted again: the update continues
+				j = *old
+				j.UpdateFailed, j.ModifyIndex = "", x.index
+				state.Jobs.Put(x, &j)
+				return &j
+			}
 			return old
 		}
 		j.CreateIndex, j.Version, j.Status = old.CreateIndex, old.Version+1, old.Status
@@ -203,7 +209,7 @@ func SameSpec(a, b *structs.Job) bool {
 func specBytes(j *structs.Job) []byte {
 	c := *j
 	c.Stable, c.Version, c.VersionTag, c.SubmitTime, c.Submitter = false, 0, nil, 0, structs.Submitter{}
-	c.Status, c.StatusDesc, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", 0, 0, 0
+	c.Status, c.StatusDesc, c.UpdateFailed, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", "", 0, 0, 0
 	return pack.Append(nil, &c)
 }
 
@@ -375,7 +381,7 @@ func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Jo
 
 func applyJobStable(x *tx, c *structs.JobStableCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	return x.editVersion(k, c.Version, func(j *structs.Job) { j.Stable = c.Stable })
+	return x.editVersion(k, c.Version, func(j *structs.Job) { j.Stable, j.UpdateFailed = c.Stable, c.Failed })
 }
 
 func applyJobTag(x *tx, c *structs.JobTagCommand) *structs.Error {

@@ -54,6 +54,7 @@ type (
 		Next              int64        // when the job is decided about again; 0: when something changes
 		Holds             []UpdateHold // those of New that are not settled, at most 5
 		MoreHolds         int64        // beyond these
+		Failed            string       `json:",omitempty"` // why the update of the job stopped: nothing more is replaced
 	}
 	// UpdateHold is an allocation of the new version that is not healthy for long enough yet: "starting", "unhealthy" (its checks do
 	// not pass), "settling", "restarting" (a task has failed and waits for its restart) or "failed". Times are Unix nanoseconds.
@@ -278,7 +279,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	for _, u := range r.Updating {
 		up := Updating{Group: string(u.Group), From: u.From, To: u.To, Old: u.Old, New: u.New, Settled: u.Settled, AtOnce: u.AtOnce, Since: int64(u.Since), Next: int64(u.Next),
-			Holds: []UpdateHold{}, MoreHolds: u.MoreHolds}
+			Holds: []UpdateHold{}, MoreHolds: u.MoreHolds, Failed: u.Failed}
 		for _, h := range u.Holds {
 			up.Holds = append(up.Holds, UpdateHold{AllocID: h.ID.String(), Name: h.Name, NodeName: h.NodeName, Why: h.Why, Since: int64(h.Since), Until: int64(h.Until), Restarts: h.Restarts, ExitCode: h.ExitCode})
 		}

@@ -77,7 +77,7 @@ func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
 	s := &wire.JobListStub{
 		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: string(j.NodePool),
 		Type: string(j.Type), Priority: j.Priority, Periodic: j.IsPeriodic(), ParameterizedJob: j.IsParameterized(), Stop: j.Stop,
-		Status: string(j.Status), StatusDescription: j.StatusDesc, JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
+		Status: string(j.Status), StatusDescription: wire.StatusDescription(j), JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
 		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: string(j.Queue), User: j.Submitter.Name, Version: j.Version,
 	}
 	if e := it.End; e != nil {

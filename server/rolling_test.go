@@ -18,7 +18,7 @@ func TestWhyTellsOfARollingUpdate(t *testing.T) {
 		f := newFleet(t, one(s), 3)
 		submit := func(env string, checks bool) {
 			register(t, s, passJob("web", 3, func(j *structs.Job) {
-				u := &structs.Update{MaxParallel: 1, Stagger: 30 * time.Second, MinHealthyTime: 10 * time.Second, HealthCheck: "task_states"}
+				u := &structs.Update{MaxParallel: 1, Stagger: 30 * time.Second, MinHealthyTime: 10 * time.Second, HealthCheck: "task_states", HealthyDeadline: 5 * time.Minute, ProgressDeadline: 10 * time.Minute}
 				if checks {
 					u.HealthCheck = structs.HealthByChecks
 					j.Groups[0].Services = []structs.Service{{Name: "s", Checked: true}}
@@ -74,4 +74,89 @@ func TestWhyTellsOfARollingUpdate(t *testing.T) {
 		submit("3", true)
 		want("checks that do not pass", methods.HoldChecks, 1, 3, 2, 1, 0)
 	})
+}
+
+// TestRolloutsEnd: a version is stable once all of it is healthy. An update whose allocations do not become healthy replaces them after
+// healthy_deadline, and stops after progress_deadline or, without one, with the first that is late. With auto_revert the newest
+// stable version returns. What runs of an older version continues.
+func TestRolloutsEnd(t *testing.T) {
+	for _, x := range []struct {
+		name               string
+		update             structs.Update
+		stops              time.Duration // after which it has stopped; a minute before, it has not
+		placed             int           // allocations of the version that does not become healthy
+		version, runs      uint64        // then: of the job, and of the allocations that run
+		failed, autoRevert bool
+	}{
+		{"progress", structs.Update{HealthyDeadline: 5 * time.Minute, ProgressDeadline: 10 * time.Minute}, 11 * time.Minute, 2, 1, 0, true, false},
+		{"no healthy deadline", structs.Update{ProgressDeadline: 10 * time.Minute}, 11 * time.Minute, 1, 1, 0, true, false},
+		{"first late one", structs.Update{HealthyDeadline: 5 * time.Minute}, 6 * time.Minute, 1, 1, 0, true, false},
+		{"auto_revert", structs.Update{HealthyDeadline: 5 * time.Minute, ProgressDeadline: 10 * time.Minute, AutoRevert: true}, 13 * time.Minute, 2, 2, 2, false, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := testServer(t, nil)
+				newFleet(t, one(s), 3)
+				k := structs.JobKey{Namespace: "default", ID: "web"}
+				submit := func(checks bool) {
+					register(t, s, passJob("web", 2, func(j *structs.Job) {
+						u := x.update
+						u.MaxParallel, u.Stagger, u.MinHealthyTime, u.HealthCheck = 1, 30*time.Second, 10*time.Second, structs.HealthByChecks
+						j.Groups[0].Update, j.Groups[0].Reschedule.Unlimited = &u, true
+						if checks { // none of which passes
+							j.Groups[0].Services = []structs.Service{{Name: "s", Checked: true}}
+							j.Groups[0].Tasks[0].Env = map[string]string{"V": "1"}
+						}
+					}))
+				}
+				job := func() *structs.Job { return s.Published().Snapshot.JobByKey(k) }
+				submit(false)
+				time.Sleep(30 * time.Second)
+				if !job().Stable {
+					t.Fatal("the first version is healthy and not stable")
+				}
+				submit(true)
+				if x.autoRevert {
+					time.Sleep(x.stops)
+				} else {
+					time.Sleep(x.stops - 2*time.Minute)
+					if j := job(); j.UpdateFailed != "" || j.Stable {
+						t.Errorf("too early: %q", j.UpdateFailed)
+					}
+					time.Sleep(2 * time.Minute)
+				}
+				j := job()
+				if j.Version != x.version || (j.UpdateFailed != "") != x.failed || j.Stable == x.failed {
+					t.Errorf("version %d, stopped %q, stable %v; want version %d", j.Version, j.UpdateFailed, j.Stable, x.version)
+				}
+				placed := 0
+				for _, a := range s.Published().Snapshot.AllocsByJob(k) {
+					if a.JobVersion == 1 {
+						placed++
+					}
+				}
+				old := 0
+				for _, a := range live(s, "web") {
+					if a.JobVersion == x.runs {
+						old++
+					}
+				}
+				if placed != x.placed || old == 0 || x.autoRevert && old != 2 {
+					t.Errorf("%d allocations of version 1 were placed, want %d; %d of version %d run", placed, x.placed, old, x.runs)
+				}
+				us := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "web"}).Updating
+				if x.failed && (len(us) != 1 || us[0].Failed != j.UpdateFailed || us[0].Next != 0) || !x.failed && us != nil {
+					t.Errorf("why: %+v", us)
+				}
+				if !x.failed {
+					return
+				}
+				submit(true)
+				time.Sleep(10 * time.Millisecond)
+				if j := job(); j.Version != 1 || j.UpdateFailed != "" {
+					t.Errorf("submitted again it is version %d, stopped: %q", j.Version, j.UpdateFailed)
+				}
+			})
+		})
+	}
 }

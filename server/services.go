@@ -23,6 +23,7 @@ func (s *Server) leaderServices() []Service {
 		s.dutyService("runtime limits", duty.NewRuntimeLimits(), nil),
 		s.dutyService("gangs", duty.NewGangs(), nil),
 		s.dutyService("arrays", duty.NewArrays(), nil),
+		s.dutyService("rollouts", duty.NewRollouts(), nil),
 		s.dutyService("deadlines", duty.NewDeadlines(), nil),
 		s.dutyService("collect", duty.NewCollect(s.cfg.Collect.OrDefaults()), s.duties.collect),
 	}

@@ -56,6 +56,7 @@ type JobStableCommand struct {
 	Namespace, JobID string
 	Version          uint64
 	Stable           bool
+	Failed           string `since:"2"` // why the rolling update to the version stopped: it replaces nothing more; "": it did not
 }
 
 // JobTagCommand tags a version, or with a nil Tag removes the tag Name.

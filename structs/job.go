@@ -128,6 +128,8 @@ type Job struct {
 	CreateIndex Index
 	ModifyIndex Index // last change of any field, status included
 	SpecIndex   Index // last change of the specification ("JobModifyIndex"); also the job's epoch (D6)
+
+	UpdateFailed string `since:"2"` // why the rolling update to this version stopped; "": it did not. Written only by Apply.
 }
 
 // Key returns the job's key.
@@ -442,9 +444,9 @@ type Update struct {
 	MaxParallel      int // 0: all at once
 	HealthCheck      string
 	MinHealthyTime   time.Duration
-	HealthyDeadline  time.Duration
-	ProgressDeadline time.Duration
-	AutoRevert       bool
+	HealthyDeadline  time.Duration // within it an allocation is to be healthy after its placement; 0: no limit
+	ProgressDeadline time.Duration // within it another allocation is to become healthy; 0: the first that is late stops the update
+	AutoRevert       bool          // an update that stopped goes back to the newest stable version
 	AutoPromote      bool
 	Canary           int
 }

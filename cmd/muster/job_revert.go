@@ -52,7 +52,7 @@ func (o *jobRevertOptions) run(ctx context.Context, args []string) error {
 		o.printf("Job %q reverted to version %d\n", stub.ID, version)
 		return nil
 	}
-	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, func(p *progress) { p.follow = true })
+	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, func(p *progress) { p.follow, p.update = true, true })
 }
 
 // version reads a version number, or finds the version of a tag.

@@ -29,10 +29,11 @@ type jobRunOptions struct {
 func newJobRun(e *env) *cobra.Command {
 	o := &jobRunOptions{env: e}
 	c := e.verb("run [options] FILE", "Submit a job file",
-		`Submit a job file, new or changed, and follow it until everything has started. Ctrl-C detaches; the job continues.
+		`Submit a job file, new or changed, and follow it until everything has started, and a rolling update until it is complete
+or stopped. Ctrl-C detaches; the job continues.
 
 The exit code is 0 when everything was placed, 2 when not everything was, 1 on errors, when allocations of a service fail
-while they start, and when one of a batch job has failed for good by then. With -wait-end it follows the job until it has ended, and the exit code is
+while they start, when a rolling update stops, and when one of a batch job has failed for good by then. With -wait-end it follows the job until it has ended, and the exit code is
 that of  muster job wait.`, `
 muster job run example.muster.hcl
 muster job run -detach -var version=2 web.hcl
@@ -107,6 +108,7 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 		p.gang = slices.ContainsFunc(job.TaskGroups, func(g *wire.TaskGroup) bool { return g != nil && g.Gang != nil })
 		t := strings.ToLower(val(job.Type))
 		p.service = t == "" || t == "service" || t == "system"
+		p.update = p.service
 	})
 	var code exitCode
 	if !o.waitEnd || err != nil && !errors.As(err, &code) || code == exitInterrupted {

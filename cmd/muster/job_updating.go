@@ -19,7 +19,14 @@ func (e *env) updatingLines(job, namespace string, u *nomadlike.Updating) (lines
 		}
 		return "now"
 	}
-	add("group %s: %s of version %d, %d of version %d still to be replaced, %d at a time; the last step was %s", u.Group, plural(u.New, "allocation"), u.To, u.Old, u.From, u.AtOnce, e.ageNanos(u.Since, false))
+	if u.Old > 0 {
+		add("group %s: %s of version %d, %d of version %d still to be replaced, %d at a time; the last step was %s", u.Group, plural(u.New, "allocation"), u.To, u.Old, u.From, u.AtOnce, e.ageNanos(u.Since, false))
+	} else {
+		add("group %s: %s of version %d, of which %d healthy; none of an older version; the last step was %s", u.Group, plural(u.New, "allocation"), u.To, u.Settled, e.ageNanos(u.Since, false))
+	}
+	if u.Failed != "" {
+		add("  the update stopped: %s", u.Failed)
+	}
 	broken := ""
 	for _, h := range u.Holds {
 		text, exit := "", ""
@@ -61,7 +68,7 @@ func (e *env) updatingLines(job, namespace string, u *nomadlike.Updating) (lines
 	case u.Next > 0:
 		add("  the next look is %s", at(u.Next))
 	}
-	if broken != "" {
+	if broken != "" && u.Old > 0 {
 		add("  see  muster alloc status %s ; back to what runs:  muster job revert %s%s %d", shortID(broken, false), where, word(job), u.From)
 	}
 	return lines
@@ -86,4 +93,70 @@ func (o *jobStatusOptions) updating(ctx context.Context, a *api, stub *wire.JobL
 			o.println(l)
 		}
 	}
+}
+
+// rolloutEvery is the interval at which the monitor reads how far a rolling update is.
+const rolloutEvery = time.Second
+
+// rollout follows a rolling update of a job until all allocations are of its version and healthy. Its exit code is 1 if the
+// update stops or another version takes over. started is what came of the start of the first allocations; it is the result
+// for a job that updates nothing.
+func (p *progress) rollout(ctx context.Context, started error) error {
+	var index uint64 // JobModifyIndex of what was submitted
+	said := ""
+	for {
+		var job wire.Job
+		if _, err := p.api.get(ctx, jobPath(p.jobID, ""), ns(p.namespace), &job); err != nil {
+			return fmt.Errorf("read job %q: %w", p.jobID, err)
+		}
+		var w nomadlike.Why
+		if _, err := p.api.get(ctx, jobPath(p.jobID, "/why"), ns(p.namespace), &w); err != nil {
+			return fmt.Errorf("read the rolling update of job %q: %w", p.jobID, err)
+		}
+		if index == 0 {
+			index = val(job.JobModifyIndex)
+		}
+		if val(job.JobModifyIndex) != index {
+			p.title("Job %q: version %d took over before the rolling update had ended. See  muster job history %s%s", p.jobID, val(job.Version), inNamespace(p.namespace), word(p.jobID))
+			return exitCode(exitError)
+		}
+		if len(w.Updating) == 0 {
+			if said == "" {
+				return started
+			}
+			p.title("Job %q: the rolling update to version %d is complete", p.jobID, val(job.Version))
+			return nil
+		}
+		text := ""
+		for i := range w.Updating {
+			u := &w.Updating[i]
+			text += fmt.Sprintf("%sgroup %q: %d of %s of version %d healthy, %d of an older version", sep(i), u.Group, u.Settled, plural(u.New, "allocation"), u.To, u.Old)
+			if u.Failed == "" {
+				continue
+			}
+			p.title("Job %q: the rolling update stopped: %s", p.jobID, u.Failed)
+			for _, l := range p.updatingLines(p.jobID, p.namespace, u) {
+				p.printf("    %s\n", l)
+			}
+			return exitCode(exitError)
+		}
+		if said == "" {
+			p.title("Job %q: waiting for its rolling update", p.jobID)
+		}
+		if text != said {
+			p.step("%s", text)
+			said = text
+		}
+		if !sleepFor(ctx, rolloutEvery) {
+			return ctx.Err()
+		}
+	}
+}
+
+// sep separates the i-th of several sentences from the one before.
+func sep(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return "; "
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -59,5 +60,52 @@ func TestRollingUpdateIsExplained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRunFollowsARollingUpdate: `job run` and `job revert` of an update end when it is complete (exit code 0), when it stops, or when
+// another version takes over (1).
+func TestRunFollowsARollingUpdate(t *testing.T) {
+	u := nomadlike.Updating{Group: "hello", From: 1, To: 3, Old: 1, New: 1, AtOnce: 1, Since: ago(40 * time.Second)}
+	stopped := u
+	stopped.Failed = "no further allocation became healthy"
+	for _, x := range []struct {
+		name  string
+		then  []nomadlike.Updating // after the first answer
+		index uint64               // of the job then
+		code  int
+		want  string
+	}{
+		{"complete", nil, 42, 0, "the rolling update to version 3 is complete"},
+		{"stopped", []nomadlike.Updating{stopped}, 42, 1, "the rolling update stopped: no further allocation became healthy"},
+		{"taken over", nil, 50, 1, "version 3 took over"},
+	} {
+		for _, args := range [][]string{{"job", "run", "-"}, {"job", "revert", "example", "1"}} {
+			t.Run(x.name+" "+args[1], func(t *testing.T) {
+				f := newAgentFake(t)
+				job, looks := *f.answers["GET /v1/job/example"].(*wire.Job), 0
+				job.Version = ptr(uint64(3))
+				f.answers["GET /v1/job/example/why"] = func(*http.Request) any {
+					looks++
+					w := &nomadlike.Why{JobID: "example", Updating: x.then}
+					if looks == 1 {
+						w.Updating = []nomadlike.Updating{u}
+					}
+					return w
+				}
+				f.answers["GET /v1/job/example"] = func(*http.Request) any {
+					j := job
+					j.JobModifyIndex = ptr(uint64(42))
+					if looks > 0 {
+						j.JobModifyIndex = &x.index
+					}
+					return &j
+				}
+				r := f.run(t, jobSource, args...)
+				if r.code != x.code || !strings.Contains(r.out, x.want) || !strings.Contains(r.out, `group "hello": 0 of 1 allocation of version 3 healthy, 1 of an older version`) {
+					t.Errorf("exit code %d, want %d and %q:\n%s%s", r.code, x.code, x.want, r.out, r.errOut)
+				}
+			})
+		}
 	}
 }

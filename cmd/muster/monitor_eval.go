@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -39,6 +40,7 @@ type progress struct {
 	cut    func(string) string
 	reason string
 
+	update  bool // then follow a rolling update to its end
 	gang    bool // a group is a gang
 	since   time.Time
 	stage   string // last printed phase
@@ -229,10 +231,14 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 			return exitCode(exitNotPlaced)
 		}
 	}
-	if p.follow {
-		return p.start(ctx, &ev, unplaced)
+	if !p.follow {
+		return nil
 	}
-	return nil
+	err := p.start(ctx, &ev, unplaced)
+	if code := exitCode(0); p.update && (err == nil || errors.As(err, &code)) {
+		return p.rollout(ctx, err)
+	}
+	return err
 }
 
 func terminal(status string) bool {

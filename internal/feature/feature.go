@@ -81,10 +81,12 @@ var (
 	ReadyPeriods = Gate{Name: "ready-periods", Format: 2, Allows: "The times during which each node was ready, and its losses, are remembered for 30 days: `job plan` and `node status` say how reliable a node is."}
 	// MoveCharges is structs.Moves in the limits that Apply respects.
 	MoveCharges = Gate{Name: "move-charges", Format: 2, Allows: "What replaces an allocation on a draining node needs no more of quotas and limits than that one has, so that a used-up quota holds up no drain."}
+	// UpdateDeadlines is the field UpdateFailed of jobs, and Failed of the command that marks a version as stable.
+	UpdateDeadlines = Gate{Name: "update-deadlines", Format: 2, Allows: "Rolling updates respect healthy_deadline, progress_deadline and auto_revert, and versions that run healthily are marked as stable."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -33,7 +33,7 @@ var imports = map[string][]string{
 	"server/archive":       {"structs"},
 	"server/raftlog":       {"internal/boltfile", "internal/fsync", "internal/syncfail"},
 	"server/checkpoint":    {"structs", "fsm/state"},
-	"server/duty":          {"structs", "internal/cron", "fsm/state", "scheduler/reconcile", "server/checkpoint"},
+	"server/duty":          {"structs", "internal/cron", "internal/feature", "fsm", "fsm/state", "scheduler/reconcile", "server/checkpoint"},
 	"server/decide":        {"structs", "internal/feature", "scheduler/...", "fsm/state", "server/broker", "server/planner", "server/replica"},
 	"server/replica":       {"structs", "internal/feature", "internal/fsync", "internal/syncfail", "scheduler/model", "fsm/...", "server/raftlog"},
 	"server/auth":          {"structs", "fsm/state", "internal/...", "server/acl", "server/replica"},

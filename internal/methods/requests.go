@@ -446,7 +446,8 @@ type (
 		Updating  []Updating                   // the groups with a rolling update that has not ended
 		Excluded  []ExcludedNode               // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
 	}
-	// Updating is a rolling update of a group that has not ended: some allocations are of an older version.
+	// Updating is a rolling update of a group that has not ended: some allocations are of an older version, or those of the newest
+	// are not healthy yet.
 	Updating struct {
 		Group     structs.GroupName
 		From, To  uint64          // the newest version that is still to be replaced, and the job's
@@ -458,6 +459,7 @@ type (
 		Next      structs.LogTime // when the job is decided about again; 0: when something changes
 		Holds     []UpdateHold    // those of New that are not settled, at most 5
 		MoreHolds int64           // beyond these
+		Failed    string          // why the update of the job stopped: nothing more is replaced; "": it did not
 	}
 	// UpdateHold is an allocation of the new version that is not yet healthy for long enough.
 	UpdateHold struct {

@@ -315,7 +315,7 @@ func JobFromStructs(j *structs.Job) *Job {
 		Constraints: constraintsFrom(j.Constraints), Affinities: affinitiesFrom(j.Affinities), Update: updateFrom(j.Update),
 		Spreads: spreadsFrom(j.Spreads), Meta: j.Meta, Stop: ptr(j.Stop), ParentID: ptr(j.ParentID), Dispatched: j.Dispatched,
 		DispatchIdempotencyToken: ptr(j.DispatchIdempotencyToken), Payload: j.Payload, ConsulNamespace: ptr(""),
-		VaultNamespace: ptr(""), NomadTokenID: ptr(j.Submitter.Accessor.String()), Status: ptr(string(j.Status)), StatusDescription: ptr(j.StatusDesc),
+		VaultNamespace: ptr(""), NomadTokenID: ptr(j.Submitter.Accessor.String()), Status: ptr(string(j.Status)), StatusDescription: ptr(StatusDescription(j)),
 		Stable: ptr(j.Stable), Version: ptr(j.Version), SubmitTime: ptr(int64(j.SubmitTime)), CreateIndex: ptr(uint64(j.CreateIndex)),
 		ModifyIndex: ptr(uint64(j.ModifyIndex)), JobModifyIndex: ptr(uint64(j.SpecIndex)),
 	}
@@ -602,4 +602,12 @@ func cloneMap(m map[string]string) map[string]string {
 		out[k] = v
 	}
 	return out
+}
+
+// StatusDescription says why a job has its status, or that its rolling update stopped.
+func StatusDescription(j *structs.Job) string {
+	if j.StatusDesc == "" && j.UpdateFailed != "" {
+		return "the rolling update stopped: " + j.UpdateFailed
+	}
+	return j.StatusDesc
 }

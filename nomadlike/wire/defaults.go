@@ -16,6 +16,9 @@ const DiskDefaultMiB = 300
 // healthyDeadlineDefault is how long an allocation of a new version has to become healthy, as in Nomad.
 const healthyDeadlineDefault = 5 * time.Minute
 
+// progressDeadlineDefault is how long an update may take until a further allocation is healthy, as in Nomad.
+const progressDeadlineDefault = 10 * time.Minute
+
 // def sets *p to v when nothing was said.
 func def[T any](p **T, v T) {
 	if *p == nil {
@@ -145,7 +148,7 @@ func (u *UpdateStrategy) canonicalize() {
 	def(&u.HealthCheck, "checks")
 	def(&u.MinHealthyTime, Duration(10*time.Second))
 	def(&u.HealthyDeadline, Duration(healthyDeadlineDefault))
-	def(&u.ProgressDeadline, Duration(10*time.Minute))
+	def(&u.ProgressDeadline, Duration(progressDeadlineDefault))
 	def(&u.AutoRevert, false)
 	def(&u.AutoPromote, false)
 	def(&u.Canary, 0)

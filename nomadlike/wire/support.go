@@ -7,7 +7,6 @@ import (
 	"sort"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Support says how this build treats a field of a job.
@@ -43,7 +42,6 @@ const (
 	noCanary   = "without effect: there are no canaries in this build"
 	noConsul   = "without effect: there is no Consul integration"
 	noWarnings = "without effect: a check passes or fails; there are no warnings in this build"
-	noDeploy   = "without effect: an update whose new allocations do not become healthy waits, and is not failed or reverted, in this build"
 	noPlugins  = "storage plugins are not supported"
 	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
 )
@@ -71,12 +69,9 @@ var supportTable = []typeSupport{
 		refused: map[string]note{
 			"Multiregion": {why: "not supported: register the job in each region"},
 		}},
-	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime HealthCheck",
+	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime HealthCheck HealthyDeadline ProgressDeadline AutoRevert",
 		ignored: map[string]note{
-			"HealthCheck":      {why: "without effect: health is not set by hand in this build; the new allocations count as with task_states", only: func(v reflect.Value) bool { return v.String() == "manual" }, value: `"manual"`},
-			"HealthyDeadline":  {why: noDeploy, only: not(Duration(5 * time.Minute)), value: "other than 5m"},
-			"ProgressDeadline": {why: noDeploy, only: not(Duration(10 * time.Minute)), value: "other than 10m"},
-			"AutoRevert":       {why: "without effect: failed updates are not reverted by themselves in this build"},
+			"HealthCheck": {why: "without effect: health is not set by hand in this build; the new allocations count as with task_states", only: func(v reflect.Value) bool { return v.String() == "manual" }, value: `"manual"`},
 		},
 		refused: map[string]note{
 			"Canary":      {why: "canaries are not supported yet by this build; leave it 0"},

@@ -225,7 +225,6 @@ func TestWarnings(t *testing.T) {
 	want := []string{
 		`group "g", service, canary_tags: ` + noCanary,
 		`group "g", service, provider: there is no Consul integration: this service is not registered and its checks do not run; write provider = "nomad"`,
-		"update, healthy_deadline, progress_deadline: " + noDeploy,
 	}
 	if p.Err() != nil || !slices.Equal(p.Warnings, want) {
 		t.Errorf("%v\n%s; want %v", p.Err(), p.WarningText(), want)

@@ -3,7 +3,6 @@ package wire
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestInertFieldsAreNamed: a field of Nomad's job that does nothing here is refused, or warned about, by its name.
@@ -29,9 +28,6 @@ func TestInertFieldsAreNamed(t *testing.T) {
 	}{
 		"Update.Canary":           {set: update(UpdateStrategy{Canary: ptr(1)}), refusal: "update, canary: canaries are not supported"},
 		"Update.AutoPromote":      {set: update(UpdateStrategy{AutoPromote: ptr(true)}), refusal: "update, auto_promote: canaries are not supported"},
-		"Update.AutoRevert":       {set: update(UpdateStrategy{AutoRevert: ptr(true)}), warning: "update, auto_revert: without effect"},
-		"Update.HealthyDeadline":  {set: update(UpdateStrategy{HealthyDeadline: wdur(time.Minute)}), warning: "update, healthy_deadline: without effect"},
-		"Update.ProgressDeadline": {set: update(UpdateStrategy{ProgressDeadline: wdur(time.Hour)}), warning: "update, progress_deadline: without effect"},
 		"Restart.RenderTemplates": {set: func(j *Job) { g(j).RestartPolicy = &RestartPolicy{RenderTemplates: ptr(true)} }, warning: "restart, render_templates: without effect"},
 		"EphemeralDisk.Migrate":   {set: func(j *Job) { g(j).EphemeralDisk = &EphemeralDisk{Migrate: ptr(true)} }, warning: "ephemeral_disk, migrate: without effect"},
 		"Network.MBits":           {set: network(NetworkResource{MBits: ptr(9)}), warning: "network, mbits: without effect"},

@@ -119,7 +119,7 @@ type walker struct{ contextual bool }
 
 // jobSkip are fields that are not part of a job's specification, or are compared elsewhere.
 var jobSkip = map[string]bool{"ID": true, "Groups": true, "Payload": true, "ConsulToken": true, "VaultToken": true, "Stable": true, "Version": true,
-	"VersionTag": true, "SubmitTime": true, "Submitter": true, "Status": true, "StatusDesc": true, "CreateIndex": true, "ModifyIndex": true, "SpecIndex": true}
+	"VersionTag": true, "SubmitTime": true, "Submitter": true, "Status": true, "StatusDesc": true, "UpdateFailed": true, "CreateIndex": true, "ModifyIndex": true, "SpecIndex": true}
 
 var groupSkip = map[string]bool{"Name": true, "Tasks": true}
 var taskSkip = map[string]bool{"Name": true}

@@ -98,7 +98,7 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 	update := RollingUpdate(r.job, g.Tg)
 	for _, s := range slots {
 		taken[s.index()] = true
-		if s.a.Client == structs.ClientFailed && (s.kind == slotReplace || r.unsettled(s.a, update)) {
+		if s.kind == slotReplace && (s.a.Client == structs.ClientFailed || s.a.Transition.Reschedule) || s.a.Client == structs.ClientFailed && r.unsettled(s.a, update) {
 			unsettled++ // also if what replaces it is of the new version: that is to run first
 		}
 		switch s.kind {

@@ -57,6 +57,10 @@ func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettle
 	limit := len(stale)
 	if u != nil {
 		limit = min(limit, max(0, u.MaxParallel-unsettled))
+		if r.job.UpdateFailed != "" { // it stopped: what runs of the older version continues
+			g.Counts.Ignore += int64(len(stale))
+			return
+		}
 	}
 	for _, a := range stale[:limit] {
 		st := StopOf(a, descDestructive)

@@ -50,6 +50,14 @@ func (q *Queue[K]) Set(k K, at structs.LogTime) {
 	}
 }
 
+// At returns when a key is due, or 0 if it is not in the queue.
+func (q *Queue[K]) At(k K) structs.LogTime {
+	if d := q.keys[k]; d != nil {
+		return d.at
+	}
+	return 0
+}
+
 // Next returns when the first key is due, or 0 if the queue is empty.
 func (q *Queue[K]) Next() structs.LogTime {
 	if len(q.heap) == 0 {

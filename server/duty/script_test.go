@@ -20,7 +20,7 @@ import (
 //	down D                   for that long nothing can be written
 //	node NAME...             ready nodes; down=NAME one misses its heartbeat
 //	job ID ...               type= count= gang=MINIMUM timeout= max_run= deadline= periodic= no_overlap array= parallel= healthy=
-//	                         tolerate=KEY[:DURATION] grace=
+//	                         tolerate=KEY[:DURATION] grace= env= update=MAX_PARALLEL progress= auto_revert attempts (no reschedules)
 //	stop ID [purge]          deregisters a job
 //	place ID NODE,... [count=] the scheduler places allocations, in turns on the nodes
 //	decide ID                the scheduler has nothing more to do for a job
@@ -190,6 +190,13 @@ func (s *scripted) jobOf(t *testing.T, c *script.Case) *structs.Job {
 		case "no_overlap":
 		case "array":
 			j.Array = &structs.Array{Count: c.Int(t, "array", 0)}
+		case "update":
+			g.Update = &structs.Update{MaxParallel: c.Int(t, "update", 1), HealthCheck: "task_states", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute,
+				ProgressDeadline: duration(t, c.String("progress", "10m")), AutoRevert: c.Has("auto_revert")}
+			g.Reschedule.Unlimited = !c.Has("attempts")
+		case "progress", "auto_revert", "attempts":
+		case "env":
+			g.Tasks[0].Env = map[string]string{"V": a.Value}
 		case "parallel":
 			g.Migrate = &structs.Migrate{MaxParallel: c.Int(t, "parallel", 1), HealthCheck: "task_states", MinHealthyTime: duration(t, c.String("healthy", "10s")), HealthyDeadline: 5 * time.Minute}
 		case "healthy":

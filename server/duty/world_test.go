@@ -18,6 +18,7 @@ import (
 var builtin = map[string]func() duty.Duty{
 	"gangs":          func() duty.Duty { return duty.NewGangs() },
 	"runtime_limits": func() duty.Duty { return duty.NewRuntimeLimits() },
+	"rollouts":       func() duty.Duty { return duty.NewRollouts() },
 	"deadlines":      func() duty.Duty { return duty.NewDeadlines() },
 	"taints":         func() duty.Duty { return duty.NewTaints() },
 	"drains":         func() duty.Duty { return duty.NewDrains() },
@@ -243,7 +244,7 @@ func (w *world) text(c duty.Command) string {
 		for _, f := range []struct {
 			set  bool
 			name string
-		}{{b.Transition.Expire, "expire"}, {b.Transition.Leave, "leave"}, {b.Transition.Migrate, "migrate"}} {
+		}{{b.Transition.Expire, "expire"}, {b.Transition.Leave, "leave"}, {b.Transition.Migrate, "migrate"}, {b.Transition.Reschedule, "reschedule"}} {
 			if f.set {
 				how = f.name
 				break
@@ -259,6 +260,16 @@ func (w *world) text(c duty.Command) string {
 			return fmt.Sprintf("%sdrain of %s complete", by, n.Name)
 		}
 		return fmt.Sprintf("%send drain of %s, mark eligible %v", by, n.Name, b.MarkEligible)
+	case *structs.JobStableCommand:
+		switch {
+		case b.Failed != "":
+			return fmt.Sprintf("%supdate of %s to version %d stopped: %s", by, b.JobID, b.Version, b.Failed)
+		case b.Stable:
+			return fmt.Sprintf("%sversion %d of %s is stable", by, b.Version, b.JobID)
+		}
+		return fmt.Sprintf("%sversion %d of %s is not stable", by, b.Version, b.JobID)
+	case *structs.JobRegisterCommand:
+		return fmt.Sprintf("%sregister %s as version %d was", by, b.Job.ID, b.Job.Version)
 	case *structs.UnreserveCommand:
 		return fmt.Sprintf("%sdelete reservation %s", by, strings.Join(b.IDs, " "))
 	case *structs.PeriodicLaunchCommand:

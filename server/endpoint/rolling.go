@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
@@ -25,7 +26,9 @@ func updatingOf(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (out 
 		if allocs == nil {
 			allocs = snap.AllocsByJob(j.Key())
 		}
-		if up := updatingGroup(snap, j, g, u, allocs, now); up.Old > 0 {
+		up := updatingGroup(snap, j, g, u, allocs, now)
+		ends := j.Version > 0 && !j.Stable && snap.Has(feature.UpdateDeadlines) // it ends when the version is marked
+		if up.Failed = j.UpdateFailed; up.Old > 0 || ends && (up.Failed != "" || up.Settled < up.New || up.Settled < int64(g.Fewest()) && j.Type == structs.JobService) {
 			out = append(out, up)
 		}
 	}
@@ -39,7 +42,9 @@ func updatingOf(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (out 
 		}
 	}
 	for i := range out {
-		out[i].Next = next
+		if out[i].Failed == "" {
+			out[i].Next = next
+		}
 	}
 	return out
 }

@@ -1,0 +1,134 @@
+package duty
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
+	"github.com/muster-sched/muster/scheduler/reconcile"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Rollouts ends rolling updates. A version whose allocations all run healthily is marked as stable. Allocations that are not
+// healthy within healthy_deadline are replaced. An update that does not progress within progress_deadline stops: what runs of
+// the older version continues. With auto_revert the newest stable version is then registered again, once: if that is not
+// healthy either, nothing more follows.
+//
+//	submitted --all healthy--> stable
+//	    `--no progress--> stopped --auto_revert--> submitted, the newest stable version
+type Rollouts struct {
+	queue *Queue[structs.JobKey]
+}
+
+// rolloutEvery is how often a job with a rolling update is looked at while its allocations change.
+const rolloutEvery = time.Second
+
+// rolloutsAtOnce limits the jobs of one call of Due, because a new leader of an upgraded cluster looks at all of them.
+const rolloutsAtOnce = 200
+
+// NewRollouts returns the duty. Call Load first.
+func NewRollouts() *Rollouts { return &Rollouts{NewQueue(compareJobs)} }
+
+// Load implements Duty.
+func (r *Rollouts) Load(snap *state.Snapshot, now structs.LogTime) {
+	r.queue.Clear()
+	for j := range snap.Jobs("", "") {
+		r.look(j, now)
+	}
+}
+
+// look queues a job whose update may have to be ended.
+func (r *Rollouts) look(j *structs.Job, at structs.LogTime) {
+	if j == nil || j.Stop || j.Stable || j.Type != structs.JobService && j.Type != structs.JobSystem {
+		return
+	}
+	k := j.Key()
+	r.queue.Set(k, earlier(at, r.queue.At(k)))
+}
+
+// Feed implements Duty.
+func (r *Rollouts) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
+	for i := range d.Jobs {
+		r.look(d.Jobs[i].After, now.Add(rolloutEvery))
+	}
+	for i := range d.Allocs {
+		if a := d.Allocs[i].After; a != nil {
+			r.look(snap.JobByKey(a.JobKey()), now.Add(rolloutEvery))
+		}
+	}
+}
+
+// Due implements Duty.
+func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
+	if !snap.Has(feature.UpdateDeadlines) {
+		return nil, now.Add(time.Minute)
+	}
+	for n := 0; n < rolloutsAtOnce; n++ {
+		k, _, ok := r.queue.Take(now)
+		if !ok {
+			break
+		}
+		j := snap.JobByKey(k)
+		if j != nil && j.UpdateFailed != "" {
+			if c := revert(snap, j); c != nil {
+				cmds = append(cmds, *c)
+			}
+			continue
+		}
+		x, rolling := reconcile.RolloutOf(j, snap.AllocsByJob(k), now)
+		if !rolling {
+			continue
+		}
+		c := Command{Subject: "job " + k.String(), Command: structs.Command{By: structs.Submitter{Name: "rolling update"}}}
+		mark := &structs.JobStableCommand{Namespace: k.Namespace, JobID: k.ID, Version: j.Version}
+		switch {
+		case x.Settled:
+			mark.Stable = true
+			c.Body = mark
+		case x.Failed != "":
+			mark.Failed = x.Failed
+			c.Body, c.Done = mark, "a rolling update stopped"
+		case len(x.Late) > 0:
+			t := &structs.AllocTransitionCommand{Transition: structs.Transition{Reschedule: true}, Trigger: structs.TriggerRetryFailed}
+			for _, a := range x.Late {
+				t.IDs = append(t.IDs, a.ID)
+			}
+			c.Body = t
+		default:
+			r.queue.Set(k, x.Next)
+			continue
+		}
+		cmds = append(cmds, c)
+		r.queue.Set(k, x.Next)
+	}
+	return cmds, r.queue.Next()
+}
+
+// revert returns the command that registers the newest stable version of a job whose update stopped; nil if the job does not
+// want that, has no such version, or is one itself.
+func revert(snap *state.Snapshot, j *structs.Job) *Command {
+	wants := false
+	for _, g := range j.Groups {
+		u := reconcile.RollingUpdate(j, g)
+		wants = wants || u != nil && u.AutoRevert
+	}
+	if !wants || !j.Placeable() {
+		return nil
+	}
+	k := j.Key()
+	var good *structs.Job
+	for _, v := range snap.JobVersions(k) {
+		if v.Stable && v.Version != j.Version && v.CreateIndex == j.CreateIndex && (good == nil || v.Version > good.Version) {
+			good = v
+		}
+	}
+	if good == nil || fsm.SameSpec(good, j) {
+		return nil
+	}
+	in := *good
+	in.Stop, in.VersionTag = false, nil
+	return &Command{Subject: "job " + k.String(), Done: "a rolling update stopped; the newest stable version is back",
+		Command: structs.Command{By: j.Submitter, Body: &structs.JobRegisterCommand{Job: &in, Eval: true, EnforceIndex: true, SpecIndex: j.SpecIndex,
+			Submission: snap.JobSubmission(k, good.Version)}}}
+}
