@@ -3,6 +3,7 @@ package wire
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestInertFieldsAreNamed: a field of Nomad's job that does nothing here is refused, or warned about, by its name.
