@@ -221,7 +221,7 @@ func schedulerGet(c *call) (any, error) {
 		config.CheckpointStorageInForce = append(config.CheckpointStorageInForce, wire.CheckpointStorage{Name: x.Name, Most: x.Most, Limit: x.Limit, Measured: x.Saves,
 			AloneMiBps: x.Alone >> 20, TogetherMiBps: x.Together >> 20, Saving: x.Saving, Waiting: x.Waiting})
 	}
-	return &wire.SchedulerConfigurationResponse{SchedulerConfig: config, QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
+	return &wire.SchedulerConfigurationResponse{SchedulerConfig: config, Warnings: resp.Warnings, QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
 }
 
 // schedulerInput sends the input of the newest decision about a node pool, for `muster operator scheduler replay`.

@@ -3,8 +3,12 @@ package server
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -58,17 +62,23 @@ func TestSplitPlacesWarn(t *testing.T) {
 		{"two leaves", []string{"r1 l1", "r1 l2", "r2 l2", "r3 l1"}, []string{`TopologyLevels: rack "r1" counts as 2 places, because its nodes name several values of leaf (l1, l2): a gang that requires the rack has only one of them; give these nodes one leaf in their meta`}},
 		{"numbered in each leaf", []string{"1 l1", "2 l1", "1 l2", "2 l2"}, nil},
 		{"no leaf anywhere", []string{"r1 ", "r1 "}, nil},
+		{"pools with other fabrics", []string{"r1 l1", "r1 l1", "r1  other", "r1  other"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := testServer(t, nil)
 				for i, at := range c.nodes {
 					rack, leaf, _ := strings.Cut(at, " ")
+					leaf, pool, _ := strings.Cut(leaf, " ")
 					n := testNode(i)
+					n.Pool = structs.PoolName(pool)
 					if n.Meta = map[string]string{"rack": rack}; leaf != "" {
 						n.Meta["leaf"] = leaf
 					}
 					mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+				}
+				if r := call(t, s, methods.SchedulerConfigGet, rpc.Header{}, &methods.EmptyRequest{}); !slices.Equal(r.Warnings, c.want) {
+					t.Errorf("without a change, warnings %q, want %q", r.Warnings, c.want)
 				}
 				r := call(t, s, methods.SchedulerConfigSet, rpc.Header{}, &methods.SchedulerConfigRequest{Config: structs.DefaultSchedulerConfig()})
 				if !slices.Equal(r.Warnings, c.want) {
@@ -77,4 +87,28 @@ func TestSplitPlacesWarn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSplitPlacesLogged: the leader logs that a node that registers puts a rack into two leaves, once.
+func TestSplitPlacesLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		log := hclog.New(&hclog.LoggerOptions{Output: &out, Mutex: &sync.Mutex{}})
+		s := testServer(t, func(c *Config) { c.Logger = log })
+		const logged = `rack "r1" counts as 2 places`
+		for i, at := range []string{"r2 l1", "r3 l2", "r1 l1", "r1 l2", "r1 l2"} {
+			rack, leaf, _ := strings.Cut(at, " ")
+			n := testNode(i)
+			n.Meta = map[string]string{"rack": rack, "leaf": leaf}
+			call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n})
+			for range 20 {
+				time.Sleep(5 * time.Second)
+				call(t, s, methods.NodeHeartbeat, rpc.Header{}, &methods.NodeHeartbeatRequest{NodeAuth: methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID}, Status: structs.NodeReady})
+			}
+			synctest.Wait()
+			if got := strings.Count(strings.ReplaceAll(out.String(), `\"`, `"`), logged); got != i/3 { // the fourth node is in another leaf
+				t.Errorf("after %d nodes it was logged %d times:\n%s", i+1, got, out.String())
+			}
+		}
+	})
 }

@@ -70,6 +70,7 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
 	})
 	o.saveStorages(c.CheckpointStorageInForce)
+	o.warn(strings.Join(resp.Warnings, "\n"))
 	return nil
 }
 

@@ -121,6 +121,7 @@ type (
 		Config         *structs.SchedulerConfig // with the algorithm in force
 		FollowsDefault bool                     // no user chose the algorithm
 		Levels         []string                 // of the topology, that are in force, from near to far
+		Warnings       []string                 // about these levels
 		Storages       []SaveStorage            // those that limit saves, by name
 	}
 	// SaveStorage is what is known of a storage that limits saves (SchedulerConfig.CheckpointStorage).

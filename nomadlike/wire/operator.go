@@ -177,6 +177,7 @@ type PreemptionConfig struct {
 // SchedulerConfigurationResponse answers a read.
 type SchedulerConfigurationResponse struct {
 	SchedulerConfig *SchedulerConfiguration
+	Warnings        []string `json:",omitempty"` // Muster's own: about the levels of the topology
 	QueryMeta
 }
 

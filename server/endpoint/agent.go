@@ -56,6 +56,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 		if err != nil {
 			return nil, err
 		}
+		s.levels.note()
 		resp.Index = res.Index
 		old = s.published().Snapshot.NodeByID(n.ID)
 	}
@@ -182,6 +183,9 @@ func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeH
 		s.env.Nodes.Beats.Left(n.ID)
 	} else {
 		resp.HeartbeatTTL = s.beat(n.ID)
+		for _, text := range s.levels.look(s.env.Now(), func() []string { return levelWarnings(p) }) {
+			s.env.Log.Warn("the levels of the topology do not fit the nodes", "warning", text)
+		}
 	}
 	desc := ""
 	if want == structs.NodeInit && req.Refuses != "" {

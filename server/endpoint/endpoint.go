@@ -78,6 +78,7 @@ type Set struct {
 	env     Environment
 	lines   checkpointLines
 	streams atomic.Int64 // open event streams
+	levels  levelWatch
 }
 
 // New returns the endpoints of a server. Register registers them.

@@ -160,7 +160,7 @@ func (s *Set) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.
 		resp.FollowsDefault = cfg.Algorithm == ""
 		cfg.Algorithm = cmp.Or(cfg.Algorithm, structs.AlgorithmDefault)
 		resp.Config = &cfg
-		resp.Levels = p.View.LevelKeys(cfg.TopologyLevels)
+		resp.Levels, resp.Warnings = p.View.LevelKeys(cfg.TopologyLevels), levelWarnings(p)
 		resp.Storages = s.saveStorages(p.Snapshot)
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
@@ -198,8 +198,7 @@ func (s *Set) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	resp := &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}
 	if resp.Updated {
-		p := s.published()
-		resp.Warnings = append(unknownLevels(p.Snapshot.Nodes(), cfg.TopologyLevels), splitPlaces(p.Snapshot.Nodes(), p.View.LevelKeys(cfg.TopologyLevels))...)
+		resp.Warnings = levelWarnings(s.published())
 	}
 	return resp, nil
 }
