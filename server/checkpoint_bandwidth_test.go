@@ -150,3 +150,63 @@ func TestSavesByBandwidth(t *testing.T) {
 		t.Errorf("at a time: %d and %d with fixed slots, %d on the fast storage by bandwidth; want %d", fixed.slow.most, fixed.fast.most, by.fast.most, limit)
 	}
 }
+
+// TestSavesByBandwidthUnconfigured: without any setting, no save waits while nothing was measured, nor where saves were as fast as
+// alone; where they were slow because of others, the next ones take turns.
+func TestSavesByBandwidthUnconfigured(t *testing.T) {
+	const work = 40
+	drain := func(measured bool) (slow, fast sharedDisk) {
+		synctest.Test(t, func(t *testing.T) {
+			s := testServer(t, nil)
+			f := newFleet(t, one(s), 4)
+			f.set(func() {
+				f.asks = true
+				f.disks = map[string]*sharedDisk{"slow": newSharedDisk(200<<20, 500<<20), "fast": newSharedDisk(200<<20, 100*200<<20)}
+			})
+			for job := range f.disks {
+				j := saver(job, work, job)
+				j.Groups[0].Checkpoint.Grace = 3 * time.Minute
+				register(t, s, j)
+			}
+			waitFor(t, time.Minute, "work", func() bool { return running(s, "slow") == work && running(s, "fast") == work })
+			if measured { // all but one have saved together
+				for job, d := range f.disks {
+					for i, a := range live(s, job) {
+						at, took := a.StartedAt.Add(3*time.Minute), d.bytes/min(d.alone, d.together/(work-1))
+						if i == 0 {
+							at, took = a.StartedAt.Add(time.Minute), d.bytes/d.alone
+						}
+						mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: structs.ClientRunning, StartedAt: a.StartedAt,
+							Saved: &structs.Saved{Time: at, Bytes: int64(d.bytes), Took: time.Duration(took * float64(time.Second))}}}})
+					}
+				}
+				time.Sleep(4 * time.Minute)
+				resp := call(t, s, methods.SchedulerConfigGet, rpc.Header{}, &methods.EmptyRequest{})
+				if len(resp.Storages) != 2 || resp.Storages[0].Limit != 0 || resp.Storages[1].Limit != 3 || resp.Storages[1].Saves != work || resp.Storages[1].Most != 0 {
+					t.Errorf("shown: %+v", resp.Storages)
+				}
+			}
+			for _, n := range f.nodes {
+				startDrain(t, s, n.ID, &structs.DrainStrategy{Deadline: time.Hour})
+			}
+			waitFor(t, 90*time.Minute, "the work to end", func() bool {
+				left := 0
+				for _, n := range f.nodes {
+					left += len(holdsOn(s, n.ID))
+				}
+				return left == 0
+			})
+			f.set(func() { slow, fast = *f.disks["slow"], *f.disks["fast"] })
+		})
+		return slow, fast
+	}
+	before, _ := drain(false)
+	slow, fast := drain(true)
+	t.Logf("slow storage: %v in sum, %v the slowest, %d at a time before; %v, %v, %d by what was measured; fast: %d at a time", before.stalled, before.slowest, before.most, slow.stalled, slow.slowest, slow.most, fast.most)
+	if before.most <= 3 || slow.most > 3 || fast.most <= 3 {
+		t.Errorf("saves at a time: %d before, %d on the slow storage, %d on the fast one", before.most, slow.most, fast.most)
+	}
+	if 2*slow.stalled > before.stalled {
+		t.Errorf("work is stopped for %v in sum, without turns for %v", slow.stalled, before.stalled)
+	}
+}

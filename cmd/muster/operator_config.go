@@ -86,9 +86,15 @@ func (o *env) saveStorages(list []wire.CheckpointStorage) {
 		}
 		return fmt.Sprintf("%d MiB/s", mibps)
 	}
+	count := func(n int64) string { // 0 is no limit
+		if n == 0 {
+			return ""
+		}
+		return strconv.FormatInt(n, 10)
+	}
 	for i := range list {
 		x := &list[i]
-		row := []string{x.Name, strconv.FormatInt(x.Limit, 10), strconv.FormatInt(x.Most, 10), rate(x.AloneMiBps), rate(x.TogetherMiBps)}
+		row := []string{x.Name, orDash(count(x.Limit)), orDash(count(x.Most)), rate(x.AloneMiBps), rate(x.TogetherMiBps)}
 		for _, n := range []int64{x.Measured, x.Saving, x.Waiting} {
 			row = append(row, strconv.FormatInt(n, 10))
 		}

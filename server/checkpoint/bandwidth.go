@@ -2,10 +2,12 @@ package checkpoint
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,6 +27,9 @@ import (
 // highest level is about as fast as the lowest (saturatedPercent), it is not known how much more the storage serves, and twice as many are
 // admitted as at that level: each takes at most 2.5 times as long as alone. If even the lowest may be saturated, half as many are, so that the rate of fewer is learned. The
 // configured number is the most in any case, and in force while nothing is measured.
+//
+// A storage that jobs name but that is not configured has no limit until saves were measured that were slow because of others, or of
+// which this is not known. While its highest level is as fast as the lowest, no save waits.
 //
 // The estimate is a function of the saves in the state, as the line is. The newest of each level count, so that a level that
 // is seldom seen, as that of a save alone, is not forgotten for the many saves of another.
@@ -52,8 +57,8 @@ type measuredSave struct {
 // Storage is what is known of a storage that limits saves.
 type Storage struct {
 	Name         string
-	Most         int64 // configured
-	Limit        int64 // in force: at most Most
+	Most         int64 // configured; 0: not
+	Limit        int64 // in force: at most Most; 0: none
 	Saves        int64 // that were measured
 	Alone        int64 // bytes per second of a save alone; 0: nothing is measured
 	Together     int64 // bytes per second of all saves at a time, the most that was seen
@@ -63,13 +68,31 @@ type Storage struct {
 // measures collects measured saves by storage.
 type measures map[string][]measuredSave
 
-// add adds the newest save of an allocation, if it is a measurement of a storage that is limited.
-func (m measures) add(cfg *structs.SchedulerConfig, a *structs.Allocation) {
+// measure returns what is known of the storages that are configured or were measured.
+func measure(snap *state.Snapshot) map[string]Storage {
+	m, out := measures{}, map[string]Storage{}
+	for a := range snap.Allocs() {
+		m.add(a)
+	}
+	most := snap.SchedulerConfig().CheckpointStorage
+	for name := range m {
+		out[name] = m.storage(name, most[name])
+	}
+	for name, n := range most {
+		if _, seen := out[name]; !seen {
+			out[name] = m.storage(name, n)
+		}
+	}
+	return out
+}
+
+// add adds the newest save of an allocation, if it is a measurement of a storage.
+func (m measures) add(a *structs.Allocation) {
 	s := a.Saved
 	if s == nil || s.Took < measuredTook || s.Bytes < measuredBytes || s.Bytes > measuredLarge || a.Job == nil {
 		return
 	}
-	if g := a.Job.Group(a.Group); g != nil && g.Checkpoint != nil && s.Took <= g.Checkpoint.GraceOrDefault() && cfg.CheckpointStorage[g.Checkpoint.Storage] > 0 {
+	if g := a.Job.Group(a.Group); g != nil && g.Checkpoint != nil && s.Took <= g.Checkpoint.GraceOrDefault() && g.Checkpoint.Storage != "" {
 		m[g.Checkpoint.Storage] = append(m[g.Checkpoint.Storage], measuredSave{s.Time.Add(-s.Took), s.Time, s.Bytes, a.ID})
 	}
 }
@@ -101,10 +124,14 @@ func (m measures) storage(name string, most int64) Storage {
 		out.Limit = (low.amongMilli() + 1999) / 2000
 	case high.rate()*100 < out.Alone*saturatedPercent:
 		out.Limit = serves/1000 + 1
+	case most == 0:
+		return out
 	default:
 		out.Limit = 2 * ((high.amongMilli() + 999) / 1000)
 	}
-	out.Limit = min(max(out.Limit, 1), most)
+	if out.Limit = max(out.Limit, 1); most > 0 {
+		out.Limit = min(out.Limit, most)
+	}
 	return out
 }
 
@@ -184,9 +211,9 @@ func (c concurrency) over(at structs.LogTime) time.Duration {
 	return c[i].before
 }
 
-// Storages returns what is known of the storages that limit saves, by name.
+// Storages returns what is known of the storages that are configured or were measured, by name.
 func (l *Line) Storages() []Storage {
-	out := slices.Clone(l.storages)
+	out := slices.SortedFunc(maps.Values(l.storages), func(a, b Storage) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range out {
 		for _, u := range l.units {
 			for _, n := range u.Limits {

@@ -49,9 +49,44 @@ func TestStorageLearns(t *testing.T) {
 	}
 }
 
-// TestMeasuredSaves: what is small, was not timed, or went to a storage without a limit says nothing of bandwidth.
+// TestStorageLearnsUnconfigured is TestStorageLearns without a configured number: as many save at a time as want to, or as
+// was learned. After some bursts no save takes more than 2.5 times as long as alone, and a storage that serves all never makes one wait.
+func TestStorageLearnsUnconfigured(t *testing.T) {
+	limited, idle := 0, 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		alone := float64(int64(50+rng.IntN(1000)) << 20)
+		serves := 1 + 40*rng.Float64()*rng.Float64()
+		m := measures{}
+		now := structs.LogTime(1e18)
+		for burst := range 16 {
+			x := m.storage("x", 0)
+			n := int64(1 + rng.IntN(100))
+			if x.Limit > 0 {
+				n = min(n, x.Limit)
+				limited++
+			}
+			each := min(alone, serves*alone/float64(n))
+			if slow := alone / each; burst >= 12 && slow > 2.51 {
+				t.Errorf("seed %d, burst %d: a save takes %.2f times as long as alone: serves %.1f, %d save, %+v", seed, burst, slow, serves, n, x)
+			}
+			if x.Limit > 0 && burst >= 12 && float64(x.Limit) < math.Floor(serves) {
+				idle++ // fewer are tried, to learn how fast they are
+			}
+			bytes := int64(10 << 30)
+			for i := range n {
+				m["x"] = append(m["x"], measuredSave{now, now.Add(time.Duration(float64(bytes) / each * 1e9)), bytes, structs.AllocID{2, byte(burst), byte(i)}})
+			}
+			now = now.Add(3 * time.Hour)
+		}
+	}
+	if limited == 0 || idle > 12 {
+		t.Errorf("a limit in %d bursts; of the last %d, %d left a storage idle that was wanted", limited, 300*4, idle)
+	}
+}
+
+// TestMeasuredSaves: what is small, was not timed, or went to no named storage says nothing of bandwidth.
 func TestMeasuredSaves(t *testing.T) {
-	cfg := &structs.SchedulerConfig{CheckpointStorage: map[string]int64{"x": 8}}
 	for name, c := range map[string]struct {
 		storage string
 		saved   *structs.Saved
@@ -63,11 +98,11 @@ func TestMeasuredSaves(t *testing.T) {
 		"small":                {"x", &structs.Saved{Time: 1e18, Bytes: 1 << 10, Took: time.Second}, 0},
 		"in an instant":        {"x", &structs.Saved{Time: 1e18, Bytes: 1 << 30, Took: time.Millisecond}, 0},
 		"longer than it may":   {"x", &structs.Saved{Time: 1e18, Bytes: 1 << 30, Took: time.Hour}, 0},
-		"elsewhere":            {"y", &structs.Saved{Time: 1e18, Bytes: 1 << 30, Took: time.Second}, 0},
+		"to another storage":   {"y", &structs.Saved{Time: 1e18, Bytes: 1 << 30, Took: time.Second}, 1},
 		"to a storage unnamed": {"", &structs.Saved{Time: 1e18, Bytes: 1 << 30, Took: time.Second}, 0},
 	} {
 		m := measures{}
-		m.add(cfg, &structs.Allocation{Group: "g", Saved: c.saved, Job: &structs.Job{Groups: []*structs.Group{{Name: "g", Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Storage: c.storage}}}}})
+		m.add(&structs.Allocation{Group: "g", Saved: c.saved, Job: &structs.Job{Groups: []*structs.Group{{Name: "g", Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Storage: c.storage}}}}})
 		if got := len(m[c.storage]); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}

@@ -38,7 +38,7 @@ type Periodic map[structs.AllocID]*Due
 // NewPeriodic returns the line at a time. line is that of the units that must end; they go first.
 func NewPeriodic(snap *state.Snapshot, line *Line, now structs.LogTime) Periodic {
 	out := Periodic{}
-	if !Limited(snap) {
+	if !line.limited {
 		return out
 	}
 	cfg := snap.SchedulerConfig()
@@ -50,7 +50,7 @@ func NewPeriodic(snap *state.Snapshot, line *Line, now structs.LogTime) Periodic
 		if g == nil || g.Checkpoint == nil || g.Checkpoint.Interval <= 0 || !g.Checkpoint.Notified() {
 			continue
 		}
-		limits := limitsOn(snap, cfg, a, g.Checkpoint)
+		limits := line.limitsOn(snap, cfg, a, g.Checkpoint)
 		if len(limits) == 0 {
 			continue
 		}
@@ -73,7 +73,6 @@ func NewPeriodic(snap *state.Snapshot, line *Line, now structs.LogTime) Periodic
 		d.last, d.interval = max(d.last, last), min(d.interval, g.Checkpoint.Interval)
 		out[a.ID] = d
 	}
-	line.measured(units)
 	inLine := make([]*Due, 0, len(units))
 	for _, u := range units {
 		d := dues[u]

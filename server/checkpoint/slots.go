@@ -69,11 +69,12 @@ type Line struct {
 	units []*Unit          // in order
 	ahead map[string]int64 // allocations in the line of each limit, by Limit.Where
 
-	storages []Storage // those that limit saves, by name
+	storages map[string]Storage // those that are configured or were measured
+	limited  bool               // by some limit
 }
 
 // limitsOf returns the limits for an allocation that ends for a cause; none if it saves no state.
-func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
+func (l *Line) limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
 	if a.Job == nil || a.Client != structs.ClientRunning {
 		return nil
 	}
@@ -81,13 +82,16 @@ func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 	if g == nil || g.Checkpoint == nil || !g.Checkpoint.Heeds(cause) {
 		return nil
 	}
-	return limitsOn(snap, cfg, a, g.Checkpoint)
+	return l.limitsOn(snap, cfg, a, g.Checkpoint)
 }
 
 // limitsOn returns the limits for an allocation that saves its state as a checkpoint block says.
-func limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, c *structs.Checkpoint) []Limit {
+func (l *Line) limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, c *structs.Checkpoint) []Limit {
+	if !l.limited {
+		return nil
+	}
 	var out []Limit
-	if most := cfg.CheckpointStorage[c.Storage]; c.Storage != "" && most > 0 {
+	if most := l.storages[c.Storage].Limit; most > 0 {
 		out = append(out, Limit{whereStorage(c.Storage), most})
 	}
 	if n := snap.NodeByID(a.NodeID); n != nil {
@@ -101,10 +105,15 @@ func limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.All
 	return out
 }
 
-// Limited reports whether any limit is set.
-func Limited(snap *state.Snapshot) bool {
-	if cfg := snap.SchedulerConfig(); cfg.MaxCheckpoints > 0 || len(cfg.CheckpointStorage) > 0 {
+// isLimited reports whether any limit is configured or was measured.
+func (l *Line) isLimited(snap *state.Snapshot) bool {
+	if snap.SchedulerConfig().MaxCheckpoints > 0 {
 		return true
+	}
+	for _, x := range l.storages {
+		if x.Limit > 0 {
+			return true
+		}
 	}
 	for p := range snap.Pools() {
 		if p.MaxCheckpoints > 0 {
@@ -114,30 +123,24 @@ func Limited(snap *state.Snapshot) bool {
 	return false
 }
 
-// NewLine returns the line of a state. It is empty if no limit is set.
+// NewLine returns the line of a state. It is empty if there is no limit.
 func NewLine(snap *state.Snapshot) *Line {
-	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}}
-	if !Limited(snap) {
+	cfg := snap.SchedulerConfig()
+	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}, storages: measure(snap)}
+	if l.limited = l.isLimited(snap); !l.limited {
 		return l
 	}
-	cfg := snap.SchedulerConfig()
 	gangs := map[gangKey]*Unit{}
-	measured := measures{}
 	for a := range snap.Allocs() {
-		measured.add(cfg, a)
 		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Lineage().Asked {
 			continue
 		}
-		limits := limitsOf(snap, cfg, a, a.EndCause())
+		limits := l.limitsOf(snap, cfg, a, a.EndCause())
 		if len(limits) == 0 {
 			continue
 		}
 		l.Of[a.ID] = join(gangs, &l.units, a, a.Lineage().Asked, limits)
 	}
-	for _, name := range slices.Sorted(maps.Keys(cfg.CheckpointStorage)) {
-		l.storages = append(l.storages, measured.storage(name, cfg.CheckpointStorage[name]))
-	}
-	l.measured(l.units)
 	slices.SortFunc(l.units, (*Unit).compare)
 	for _, u := range l.units {
 		u.Now = true
@@ -154,21 +157,6 @@ func NewLine(snap *state.Snapshot) *Line {
 		}
 	}
 	return l
-}
-
-// measured puts the limits that follow from the measured bandwidth of storages in force.
-func (l *Line) measured(units []*Unit) {
-	in := make(map[string]int64, len(l.storages))
-	for i := range l.storages {
-		in[whereStorage(l.storages[i].Name)] = l.storages[i].Limit
-	}
-	for _, u := range units {
-		for i := range u.Limits {
-			if most := in[u.Limits[i].Where]; most > 0 {
-				u.Limits[i].Most = most
-			}
-		}
-	}
 }
 
 type gangKey struct {
@@ -224,9 +212,7 @@ func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.Log
 // state by its node's deadline. Work without a limit is left out. The estimate puts everything in line already, and all
 // work with an earlier deadline, first, and assumes that each uses its whole grace.
 func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) map[structs.AllocID]structs.LogTime {
-	if !Limited(snap) {
-		return nil
-	}
+	var line *Line
 	cfg := snap.SchedulerConfig()
 	var units []*Unit // here asked is the deadline
 	gangs := map[gangKey]*Unit{}
@@ -241,7 +227,13 @@ func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTim
 			if a.Terminal() || typ == structs.JobSystem || typ == structs.JobSysBatch && n.Drain.IgnoreSystemJobs {
 				continue
 			}
-			if limits := limitsOf(snap, cfg, a, structs.CauseDrain); len(limits) > 0 {
+			if g := a.Job.Group(a.Group); g == nil || g.Checkpoint == nil {
+				continue
+			}
+			if line == nil {
+				line = NewLine(snap)
+			}
+			if limits := line.limitsOf(snap, cfg, a, structs.CauseDrain); len(limits) > 0 {
 				of[a.ID] = join(gangs, &units, a, n.Drain.ForceAt, limits)
 			}
 		}
@@ -250,8 +242,6 @@ func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTim
 		return nil
 	}
 	slices.SortFunc(units, (*Unit).compare)
-	line := NewLine(snap)
-	line.measured(units)
 	lead := leadTimes(line, units)
 	out := make(map[structs.AllocID]structs.LogTime, len(of))
 	for id, u := range of {

@@ -42,10 +42,10 @@ func (s *Set) NodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSave
 // CheckpointsFor counts the allocations in line of a job, and of work that its allocations wait for. It returns nil if
 // none waits.
 func (s *Set) CheckpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Saving {
-	if !checkpoint.Limited(snap) {
+	snap, line := s.lines.newest(snap, time.Now())
+	if len(line.Of) == 0 {
 		return nil
 	}
-	snap, line := s.lines.newest(snap, time.Now())
 	ids := map[structs.AllocID]bool{}
 	for _, a := range snap.AllocsByJob(k) {
 		if a.ClientTerminal() {
@@ -78,11 +78,8 @@ func (s *Set) CheckpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Sa
 	return out
 }
 
-// saveStorages returns what is known of the storages that limit saves.
+// saveStorages returns what is known of the storages that are configured or were measured.
 func (s *Set) saveStorages(snap *state.Snapshot) []methods.SaveStorage {
-	if len(snap.SchedulerConfig().CheckpointStorage) == 0 {
-		return nil
-	}
 	var out []methods.SaveStorage
 	_, line := s.lines.newest(snap, time.Now())
 	for _, x := range line.Storages() {
