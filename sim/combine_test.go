@@ -88,6 +88,7 @@ var mended = []struct {
 	{21562, nil, "victims that were taken together left a gang without its minimum, and the group that runs as one with it went on"},
 	{21312, nil, "the same, by a guarantee"},
 	{1001121, nil, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
+	{1008720, nil, "the group without GPUs of an all_at_once job counted as if it needed as many as the other one, so that the job had no place in its contest"},
 }
 
 // before are the values without which histories were drawn at first.

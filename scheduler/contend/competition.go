@@ -372,21 +372,22 @@ func cmpSubmitted(a, b *Workload) int {
 
 // measure counts the requests of the contenders in units.
 func (r *Contest) measure(w *search.Pass) {
-	amounts := make([]structs.Amount, len(r.Contenders))
+	type places struct {
+		of    structs.Amount
+		count int64
+	}
+	asks := make([][]places, len(r.Contenders))
 	for i := range r.Contenders {
-		v := &r.Contenders[i]
 		if run := r.runs[i]; run != nil {
-			v.Count = int64(len(run.allocs))
 			for _, a := range run.allocs {
-				amounts[i] = larger(amounts[i], structs.AmountOf(a))
+				asks[i] = append(asks[i], places{structs.AmountOf(a), 1})
 			}
 		} else {
-			for _, g := range v.Load.Job.Groups {
-				v.Count += int64(max(g.Count, 0))
-				amounts[i] = larger(amounts[i], structs.GroupAmount(g))
+			for _, g := range r.Contenders[i].Load.Job.Groups {
+				asks[i] = append(asks[i], places{structs.GroupAmount(g), int64(max(g.Count, 0))})
 			}
 		}
-		r.gpu = r.gpu || amounts[i].GPUMilli > 0
+		r.gpu = r.gpu || slices.ContainsFunc(asks[i], func(p places) bool { return p.of.GPUMilli > 0 })
 	}
 	r.unit = 1000
 	if !r.gpu { // a thousandth of the largest node's CPU is fine enough
@@ -399,7 +400,12 @@ func (r *Contest) measure(w *search.Pass) {
 	}
 	r.each = make([]int64, len(r.Contenders))
 	for i := range r.Contenders {
-		r.Contenders[i].Each, r.each[i] = r.Units(amounts[i]), r.of(amounts[i])
+		v := &r.Contenders[i]
+		for _, p := range asks[i] { // what needs nothing that is competed for, such as a group without GPUs, takes no place
+			if of := r.of(p.of); of > 0 {
+				v.Count, v.Each, r.each[i] = v.Count+p.count, max(v.Each, r.Units(p.of)), max(r.each[i], of)
+			}
+		}
 	}
 }
 
@@ -412,10 +418,6 @@ func (r *Contest) of(a structs.Amount) int64 {
 		return a.GPUMilli
 	}
 	return a.CPU
-}
-
-func larger(a, b structs.Amount) structs.Amount {
-	return structs.Amount{GPUMilli: max(a.GPUMilli, b.GPUMilli), GPUMemoryMiB: max(a.GPUMemoryMiB, b.GPUMemoryMiB), CPU: max(a.CPU, b.CPU), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB)}
 }
 
 // room counts the units of every node of the pool that are free or held by contenders. What is about to become free

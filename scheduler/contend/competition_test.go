@@ -117,3 +117,32 @@ func TestDraw(t *testing.T) {
 		t.Errorf("seeds %d, %d and %d, want 7, 3 and 3", a, b, c)
 	}
 }
+
+// TestPlacesOfJointJobs: a group without GPUs takes none of the GPUs that its job competes for, waiting or running.
+func TestPlacesOfJointJobs(t *testing.T) {
+	task := func(gpus int64) []*structs.Task {
+		x := &structs.Task{Name: "t", Resources: structs.Resources{CPU: 100}}
+		if gpus > 0 {
+			x.Resources.GPU = []structs.GPURequest{{Count: gpus}}
+		}
+		return []*structs.Task{x}
+	}
+	j := &structs.Job{ID: "joint", AllAtOnce: true, Groups: []*structs.Group{{Name: "cpu", Count: 3, Tasks: task(0)}, {Name: "gpu", Count: 2, Tasks: task(2)}}}
+	run := &contenderRun{}
+	for _, gpus := range []int64{0, 0, 0, 2, 2} {
+		a := &structs.Allocation{Resources: structs.Vector{CPU: 100}}
+		for k := range gpus {
+			a.Grants = append(a.Grants, structs.Grant{Device: "nvidia/gpu", Instance: string(rune('a' + k))})
+		}
+		run.allocs = append(run.allocs, a)
+	}
+	r := &Contest{}
+	r.add(&Workload{Job: j}, nil, 0)
+	r.add(&Workload{Job: j}, run, -1)
+	r.measure(nil)
+	for i := range r.Contenders {
+		if c := &r.Contenders[i]; c.Count != 2 || c.Each != 2 || r.each[i] != 2000 {
+			t.Errorf("contender %d has %d places of %d units, %d thousandths of GPUs each; want 2 of 2, 2000", i, c.Count, c.Each, r.each[i])
+		}
+	}
+}
