@@ -85,14 +85,17 @@ var mended = []struct {
 	{1343, before, "work that took the places of others exceeded the limit of its queue"},
 	{4344, before, "running work was counted on the first node with room instead of its own, so that a free GPU was not seen"},
 	{3958, before, "victims that were taken together left their queue with less than it is guaranteed"},
-	{21562, nil, "victims that were taken together left a gang without its minimum, and the group that runs as one with it went on"},
-	{21312, nil, "the same, by a guarantee"},
-	{1001121, nil, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
-	{1008720, nil, "the group without GPUs of an all_at_once job counted as if it needed as many as the other one, so that the job had no place in its contest"},
+	{21562, plainer, "victims that were taken together left a gang without its minimum, and the group that runs as one with it went on"},
+	{21312, plainer, "the same, by a guarantee"},
+	{1001121, plainer, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
+	{1008720, plainer, "the group without GPUs of an all_at_once job counted as if it needed as many as the other one, so that the job had no place in its contest"},
 }
 
 // before are the values without which histories were drawn at first.
-var before = map[string]string{"models": "one", "groups": "one", "levels": "none", "arrivals": "spread", "parts of a checkpoint": "all", "preempt_min_runtime": "default"}
+var before = map[string]string{"models": "one", "groups": "one", "levels": "none", "arrivals": "spread", "parts of a checkpoint": "all", "preempt_min_runtime": "default", "members": "whole GPUs", "also": "nothing"}
+
+// plainer are the values without which they were drawn until members had shares.
+var plainer = map[string]string{"members": "whole GPUs", "also": "nothing"}
 
 // TestMendedCombinations repeats them.
 func TestMendedCombinations(t *testing.T) {

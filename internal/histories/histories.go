@@ -56,6 +56,8 @@ var Options = []Option{
 	{"parts of a checkpoint", []string{"all", "one"}, 18},
 	{"preempt_min_runtime", []string{"default", "10m"}, 19},
 	{"topology", []string{"any", "preferred", "required"}, 20},
+	{"members", []string{"whole GPUs", "shares"}, 21},
+	{"also", []string{"nothing", "deadline and dependency"}, 22},
 }
 
 // Node is a node with so many equal GPUs of 80 GiB.
@@ -142,6 +144,8 @@ func New(seed uint64, with map[string]string) *History {
 	h.models()
 	h.joint()
 	h.topology()
+	h.members()
+	h.also()
 	h.reservations()
 	h.Scheduler.Algorithm = h.Is["placement"]
 	return h
@@ -482,6 +486,40 @@ func (h *History) topology() {
 		if fits := int64(min(h.nodes, 2)) * (int64(h.node) / g.Tasks[0].Resources.GPU[0].Count); h.Is["topology"] == "required" && h.Is["levels"] == "rack" && h.Is["models"] == "one" && int64(g.Count) <= fits {
 			g.Topology.Mode = structs.TopologyRequired
 		}
+	}
+}
+
+// members lets the members of some gangs, elastic ones too, ask for half of a GPU instead of whole ones.
+func (h *History) members() {
+	if h.Is["members"] != "shares" {
+		return
+	}
+	rng := rand.New(rand.NewPCG(h.Seed, 23))
+	for _, j := range h.Jobs {
+		if r := j.Groups[0].Tasks[0].Resources.GPU; j.Groups[0].Gang != nil && rng.IntN(2) == 0 {
+			r[0].Count, r[0].Share = 1, 50
+		}
+	}
+}
+
+// also gives some jobs of any kind a deadline, and has them depend on a job that was submitted before and depends on none, so
+// that no two wait for each other.
+func (h *History) also() {
+	if h.Is["also"] == "nothing" {
+		return
+	}
+	rng := rand.New(rand.NewPCG(h.Seed, 24))
+	for i, j := range h.Jobs {
+		if rng.IntN(3) > 0 || i == 0 || len(j.Depends) > 0 {
+			continue
+		}
+		on := h.Jobs[rng.IntN(i)]
+		if len(on.Depends) > 0 {
+			continue
+		}
+		j.Deadline = Begin.Add(j.At + j.Run*time.Duration(1+rng.IntN(5)))
+		whens := []string{structs.WhenStarted, structs.WhenCompleted, structs.WhenSuccess}
+		j.Depends = []structs.Dependency{{Name: on.ID, When: whens[rng.IntN(len(whens))]}}
 	}
 }
 
