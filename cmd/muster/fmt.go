@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/internal/hclgate"
+	"github.com/muster-sched/muster/nomadlike/objectfile"
 )
 
 type fmtOptions struct {
@@ -102,10 +103,10 @@ func (o *fmtOptions) file(name string, mode fs.FileMode) error {
 		shown = "<stdin>"
 	}
 	if d := hclgate.Check(shown, src, jobFileMax); d != nil {
-		return diagError(&hcl.File{Bytes: src}, hcl.Diagnostics{d})
+		return objectfile.Diagnostics(&hcl.File{Bytes: src}, hcl.Diagnostics{d})
 	}
 	if _, diags := hclsyntax.ParseConfig(src, shown, hcl.InitialPos); diags.HasErrors() {
-		return diagError(&hcl.File{Bytes: src}, diags)
+		return objectfile.Diagnostics(&hcl.File{Bytes: src}, diags)
 	}
 	text := hclwrite.Format(src)
 	same := bytes.Equal(src, text)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/nomadlike/objectfile"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -25,7 +26,7 @@ func TestDocumentedQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		kind := string(bytes.SplitN(m[1], []byte(" "), 2)[0])
-		var specs []spec
+		var specs []objectfile.Object
 		if kind == "quota" {
 			specs, err = e.quotaSpecs(path)
 		} else {
@@ -39,24 +40,24 @@ func TestDocumentedQueues(t *testing.T) {
 			switch kind {
 			case "queue":
 				q := &wire.Queue{}
-				if err = s.decode(kind, q); err == nil {
+				if err = s.Decode(kind, q); err == nil {
 					_, err = q.ToStructs()
 				}
 			case "quota":
 				q := &wire.QuotaSpec{}
-				if err = s.decode(kind, q); err == nil {
+				if err = s.Decode(kind, q); err == nil {
 					_, err = q.ToStructs()
 				}
 			case "reservation":
 				r := &wire.Reservation{}
-				if err = s.decode(kind, r); err == nil {
+				if err = s.Decode(kind, r); err == nil {
 					_, err = r.ToStructs(time.Unix(0, 0))
 				}
 			default:
 				t.Errorf("a block of kind %q", kind)
 			}
 			if err != nil {
-				t.Errorf("%v\n%s", err, s.raw)
+				t.Errorf("%v\n%s", err, s.JSON)
 			}
 		}
 	}

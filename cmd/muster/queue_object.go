@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
@@ -29,63 +26,6 @@ type objectOptions struct {
 
 // escapePath escapes a queue's path or a name for a URL and keeps the slashes of a path.
 func escapePath(p string) string { return strings.ReplaceAll(url.PathEscape(p), "%2F", "/") }
-
-// specBlocks reads a file with labelled blocks of a kind (queue "a" { ... }), or with a JSON object or a list of them,
-// and returns each.
-func (e *env) specBlocks(path, kind string) ([]spec, error) {
-	src, err := e.readFile(path, specFileMax)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", kind, err)
-	}
-	if list, err := jsonSpecs(src, path); list != nil || err != nil {
-		return list, err
-	}
-	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diagError(file, diags)
-	}
-	var out []spec
-	for _, b := range file.Body.(*hclsyntax.Body).Blocks {
-		if b.Type != kind || len(b.Labels) != 1 {
-			return nil, fmt.Errorf("%s: line %d: want %s \"name\" { ... }, not %s", path, b.TypeRange.Start.Line, kind, b.Type)
-		}
-		obj := map[string]any{}
-		if diags := hclMap(b.Body, obj); diags.HasErrors() {
-			return nil, diagError(file, diags)
-		}
-		obj = rename(obj)
-		obj["Name"] = b.Labels[0]
-		raw, err := json.Marshal(obj)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, spec{raw, path, file, b.Body})
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no %s \"name\" { ... }", path, kind)
-	}
-	return out, nil
-}
-
-// jsonSpecs returns the objects of a JSON file; nil if it is not JSON.
-func jsonSpecs(src []byte, path string) ([]spec, error) {
-	t := bytes.TrimSpace(src)
-	switch {
-	case len(t) > 0 && t[0] == '{':
-		return []spec{{raw: t, path: path}}, nil
-	case len(t) > 0 && t[0] == '[':
-		list := []json.RawMessage{}
-		if err := json.Unmarshal(t, &list); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		out := make([]spec, len(list))
-		for i, raw := range list {
-			out[i] = spec{raw: raw, path: path}
-		}
-		return out, nil
-	}
-	return nil, nil
-}
 
 func newQueueApply(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
@@ -103,7 +43,7 @@ func (e *env) queueSpecs(path string) ([]*wire.Queue, error) {
 	list := make([]*wire.Queue, len(specs))
 	for i, s := range specs {
 		list[i] = &wire.Queue{}
-		if err := s.decode("queue", list[i]); err != nil {
+		if err := s.Decode("queue", list[i]); err != nil {
 			return nil, err
 		}
 		if list[i].Path == "" {
@@ -112,10 +52,10 @@ func (e *env) queueSpecs(path string) ([]*wire.Queue, error) {
 		list[i].Name = ""
 		q, err := list[i].ToStructs()
 		if err != nil {
-			return nil, s.at(err)
+			return nil, s.At(err)
 		}
 		if err := q.Check(); err != nil {
-			return nil, s.at(err)
+			return nil, s.At(err)
 		}
 	}
 	return list, nil

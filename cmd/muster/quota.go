@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
@@ -37,11 +34,11 @@ func newQuotaApply(e *env) *cobra.Command {
 		}
 		for _, s := range specs {
 			q := &wire.QuotaSpec{}
-			if err := s.decode("quota", q); err != nil {
+			if err := s.Decode("quota", q); err != nil {
 				return err
 			}
 			if _, err := q.ToStructs(); err != nil {
-				return s.at(err)
+				return s.At(err)
 			}
 			var w *nomadlike.QueueWritten // nothing, unless there are warnings
 			if _, err := a.put(ctx, "/v1/quota", nil, q, &w); err != nil {
@@ -198,104 +195,4 @@ func quotaRows(l *wire.QuotaLimit, used *wire.QuotaResources) (rows [][]string) 
 		rows = append(rows, []string{l.Region, name, devices(used, m, "0"), devices(l.RegionLimit, m, "unlimited"), devices(l.Soft, m, "unlimited")})
 	}
 	return rows
-}
-
-// quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as in Nomad,
-// the settings of one quota.
-func (e *env) quotaSpecs(path string) ([]spec, error) {
-	src, err := e.readFile(path, specFileMax)
-	if err != nil {
-		return nil, fmt.Errorf("read quota: %w", err)
-	}
-	if list, err := jsonSpecs(src, path); list != nil || err != nil {
-		return list, err
-	}
-	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
-	if diags.HasErrors() {
-		return nil, diagError(file, diags)
-	}
-	body := file.Body.(*hclsyntax.Body)
-	var out []spec
-	add := func(b *hclsyntax.Body, name string) error {
-		obj, diags := quotaObject(b)
-		if diags.HasErrors() {
-			return diagError(file, diags)
-		}
-		if name != "" {
-			obj["Name"] = name
-		}
-		raw, err := json.Marshal(obj)
-		out = append(out, spec{raw, path, file, b})
-		return err
-	}
-	if _, alone := body.Attributes["name"]; alone {
-		return out, add(body, "")
-	}
-	for _, b := range body.Blocks {
-		if b.Type != "quota" || len(b.Labels) != 1 {
-			return nil, fmt.Errorf("%s: line %d: want quota \"name\" { ... }, not %s", path, b.TypeRange.Start.Line, b.Type)
-		}
-		if err := add(b.Body, b.Labels[0]); err != nil {
-			return nil, err
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no quota \"name\" { ... }", path)
-	}
-	return out, nil
-}
-
-// quotaObject converts a quota's settings to the shape of the API: "limit" may be repeated, "device" has a label.
-func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
-	obj, limits := map[string]any{}, []any{}
-	diags := hclMap(&hclsyntax.Body{Attributes: b.Attributes}, obj)
-	for _, l := range b.Blocks {
-		if l.Type != "limit" {
-			diags = append(diags, unknownBlock(l, "a quota has blocks limit { ... }"))
-			continue
-		}
-		limit := map[string]any{}
-		diags = append(diags, hclMap(&hclsyntax.Body{Attributes: l.Body.Attributes}, limit)...)
-		for _, r := range l.Body.Blocks {
-			if r.Type != "region_limit" && r.Type != "soft" {
-				diags = append(diags, unknownBlock(r, "a limit has blocks region_limit { ... } and soft { ... }"))
-				continue
-			}
-			amounts, devices := map[string]any{}, []any{}
-			diags = append(diags, hclMap(&hclsyntax.Body{Attributes: r.Body.Attributes}, amounts)...)
-			for from, to := range quotaNames {
-				if v, ok := amounts[from]; ok {
-					delete(amounts, from)
-					amounts[to] = v
-				}
-			}
-			for _, d := range r.Body.Blocks {
-				if d.Type != "device" || len(d.Labels) != 1 {
-					diags = append(diags, unknownBlock(d, "limits have blocks device \"nvidia/gpu\" { ... }"))
-					continue
-				}
-				device := map[string]any{}
-				diags = append(diags, hclMap(d.Body, device)...)
-				device["Name"] = d.Labels[0]
-				devices = append(devices, rename(device))
-			}
-			if len(devices) > 0 {
-				amounts["Devices"] = devices
-			}
-			limit[r.Type] = rename(amounts)
-		}
-		limits = append(limits, rename(limit))
-	}
-	obj = rename(obj)
-	if len(limits) > 0 {
-		obj["Limits"] = limits
-	}
-	return obj, diags
-}
-
-// quotaNames are the amounts of a quota whose JSON name differs in more than spelling.
-var quotaNames = map[string]string{"memory": "MemoryMB", "memory_max": "MemoryMaxMB", "gpu_memory": "GPUMemoryMB"}
-
-func unknownBlock(b *hclsyntax.Block, want string) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Unknown block " + b.Type, Detail: "Here " + want + ".", Subject: b.TypeRange.Ptr()}
 }

@@ -48,7 +48,7 @@ func (e *env) reservationSpecs(path string) ([]*wire.Reservation, error) {
 	list := make([]*wire.Reservation, len(specs))
 	for i, s := range specs {
 		list[i] = &wire.Reservation{}
-		if err := s.decode("reservation", list[i]); err != nil {
+		if err := s.Decode("reservation", list[i]); err != nil {
 			return nil, err
 		}
 		if list[i].ID == "" {

@@ -51,7 +51,7 @@ func (in *simInputs) readQuotas(e *env, c *sim.Cluster) error {
 	}
 	for _, s := range specs {
 		w := &wire.QuotaSpec{}
-		if err := s.decode("quota", w); err != nil {
+		if err := s.Decode("quota", w); err != nil {
 			return err
 		}
 		q, err := w.ToStructs()
@@ -67,7 +67,7 @@ func (in *simInputs) readQuotas(e *env, c *sim.Cluster) error {
 	c.Namespaces = map[string]string{}
 	for _, s := range specs {
 		w := &wire.Namespace{}
-		if err := s.decode("namespace", w); err != nil {
+		if err := s.Decode("namespace", w); err != nil {
 			return err
 		}
 		c.Namespaces[w.Name] = w.Quota

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/muster-sched/muster/nomadlike/objectfile"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
@@ -205,7 +206,7 @@ func (o *varOptions) varFile(name string, v *wire.Variable) error {
 		}
 		return nil
 	}
-	obj, err := hclObject(src, name)
+	obj, err := objectfile.Attributes(src, name)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,6 @@
-package main
+package objectfile
 
 import (
-	"bytes"
-	"io"
 	"testing"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
@@ -18,23 +16,22 @@ func FuzzObjectFiles(f *testing.F) {
 		if len(b) > 4<<10 { // longer ones find nothing else, and take most of the time
 			return
 		}
-		e := func() *env { return &env{in: bytes.NewReader(b), out: io.Discard, err: io.Discard} }
 		for _, kind := range []string{"queue", "reservation"} {
-			list, err := e().specBlocks("-", kind)
+			list, err := Blocks(b, "-", kind)
 			if err == nil && list == nil {
 				t.Fatalf("%s: neither objects nor an error", kind)
 			}
 			for _, s := range list {
-				_ = s.decode(kind, &wire.Queue{})
+				_ = s.Decode(kind, &wire.Queue{})
 			}
 		}
-		list, err := e().quotaSpecs("-")
+		list, err := Quotas(b, "-")
 		if err == nil && list == nil {
 			t.Fatal("quota: neither objects nor an error")
 		}
 		for _, s := range list {
-			_ = s.decode("quota", &wire.QuotaSpec{})
+			_ = s.Decode("quota", &wire.QuotaSpec{})
 		}
-		_ = e().specFile("-", "namespace", false, &wire.Namespace{})
+		_ = Single(b, "-", "namespace", false, &wire.Namespace{})
 	})
 }

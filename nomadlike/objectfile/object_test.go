@@ -1,16 +1,14 @@
-package main
+package objectfile
 
 import (
-	"bytes"
-	"io"
 	"strings"
 	"testing"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// TestSpecErrors: what is wrong in a file of objects is named as it is written there, with its line.
-func TestSpecErrors(t *testing.T) {
+// TestErrors: what is wrong in a file of objects is named as it is written there, with its line.
+func TestErrors(t *testing.T) {
 	for _, c := range []struct {
 		kind, file string
 		want       []string
@@ -30,24 +28,23 @@ func TestSpecErrors(t *testing.T) {
 		{"node_pool", "node_pool \"p\" {\n  scheduler_config {\n    scheduler_algoritm = \"spread\"\n  }\n}\n", []string{"line 3", `A node pool has no scheduler_config.scheduler_algoritm; did you mean "scheduler_algorithm"?`}},
 		{"queue", `{"Name": "q", "Weigth": 1}`, []string{`unknown field Weigth; did you mean "Weight"?`}},
 	} {
-		e := &env{in: bytes.NewReader([]byte(c.file)), out: io.Discard, err: io.Discard}
 		var err error
-		var specs []spec
+		var specs []Object
 		switch c.kind {
 		case "quota":
-			specs, err = e.quotaSpecs("-")
+			specs, err = Quotas([]byte(c.file), "-")
 			if err == nil {
-				err = specs[0].decode(c.kind, &wire.QuotaSpec{})
+				err = specs[0].Decode(c.kind, &wire.QuotaSpec{})
 			}
 		case "queue", "reservation":
-			specs, err = e.specBlocks("-", c.kind)
+			specs, err = Blocks([]byte(c.file), "-", c.kind)
 			if err == nil && c.kind == "queue" {
-				err = specs[0].decode(c.kind, &wire.Queue{})
+				err = specs[0].Decode(c.kind, &wire.Queue{})
 			} else if err == nil {
-				err = specs[0].decode(c.kind, &wire.Reservation{})
+				err = specs[0].Decode(c.kind, &wire.Reservation{})
 			}
 		default:
-			err = e.specFile("-", c.kind, false, &wire.NodePool{})
+			err = Single([]byte(c.file), "-", c.kind, false, &wire.NodePool{})
 		}
 		for _, w := range c.want {
 			if err == nil || !strings.Contains(err.Error(), w) {
