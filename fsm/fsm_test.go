@@ -574,3 +574,24 @@ func TestLapsed(t *testing.T) {
 		t.Errorf("evaluations %+v; want one of a lost node", d.Evals)
 	}
 }
+
+// TestOneRollingUpdate: the evaluation that a plan makes for a rolling update cancels the earlier ones of the job, and nothing else.
+func TestOneRollingUpdate(t *testing.T) {
+	c := newCluster(t, 3)
+	first := c.register(service("1", 2)).EvalID
+	later := func(n uint64, trigger structs.Trigger) *structs.Evaluation {
+		return &structs.Evaluation{ID: structs.DeriveID[structs.EvalID](structs.Seed{9}, "later", "", n), Namespace: key.Namespace, JobID: key.ID, Trigger: trigger,
+			Status: structs.EvalPending, WaitUntil: structs.LogTime(n) << 50}
+	}
+	retry, a, b := later(1, structs.TriggerRetryFailed), later(2, structs.TriggerRollingUpdate), later(3, structs.TriggerRollingUpdate)
+	for _, evals := range [][]*structs.Evaluation{{retry, a}, {b}} {
+		p := c.planFor("web", first, 0, 0)
+		p.Evals = evals
+		c.apply(p)
+	}
+	for e, want := range map[*structs.Evaluation]structs.EvalStatus{retry: structs.EvalPending, a: structs.EvalCanceled, b: structs.EvalPending} {
+		if got := c.f.Snapshot().EvalByID(e.ID); got.Status != want || want == structs.EvalCanceled && got.Successor != b.ID {
+			t.Errorf("the evaluation of %s until %d is %s, want %s", got.Trigger, got.WaitUntil, got.Status, want)
+		}
+	}
+}

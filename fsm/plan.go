@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -385,6 +386,9 @@ func (pl *planApply) evaluations(whole bool) {
 			continue
 		}
 		pl.putEval(e, i)
+		if e.Trigger == structs.TriggerRollingUpdate && !e.Terminal() && pl.Has(feature.OneRollingUpdate) {
+			pl.oneRollingUpdate(e)
+		}
 	}
 	w := pl.p.Workload
 	if w == nil || !whole {
@@ -402,5 +406,19 @@ func (pl *planApply) evaluations(whole bool) {
 	if n != *old {
 		n.ModifyIndex = pl.index
 		state.Workloads.Put(pl, &n)
+	}
+}
+
+// oneRollingUpdate cancels the evaluations that were to continue a rolling update before the newest one: every decision makes
+// one, and each of them would make the next.
+func (pl *planApply) oneRollingUpdate(newest *structs.Evaluation) {
+	for _, e := range pl.EvalsByJob(newest.JobKey()) {
+		if e.Trigger != structs.TriggerRollingUpdate || e.Terminal() || e.ID == newest.ID || e.ID == pl.p.EvalID {
+			continue
+		}
+		n := *e
+		n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, "superseded by evaluation "+newest.ID.Short(), newest.ID
+		n.ModifyIndex, n.ModifyTime = pl.index, pl.time
+		state.Evals.Put(pl, &n)
 	}
 }

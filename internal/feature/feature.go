@@ -83,10 +83,12 @@ var (
 	MoveCharges = Gate{Name: "move-charges", Format: 2, Allows: "What replaces an allocation on a draining node needs no more of quotas and limits than that one has, so that a used-up quota holds up no drain."}
 	// UpdateDeadlines is the field UpdateFailed of jobs, and Failed of the command that marks a version as stable.
 	UpdateDeadlines = Gate{Name: "update-deadlines", Format: 2, Allows: "Rolling updates respect healthy_deadline, progress_deadline and auto_revert, and versions that run healthily are marked as stable."}
+	// OneRollingUpdate is that a plan's evaluation for a rolling update cancels the earlier ones.
+	OneRollingUpdate = Gate{Name: "one-rolling-update", Format: 2, Allows: "A job has one pending evaluation for its rolling update, instead of one for each decision."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"time"
+
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -38,7 +40,18 @@ func SettledAt(a *structs.Allocation, u *structs.Update) structs.LogTime {
 	if since == 0 {
 		return 0
 	}
-	return since.Add(u.MinHealthyTime)
+	return since.Add(HealthyFor(a, u))
+}
+
+// HealthyFor returns how long an allocation must run healthily to count as healthy in a rolling update: min_healthy_time, and twice
+// as long with each restart of its tasks, up to healthy_deadline. Otherwise work that fails again and again after a little more
+// than min_healthy_time would count as healthy for most of the time, and the update would replace everything by it.
+func HealthyFor(a *structs.Allocation, u *structs.Update) time.Duration {
+	long := u.MinHealthyTime
+	for n, _, _ := a.LastFailure(); n > 0 && long < u.HealthyDeadline; n-- {
+		long = min(2*max(long, time.Second), u.HealthyDeadline)
+	}
+	return long
 }
 
 // unsettled reports whether an allocation of the new version has not run healthily for long enough yet. One that failed has

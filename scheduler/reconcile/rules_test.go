@@ -203,3 +203,14 @@ func TestLost(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthyFor: with each restart an allocation must run twice as long to count as healthy, up to healthy_deadline.
+func TestHealthyFor(t *testing.T) {
+	u := &structs.Update{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute}
+	for restarts, want := range map[int64]time.Duration{0: 10 * time.Second, 1: 20 * time.Second, 2: 40 * time.Second, 3: time.Minute, 1000: time.Minute} {
+		a := &structs.Allocation{Client: structs.ClientRunning, StartedAt: 1, TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"t": {State: "running", StartedAt: 100, Restarts: restarts}})}
+		if got := SettledAt(a, u).Sub(100); got != want {
+			t.Errorf("%d restarts: %s, want %s", restarts, got, want)
+		}
+	}
+}

@@ -95,7 +95,7 @@ func holdOf(snap *state.Snapshot, a *structs.Allocation, u *structs.Update) meth
 			h.Until = e.WaitUntil
 		}
 	case at != 0:
-		h.Why, h.Since, h.Until = methods.HoldSettles, at.Add(-u.MinHealthyTime), at
+		h.Why, h.Since, h.Until = methods.HoldSettles, at.Add(-reconcile.HealthyFor(a, u)), at
 	case a.Client == structs.ClientRunning && a.StartedAt != 0 && a.SteadySince() == 0:
 		if h.Restarts > 0 {
 			h.Why, h.Since = methods.HoldRestarts, max(last, a.StartedAt)
