@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -148,6 +149,9 @@ func (x *tx) fail(j *structs.Job, why string) {
 	stopped.Stop = true
 	n := *x.putSpec(&stopped, j, nil)
 	n.StatusDesc = why
+	if x.Has(feature.KeptSubmitters) { // it is still theirs who submitted it
+		n.Submitter = j.Submitter
+	}
 	state.Jobs.Put(x, &n)
 	x.result.SpecIndex, x.result.Version = n.SpecIndex, n.Version
 	x.cancelEvals(k, x.newEval(&n, structs.TriggerJobDeregister, nil), why)

@@ -171,3 +171,15 @@ func TestJobPriority(t *testing.T) {
 	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
 	c.refused(set(70), "is stopped or a template")
 }
+
+// TestFailedJobKeepsItsSubmitter: a job that the scheduler stops stays the job of who submitted it.
+func TestFailedJobKeepsItsSubmitter(t *testing.T) {
+	c := newCluster(t, 3)
+	c.register(service("1", 2))
+	was := c.f.Snapshot().JobByKey(key).Submitter
+	c.f.ApplyBatch([]Entry{c.entryBy(&structs.WorkloadCommand{Namespace: key.Namespace, JobID: key.ID, Action: structs.ActionFail, Reason: "job a never ended well"},
+		structs.Submitter{Name: "scheduler"})})
+	if j := c.f.Snapshot().JobByKey(key); !j.Stop || j.Submitter != was {
+		t.Errorf("the job is %+v's, stopped %v; want it to stay %+v's", j.Submitter, j.Stop, was)
+	}
+}

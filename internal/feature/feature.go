@@ -85,10 +85,12 @@ var (
 	UpdateDeadlines = Gate{Name: "update-deadlines", Format: 2, Allows: "Rolling updates respect healthy_deadline, progress_deadline and auto_revert, and versions that run healthily are marked as stable."}
 	// OneRollingUpdate is that a plan's evaluation for a rolling update cancels the earlier ones.
 	OneRollingUpdate = Gate{Name: "one-rolling-update", Format: 2, Allows: "A job has one pending evaluation for its rolling update, instead of one for each decision."}
+	// KeptSubmitters is that a job that servers stop keeps its submitter.
+	KeptSubmitters = Gate{Name: "kept-submitters", Format: 2, Allows: "A job that the servers stop, because what it depends on failed, stays the job of who submitted it."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {
