@@ -260,8 +260,8 @@ func (d *decision) gangReport(g *groupWork, r *structs.GroupReport) {
 	if r.Placed >= r.Wanted || need == 0 || g.search == nil || g.search.GivenBack != "" || !g.Gang && g.search.Short == "" {
 		return
 	}
-	if need == 1 && g.Tg.Gang == nil && g.search.Short == "" {
-		return // the only allocation of a joint group
+	if need == 1 && (g.Tg.Gang == nil || g.Tg.Count == 1 && g.Tg.Standbys() == 0) && g.search.Short == "" {
+		return // the only allocation of a joint group, or a gang of one
 	}
 	s, what := g.search, structs.DimensionMembers
 	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Standby }) {
