@@ -170,6 +170,10 @@ func judge(d *structs.Dependency, of *structs.Job, others Others) (met, string) 
 			return fulfilled, ""
 		case ended:
 			return impossible, fmt.Sprintf("%s never %s: %s", name, want, s.text)
+		case s.stopping && (when == structs.WhenCompleted || when == structs.WhenFailed || d.OnTimeout == structs.OnTimeoutRun):
+			return waiting, fmt.Sprintf("%s was stopped; once its work has ended, this counts as met", name)
+		case s.stopping:
+			return waiting, fmt.Sprintf("%s was stopped before it %s; once its work has ended, this can never be met", name, want)
 		}
 		return waiting, fmt.Sprintf("%s has not %s yet: %s", name, want, s.text)
 	}
@@ -189,6 +193,7 @@ func judge(d *structs.Dependency, of *structs.Job, others Others) (met, string) 
 // progress is how far a job has come.
 type progress struct {
 	started, checkpointed, success bool
+	stopping                       bool // a user stopped it, and its work has not ended yet
 	text                           string
 }
 
@@ -232,7 +237,7 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 		}
 	}
 	if j.Status != structs.JobDead {
-		p.text = "it is " + string(j.Status)
+		p.text, p.stopping = "it is "+string(j.Status), j.Stop
 		return p, false
 	}
 	switch r := others.LastRecord(k); {
