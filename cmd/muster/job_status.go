@@ -341,7 +341,7 @@ func (o *jobStatusOptions) waiting(ctx context.Context, a *api, stub *wire.JobLi
 func (o *jobStatusOptions) later(evals []*wire.Evaluation) {
 	rows := [][]string{}
 	for _, ev := range evals {
-		if ev.Status == "pending" && ev.WaitUntil.After(o.now()) {
+		if ev.Status == "pending" && ev.TriggeredBy == "alloc-failure" && ev.WaitUntil.After(o.now()) {
 			rows = append(rows, []string{shortID(ev.ID, o.verbose), ev.TriggeredBy, span(ev.WaitUntil.Sub(o.now())) + " from now"})
 		}
 	}

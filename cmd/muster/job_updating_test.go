@@ -109,3 +109,16 @@ func TestRunFollowsARollingUpdate(t *testing.T) {
 		}
 	}
 }
+
+// TestFutureReschedules: only evaluations that start failed work again are listed as rescheduling.
+func TestFutureReschedules(t *testing.T) {
+	f := newAgentFake(t)
+	at := fixedNow.Add(time.Minute)
+	f.answers["GET /v1/job/example/evaluations"] = []*wire.Evaluation{{ID: evalA, Status: "pending", TriggeredBy: "alloc-failure", WaitUntil: at},
+		{ID: evalB, Status: "pending", TriggeredBy: "rolling-update", WaitUntil: at}}
+	_, list, ok := strings.Cut(f.run(t, "", "job", "status", "example").out, "Future Rescheduling Attempts")
+	list, _, _ = strings.Cut(list, "\n\n")
+	if !ok || !strings.Contains(list, "alloc-failure") || strings.Contains(list, "rolling-update") {
+		t.Errorf("want the evaluation of the failure alone:\n%s", list)
+	}
+}
