@@ -439,7 +439,7 @@ func leaves(c *cobra.Command) []*cobra.Command {
 // writesOnly are commands whose answer is an exit status, a stream of bytes or a file.
 var writesOnly = []string{
 	"agent", "nodesim", "fmt", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
-	"server force-leave", "operator raft remove-peer", "operator raft migrate-backend", "operator root keyring remove", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator debug", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "alloc port-forward", "alloc cp", "exec", "job exec", "rsh", "shell", "sbatch", "srun",
+	"server force-leave", "operator raft remove-peer", "operator raft migrate-backend", "operator root keyring remove", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator debug", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "alloc port-forward", "alloc cp", "exec", "job exec", "rsh", "shell", "sbatch", "srun", "squeue", "scancel", "sinfo", "sacct",
 	"queue apply", "queue inspect", "queue delete", "quota apply", "quota inspect", "quota delete",
 	"config validate", "context add", "context use", "context remove", "var put", "var get", "var purge", "service delete",
 	"reservation apply", "reservation inspect", "reservation delete",

@@ -4,7 +4,7 @@ import "github.com/spf13/cobra"
 
 // commands is every verb, in the order of help.
 var commands = []func(*env) *cobra.Command{
-	newAgent, newJob, newAlloc, newNode, newEval, newQueue, newQuota, newReservation, newAcct, newEff, newGPU, newTop, newStatus, newRun, newShell, newRsh, newSbatch, newSrun, newFmt,
+	newAgent, newJob, newAlloc, newNode, newEval, newQueue, newQuota, newReservation, newAcct, newEff, newGPU, newTop, newStatus, newRun, newShell, newRsh, newSbatch, newSrun, newSqueue, newScancel, newSinfo, newSacct, newFmt,
 	newServer, newOperator, newACL, newNamespace, newVar, newService, newTLS, newConfig, newContext, newSystem,
 	newSim, newMonitor, newEvent, newDeployment, newAgentInfo, newVersion, newNodesim, newReference,
 	// The short forms of frequent commands.

@@ -60,8 +60,8 @@ func TestErrorsSayTheCure(t *testing.T) {
 	agent := newAgentFake(t)
 	agent.answers["GET /v1/var/x"] = failure{404, "variable not found"}
 	for line, want := range map[string]string{
-		"squeue":                   "muster queue",
-		"sacct":                    "muster acct",
+		"salloc":                   "muster shell",
+		"seff x":                   "muster eff JOB",
 		"job list":                 "in its place:  muster job status",
 		"run python train.py":      "put -- before a command: muster run -- python train.py",
 		"run -time 2hours -- true": `-time "2hours" is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m`,

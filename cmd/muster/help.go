@@ -18,8 +18,8 @@ var helpGroups = []struct {
 	title    string
 	commands []string
 }{
-	{"Start work", []string{"run", "job", "shell", "sbatch", "srun", "rsh", "alloc", "fmt", "var", "service"}},
-	{"See what happens", []string{"top", "status", "queue", "gpu", "eff", "acct", "event", "eval", "deployment"}},
+	{"Start work", []string{"run", "job", "shell", "sbatch", "srun", "scancel", "rsh", "alloc", "fmt", "var", "service"}},
+	{"See what happens", []string{"top", "status", "queue", "gpu", "eff", "acct", "squeue", "sinfo", "sacct", "event", "eval", "deployment"}},
 	{"Share the cluster", []string{"namespace", "quota", "reservation", "acl"}},
 	{"Run the cluster", []string{"agent", "node", "server", "operator", "config", "tls", "system", "monitor", "agent-info"}},
 	{"Try it out", []string{"sim", "nodesim"}},

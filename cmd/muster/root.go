@@ -184,7 +184,7 @@ func newRoot(e *env) *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return noCommand(cmd, args[0])
+			return noCommand(cmd, args...)
 		},
 	}
 	root.Version = version.String() // -version, in addition to the verb, as in Nomad
@@ -194,6 +194,9 @@ func newRoot(e *env) *cobra.Command {
 	root.SetErr(e.err)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if other := ofOther(cmd, cmd.Flags().Args()); other != nil { // its options are not known either
+			return other
+		}
 		var absent *pflag.NotExistError
 		if errors.As(err, &absent) {
 			return fmt.Errorf("no flag -%s%s (%s -help lists the flags)", absent.GetSpecifiedName(), nearestFlag(cmd, absent.GetSpecifiedName()), cmd.CommandPath())
@@ -213,22 +216,12 @@ func newRoot(e *env) *cobra.Command {
 	return root
 }
 
-// ofOthers are commands of Slurm and of Nomad, and what does their work here.
-var ofOthers = map[string]string{
-	"salloc":   "muster shell",
-	"squeue":   "muster queue  for what waits, muster job status  for the rest",
-	"scancel":  "muster job stop JOB",
-	"sinfo":    "muster node status  and  muster gpu list",
-	"sacct":    "muster acct",
-	"scontrol": "muster job status JOB  and  muster node status NODE",
-	"ui":       "muster top, on the whole terminal: there are no web pages",
-}
-
 // noCommand is the error for a word that is no subcommand of cmd.
-func noCommand(cmd *cobra.Command, word string) error {
-	if own := ofOthers[word]; own != "" && !cmd.HasParent() {
-		return fmt.Errorf("no command %q; in its place:  %s", word, own)
+func noCommand(cmd *cobra.Command, words ...string) error {
+	if err := ofOther(cmd, words); err != nil {
+		return err
 	}
+	word := words[0]
 	var names []string
 	for _, c := range cmd.Commands() {
 		if !c.Hidden {

@@ -115,7 +115,7 @@ func (e *env) group(use, short, long, example string, subs ...func(*env) *cobra.
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return noCommand(cmd, args[0])
+		return noCommand(cmd, args...)
 	}
 	for _, s := range subs {
 		c.AddCommand(s(e))
