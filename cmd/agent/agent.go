@@ -106,7 +106,7 @@ type ClientConfig struct {
 	Config  client.Config
 	RawExec bool
 	Docker  *docker.Options // how to reach the Docker Engine; nil: not at all
-	Fake    bool            // offer the fake driver
+	Fake    bool            // offer the fake driver, which starts nothing; configuration files cannot ask for it
 	Devices []fingerprint.DeviceFingerprinter
 	GPU     *gpu.Config  // how to look for NVIDIA GPUs; nil: not at all
 	Exec    exec.Options // Supervisor is filled in

@@ -62,6 +62,10 @@ func devConfig(t *testing.T, settings string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if cfg.Client.Fake {
+		t.Error("an ordinary -dev agent offers the driver fake")
+	}
+	cfg.Client.Fake = true // for the jobs of these tests
 	return cfg
 }
 

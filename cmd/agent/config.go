@@ -140,7 +140,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		denied = []string{"root"}
 	}
 	cfg.Client = &ClientConfig{
-		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, Bridge: netns.Config{Bridge: cl.BridgeNetworkName, Subnet: cl.BridgeNetworkSubnet}, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
+		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, Bridge: netns.Config{Bridge: cl.BridgeNetworkName, Subnet: cl.BridgeNetworkSubnet}, RawExec: c.Plugin.RawExec.Config.Enabled,
 		Exec: drvexec.Options{
 			DefaultUser: exec.DefaultUser, DeniedUsers: denied, AllowCaps: exec.AllowCaps, NoFilter: exec.Seccomp == "off", NoFile: uint64(exec.NoFile), RootDirs: exec.RootDirs,
 		},

@@ -468,9 +468,7 @@ func agentUp(ctx context.Context, a *agent.Agent) bool {
 func (e *env) devDrivers(all map[string]*structs.DriverInfo) {
 	var work, lack []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if d := all[name]; name == "fake" {
-			// It starts nothing: for tests.
-		} else if d.Healthy {
+		if d := all[name]; d.Healthy {
 			work = append(work, name)
 		} else {
 			lack = append(lack, "no "+name+": "+d.HealthDesc)
