@@ -1,6 +1,7 @@
 package taskenv
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -127,12 +128,12 @@ func (e *Env) reach(program string) {
 }
 
 // slurm sets the variables that programs written for srun expect. Their job ids are numbers: here the index at which
-// the gang was first placed.
+// the job was created or, where that is not known, the gang was first placed.
 func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) {
 	ro := g.Roster
 	set := func(name, value string) { e.vars["SLURM_"+name] = value }
 	list, n := strings.Join(names, ","), strconv.Itoa
-	job := strconv.FormatUint(uint64(ro.CreateIndex), 10)
+	job := strconv.FormatUint(uint64(cmp.Or(in.Alloc.Job.CreateIndex, ro.CreateIndex)), 10)
 	for _, name := range []string{"JOB_ID", "JOBID"} {
 		set(name, job)
 	}

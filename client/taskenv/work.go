@@ -13,6 +13,9 @@ import (
 // of another allocation.
 func (e *Env) work(in Input) {
 	a, j := in.Alloc, in.Alloc.Job
+	if j.CreateIndex > 0 {
+		e.vars["MUSTER_JOB_NUMBER"] = strconv.FormatUint(uint64(j.CreateIndex), 10)
+	}
 	if x := j.Array; x != nil {
 		e.vars["MUSTER_ARRAY_INDEX"] = strconv.Itoa(a.NameIndex)
 		e.vars["MUSTER_ARRAY_COUNT"] = strconv.Itoa(x.Count)

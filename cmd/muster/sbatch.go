@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // batchScript is a script that a job runs once, on the first of its nodes, with srun and scontrol within reach.
@@ -293,7 +295,9 @@ func (b *batchScript) around() string {
 		} else {
 			lines = append(lines, fmt.Sprintf(`SLURM_ARRAY_TASK_ID=$((MUSTER_ARRAY_INDEX*%d+%d))`, a.step, a.first))
 		}
-		lines = append(lines, `export SLURM_ARRAY_TASK_ID SLURM_ARRAY_JOB_ID="$MUSTER_JOB_ID" SLURM_ARRAY_TASK_COUNT="$MUSTER_ARRAY_COUNT" SLURM_JOB_ID="$MUSTER_JOB_ID" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1`)
+		// Numbers, as scripts expect: the job's, and one for each index, which no other index and no other array has.
+		lines = append(lines, fmt.Sprintf(`SLURM_ARRAY_JOB_ID="${MUSTER_JOB_NUMBER:-0}" SLURM_JOB_ID=$((${MUSTER_JOB_NUMBER:-0}*%d+MUSTER_ARRAY_INDEX))`, structs.ArrayCountMax),
+			`export SLURM_ARRAY_TASK_ID SLURM_ARRAY_JOB_ID SLURM_JOB_ID SLURM_JOBID="$SLURM_JOB_ID" SLURM_ARRAY_TASK_COUNT="$MUSTER_ARRAY_COUNT" SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1`)
 	}
 	lines = append(lines, fmt.Sprintf(`export SLURM_NTASKS=%[1]d SLURM_NPROCS=%[1]d SLURM_NTASKS_PER_NODE=%[2]d SLURM_PROCID=0 SLURM_LOCALID=0`, b.ask.tasks, b.ask.perNode))
 	if n := b.ask.gpusPerTask; n > 0 {

@@ -66,13 +66,13 @@ func TestArrayOfSlurm(t *testing.T) {
 			}
 			b := &batchScript{file: "print", ask: ask, array: a}
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "print"), []byte("#!/bin/sh\nprintf %s \"$SLURM_ARRAY_TASK_ID\"\n"), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "print"), []byte("#!/bin/sh\nprintf %s \"$SLURM_ARRAY_TASK_ID\"\n[ \"$SLURM_ARRAY_JOB_ID $SLURM_JOB_ID $SLURM_JOBID\" = \"41 $((4100000+MUSTER_ARRAY_INDEX)) $((4100000+MUSTER_ARRAY_INDEX))\" ] || exit 1\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			var ids []string
 			for i := range a.count {
 				cmd := exec.Command("/bin/sh", "-c", b.around())
-				cmd.Env = append(os.Environ(), fmt.Sprintf("MUSTER_ARRAY_INDEX=%d", i), "MUSTER_TASK_DIR="+dir)
+				cmd.Env = append(os.Environ(), fmt.Sprintf("MUSTER_ARRAY_INDEX=%d", i), "MUSTER_TASK_DIR="+dir, "MUSTER_JOB_NUMBER=41")
 				out, err := cmd.CombinedOutput()
 				if err != nil {
 					t.Fatalf("%q: %v %s", text, err, out)

@@ -70,7 +70,7 @@ func scriptOfSlurm(t *testing.T, c *cluster) {
 	}
 
 	// An array whose ids do not begin at 0, after the first job; and srun outside of a job.
-	out, err = c.muster("sbatch", "--parsable", "-d", "afterok:"+m[1], "-a", "2-6:2%1", "--wrap", "echo id=$SLURM_ARRAY_TASK_ID")
+	out, err = c.muster("sbatch", "--parsable", "-d", "afterok:"+m[1], "-a", "2-6:2%1", "--wrap", "echo id=$SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_JOB_ID -gt 0 ] && [ $SLURM_JOB_ID -gt $SLURM_ARRAY_JOB_ID ]")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
