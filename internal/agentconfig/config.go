@@ -589,7 +589,7 @@ type Telemetry struct {
 	PrefixFilter  []string `conf:"prefix_filter"`
 	FilterDefault bool     `conf:"filter_default"` // whether names are sent that no rule of prefix_filter matches; default true
 
-	PrometheusMetrics        bool `conf:"prometheus_metrics"`         // accepted: always on
+	PrometheusMetrics        bool `conf:"prometheus_metrics"`         // accepted: figures of GPUs by task are always on, and there are none of processors and memory
 	PublishAllocationMetrics bool `conf:"publish_allocation_metrics"` // accepted: always on
 	PublishNodeMetrics       bool `conf:"publish_node_metrics"`       // accepted: always on
 }
