@@ -106,3 +106,21 @@ func TestLongArgumentsAreNotEchoed(t *testing.T) {
 		t.Errorf("it is not said which: %s", r.errOut)
 	}
 }
+
+// TestForbiddenNamesNamespaces: a token of another namespace hears which ones it may use, and of no other.
+func TestForbiddenNamesNamespaces(t *testing.T) {
+	const hint = "The token in use may use namespace "
+	f := newAgentFake(t)
+	f.answers["GET /v1/jobs"] = failure{403, "Permission denied"}
+	f.answers["GET /v1/namespaces"] = []*wire.Namespace{{Name: "vision"}, {Name: "ml"}}
+	if r := f.run(t, "", "job", "status", "-token", "x"); r.code != 1 || !strings.Contains(r.errOut, hint+"ml, vision: add -namespace, or set MUSTER_NAMESPACE.\n") {
+		t.Errorf("in the default namespace: %d %s", r.code, r.errOut)
+	}
+	if r := f.run(t, "", "job", "status", "-token", "x", "-namespace", "ml"); strings.Contains(r.errOut, hint) {
+		t.Errorf("in its own namespace: %s", r.errOut)
+	}
+	f.answers["GET /v1/namespaces"] = failure{403, "Permission denied"}
+	if r := f.run(t, "", "job", "status", "-token", "x"); strings.Contains(r.errOut, hint) || !strings.Contains(r.errOut, "muster acl policy self") {
+		t.Errorf("without any: %s", r.errOut)
+	}
+}

@@ -101,6 +101,8 @@ func (o *jobRunOptions) run(ctx context.Context, args []string) error {
 	if o.monitor.detach {
 		o.println("Job registration successful")
 		o.printf("Evaluation ID: %s\n", resp.EvalID)
+		at := inNamespace(val(job.Namespace)) + word(*job.ID)
+		o.hint("What it does:  muster job status %[1]s   what it writes:  muster job logs %[1]s   why it waits:  muster job why %[1]s", at)
 		return nil
 	}
 	err = o.follow(ctx, a, o.monitor, val(job.Namespace), *job.ID, resp.EvalID, func(p *progress) {

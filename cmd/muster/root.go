@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -154,10 +155,35 @@ func (e *env) execute(ctx context.Context, args []string) (status int, told bool
 		case strings.Contains(answer.Msg, structs.ErrTokenNotFound.Msg), strings.Contains(answer.Msg, structs.ErrTokenExpired.Msg):
 			e.hint("This cluster does not know the token in use%s: it is mistyped, expired, deleted or another cluster's. Give another with -token or MUSTER_TOKEN.", e.ofContext(" (context %q)"))
 		default:
+			if names := e.otherNamespaces(ctx); names != "" {
+				e.hint("The token in use may use namespace %s: add -namespace, or set MUSTER_NAMESPACE.", names)
+			}
 			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")
 		}
 	}
 	return exitError, true
+}
+
+// otherNamespaces lists the namespaces that the token in use may see, if the one that was asked is not among them; else "".
+func (e *env) otherNamespaces(ctx context.Context) string {
+	a, err := e.api()
+	if err != nil {
+		return ""
+	}
+	ctx, stop := context.WithTimeout(ctx, 2*time.Second)
+	defer stop()
+	var names []string
+	for _, n := range listOrNone[*wire.Namespace](ctx, a, "/v1/namespaces", nil) { // the servers leave out what the token may not see
+		names = append(names, n.Name)
+	}
+	if a.namespace == "*" || slices.Contains(names, orDefault(a.namespace)) {
+		return ""
+	}
+	slices.Sort(names)
+	if n := len(names) - candidatesShown; n > 0 {
+		names = append(names[:candidatesShown:candidatesShown], fmt.Sprintf("... (%d more)", n))
+	}
+	return strings.Join(names, ", ")
 }
 
 // listOf returns the command that lists what a command works with, or "".

@@ -68,7 +68,7 @@ var wrongs = []wrong{
 	{name: "queue", file: part(`type = "batch"`, "type = \"batch\"\n  queue = \"reserch\""), args: run, code: 1, has: []string{"line 3, column 11", `nonexistent queue "reserch"`, "muster queue apply"}},
 	{name: "reference without quotes", file: part(`"/bin/true"`, "${NOMAD_X}"), args: validate, code: 1, has: []string{"line 8, column 19", `Write "${NOMAD_X}", in quotes.`}, lacks: "Invalid"},
 	{name: "canary", file: strings.Replace(part("count = 1", "update { canary = 1 }"), `"batch"`, `"service"`, 1), args: validate, code: 1, has: []string{"line 4, column", "canaries are not supported"}},
-	{name: "vault", file: part("config {", "vault { policies = [\"x\"] }\n      config {"), args: validate, code: 1, has: []string{"line 7, column 7", "no Vault", "pass secrets by other means"}},
+	{name: "vault", file: part("config {", "vault { policies = [\"x\"] }\n      config {"), args: validate, code: 1, has: []string{"line 7, column 7", "no Vault", "keep secrets in variables (muster var put)"}},
 	{name: "cni", file: part("count = 1", `network { mode = "cni/foo" }`), args: validate, code: 1, has: []string{"line 4, column", `only "bridge", "host" and "none" are supported`}},
 	{name: "Kubernetes manifest", file: manifest, args: run, code: 1, has: []string{"is a Kubernetes manifest", `driver = "docker"`, "muster job init"}},
 	{name: "sbatch script", file: sbatch, args: run, code: 1, has: []string{"is a batch script of Slurm", "muster sbatch "}},

@@ -43,7 +43,7 @@ const (
 	noConsul   = "without effect: there is no Consul integration"
 	noWarnings = "without effect: a check passes or fails; there are no warnings in this build"
 	noPlugins  = "storage plugins are not supported"
-	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
+	noVault    = "not supported: there is no Vault or Consul integration; keep secrets in variables (muster var put), which templates of the task read"
 )
 
 // ignoredWarnings is of on_update.
