@@ -385,6 +385,13 @@ func (d *Dir) Update(name string, flag int) (*os.File, error) {
 // looks is how often Sole looks for other names of a file.
 const looks = 8
 
+// unlinked waits until a removal of a name that is in progress has ended. The kernel first counts one name less and then
+// takes the name away; a look in between, which lasts as long as the remover's processor is taken from it, would find the
+// name with the count of the others. A rename of a name to itself changes nothing, and waits for the directory's lock.
+func unlinked(dir int, name string) {
+	_ = unix.Renameat2(dir, name, dir, name, unix.RENAME_NOREPLACE)
+}
+
 // Sole holds a plain file that has no other name. A hard link to another user's file also has one name if the task
 // removes the link after it was opened, and before the names are counted. So names are counted several times, each time
 // in a new look-up of the name: the task would have to hit each look within a fraction of a microsecond.
@@ -400,15 +407,23 @@ func (d *Dir) Sole(name string) (*Node, error) {
 		n.Close()
 		return nil, wrap("open", name, ErrNotRegular)
 	}
+	var held, seen unix.Statx_t
+	const what = unix.STATX_INO | unix.STATX_NLINK | unix.STATX_MNT_ID
+	if err := unix.Statx(n.fd, "", unix.AT_EMPTY_PATH, what, &held); err != nil {
+		n.Close()
+		return nil, wrap("stat", name, err)
+	}
 	for range looks {
-		var st unix.Stat_t
-		err = unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		unlinked(d.fd, name)
+		err = unix.Statx(d.fd, name, unix.AT_SYMLINK_NOFOLLOW, what, &seen)
 		switch {
 		case err != nil:
-		case st.Ino != n.st.Ino || st.Dev != n.st.Dev:
+		case seen.Ino != held.Ino || seen.Dev_major != held.Dev_major || seen.Dev_minor != held.Dev_minor:
 			err = errChanged
-		case st.Nlink != 1:
-			err = fmt.Errorf("it has %d names; the agent changes only files with one", st.Nlink)
+		case seen.Mnt_id != held.Mnt_id: // the file itself, mounted here, has as many names as it has elsewhere
+			err = errChanged
+		case seen.Nlink != 1:
+			err = fmt.Errorf("it has %d names; the agent changes only files with one", seen.Nlink)
 		}
 		if err != nil {
 			n.Close()
@@ -529,6 +544,9 @@ func (d *Dir) Follow(name string) (*Node, error) {
 		return n, err
 	}
 	for range looks {
+		if at, err := os.Readlink(procName(n.fd)); err == nil {
+			unlinked(unix.AT_FDCWD, at)
+		}
 		again, err := d.node(name, unix.O_PATH, following)
 		if err == nil {
 			if again.Close(); again.st.Ino != n.st.Ino || again.st.Dev != n.st.Dev {
