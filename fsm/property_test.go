@@ -20,7 +20,7 @@ import (
 func checksWanted(t *testing.T) int {
 	text := os.Getenv("MUSTER_PROPERTY_CHECKS")
 	if text == "" {
-		return 300_000
+		return 900_000
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -582,7 +582,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		}
 		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
 		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
-		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || strings.HasPrefix(a.DesiredDesc, descJoint) || a.DesiredDesc == descStandbyBack)
+		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || strings.HasPrefix(a.DesiredDesc, descJoint) || a.DesiredDesc == descStandbyBack || a.DesiredDesc == descTooLate)
 		switch cmd.Body.(type) {
 		case *structs.AllocObservedCommand: // only the agent's fields
 			x := *a

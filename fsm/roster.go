@@ -17,6 +17,7 @@ import (
 const (
 	descMember      = "a member of the gang"                 // how the reason why the others end begins
 	descJoint       = "an allocation of the all_at_once job" // the same, for its other groups
+	descTooLate     = "it was to join a gang of which a member has ended well"
 	descStandbyBack = "the standby is given back: its gang has ended"
 	preemptionsFor  = time.Hour // how long the preemptions of a queue are remembered individually
 )
@@ -207,6 +208,12 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 			tg = j.Group(r.Group)
 		}
 		next, stop := r.Settle(tg, j.Type == structs.JobBatch, state.Allocs.Lookup(x))
+		why := ""
+		if next == nil || next.Epoch == r.Epoch {
+			if late, joined, is := x.unformed(r, j, tg); is {
+				next, stop, why = late, joined, descTooLate
+			}
+		}
 		if next == nil {
 			x.endStandbys(r, j, tg)
 			continue
@@ -215,7 +222,10 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 		if tg != nil && tg.Joint && next.Restarts > r.Restarts {
 			ended, was = next, r
 		}
-		if len(stop) > 0 {
+		switch {
+		case len(stop) > 0 && why != "":
+			x.endMembers(stop, why, "")
+		case len(stop) > 0:
 			x.endMembers(stop, x.whyEnded(descMember, r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
 		}
 		x.endStandbys(next, j, tg)
@@ -226,6 +236,46 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 	if ended != nil {
 		x.endJoint(j, was, ended.Reason)
 	}
+}
+
+// unformed settles a gang that has changed and cannot form again, because a member has ended well before it could join:
+// the others would wait for it for ever. Members that never started stop, if the gang is whole without them. Those that
+// ran before may be about to end well too: they have the time of a gang to assemble, and then all of it starts again. It
+// returns the roster to write, or nil for none, and the members to stop; is is false for any other gang.
+func (x *tx) unformed(r *structs.Roster, j *structs.Job, tg *structs.Group) (next *structs.Roster, stop []structs.AllocID, is bool) {
+	if !x.Has(feature.EndedGangs) || r.Port != 0 || r.Epoch < 2 || j.Type != structs.JobBatch || tg == nil || tg.Gang == nil {
+		return nil, nil, false
+	}
+	var stay []structs.RosterMember
+	ended := 0
+	for _, m := range r.Members {
+		a := state.Allocs.Get(x, m.Alloc)
+		switch {
+		case a == nil || a.Client == structs.ClientComplete:
+			ended++
+		case a.StartedAt == 0 && a.CreateIndex > r.CreateIndex:
+			stop = append(stop, m.Alloc)
+			continue
+		}
+		stay = append(stay, m)
+	}
+	if ended == 0 || ended == len(r.Members) {
+		return nil, nil, false
+	}
+	n := *r
+	if len(stop) > 0 && len(stay) >= tg.Least() {
+		n.Members, n.Reason, n.Deadline = stay, structs.RosterShrunk, 0
+		n.Epoch++
+		if ended < len(stay) {
+			n.Deadline = tg.GangDeadline(x.time)
+		}
+		return &n, stop, true
+	}
+	if r.Deadline != 0 {
+		return nil, nil, true
+	}
+	n.Deadline = tg.GangDeadline(x.time)
+	return &n, nil, true
 }
 
 // endJoint ends the joint groups of a job that still run, or have ended well, because one was ended: was is its roster

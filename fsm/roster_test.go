@@ -410,3 +410,79 @@ func TestGangOfARemovedGroup(t *testing.T) {
 		t.Errorf("after a member has failed, the roster is %+v", r)
 	}
 }
+
+// TestNobodyWaitsForAMemberThatEnded: a member ends well just before or just after its gang grew. Those that were to join it
+// stop; those that ran before have the time to assemble until all of it starts again.
+func TestNobodyWaitsForAMemberThatEnded(t *testing.T) {
+	for name, test := range map[string]struct {
+		format structs.Format
+		least  int  // its members before it grows
+		first  bool // the end is reported before the growth is applied
+		live   int  // members that have not ended, after it
+		waits  bool // for its deadline
+	}{
+		"one, before the growth":        {feature.Newest, 1, true, 0, false},
+		"one, after the growth":         {feature.Newest, 1, false, 0, false},
+		"one of two, after the growth":  {feature.Newest, 2, false, 1, true},
+		"one, with servers of format 1": {feature.Oldest, 1, false, 2, false},
+		"one of two, before the growth": {feature.Newest, 2, true, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 8)
+			c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: test.format, By: "test"})
+			j := benchJob("web", 4)
+			j.Groups[0].Gang, j.Groups[0].Elastic = &structs.Gang{Min: test.least}, &structs.Elastic{Min: test.least, Max: 4}
+			res := c.register(j)
+			ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Reason: structs.RosterPlaced}
+			roster := func() *structs.Roster { return c.f.Snapshot().RosterByKey(ro.Key()) }
+			place := func(n int) {
+				p := c.planFor("web", res.EvalID, len(ro.Members), n)
+				p.SnapshotIndex += structs.Index(len(ro.Members))
+				var all structs.PlanPart
+				for i, part := range p.Parts {
+					x := part.Places[0]
+					x.Index = len(ro.Members)
+					all.Places = append(all.Places, x)
+					ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, x.Index), Index: x.Index, Node: p.Nodes[p.Parts[i].Places[0].Node].ID})
+				}
+				p.Parts, p.Rosters = []structs.PlanPart{all}, []*structs.Roster{ro}
+				if r := c.apply(p).Plan; !r.Accepted[0] {
+					t.Fatal(r.Refused)
+				}
+			}
+			report := func(k int, client structs.ClientStatus) {
+				c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ro.Members[k].Alloc, Client: client, StartedAt: 1, GangEpoch: 1, GangPort: 61001}}})
+			}
+			place(test.least)
+			for k := range test.least {
+				report(k, structs.ClientRunning)
+			}
+			if roster().Port != 61001 {
+				t.Fatalf("it has not formed: %+v", roster())
+			}
+			if test.first {
+				report(0, structs.ClientComplete)
+			}
+			place(2)
+			if !test.first {
+				report(0, structs.ClientComplete)
+			}
+			live := 0
+			for _, a := range c.f.Snapshot().AllocsByJob(j.Key()) {
+				if !a.Terminal() {
+					live++
+				}
+			}
+			if r := roster(); live != test.live || r.Deadline != 0 != test.waits {
+				t.Fatalf("%d members live, want %d; its time ends at %d: %+v", live, test.live, r.Deadline, r)
+			}
+			if !test.waits {
+				return
+			}
+			report(1, structs.ClientComplete)
+			if r := roster(); r.Deadline != 0 || len(r.Members) != 2 {
+				t.Errorf("it has ended well: %+v", r)
+			}
+		})
+	}
+}

@@ -181,13 +181,13 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 			return nil, structs.Errorf(structs.CodeUnavailable, "an older state than the node has seen")
 		}
 		resp := s.list(req)
-		changed, answer := s.hub(req.NodeID).changed, s.answer
+		changed, answer, epoch := s.hub(req.NodeID).changed, s.answer, s.epoch
 		s.mu.Unlock()
 		if answer != nil {
 			answer(resp)
 			return resp, nil
 		}
-		if req.MinIndex == 0 || resp.Index > req.MinIndex || req.RestoreEpoch < s.epoch {
+		if req.MinIndex == 0 || resp.Index > req.MinIndex || req.RestoreEpoch < epoch {
 			return resp, nil
 		}
 		select {

@@ -87,10 +87,12 @@ var (
 	OneRollingUpdate = Gate{Name: "one-rolling-update", Format: 2, Allows: "A job has one pending evaluation for its rolling update, instead of one for each decision."}
 	// KeptSubmitters is that a job that servers stop keeps its submitter.
 	KeptSubmitters = Gate{Name: "kept-submitters", Format: 2, Allows: "A job that the servers stop, because what it depends on failed, stays the job of who submitted it."}
+	// EndedGangs is the rule of gangs that cannot form because a member has ended well.
+	EndedGangs = Gate{Name: "ended-gangs", Format: 2, Allows: "A gang of which a member ends while it grows or shrinks does not wait for that member for ever."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

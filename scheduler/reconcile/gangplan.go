@@ -100,8 +100,9 @@ func (m *gangState) plan() {
 		}
 		return
 	}
-	have := len(m.live) + m.done + missing
-	fill(&g.Expansion, max(0, tg.Most()-have-len(m.delayed)))
+	if m.done == 0 { // no member can join one that has ended well
+		fill(&g.Expansion, max(0, tg.Most()-len(m.live)-missing-len(m.delayed)))
+	}
 	if g.Restart {
 		m.keepPlaces(g.Wants)
 		m.keepPlaces(g.Expansion)
