@@ -316,10 +316,10 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 			}
 			p.step("Allocation %q placed on node %q, group %q%s", p.cut(a.ID), node, a.TaskGroup, from)
 			if a.ClientStatus != "pending" {
-				p.step("Allocation %q is %s%s", p.cut(a.ID), a.ClientStatus, p.because(a))
+				p.step("Allocation %q%s is %s%s", p.cut(a.ID), which(a, list), a.ClientStatus, p.because(a))
 			}
 		case was != a.ClientStatus:
-			p.step("Allocation %q went from %s to %s%s", p.cut(a.ID), was, a.ClientStatus, p.because(a))
+			p.step("Allocation %q%s went from %s to %s%s", p.cut(a.ID), which(a, list), was, a.ClientStatus, p.because(a))
 		}
 		p.allocs[a.ID] = a.ClientStatus
 		if a.ClientStatus == "pending" && len(list) <= phasesMax {
@@ -327,6 +327,14 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 		}
 	}
 	p.enter(p.stageOf(list))
+}
+
+// which says which one of several failed, or was lost: " (sweep[3])". An id says nothing about an index of an array.
+func which(a *wire.AllocationListStub, list []*wire.AllocationListStub) string {
+	if len(list) < 2 || a.ClientStatus != "failed" && a.ClientStatus != "lost" {
+		return ""
+	}
+	return " (" + strings.TrimPrefix(a.Name, a.JobID+".") + ")"
 }
 
 // phasesMax is how many allocations a job may have for the monitor to print how each of them starts.
