@@ -19,11 +19,14 @@ import (
 // run. No agent could find them again: they end, and the directory, its mounts and the control groups go.
 func TestKilledAgentLeavesNothing(t *testing.T) {
 	s := startShell(t)
-	m := regexp.MustCompile(`Data +(\S+) \(removed at the end`).FindStringSubmatch(s.proc.Log.String())
-	if m == nil {
-		t.Fatalf("the agent does not say where its data is:\n%s", s.proc.Log.String())
-	}
-	dir := m[1]
+	at, dir := regexp.MustCompile(`Data +(\S+) \(removed at the end`), ""
+	harness.Eventually(t, 10*time.Second, "the agent to say where its data is", func() (bool, string) {
+		m := at.FindStringSubmatch(s.proc.Log.String()) // it may answer before it says so
+		if m != nil {
+			dir = m[1]
+		}
+		return m != nil, s.proc.Log.String()
+	})
 	t.Cleanup(func() {
 		harness.KillBelow(t, dir)
 		_ = os.RemoveAll(dir)
