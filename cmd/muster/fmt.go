@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/spf13/cobra"
 
@@ -102,10 +101,7 @@ func (o *fmtOptions) file(name string, mode fs.FileMode) error {
 	if name == "-" {
 		shown = "<stdin>"
 	}
-	if d := hclgate.Check(shown, src, jobFileMax); d != nil {
-		return objectfile.Diagnostics(&hcl.File{Bytes: src}, hcl.Diagnostics{d})
-	}
-	if _, diags := hclsyntax.ParseConfig(src, shown, hcl.InitialPos); diags.HasErrors() {
+	if _, diags := hclgate.Parse(shown, src, jobFileMax); diags.HasErrors() {
 		return objectfile.Diagnostics(&hcl.File{Bytes: src}, diags)
 	}
 	text := hclwrite.Format(src)

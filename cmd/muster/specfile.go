@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/objectfile"
 )
 
-const specFileMax = 1 << 20 // bytes
+const specFileMax = objectfile.SizeMax
 
 // looksLikeFile reports whether an argument is a file and not a name: "-", a known extension, or an existing file.
 func looksLikeFile(arg string) bool {

@@ -19,6 +19,14 @@ const (
 	operatorsMax = 20_000  // operators and index brackets in a file
 )
 
+// Parse parses a file that Check lets pass.
+func Parse(filename string, src []byte, sizeMax int) (*hcl.File, hcl.Diagnostics) {
+	if d := Check(filename, src, sizeMax); d != nil {
+		return &hcl.File{Bytes: src}, hcl.Diagnostics{d}
+	}
+	return hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+}
+
 // Check refuses a source of more than sizeMax bytes, or one that is too deep to be parsed safely; else it returns nil.
 // It works for JSON too, whose brackets are the same.
 func Check(filename string, src []byte, sizeMax int) *hcl.Diagnostic {

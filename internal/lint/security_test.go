@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,5 +35,22 @@ func TestBoundariesHaveTests(t *testing.T) {
 	}
 	if len(found) < 30 {
 		t.Errorf("the threat model names only %d tests: did its layout change?", len(found))
+	}
+}
+
+// The parser of HCL overflows the stack on deep input, which ends the process. Only packages that gate what they parse call it.
+func TestDeepFilesAreRefused(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || in(s.dir, "internal/hclgate", "internal/agentconfig", "nomadlike/jobspec", "server/acl") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "ParseConfig" {
+				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "hclsyntax" {
+					t.Errorf("%s: hclsyntax.ParseConfig. Use hclgate.Parse", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
 	}
 }

@@ -58,3 +58,18 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestDeepFiles: what would overflow the stack of the parser is refused.
+func TestDeepFiles(t *testing.T) {
+	deep := []byte("queue \"q\" {\n  weight = " + strings.Repeat("(", 200_000))
+	for name, read := range map[string]func() error{
+		"blocks":     func() error { _, err := Blocks(deep, "-", "queue"); return err },
+		"quotas":     func() error { _, err := Quotas(deep, "-"); return err },
+		"single":     func() error { return Single(deep, "-", "node_pool", false, &wire.NodePool{}) },
+		"attributes": func() error { _, err := Attributes(deep, "-"); return err },
+	} {
+		if err := read(); err == nil || !strings.Contains(err.Error(), "Nested too deep") || len(err.Error()) > 1000 {
+			t.Errorf("%s: %.1000v", name, err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package objectfile
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -12,7 +13,12 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/muster-sched/muster/internal/hclgate"
 )
+
+// SizeMax is the largest file that is read, in bytes.
+const SizeMax = 1 << 20
 
 // Blocks reads a file with labelled blocks of a kind (queue "a" { ... }), or with a JSON object or a list of them,
 // and returns each.
@@ -20,7 +26,7 @@ func Blocks(src []byte, path, kind string) ([]Object, error) {
 	if list, err := jsonObjects(src, path); list != nil || err != nil {
 		return list, err
 	}
-	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
+	file, diags := hclgate.Parse(path, src, SizeMax)
 	if diags.HasErrors() {
 		return nil, Diagnostics(file, diags)
 	}
@@ -73,7 +79,7 @@ func Quotas(src []byte, path string) ([]Object, error) {
 	if list, err := jsonObjects(src, path); list != nil || err != nil {
 		return list, err
 	}
-	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
+	file, diags := hclgate.Parse(path, src, SizeMax)
 	if diags.HasErrors() {
 		return nil, Diagnostics(file, diags)
 	}
@@ -169,7 +175,7 @@ func Single(src []byte, path, kind string, isJSON bool, v any) error {
 	if isJSON {
 		return fmt.Errorf("%s is not JSON: it does not begin with {; leave -json out", path)
 	}
-	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
+	file, diags := hclgate.Parse(path, src, SizeMax)
 	if diags.HasErrors() {
 		return Diagnostics(file, diags)
 	}
@@ -220,7 +226,7 @@ func hclMap(body *hclsyntax.Body, out map[string]any) hcl.Diagnostics {
 
 // Attributes evaluates a file without variables: its attributes, and its blocks as objects.
 func Attributes(src []byte, name string) (map[string]json.RawMessage, error) {
-	file, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	file, diags := hclgate.Parse(name, src, SizeMax)
 	if diags.HasErrors() {
 		return nil, Diagnostics(file, diags)
 	}
@@ -254,6 +260,9 @@ func rename(m map[string]any) map[string]any {
 	return out
 }
 
+// shownMax is how many characters of a line of the file an error shows.
+const shownMax = 200
+
 // Diagnostics returns diagnostics as an error that shows their places in the file.
 func Diagnostics(file *hcl.File, diags hcl.Diagnostics) error {
 	var b strings.Builder
@@ -266,5 +275,11 @@ func Diagnostics(file *hcl.File, diags hcl.Diagnostics) error {
 	if err := hcl.NewDiagnosticTextWriter(&b, files, 100, false).WriteDiagnostics(diags); err != nil {
 		return diags
 	}
-	return fmt.Errorf("%s", strings.TrimPrefix(strings.TrimSpace(b.String()), "Error: ")) // the caller prints "Error: " itself
+	lines := strings.Split(strings.TrimPrefix(strings.TrimSpace(b.String()), "Error: "), "\n") // the caller prints "Error: " itself
+	for i, l := range lines {
+		if r := []rune(l); len(r) > shownMax {
+			lines[i] = string(r[:shownMax]) + "..."
+		}
+	}
+	return errors.New(strings.Join(lines, "\n"))
 }
