@@ -468,7 +468,11 @@ func (g *generator) one() structs.Command {
 		}
 		return cmd(c)
 	case w < 99:
-		return cmd(&structs.JobStableCommand{Namespace: job.Namespace, JobID: job.ID, Version: uint64(g.r.IntN(3)), Stable: true})
+		c := &structs.JobStableCommand{Namespace: job.Namespace, JobID: job.ID, Version: uint64(g.r.IntN(3)), Stable: true}
+		if g.chance(50) {
+			c.Stable, c.Failed = false, "a group became healthy too late"
+		}
+		return cmd(c)
 	case w < 101:
 		c := &structs.JobTagCommand{Namespace: job.Namespace, JobID: job.ID, Name: "golden", Version: uint64(g.r.IntN(3))}
 		if g.chance(70) {

@@ -177,9 +177,9 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	} else {
 		if SameSpec(&j, old) {
 			x.touch(k)
-			if old.UpdateFailed != "" { // submitted again: the update continues
+			if old.UpdateFailed != "" { // submitted again: the update continues, and its deadlines begin again
 				j = *old
-				j.UpdateFailed, j.ModifyIndex = "", x.index
+				j.UpdateFailed, j.SubmitTime, j.ModifyIndex = "", x.time, x.index
 				state.Jobs.Put(x, &j)
 				return &j
 			}
@@ -339,12 +339,16 @@ func (x *tx) purgeJob(j *structs.Job) {
 func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID, why string) {
 	for _, e := range x.EvalsByJob(k) {
 		if !e.Terminal() && e.ID != successor {
-			n := *e
-			n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, why, successor
-			n.ModifyIndex, n.ModifyTime = x.index, x.time
-			state.Evals.Put(x, &n)
+			x.cancelEval(e, successor, why)
 		}
 	}
+}
+
+func (x *tx) cancelEval(e *structs.Evaluation, successor structs.EvalID, why string) {
+	n := *e
+	n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, why, successor
+	n.ModifyIndex, n.ModifyTime = x.index, x.time
+	state.Evals.Put(x, &n)
 }
 
 func jobNotFound(k structs.JobKey) *structs.Error {

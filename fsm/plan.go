@@ -413,12 +413,8 @@ func (pl *planApply) evaluations(whole bool) {
 // one, and each of them would make the next.
 func (pl *planApply) oneRollingUpdate(newest *structs.Evaluation) {
 	for _, e := range pl.EvalsByJob(newest.JobKey()) {
-		if e.Trigger != structs.TriggerRollingUpdate || e.Terminal() || e.ID == newest.ID || e.ID == pl.p.EvalID {
-			continue
+		if e.Trigger == structs.TriggerRollingUpdate && !e.Terminal() && e.ID != newest.ID && e.ID != pl.p.EvalID {
+			pl.cancelEval(e, newest.ID, "superseded by evaluation "+newest.ID.Short())
 		}
-		n := *e
-		n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, "superseded by evaluation "+newest.ID.Short(), newest.ID
-		n.ModifyIndex, n.ModifyTime = pl.index, pl.time
-		state.Evals.Put(pl, &n)
 	}
 }

@@ -152,9 +152,13 @@ func TestRolloutsEnd(t *testing.T) {
 					return
 				}
 				submit(true)
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(x.stops - 2*time.Minute)
 				if j := job(); j.Version != 1 || j.UpdateFailed != "" {
 					t.Errorf("submitted again it is version %d, stopped: %q", j.Version, j.UpdateFailed)
+				}
+				time.Sleep(2 * time.Minute)
+				if job().UpdateFailed == "" {
+					t.Error("submitted again it does not stop")
 				}
 			})
 		})

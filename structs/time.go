@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // LogTime is the time carried by a command, in Unix nanoseconds; it never goes backwards along the log (D11). Zero
 // means "not set".
@@ -26,4 +29,16 @@ func LogTimeOf(t time.Time) LogTime {
 		return 0
 	}
 	return LogTime(t.UnixNano())
+}
+
+// ShortDuration formats a duration without units that are zero: 10m, not 10m0s.
+func ShortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

@@ -87,6 +87,9 @@ func (o *jobHistoryOptions) run(ctx context.Context, args []string) error {
 			o.println()
 		}
 		rows := [][2]string{{"Version", strconv.FormatUint(val(j.Version), 10)}, {"Stable", strconv.FormatBool(val(j.Stable))}, {"Submit Date", date(time.Unix(0, val(j.SubmitTime)))}}
+		if why := val(j.StatusDescription); why != "" {
+			rows = append(rows, [2]string{"Description", why})
+		}
 		if t := j.VersionTag; t != nil {
 			rows = append(rows, [2]string{"Tag Name", t.Name})
 			if t.Description != "" {

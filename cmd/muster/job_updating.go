@@ -102,7 +102,7 @@ const rolloutEvery = time.Second
 // update stops or another version takes over. started is what came of the start of the first allocations; it is the result
 // for a job that updates nothing.
 func (p *progress) rollout(ctx context.Context, started error) error {
-	var index uint64 // JobModifyIndex of what was submitted
+	var index, version uint64 // JobModifyIndex and version of what was submitted
 	said := ""
 	for {
 		var job wire.Job
@@ -114,10 +114,14 @@ func (p *progress) rollout(ctx context.Context, started error) error {
 			return fmt.Errorf("read the rolling update of job %q: %w", p.jobID, err)
 		}
 		if index == 0 {
-			index = val(job.JobModifyIndex)
+			index, version = val(job.JobModifyIndex), val(job.Version)
 		}
 		if val(job.JobModifyIndex) != index {
-			p.title("Job %q: version %d took over before the rolling update had ended. See  muster job history %s%s", p.jobID, val(job.Version), inNamespace(p.namespace), word(p.jobID))
+			ended := "before the rolling update had ended, "
+			if why := p.api.describes(ctx, p.jobID, p.namespace, version); why != "" {
+				ended = fmt.Sprintf("version %d: %s; ", version, why)
+			}
+			p.title("Job %q: %sversion %d took over. See  muster job history %s%s", p.jobID, ended, val(job.Version), inNamespace(p.namespace), word(p.jobID))
 			return exitCode(exitError)
 		}
 		if len(w.Updating) == 0 {
@@ -151,6 +155,20 @@ func (p *progress) rollout(ctx context.Context, started error) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// describes returns the description of a version of a job, or "": why its rolling update stopped.
+func (a *api) describes(ctx context.Context, job, namespace string, version uint64) string {
+	var resp wire.JobVersionsResponse
+	if _, err := a.get(ctx, jobPath(job, "/versions"), ns(namespace), &resp); err != nil {
+		return "" // it is only an addition
+	}
+	for _, j := range resp.Versions {
+		if val(j.Version) == version {
+			return val(j.StatusDescription)
+		}
+	}
+	return ""
 }
 
 // sep separates the i-th of several sentences from the one before.

@@ -78,7 +78,8 @@ func TestRunFollowsARollingUpdate(t *testing.T) {
 	}{
 		{"complete", nil, 42, 0, "the rolling update to version 3 is complete"},
 		{"stopped", []nomadlike.Updating{stopped}, 42, 1, "the rolling update stopped: no further allocation became healthy"},
-		{"taken over", nil, 50, 1, "version 3 took over"},
+		{"taken over", nil, 50, 1, "before the rolling update had ended, version 4 took over"},
+		{"reverted", nil, 50, 1, "version 3: the rolling update stopped: unhealthy; version 4 took over"},
 	} {
 		for _, args := range [][]string{{"job", "run", "-"}, {"job", "revert", "example", "1"}} {
 			t.Run(x.name+" "+args[1], func(t *testing.T) {
@@ -96,11 +97,16 @@ func TestRunFollowsARollingUpdate(t *testing.T) {
 				f.answers["GET /v1/job/example"] = func(*http.Request) any {
 					j := job
 					j.JobModifyIndex = ptr(uint64(42))
-					if looks > 0 {
-						j.JobModifyIndex = &x.index
+					if looks > 0 && x.index != 42 {
+						j.JobModifyIndex, j.Version = &x.index, ptr(uint64(4))
 					}
 					return &j
 				}
+				was := job
+				if x.name == "reverted" {
+					was.StatusDescription = ptr("the rolling update stopped: unhealthy")
+				}
+				f.answers["GET /v1/job/example/versions"] = wire.JobVersionsResponse{Versions: []*wire.Job{&was}}
 				r := f.run(t, jobSource, args...)
 				if r.code != x.code || !strings.Contains(r.out, x.want) || !strings.Contains(r.out, `group "hello": 0 of 1 allocation of version 3 healthy, 1 of an older version`) {
 					t.Errorf("exit code %d, want %d and %q:\n%s%s", r.code, x.code, x.want, r.out, r.errOut)

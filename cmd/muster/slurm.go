@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/suggest"
+	"github.com/muster-sched/muster/structs"
 )
 
 // scriptMax is the size up to which a script is looked at for #SBATCH lines, and submitted by sbatch.
@@ -251,7 +252,7 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 	}
 	if v, has := take("time"); has && !strings.EqualFold(v, "UNLIMITED") && !strings.EqualFold(v, "INFINITE") {
 		if d, ok := slurmTime(v); ok {
-			add("time", shortDuration(d))
+			add("time", structs.ShortDuration(d))
 		} else {
 			errs = append(errs, fmt.Errorf("--time %q: want minutes, or as 1:30:00 or 2-12:00:00 (days, hours, minutes, seconds)", v))
 		}
@@ -392,22 +393,10 @@ func slurmTime(s string) (time.Duration, bool) {
 	return d, d > 0
 }
 
-// shortDuration is a duration without the units that are zero: 10m, not 10m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
 // wantsDuration is the error for a value of a flag that is no duration.
 func wantsDuration(flag, value string) error {
 	if d, ok := slurmTime(value); ok && strings.ContainsAny(value, ":-") {
-		return fmt.Errorf("-%s %q is no duration; did you mean %s?", flag, value, shortDuration(d))
+		return fmt.Errorf("-%s %q is no duration; did you mean %s?", flag, value, structs.ShortDuration(d))
 	}
 	return fmt.Errorf("-%s %q is no duration: want a number with its unit (s, m or h), such as 90s, 2h or 1h30m", flag, value)
 }

@@ -3,7 +3,6 @@
 package dev
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -41,6 +40,7 @@ var wrongFiles = []wrong{
 	{name: "limit of a queue", file: "queue \"r\" {\n  limit = { gpu = 8 }\n}\n", args: queues, code: 1, has: []string{"line 2", `no limit.gpu; did you mean "gpus"?`}},
 	{name: "negative limit", file: "queue \"r\" {\n  limit = { gpus = -1 }\n}\n", args: queues, code: 1, has: []string{`queue "r"`, "-1 GPUs: give 0 to"}},
 	{name: "queue that every cluster has", args: "queue delete default", code: 1, has: []string{`queue "default" is built in and cannot be deleted`}, lacks: "not found"},
+	{name: "deep file", file: "queue \"q\" { weight = " + strings.Repeat("(", 200_000), args: queues, code: 1, has: []string{"Nested too deep"}, lacks: "goroutine"},
 	{name: "GPUs of a quota", file: "quota \"t\" {\n  limit {\n    region = \"global\"\n    region_limit {\n      gpu = 4\n    }\n  }\n}\n", args: quotas, code: 1, has: []string{"line 5", `device "nvidia/gpu" { count = 4 }`}, lacks: `mean "cpu"`},
 	{name: "region of a quota", file: "quota \"t\" {\n  limit {\n    region = \"europe\"\n    region_limit {\n      cpu = 2000\n    }\n  }\n}\n", args: quotas, code: 0, has: []string{`nothing is limited here by what is for region "europe": this is region "global"`}},
 	{name: "no quota", args: "quota delete nosuch", code: 1, has: []string{`quota "nosuch" not found`, "muster quota list"}},
@@ -81,18 +81,7 @@ func TestWrongFiles(t *testing.T) {
 		args := strings.Fields(strings.ReplaceAll(w.args, "FILE", s.file("wrong.hcl", text)))
 		stdout, stderr, code := s.run(args...)
 		out := stdout + stderr
-		if code != w.code {
-			t.Errorf("%s: muster %s: exit code %d, want %d:\n%s", w.name, w.args, code, w.code, out)
-		}
-		for _, has := range w.has {
-			if !strings.Contains(out, has) {
-				t.Errorf("%s: muster %s: no %q in\n%s", w.name, w.args, has, out)
-			}
-		}
-		if w.lacks != "" && strings.Contains(out, w.lacks) {
-			t.Errorf("%s: muster %s: %q in\n%s", w.name, w.args, w.lacks, out)
-		}
-		fmt.Fprintf(&table, "| %s | muster %s | %d | %s |\n", w.name, w.args, code, oneLine(out))
+		w.judge(t, &table, out, code)
 	}
 	t.Logf("what people typed, and the answers:\n%s", table.String())
 	end(t, s.proc)

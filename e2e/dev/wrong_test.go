@@ -158,21 +158,27 @@ func TestWrongInputs(t *testing.T) {
 			stdout, stderr, c := s.run(args...)
 			out, code = stdout+stderr, c
 		}
-		if code != w.code {
-			t.Errorf("%s: muster %s: exit code %d, want %d:\n%s", w.name, w.args, code, w.code, out)
-		}
-		for _, has := range w.has {
-			if !strings.Contains(out, has) {
-				t.Errorf("%s: muster %s: no %q in\n%s", w.name, w.args, has, out)
-			}
-		}
-		if w.lacks != "" && strings.Contains(out, w.lacks) {
-			t.Errorf("%s: muster %s: %q in\n%s", w.name, w.args, w.lacks, out)
-		}
-		fmt.Fprintf(&table, "| %s | muster %s | %d | %s |\n", w.name, w.args, code, oneLine(out))
+		w.judge(t, &table, out, code)
 	}
 	t.Logf("what people typed, and the answers:\n%s", table.String())
 	end(t, s.proc)
+}
+
+// judge compares an answer with what is wanted, and adds it to the table.
+func (w *wrong) judge(t *testing.T, table *strings.Builder, out string, code int) {
+	t.Helper()
+	if code != w.code {
+		t.Errorf("%s: muster %s: exit code %d, want %d:\n%s", w.name, w.args, code, w.code, out)
+	}
+	for _, has := range w.has {
+		if !strings.Contains(out, has) {
+			t.Errorf("%s: muster %s: no %q in\n%s", w.name, w.args, has, out)
+		}
+	}
+	if w.lacks != "" && strings.Contains(out, w.lacks) {
+		t.Errorf("%s: muster %s: %q in\n%s", w.name, w.args, w.lacks, out)
+	}
+	fmt.Fprintf(table, "| %s | muster %s | %d | %s |\n", w.name, w.args, code, oneLine(out))
 }
 
 // oneLine shortens an answer to what fits into a table.

@@ -66,7 +66,7 @@ func Prepare(j *Job) (*structs.Job, Problems) {
 	if !chosen {
 		out.Priority = 0 // servers know the default
 	}
-	out.Stable, out.Version, out.VersionTag, out.SubmitTime, out.UpdateFailed = false, 0, nil, 0, ""
+	out.Stable, out.Version, out.VersionTag, out.SubmitTime = false, 0, nil, 0
 	out.Submitter, out.Status, out.StatusDesc = structs.Submitter{}, "", ""
 	out.CreateIndex, out.ModifyIndex, out.SpecIndex = 0, 0, 0
 	return out, p

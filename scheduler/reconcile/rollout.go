@@ -2,7 +2,7 @@ package reconcile
 
 import (
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -13,6 +13,11 @@ type Rollout struct {
 	Failed  string                // why the update must stop; "": it need not
 	Late    []*structs.Allocation // not healthy within healthy_deadline, by the order of allocs: others are to take their places
 	Next    structs.LogTime       // when time alone changes the answer; 0: never
+}
+
+// Rolls reports whether a job has groups that are updated a few allocations at a time.
+func Rolls(j *structs.Job) bool {
+	return slices.ContainsFunc(j.Groups, func(g *structs.Group) bool { return RollingUpdate(j, g) != nil && !g.IsGang() })
 }
 
 // RolloutOf returns how far a job's rolling update is. rolling is false for a job that updates nothing a few at a time, whose
@@ -101,17 +106,6 @@ func (r *Rollout) group(j *structs.Job, g *structs.Group, u *structs.Update, all
 	case u.ProgressDeadline <= 0 && late != nil:
 		r.Failed = fmt.Sprintf("group %q: allocation %s is unhealthy", g.Name, late.ID.Short())
 	case u.ProgressDeadline > 0 && r.due(max(progress, begun).Add(u.ProgressDeadline), now):
-		r.Failed = fmt.Sprintf("group %q: no further allocation became healthy within progress_deadline (%s); %d of %d are", g.Name, short(u.ProgressDeadline), settled, want)
+		r.Failed = fmt.Sprintf("group %q: no further allocation became healthy within progress_deadline (%s); %d of %d are", g.Name, structs.ShortDuration(u.ProgressDeadline), settled, want)
 	}
-}
-
-// short prints whole minutes and seconds without zeros: 10m, not 10m0s.
-func short(d time.Duration) string {
-	switch {
-	case d%time.Hour == 0:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d%time.Minute == 0:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	}
-	return d.String()
 }

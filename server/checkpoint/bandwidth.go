@@ -71,8 +71,12 @@ type measures map[string][]measuredSave
 // measure returns what is known of the storages that are configured or were measured.
 func measure(snap *state.Snapshot) map[string]Storage {
 	m, out := measures{}, map[string]Storage{}
-	for a := range snap.Allocs() {
-		m.add(a)
+	for j := range snap.Jobs("", "") { // most have none, and their allocations need not be looked at
+		if slices.ContainsFunc(j.Groups, func(g *structs.Group) bool { return g.Checkpoint != nil && g.Checkpoint.Storage != "" }) {
+			for _, a := range snap.AllocsByJob(j.Key()) {
+				m.add(a)
+			}
+		}
 	}
 	most := snap.SchedulerConfig().CheckpointStorage
 	for name := range m {

@@ -114,7 +114,7 @@ func Launch(parent *structs.Job, at structs.LogTime, forced bool) *structs.Perio
 	c.ID = fmt.Sprintf("%s/periodic-%d", parent.ID, at.Time().Unix())
 	c.Name, c.ParentID, c.Periodic = c.ID, parent.ID, nil
 	c.Stop, c.Stable, c.Version, c.VersionTag = false, false, 0, nil
-	c.Status, c.StatusDesc, c.UpdateFailed, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", "", 0, 0, 0
+	c.Status, c.StatusDesc, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", 0, 0, 0
 	return &structs.PeriodicLaunchCommand{Namespace: parent.Namespace, JobID: parent.ID, Launch: at, Child: &c, Forced: forced}
 }
 

@@ -40,7 +40,7 @@ func (r *Rollouts) Load(snap *state.Snapshot, now structs.LogTime) {
 
 // look queues a job whose update may have to be ended.
 func (r *Rollouts) look(j *structs.Job, at structs.LogTime) {
-	if j == nil || j.Stop || j.Stable || j.Type != structs.JobService && j.Type != structs.JobSystem {
+	if j == nil || j.Stop || j.Stable || !reconcile.Rolls(j) {
 		return
 	}
 	k := j.Key()
@@ -53,7 +53,7 @@ func (r *Rollouts) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogT
 		r.look(d.Jobs[i].After, now.Add(rolloutEvery))
 	}
 	for i := range d.Allocs {
-		if a := d.Allocs[i].After; a != nil {
+		if a := d.Allocs[i].After; a != nil && (a.JobType() == structs.JobService || a.JobType() == structs.JobSystem) {
 			r.look(snap.JobByKey(a.JobKey()), now.Add(rolloutEvery))
 		}
 	}

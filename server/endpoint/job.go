@@ -171,7 +171,7 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 		return nil, structs.Errorf(structs.CodeNotFound, "job %q at version %d not found", k.ID, req.Version)
 	}
 	j := *old
-	j.Stop, j.VersionTag, j.UpdateFailed = false, nil, ""
+	j.Stop, j.VersionTag = false, nil
 	id := auth.Who(ctx)
 	if err := s.mayRegister(id); err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 	child.ID, child.Name, child.ParentID = id, id, parent.ID
 	child.Dispatched, child.DispatchIdempotencyToken = true, req.IdempotencyToken
 	child.Payload = req.Payload
-	child.Stop, child.Stable, child.VersionTag, child.UpdateFailed = false, false, nil, ""
+	child.Stop, child.Stable, child.VersionTag = false, false, nil
 	if req.Priority != 0 {
 		if req.Priority < structs.JobPriorityMin || req.Priority > structs.JobPriorityMax {
 			return nil, structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", req.Priority, structs.JobPriorityMin, structs.JobPriorityMax)

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/server/decide"
@@ -49,24 +48,11 @@ func (s *Set) withinGrace(j *structs.Job) (warnings []string) {
 		own.Checkpoint = &c
 		groups[i] = &own
 		if asked := g.Checkpoint.Grace; asked > 0 {
-			warnings = append(warnings, fmt.Sprintf("group %q: checkpoint grace of %s is shortened to %s, the most that queue %q gives (its preempt_grace)", g.Name, short(asked), short(most), j.QueueName()))
+			warnings = append(warnings, fmt.Sprintf("group %q: checkpoint grace of %s is shortened to %s, the most that queue %q gives (its preempt_grace)", g.Name, structs.ShortDuration(asked), structs.ShortDuration(most), j.QueueName()))
 		} else {
-			warnings = append(warnings, fmt.Sprintf("group %q: it has %s to save its state, the most that queue %q gives (its preempt_grace)", g.Name, short(most), j.QueueName()))
+			warnings = append(warnings, fmt.Sprintf("group %q: it has %s to save its state, the most that queue %q gives (its preempt_grace)", g.Name, structs.ShortDuration(most), j.QueueName()))
 		}
 	}
 	j.Groups = groups
 	return warnings
-}
-
-// short formats a duration without zero parts: 2m, not 2m0s.
-func short(d time.Duration) string {
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{time.Hour, "h"}, {time.Minute, "m"}} {
-		if d >= u.unit && d%u.unit == 0 {
-			return fmt.Sprintf("%d%s", d/u.unit, u.name)
-		}
-	}
-	return d.String()
 }

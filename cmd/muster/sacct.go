@@ -59,16 +59,6 @@ func (r slurmRecord) ran() time.Duration {
 	return time.Duration(r.EndTime - r.StartTime)
 }
 
-// slurmClock formats a duration as sacct does: 00:01:05, 2-01:00:00.
-func slurmClock(d time.Duration) string {
-	s := int64(max(d, 0) / time.Second)
-	clock := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
-	if days := s / 86400; days > 0 {
-		return fmt.Sprintf("%d-%s", days, clock)
-	}
-	return clock
-}
-
 var slurmAgo = regexp.MustCompile(`^now-([0-9]{1,6})(seconds?|minutes?|hours?|days?|weeks?)?$`)
 
 // slurmWhen reads a time of -S or -E: 2026-01-31, 2026-01-31T08:00[:00], 08:00[:00], today, now, now-2days.
@@ -183,9 +173,8 @@ func (o *sacctOptions) run(ctx context.Context, a *api, words []string) error {
 		return err
 	}
 	for _, j := range jobs {
-		_, state := j.state()
 		rows = append(rows, slurmRecord{nomadlike.AcctRecord{JobID: j.ID, Name: j.Name, Namespace: j.Namespace, User: j.User, Queue: j.Queue, NodePool: j.NodePool, Priority: j.Priority,
-			SubmitTime: j.SubmitTime, StartTime: j.since, GPUs: float64(j.gpus)}, state, now})
+			SubmitTime: j.SubmitTime, StartTime: j.since, GPUs: float64(j.gpus)}, j.state(), now})
 	}
 	rows = slices.DeleteFunc(rows, func(r slurmRecord) bool {
 		named := o.jobs == "" || slices.ContainsFunc(strings.Split(o.jobs, ","), func(id string) bool {
@@ -193,16 +182,11 @@ func (o *sacctOptions) run(ctx context.Context, a *api, words []string) error {
 			return r.JobID == id || strings.HasPrefix(r.JobID, id+"/")
 		})
 		stub := &wire.JobListStub{ID: r.JobID, Name: r.Name, User: r.User, NodePool: r.NodePool, Queue: r.Queue}
-		return !named || !o.pick.picks(stub) || !among(strings.ToUpper(o.state), r.state) && !among(strings.ToUpper(o.state), slurmStates[r.state])
+		return !named || !o.pick.picks(stub) || !amongStates(strings.ToUpper(o.state), r.state)
 	})
 	delimiter := ""
 	if o.parsable || o.parsable2 {
 		delimiter = "|"
 	}
 	return sacctTable.print(o.env, o.format, o.noHead, delimiter, rows)
-}
-
-// slurmStates are the short forms of states, as in -s.
-var slurmStates = map[string]string{
-	"COMPLETED": "CD", "FAILED": "F", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "NODE_FAIL": "NF", "RUNNING": "R", "PENDING": "PD", "COMPLETING": "CG",
 }
