@@ -8,7 +8,7 @@ import (
 
 // memberSearch finds places for single members of a gang that runs or is placed already, as near to the others as possible:
 // first in the places of the nearest level that have members, then in those of the next ones, then everywhere. A group that
-// requires a place keeps to it. If its other members have ended, it has none: it grows where there is most room.
+// requires a place keeps to it.
 type memberSearch struct {
 	d       *decision
 	g       *groupWork
@@ -19,13 +19,7 @@ type memberSearch struct {
 func (d *decision) newMemberSearch(g *groupWork) *memberSearch {
 	m := &memberSearch{d: d, g: g, regions: []region{{}}}
 	if x := d.requires(g); x != nil {
-		at := d.settled(g, x)
-		if at < 0 {
-			if most := d.rooms(g, 0, x).Roomiest(x.far); len(most) > 0 {
-				at = most[0]
-			}
-		}
-		m.regions[0] = x.inside(x.far, at)
+		m.regions[0] = x.inside(x.far, d.settled(g, x))
 	} else if x := d.domainOf(g); x != nil {
 		if near := d.around(g, x); len(near) > 0 && d.anyRoom(g) {
 			m.regions = append(near, region{})
