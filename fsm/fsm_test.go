@@ -575,7 +575,8 @@ func TestLapsed(t *testing.T) {
 	}
 }
 
-// TestOneRollingUpdate: the evaluation that a plan makes for a rolling update cancels the earlier ones of the job, and nothing else.
+// TestOneRollingUpdate: the evaluation that a plan makes for a rolling update cancels the earlier ones of the job, and
+// nothing else.
 func TestOneRollingUpdate(t *testing.T) {
 	c := newCluster(t, 3)
 	first := c.register(service("1", 2)).EvalID

@@ -132,11 +132,11 @@ func (s *shareStream) leave() {
 	s.advance(structs.Delta{Index: s.v.Index() + 1, Allocs: []structs.Changed[structs.Allocation]{{Before: a}}})
 }
 
-// BenchmarkShareStream is one GPU share or small GPU job at a time by the default policy on 10,000 nodes of four models,
-// each after one that ended, on the view that the one before it made. Each step is measured: the first ones, those for an ask
-// that was not met before, and those after the mix has changed. Between the steps of "idle" the caches are prepared, as a leader
-// does while no pass runs. The others have no such time: "new leader" was prepared as a follower, before the leader's last 100 steps;
-// the caches of "cold" are empty at first. Goal: p99 1 ms.
+// BenchmarkShareStream is one GPU share or small GPU job at a time by the default policy on 10,000 nodes of four
+// models, each after one that ended, on the view that the one before it made. Each step is measured: the first ones,
+// those for an ask that was not met before, and those after the mix has changed. Between the steps of "idle" the caches
+// are prepared, as a leader does while no pass runs. The others have no such time: "new leader" was prepared as a
+// follower, before the leader's last 100 steps; the caches of "cold" are empty at first. Goal: p99 1 ms.
 func BenchmarkShareStream(b *testing.B) {
 	b.Run("idle", func(b *testing.B) { benchShareStream(b, 0, true) })
 	b.Run("new leader", func(b *testing.B) { benchShareStream(b, 100, false) })

@@ -151,8 +151,8 @@ func TestSavesByBandwidth(t *testing.T) {
 	}
 }
 
-// TestSavesByBandwidthUnconfigured: without any setting, no save waits while nothing was measured, nor where saves were as fast as
-// alone; where they were slow because of others, the next ones take turns.
+// TestSavesByBandwidthUnconfigured: without any setting, no save waits while nothing was measured, nor where saves were
+// as fast as alone; where they were slow because of others, the next ones take turns.
 func TestSavesByBandwidthUnconfigured(t *testing.T) {
 	const work = 40
 	drain := func(measured bool) (slow, fast sharedDisk) {

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestWarnsOfWhatIsNotThere: what is accepted because it may come later, and may as well be misspelt, has a warning; queues that every
-// cluster has cannot be deleted, and the answer says so.
+// TestWarnsOfWhatIsNotThere: what is accepted because it may come later, and may as well be misspelt, has a warning;
+// queues that every cluster has cannot be deleted, and the answer says so.
 func TestWarnsOfWhatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -76,9 +76,9 @@ func TestWhyTellsOfARollingUpdate(t *testing.T) {
 	})
 }
 
-// TestRolloutsEnd: a version is stable once all of it is healthy. An update whose allocations do not become healthy replaces them after
-// healthy_deadline, and stops after progress_deadline or, without one, with the first that is late. With auto_revert the newest
-// stable version returns. What runs of an older version continues.
+// TestRolloutsEnd: a version is stable once all of it is healthy. An update whose allocations do not become healthy
+// replaces them after healthy_deadline, and stops after progress_deadline or, without one, with the first that is late.
+// With auto_revert the newest stable version returns. What runs of an older version continues.
 func TestRolloutsEnd(t *testing.T) {
 	for _, x := range []struct {
 		name               string

@@ -327,9 +327,10 @@ func (r *Roster) Suspended(find func(AllocID) *Allocation) bool {
 }
 
 // Settle updates a roster after changes of its members. It is the only rule of what happens to a gang that loses
-// members; Apply uses it at every index, and simulations do. (That a gang cannot form again because a member has ended well
-// depends on its port, which only Apply knows: tx.unformed in package fsm.) tg is the group in the current job, nil when the job no
-// longer runs. batch means that members end for good when they succeed. find returns an allocation or nil.
+// members; Apply uses it at every index, and simulations do. (That a gang cannot form again because a member has ended
+// well depends on its port, which only Apply knows: tx.unformed in package fsm.) tg is the group in the current job,
+// nil when the job no longer runs. batch means that members end for good when they succeed. find returns an allocation
+// or nil.
 //
 //	all there                         nothing changes, but the deadline is lifted once the minimum runs
 //	one asked to stop or to give way  it is removed, and the epoch grows

@@ -23,7 +23,8 @@ const (
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// argumentKinds are what the arguments of usage lines name. Those of objects that have a group of commands (NAME, PATH) are named by groupKinds.
+// argumentKinds are what the arguments of usage lines name. Those of objects that have a group of commands (NAME, PATH)
+// are named by groupKinds.
 var argumentKinds = map[string]string{
 	"JOB": "jobs", "NODE": "nodes", "node": "nodes", "ALLOCATION": "allocs", "EVALUATION": "evals", "SERVICE": "services", "TASK": "tasks", "GROUP": "groups",
 	"VERSION|TAG": "versions", "ACCESSOR": "tokens",
@@ -35,7 +36,8 @@ var groupKinds = map[string]string{
 	"var": "variables", "service": "services", "muster": "jobs",
 }
 
-// flagKinds are what the values of flags name, in all commands; a flag whose name has another meaning somewhere has "command -flag".
+// flagKinds are what the values of flags name, in all commands; a flag whose name has another meaning somewhere has
+// "command -flag".
 var flagKinds = map[string]string{
 	"namespace": "namespaces", "queue": "queues", "pool": "node_pools", "node-pool": "node_pools", "job": "jobs", "node-id": "nodes", "task": "tasks", "group": "groups",
 	"quota": "quotas", "policy": "policies", "job init -template": "templates", "sim -policy": "", "agent -node-pool": "", "nodesim -pool": "",
@@ -139,7 +141,8 @@ func begin(names []string, prefix string) []string {
 	return names[:min(len(names), completionMax)]
 }
 
-// begins asks the servers for the ids of a search context. Ids of allocations and evaluations are looked for by an even number of characters.
+// begins asks the servers for the ids of a search context. Ids of allocations and evaluations are looked for by an even
+// number of characters.
 func (a *api) begins(ctx context.Context, kind, prefix string) []string {
 	ask := prefix
 	if (kind == "allocs" || kind == "evals" || kind == "nodes") && prefix != "" {

@@ -112,8 +112,8 @@ func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
 	return err
 }
 
-// sure asks about a job that the user did not name in full, or that is to be forgotten, and about one of another user. Without a terminal the
-// latter needs -yes, and so does a job that is only the beginning of a name.
+// sure asks about a job that the user did not name in full, or that is to be forgotten, and about one of another user.
+// Without a terminal the latter needs -yes, and so does a job that is only the beginning of a name.
 func (o *jobStopOptions) sure(ctx context.Context, a *api, arg string, stub *wire.JobListStub) error {
 	if o.yes {
 		return nil

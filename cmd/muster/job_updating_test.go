@@ -63,8 +63,8 @@ func TestRollingUpdateIsExplained(t *testing.T) {
 	}
 }
 
-// TestRunFollowsARollingUpdate: `job run` and `job revert` of an update end when it is complete (exit code 0), when it stops, or when
-// another version takes over (1).
+// TestRunFollowsARollingUpdate: `job run` and `job revert` of an update end when it is complete (exit code 0), when it
+// stops, or when another version takes over (1).
 func TestRunFollowsARollingUpdate(t *testing.T) {
 	u := nomadlike.Updating{Group: "hello", From: 1, To: 3, Old: 1, New: 1, AtOnce: 1, Since: ago(40 * time.Second)}
 	stopped := u

@@ -116,8 +116,8 @@ func (o *nodePurgeOptions) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// blast describes what the loss of a node would affect: live allocations, their GPUs and jobs. sure is how to ask: a node without any
-// needs no -yes where there is no terminal.
+// blast describes what the loss of a node would affect: live allocations, their GPUs and jobs. sure is how to ask: a
+// node without any needs no -yes where there is no terminal.
 func (e *env) blast(ctx context.Context, a *api, nodeID string) (what string, sure func(ctx context.Context, yes bool, question string, args ...any) error, err error) {
 	var allocs []*wire.Allocation
 	if _, err := a.get(ctx, "/v1/node/"+nodeID+"/allocations", nil, &allocs); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// others are commands of Slurm, kubectl and Nomad that do not exist here, with what does their work. The longest beginning of a command
-// line counts.
+// others are commands of Slurm, kubectl and Nomad that do not exist here, with what does their work. The longest
+// beginning of a command line counts.
 var others = map[string]string{
 	// Slurm.
 	"salloc":                   "muster shell",

@@ -287,8 +287,8 @@ func bar(share float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + strconv.Itoa(int(share*100)) + "%"
 }
 
-// confirm asks before an action that reaches more than one job of the user, or cannot be undone. Where there is no terminal to ask at it
-// refuses without -yes.
+// confirm asks before an action that reaches more than one job of the user, or cannot be undone. Where there is no
+// terminal to ask at it refuses without -yes.
 func (e *env) confirm(ctx context.Context, yes bool, question string, args ...any) error {
 	if !yes && !e.asks {
 		return fmt.Errorf("%s\nNobody can be asked here: add -yes, as in\n  %s", fmt.Sprintf(question, args...), e.again("-yes"))
@@ -311,9 +311,9 @@ func (e *env) again(option string) string {
 	return strings.Join(append(line, option), " ")
 }
 
-// ask asks before an action that concerns the user alone, on stderr, so that the output may go into a pipe, or on stdout if only that is a
-// terminal. Where there is no terminal to ask at it does not ask, as in Nomad. A question that is interrupted, or that no answer follows, is
-// answered with no.
+// ask asks before an action that concerns the user alone, on stderr, so that the output may go into a pipe, or on
+// stdout if only that is a terminal. Where there is no terminal to ask at it does not ask, as in Nomad. A question that
+// is interrupted, or that no answer follows, is answered with no.
 func (e *env) ask(ctx context.Context, yes bool, question string, args ...any) error {
 	if yes || !e.asks {
 		return nil

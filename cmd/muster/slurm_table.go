@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// slurmVerb makes a command that takes options as Slurm does: -ualice, -lh, --me. run gets the words that are no options. Options for which
-// there is nothing are refused with the command that does it here.
+// slurmVerb makes a command that takes options as Slurm does: -ualice, -lh, --me. run gets the words that are no
+// options. Options for which there is nothing are refused with the command that does it here.
 func (e *env) slurmVerb(use, short, long, example, elsewhere string, own func(*pflag.FlagSet), run func(ctx context.Context, a *api, words []string) error) *cobra.Command {
 	c := e.verb(use, short, long, example, 0, -1, nil)
 	c.DisableFlagParsing = true

@@ -120,7 +120,8 @@ func slurmLive(j *wire.JobListStub) bool {
 	return j.Status != "dead" && (j.ParentID != "" || !j.Periodic && !j.ParameterizedJob)
 }
 
-// slurmIs reports whether a job is the one with an id: its name, or the number in SLURM_JOB_ID or SLURM_ARRAY_JOB_ID, also of one index.
+// slurmIs reports whether a job is the one with an id: its name, or the number in SLURM_JOB_ID or SLURM_ARRAY_JOB_ID,
+// also of one index.
 func slurmIs(j *wire.JobListStub, id string) bool {
 	if j.ID == id {
 		return true

@@ -21,7 +21,8 @@ const (
 	sb     = "sbatch FILE"
 )
 
-// wrongFiles are more of what people get wrong: configuration of agents, files of operators, scripts of Slurm, flags that do not go together.
+// wrongFiles are more of what people get wrong: configuration of agents, files of operators, scripts of Slurm, flags
+// that do not go together.
 var wrongFiles = []wrong{
 	{name: "setting of an agent", file: agentFile("client {\n  server = [\"10.0.0.1\"]\n}\n"), args: start, code: 1, has: []string{":11:3: server: there is no such setting in client", `did you mean "servers"?`}},
 	{name: "duration of an agent", file: agentFile("telemetry {\n  collection_interval = \"10 seconds\"\n}\n"), args: start, code: 1, has: []string{":11:3: telemetry.collection_interval: want a duration", "30s"}},

@@ -18,9 +18,10 @@ import (
 // historyScale is how much faster a history is here: six hours of submissions take 24 seconds.
 const historyScale = 900
 
-// TestHistories runs random histories of internal/histories on real agents with real processes: HISTORIES of them (6), from
-// the seed SEED (1), several at a time, as they mostly wait. No limit or cap of a queue is exceeded, every job that waits is shown once, equal work starts in the order
-// shown, the reasons that passes find are true and are those of job why, and every job ends.
+// TestHistories runs random histories of internal/histories on real agents with real processes: HISTORIES of them (6),
+// from the seed SEED (1), several at a time, as they mostly wait. No limit or cap of a queue is exceeded, every job
+// that waits is shown once, equal work starts in the order shown, the reasons that passes find are true and are those
+// of job why, and every job ends.
 func TestHistories(t *testing.T) {
 	first := harness.Number(t, "SEED", 1)
 	for i := range harness.Number(t, "HISTORIES", 6) {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A pageNumber is one row of testdata/numbers.txt, which says for every number in the prose and the tables of pages written by hand where it
-// comes from. Rows stand below the page's name; in a text {} stands for the value.
+// A pageNumber is one row of testdata/numbers.txt, which says for every number in the prose and the tables of pages
+// written by hand where it comes from. Rows stand below the page's name; in a text {} stands for the value.
 //
 //	UNIT CONSTANT text {} text            a default or limit: the constant, or an expression of constants of one package ("a/b.x+y"), in the unit, rounded up with ~
 //	measured DATE `COMMAND` text          a figure, or all of the section whose heading is the text; the page names the command
@@ -29,8 +29,8 @@ type pageNumber struct {
 	line                   int
 }
 
-// noAmounts are numbers that are no amounts, by what stands around them: of list items, footnotes and headings, of decisions and standards, of
-// versions, file modes, HTTP statuses and exit codes, and years.
+// noAmounts are numbers that are no amounts, by what stands around them: of list items, footnotes and headings, of
+// decisions and standards, of versions, file modes, HTTP statuses and exit codes, and years.
 var noAmounts = regexp.MustCompile(`(?m)^ *(?:#+ )?[0-9]+\. ` +
 	`|\([0-9]\)` +
 	`|\b0[0-7]{2,3}\b|\b127\.0\.0\.1\b|\b(?:ADR|RFC|TLS|API|Engine \(|release|Go|Format|glibc|Python|CUDA|Linux|Ubuntu|v|status|rank|device|code|exit code|ends with|a token \(|index \(|answered with|requests with|Answers of)\s*[0-9][0-9.]*(?:(?:, | and | or )[45][0-9x]{2})*(?: or newer)?` +

@@ -38,7 +38,8 @@ func TestBoundariesHaveTests(t *testing.T) {
 	}
 }
 
-// The parser of HCL overflows the stack on deep input, which ends the process. Only packages that gate what they parse call it.
+// The parser of HCL overflows the stack on deep input, which ends the process. Only packages that gate what they parse
+// call it.
 func TestDeepFilesAreRefused(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || in(s.dir, "internal/hclgate", "internal/agentconfig", "nomadlike/jobspec", "server/acl") {

@@ -24,7 +24,7 @@ const (
 	HoldFailed   = "failed"
 )
 
-// What is told of jobs: how far their gangs and updates are, and why they wait.
+// What is said of jobs: how far their gangs and updates are, and why they wait.
 type (
 	// JobGangsResponse has the state of a job's gangs, and the job, whose launch blocks have the ranks per member.
 	JobGangsResponse struct {
@@ -86,8 +86,8 @@ type (
 		Updating  []Updating                   // the groups with a rolling update that has not ended
 		Excluded  []ExcludedNode               // if asked for (JobGetRequest.All): the nodes that cannot take an allocation of it now
 	}
-	// Updating is a rolling update of a group that has not ended: some allocations are of an older version, or those of the newest
-	// are not healthy yet.
+	// Updating is a rolling update of a group that has not ended: some allocations are of an older version, or those of
+	// the newest are not healthy yet.
 	Updating struct {
 		Group     structs.GroupName
 		From, To  uint64          // the newest version that is still to be replaced, and the job's

@@ -162,7 +162,8 @@ func (f *filler) raw(path string) structs.RawConfig {
 func filledJob(t *testing.T) *structs.Job {
 	j := &structs.Job{}
 	(&filler{}).fill(t, reflect.ValueOf(j).Elem(), "Job")
-	// What cannot be arbitrary: tokens are dropped, names are repeated inside of opaque blocks, volumes go by name, and users have no field of why an update stopped.
+	// What cannot be arbitrary: tokens are dropped, names are repeated inside of opaque blocks, volumes go by name, and
+	// users have no field of why an update stopped.
 	j.ConsulToken, j.VaultToken, j.UpdateFailed = "", "", ""
 	fix := func(list []structs.Service) {
 		for i := range list {

@@ -43,9 +43,10 @@ func SettledAt(a *structs.Allocation, u *structs.Update) structs.LogTime {
 	return since.Add(HealthyFor(a, u))
 }
 
-// HealthyFor returns how long an allocation must run healthily to count as healthy in a rolling update: min_healthy_time, and twice
-// as long with each restart of its tasks, up to healthy_deadline. Otherwise work that fails again and again after a little more
-// than min_healthy_time would count as healthy for most of the time, and the update would replace everything by it.
+// HealthyFor returns how long an allocation must run healthily to count as healthy in a rolling update:
+// min_healthy_time, and twice as long with each restart of its tasks, up to healthy_deadline. Otherwise work that fails
+// again and again after a little more than min_healthy_time would count as healthy for most of the time, and the update
+// would replace everything by it.
 func HealthyFor(a *structs.Allocation, u *structs.Update) time.Duration {
 	long := u.MinHealthyTime
 	for n, _, _ := a.LastFailure(); n > 0 && long < u.HealthyDeadline; n-- {

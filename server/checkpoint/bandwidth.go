@@ -28,8 +28,8 @@ import (
 // admitted as at that level: each takes at most 2.5 times as long as alone. If even the lowest may be saturated, half as many are, so that the rate of fewer is learned. The
 // configured number is the most in any case, and in force while nothing is measured.
 //
-// A storage that jobs name but that is not configured has no limit until saves were measured that were slow because of others, or of
-// which this is not known. While its highest level is as fast as the lowest, no save waits.
+// A storage that jobs name but that is not configured has no limit until saves were measured that were slow because of
+// others, or of which this is not known. While its highest level is as fast as the lowest, no save waits.
 //
 // The estimate is a function of the saves in the state, as the line is. The newest of each level count, so that a level that
 // is seldom seen, as that of a save alone, is not forgotten for the many saves of another.

@@ -49,8 +49,9 @@ func TestStorageLearns(t *testing.T) {
 	}
 }
 
-// TestStorageLearnsUnconfigured is TestStorageLearns without a configured number: as many save at a time as want to, or as
-// was learned. After some bursts no save takes more than 2.5 times as long as alone, and a storage that serves all never makes one wait.
+// TestStorageLearnsUnconfigured is TestStorageLearns without a configured number: as many save at a time as want to, or
+// as was learned. After some bursts no save takes more than 2.5 times as long as alone, and a storage that serves all
+// never makes one wait.
 func TestStorageLearnsUnconfigured(t *testing.T) {
 	limited, idle := 0, 0
 	for seed := range uint64(300) {

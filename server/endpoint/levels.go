@@ -94,9 +94,10 @@ func unknownLevels(nodes iter.Seq[*structs.Node], levels []string) (out []string
 	return out
 }
 
-// splitPlaces returns a warning for each level at which a name stands for several places, because its nodes name different
-// values of the next level, or some of them none. A gang runs in one node pool, so pools are looked at one by one. Names that each place of the next level uses again are no mistake: they are only
-// reported while fewer than half of them stand for several.
+// splitPlaces returns a warning for each level at which a name stands for several places, because its nodes name
+// different values of the next level, or some of them none. A gang runs in one node pool, so pools are looked at one by
+// one. Names that each place of the next level uses again are no mistake: they are only reported while fewer than half
+// of them stand for several.
 func splitPlaces(nodes iter.Seq[*structs.Node], keys []string) (out []string) {
 	type place struct {
 		pool structs.PoolName
