@@ -25,11 +25,25 @@ func TestPercent(t *testing.T) {
 	}
 }
 
-// The pace is set again after every collection.
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		liveMiB, rootsMiB uint64
+		percent           int
+		wantMiB           int64
+	}{
+		{0, 0, 2000, 64 + 23}, {64, 0, 200, 64 + 216}, {512, 0, 100, 64 + 1152}, {256, 256, 50, 64 + 864}, {2048, 0, 25, 64 + 2880},
+	} {
+		if got := limit(c.liveMiB<<20, c.rootsMiB<<20, c.percent) >> 20; got != c.wantMiB {
+			t.Errorf("%d MiB live, %d MiB of roots, GOGC %d: a limit of %d MiB, want %d", c.liveMiB, c.rootsMiB, c.percent, got, c.wantMiB)
+		}
+	}
+}
+
+// The pace is set again after every collection, and the limit with it.
 func TestStartFollowsTheHeap(t *testing.T) {
 	t.Setenv("GOGC", "")
-	was := debug.SetGCPercent(100)
-	t.Cleanup(func() { debug.SetGCPercent(was) })
+	was, limitWas := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetGCPercent(was); debug.SetMemoryLimit(limitWas) })
 	Start(Room{Min: 16 << 20, Max: 32 << 20})
 	keep := make([]byte, 128<<20)
 	deadline := time.Now().Add(30 * time.Second)
@@ -38,6 +52,9 @@ func TestStartFollowsTheHeap(t *testing.T) {
 		got := debug.SetGCPercent(77)
 		debug.SetGCPercent(got)
 		if got == 25 || got == 24 { // 32 of 128 MiB and the roots
+			if limit := debug.SetMemoryLimit(-1) >> 20; limit < 128 || limit > 400 {
+				t.Errorf("with 128 MiB live the memory limit is %d MiB, want about 128, a quarter more, an eighth more, and 64", limit)
+			}
 			break
 		}
 		if time.Now().After(deadline) {
