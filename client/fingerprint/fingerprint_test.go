@@ -3,10 +3,12 @@ package fingerprint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -156,6 +158,34 @@ func TestDevices(t *testing.T) {
 		if _, err := ParseGPUs(bad, structs.Seed{}); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
+	}
+}
+
+func TestDivided(t *testing.T) {
+	groups, err := ParseGPUs("1xA100-40GB:mig,1xh100:mig=3g+2g+1g,1xH100", structs.Seed{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	seen, slots := map[string]bool{}, map[string]bool{}
+	for _, g := range groups {
+		got = append(got, fmt.Sprintf("%d %s %q", len(g.Instances), g.Name, g.MIGProfile()))
+		for _, i := range g.Instances {
+			if seen[i.ID] || (i.Parent != "") != (g.MIGProfile() != "") || g.MIGProfile() != "" && i.MemoryMiB != g.Attributes["memory"].Int {
+				t.Errorf("%s has %+v", g.Name, i)
+			}
+			seen[i.ID] = true
+			for k := range i.SlotCount {
+				if slot := fmt.Sprint(i.Parent, i.SlotStart+k); slots[slot] || i.SlotStart+k > 7 {
+					t.Errorf("%s: a slot twice, or beyond the GPU: %+v", g.Name, i)
+				} else {
+					slots[slot] = true
+				}
+			}
+		}
+	}
+	if want := []string{`7 A100-40GB MIG 1g.5gb "1g.5gb"`, `1 H100 MIG 3g.40gb "3g.40gb"`, `1 H100 MIG 2g.20gb "2g.20gb"`, `1 H100 MIG 1g.10gb "1g.10gb"`, `1 H100 ""`}; !slices.Equal(got, want) {
+		t.Errorf("groups are %q, want %q", got, want)
 	}
 }
 

@@ -2,78 +2,74 @@ package fingerprint
 
 import (
 	"fmt"
-	"strconv"
+	"maps"
 	"strings"
 
+	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuModels are the models that ParseGPUs simulates: memory in MiB, and islands of fast links.
-var gpuModels = map[string]struct {
-	memoryMiB int64
-	island    int // GPUs in an island; 0 for none
-	cc        string
-}{
-	"A10":  {23028, 0, "8.6"},
-	"A100": {81920, 8, "8.0"},
-	"B200": {183359, 8, "10.0"},
-	"H100": {81559, 8, "9.0"},
-	"H200": {143771, 8, "9.0"},
-	"L4":   {23034, 0, "8.9"},
-	"L40S": {46068, 0, "8.9"},
-	"T4":   {15360, 0, "7.5"},
-	"V100": {32768, 4, "7.0"},
-}
+// islandGPUs is how many GPUs the switches of one simulated machine join.
+const islandGPUs = 8
 
-// gpusMax limits the GPUs of one machine.
-const gpusMax = 64
-
-// ParseGPUs makes simulated GPUs from "8xH100" (or several, "4xA100,2xT4") for development and simulation. Their ids
-// are derived from seed, so that no two machines have the same one.
+// ParseGPUs makes simulated GPUs for development and simulation from a specification of fakegpu.New: "8xH100", several,
+// "4xA100,2xT4", or divided, "4xA100-40GB:mig". Their ids are derived from seed, so that no two machines have the same one.
 func ParseGPUs(spec string, seed structs.Seed) (StaticDevices, error) {
+	s, err := fakegpu.New(spec, string(seed[:]))
+	if err != nil {
+		return nil, err
+	}
+	s.ShortNames()
 	var out StaticDevices
-	total := 0
-	for _, part := range strings.Split(spec, ",") {
-		n, model, ok := strings.Cut(strings.TrimSpace(part), "x")
-		count, err := strconv.Atoi(n)
-		m, known := gpuModels[strings.ToUpper(model)]
-		if !ok || err != nil || count < 1 || !known {
-			return nil, fmt.Errorf("gpus %q: want a count and a model such as 8xH100; models are A10, A100, B200, H100, H200, L4, L40S, T4, V100", part)
+	index := map[string]int{}
+	add := func(name string, attrs map[string]structs.Attribute, in structs.DeviceInstance) {
+		i, ok := index[name]
+		if !ok {
+			i, index[name] = len(out), len(out)
+			out = append(out, structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: name, Attributes: attrs})
 		}
-		model = strings.ToUpper(model)
-		if total += count; total > gpusMax {
-			return nil, fmt.Errorf("gpus %q: more than %d on one machine", spec, gpusMax)
+		out[i].Instances = append(out[i].Instances, in)
+	}
+	seen := map[string]int{} // GPUs so far, by model
+	for i, g := range s.GPUs {
+		attrs := map[string]structs.Attribute{
+			"memory":           {Kind: "int", Int: g.Memory >> 20, Unit: "MiB"},
+			"cuda_compute":     {Kind: "string", Str: g.CC},
+			"driver_version":   {Kind: "string", Str: "simulated"},
+			"display_state":    {Kind: "string", Str: "Disabled"},
+			"persistence_mode": {Kind: "string", Str: "Enabled"},
+			"muster.simulated": {Kind: "bool", Bool: true},
+			"cores_clock":      {Kind: "int", Int: g.Clock, Unit: "MHz"},
+			"memory_clock":     {Kind: "int", Int: g.MemClock, Unit: "MHz"},
+			"pci_bandwidth":    {Kind: "int", Int: 63015, Unit: "MB/s"},
+			"bar1":             {Kind: "int", Int: g.BAR1 >> 20, Unit: "MiB"},
 		}
-		g := structs.DeviceGroup{
-			Vendor: "nvidia", Type: "gpu", Name: model,
-			Attributes: map[string]structs.Attribute{
-				"memory":             {Kind: "int", Int: m.memoryMiB, Unit: "MiB"},
-				"cuda_compute":       {Kind: "string", Str: m.cc},
-				"driver_version":     {Kind: "string", Str: "simulated"},
-				"display_state":      {Kind: "string", Str: "Disabled"},
-				"persistence_mode":   {Kind: "string", Str: "Enabled"},
-				"muster.simulated":   {Kind: "bool", Bool: true},
-				"cores_clock":        {Kind: "int", Int: 1980, Unit: "MHz"},
-				"memory_clock":       {Kind: "int", Int: 2619, Unit: "MHz"},
-				"pci_bandwidth":      {Kind: "int", Int: 63015, Unit: "MB/s"},
-				"power":              {Kind: "int", Int: 700, Unit: "W"},
-				"bar1":               {Kind: "int", Int: 131072, Unit: "MiB"},
-				"muster.island_size": {Kind: "int", Int: int64(m.island)},
-			},
+		in := structs.DeviceInstance{
+			ID: g.UUID, Healthy: true, PCIBusID: fmt.Sprintf("00000000:%02X:00.0", 0x10+i), NUMANode: g.NUMA, MemoryMiB: g.Memory >> 20,
 		}
-		for i := range count {
-			uuid := structs.DeriveID[structs.NodeID](seed, "gpu", model, uint64(i)).String()
-			inst := structs.DeviceInstance{
-				ID: "GPU-" + uuid, Healthy: true,
-				PCIBusID: fmt.Sprintf("00000000:%02X:00.0", 0x10+total-count+i),
-				NUMANode: int64(i * 2 / count), MemoryMiB: m.memoryMiB,
+		if g.MIG == 1 {
+			for _, m := range s.MIGs {
+				if m.GPU == i {
+					in.ID, in.MemoryMiB, in.Parent, in.SlotStart, in.SlotCount = m.UUID, m.Memory>>20, g.UUID, m.Start, m.Size
+					a := maps.Clone(attrs)
+					a["memory"] = structs.Attribute{Kind: "int", Int: in.MemoryMiB, Unit: "MiB"}
+					a["mig_profile"] = structs.Attribute{Kind: "string", Str: m.Profile}
+					a["mig_slices"] = structs.Attribute{Kind: "int", Int: m.Slices}
+					a["multiprocessors"] = structs.Attribute{Kind: "int", Int: m.SMs}
+					a[structs.GPUEnforceAttribute] = structs.Attribute{Kind: "string", Str: structs.BackendMIG}
+					add(g.Name+" MIG "+m.Profile, a, in)
+				}
 			}
-			if m.island > 0 {
-				inst.Island = fmt.Sprintf("%s-%d", strings.ToLower(model), i/m.island)
-			}
-			g.Instances = append(g.Instances, inst)
+			continue
 		}
-		out = append(out, g)
+		island := min(s.Island(i), islandGPUs)
+		if island > 0 {
+			in.Island = fmt.Sprintf("%s-%d", strings.ToLower(g.Name), seen[g.Name]/island)
+		}
+		seen[g.Name]++
+		attrs["power"] = structs.Attribute{Kind: "int", Int: g.Limit / 1000, Unit: "W"}
+		attrs["muster.island_size"] = structs.Attribute{Kind: "int", Int: int64(island)}
+		add(g.Name, attrs, in)
 	}
 	return out, nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -234,6 +235,22 @@ func TestIslandsWithoutSwitches(t *testing.T) {
 		if in.Island == "" || (in.Island == g.Instances[0].Island) != (i < 4) {
 			t.Errorf("GPU %d is in island %q; the first is in %q", i, in.Island, g.Instances[0].Island)
 		}
+	}
+}
+
+func TestMIGOfSeveralSizes(t *testing.T) {
+	f, dir := fake(t, "1xH100:mig=3g+2g+1g,1xA100-40GB:mig")
+	n := watch(t, quick(f, dir))
+	g := until(t, n, "10 instances", func(g []structs.DeviceGroup) bool { return count(g) == 10 })
+	var got []string
+	for _, g := range g {
+		for _, in := range g.Instances[:1] {
+			got = append(got, fmt.Sprintf("%d of %s with %d MiB from slot %d on", len(g.Instances), g.MIGProfile(), in.MemoryMiB, in.SlotStart))
+		}
+	}
+	want := []string{"7 of 1g.5gb with 5120 MiB from slot 0 on", "1 of 1g.10gb with 10194 MiB from slot 6 on", "1 of 2g.20gb with 20389 MiB from slot 4 on", "1 of 3g.40gb with 40779 MiB from slot 0 on"}
+	if !slices.Equal(got, want) {
+		t.Errorf("instances are %q, want %q", got, want)
 	}
 }
 

@@ -86,7 +86,7 @@ func newAgent(e *env) *cobra.Command {
 	}
 	f := c.Flags()
 	f.BoolVar(&o.dev, "dev", false, "one-machine cluster for trying things out: open, on 127.0.0.1, gone when it ends")
-	f.StringVar(&o.gpus, "dev-gpus", "", "make up GPUs, such as 8xH100 or 4xA100,2xT4")
+	f.StringVar(&o.gpus, "dev-gpus", "", "make up GPUs, such as 8xH100, 4xA100,2xT4 or, divided, 4xA100-40GB:mig")
 	f.StringArrayVar(&o.paths, "config", nil, "configuration file (HCL or JSON) or directory of such; may be repeated, later ones win")
 	f.StringArrayVar(&o.meta, "meta", nil, "KEY=VALUE describing the node; may be repeated")
 	f.BoolVar(&o.version, "version", false, "print the version and end")

@@ -35,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf(`%q: %v; want an error, it to begin with "line 2: "`, bad, err)
 		}
 	}
-	for _, bad := range []string{"", "8", "0xH100", "8xNOPE", "65xT4"} {
+	for _, bad := range []string{"", "8", "0xH100", "8xNOPE", "65xT4", "1xT4:mig", "1xH100:", "1xH100:mog", "1xH100:mig=", "1xH100:mig=5g", "1xH100:mig=1", "1xH100:mig=4g+4g"} {
 		if _, err := New(bad, ""); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
