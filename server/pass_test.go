@@ -502,3 +502,26 @@ func TestSpeculativePlacement(t *testing.T) {
 		}
 	})
 }
+
+// TestSystemJobsMeetNewNodes: a system job that is registered in the moment in which a node becomes ready runs there, too. No
+// evaluation of the node knows the job yet, and a decision that began before the node was ready does not see it.
+func TestSystemJobsMeetNewNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		for i := range 40 {
+			id := fmt.Sprint("sys-", i)
+			n := testNode(1 + i)
+			mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+			f.set(func() { f.nodes = append(f.nodes, n) })
+			s.replica.Propose(replica.LanePriority, structs.Command{Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}})
+			s.decide.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Groups[0].Tasks[0].Resources.CPU = structs.JobSystem, 10
+			})}})
+			time.Sleep(5 * time.Second)
+			if got, want := running(s, id), 2+i; got != want {
+				t.Fatalf("system job %d runs on %d of %d nodes", i, got, want)
+			}
+		}
+	})
+}

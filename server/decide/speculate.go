@@ -12,7 +12,8 @@ import (
 // committed; that costs two commits in a row. Instead the leader decides about the job while its registration is being
 // written, and the plan follows it in the log. That is safe: the plan names a version and an evaluation that only this
 // registration makes, and Apply refuses it if they are absent. In any unusual case (the job exists, the queue is not
-// empty), and after a refusal, the job is decided after its commit.
+// empty), and after a refusal, the job is decided after its commit. So is a job that runs on every node: a node that becomes
+// ready after the decision began and before the commit has no evaluation for it, and would be left out.
 
 // ProposeJob is Replica.Propose that also starts the decision about a new job at once.
 func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
@@ -22,7 +23,7 @@ func (s *Service) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Pr
 	d := s.decider.Load()
 	c, ok := cmd.Body.(*structs.JobRegisterCommand)
 	if d == nil || !ok || !s.idle(d.term) || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() ||
-		s.env.Replica.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
+		c.Job.Type == structs.JobSystem || c.Job.Type == structs.JobSysBatch || s.env.Replica.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
 		return s.env.Replica.Propose(lane, cmd)
 	}
 	// The plan uses the priority lane, so the registration must, too. It overtakes no waiting write, because an idle
