@@ -1,12 +1,15 @@
 package taskfs_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -149,6 +152,84 @@ var operations = map[string]func(d *taskfs.Dir) ([]byte, error){
 			return n.Own(nobody)
 		})
 	},
+	"make new": func(d *taskfs.Dir) ([]byte, error) {
+		sub, err := d.MakeNew("x")
+		return nil, with(sub, err, func(s *taskfs.Dir) error { return errors.Join(s.Own(nobody), d.RemoveAll(s.Name())) })
+	},
+	"sub": func(d *taskfs.Dir) ([]byte, error) {
+		_ = d.RemoveAll("x")
+		sub, err := d.MakeAll("x/y", 0o755)
+		if err := ignoreDir(sub, err); err != nil {
+			return nil, err
+		}
+		sub, err = d.Sub("x/y")
+		return nil, with(sub, err, func(s *taskfs.Dir) error { return errors.Join(s.Own(nobody), s.Chmod(0o777)) })
+	},
+	"parent": func(d *taskfs.Dir) ([]byte, error) {
+		_ = d.RemoveAll("x")
+		in, name, err := d.Parent("x/y/file", 0o755)
+		return nil, with(in, err, func(in *taskfs.Dir) error { return in.Replace(name, []byte("new"), 0o666, nobody) })
+	},
+	"remove dir": func(d *taskfs.Dir) ([]byte, error) {
+		_ = d.RemoveAll("x")
+		sub, _, err := d.Make("x", 0o755)
+		return nil, errors.Join(ignoreDir(sub, err), d.RemoveDir("x"))
+	},
+	"remove": func(d *taskfs.Dir) ([]byte, error) {
+		return nil, errors.Join(d.Replace("x", []byte("mine"), 0o644, taskfs.Agent), d.Remove("x"))
+	},
+	"look": func(d *taskfs.Dir) ([]byte, error) {
+		_ = d.Replace("x", []byte("mine"), 0o644, taskfs.Agent)
+		if target, err := d.Readlink("x"); err == nil {
+			return []byte(target), nil
+		}
+		info, err := d.Stat("x")
+		if err == nil && info.Size() == int64(len(swap.Secret)) {
+			err = errors.New("it is as long as the victim") // a hard link to it, which a task may make
+		}
+		d.IsMount("x")
+		return nil, err
+	},
+	"bind": func(d *taskfs.Dir) ([]byte, error) {
+		_ = d.Replace("x", []byte("mine"), 0o644, taskfs.Agent)
+		n, err := d.Node("x")
+		if err != nil {
+			return nil, err
+		}
+		defer n.Close()
+		if n.Mode().IsRegular() && n.Links() != 1 || !n.Mode().IsRegular() {
+			return nil, errors.New("it is another file")
+		}
+		place, err := os.CreateTemp("", "muster-swap-place-")
+		if err != nil {
+			return nil, err
+		}
+		place.Close()
+		defer os.Remove(place.Name())
+		if err := n.Bind(place.Name()); err != nil {
+			return nil, err
+		}
+		defer func() { _ = unix.Unmount(place.Name(), unix.MNT_DETACH) }()
+		return os.ReadFile(place.Name())
+	},
+}
+
+// calm are the methods of directories and nodes that look up no name.
+var calm = []string{"Close", "Name", "File", "Info", "Is", "Dir", "Beneath", "Links", "Inode", "Blocks", "Owner", "Size", "ModTime", "IsDir", "Sys", "Mode"}
+
+// TestRacesCoverOperations: each method that looks up a name is one of the operations that tasks race with.
+func TestRacesCoverOperations(t *testing.T) {
+	suite, err := os.ReadFile("race_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []reflect.Type{reflect.TypeFor[*taskfs.Dir](), reflect.TypeFor[*taskfs.Node]()} {
+		for m := range kind.Methods() {
+			if !slices.Contains(calm, m.Name) && !bytes.Contains(suite, []byte("."+m.Name+"(")) {
+				t.Errorf("no operation of TestRaces calls %s of %s: add one, so that tasks race with it", m.Name, kind)
+			}
+		}
+	}
 }
 
 func ignoreDir(d *taskfs.Dir, err error) error {

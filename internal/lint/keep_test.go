@@ -39,9 +39,8 @@ func TestFuzzCorpora(t *testing.T) {
 // TestLeakChecks checks that the tests of a package whose code starts goroutines end them.
 func TestLeakChecks(t *testing.T) {
 	ran["leak"] = true
-	starts, checked, tests := map[string]string{}, map[string]bool{}, map[string]bool{}
+	starts, checked := map[string]string{}, map[string]bool{}
 	for _, s := range sources(t) {
-		tests[s.dir] = tests[s.dir] || s.test
 		if s.test && strings.Contains(string(s.text), "goleak.VerifyTestMain(") {
 			checked[s.dir] = true
 		}
@@ -49,15 +48,21 @@ func TestLeakChecks(t *testing.T) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
-			if g, ok := n.(*ast.GoStmt); ok && starts[s.dir] == "" {
-				starts[s.dir] = fset.Position(g.Pos()).String()
+			call, _ := n.(*ast.CallExpr)
+			_, found := n.(*ast.GoStmt)
+			if call != nil && len(call.Args) == 1 { // as that of sync.WaitGroup and errgroup.Group
+				f, ok := call.Fun.(*ast.SelectorExpr)
+				found = ok && f.Sel.Name == "Go"
+			}
+			if found && starts[s.dir] == "" {
+				starts[s.dir] = fset.Position(n.Pos()).String()
 			}
 			return true
 		})
 	}
 	for dir, at := range starts {
-		if tests[dir] && !checked[dir] && !strings.HasPrefix(dir, "e2e/") && !silenced("leak", dir) {
-			t.Errorf("package %s starts a goroutine (%s), and its tests do not check that all end: write func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }", dir, at)
+		if !checked[dir] && !strings.HasPrefix(dir, "e2e/") && !silenced("leak", dir) {
+			t.Errorf("package %s starts a goroutine (%s), and no test of it checks that all end: write func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }", dir, at)
 		}
 	}
 }

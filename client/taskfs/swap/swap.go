@@ -35,8 +35,8 @@ type Ground struct {
 	replaced atomic.Int64
 }
 
-// secret is the content of the file outside.
-var secret = []byte("victim's secret")
+// Secret is the content of the file outside.
+var Secret = []byte("victim's secret")
 
 // New creates a directory for a task and victims next to it.
 func New(t *testing.T) *Ground {
@@ -58,7 +58,7 @@ func New(t *testing.T) *Ground {
 			t.Error(err)
 		}
 	})
-	err = errors.Join(os.Chmod(top, 0o755), os.Mkdir(g.Dir, 0o755), os.Mkdir(g.dir, 0o700), os.WriteFile(g.file, secret, 0o600))
+	err = errors.Join(os.Chmod(top, 0o755), os.Mkdir(g.Dir, 0o755), os.Mkdir(g.dir, 0o700), os.WriteFile(g.file, Secret, 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func (g *Ground) Race(names []string, op func() ([]byte, error)) {
 			if err != nil {
 				failed++
 			}
-			if bytes.Contains(got, secret) {
+			if bytes.Contains(got, Secret) {
 				g.t.Error("the agent read a file outside of the task's directory")
 				return
 			}
