@@ -355,26 +355,29 @@ func (h *Heartbeats) Run(ctx context.Context, term uint64) error {
 			wait = max(at.Sub(now), time.Millisecond)
 		}
 		timer.Reset(wait)
+		due := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.kick:
-			continue
 		case <-sub.Wake():
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
 				h.feed(&a, h.env.Now())
 			}
-			continue
 		case <-timer.C:
+			due = true
 		}
 		// A process that was paused or starved has not handled the heartbeats that arrived meanwhile, so nodes get more
-		// time.
+		// time. That counts whichever of the three was noticed first.
 		if late := h.env.Now().Sub(now) - wait; late > beatStall {
 			h.env.Log.Warn("heartbeat timers were late; every node gets more time", "late", late)
 			h.mu.Lock()
 			h.counts.Stalls++
 			h.table.floor(h.env.Now().Add(min(late, beatTTL)))
 			h.mu.Unlock()
+			continue
+		}
+		if !due {
 			continue
 		}
 		h.mu.Lock()
