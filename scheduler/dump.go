@@ -47,6 +47,7 @@ type dump struct {
 
 	OldEvents bool
 	OldLimits bool
+	Typical   time.Duration
 
 	Freed []model.Freed
 	Gangs []contend.GangTimes
@@ -132,7 +133,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // server can be repeated elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Places: in.Places, Mix: in.Mix, Policy: policy,
-		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, OldEvents: in.OldEvents, OldLimits: in.OldLimits, Evicted: in.Evicted, Freed: in.Freed, Gangs: in.GangTimes}
+		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, OldEvents: in.OldEvents, OldLimits: in.OldLimits, Evicted: in.Evicted, Freed: in.Freed, Gangs: in.GangTimes, Typical: in.Typical}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
@@ -226,7 +227,7 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 		}
 	}
 	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Places: d.Places, Mix: d.Mix,
-		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, OldEvents: d.OldEvents, OldLimits: d.OldLimits, Evicted: d.Evicted, Freed: d.Freed, GangTimes: d.Gangs}
+		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, OldEvents: d.OldEvents, OldLimits: d.OldLimits, Evicted: d.Evicted, Freed: d.Freed, GangTimes: d.Gangs, Typical: d.Typical}
 	for i := range d.History {
 		if in.History == nil {
 			in.History = make(map[structs.NodeID]search.Past, len(d.History))

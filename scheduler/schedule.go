@@ -26,13 +26,20 @@ const (
 	portBytes   = 60
 )
 
+// NewPass begins the searches of a pass: one what-if, of the view and what is in flight already.
+func (in *Input) NewPass() *search.Pass {
+	w := search.NewPass(in.View, in.Flight)
+	w.Mix, w.Seed, w.Past = in.Mix, in.Seed, in.History
+	w.Doubt(in.Now, in.Typical)
+	return w
+}
+
 // Schedule decides about the pending workloads in order. It never fails: the Report says what could not be decided.
 func Schedule(in Input, p search.Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
 	rep := Report{}
 	// 1. One what-if for the pass: the view and what is in flight already.
-	w := search.NewPass(in.View, in.Flight)
-	w.Mix, w.Seed, w.Past = in.Mix, in.Seed, in.History
+	w := in.NewPass()
 	defer w.Release()
 	if in.Power {
 		w.CountPower()

@@ -21,14 +21,14 @@ import (
 
 // TestScripts decides what the scripts of testdata/scripts ask for. Commands:
 //
-//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= attr.K=V meta.K=V
+//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= lost= attr.K=V meta.K=V
 //	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; silent (it missed its heartbeat); gone removes it
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= stop_on_client_after= [replace=no], max_run DURATION,
-//	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
+//	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= interval= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME [count=] [cpu=] (another group like the first; with cpu= one without GPUs and gang); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
 //	                   healthy (its checks pass), restarts=N (its task, which runs or, with crashed, waits for that restart)
@@ -38,7 +38,7 @@ import (
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS borrow=GPUS lend=GPUS; used=GPUS
 //	quota NAME ...     the quota of the namespace default: soft=GPUS hard=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
-//	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
+//	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [typical=DURATION] [scores] [explain]
 func TestScripts(t *testing.T) {
 	script.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		w := newWorld(t, 1, map[string]int{})
@@ -287,6 +287,11 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.Resources.MHzPerCore = n.Resources.CPU / n.Resources.Cores
 		case k == "overcommit": // percent of memory
 			n.Overcommit.Memory = num(v)
+		case k == "lost": // it was lost so often in the last 30 days, after a day each time
+			n.Periods = nil
+			for range num(v) {
+				n.Periods = append(n.Periods, structs.ReadyPeriod{From: structs.LogTime(0).Add(-24 * time.Hour), Lost: true})
+			}
 		case k == "reserved":
 			n.Reserved.MemoryMiB = num(v)
 		case k == "reserved_port":
@@ -525,7 +530,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "topology":
 			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
 		case "checkpoint":
-			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s")), Members: int(atoi(opt("members", "0")))}
+			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s")), Interval: duration(t, opt("interval", "0s")), Members: int(atoi(opt("members", "0")))}
 		case "limit":
 			j.Runtime.Limit = duration(t, f[1])
 		case "hold":
@@ -598,7 +603,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	}
 	var b strings.Builder
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights, TopologyLevels: w.config.TopologyLevels,
-		PreemptService: w.config.PreemptService, PreemptSystem: w.config.PreemptSystem, PreemptSysBatch: w.config.PreemptSysBatch}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
+		PreemptService: w.config.PreemptService, PreemptSystem: w.config.PreemptSystem, PreemptSysBatch: w.config.PreemptSysBatch}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered(), Typical: duration(t, c.String("typical", "0s"))}
 	if p.Rotates() {
 		defer func() { w.cursor = in.Cursor }()
 	}

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"time"
+
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/reconcile"
@@ -19,6 +21,7 @@ type Input struct {
 	Cursor      structs.NodeID                 // where next-fit continues: Plan.Cursor of the previous pass, or zero
 	Mix         *model.Mix                     // what the cluster is asked for, for policies that look into GPUs; nil: what is held now
 	History     map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; other nodes have no history
+	Typical     time.Duration                  // the mean time until a node is lost of which nothing is known; 0: no loss was measured
 	Steps       int                            // limit on nodes looked at; 0: no limit. The first workload is always decided
 	Places      int                            // limit on placements; 0: no limit. A workload is decided whole, and the first one always
 	Line        contend.Line                   // the order of decisions; nil: the order of Pending

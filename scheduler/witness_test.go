@@ -193,6 +193,7 @@ func init() {
 		"Job.Datasets":             {commands: "node c meta.datasets=imagenet\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Datasets = []string{"imagenet"} }},
 		"ScoreWeights.Locality":    {commands: "node c meta.datasets=imagenet\n\njob w\ndata imagenet\n\nschedule", set: func(j *structs.Job) { j.Weights.Locality = structs.WeightOff }},
 		"ScoreWeights.Cost":        {commands: "node a meta.cost_per_hour=9\n\nnode b meta.cost_per_hour=9\n\nnode c meta.cost_per_hour=1\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Cost = 100 }},
+		"ScoreWeights.Reliability": {commands: "node a lost=5\n\njob w\n\nschedule", set: func(j *structs.Job) { j.Weights.Reliability = structs.WeightOff }},
 		"Toleration.For":           {commands: strings.ReplaceAll(tainted, "no-schedule", "no-execute"), set: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute, For: time.Hour}), base: tolerant(structs.Toleration{Key: "t", Effect: structs.TaintNoExecute})},
 	} {
 		effects[name] = e

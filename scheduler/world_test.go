@@ -224,6 +224,9 @@ func (w *world) randomNode() *structs.Node {
 		n.Resources.Devices = []structs.DeviceGroup{g}
 	}
 	n.PowerBudgetW = w.budget
+	for range max(0, w.nextID%8-5) {
+		n.Periods = append(n.Periods, structs.ReadyPeriod{From: w.now.Add(-time.Hour), To: w.now, Lost: true})
+	}
 	return n
 }
 

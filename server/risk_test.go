@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,66 @@ func TestPlanKnowsANodesPast(t *testing.T) {
 		time.Sleep(6 * time.Hour)
 		if after, h := look(); after.Expected < n.Expected+3*time.Hour-time.Second || h.NodeLosses >= g.NodeLosses || h.LostGPUSeconds >= g.LostGPUSeconds {
 			t.Errorf("six hours later: %+v, %+v", after, h)
+		}
+	})
+}
+
+// TestLostNodeComesLast: with the configuration of a fresh cluster new work avoids a node that was lost, until no other has room,
+// and each of its scores says so. A node on which programs failed is as good as others.
+func TestLostNodeComesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 3)
+		f.set(func() { f.fails["fails"] = true })
+		on := func(id string) (name string, terms []string) {
+			t.Helper()
+			time.Sleep(10 * time.Second)
+			as := live(s, id)
+			if len(as) != 1 {
+				t.Fatalf("%d allocations of %s are live", len(as), id)
+			}
+			for _, r := range s.Published().Snapshot.EvalByID(as[0].EvalID).PlacedGroups {
+				for _, x := range r.Scores[0].Terms {
+					terms = append(terms, x.Name)
+				}
+			}
+			return s.Published().Snapshot.NodeByID(as[0].NodeID).Name, terms
+		}
+		stop := func(id string) {
+			mustApply(t, s, &structs.JobDeregisterCommand{Namespace: structs.NamespaceDefault, JobID: id})
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(time.Second) // until decisions know the nodes
+		register(t, s, passJob("first", 1, nil))
+		best, _ := on("first")
+		stop("first")
+		register(t, s, passJob("fails", 1, func(j *structs.Job) {
+			j.Constraints = []structs.Constraint{{LTarget: "${node.unique.name}", Operand: "=", RTarget: best}}
+		}))
+		time.Sleep(10 * time.Minute)
+		stop("fails")
+		lost := f.nodes[slices.IndexFunc(f.nodes, func(n *structs.Node) bool { return n.Name == best })].ID
+		if n := len(s.Published().Snapshot.AllocsByNode(lost)); n < 3 {
+			t.Fatalf("%d allocations ended on %s", n, best)
+		}
+		register(t, s, passJob("second", 1, nil))
+		if node, terms := on("second"); node != best || slices.Contains(terms, "reliability") {
+			t.Errorf("after programs failed on %s the first of equal nodes is %s, by %v", best, node, terms)
+		}
+
+		f.set(func() { f.dead[lost] = true })
+		time.Sleep(10 * time.Minute)
+		f.set(func() { f.dead[lost] = false })
+		mustApply(t, s, &structs.NodeStatusCommand{ID: lost, Status: structs.NodeReady})
+		stop("second")
+		register(t, s, passJob("third", 1, nil))
+		if node, terms := on("third"); node == best || !slices.Contains(terms, "reliability") {
+			t.Errorf("after %s was lost the best of equal nodes is %s, by %v", best, node, terms)
+		}
+		register(t, s, passJob("all", 3, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 3000 }))
+		time.Sleep(10 * time.Second)
+		if as := live(s, "all"); len(as) != 3 {
+			t.Errorf("%d of 3 allocations have a place; one is on the node that was lost", len(as))
 		}
 	})
 }

@@ -48,6 +48,8 @@ type ScoreWeights struct {
 	Spread   int64 // how even a spread remains
 	Locality int64 // data that is already on the node (Job.Datasets)
 	Cost     int64 // cheap nodes (CostKey)
+	// Reliability is little work that is expected to be lost with the node (MeanTimeToLoss).
+	Reliability int64 `since:"2"`
 }
 
 // Limits of a ScoreWeights field.
@@ -75,7 +77,7 @@ type ScoreTermWeight struct {
 
 // Terms lists the fields by name, in display order.
 func (w *ScoreWeights) Terms() []ScoreTermWeight {
-	return []ScoreTermWeight{{"fit", &w.Fit}, {"affinity", &w.Affinity}, {"load", &w.Load}, {"spread", &w.Spread}, {"locality", &w.Locality}, {"cost", &w.Cost}}
+	return []ScoreTermWeight{{"fit", &w.Fit}, {"affinity", &w.Affinity}, {"load", &w.Load}, {"spread", &w.Spread}, {"locality", &w.Locality}, {"cost", &w.Cost}, {"reliability", &w.Reliability}}
 }
 
 // Check returns an error for weights that are out of range.

@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ReadyPeriod is a time during which a node was ready, and that has ended.
 type ReadyPeriod struct {
@@ -32,6 +35,11 @@ func (n *Node) Past(now LogTime) (ready time.Duration, lost int64) {
 		ready += max(0, now.Sub(max(n.StatusAt, from)))
 	}
 	return ready, lost
+}
+
+// WasLost reports whether the node was lost while it was ready, as far as that is remembered.
+func (n *Node) WasLost() bool {
+	return slices.ContainsFunc(n.Periods, func(p ReadyPeriod) bool { return p.Lost })
 }
 
 // NodeRisk is what is known of the reliability of a node.

@@ -186,7 +186,11 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 		rows = append(rows, [2]string{"Topology", n.Topology})
 	}
 	if r := n.Reliability; r != nil && (r.ReadyTime > 0 || r.Lost > 0) {
-		rows = append(rows, [2]string{"Reliability", reliability(r)})
+		text := reliability(r)
+		if r.Lost > 0 {
+			text += "; other nodes on which work fits as well come first"
+		}
+		rows = append(rows, [2]string{"Reliability", text})
 	}
 	rows = append(rows, [2]string{"Driver Status", strings.Join(names, ",")})
 	for _, t := range n.Taints {

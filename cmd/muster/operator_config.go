@@ -158,7 +158,7 @@ type schedulerSetOptions struct {
 var schedulerFlags = []struct{ name, help string }{
 	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ...; default (" + structs.AlgorithmDefault + "): as the release chooses"},
 	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
-	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality or cost, 0 to 100, or default"},
+	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality, cost or reliability, 0 to 100, or default"},
 	{"max-checkpoints", "how many allocations save their state at a time when drains or preemptions end them; 0: no limit"},
 	{"checkpoint-storage", "the same for those whose checkpoint block names a storage, as lustre1=4,nfs=8; 0 removes a limit"},
 	{"topology-levels", "keys of the nodes' meta or attributes, from near to far, as rack,leaf,pod: gangs start in the nearest place with room; none: no levels; default: as discovered"},

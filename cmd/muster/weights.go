@@ -12,10 +12,10 @@ import (
 )
 
 // weightNames are the terms with a configurable weight, in display order.
-var weightNames = []string{"fit", "affinity", "load", "spread", "locality", "cost"}
+var weightNames = []string{"fit", "affinity", "load", "spread", "locality", "cost", "reliability"}
 
 func weightOf(w *wire.ScoreWeights, i int) **int {
-	return []**int{&w.Fit, &w.Affinity, &w.Load, &w.Spread, &w.Locality, &w.Cost}[i]
+	return []**int{&w.Fit, &w.Affinity, &w.Load, &w.Spread, &w.Locality, &w.Cost, &w.Reliability}[i]
 }
 
 // weightsText formats the weights that are set.

@@ -19,12 +19,13 @@ type Peer struct {
 // ScoreWeights are weights of the terms of a node's score. An absent weight is left to the pool, the cluster and the
 // policy; 0 leaves a term out.
 type ScoreWeights struct {
-	Fit      *int `hcl:"fit" json:",omitempty"`
-	Affinity *int `hcl:"affinity" json:",omitempty"`
-	Load     *int `hcl:"load" json:",omitempty"`
-	Spread   *int `hcl:"spread" json:",omitempty"`
-	Locality *int `hcl:"locality" json:",omitempty"`
-	Cost     *int `hcl:"cost" json:",omitempty"`
+	Fit         *int `hcl:"fit" json:",omitempty"`
+	Affinity    *int `hcl:"affinity" json:",omitempty"`
+	Load        *int `hcl:"load" json:",omitempty"`
+	Spread      *int `hcl:"spread" json:",omitempty"`
+	Locality    *int `hcl:"locality" json:",omitempty"`
+	Cost        *int `hcl:"cost" json:",omitempty"`
+	Reliability *int `hcl:"reliability" json:",omitempty"`
 }
 
 func peersTo(in []*Peer) (out []structs.Peer) {
@@ -52,7 +53,7 @@ func peersFrom(in []structs.Peer) (out []*Peer) {
 }
 
 func (w *ScoreWeights) terms() []**int {
-	return []**int{&w.Fit, &w.Affinity, &w.Load, &w.Spread, &w.Locality, &w.Cost}
+	return []**int{&w.Fit, &w.Affinity, &w.Load, &w.Spread, &w.Locality, &w.Cost, &w.Reliability}
 }
 
 func (w *ScoreWeights) toStructs() (out structs.ScoreWeights) {
@@ -70,7 +71,7 @@ func (w *ScoreWeights) toStructs() (out structs.ScoreWeights) {
 			set[i] = structs.WeightMax + 1 // any value that is out of range
 		}
 	}
-	return structs.ScoreWeights{Fit: set[0], Affinity: set[1], Load: set[2], Spread: set[3], Locality: set[4], Cost: set[5]}
+	return structs.ScoreWeights{Fit: set[0], Affinity: set[1], Load: set[2], Spread: set[3], Locality: set[4], Cost: set[5], Reliability: set[6]}
 }
 
 func weightsFrom(in structs.ScoreWeights) *ScoreWeights {

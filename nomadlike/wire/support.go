@@ -97,7 +97,7 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", supported: "Name Job Namespace When Timeout OnTimeout Group AtLeast"},
 	{typ: reflect.TypeFor[Toleration](), block: "toleration", supported: "Key Value Effect For"},
 	{typ: reflect.TypeFor[Peer](), block: "near, away", supported: "Job Label Level Mode Weight"},
-	{typ: reflect.TypeFor[ScoreWeights](), block: "score_weights", supported: "Fit Affinity Load Spread Locality Cost"},
+	{typ: reflect.TypeFor[ScoreWeights](), block: "score_weights", supported: "Fit Affinity Load Spread Locality Cost Reliability"},
 	{typ: reflect.TypeFor[Array](), block: "array", supported: "Count Concurrency Params"},
 
 	{typ: reflect.TypeFor[TaskGroup](), block: "group",

@@ -161,6 +161,13 @@ func (a *advancer) replaceNode(c *Chunk, i int, n *structs.Node) {
 	r.Total[i], r.MHz[i] = capacity(n)
 	r.Ready[i] = n.Ready()
 	r.Sick[i] = sickDevices(n)
+	if now := n.WasLost(); now != r.Faulty.Has(i) {
+		if r.Faulty = slices.Clone(r.Faulty); now {
+			r.Faulty.Set(i)
+		} else {
+			r.Faulty.Clear(i)
+		}
+	}
 	if k := r.Class[i]; r.Classes[k].Node.ID == n.ID {
 		r.Classes = slices.Clone(r.Classes)
 		r.Classes[k].Node = n

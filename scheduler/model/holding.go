@@ -369,6 +369,13 @@ func (b *Bitset) Set(i int) {
 	(*b)[i>>6] |= 1 << (i & 63)
 }
 
+// Clear removes i from the set.
+func (b Bitset) Clear(i int) {
+	if i>>6 < len(b) {
+		b[i>>6] &^= 1 << (i & 63)
+	}
+}
+
 // HoldingOr returns h, or an empty holding for nil.
 func HoldingOr(h *Holding) *Holding {
 	if h == nil {

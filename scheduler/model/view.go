@@ -75,6 +75,11 @@ func (c *Chunk) MayEnd() bool {
 	return x == 2
 }
 
+// AnyLost reports whether any node was lost, as far as that is remembered.
+func (v *View) AnyLost() bool {
+	return slices.ContainsFunc(v.Chunks, func(c *Chunk) bool { return slices.ContainsFunc(c.Faulty, func(w uint64) bool { return w != 0 }) })
+}
+
 // MayShrink reports whether any allocation may shrink for others.
 func (v *View) MayShrink() bool {
 	return slices.ContainsFunc(v.Chunks, (*Chunk).mayShrink)
@@ -90,6 +95,7 @@ type NodeColumns struct {
 	Hash    [][16]byte       // ClassHash of each node
 	Ready   []bool
 	Sick    []Bitset    // positions of unhealthy devices; nil for most nodes
+	Faulty  Bitset      // nodes that were lost (structs.Node.WasLost); empty in most chunks
 	Classes []NodeClass // classes of this chunk, by first occurrence
 }
 
@@ -172,6 +178,9 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeCo
 		r.Total[i], r.MHz[i] = capacity(n)
 		r.Ready[i] = n.Ready()
 		r.Sick[i] = sickDevices(n)
+		if n.WasLost() {
+			r.Faulty.Set(i)
+		}
 		var h [16]byte
 		if hashes != nil {
 			h = hashes[i]

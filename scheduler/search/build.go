@@ -84,7 +84,7 @@ func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
 	if s.peers != nil && s.peers.weight > 0 {
 		s.weightSum += s.weights.Affinity
 	}
-	s.weightSum += s.extra.locality + s.extra.cost
+	s.weightSum += s.extra.locality + s.extra.cost + s.extra.reliability
 	return s
 }
 

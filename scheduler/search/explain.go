@@ -113,6 +113,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	}
 	term("locality", s.extra.locality, v.local)
 	term("cost", s.extra.cost, v.cheap)
+	term("reliability", s.extra.reliability, s.sound(row))
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked+s.Picker.Liked)
 	}

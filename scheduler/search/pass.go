@@ -18,7 +18,8 @@ type Pass struct {
 	Mix     *model.Mix // see mixFor
 	Seed    uint64     // for random lots
 	Past    map[structs.NodeID]Past
-	dear    int64                    // see dearest
+	dear    int64 // see dearest
+	doubts  doubts
 	Later   map[structs.AllocID]bool // placed by decisions that may still grow; their entries come after those of others
 	era     string                   // "" for the present; a what-if about the future has separate ledgers
 	ledgers []*ledger
@@ -66,13 +67,15 @@ var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
 
 // Future returns a pass over a what-if about the future, which uses separate caches.
 func (w *Pass) Future() *Pass {
-	x := &Pass{Mix: w.Mix, heaps: w.heaps, era: "then "}
+	x := &Pass{Mix: w.Mix, heaps: w.heaps, doubts: w.doubts, era: "then "}
 	x.View, x.Scratch = w.View, w.Scratch
 	return x
 }
 
 // Release ends a pass and frees its ledgers and its memory for other passes.
 func (w *Pass) Release() {
+	w.Scratch.Keep(w.doubts.rows)
+	w.doubts = doubts{}
 	w.Close()
 	heapsLeft.Put(w.heaps)
 	w.heaps = nil

@@ -131,6 +131,9 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	if s.extra.locality+s.extra.cost > 0 {
 		base += s.extra.locality*v.local + s.extra.cost*v.cheap
 	}
+	if s.extra.reliability > 0 {
+		base += s.extra.reliability * s.sound(row)
+	}
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
 	}

@@ -56,7 +56,7 @@ type tally struct {
 type rating struct {
 	p         Policy
 	weights   Weights
-	extra     struct{ locality, cost int64 } // weights of terms that no policy has; 0: not counted
+	extra     extraTerms
 	weightSum int64
 	use       Use // the argument of the last Fit
 	useScore  int64
@@ -67,6 +67,12 @@ type rating struct {
 	lots      bool   // the policy draws lots for GPUs
 	lot       uint64 // the lots of this decision
 	offGPUs   bool   // nodes without GPUs are better for this ask
+}
+
+// extraTerms are the weights of terms that no policy has; 0: not counted.
+type extraTerms struct {
+	locality, cost, reliability int64
+	costs                       int64 // see costsOf; 0: not computed yet
 }
 
 // spreading is the candidates, by cells of equal spread values.

@@ -48,6 +48,7 @@ type twinIndex struct {
 	unused []int32  // numbers
 	byKey  map[string]*twins
 	first  []uint64 // a bit for each row that is the first of its set
+	doubts []doubt  // by which rows are sorted
 	key    []byte
 }
 
@@ -73,11 +74,18 @@ func (m *known) takeTwins(pool string) *twinIndex {
 // twinIndexesMax is the highest number of pools with an index.
 const twinIndexesMax = 16
 
-// sync updates the index to a view.
-func (t *twinIndex) sync(v *model.View) {
+// sync updates the index to a view, and to what a pass doubts.
+func (t *twinIndex) sync(v *model.View, d doubts) {
+	was := t.doubts
+	if d.known {
+		t.doubts = d.list
+	}
 	if len(t.of) != v.Rows || !slices.Equal(t.starts, v.Starts) {
 		t.byKey, t.sets, t.unused = make(map[string]*twins), nil, nil
 		t.chunks, t.of, t.first = make([]*model.Chunk, len(v.Chunks)), make([]*twins, v.Rows), make([]uint64, v.Rows/64+1)
+		if was = nil; !d.known {
+			t.doubts = nil
+		}
 	}
 	t.starts = v.Starts
 	for k, c := range v.Chunks {
@@ -92,11 +100,30 @@ func (t *twinIndex) sync(v *model.View) {
 		}
 		t.chunks[k] = c
 	}
+	again := func(row int32) {
+		c, i := v.At(int(row))
+		t.put(row, c, i)
+	}
+	for now := t.doubts; len(was)+len(now) > 0; { // the rows of both lists are in order
+		switch {
+		case len(now) == 0 || len(was) > 0 && was[0].row < now[0].row:
+			again(was[0].row)
+			was = was[1:]
+		case len(was) == 0 || now[0].row < was[0].row:
+			again(now[0].row)
+			now = now[1:]
+		default:
+			if was[0].rate != now[0].rate {
+				again(now[0].row)
+			}
+			was, now = was[1:], now[1:]
+		}
+	}
 }
 
 // put moves a row to the set of its twins.
 func (t *twinIndex) put(row int32, c *model.Chunk, i int) {
-	t.key = appendTwinKey(t.key[:0], c, i)
+	t.key = binary.AppendVarint(appendTwinKey(t.key[:0], c, i), rateIn(t.doubts, row))
 	x := t.byKey[string(t.key)]
 	was := t.of[row]
 	if x != nil && x == was {
@@ -139,7 +166,7 @@ func (t *twinIndex) put(row int32, c *model.Chunk, i int) {
 	t.of[row] = x
 }
 
-// appendTwinKey appends all that a plain ask looks at on a row.
+// appendTwinKey appends all that a plain ask looks at on a row, but for how reliable the node is.
 func appendTwinKey(b []byte, c *model.Chunk, i int) []byte {
 	n := c.Nodes[i]
 	b = append(b, c.Hash[i][:]...)
@@ -197,7 +224,7 @@ func (w *Pass) twinIndex(pool structs.PoolName) *twinIndex {
 	}
 	t := remembered.Of(w.View).takeTwins(string(pool))
 	if t != nil {
-		t.sync(w.View)
+		t.sync(w.View, w.doubts)
 		w.twins = append(w.twins, t)
 	}
 	return t

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
@@ -44,6 +45,9 @@ func (w *twinWorld) node(n int) *structs.Node {
 		x.Status = structs.NodeDown
 	case 2:
 		x.Eligibility, x.Drain = structs.NodeIneligible, &structs.DrainStrategy{}
+	}
+	for range max(0, w.r.IntN(12)-8) {
+		x.Periods = append(x.Periods, structs.ReadyPeriod{From: structs.LogTime(0).Add(-24 * time.Hour), Lost: true})
 	}
 	x.Attributes = map[string]string{"unique.hostname": x.Name}
 	x.Resources.CPU, x.Resources.MemoryMiB, x.Resources.DiskMiB = 16_000, 64_000, 100_000
@@ -188,6 +192,9 @@ func (w *twinWorld) ask(v *model.View, j *structs.Job, p search.Policy, seed uin
 	pass := search.NewPass(v, model.Overlay{})
 	defer pass.Release()
 	pass.Mix = w.mix
+	if r.IntN(4) > 0 { // else it is not known how reliable nodes are
+		pass.Doubt(structs.LogTime(0).Add(time.Duration(r.IntN(3)*12)*time.Hour), time.Duration(30*(1+r.IntN(30)))*time.Hour)
+	}
 	touch := func() {
 		row := r.IntN(v.Rows)
 		c, i := v.At(row)
@@ -200,7 +207,7 @@ func (w *twinWorld) ask(v *model.View, j *structs.Job, p search.Policy, seed uin
 		touch()
 	}
 	s := search.New(match.CompileAsk(j, j.Groups[0], ""), pass, p, 0)
-	s.Until = 1000
+	s.Until, s.Work.Expect = 1000, 1000*time.Hour
 	if r.IntN(3) == 0 {
 		s.Reserved = &search.Reservations{W: pass, Now: 1}
 		for range 1 + r.IntN(5) {

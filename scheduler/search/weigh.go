@@ -9,13 +9,17 @@ import (
 )
 
 // localityWeight is the weight of the locality term, which no policy has: a job that names data sets should run where
-// they are. The cost term has no default weight; it counts only where one is configured.
+// they are. The cost term has no default weight; it counts only where one is configured. The term reliability counts only
+// while some node was lost in the last 30 days.
 const localityWeight = 20
 
 // reweigh replaces the policy's weights by the configured ones.
 func (s *Search) reweigh() {
 	if s.Ask.Job != nil && len(s.Ask.Job.Datasets) > 0 {
 		s.extra.locality = localityWeight
+	}
+	if len(s.w.doubts.list) > 0 {
+		s.extra.reliability = reliabilityWeight
 	}
 	w := &s.Ask.Weights
 	if *w == (structs.ScoreWeights{}) {
@@ -31,6 +35,9 @@ func (s *Search) reweigh() {
 	}
 	if w.Locality != 0 && s.extra.locality > 0 {
 		s.extra.locality = max(w.Locality, 0)
+	}
+	if w.Reliability != 0 && s.extra.reliability > 0 {
+		s.extra.reliability = max(w.Reliability, 0)
 	}
 }
 

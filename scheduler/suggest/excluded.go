@@ -26,9 +26,8 @@ func Nodes(in scheduler.Input, p search.Policy, job *structs.Job) (out []Exclude
 	if forJob := p.Capabilities().ForJob; forJob != nil {
 		p = forJob(job)
 	}
-	w := search.NewPass(in.View, in.Flight)
+	w := in.NewPass()
 	defer w.Release()
-	w.Mix, w.Seed, w.Past = in.Mix, in.Seed, in.History
 	for _, tg := range job.Groups {
 		ask := match.CompileAsk(job, tg, in.Config.GPUFit)
 		for row := range in.View.Rows {

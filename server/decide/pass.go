@@ -21,6 +21,9 @@ func (d *decider) context(domain structs.PoolName, now structs.LogTime) passCont
 	c := passContext{pub: d.pub, flight: d.planner.Overlay(), cursor: d.cursors[domain], reservations: d.reservationsOf(d.pub.Snapshot, domain, now),
 		starved: d.broker.Starved(domain), freed: d.freed}
 	d.contenders.fill(&c.contenders, domain)
+	if d.pub.View.AnyLost() {
+		c.typical = d.losses.of(d.pub.Snapshot, &structs.Job{}).MeanTimeToLoss()
+	}
 	return c
 }
 
@@ -58,6 +61,7 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 		View: c.pub.View, Flight: c.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: c.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: c.starved && anyGrowing(pending), Queues: s.QueueTable(snap), Reserved: c.reservations,
 		OldEvents: !snap.Has(feature.EventSaved), OldLimits: !snap.Has(feature.MoveCharges), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
+		Typical: c.typical,
 	}
 	if anyGrowing(pending) {
 		in.Freed = c.freed

@@ -115,6 +115,7 @@ type decider struct {
 	strict     bool                                // some queue lets no job pass a blocked one, so passes must include the waiting jobs
 	passes     uint64                              // begun; part of the seed of each pass
 	freed      []model.Freed                       // room that became free in this term, oldest first
+	losses     endedSums                           // of the state in pub, where some node was lost; separate from Service.ended, which is asked about older states, too
 
 	flight inFlight
 	inbox  inbox
@@ -185,6 +186,7 @@ type passContext struct {
 	reservations []*structs.Reservation
 	starved      bool            // a job waits for capacity in the pool
 	freed        []model.Freed   // see decider.freed
+	typical      time.Duration   // see scheduler.Input.Typical
 	contenders   scheduler.Input // only Running and Chooser are set
 }
 
