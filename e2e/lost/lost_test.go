@@ -5,10 +5,13 @@
 package lost
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +25,7 @@ const (
 	grace   = 20 * time.Second // restart_grace of the servers; the default takes too long for a test
 	goal    = 5 * time.Second  // for the loss of a machine
 	flaps   = 20 * time.Second // of changes of the leader; FLAPS replaces it
+	full    = 20 * time.Second // of full load; LOAD replaces it
 )
 
 type cluster struct {
@@ -104,6 +108,7 @@ func (c *cluster) pid(node, alloc string) int {
 
 func TestLost(t *testing.T) {
 	c := newCluster(t)
+	c.load()
 
 	// Packets are dropped: the node is down within seconds, and its work runs elsewhere.
 	c.run("cut", "n1")
@@ -163,6 +168,65 @@ func TestLost(t *testing.T) {
 	c.Procs["n4"].Signal(syscall.SIGCONT)
 	c.become("n4", "ready", 30*time.Second)
 	c.flap()
+}
+
+// load keeps every processor busy with short tasks, many more at a time than there are processors, and the servers with the
+// jobs that they belong to. No node goes down.
+func (c *cluster) load() {
+	const (
+		submitters = 4
+		count      = 20 // tasks of a job
+	)
+	length := harness.Period(c.t, "LOAD", full)
+	ctx, cancel := context.WithTimeout(c.t.Context(), length)
+	defer cancel()
+	pause := func(d time.Duration) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(d):
+		}
+	}
+	var ran, failed atomic.Int64
+	var all sync.WaitGroup
+	for s := range submitters {
+		all.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				id := fmt.Sprintf("load-%d-%d", s, i)
+				job := dict{"ID": id, "Name": id, "Type": "batch", "Datacenters": []string{"*"}, "TaskGroups": []dict{{"Name": "g", "Count": count,
+					"Tasks": []dict{{"Name": "t", "Driver": "raw_exec", "Config": dict{"command": "/bin/sh", "args": []string{"-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done"}},
+						"Resources": dict{"CPU": 20, "MemoryMB": 20}}}}}}
+				if c.API.Call("PUT", "/v1/jobs", dict{"Job": job}, nil) != nil {
+					failed.Add(1)
+					continue
+				}
+				for ctx.Err() == nil {
+					if n := harness.Count(c.allocs(id), "complete"); n == count {
+						ran.Add(count)
+						break
+					}
+					pause(50 * time.Millisecond)
+				}
+			}
+		})
+	}
+	lists, bad := 0, map[string]string{}
+	for ctx.Err() == nil {
+		nodes := c.Nodes()
+		for n, s := range nodes {
+			if s != "ready" {
+				bad[n] = s
+			}
+		}
+		if len(nodes) == agents {
+			lists++
+		}
+		pause(200 * time.Millisecond)
+	}
+	all.Wait()
+	c.t.Logf("full load for %s: %d tasks ran on %d agents, %d jobs were refused; in %d lists of the nodes not ready at any time: %v", length, ran.Load(), agents, failed.Load(), lists, bad)
+	if len(bad) > 0 || lists < 10 || ran.Load() < 100 {
+		c.t.Errorf("under full load: nodes not ready %v, %d lists, %d tasks; want none, 10 and 100", bad, lists, ran.Load())
+	}
 }
 
 // flap changes the leader again and again, by leadership transfers and by kills. No node goes down.
