@@ -100,7 +100,7 @@ func (p *progress) noTurn() {
 	}
 }
 
-// periodicDue asks the servers until the task may save its state, or ctx ends, and returns when the save was due.
+// periodicDue asks the servers until the task may save its state, or ctx ends, and returns when its turn began.
 func (p *progress) periodicDue(ctx context.Context) time.Time {
 	for heard := time.Now(); ; {
 		turn, err := p.t.askTurn(ctx, true)

@@ -184,7 +184,7 @@ type (
 		Limit  int64           // allocations that may save at the same time; 0: unknown
 		Where  string          // the scope of the limit: "storage lustre1"
 		Again  time.Duration   // pause before the next request
-		Due    structs.LogTime // of a periodic save: when it was due; 0: when the agent says
+		Due    structs.LogTime // of a periodic save: when its turn began; 0: when the agent says
 	}
 	// NodeServersRequest asks for the servers' addresses.
 	NodeServersRequest struct{ NodeAuth }

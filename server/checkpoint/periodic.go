@@ -15,7 +15,10 @@ import (
 //
 // A unit is due when the interval has passed since its newest checkpoint, else since its start. Units that are due form a
 // line, and the first of them that fit into what the units that must end leave of each limit have their turn. A unit whose
-// turn has lasted for its grace holds no one up any longer, though it stays in its place; it is due again after another interval.
+// turn has lasted for its grace holds no one up any longer, though it stays in its place; it is due again an interval after its
+// turn began. Until its turn it stays in its place, however long that takes. Naive: a unit is due again with each interval. Where
+// more work saves than the storage serves in an interval, units would go back to the end of the line before their turn, some
+// always, and others while they save, so that one more would begin.
 //
 // When a turn began is not in the state. Naive: when the unit was due, or when those before it were over. But those that
 // have saved are no longer in the line, so the turn of the next one would seem to have begun long ago, to be over at once, and one
@@ -77,17 +80,37 @@ func NewPeriodic(snap *state.Snapshot, line *Line, now structs.LogTime) Periodic
 	for _, u := range units {
 		d := dues[u]
 		d.Unit = *u
-		d.At = d.last.Add(max(d.interval, now.Sub(d.last)/d.interval*d.interval))
+		d.At = d.last.Add(d.interval * max(1, now.Sub(d.last)/d.interval-turnsPast))
 		if d.At <= now {
 			inLine = append(inLine, d)
 		}
 	}
-	slices.SortFunc(inLine, func(a, b *Due) int { return cmp.Or(cmp.Compare(a.At, b.At), a.compare(&b.Unit)) })
+	slices.SortFunc(inLine, (*Due).compareDue)
 	turns := places{line, ends, map[string][]structs.LogTime{}}
-	for _, d := range inLine {
+	for i := 0; i < len(inLine); i++ {
+		d := inLine[i]
 		turns.give(d)
+		if next := d.again(); next != 0 && next <= now { // its turn is over, and no checkpoint was seen
+			d.At = next
+			at, _ := slices.BinarySearchFunc(inLine[i+1:], d, (*Due).compareDue)
+			inLine = slices.Insert(inLine, i+1+at, d)
+		}
 	}
 	return out
+}
+
+// turnsPast limits the intervals without a checkpoint for which turns are followed. A unit that waits longer for its first turn may
+// lose its place.
+const turnsPast = 16
+
+func (d *Due) compareDue(o *Due) int { return cmp.Or(cmp.Compare(d.At, o.At), d.compare(&o.Unit)) }
+
+// again returns when a unit that writes no checkpoint in its turn is due again, after the turn; 0: it has none.
+func (d *Due) again() structs.LogTime {
+	if d.start == 0 {
+		return 0
+	}
+	return d.start.Add(max(d.interval, d.grace+turnOverhead))
 }
 
 // places says when the places of each limit become free.
@@ -139,20 +162,22 @@ func (p *places) give(d *Due) {
 }
 
 // Turn returns nil if it is an allocation's turn to save its state, or no limit concerns it. Otherwise it returns the unit
-// that waits, and after what time the agent should ask again. at is when the save was due; 0: unknown.
+// that waits, and after what time the agent should ask again. at is when its turn began, or when the save is due; 0: unknown.
 func (p Periodic) Turn(id structs.AllocID, now structs.LogTime) (wait *Due, at structs.LogTime, again time.Duration) {
 	d := p[id]
 	switch {
 	case d == nil:
 		return nil, 0, 0
-	case d.At <= now && d.start != 0 && d.start <= now:
-		return nil, d.At, 0
-	case d.start != 0:
-		again = d.start.Sub(now)
 	case d.At > now:
 		again = d.At.Sub(now)
-	default:
+	case d.start == 0:
 		again = turnOverhead
+	case d.start > now:
+		again = d.start.Sub(now)
+	case now.Sub(d.start) >= d.interval: // its turn is not quite over
+		again = d.again().Sub(now)
+	default:
+		return nil, d.start, 0
 	}
 	return d, d.At, min(max(again, 500*time.Millisecond), turnOverhead)
 }
