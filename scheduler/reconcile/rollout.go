@@ -55,7 +55,7 @@ func (r *Rollout) group(j *structs.Job, g *structs.Group, u *structs.Update, all
 	settled := 0
 	progress := j.SubmitTime // when the newest allocation became healthy
 	var unsettled []*structs.Allocation
-	first := make(map[int]structs.LogTime) // by index: when an allocation of this version was first placed
+	first := make(map[int]structs.LogTime) // by index: when an allocation of this version was first placed, but those that their nodes lost
 	for _, a := range allocs {
 		if a.Group != g.Name {
 			continue
@@ -64,11 +64,14 @@ func (r *Rollout) group(j *structs.Job, g *structs.Group, u *structs.Update, all
 			r.Settled = r.Settled && a.Terminal()
 			continue
 		}
+		if a.Client == structs.ClientLost || a.ServerTerminal() && a.Transition.Migrate {
+			continue // neither a lost node nor a drain says anything of the version
+		}
 		at := max(a.CreateTime, j.SubmitTime) // it may have been placed for an earlier version that it did not differ from
 		if was, ok := first[a.NameIndex]; !ok || at < was {
 			first[a.NameIndex] = at
 		}
-		if a.ServerTerminal() || a.Client == structs.ClientComplete || a.Client == structs.ClientLost || !a.Lineage().Next.IsZero() {
+		if a.ServerTerminal() || a.Client == structs.ClientComplete || !a.Lineage().Next.IsZero() {
 			continue
 		}
 		switch at := SettledAt(a, u); {
