@@ -1,5 +1,5 @@
 // Command bench measures Muster and prints the table of figures: what, measured, goal, and the command that measured
-// it. With -failover it kills the leader again and again instead. Figures depend on the machine; compare ratios.
+// it. With -failover it loses the leader again and again instead. Figures depend on the machine; compare ratios.
 package main
 
 import (
@@ -23,8 +23,8 @@ func row(what, measured, goal, peer, command string) {
 }
 
 func main() {
-	failover := flag.Bool("failover", false, "kill -9 of the leader, again and again")
-	rounds := flag.Int("rounds", 20, "of -failover")
+	failover := flag.Bool("failover", false, "lose the leader again and again: kill -9, SIGSTOP, transfer")
+	rounds := flag.Int("rounds", 20, "of -failover, of each way to lose the leader")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
 	only := flag.String("only", "", "only the parts whose name contains this: decide, store, raftlog, http, latency, tasks, shim, replay; launch, memory, real and scale only by their names")
@@ -33,7 +33,7 @@ func main() {
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale and memory")
 	servers := flag.Int("servers", 3, "servers of -only scale")
 	fills := flag.Int("fills", 1, "times that -only scale fills the cluster, and empties it if there are several")
-	check := flag.Bool("check", false, "of -only scale: fail if leadership changed or a node was lost in a round in which no watchdog was late")
+	check := flag.Bool("check", false, "of -only scale: fail if leadership changed or a node was lost in a round in which no watchdog was late; of -failover: fail if it takes much too long")
 	faults := flag.Bool("faults", false, "of -only scale: kill the leader at the end, then 1,000 nodes at once")
 	trace := flag.String("trace", "sim/testdata/traces/philly-muri/trace3.csv", "of -only real, in the form of Muri's")
 	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
@@ -51,7 +51,7 @@ func main() {
 		fatal("set MUSTER_BIN to the binary, as `make bench` does")
 	}
 	if *failover {
-		runFailover(bin, *rounds, *busy)
+		runFailover(bin, *rounds, *busy, *check)
 		return
 	}
 	want := func(part string) bool { return *only == "" || strings.Contains(part, *only) }
