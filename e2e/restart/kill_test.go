@@ -35,9 +35,13 @@ type killNode struct {
 	libs, state, ran string
 	agent            *harness.Proc
 	startAgent       func()
+	started          time.Time // of the agent that runs now
 }
 
-// TestKill kills the agent of a node with -9 at random instants of its life (1,000 times, or COUNT) under 20 tasks, 8
+// kills is how often the agent is killed; COUNT replaces it.
+const kills = 100
+
+// TestKill kills the agent of a node with -9 at random instants of its life (kills times, or COUNT) under 20 tasks, 8
 // of which have GPUs, while short jobs come and others are stopped: no task is lost, orphaned or doubled; no other
 // process is killed; no GPU is granted twice; and at the end control groups, mounts and the supervisor's descriptors
 // are as before.
@@ -45,7 +49,7 @@ func TestKill(t *testing.T) {
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "the supervisor's cgroups need root")
 	}
-	count, seed := 100, uint64(time.Now().UnixNano())
+	count, seed := kills, uint64(time.Now().UnixNano())
 	for name, set := range map[string]func(uint64){"COUNT": func(v uint64) { count = int(v) }, "SEED": func(v uint64) { seed = v }} {
 		if s := os.Getenv(name); s != "" {
 			v, err := strconv.ParseUint(s, 10, 64)
@@ -125,7 +129,8 @@ func TestKill(t *testing.T) {
 			}
 		}
 	}
-	short, stopped := 0, 0 // jobs that come and end, and jobs that are stopped
+	var taken []time.Duration // from the start of an agent until its node is ready with all its tasks
+	short, stopped := 0, 0    // jobs that come and end, and jobs that are stopped
 	began := time.Now()
 	for i := range count {
 		if i%5 == 0 {
@@ -141,6 +146,7 @@ func TestKill(t *testing.T) {
 		}
 		if i%5 == 4 {
 			n.ready(30 * time.Second)
+			taken = append(taken, time.Since(n.started))
 		}
 		// Most kills come while the agent starts and takes up its tasks, some long after.
 		at := time.Duration(rnd.ExpFloat64() * float64(150*time.Millisecond))
@@ -215,6 +221,9 @@ func TestKill(t *testing.T) {
 	}
 	t.Logf("%d kills in %s: %d tasks (%d with GPUs) and %d log lines whole; %d short and %d stopped tasks: 0 lost, 0 orphaned, 0 duplicated, 0 foreign kills, no GPU twice",
 		count, took.Round(time.Second), tasks, wholeGPUs+shares, lines, len(want), 2*stopped)
+	if slices.Sort(taken); len(taken) > 0 {
+		t.Logf("%d agents that were left alone took their tasks up: p50 %s, p99 %s after their start", len(taken), taken[len(taken)/2].Round(time.Millisecond), taken[len(taken)*99/100].Round(time.Millisecond))
+	}
 
 	// Back to where everything began.
 	super := supervisorPid(t, n.data)
@@ -332,6 +341,7 @@ func newKillNode(t *testing.T) *killNode {
 	harness.Start(t, nil, "server", nil, "agent", "-config", server)
 	n.api = harness.NewAPI(t, nil, "", n.addr)
 	n.startAgent = func() {
+		n.started = time.Now()
 		n.agent = harness.Start(t, nil, "client", []string{fakegpu.Env + "=" + n.state}, "agent", "-config", client)
 	}
 	harness.Eventually(t, 30*time.Second, "the server to lead", func() (bool, string) {
