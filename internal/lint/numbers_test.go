@@ -20,7 +20,9 @@ import (
 // A pageNumber is one row of testdata/numbers.txt, which says for every number in the prose and the tables of pages
 // written by hand where it comes from. Rows stand below the page's name; in a text {} stands for the value.
 //
-//	UNIT CONSTANT text {} text            a default or limit: the constant, or an expression of constants of one package ("a/b.x+y"), in the unit, rounded up with ~
+//	UNIT CONSTANT text {} text            a default or limit: the constant, or an expression of constants of one package ("a/b.x+y", or
+//	                                      "a/b_test.len(x)" of its tests), in the unit, rounded up with ~
+//	aim text                              what the page of aims aims at, which no code has
 //	measured DATE `COMMAND` text          a figure, or all of the section whose heading is the text; the page names the command
 //	tested FILE TEST text                 a figure that a test holds
 //	example text                          numbers of an example, of other programs, or of the machine it is shown on
@@ -104,6 +106,11 @@ func TestNumbersOnPages(t *testing.T) {
 			case "tested":
 				if !tests[r.from] {
 					fail("there is no test %s", r.from)
+				}
+				from, to = 0, len(want)
+			case "aim":
+				if name != aimsPage {
+					fail("only %s has aims", aimsPage)
 				}
 				from, to = 0, len(want)
 			case "example":
@@ -191,7 +198,7 @@ func pageNumbers(t *testing.T) (out []pageNumber) {
 			r.kind, r.text, _ = strings.Cut(l[2:], " ")
 			parts := 1
 			switch r.kind {
-			case "example":
+			case "example", "aim":
 				parts = 0
 			case "tested":
 				parts = 2
@@ -240,12 +247,14 @@ func section(page, heading string) (int, int) {
 	return i, i + len(heading) + next[0]
 }
 
-// constants returns the expressions of all constants, and of variables that are literals, by directory and name.
+// constants returns the expressions of all constants, and of variables that are literals, by directory and name. Those of tests
+// have the directory with "_test".
 func constants(t *testing.T) map[string]ast.Expr {
 	exprs := map[string]ast.Expr{}
 	for _, s := range sources(t) {
+		dir := s.dir
 		if s.test {
-			continue
+			dir += "_test"
 		}
 		for _, d := range s.file.Decls {
 			g, ok := d.(*ast.GenDecl)
@@ -260,12 +269,12 @@ func constants(t *testing.T) map[string]ast.Expr {
 							continue
 						}
 						if _, literal := v.Values[i].(*ast.CompositeLit); g.Tok == token.CONST || literal {
-							exprs[s.dir+"."+name.Name] = v.Values[i]
+							exprs[dir+"."+name.Name] = v.Values[i]
 						}
 					}
 				case *ast.TypeSpec:
 					if a, ok := v.Type.(*ast.ArrayType); ok && a.Len != nil {
-						exprs[s.dir+"."+v.Name.Name] = a.Len
+						exprs[dir+"."+v.Name.Name] = a.Len
 					}
 				}
 			}
@@ -344,6 +353,14 @@ func valueOf(e ast.Expr, dir string, exprs map[string]ast.Expr) constant.Value {
 		for name, v := range exprs { // a constant of another package
 			if strings.HasSuffix("/"+name, "/"+x.Name+"."+e.Sel.Name) {
 				return valueOf(v, strings.TrimSuffix(name, "."+e.Sel.Name), exprs)
+			}
+		}
+	case *ast.CallExpr: // len of a literal
+		if f, ok := e.Fun.(*ast.Ident); ok && f.Name == "len" && len(e.Args) == 1 {
+			if x, ok := e.Args[0].(*ast.Ident); ok {
+				if lit, ok := exprs[dir+"."+x.Name].(*ast.CompositeLit); ok {
+					return constant.MakeInt64(int64(len(lit.Elts)))
+				}
 			}
 		}
 	case *ast.IndexExpr:
