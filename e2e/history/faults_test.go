@@ -4,6 +4,7 @@ package history
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"syscall"
 	"time"
@@ -75,8 +76,12 @@ func (c *cluster) begin(s Step) (what string, end func()) {
 		c.rejoin(name, s.For)
 		return what, nothing
 	case transfer:
-		_, _ = c.api.Send(c.addr(servers[s.Pick%len(servers)]), "PUT", "/v1/operator/raft/transfer-leadership", nil) // it may be refused
-		return s.Fault, nothing
+		to := c.target(Step{Pick: s.Pick}) // a follower
+		a, err := c.api.Send(c.addr(servers[s.Pick%len(servers)]), "PUT", "/v1/operator/raft/transfer-leadership?address="+c.net.Host(to).IP+":4647", nil)
+		if err == nil && a.Status == http.StatusBadRequest { // other refusals may follow from other faults
+			c.t.Errorf("transfer of the leadership to %s: %s", to, a.Body)
+		}
+		return s.Fault + " to " + to, nothing
 	case loseRegion:
 		for _, o := range other {
 			c.net.Host(o).Cut()
