@@ -84,6 +84,66 @@ func TestLookUps(t *testing.T) {
 	}
 }
 
+// TestHardLinks: one of a file's names may have been given to another user's file. So a file with several is read by what
+// follows links only if every user may read it, and by nothing else; it is never written to.
+func TestHardLinks(t *testing.T) {
+	for mode, read := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true} {
+		d, path := open(t)
+		file, name := filepath.Join(path, "another user's"), filepath.Join(path, "x")
+		if err := errors.Join(os.WriteFile(file, []byte("text"), mode), os.Link(file, name), os.Symlink("x", filepath.Join(path, "link"))); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range []string{"x", "link"} {
+			n, err := d.Follow(x)
+			if err != nil && x == "link" && !hasOpenat2() {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f, err := n.Open(os.O_RDONLY); (err == nil) != read {
+				t.Errorf("%s followed with mode %o: %v, want success %t", x, mode, err, read)
+			} else if err == nil {
+				f.Close()
+			}
+			n.Close()
+		}
+		for what, do := range map[string]func(string, int) (*os.File, error){"output": d.Output, "update": d.Update, "open": func(name string, _ int) (*os.File, error) { return d.Open(name) }} {
+			if f, err := do("x", unix.O_RDWR); err == nil {
+				t.Errorf("%s: it was opened with mode %o", what, mode)
+				f.Close()
+			}
+		}
+	}
+}
+
+// TestMemoryOfTheAgent: secrets are written to a memory file system or a plain directory, and to nothing else that is
+// mounted at their place.
+func TestMemoryOfTheAgent(t *testing.T) {
+	d, path := open(t)
+	if err := os.Mkdir(filepath.Join(path, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("proc", filepath.Join(path, "x"), "proc", 0, ""); err != nil {
+		t.Skipf("not run: cannot mount: %v", err)
+	}
+	defer d.RemoveAll("x")
+	if sub, err := d.Memory("x"); !errors.Is(err, ErrOutside) {
+		t.Errorf("another file system was opened: %v", err)
+		if err == nil {
+			sub.Close()
+		}
+	}
+	if err := d.Unmount("x"); err != nil || !d.MountMemory("x", 1) {
+		t.Fatalf("not mounted: %v", err)
+	}
+	sub, err := d.Memory("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub.Close()
+}
+
 // TestMakeIgnoresTheUmask gives new directories and files exactly their modes, and leaves old ones.
 func TestMakeIgnoresTheUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))

@@ -50,6 +50,7 @@ func TestNamespaces(t *testing.T) {
 		{[]string{`namespace "a" { policy = "read" }`}, "*", CapReadJob, true},
 		{[]string{`namespace "a" { policy = "read" }`}, "*", CapSubmitJob, false},
 		{[]string{`namespace "a" { policy = "deny" }`}, "*", CapReadJob, false},
+		{[]string{`namespace "a" { policy = "read" }`, `namespace "a" { policy = "deny" }`}, "*", CapReadJob, false},
 	} {
 		t.Run(fmt.Sprintf("%s in %s by %v", c.cap, c.ns, c.rules), func(t *testing.T) {
 			if got := compile(t, c.rules...).AllowNamespaceOp(c.ns, c.cap); got != c.want {
