@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // NodeStatus is the state of a node, as servers see it.
 type NodeStatus string
@@ -192,6 +195,15 @@ type DeviceInstance struct {
 	// Adapters names the RDMA adapters that reach the memory of a GPU through PCIe switches alone, the nearest first,
 	// separated by commas, as "mlx5_0,mlx5_1"; "": none, or unknown.
 	Adapters string `since:"2"`
+}
+
+// DegradedPrefix begins the HealthDesc of a device that takes work, although something is wrong with it.
+const DegradedPrefix = "degraded: "
+
+// Degraded reports whether a device takes work, although something is wrong with it: a GPU that is slowed down by heat,
+// for example. Sound devices are preferred.
+func (d *DeviceInstance) Degraded() bool {
+	return d.Healthy && strings.HasPrefix(d.HealthDesc, DegradedPrefix)
 }
 
 // MIGGeometry says how a GPU in MIG mode can be divided. Existing instances are devices (DeviceInstance.Parent); this

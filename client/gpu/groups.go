@@ -163,7 +163,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 
 func described(v Verdict) (bool, string) {
 	if v.State == Degraded {
-		return true, "degraded: " + v.Reason
+		return true, structs.DegradedPrefix + v.Reason
 	}
 	return v.State == Healthy, v.Reason
 }

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/muster-sched/muster/scheduler/model"
@@ -33,6 +34,27 @@ func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (o
 			out = append(out, k)
 		}
 	}
+	return out, most
+}
+
+// pickSound picks devices as pickIsland does, without degraded ones if there are enough others that are as close to each
+// other. Else it takes as few of them as possible.
+func pickSound(g *structs.DeviceGroup, open []int, count int, inside string) (out []int, most int64) {
+	degraded := func(j int) bool { return g.Instances[j].Degraded() }
+	if !slices.ContainsFunc(open, degraded) {
+		return pickIsland(g, open, count, inside)
+	}
+	sound := slices.DeleteFunc(slices.Clone(open), degraded)
+	if out, most = pickIsland(g, sound, count, inside); len(out) == count && most >= int64(count) {
+		return out, most
+	}
+	for _, j := range open {
+		if degraded(j) {
+			sound = append(sound, j)
+		}
+	}
+	out, most = pickIsland(g, sound, count, inside)
+	slices.Sort(out)
 	return out, most
 }
 

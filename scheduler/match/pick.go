@@ -1,6 +1,8 @@
 package match
 
 import (
+	"slices"
+
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -84,6 +86,11 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 	return ShortageOf{}
 }
 
+// Worn reports whether a degraded device was picked.
+func (k *Picker) Worn(n *structs.Node) bool {
+	return slices.ContainsFunc(k.Picks, func(p Pick) bool { return n.Resources.Devices[p.Group].Instances[p.Index].Degraded() })
+}
+
 // nearer returns the smaller shortage of two groups of a node.
 func nearer(a, b ShortageOf) ShortageOf {
 	if a.Dim == structs.DimensionNone || b.Dim == a.Dim && b.Short < a.Short {
@@ -133,10 +140,10 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.inUse(g, n, c.First, free), Unhealthy: have+sick >= alt.Count}
 	}
 	must, rest := alt.best(g, open, int(alt.Count))
-	picked, most := pickIsland(g, rest, int(alt.Count)-len(must), a.Inside)
+	picked, most := pickSound(g, rest, int(alt.Count)-len(must), a.Inside)
 	if len(must) > 0 {
 		if picked = append(must, picked...); a.insideOnly { // the island is required, the devices are only preferred
-			picked, most = pickIsland(g, open, int(alt.Count), a.Inside)
+			picked, most = pickSound(g, open, int(alt.Count), a.Inside)
 		} else {
 			_, most = pickIsland(g, picked, int(alt.Count), a.Inside)
 		}
@@ -260,7 +267,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 	}
 	start := len(k.Picks)
 	for int64(len(k.Picks)-start) < alt.Count {
-		best, bestKey, bestLiked, found := Pick{}, int64(0), int64(0), false
+		best, bestKey, bestLiked, bestSound, found := Pick{}, int64(0), int64(0), false, false
 		for step := range g.Instances {
 			j := (from + step) % len(g.Instances)
 			p, left, fits := room(j)
@@ -277,9 +284,9 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 			default:
 				key = -left
 			}
-			liked := alt.likes(&g.Instances[j])
-			if !found || liked > bestLiked || liked == bestLiked && key > bestKey {
-				best, bestKey, bestLiked, found = p, key, liked, true
+			liked, sound := alt.likes(&g.Instances[j]), !g.Instances[j].Degraded()
+			if !found || liked > bestLiked || liked == bestLiked && (sound && !bestSound || sound == bestSound && key > bestKey) {
+				best, bestKey, bestLiked, bestSound, found = p, key, liked, sound, true
 			}
 		}
 		capacity := g.Instances[best.Index].MemoryMiB - reserve

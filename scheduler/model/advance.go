@@ -157,10 +157,11 @@ func (a *advancer) replaceNode(c *Chunk, i int, n *structs.Node) {
 	}
 	r := *c.NodeColumns
 	r.Nodes, r.Total, r.MHz, r.Ready, r.Sick = slices.Clone(r.Nodes), slices.Clone(r.Total), slices.Clone(r.MHz), slices.Clone(r.Ready), slices.Clone(r.Sick)
+	r.Worn = slices.Clone(r.Worn)
 	r.Nodes[i] = n
 	r.Total[i], r.MHz[i] = capacity(n)
 	r.Ready[i] = n.Ready()
-	r.Sick[i] = sickDevices(n)
+	r.Sick[i], r.Worn[i] = sickDevices(n)
 	if now := n.WasLost(); now != r.Faulty.Has(i) {
 		if r.Faulty = slices.Clone(r.Faulty); now {
 			r.Faulty.Set(i)

@@ -96,6 +96,7 @@ type NodeColumns struct {
 	Ready   []bool
 	Sick    []Bitset    // positions of unhealthy devices; nil for most nodes
 	Faulty  Bitset      // nodes that were lost (structs.Node.WasLost); empty in most chunks
+	Worn    []Bitset    // positions of degraded devices; nil for most nodes
 	Classes []NodeClass // classes of this chunk, by first occurrence
 }
 
@@ -172,12 +173,13 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeCo
 		Class: make([]uint16, len(nodes)),
 		Ready: make([]bool, len(nodes)),
 		Sick:  make([]Bitset, len(nodes)),
+		Worn:  make([]Bitset, len(nodes)),
 	}
 	for i, n := range nodes {
 		r.IDs[i] = n.ID
 		r.Total[i], r.MHz[i] = capacity(n)
 		r.Ready[i] = n.Ready()
-		r.Sick[i] = sickDevices(n)
+		r.Sick[i], r.Worn[i] = sickDevices(n)
 		if n.WasLost() {
 			r.Faulty.Set(i)
 		}
@@ -199,18 +201,21 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeCo
 	return r
 }
 
-// sickDevices returns the positions of a node's unhealthy devices.
-func sickDevices(n *structs.Node) (out Bitset) {
+// sickDevices returns the positions of a node's unhealthy devices and of its degraded ones.
+func sickDevices(n *structs.Node) (sick, worn Bitset) {
 	pos := 0
 	for i := range n.Resources.Devices {
 		for j := range n.Resources.Devices[i].Instances {
-			if !n.Resources.Devices[i].Instances[j].Healthy {
-				out.Set(pos)
+			switch in := &n.Resources.Devices[i].Instances[j]; {
+			case !in.Healthy:
+				sick.Set(pos)
+			case in.Degraded():
+				worn.Set(pos)
 			}
 			pos++
 		}
 	}
-	return out
+	return sick, worn
 }
 
 // capacity returns what a node offers to allocations, and the MHz that one reserved core takes from its CPU.

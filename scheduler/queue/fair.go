@@ -7,7 +7,7 @@ import (
 
 // Fair is dominant resource fairness (Ghodsi et al., NSDI'11) with memory: the submitter or queue with the least
 // weighted share goes first. A share is the mean of what is held now and what was held lately (decayed usage as an
-// amount), of the dominant resource. Divide is the same rule on resources that can be divided.
+// amount), of the dominant resource. drf_test.go has the same rule on resources that can be divided.
 //
 // Naive: what is held now alone. Then a user who keeps the cluster to himself over a quiet week pays nothing for it
 // when others come. Or only decayed usage, as is usual elsewhere: then a burst of placements costs nothing until time

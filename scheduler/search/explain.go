@@ -92,6 +92,9 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 	if v.shunned {
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "taint", Micro: 0}) // comes after all others
 	}
+	if len(s.Ask.Devices) > 0 && len(c.Worn[i]) > 0 && s.takesWorn(n, &o, v) {
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "degraded-devices", Micro: 0}) // comes after all others
+	}
 	if s.offGPUs {
 		micro := int64(0)
 		if !v.gpus {

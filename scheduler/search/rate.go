@@ -116,6 +116,9 @@ func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy
 	if !v.shunned {
 		base += shunStep // nodes with a taint come after all others, except for alternatives
 	}
+	if len(a.Devices) == 0 || len(c.Worn[i]) == 0 || !s.takesWorn(c.Nodes[i], seen, v) {
+		base += wornStep
+	}
 	if s.offGPUs && !v.gpus {
 		base += s.weights.GPU * model.Micro
 	}
@@ -163,6 +166,16 @@ func (s *Search) close() int64 {
 // shunStep is the advantage of a node without a taint that the job prefers to avoid: more than all terms, so that a
 // tainted node is taken only when there is no other.
 const shunStep = 1_000 * model.Micro
+
+// wornStep is the advantage of a node that gives the ask no degraded device: more than all terms, so that degraded
+// devices are taken last.
+const wornStep = 2 * shunStep
+
+// takesWorn reports whether a node with degraded devices would give the ask one of them.
+func (s *Search) takesWorn(n *structs.Node, o *model.Occupancy, v *Verdict) bool {
+	x := s.second.PickDevices(s.Ask, n, model.HoldingOr(o.Hold), v.Choices)
+	return x.Dim == structs.DimensionNone && s.second.Worn(n)
+}
 
 // altStep is the value of one step towards the preferred alternatives: more than all terms together, so that a later
 // alternative is taken only where no node can provide an earlier one.

@@ -95,7 +95,8 @@ type spacing struct {
 // deviceChoice is the choice of devices on a node.
 type deviceChoice struct {
 	Picker   match.Picker
-	choosing choosing // see choose
+	second   match.Picker // of Search.takesWorn, which must not change what Picker chose
+	choosing choosing     // see choose
 	gpus     gpuSearch
 }
 

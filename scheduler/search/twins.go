@@ -198,6 +198,7 @@ func appendTwinKey(b []byte, c *model.Chunk, i int) []byte {
 		}
 	}
 	words(c.Sick[i])
+	words(c.Worn[i])
 	if h := c.Hold[i]; h != nil {
 		words(h.Devs)
 		for k := range h.Shares {
