@@ -33,7 +33,7 @@ import (
 )
 
 // TestCombinations runs random histories of internal/histories on servers, through their HTTP API, a minute of the history in a
-// second: every order with every backfill and preemption rule. See served. Every fifth history has three servers, whose
+// second: every order with every backfill and preemption rule, with drains, rolling updates and storages that limit saves (operations). Every fifth history has three servers, whose
 // leader stops in the middle. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED the first; alone, it
 // repeats one.
 func TestCombinations(t *testing.T) {
@@ -53,7 +53,7 @@ func TestCombinations(t *testing.T) {
 	if os.Getenv("MUSTER_COMBINATIONS_SEED") != "" && os.Getenv("MUSTER_COMBINATIONS") == "" {
 		n = 1
 	}
-	counts := map[string]int{}
+	counts, cover := map[string]int{}, newServedCoverage()
 	seeds := []uint64{}
 	for i := range n {
 		seeds = append(seeds, first+i*historyStep)
@@ -71,6 +71,7 @@ func TestCombinations(t *testing.T) {
 			for k, v := range r.judge.Counts {
 				counts[k] += v
 			}
+			cover.add(r.h.Is)
 			if t.Failed() {
 				t.Errorf("MUSTER_COMBINATIONS_SEED=%d: %v", seed, r.h.Is)
 			}
@@ -81,7 +82,10 @@ func TestCombinations(t *testing.T) {
 		text = append(text, fmt.Sprintf("%s %d", k, counts[k]))
 	}
 	t.Logf("%d histories from seed %d; %s", len(seeds), first, strings.Join(text, ", "))
-	for _, k := range append(mustOccur, "late, and reserved for") {
+	if !t.Failed() {
+		cover.check(t, n)
+	}
+	for _, k := range append(mustOccur, "late, and reserved for", "stops by updates during drains") {
 		if counts[k] == 0 && (n >= 100 || n >= servedDefault && slices.Contains(mustOccur, k)) {
 			t.Errorf("nothing was counted under %q: that check has no case", k)
 		}
@@ -106,7 +110,8 @@ var yielding = map[string]string{"preemptible": "all", "priorities": "spread", "
 
 // mustOccur are the counts without which the default number of histories proves too little. Few jobs wait for max_wait and are
 // reserved for: only 100 histories must have one.
-var mustOccur = []string{"gains", "limits of models reached", "looked for room", "passes by lottery after a change of leaders", "places in a draw that holds", "shrunk", "told PRIORITY", "told QUOTA", "told RESERVATION", "twins"}
+var mustOccur = []string{"gains", "limits of models reached", "looked for room", "passes by lottery after a change of leaders", "places in a draw that holds", "shrunk", "told PRIORITY", "told QUOTA", "told RESERVATION", "twins",
+	"drains ended", "moved work placed again", "moved work that says why it waits", "updates done", "updates stopped", "updates taken back", "stops by updates", "periodic saves", "periodic saves that waited", "saves of work that ends"}
 
 // servedHistory is a history on servers.
 type servedHistory struct {
@@ -122,6 +127,7 @@ type servedHistory struct {
 	begin time.Time
 	rng   *rand.Rand
 	down  map[structs.NodeID]time.Time // nodes that failed, and when they come back
+	ops   *operations
 
 	mu     sync.Mutex
 	passes []servedPass // that are not checked yet
@@ -154,16 +160,76 @@ func (r *servedHistory) at(t structs.LogTime) structs.LogTime {
 	return structs.LogTimeOf(r.begin.Add(t.Sub(histories.Begin) / historyScale))
 }
 
-func newServedHistory(t *testing.T, seed uint64) *servedHistory {
-	with := map[string]string{}
+// servedWith returns the fixed values of a history.
+func servedWith(seed uint64) map[string]string {
+	nth := seed / historyStep
+	block := nth / 9
+	with := histories.Operated(nth + 7*block*block) // so that 200 histories have every pair with another option
 	if seed%2 == 0 {
-		with = maps.Clone(yielding)
+		maps.Copy(with, yielding)
 		with["preempt"] = []string{structs.PreemptPriority, structs.PreemptOrder}[seed/2%2]
 	}
 	if seed%15 == 0 { // one whose leader stops, too
 		with["order"] = string(structs.OrderLottery)
 	}
-	r := &servedHistory{t: t, h: histories.New(seed, with), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
+	return with
+}
+
+// servedCoverage counts histories by values and pairs of values of histories.Operations, and by pairs with values of other options.
+type servedCoverage struct{ pairs, others map[string]int }
+
+func newServedCoverage() servedCoverage {
+	c := servedCoverage{map[string]int{}, map[string]int{}}
+	for i, a := range histories.Operations {
+		for _, v := range a.Values {
+			for _, b := range histories.Operations[:i] {
+				for _, w := range b.Values {
+					c.pairs[b.Name+"="+w+" "+a.Name+"="+v] = 0
+				}
+			}
+			for _, b := range histories.Options {
+				for _, w := range b.Values {
+					c.others[b.Name+"="+w+" "+a.Name+"="+v] = 0
+				}
+			}
+		}
+	}
+	return c
+}
+
+func (c servedCoverage) add(is map[string]string) {
+	for i, a := range histories.Operations {
+		for _, b := range histories.Operations[:i] {
+			c.pairs[b.Name+"="+is[b.Name]+" "+a.Name+"="+is[a.Name]]++
+		}
+		for _, b := range histories.Options {
+			c.others[b.Name+"="+is[b.Name]+" "+a.Name+"="+is[a.Name]]++
+		}
+	}
+}
+
+// check fails for a pair of operations that no history had, and with 200 histories for a pair with another option, too.
+func (c servedCoverage) check(t *testing.T, n uint64) {
+	t.Helper()
+	for _, x := range []struct {
+		what string
+		of   map[string]int
+		from uint64 // histories
+	}{{"pairs of operations", c.pairs, servedDefault}, {"pairs of an operation and another option", c.others, 200}} {
+		least, missing := int(n), 0
+		for _, pair := range slices.Sorted(maps.Keys(x.of)) {
+			if least = min(least, x.of[pair]); x.of[pair] == 0 {
+				if missing++; n >= x.from {
+					t.Errorf("no history has %s", pair)
+				}
+			}
+		}
+		t.Logf("%d %s, each in at least %d histories; %d are missing", len(x.of), x.what, least, missing)
+	}
+}
+
+func newServedHistory(t *testing.T, seed uint64) *servedHistory {
+	r := &servedHistory{t: t, h: histories.New(seed, servedWith(seed)), users: map[string]string{}, down: map[structs.NodeID]time.Time{}, rng: rand.New(rand.NewPCG(seed, 15))}
 	if seed%5 == 0 {
 		var c *cluster
 		c = newCluster(t, 3, func(i int, cfg *Config) {
@@ -209,6 +275,7 @@ func newServedHistory(t *testing.T, seed uint64) *servedHistory {
 		}
 		r.call("PUT", "/v1/reservations", r.root, wire.ReservationFromStructs(x.Reservation))
 	}
+	r.ops = newOperations(r)
 	return r
 }
 
@@ -281,6 +348,10 @@ func (r *servedHistory) nodes() {
 		for i, n := range sim.BuildNodes(kinds) {
 			n.Meta = r.h.Nodes[i].Meta
 			n.Drivers["exec"] = n.Drivers[sim.Driver]
+			if len(r.h.Services) > 0 {
+				n.Resources.CPU, n.Resources.Cores = n.Resources.CPU+histories.ServiceRoom, n.Resources.Cores+histories.ServiceRoom/n.Resources.MHzPerCore
+				n.Resources.MemoryMiB += histories.ServiceRoom
+			}
 			n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", n.Name, 0)
 			mustApply(r.t, r.s(), &structs.NodeRegisterCommand{Node: n})
 			mustApply(r.t, r.s(), &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
@@ -301,7 +372,7 @@ func (r *servedHistory) submit(j *histories.Job) {
 	for _, g := range c.Groups {
 		g.Tasks[0].Driver = "exec"
 		if g.Checkpoint != nil {
-			g.Checkpoint.Cost, g.Checkpoint.Grace = faster(g.Checkpoint.Cost), faster(g.Checkpoint.Grace)
+			g.Checkpoint.Cost, g.Checkpoint.Grace, g.Checkpoint.Interval = faster(g.Checkpoint.Cost), faster(g.Checkpoint.Grace), faster(g.Checkpoint.Interval)
 		}
 	}
 	r.fleet.set(func() { r.fleet.runs[c.ID] = max(j.Run/historyScale, time.Millisecond) })
@@ -334,6 +405,7 @@ func (r *servedHistory) replayHistory() {
 		}
 		time.Sleep(50 * time.Millisecond)
 		r.pass()
+		r.ops.step()
 		if r.t.Failed() {
 			return
 		}
@@ -341,17 +413,21 @@ func (r *servedHistory) replayHistory() {
 			continue
 		}
 		r.state()
+		if r.ops.savers != nil {
+			r.ops.savers.step()
+		}
 		if r.stop != nil && len(next) < len(r.h.Jobs)/2 {
 			r.stop()
 			r.stop = nil
 			r.handler()
 			r.judge.Counts["leaders stopped"]++
+			r.ops.uneasy = time.Now()
 		}
 		if fails && r.rng.IntN(240*len(r.h.Nodes)) == 0 {
 			r.fail()
 		}
 		r.repair()
-		if len(next) == 0 && len(r.down) == 0 && len(r.waiting()) == 0 {
+		if len(next) == 0 && len(r.down) == 0 && len(r.waiting()) == 0 && r.ops.idle() {
 			break
 		}
 		if since > end {
@@ -362,6 +438,7 @@ func (r *servedHistory) replayHistory() {
 			return
 		}
 	}
+	r.ops.close()
 	r.atRest()
 }
 
@@ -380,7 +457,7 @@ func (r *servedHistory) waiting() (out []string) {
 // fail lets a node fail.
 func (r *servedHistory) fail() {
 	n := r.fleet.nodes[r.rng.IntN(len(r.fleet.nodes))]
-	if r.down[n.ID].IsZero() {
+	if r.down[n.ID].IsZero() && r.ops.away[n.ID] == nil {
 		r.judge.Counts["nodes failed"]++
 		r.down[n.ID] = time.Now().Add(30 * time.Second)
 		r.fleet.set(func() { r.fleet.dead[n.ID] = true })
@@ -449,9 +526,24 @@ func (r *servedHistory) limits() {
 	snap := r.s().Published().Snapshot
 	uses := histories.Uses{}
 	for j := range snap.Jobs("", "") {
-		uses.Add(j, snap.AllocsByJob(j.Key()))
+		uses.Add(j, r.settled(snap, snap.AllocsByJob(j.Key())))
 	}
 	r.judge.Limits(uses)
+	r.judge.Drained = len(r.ops.away) > 0
+}
+
+// settled leaves out allocations that end because a drain moved them, and whose replacements hold resources: a limit that is used
+// up must not hold up a drain (structs.Moves).
+func (r *servedHistory) settled(snap *state.Snapshot, allocs []*structs.Allocation) (out []*structs.Allocation) {
+	for _, a := range allocs {
+		next := snap.AllocByID(a.Lineage().Next)
+		if a.Transition.Migrate && a.ServerTerminal() && !a.ClientTerminal() && next != nil && structs.Holds(next) {
+			r.judge.Counts["counted with what replaces it"]++
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // state checks what is held, and what is shown.
@@ -469,6 +561,7 @@ func (r *servedHistory) state() {
 			r.failf("job %s is shown %d times in the queue", id, n)
 		}
 	}
+	r.ops.placedAgain(shown)
 	r.judge.Counts["states"]++
 }
 
@@ -490,7 +583,7 @@ func (r *servedHistory) atRest() {
 	if n := openEvals(s); n != 0 {
 		r.failf("%d evaluations are open at rest", n)
 	}
-	if n, most := int(index), 200*len(r.h.Jobs); n > most {
+	if n, most := int(index), 200*(len(r.h.Jobs)+3*len(r.h.Services))+2*r.judge.Counts["periodic saves"]; n > most {
 		r.failf("%d entries of the log for %d jobs, more than %d", n, len(r.h.Jobs), most)
 	}
 	if waiting := r.call("GET", "/v1/queue", r.root, nil)[""].([]any); len(waiting) > 0 {

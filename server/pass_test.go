@@ -37,6 +37,9 @@ type fleet struct {
 	disks   map[string]*sharedDisk   // by storage: how it serves saves; others take the time kill
 }
 
+// fleetFails is set in the environment of tasks that fail as soon as they start.
+const fleetFails = "FAILS"
+
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 	t.Helper()
 	f := &fleet{t: t, s: s, dead: map[structs.NodeID]bool{}, stops: map[structs.AllocID]time.Time{},
@@ -124,7 +127,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				w := snap.AllocByID(id)
 				return w != nil && structs.Holds(w)
 			}): // an agent starts it when they have ended
-			case a.Client == structs.ClientPending && (f.fails[a.JobID] || f.odd[a.JobID] > 0 && a.NameIndex%f.odd[a.JobID] == 0):
+			case a.Client == structs.ClientPending && (f.fails[a.JobID] || a.Job.Groups[0].Tasks[0].Env[fleetFails] != "" || f.odd[a.JobID] > 0 && a.NameIndex%f.odd[a.JobID] == 0):
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
 			case a.Client == structs.ClientPending:
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(now)})

@@ -95,7 +95,9 @@ type History struct {
 	Jobs      []*Job           // in the order of their submission
 	Reserved  []Reservation
 	Scheduler structs.SchedulerConfig
-	Exact     bool // run times are known exactly and nothing fails: what is reserved comes true
+	Drains    []Drain    // in order
+	Services  []*Service // with updates
+	Exact     bool       // run times are known exactly and nothing fails: what is reserved comes true
 
 	rng   *rand.Rand
 	apart *rand.Rand // for models
@@ -132,6 +134,9 @@ func New(seed uint64, with map[string]string) *History {
 		}
 		h.Is[o.Name] = h.pick(o.Values...)
 	}
+	for _, o := range Operations {
+		h.Is[o.Name] = o.Values[0]
+	}
 	maps.Copy(h.Is, with)
 	h.Exact = h.Is["times"] == "exact" && h.Is["failures"] == "no"
 	h.cluster()
@@ -147,6 +152,7 @@ func New(seed uint64, with map[string]string) *History {
 	h.members()
 	h.also()
 	h.reservations()
+	h.operations()
 	h.Scheduler.Algorithm = h.Is["placement"]
 	return h
 }

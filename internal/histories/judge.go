@@ -19,6 +19,7 @@ type Judge struct {
 	Held    map[structs.QueuePath]int64             // thousandths of GPUs, after the pass; set by Limits
 	Counts  map[string]int                          // of what was checked
 	Fail    func(format string, args ...any)        // reports a violation
+	Drained bool                                    // a drain takes work off nodes, so that queues may hold less than at the pass
 	stopped map[structs.AllocID]bool                // by this pass
 	own     map[structs.QueuePath]int64             // thousandths of GPUs that this pass takes for jobs of the same queue
 	shown   []int                                   // places in the pass's pending work, in the order shown
@@ -102,7 +103,7 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			switch { // of a gang, what stops with the member that is taken may leave its queue with less than is guaranteed
 			case reclaims && !c.guarantees(by.QueueName()):
 				c.Fail("%s gets back what is not guaranteed to its queue", by.Key.ID)
-			case reclaims && vq.Guarantee != nil && !v.Groups[0].IsGang() && c.Held[vq.Path]+c.own[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
+			case reclaims && vq.Guarantee != nil && !c.Drained && !v.Groups[0].IsGang() && c.Held[vq.Path]+c.own[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
 				c.Fail("%s takes from queue %s, which is left with %d thousandths of GPUs of the %d that it is guaranteed", by.Key.ID, vq.Path, c.Held[vq.Path], vq.Guarantee.GPUMilli)
 			case byShares && (q.Preempt != structs.PreemptOrder || !c.measuresShares(by.QueueName())):
 				c.Fail("%s preempts %s by shares, and no queue above it measures any", by.Key.ID, v.ID)
