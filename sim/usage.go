@@ -51,7 +51,11 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	amount.Billed = settings.Billing.Of(r.alloc)
 	amount = amount.Times(n)
 	models := structs.ModelsOf(r.alloc)
+	var woke []structs.UseRow
 	add := func(row *structs.QueueUsage) {
+		if row.Allocs == 0 && n > 0 {
+			woke = append(woke, structs.UseRow{Path: row.Path, User: row.User})
+		}
 		row.Settle(e.now, settings.HalfLife, u.table.Queue(row.Path).BudgetPeriod())
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
 		row.Models = structs.AddModels(row.Models, models, n)
@@ -67,5 +71,16 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 		if job.Submitter.Name != "" && path != structs.QueueRoot {
 			add(u.row(e, path, job.Submitter.Name))
 		}
+	}
+	order := func(path structs.QueuePath) structs.Order { return u.table.Settings(path, &e.cfg.Scheduler).Order }
+	weight := func(r *structs.QueueUsage) int64 {
+		q := u.table.Settings(r.Path, &e.cfg.Scheduler)
+		if r.User != "" {
+			return q.UserWeight(r.User)
+		}
+		return q.Weight
+	}
+	for _, r := range structs.LiftCredit(woke, slices.Values(u.table.Usage), e.now, order, weight) {
+		u.row(e, r.Path, r.User).Credit = r.Credit
 	}
 }

@@ -173,7 +173,7 @@ func (s *Store) chargeOne(a *structs.Allocation, n int64) {
 	if a == nil || !structs.Holds(a) {
 		return
 	}
-	ending, ends := useEnds(a)
+	ending, ends := structs.EndingOf(a)
 	for _, r := range structs.UseRows(a) {
 		m := s.useMove(r)
 		m.held = m.held.Add(structs.Charge(a, r, s.allocOf, s.billed).Times(n))
@@ -193,23 +193,6 @@ func (s *Store) chargeOne(a *structs.Allocation, n int64) {
 			}
 		}
 	}
-}
-
-// useEnds returns what an allocation with a wall-clock limit adds to Ending and Ends.
-func useEnds(a *structs.Allocation) (ending, ends int64) {
-	if a.Job == nil {
-		return 0, 0
-	}
-	g := a.Job.Group(a.Group)
-	if g == nil {
-		return 0, 0
-	}
-	limit := a.Job.RunLimit(g)
-	if limit <= 0 {
-		return 0, 0
-	}
-	ending = structs.AmountOf(a).GPUMilli
-	return ending, ending * int64(a.CreateTime.Add(limit+a.SuspendedFor())/structs.LogTime(time.Second))
 }
 
 func (s *Store) useMove(k useKey) *useMove {
@@ -301,67 +284,10 @@ func (s *Store) flushUse(index structs.Index) {
 		}
 		QueueUse.Put(s, &u)
 	}
-	s.liftCredit(woke)
+	for _, u := range structs.LiftCredit(woke, QueueUse.All(s), s.time, s.Order, s.weight) {
+		QueueUse.Put(s, u)
+	}
 	clear(s.useMoves)
-}
-
-// liftCredit raises rows that held nothing to the least service of their siblings that hold something, under
-// weighted-fair. Rows that become active in the same entry do not count as siblings, so their order does not matter.
-func (s *Store) liftCredit(woke []useKey) {
-	if len(woke) == 0 {
-		return
-	}
-	isNew := make(map[useKey]bool, len(woke))
-	for _, k := range woke {
-		isNew[k] = true
-	}
-	type lift struct {
-		key    useKey
-		credit structs.Amount
-	}
-	var lifts []lift
-	for _, k := range woke {
-		if k.Path.IsNamespace() || k == useRoot {
-			continue
-		}
-		parent := k.Path
-		if k.User == "" {
-			parent = k.Path.Parent()
-		}
-		if !s.Order(parent).Has(structs.OrderWeighted) {
-			continue
-		}
-		var floor *structs.Amount
-		for u := range QueueUse.All(s) {
-			sibling := u.Path == parent && u.User != "" || u.User == "" && u.Path != structs.QueueRoot && u.Path != parent &&
-				!u.Path.IsNamespace() && u.Path.Parent() == parent
-			if !sibling || u.Allocs == 0 || isNew[useKey{Path: u.Path, User: u.User}] {
-				continue
-			}
-			at := s.perWeight(u)
-			if floor == nil {
-				floor = &at
-				continue
-			}
-			floor.GPUMilli, floor.GPUMemoryMiB = min(floor.GPUMilli, at.GPUMilli), min(floor.GPUMemoryMiB, at.GPUMemoryMiB)
-			floor.CPU, floor.MemoryMiB, floor.Billed = min(floor.CPU, at.CPU), min(floor.MemoryMiB, at.MemoryMiB), min(floor.Billed, at.Billed)
-		}
-		if floor == nil {
-			continue
-		}
-		u := QueueUse.Get(s, k)
-		up := floor.Times(s.weight(u)).Sub(u.Total)
-		credit := structs.Amount{GPUMilli: max(up.GPUMilli, u.Credit.GPUMilli), GPUMemoryMiB: max(up.GPUMemoryMiB, u.Credit.GPUMemoryMiB),
-			CPU: max(up.CPU, u.Credit.CPU), MemoryMiB: max(up.MemoryMiB, u.Credit.MemoryMiB), Billed: max(up.Billed, u.Credit.Billed)}
-		if credit != u.Credit {
-			lifts = append(lifts, lift{k, credit})
-		}
-	}
-	for _, l := range lifts {
-		u := *QueueUse.Get(s, l.key)
-		u.Credit = l.credit
-		QueueUse.Put(s, &u)
-	}
 }
 
 func (s *Store) weight(u *structs.QueueUsage) int64 {
@@ -374,12 +300,6 @@ func (s *Store) weight(u *structs.QueueUsage) int64 {
 		return max(q.Weight, 1)
 	}
 	return 1
-}
-
-// perWeight returns the service of a row until now, divided by its weight.
-func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
-	a, w := u.TotalAt(s.time).Add(u.Credit), s.weight(u)
-	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w, Billed: a.Billed / w}
 }
 
 // Policy returns the settings by which a job in a queue is decided on: order, backfilling, preemption, placement.
@@ -593,7 +513,7 @@ func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 		if !structs.Holds(a) {
 			continue
 		}
-		ending, ends := useEnds(a)
+		ending, ends := structs.EndingOf(a)
 		for _, r := range structs.UseRows(a) {
 			u := out[r]
 			u.Path, u.User = r.Path, r.User
