@@ -26,6 +26,7 @@ type checks struct {
 	trace  func(format string, args ...any) // nil: passes are not logged
 	end    time.Duration                    // the last submission
 	work   time.Duration                    // of all jobs, one after the other
+	starts []structs.JobKey                 // predicted by Forecast, and still to come
 }
 
 func (c *checks) begin(h *history) {
@@ -78,6 +79,9 @@ func (c *checks) left() (out []string) {
 // event ends a history that continues although all jobs would have been served one after the other. It lets
 // elastic work look for more or fewer members when something ended, as a server does.
 func (c *checks) event(e *Engine, k Kind, _ *Live) {
+	if k == Submitted {
+		c.starts = nil // a forecast does not know of it
+	}
 	if Since(e.now) > c.end+4*c.work+48*time.Hour {
 		c.failf("jobs are not served: %v", c.left())
 	}
@@ -139,6 +143,7 @@ func (c *checks) line(in *scheduler.Input) contend.Line {
 	}
 	slices.SortFunc(in.Evicted, func(a, b *structs.Preemptions) int { return strings.Compare(string(a.Queue), string(b.Queue)) })
 	c.See(in)
+	c.predictStarts(in)
 	c.e.lined.Begin(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	return &c.e.lined
 }
@@ -158,6 +163,7 @@ func (c *checks) passed(e *Engine, in *scheduler.Input, plan *scheduler.Plan, re
 	if e.parts > 0 {
 		c.failf("Verify refuses what was decided: %s", e.stats.FirstRefusal)
 	}
+	c.startsAsPredicted(plan)
 	c.Limits(c.uses())
 	stops := c.Preempted(in, plan)
 	c.whole()

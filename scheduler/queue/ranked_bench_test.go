@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -77,4 +78,31 @@ func TestRankedMeasuresNoShares(t *testing.T) {
 	if scheduler.Schedule(in, policy.Builtin["binpack"]); asked == 0 {
 		t.Error("a pass measures no shares")
 	}
+}
+
+// BenchmarkForecast predicts starts of as many waiting jobs and with as much work as `muster queue` allows for it, on a full cluster of
+// 8000 GPUs where everything may be preempted. It is to cost no more than the line of 10,000 jobs (BenchmarkLine).
+func BenchmarkForecast(b *testing.B) {
+	in := crowd(b, structs.OrderFair, 250, 200, 20)
+	for i := range in.Pending {
+		in.Pending[i].Least = contend.LeastOf(in.Pending[i].Job)
+	}
+	held := map[structs.AllocID]*structs.Allocation{}
+	for i := range in.Running {
+		for _, a := range in.Running[i].Allocs {
+			held[a.ID] = a
+		}
+	}
+	starts := 0
+	for b.Loop() {
+		f := scheduler.Forecast{
+			Input: &in, Work: 200_000, Policy: func(structs.PoolName) search.Policy { return policy.Builtin["binpack"] },
+			Line: func(in *scheduler.Input) contend.Line {
+				return NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+			},
+			Alloc: func(id structs.AllocID) *structs.Allocation { return held[id] },
+		}
+		starts = len(f.Starts())
+	}
+	b.ReportMetric(float64(starts), "starts")
 }
