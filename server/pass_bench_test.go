@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
@@ -167,4 +170,58 @@ func startBench(b *testing.B, n int) (list []*Server) {
 		list = append(list, s)
 	}
 	return list
+}
+
+// BenchmarkQueueList lists 10,000 waiting jobs of 50 users as `muster queue` does: under fcfs by the line alone, under fair with a
+// forecast.
+func BenchmarkQueueList(b *testing.B) {
+	s := benchCluster(b, 100)
+	apply := func(cmd structs.Command) {
+		if _, err := s.replica.Propose(replica.LaneUser, cmd).Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	order := func(o structs.Order) {
+		apply(structs.Command{Body: &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot, Order: o, Backfill: structs.BackfillEASY}}}})
+	}
+	order(structs.OrderFair)
+	for i := range 10_200 {
+		j := passJob(fmt.Sprint("job-", i), 1, func(j *structs.Job) {
+			j.Type, j.Runtime.Expected, j.Runtime.Limit = structs.JobBatch, time.Duration(10+i%50)*time.Minute, time.Hour
+			j.Groups[0].Tasks[0].Resources.CPU = 1 << 29
+			j.Submitter.Name = fmt.Sprint("user-", i%50)
+		})
+		p := s.decide.ProposeJob(replica.LaneUser, structs.Command{By: j.Submitter, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+		if i%100 == 99 {
+			if _, err := p.Wait(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for end := time.Now().Add(time.Minute); s.decide.Metrics().InFlight > 0 && time.Now().Before(end); {
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, o := range []structs.Order{structs.OrderFCFS, structs.OrderFair} {
+		order(o)
+		b.Run(string(o), func(b *testing.B) {
+			spent, n := processTime(b), 0
+			for b.Loop() {
+				r, err := rpc.Invoke(b.Context(), s.Caller(rpc.Peer{}), methods.QueueList, rpc.Header{}, &methods.ListRequest{})
+				if err != nil || len(r.Items) < 9_000 {
+					b.Fatal(len(r.Items), err)
+				}
+				n++
+			}
+			b.ReportMetric(float64((processTime(b)-spent).Microseconds())/1000/float64(n), "cpu-ms")
+		})
+	}
+}
+
+// processTime returns the processor time that the process has used.
+func processTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -55,7 +55,7 @@ func shownList(t *testing.T, order structs.Order, seed uint64) (served, wide int
 				return // some are on their way back from the pass before, at this very instant
 			}
 			var shown []string
-			for _, i := range s.decide.Order(snap, ws, in.Now) {
+			for _, i := range s.decide.Shown(snap, ws, in.Now, nil) {
 				shown = append(shown, ws[i].JobID)
 			}
 			in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)

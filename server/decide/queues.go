@@ -50,11 +50,14 @@ func (s *Service) Order(snap *state.Snapshot, ws []*structs.Workload, now struct
 	return order
 }
 
-// ShownLine is a line of waiting work as users see it: that of a pass, in which work that competes with preemptible work
-// comes in the order in which it gets places as they become free.
+// ShownLine is a line of waiting work: that of a pass, in which work that competes with preemptible work comes in the order in which it
+// gets places as they become free.
 type ShownLine struct {
 	*queue.Line
-	turns contend.Line
+	turns   contend.Line
+	pending []contend.Workload
+	table   *contend.QueueTable
+	seed    uint64
 }
 
 // Next returns the workload whose turn it is.
@@ -68,21 +71,25 @@ func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs
 		pending[i] = contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
 		s.predict(snap, &pending[i])
 	}
-	seed := uint64(snap.Index())
+	l := &ShownLine{pending: pending, seed: uint64(snap.Index())}
 	if !preempts(snap) {
-		line := queue.NewLine(s.QueueTable(snap), *snap.SchedulerConfig(), pending, now, seed)
-		return &ShownLine{line, line}
+		l.table = s.QueueTable(snap)
+		l.Line = queue.NewLine(l.table, *snap.SchedulerConfig(), pending, now, l.seed)
+		l.turns = l.Line
+		return l
 	}
-	in := s.shownInput(&replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, pending, now, seed)
-	line := queue.NewLine(in.Queues, in.Config, pending, now, seed)
-	return &ShownLine{line, scheduler.Shown(in, line)}
+	in := s.shownInput(&replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, slices.Clone(pending), now, l.seed)
+	l.table = in.Queues
+	l.Line = queue.NewLine(in.Queues, in.Config, pending, now, l.seed)
+	l.turns = scheduler.Shown(in, l.Line)
+	return l
 }
 
 // shownInput returns the input of a pass that decides on all waiting work.
 func (s *Service) shownInput(pub *replica.Published, pending []contend.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
 	c := passContext{pub: pub}
 	loadContenders(pub.Snapshot).fill(&c.contenders, structs.NodePoolAll)
-	in := s.input(&c, slices.Clone(pending), now, seed)
+	in := s.input(&c, pending, now, seed)
 	for i := range in.Pending {
 		fillGate(&in.Pending[i], pub.Snapshot, now)
 		in.Pending[i].Blocked = &structs.Evaluation{} // each will be decided on

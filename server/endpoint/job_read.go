@@ -304,18 +304,18 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		if resp.Workload != nil {
 			domain := resp.Workload.Domain
 			all := decide.Pending(snap)
-			line := s.env.Decide.Line(snap, all, s.env.Replica.Now())
-			starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
-			for i := line.Next(); i >= 0; i = line.Next() {
-				w := all[i]
-				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
-				if wk == k {
+			terms := func(line *decide.ShownLine, i int) {
+				if all[i] == resp.Workload {
 					resp.Terms = line.Terms(i)
 				}
+			}
+			starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
+			for _, i := range s.env.Decide.Shown(snap, all, s.env.Replica.Now(), terms) {
+				w := all[i]
+				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 				if wk == k || resp.Position == 0 && w.Reason == structs.ReasonQuota {
 					s.startsAt(snap, resp, wk == k, starts, w, wk)
 				}
-				line.Taken(i)
 				if w.Domain != domain {
 					continue
 				}

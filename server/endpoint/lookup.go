@@ -95,10 +95,10 @@ func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.G
 	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
 }
 
-// Waiting returns the waiting jobs in queue order.
+// Waiting returns the waiting jobs in the order that users see.
 func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
 	all := decide.Pending(snap)
-	order := s.env.Decide.Order(snap, all, s.env.Replica.Now())
+	order := s.env.Decide.Shown(snap, all, s.env.Replica.Now(), nil)
 	out := make([]*structs.Workload, len(order))
 	for n, i := range order {
 		out[n] = all[i]

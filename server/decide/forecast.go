@@ -1,0 +1,108 @@
+package decide
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/server/replica"
+	"github.com/muster-sched/muster/structs"
+)
+
+const (
+	// forecastJobs bounds the waiting jobs whose starts are predicted: the first ones of the line.
+	forecastJobs = 200
+	// forecastWork bounds what the passes of a forecast look at (scheduler.Forecast.Work).
+	forecastWork = 200_000
+)
+
+// Shown returns the indices of workloads in the order that users see. Under orders by shares those whose starts are predicted come
+// first, in the order of their starts; the others follow in the order of the line. turn, unless it is nil, is called with each
+// workload when its turn in the line has come.
+func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime, turn func(line *ShownLine, i int)) (order []int) {
+	line := s.Line(snap, ws, now)
+	for i := line.Next(); i >= 0; i = line.Next() {
+		order = append(order, i)
+		if turn != nil {
+			turn(line, i)
+		}
+		line.Taken(i)
+	}
+	if !line.byShares(snap.SchedulerConfig()) {
+		return order
+	}
+	first := order[:min(len(order), forecastJobs)]
+	out := make([]int, 0, len(order))
+	started := make([]bool, len(ws))
+	for _, x := range s.forecast(snap, line, first, now).Starts() {
+		out = append(out, first[x.Load])
+		started[first[x.Load]] = true
+	}
+	for _, i := range order {
+		if !started[i] {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// byShares reports whether submitters or queues take turns by shares somewhere above the waiting work.
+func (l *ShownLine) byShares(cfg *structs.SchedulerConfig) bool {
+	seen := map[structs.QueuePath]bool{}
+	for i := range l.pending {
+		for p := range l.pending[i].QueueName().Lineage() {
+			if seen[p] {
+				break
+			}
+			seen[p] = true
+			if o := l.table.Settings(p, cfg).Order; o.Has(structs.OrderFair) || o.Has(structs.OrderWeighted) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forecast predicts the starts of some workloads of a line.
+func (s *Service) forecast(snap *state.Snapshot, line *ShownLine, of []int, now structs.LogTime) scheduler.Forecast {
+	c := passContext{pub: &replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, reservations: reservationsOf(snap, structs.NodePoolAll, now)}
+	if preempts(snap) {
+		loadContenders(snap).fill(&c.contenders, structs.NodePoolAll)
+	}
+	pending := make([]contend.Workload, len(of))
+	var wakes []structs.LogTime
+	for n, i := range of {
+		w := line.pending[i]
+		w.Rosters = snap.RostersByJob(w.Key)
+		fillGate(&w, snap, now)
+		w.Blocked = cmp.Or(snap.EvalByID(w.Queue.BlockedEval), &structs.Evaluation{})
+		pending[n] = w
+		for _, e := range snap.EvalsByJob(w.Key) {
+			if e.Status == structs.EvalPending && e.WaitUntil > now {
+				wakes = append(wakes, e.WaitUntil)
+			}
+		}
+	}
+	return scheduler.Forecast{
+		Input: s.input(&c, pending, now, line.seed),
+		Work:  forecastWork,
+		Policy: func(pool structs.PoolName) search.Policy {
+			return policy.For(c.pub.View.Pool(pool), *snap.SchedulerConfig())
+		},
+		Line: func(in *scheduler.Input) contend.Line {
+			return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+		},
+		Alloc: snap.AllocByID,
+		Load: func(k structs.JobKey) contend.Workload {
+			w := contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k)), Rosters: snap.RostersByJob(k)}
+			s.predict(snap, &w)
+			fillGate(&w, snap, now)
+			return w
+		},
+	}
+}
