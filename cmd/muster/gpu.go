@@ -77,7 +77,7 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 	}
 	if len(list) == 0 {
 		o.println("No GPUs")
-		o.hint("Fake ones to play with:  muster agent -dev -dev-gpus=8xH100")
+		o.hint("Made-up ones to try things:  " + madeUpGPUs)
 		return nil
 	}
 	rows := [][]string{}
@@ -100,6 +100,9 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|MEM FREE|LARGEST SLOT|FRAGMENTED|LARGEST GANG NOW|USED|WAITING", rows)
 	return nil
 }
+
+// madeUpGPUs starts an agent with GPUs that do not exist.
+const madeUpGPUs = "muster agent -dev -dev-gpus=8xH100"
 
 // instances lists the MIG instances with their position on their GPU.
 func (o *gpuListOptions) instances(nodes []*wire.NodeListStub) {

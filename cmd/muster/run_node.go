@@ -182,10 +182,12 @@ func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
 	if _, err := a.put(ctx, jobPath(*job.ID, "/plan"), ns(val(job.Namespace)), wire.JobPlanRequest{Job: job}, &plan); err != nil || plan.NeverFits == "" {
 		return nil //nolint:nilerr // the submission fails for the same reason, and says it
 	}
+	alone := false // one machine, as under agent -dev
 	for _, m := range plan.FailedTGAllocs {
 		if m.NodesInPool == 0 { // nodes may still be joining
 			return nil
 		}
+		alone = alone || m.NodesInPool == 1
 	}
 	text := "this can never run here: " + strings.TrimPrefix(plan.NeverFits, `group "run": `)
 	for i, s := range plan.Suggestions {
@@ -194,6 +196,9 @@ func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
 			or = "or: "
 		}
 		text += "\n  " + or + s
+	}
+	if alone && strings.Contains(plan.NeverFits, "device nvidia/gpu") {
+		text += "\n  to try things, restart the agent with made-up GPUs: " + madeUpGPUs
 	}
 	return errors.New(text)
 }

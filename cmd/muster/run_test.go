@@ -169,6 +169,10 @@ func TestRunNever(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.errOut, "can never run here: no node of the pool") || !strings.Contains(r.errOut, "8 GPUs instead of 9") || strings.Contains(agent.log(), "PUT /v1/jobs") {
 		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
 	}
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool has what it asks for, even when empty; missing device nvidia/gpu on 1`, "FailedTGAllocs": map[string]any{"run": map[string]any{"NodesInPool": 1}}}
+	if r = agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "-dev-gpus=8xH100") {
+		t.Errorf("exit %d: %s", r.code, r.errOut)
+	}
 	if r = agent.run(t, "", "run", "-detach", "-wait", "-name", "x", "-gpus", "9", "--", "true"); r.code != 0 || !strings.Contains(agent.log(), "PUT /v1/jobs") {
 		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
 	}

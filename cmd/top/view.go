@@ -210,7 +210,7 @@ func (m *Model) empty() []string {
 		return []string{"The token in use may not list what waits."}
 	}
 	return [tabs][]string{
-		tabGPUs:  {"No GPUs.", paint(dim, "Fake ones to play with:  muster agent -dev -dev-gpus=8xH100")},
+		tabGPUs:  {"No GPUs.", paint(dim, "Made-up ones to try things:  muster agent -dev -dev-gpus=8xH100")},
 		tabJobs:  {"Nothing runs.", paint(dim, "An example:  muster job init; muster job run example.muster.hcl")},
 		tabNodes: {"No nodes.", paint(dim, "A node joins with:  muster agent -client -servers HOST:4647")},
 		tabQueue: {"Nothing waits."},

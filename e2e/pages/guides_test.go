@@ -39,7 +39,7 @@ const sleeps = "exec sleep 600"
 // guides are of the pages whose readers have more than a fresh cluster.
 var guides = map[string]guide{
 	"README.md": {gpus: "8xH100", early: "muster job why sft", after: "muster job run -detach sft.hcl", setup: `ln -s "$TREE/sim" .`,
-		words: map[string]string{"make dev ": `make -n -C "$TREE" dev `, "make test ": `make -n -C "$TREE" test `}},
+		words: map[string]string{"make dev ": `make -n -C "$TREE" dev `, "make test ": `make -n -C "$TREE" test `, "muster agent -dev -dev-gpus=8xH100": "muster agent -help"}},
 	"docs/tutorial/training.md": {gpus: "16xH100", setup: `mkdir -p "$PAGES/data/site"; cat > "$PAGES/data/site/sitecustomize.py" <<'END'
 ` + harness.SiteCustomize + `
 END
