@@ -151,7 +151,7 @@ func (o *adhoc) sbatch(ctx context.Context, options []slurmOption, words []strin
 	}
 	array, err := readArray(ask.given["array"])
 	if err != nil {
-		return err
+		return located(err, append(own, options...))
 	}
 	fs := pflag.NewFlagSet("sbatch", pflag.ContinueOnError)
 	o.flags(fs)

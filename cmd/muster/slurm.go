@@ -44,6 +44,7 @@ var slurmOthers = strings.Fields(`acctg-freq batch bb bbf cluster-constraint clu
 type slurmOption struct {
 	name, value string
 	bare        bool // the value that it needs is missing
+	line        int  // of the script, from 1; 0: on the command line
 }
 
 // text is the option as a user writes it.
@@ -85,14 +86,16 @@ func slurmWords(words []string) (options []slurmOption, rest []string) {
 			i++
 			value, bare = words[i], false
 		}
-		options = append(options, slurmOption{name, value, bare})
+		options = append(options, slurmOption{name: name, value: value, bare: bare})
 	}
 	return options, nil
 }
 
 // directives returns the options in the #SBATCH lines at the beginning of a script, and words there that belong to none.
 func directives(script string) (options []slurmOption, stray []string) {
+	number := 0
 	for line := range strings.Lines(script) {
+		number++
 		line = strings.TrimSpace(line)
 		rest, is := strings.CutPrefix(line, "#SBATCH")
 		switch {
@@ -101,6 +104,7 @@ func directives(script string) (options []slurmOption, stray []string) {
 			own, others := slurmWords(strings.Fields(rest))
 			for i := range own {
 				own[i].value = strings.Trim(own[i].value, `"'`) // a shell does so on the command line
+				own[i].line = number
 			}
 			options, stray = append(options, own...), append(stray, others...)
 			continue
@@ -157,6 +161,24 @@ var silent = []string{
 
 // waitsFor are the conditions of dependencies, as muster run writes them.
 var waitsFor = map[string]string{"afterok": "", "afterany": ":completed", "afternotok": ":failed", "after": ":started"}
+
+// located puts the line of the script before an error about an option that is from there. Errors name the option as it is
+// spelled in full.
+func located(err error, options []slurmOption) error {
+	if err == nil {
+		return nil
+	}
+	words := strings.Fields(err.Error())
+	for _, opt := range slices.Backward(options) { // the last one counts
+		if text := opt.text(); slices.ContainsFunc(words, func(w string) bool { return strings.TrimSuffix(w, ";") == text }) {
+			if opt.line > 0 {
+				return fmt.Errorf("line %d: %w", opt.line, err)
+			}
+			break
+		}
+	}
+	return err
+}
 
 // askSlurm translates options; of one that was given twice the last counts.
 func askSlurm(options []slurmOption) (*slurmAsk, error) {
@@ -289,6 +311,9 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 		default:
 			errs = append(errs, fmt.Errorf("Slurm has no option %s%s", opt.text(), suggest.DidYouMean(opt.text(), spelled(slices.Concat(used, slurmFlags)))))
 		}
+	}
+	for i, err := range errs {
+		errs[i] = located(err, options)
 	}
 	return a, errors.Join(errs...)
 }

@@ -25,11 +25,11 @@ func TestAskSlurm(t *testing.T) {
 		"#SBATCH --ntasks-per-node=4 -N2 -G 16 --mem-per-gpu=10G --cpus-per-gpu=2 -vv\n":                                                                                       "[[nodes 2] [gpus 8] [cores 16] [mem 81920]] 8 tasks []",
 		"#SBATCH -n 6 --ntasks-per-node=4 --mem-per-cpu=512 -J a\n#SBATCH --gres=disk:1 stray\n":                                                                               "[[nodes 2] [cores 4] [mem 2048]] 6 tasks [--gres=disk:1 stray]",
 		"#SBATCH -N 2-4 --export=NONE,A=1 --time=UNLIMITED --mem=0 -N 3\n":                                                                                                     "[[nodes 3] [no-env true] [env A=1]] 3 tasks []",
-		"#SBATCH -n8 -N1 -d singleton\n":                       `--dependency "singleton": there are afterok, afterany, afternotok and after, each as afterok:JOB, with commas between them; all must hold`,
-		"#SBATCH --gres=gpu:a100:two\n":                        `--gres "gpu:a100:two": want gpu:number or gpu:model:number`,
-		"#SBATCH -N2 -G 3\n":                                   `--gpus 3 on 2 nodes: every node gets as many, so the number must be a multiple; or give --gpus-per-node`,
-		"#SBATCH -N two\n#SBATCH -t soon --mem=much\n":         "--nodes \"two\": want a number, 1 or more\n--mem \"much\": want MiB, or a unit: 512M, 64G, 1.5T\n--time \"soon\": want minutes, or as 1:30:00 or 2-12:00:00 (days, hours, minutes, seconds)",
-		"#SBATCH --gpu=2 --tme 5 -y\n#SBATCH --export=ALL,B\n": "Slurm has no option --gpu; did you mean \"--gpus\"?\nSlurm has no option --tme; did you mean \"--time\"?\nSlurm has no option -y",
+		"#SBATCH -n8 -N1 -d singleton\n":                       `line 1: --dependency "singleton": there are afterok, afterany, afternotok and after, each as afterok:JOB, with commas between them; all must hold`,
+		"#SBATCH --gres=gpu:a100:two\n":                        `line 1: --gres "gpu:a100:two": want gpu:number or gpu:model:number`,
+		"#SBATCH -N2 -G 3\n":                                   `line 1: --gpus 3 on 2 nodes: every node gets as many, so the number must be a multiple; or give --gpus-per-node`,
+		"#SBATCH -N two\n#SBATCH -t soon --mem=much\n":         "line 1: --nodes \"two\": want a number, 1 or more\nline 2: --mem \"much\": want MiB, or a unit: 512M, 64G, 1.5T\nline 2: --time \"soon\": want minutes, or as 1:30:00 or 2-12:00:00 (days, hours, minutes, seconds)",
+		"#SBATCH --gpu=2 --tme 5 -y\n#SBATCH --export=ALL,B\n": "line 1: Slurm has no option --gpu; did you mean \"--gpus\"?\nline 1: Slurm has no option --tme; did you mean \"--time\"?\nline 1: Slurm has no option -y",
 		"#SBATCH --export=ALL,B\n":                             "[[env B]] 1 tasks [--export=ALL (name the variables: --export=A,B)]",
 		"#SBATCHX -N 2\n##SBATCH -N 2\necho\n":                 "[] 1 tasks []",
 		"":                                                     "[] 1 tasks []",
@@ -183,6 +183,14 @@ func TestSbatch(t *testing.T) {
 	}
 	if r := f.run(t, "", "sbatch", "--test-only", "--wrap", "'a b' \"c\""); r.code != 0 || !strings.Contains(r.out, `#!/bin/sh\n'a b' \"c\"\n`) {
 		t.Errorf("quotes of a command: %d %s %s", r.code, r.out, r.errOut)
+	}
+	if r := f.run(t, "#!/bin/sh\n# a\n#SBATCH --mem=much\n#SBATCH -a x\n", "sbatch", "-t", "soon"); r.code != 1 || strings.Contains(r.errOut, "line") || !strings.Contains(r.errOut, "--time") {
+		t.Errorf("a wrong option of the command line: %d %s", r.code, r.errOut)
+	}
+	for script, want := range map[string]string{"#SBATCH --mem=much\n": "line 3: --mem", "#SBATCH -a x\n": "line 3: --array"} {
+		if r := f.run(t, "#!/bin/sh\n# a\n"+script, "sbatch"); r.code != 1 || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: %d %s, want %s", script, r.code, r.errOut, want)
+		}
 	}
 	if r := f.run(t, "#!/bin/sh\necho\n", "sbatch"); r.code != 0 || !strings.HasPrefix(r.out, "Submitted batch job sbatch-") {
 		t.Errorf("%d %s %s", r.code, r.out, r.errOut)
