@@ -186,7 +186,7 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 		n.Status, n.StatusDesc = c.Status, c.Desc
 		if old.Status != c.Status {
 			if x.Has(feature.ReadyPeriods) {
-				x.turn(n, old.Status, c.Silent)
+				n.Turned(old.Status, x.time, c.Silent)
 			}
 			n.StatusAt = x.time
 		}
@@ -208,21 +208,6 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 		x.systemEvals(now)
 	}
 	return nil
-}
-
-// turn records in a node whose status changes from old that it is no longer ready, and whether it was lost. silent: the
-// servers have lost contact.
-func (x *tx) turn(n *structs.Node, old structs.NodeStatus, silent bool) {
-	lost := silent && n.Status == structs.NodeDown && n.Eligibility == structs.NodeEligible
-	switch last := len(n.Periods) - 1; {
-	case old == structs.NodeReady && n.Status != structs.NodeReady:
-		kept := slices.DeleteFunc(slices.Clone(n.Periods), func(p structs.ReadyPeriod) bool { return p.To < x.time.Add(-structs.ReadyPeriodsAge) })
-		kept = append(kept, structs.ReadyPeriod{From: n.StatusAt, To: x.time, Lost: lost})
-		n.Periods = slices.Clip(kept[max(0, len(kept)-structs.ReadyPeriodsKept):])
-	case lost && old != structs.NodeDown && last >= 0: // it was out of touch, or its agent had ended, before it was lost
-		n.Periods = slices.Clone(n.Periods)
-		n.Periods[last].Lost = true
-	}
 }
 
 // nodeEvals creates the evaluations of every job that holds something on a node.

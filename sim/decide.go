@@ -37,6 +37,9 @@ func (e *Engine) decide() error {
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
 			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Reserved: e.reservations, Chooser: e.chooser()}
 		in.Freed = e.gave
+		if e.stats.Lost > 0 {
+			in.Typical = e.allocTime / time.Duration(e.stats.Lost)
+		}
 		if in.View.MayShrink() || e.cfg.Saves > 0 {
 			in.GangTimes = e.gangTimes()
 		}

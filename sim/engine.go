@@ -115,6 +115,7 @@ type Engine struct {
 	always              bool            // the chooser is called at every event
 	wake                structs.LogTime // when the pass asked to be called again; 0: not at all
 	parts               int64           // refused by Verify
+	allocTime           time.Duration   // that allocations ran which have ended
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
 	draws               draws

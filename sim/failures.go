@@ -106,6 +106,10 @@ func (e *Engine) setNode(i int, status structs.NodeStatus, drain *structs.DrainS
 	n := *old
 	e.index++
 	n.Status, n.Drain, n.Epoch = status, drain, e.index
+	if n.StatusAt = max(n.StatusAt, Epoch); old.Status != status { // as Apply does
+		n.Turned(old.Status, e.now, status == structs.NodeDown && old.Drain == nil)
+		n.StatusAt = e.now
+	}
 	e.nodes[i].node = &n
 	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
 }

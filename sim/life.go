@@ -192,6 +192,7 @@ func (e *Engine) release(r *run) {
 	e.hold(r, -1)
 	l := r.live
 	if r.started {
+		e.allocTime += e.now.Sub(r.alloc.StartedAt)
 		l.attained += max(r.gpus, 1) * int64(e.now.Sub(r.alloc.StartedAt)/time.Second)
 		q := *l.work.Queue
 		q.Attained = l.attained

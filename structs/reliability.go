@@ -19,6 +19,21 @@ const (
 	ReadyPeriodsKept = 16                  // the newest; of a node that fails more often, both losses and hours are of a shorter time
 )
 
+// Turned records in a node whose status changes from old at now that it is no longer ready, and whether it was lost. silent: the
+// servers have lost contact. StatusAt is still that of the old status.
+func (n *Node) Turned(old NodeStatus, now LogTime, silent bool) {
+	lost := silent && n.Status == NodeDown && n.Eligibility == NodeEligible
+	switch last := len(n.Periods) - 1; {
+	case old == NodeReady && n.Status != NodeReady:
+		kept := slices.DeleteFunc(slices.Clone(n.Periods), func(p ReadyPeriod) bool { return p.To < now.Add(-ReadyPeriodsAge) })
+		kept = append(kept, ReadyPeriod{From: n.StatusAt, To: now, Lost: lost})
+		n.Periods = slices.Clip(kept[max(0, len(kept)-ReadyPeriodsKept):])
+	case lost && old != NodeDown && last >= 0: // it was out of touch, or its agent had ended, before it was lost
+		n.Periods = slices.Clone(n.Periods)
+		n.Periods[last].Lost = true
+	}
+}
+
 // Past returns for how long the node was ready in the last ReadyPeriodsAge, as far as that is remembered, and how often
 // it was lost in that time.
 func (n *Node) Past(now LogTime) (ready time.Duration, lost int64) {
