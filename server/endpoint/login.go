@@ -67,17 +67,15 @@ func (s *Set) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPeerLo
 	return &methods.ACLPeerLoginResponse{Secret: t.Secret, Accessor: t.Accessor, TTL: peerTokenTTL}, nil
 }
 
-// runsOn reports whether the user has work on the node that has not ended: a job that they submitted after a login, or a
-// task that runs as them.
+// runsOn reports whether the user has work on the node that has not ended: a job that they submitted after a login. The
+// user of a task does not count. A job file names any user, and an agent in the wrong hands would have one submitted that
+// names its victim; the victim's token would then run work as the victim on every other node.
 func runsOn(snap *state.Snapshot, req *methods.ACLPeerLoginRequest) bool {
 	for _, a := range snap.AllocsByNode(req.NodeID) {
 		if a.ClientTerminal() || a.Job == nil {
 			continue
 		}
 		if by := a.Job.Submitter; by.UID == req.UID && by.Name == req.User {
-			return true
-		}
-		if g := a.Job.Group(a.Group); g != nil && slices.ContainsFunc(g.Tasks, func(t *structs.Task) bool { return t.User == req.User }) {
 			return true
 		}
 	}
