@@ -20,6 +20,7 @@ type Judge struct {
 	Counts  map[string]int                          // of what was checked
 	Fail    func(format string, args ...any)        // reports a violation
 	Drained bool                                    // a drain takes work off nodes, so that queues may hold less than at the pass
+	soon    map[structs.QueuePath]int64             // of work that waits for places that others still hold; set by Limits
 	stopped map[structs.AllocID]bool                // by this pass
 	own     map[structs.QueuePath]int64             // thousandths of GPUs that this pass takes for jobs of the same queue
 	shown   []int                                   // places in the pass's pending work, in the order shown
@@ -29,7 +30,7 @@ type Judge struct {
 
 // NewJudge returns a Judge of clusters with these settings.
 func NewJudge(queues []*structs.Queue, cfg *structs.SchedulerConfig, fail func(format string, args ...any)) *Judge {
-	c := &Judge{Queues: map[structs.QueuePath]structs.Queue{}, Evicted: map[structs.QueuePath][]structs.LogTime{}, Held: map[structs.QueuePath]int64{}, Counts: map[string]int{}, Fail: fail}
+	c := &Judge{Queues: map[structs.QueuePath]structs.Queue{}, Evicted: map[structs.QueuePath][]structs.LogTime{}, Held: map[structs.QueuePath]int64{}, soon: map[structs.QueuePath]int64{}, Counts: map[string]int{}, Fail: fail}
 	table := contend.QueueTable{Queues: queues}
 	for _, q := range queues {
 		c.Queues[q.Path] = table.Settings(q.Path, cfg)
@@ -103,7 +104,7 @@ func (c *Judge) preempted(in *scheduler.Input, pe *structs.PlanEntry) {
 			switch { // of a gang, what stops with the member that is taken may leave its queue with less than is guaranteed
 			case reclaims && !c.guarantees(by.QueueName()):
 				c.Fail("%s gets back what is not guaranteed to its queue", by.Key.ID)
-			case reclaims && vq.Guarantee != nil && !c.Drained && !v.Groups[0].IsGang() && c.Held[vq.Path]+c.own[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
+			case reclaims && vq.Guarantee != nil && !c.Drained && !v.Groups[0].IsGang() && c.Held[vq.Path]+c.soon[vq.Path]+c.own[vq.Path] < vq.Guarantee.GPUMilli && structs.AmountOf(a).GPUMilli > 0:
 				c.Fail("%s takes from queue %s, which is left with %d thousandths of GPUs of the %d that it is guaranteed", by.Key.ID, vq.Path, c.Held[vq.Path], vq.Guarantee.GPUMilli)
 			case byShares && (q.Preempt != structs.PreemptOrder || !c.measuresShares(by.QueueName())):
 				c.Fail("%s preempts %s by shares, and no queue above it measures any", by.Key.ID, v.ID)
@@ -242,6 +243,7 @@ func (c *Judge) alloc(in *scheduler.Input, id structs.AllocID) *structs.Allocati
 type Use struct {
 	GPUMilli, Jobs int64
 	models         map[string]int64 // thousandths of GPUs by name
+	soon           int64            // thousandths of GPUs, of what waits for places that others still hold
 }
 
 // Uses is what all queues and their users hold. Those of a queue as a whole have no user.
@@ -249,7 +251,7 @@ type Uses map[structs.UseRow]*Use
 
 // Add counts a job with its allocations, if any of them holds resources.
 func (u Uses) Add(j *structs.Job, allocs []*structs.Allocation) {
-	sum, models, holds := int64(0), map[string]int64{}, false
+	sum, soon, models, holds := int64(0), int64(0), map[string]int64{}, false
 	for _, a := range allocs {
 		if structs.Holds(a) && (len(a.WaitsOn) == 0 || a.Client == structs.ClientRunning) { // not what waits for places that others still hold
 			holds = true
@@ -257,9 +259,11 @@ func (u Uses) Add(j *structs.Job, allocs []*structs.Allocation) {
 			for i := range a.Grants {
 				models[a.Grants[i].Device] += structs.GrantAmount(&a.Grants[i]).GPUMilli
 			}
+		} else if structs.Holds(a) {
+			soon += structs.AmountOf(a).GPUMilli
 		}
 	}
-	if !holds {
+	if !holds && soon == 0 {
 		return
 	}
 	for p := range j.QueueName().Lineage() {
@@ -269,7 +273,10 @@ func (u Uses) Add(j *structs.Job, allocs []*structs.Allocation) {
 				u[k] = &Use{models: map[string]int64{}}
 			}
 			u[k].GPUMilli += sum
-			u[k].Jobs++
+			u[k].soon += soon
+			if holds {
+				u[k].Jobs++
+			}
 			for m, n := range models {
 				u[k].models[m] += n
 			}
@@ -292,9 +299,10 @@ func (u *Use) Of(words string) (sum int64) {
 // Limits checks the limits and caps of all queues against what they hold.
 func (c *Judge) Limits(uses Uses) {
 	clear(c.Held)
+	clear(c.soon)
 	for k, u := range uses {
 		if k.User == "" {
-			c.Held[k.Path] = u.GPUMilli
+			c.Held[k.Path], c.soon[k.Path] = u.GPUMilli, u.soon
 		}
 		q := c.Queues[k.Path]
 		limits := q.LimitModels
