@@ -518,7 +518,7 @@ type ACL struct {
 	// Enabled makes requests need a token. Default: false, anyone who reaches the agent may do everything.
 	Enabled bool `conf:"enabled"`
 	// LoginNodes are the IDs of nodes whose agents may log in every user of their machine at the unix socket, with the
-	// user's groups; "*" means all nodes. Agents of other nodes log in only users who run something on the node, without
+	// user's groups; "*" means all nodes. Agents of other nodes log in only users who submitted what runs there, without
 	// groups. The same on each server. Default: none, ["*"] with -dev.
 	LoginNodes []string `conf:"login_nodes"`
 }
