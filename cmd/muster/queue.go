@@ -24,7 +24,7 @@ type queueOptions struct {
 
 func newQueue(e *env) *cobra.Command {
 	o := &queueOptions{env: e}
-	c := e.verb("queue [options]", "List what waits, in order, with the reason", "List the jobs that wait for a place, in the order in which they would be served now, each with what it asks for and why it waits. Under fair and weighted-fair the end of a run changes the order, under lottery each start.", `
+	c := e.verb("queue [options]", "List what waits, in order, with the reason", "List the jobs that wait for a place, in the order in which they would be served now, each with what it asks for and why it waits. Under fair and weighted-fair it is the order in which they are predicted to start. Under lottery each start changes the order.", `
 muster queue
 muster queue -mine
 muster queue -o wide
