@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 )
 
 // TestConstants lists the constants that Apply can see: those of this package and of state, and those of structs that
-// either uses. If one of them decides what an entry does, servers of two releases with different values diverge. So a
+// either uses, also through functions of structs (by name, so some are listed that no entry reaches). If one of them decides what an entry does, servers of two releases with different values diverge. So a
 // changed value needs a gate: keep the old constant for the old formats.
 func TestConstants(t *testing.T) {
 	used := map[string]bool{}
@@ -27,12 +28,33 @@ func TestConstants(t *testing.T) {
 			lines = append(lines, constants(f, filepath.Join("fsm", dir), nil)...)
 			ast.Inspect(f, func(n ast.Node) bool {
 				if s, ok := n.(*ast.SelectorExpr); ok {
-					if x, ok := s.X.(*ast.Ident); ok && x.Name == "structs" {
-						used[s.Sel.Name] = true
-					}
+					used[s.Sel.Name] = true
 				}
 				return true
 			})
+		}
+	}
+	mentions := map[string][]string{} // by name of a function or method
+	for _, f := range sources(t, "../structs") {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				ast.Inspect(fn, func(n ast.Node) bool {
+					if id, ok := n.(*ast.Ident); ok {
+						mentions[fn.Name.Name] = append(mentions[fn.Name.Name], id.Name)
+					}
+					return true
+				})
+			}
+		}
+	}
+	for todo := slices.Collect(maps.Keys(used)); len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		for _, m := range mentions[name] {
+			if !used[m] {
+				used[m] = true
+				todo = append(todo, m)
+			}
 		}
 	}
 	for _, f := range sources(t, "../structs") {
