@@ -248,7 +248,7 @@ func init() {
 		"GPURequest.Enforce":     {commands: sharing, set: onResources(func(r *structs.Resources) { r.GPU[0].Enforce = "hard" })},
 		"Peer.Weight":            {commands: between, set: onGroup(func(g *structs.Group) { g.Near[1].Weight = 60 })},
 		"Job.Update":             {commands: "job w count=3" + running2 + "client w.g[2] running\n\njob w count=3 cpu=600\n\nschedule", set: func(j *structs.Job) { j.Update = &structs.Update{MaxParallel: 1} }},
-		"Update.Stagger":         {commands: updating, set: onUpdate(func(u *structs.Update) { u.Stagger = 7 * time.Second })},
+		"Update.Stagger":         {commands: strings.NewReplacer("job w count=2", "job w type=system").Replace(updating), set: onUpdate(func(u *structs.Update) { u.Stagger = 7 * time.Second })},
 		"Update.MinHealthyTime":  {commands: updating, set: onUpdate(func(u *structs.Update) { u.MinHealthyTime = hour })},
 		"Update.HealthCheck":     {commands: updating, set: onUpdate(func(u *structs.Update) { u.HealthCheck = structs.HealthByChecks })},
 		"Service.Checked":        {commands: updating, set: onGroup(func(g *structs.Group) { g.Services[0].Checked = false }), base: onUpdate(func(u *structs.Update) { u.HealthCheck = structs.HealthByChecks })},

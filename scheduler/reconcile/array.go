@@ -52,7 +52,7 @@ func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
 			}
 		}
 	}
-	r.replace(g, stale, 0, nil)
+	r.replace(g, stale, 0, 0, nil)
 	room := startsMax
 	if spec.Concurrency > 0 {
 		room = min(room, spec.Concurrency-begun)

@@ -94,7 +94,7 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 	}
 	taken := make(map[int]bool, len(slots))
 	var stale []*structs.Allocation
-	unsettled := 0
+	unsettled, look := 0, structs.LogTime(0)
 	update := RollingUpdate(r.job, g.Tg)
 	for _, s := range slots {
 		taken[s.index()] = true
@@ -123,10 +123,13 @@ func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
 		for _, s := range slots {
 			if s.kind == slotLive && s.a.Client != structs.ClientFailed && r.unsettled(s.a, update) {
 				unsettled++
+				if at := r.look(s.a, update); look == 0 || at < look {
+					look = at
+				}
 			}
 		}
 	}
-	r.replace(g, stale, unsettled, update)
+	r.replace(g, stale, unsettled, look, update)
 	missing := max(g.Tg.Most()-len(slots), 0)
 	starts := r.startsNow(g.Tg, missing)
 	g.Counts.Place += int64(missing)

@@ -26,7 +26,8 @@ const (
 	FollowupWindow     = 5 * time.Second  // delayed reschedules this close together share an evaluation
 	reschedulesKept    = 20               // most events that an allocation carries
 	systemRetryDelay   = 30 * time.Second // before a failed system allocation is started again, without a policy
-	rollingWaitDefault = 30 * time.Second // between batches of a rolling update that names no stagger
+	rollingWaitDefault = 30 * time.Second // between batches of a rolling update of a system job that names no stagger, and between looks at other updates at most
+	rollingWaitMin     = time.Second      // between looks at allocations of an update that do not run yet
 )
 
 // where is the state of an allocation's node.

@@ -65,9 +65,19 @@ func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 	return at == 0 || r.now < at
 }
 
+// look returns when an allocation that is unsettled is worth another look: when it will have run healthily for long enough, or,
+// before it runs, after as long again as it has existed, so that what takes long to start is seldom looked at.
+func (r *reconciler) look(a *structs.Allocation, u *structs.Update) structs.LogTime {
+	if at := SettledAt(a, u); at > r.now {
+		return at
+	}
+	return r.now.Add(min(max(u.MinHealthyTime, rollingWaitMin, r.now.Sub(a.CreateTime)), rollingWaitDefault))
+}
+
 // replace replaces allocations of an old version, at most max_parallel at a time, and schedules an evaluation for the
-// rest. The old one is stopped in the same part that places the new one.
-func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
+// rest: after stagger for system jobs, otherwise when the next of the new version may count as healthy, of which look is the
+// earliest time, 0 if no allocation exists yet. The old one is stopped in the same part that places the new one.
+func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, look structs.LogTime, u *structs.Update) {
 	limit := len(stale)
 	if u != nil {
 		limit = min(limit, max(0, u.MaxParallel-unsettled))
@@ -82,11 +92,19 @@ func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettle
 		g.Counts.Destructive++
 	}
 	g.Counts.Ignore += int64(len(stale) - limit)
-	if limit < len(stale) {
-		wait := u.Stagger
-		if wait <= 0 {
-			wait = rollingWaitDefault
-		}
-		r.Later = append(r.Later, Later{At: r.now.Add(wait), Trigger: structs.TriggerRollingUpdate, Desc: "a rolling update goes on", Group: g.Name})
+	if limit == len(stale) {
+		return
 	}
+	wait := rollingWaitDefault
+	switch {
+	case r.job.Type == structs.JobSystem && u.Stagger > 0:
+		wait = u.Stagger
+	case r.job.Type != structs.JobSystem && limit > 0:
+		wait = min(max(u.MinHealthyTime, rollingWaitMin), rollingWaitDefault)
+	}
+	at := r.now.Add(wait)
+	if r.job.Type != structs.JobSystem && look != 0 {
+		at = min(at, look)
+	}
+	r.Later = append(r.Later, Later{At: at, Trigger: structs.TriggerRollingUpdate, Desc: "a rolling update goes on", Group: g.Name})
 }

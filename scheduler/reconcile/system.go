@@ -93,7 +93,7 @@ func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
 			}
 		}
 	}
-	r.replace(g, stale, unsettled, update)
+	r.replace(g, stale, unsettled, 0, update)
 	next := 0
 	suits := make(map[[16]byte]bool)
 	for _, c := range r.view.Chunks {
