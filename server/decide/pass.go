@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -19,11 +20,8 @@ import (
 // context collects what the owner knows about a node pool.
 func (d *decider) context(domain structs.PoolName, now structs.LogTime) passContext {
 	c := passContext{pub: d.pub, flight: d.planner.Overlay(), cursor: d.cursors[domain], reservations: d.reservationsOf(d.pub.Snapshot, domain, now),
-		starved: d.broker.Starved(domain), freed: d.freed}
+		starved: d.broker.Starved(domain), freed: d.freed, losses: &d.losses}
 	d.contenders.fill(&c.contenders, domain)
-	if d.pub.View.AnyLost() {
-		c.typical = d.losses.of(d.pub.Snapshot, &structs.Job{}).MeanTimeToLoss()
-	}
 	return c
 }
 
@@ -61,7 +59,9 @@ func (s *Service) input(c *passContext, pending []contend.Workload, now structs.
 		View: c.pub.View, Flight: c.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: c.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: c.starved && anyGrowing(pending), Queues: s.QueueTable(snap), Reserved: c.reservations,
 		OldEvents: !snap.Has(feature.EventSaved), OldLimits: !snap.Has(feature.MoveCharges), Power: hasPowerBudget(snap), Running: c.contenders.Running, Chooser: c.contenders.Chooser,
-		Typical: c.typical,
+	}
+	if in.View.AnyLost() {
+		in.Typical = cmp.Or(c.losses, &s.ended).of(snap, &structs.Job{}).MeanTimeToLoss()
 	}
 	if anyGrowing(pending) {
 		in.Freed = c.freed

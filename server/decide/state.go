@@ -186,7 +186,7 @@ type passContext struct {
 	reservations []*structs.Reservation
 	starved      bool            // a job waits for capacity in the pool
 	freed        []model.Freed   // see decider.freed
-	typical      time.Duration   // see scheduler.Input.Typical
+	losses       *endedSums      // for scheduler.Input.Typical; nil: Service.ended
 	contenders   scheduler.Input // only Running and Chooser are set
 }
 
