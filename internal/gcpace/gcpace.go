@@ -36,16 +36,20 @@ func (r Room) percent(live, roots uint64) int {
 	return int(min(max(room*100/(live+roots), percentMin), percentMax))
 }
 
-// slack is what the process may keep from the system above its heap at the largest: an eighth of it for spans that are
-// half full, and as much again as a small process needs.
+// slack is what the process may keep from the system above what it uses at the largest: an eighth of its heap for spans that
+// become half full, and as much again as a small process needs.
 const slack = 64 << 20
 
-// limit returns the memory limit for so many bytes: what is live, the garbage that GOGC allows, and the slack. Without
-// it, memory that a burst took goes back to the system over minutes only; a server that had placed 500,000 allocations
-// kept almost as much free memory as it had live.
-func limit(live, roots uint64, percent int) int64 {
+// limit returns the memory limit for a process with so many live bytes: those, the garbage that GOGC allows, what else the
+// runtime uses, and the slack. Without it, memory that a burst took goes back to the system over minutes only; a server that had
+// placed 500,000 allocations kept almost as much free memory as it had live.
+//
+// spans is what is not free of the heap, others what is not heap: stacks, and what the runtime knows of the heap. Naive: leave
+// both to the slack. The runtime counts the holes between live objects as used, so a heap that shrank, or a goroutine for
+// each of many connections, would have it collect all the time, in vain.
+func limit(live, roots, spans, others uint64, percent int) int64 {
 	heap := (max(live, 1<<20) + roots) * uint64(100+percent) / 100
-	return int64(heap + heap/8 + slack)
+	return int64(max(heap, spans) + others + heap/8 + slack)
 }
 
 var started atomic.Bool
@@ -56,7 +60,10 @@ func Start(r Room) {
 	if os.Getenv("GOGC") != "" || !started.CompareAndSwap(false, true) {
 		return
 	}
-	p := &pacer{room: r, most: debug.SetMemoryLimit(-1), sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}}
+	p := &pacer{room: r, most: debug.SetMemoryLimit(-1), sample: make([]metrics.Sample, len(sampled))}
+	for i, name := range sampled {
+		p.sample[i].Name = name
+	}
 	p.set()
 	p.again()
 }
@@ -66,8 +73,12 @@ type pacer struct {
 	now    int   // GOGC
 	most   int64 // the memory limit from outside: GOMEMLIMIT, or what the process set before
 	limit  int64
-	sample []metrics.Sample // live bytes, then what else the runtime counts
+	sample []metrics.Sample // of sampled
 }
+
+// sampled is what is known of the process.
+var sampled = [...]string{"/gc/heap/live:bytes", "/gc/scan/stack:bytes", "/gc/scan/globals:bytes", "/memory/classes/heap/objects:bytes", "/memory/classes/heap/unused:bytes",
+	"/memory/classes/total:bytes", "/memory/classes/heap/free:bytes", "/memory/classes/heap/released:bytes"}
 
 // tick is garbage that every collection frees; its finalizer reports the collection. It has a pointer so that the
 // runtime does not batch it with other tiny objects.
@@ -89,9 +100,11 @@ func (p *pacer) set() {
 			return
 		}
 	}
-	live, roots := p.sample[0].Value.Uint64(), p.sample[1].Value.Uint64()+p.sample[2].Value.Uint64()
+	is := func(i int) uint64 { return p.sample[i].Value.Uint64() }
+	live, roots, spans := is(0), is(1)+is(2), is(3)+is(4)
+	others := is(5) - is(6) - is(7) - spans
 	want := p.room.percent(live, roots)
-	if d := limit(live, roots, want) - p.limit; d*20 > p.limit || -d*20 > p.limit {
+	if d := limit(live, roots, spans, others, want) - p.limit; d*20 > p.limit || -d*20 > p.limit {
 		p.limit += d
 		debug.SetMemoryLimit(min(p.most, p.limit))
 	}

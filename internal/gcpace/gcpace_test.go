@@ -27,14 +27,15 @@ func TestPercent(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	for _, c := range []struct {
-		liveMiB, rootsMiB uint64
-		percent           int
-		wantMiB           int64
+		liveMiB, rootsMiB, spansMiB, othersMiB uint64
+		percent                                int
+		wantMiB                                int64
 	}{
-		{0, 0, 2000, 64 + 23}, {64, 0, 200, 64 + 216}, {512, 0, 100, 64 + 1152}, {256, 256, 50, 64 + 864}, {2048, 0, 25, 64 + 2880},
+		{0, 0, 0, 0, 2000, 64 + 23}, {64, 0, 64, 0, 200, 64 + 216}, {512, 0, 900, 10, 100, 64 + 1162}, {256, 256, 0, 0, 50, 64 + 864}, {2048, 0, 0, 0, 25, 64 + 2880},
+		{64, 0, 1000, 200, 200, 64 + 1000 + 200 + 24},
 	} {
-		if got := limit(c.liveMiB<<20, c.rootsMiB<<20, c.percent) >> 20; got != c.wantMiB {
-			t.Errorf("%d MiB live, %d MiB of roots, GOGC %d: a limit of %d MiB, want %d", c.liveMiB, c.rootsMiB, c.percent, got, c.wantMiB)
+		if got := limit(c.liveMiB<<20, c.rootsMiB<<20, c.spansMiB<<20, c.othersMiB<<20, c.percent) >> 20; got != c.wantMiB {
+			t.Errorf("%+v: a limit of %d MiB", c, got)
 		}
 	}
 }
@@ -63,4 +64,28 @@ func TestStartFollowsTheHeap(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	runtime.KeepAlive(keep)
+
+	// A heap that shrank to an eighth, with holes everywhere, is not collected more often because of them.
+	many := make([]*[64]byte, 6<<20)
+	for i := range many {
+		many[i] = new([64]byte)
+	}
+	for i := range many {
+		if i%8 != 0 {
+			many[i] = nil
+		}
+	}
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 4 << 20 { // 512 MiB, of which GOGC allows 32 at least
+		garbage = new([128]byte)
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.NumGC - before.NumGC; n > 30 {
+		t.Errorf("%d collections of 512 MiB of garbage, want 16 at most, and a few more", n)
+	}
+	runtime.KeepAlive(many)
 }
+
+var garbage *[128]byte
