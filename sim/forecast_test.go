@@ -86,7 +86,7 @@ func (c *checks) startsAsPredicted(plan *scheduler.Plan) {
 func TestForecasts(t *testing.T) {
 	counts, n, first := map[string]int{}, uint64(35), uint64(1)
 	if testing.Short() {
-		n = 8
+		n, first = 8, 20
 	}
 	for name, to := range map[string]*uint64{"MUSTER_FORECASTS": &n, "MUSTER_FORECASTS_SEED": &first} {
 		if s := os.Getenv(name); s != "" {
