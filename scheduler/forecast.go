@@ -26,12 +26,13 @@ type Forecast struct {
 	Policy func(structs.PoolName) search.Policy      // of a node pool
 	Line   func(*Input) contend.Line                 // the order of a pass
 	Alloc  func(structs.AllocID) *structs.Allocation // what is held in Input.View
-	Load   func(structs.JobKey) contend.Workload     // a job that runs
+	Load   func(structs.JobKey) contend.Workload     // a job that runs; without a Job: it was removed
 	Wakes  []structs.LogTime                         // when waiting jobs are decided again although nothing ends
 	Work   int                                       // bounds the nodes that all passes look at, with forecastDecision and forecastOrdering; the first pass of each pool is always made; 0: no bound
 }
 
-// In Forecast.Work a decision and a job that is put in order count as much as this many nodes: as long as it takes to look at them.
+// In Forecast.Work a decision and a job that is put in order count as much as this many nodes: as long as it takes to look at them. A
+// running job that may be preempted counts as one node.
 const (
 	forecastDecision = 500
 	forecastOrdering = 10
@@ -233,6 +234,10 @@ func (x *forecastRun) goesOn(job *structs.Job, ended *structs.Allocation) {
 	if j == nil {
 		if j = x.done[k]; j == nil {
 			j = &forecastJob{Workload: x.Load(k), load: -1}
+			if j.Job == nil { // it was removed, and what was left of it has ended
+				return
+			}
+			j.Allocs = slices.Clone(j.Allocs)
 			for i, a := range j.Allocs {
 				if now := x.alloc(a.ID); now != nil {
 					j.Allocs[i] = now
@@ -374,7 +379,7 @@ func (x *forecastRun) pass(pool structs.PoolName) (changed bool) {
 	}
 	in.Line = x.Line(&in)
 	plan, rep := Schedule(in, x.Policy(pool))
-	x.work += rep.Steps + forecastDecision*len(rep.Workloads) + forecastOrdering*len(in.Pending) + x.view.Rows/model.BlockRows
+	x.work += rep.Steps + forecastDecision*len(rep.Workloads) + forecastOrdering*len(in.Pending) + len(in.Running) + x.view.Rows/model.BlockRows
 	x.cursor[pool] = plan.Cursor
 	x.wakeAt[pool] = rep.Wake
 	byKey := make(map[structs.JobKey]*forecastJob, len(of))

@@ -2,7 +2,6 @@ package decide
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
@@ -99,7 +98,7 @@ func (s *Service) forecast(snap *state.Snapshot, line *ShownLine, of []int, now 
 		},
 		Alloc: snap.AllocByID,
 		Load: func(k structs.JobKey) contend.Workload {
-			w := contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k)), Rosters: snap.RostersByJob(k)}
+			w := contend.Workload{Key: k, Job: snap.JobByKey(k), Queue: snap.Workload(k), Allocs: snap.AllocsByJob(k), Rosters: snap.RostersByJob(k)}
 			s.predict(snap, &w)
 			fillGate(&w, snap, now)
 			return w
