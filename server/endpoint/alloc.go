@@ -194,7 +194,7 @@ func (s *Set) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 		as := slices.DeleteFunc(slices.Clone(p.Snapshot.AllocsByEval(req.EvalID)), func(a *structs.Allocation) bool { return !may(a.Namespace) })
 		idx := allocsIndex(p.Snapshot, as)
 		var err error
-		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, as)
+		resp.Allocs, resp.NextToken, err = s.newestAllocs(&req.Query, as)
 		resp.Jobs = jobsOf(resp.Allocs)
 		return idx, err
 	})

@@ -201,7 +201,7 @@ func (s *Set) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocs
 			as = slices.DeleteFunc(slices.Clone(as), func(a *structs.Allocation) bool { return a.CreateIndex < j.CreateIndex })
 		}
 		var err error
-		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, slices.Clone(as))
+		resp.Allocs, resp.NextToken, err = s.newestAllocs(&req.Query, slices.Clone(as))
 		resp.Jobs = jobsOf(resp.Allocs)
 		return idx, err
 	})
@@ -214,7 +214,7 @@ func (s *Set) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 		es := slices.Clone(p.Snapshot.EvalsByJob(k))
 		idx := evalsIndex(p.Snapshot, es)
 		var err error
-		resp.Evals, resp.NextToken, err = newest(&req.Query, es, func(e *structs.Evaluation) (structs.Index, [16]byte) { return e.CreateIndex, e.ID })
+		resp.Evals, resp.NextToken, err = newest(s, &req.Query, "eval", es, func(e *structs.Evaluation) (structs.Index, [16]byte) { return e.CreateIndex, e.ID })
 		return idx, err
 	})
 }

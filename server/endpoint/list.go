@@ -16,12 +16,27 @@ import (
 // character of a namespace's name.
 func jobToken(j *structs.Job) string { return j.Namespace + "!" + j.ID }
 
-// newest returns a page of the rows of one job or node, the newest first. It sorts rows. The token of a page names the
-// first row by the index and ID of its creation, so that rows that come or go do not move others across pages.
-func newest[T any](q *methods.Query, rows []*T, created func(*T) (structs.Index, [16]byte)) (page []*T, next string, err error) {
+// newest returns a page of the rows of one job or node for which the filter holds, the newest first. It changes rows. The
+// token of a page names the first row by the index and ID of its creation, so that rows that come or go do not move others
+// across pages. kind is for Config.Filter.
+func newest[T any](s *Set, q *methods.Query, kind string, rows []*T, created func(*T) (structs.Index, [16]byte)) (page []*T, next string, err error) {
+	match, err := s.filter(kind, q.Filter)
+	if err != nil {
+		return nil, "", err
+	}
 	size, err := pageSize(q)
 	if err != nil {
 		return nil, "", err
+	}
+	if match != nil {
+		rows = slices.DeleteFunc(rows, func(x *T) bool {
+			ok, failed := match(x)
+			err = cmp.Or(err, failed)
+			return !ok
+		})
+		if err != nil {
+			return nil, "", err
+		}
 	}
 	slices.SortFunc(rows, func(a, b *T) int {
 		ai, aid := created(a)
@@ -51,8 +66,8 @@ func newest[T any](q *methods.Query, rows []*T, created func(*T) (structs.Index,
 }
 
 // newestAllocs returns a page of the allocations of one job or node, the newest first.
-func newestAllocs(q *methods.Query, as []*structs.Allocation) ([]*structs.Allocation, string, error) {
-	return newest(q, as, func(a *structs.Allocation) (structs.Index, [16]byte) { return a.CreateIndex, a.ID })
+func (s *Set) newestAllocs(q *methods.Query, as []*structs.Allocation) ([]*structs.Allocation, string, error) {
+	return newest(s, q, "alloc", as, func(a *structs.Allocation) (structs.Index, [16]byte) { return a.CreateIndex, a.ID })
 }
 
 // lister describes a list of one kind of object.

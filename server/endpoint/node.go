@@ -99,7 +99,7 @@ func (s *Set) nodeAllocs(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 		idx := allocsIndex(p.Snapshot, as)
 		as = slices.DeleteFunc(as, func(a *structs.Allocation) bool { return !may(a.Namespace) })
 		var err error
-		resp.Allocs, resp.NextToken, err = newestAllocs(&req.Query, as)
+		resp.Allocs, resp.NextToken, err = s.newestAllocs(&req.Query, as)
 		resp.Jobs = jobsOf(resp.Allocs)
 		return idx, err
 	})
