@@ -38,7 +38,7 @@ func (r Room) percent(live, roots uint64) int {
 
 // slack is what the process may keep from the system above what it uses at the largest: an eighth of its heap for spans that
 // become half full, and as much again as a small process needs.
-const slack = 64 << 20
+const slack = 32 << 20
 
 // limit returns the memory limit for a process with so many live bytes: those, the garbage that GOGC allows, what else the
 // runtime uses, and the slack. Without it, memory that a burst took goes back to the system over minutes only; a server that had

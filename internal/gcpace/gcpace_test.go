@@ -31,8 +31,8 @@ func TestLimit(t *testing.T) {
 		percent                                int
 		wantMiB                                int64
 	}{
-		{0, 0, 0, 0, 2000, 64 + 23}, {64, 0, 64, 0, 200, 64 + 216}, {512, 0, 900, 10, 100, 64 + 1162}, {256, 256, 0, 0, 50, 64 + 864}, {2048, 0, 0, 0, 25, 64 + 2880},
-		{64, 0, 1000, 200, 200, 64 + 1000 + 200 + 24},
+		{0, 0, 0, 0, 2000, 32 + 23}, {64, 0, 64, 0, 200, 32 + 216}, {512, 0, 900, 10, 100, 32 + 1162}, {256, 256, 0, 0, 50, 32 + 864}, {2048, 0, 0, 0, 25, 32 + 2880},
+		{64, 0, 1000, 200, 200, 32 + 1000 + 200 + 24},
 	} {
 		if got := limit(c.liveMiB<<20, c.rootsMiB<<20, c.spansMiB<<20, c.othersMiB<<20, c.percent) >> 20; got != c.wantMiB {
 			t.Errorf("%+v: a limit of %d MiB", c, got)
@@ -54,7 +54,7 @@ func TestStartFollowsTheHeap(t *testing.T) {
 		debug.SetGCPercent(got)
 		if got == 25 || got == 24 { // 32 of 128 MiB and the roots
 			if limit := debug.SetMemoryLimit(-1) >> 20; limit < 128 || limit > 400 {
-				t.Errorf("with 128 MiB live the memory limit is %d MiB, want about 128, a quarter more, an eighth more, and 64", limit)
+				t.Errorf("with 128 MiB live the memory limit is %d MiB, want about 128, a quarter more, an eighth more, 32, and what is not heap", limit)
 			}
 			break
 		}
