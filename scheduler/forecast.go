@@ -313,10 +313,8 @@ func (x *forecastRun) settle() bool {
 	for round := 0; ; round++ {
 		changed := false
 		for _, pool := range x.pools() {
-			if len(x.starts) > 0 || x.now > x.Input.Now {
-				if x.Work > 0 && x.work >= x.Work {
-					return false
-				}
+			if x.Work > 0 && x.work >= x.Work && (round > 0 || x.now > x.Input.Now) {
+				return false
 			}
 			changed = x.pass(pool) || changed
 			if changed && x.draws() {
