@@ -236,7 +236,7 @@ func canned() map[string]any {
 		{ID: nodeB, Name: "gpu-02", Datacenter: "dc1", NodePool: "default", NodeClass: "big", SchedulingEligibility: "eligible", Status: "down", Version: "0.1.0", Address: "10.0.0.2", NodeResources: nodeRes("GPU-b", 4, 1)},
 	}
 	node := &wire.Node{ID: nodeA, Name: "gpu-01", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: "eligible", Status: "ready", Drivers: drivers, NodeResources: nodeRes("GPU-", 2, 0), Attributes: map[string]string{"kernel.name": "linux"},
-		Reliability: &wire.NodeReliability{ReadyTime: int64(30 * 24 * time.Hour), ExpectedLoss: int64(217 * 24 * time.Hour), TypicalLoss: int64(4500 * time.Hour)},
+		Reliability: &wire.NodeReliability{ReadyTime: int64(90 * time.Minute), ExpectedLoss: int64(217 * 24 * time.Hour), TypicalLoss: int64(4500 * time.Hour)},
 		Meta:        map[string]string{"rack": "r7"}, Events: []*wire.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: fixedNow.Add(-2 * time.Hour)}}}
 	token := &wire.ACLToken{AccessorID: tokenID, SecretID: "d8f1f9a0-0000-4000-8000-00000000beef", Name: "alice", Type: "client", Policies: []string{"readers"}, CreateTime: fixedNow.Add(-time.Hour), CreateIndex: 7, ModifyIndex: 7}
 	plan := &wire.JobPlanResponse{JobModifyIndex: 17, LostGPUSeconds: 5400, Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Place: 1, DestructiveUpdate: 1}},

@@ -266,7 +266,11 @@ func reliability(r *wire.NodeReliability) string {
 	if r.Lost > 0 {
 		lost = "lost " + plural(r.Lost, "time")
 	}
-	text := fmt.Sprintf("ready on %.3g of the last 30 days, %s", time.Duration(r.ReadyTime).Hours()/24, lost)
+	ready := span(time.Duration(r.ReadyTime)) // of a node that has just joined
+	if d := time.Duration(r.ReadyTime); d >= 24*time.Hour {
+		ready = fmt.Sprintf("%.3g", d.Hours()/24)
+	}
+	text := fmt.Sprintf("ready for %s of the last 30 days, %s", ready, lost)
 	if r.ExpectedLoss > 0 {
 		text += fmt.Sprintf("; one loss is expected every %s (cluster: every %s)", span(time.Duration(r.ExpectedLoss)), span(time.Duration(r.TypicalLoss)))
 	}

@@ -260,6 +260,8 @@ func batchText(options []slurmOption, words []string, in io.Reader) (text, name 
 		return "", "", err
 	case len(b) > scriptMax:
 		return "", "", fmt.Errorf("%s: a script has at most %d KiB, because it is kept with the job; let it call what is larger", name, scriptMax>>10)
+	case len(b) == 0 && len(words) == 0:
+		return "", "", errors.New("standard input is empty; sbatch reads its script there, or from a file: muster sbatch train.sh")
 	case len(b) == 0:
 		return "", "", fmt.Errorf("%s is empty", name)
 	case !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0:

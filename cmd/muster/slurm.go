@@ -199,7 +199,7 @@ func askSlurm(options []slurmOption) (*slurmAsk, error) {
 	var errs []error
 	number := func(name string) int {
 		v, has := take(name)
-		if !has {
+		if !has || slices.ContainsFunc(options, func(opt slurmOption) bool { return opt.name == name && opt.bare }) { // it lacks its value: said below
 			return 0
 		}
 		n, err := strconv.Atoi(v)

@@ -31,6 +31,7 @@ func TestAskSlurm(t *testing.T) {
 		"#SBATCH -N two\n#SBATCH -t soon --mem=much\n":         "line 1: --nodes \"two\": want a number, 1 or more\nline 2: --mem \"much\": want MiB, or a unit: 512M, 64G, 1.5T\nline 2: --time \"soon\": want minutes, or as 1:30:00 or 2-12:00:00 (days, hours, minutes, seconds)",
 		"#SBATCH --gpu=2 --tme 5 -y\n#SBATCH --export=ALL,B\n": "line 1: Slurm has no option --gpu; did you mean \"--gpus\"?\nline 1: Slurm has no option --tme; did you mean \"--time\"?\nline 1: Slurm has no option -y",
 		"#SBATCH --export=ALL,B\n":                             "[[env B]] 1 tasks [--export=ALL (name the variables: --export=A,B)]",
+		"#SBATCH -N\n":                                         "line 1: --nodes wants a value",
 		"#SBATCHX -N 2\n##SBATCH -N 2\necho\n":                 "[] 1 tasks []",
 		"":                                                     "[] 1 tasks []",
 	} {
@@ -191,6 +192,9 @@ func TestSbatch(t *testing.T) {
 		if r := f.run(t, "#!/bin/sh\n# a\n"+script, "sbatch"); r.code != 1 || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s: %d %s, want %s", script, r.code, r.errOut, want)
 		}
+	}
+	if r := f.run(t, "", "sbatch"); r.code != 1 || !strings.Contains(r.errOut, "standard input is empty") {
+		t.Errorf("no script: %d %s", r.code, r.errOut)
 	}
 	if r := f.run(t, "#!/bin/sh\necho\n", "sbatch"); r.code != 0 || !strings.HasPrefix(r.out, "Submitted batch job sbatch-") {
 		t.Errorf("%d %s %s", r.code, r.out, r.errOut)
