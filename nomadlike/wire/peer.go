@@ -67,8 +67,8 @@ func (w *ScoreWeights) toStructs() (out structs.ScoreWeights) {
 		}
 		if set[i] = int64(**t); set[i] == 0 {
 			set[i] = structs.WeightOff
-		} else if set[i] < 0 {
-			set[i] = structs.WeightMax + 1 // any value that is out of range
+		} else if set[i] == structs.WeightOff {
+			set[i] = structs.WeightMax + 1 // out of range, as all that is negative
 		}
 	}
 	return structs.ScoreWeights{Fit: set[0], Affinity: set[1], Load: set[2], Spread: set[3], Locality: set[4], Cost: set[5], Reliability: set[6]}
@@ -135,8 +135,12 @@ func (v *validator) placing() {
 		}
 	}
 	if j.Weights != nil {
-		if err := j.Weights.toStructs().Check(); err != nil {
-			v.errorf("score_weights", "%s", err.Msg)
+		var names structs.ScoreWeights
+		at := j.Weights.terms()
+		for i, t := range names.Terms() {
+			if w := *at[i]; w != nil && (*w < 0 || *w > structs.WeightMax) {
+				v.errorf("score_weights."+t.Name, "%d is out of range: want 0 to %d", *w, structs.WeightMax)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -130,7 +131,9 @@ func (v *validator) group(i int, g *TaskGroup) {
 	v.spreads(w, g.Spreads)
 	v.restart(w+", restart", g.RestartPolicy)
 	v.reschedule(w+", reschedule", g.ReschedulePolicy)
-	v.update(w+", update", g.Update)
+	if !reflect.DeepEqual(g.Update, v.job.Update) { // it is the job's that the group inherits: said there
+		v.update(w+", update", g.Update)
+	}
 	v.migrate(w+", migrate", g.Migrate)
 	v.duration(w+", shutdown_delay", g.ShutdownDelay)
 	if v.duration(w+", max_run_duration", g.MaxRunDuration) && g.MaxRunDuration != nil && *g.MaxRunDuration == 0 {

@@ -146,6 +146,10 @@ func TestValidate(t *testing.T) {
 			g(j).Networks = []*NetworkResource{{DNS: &DNSConfig{Searches: []string{"a\nnameserver 192.0.2.1"}}}}
 		}, `searches and options are single words`},
 		{"canary", "service", func(j *Job) { j.Update = &UpdateStrategy{Canary: ptr(1)} }, "update, canary: canaries are not supported yet"},
+		{"update of the job", "service", func(j *Job) { j.Update = &UpdateStrategy{Stagger: wdur(-time.Second)} }, "update.stagger: -1s is negative"}, // once, not for each group again
+		{"update of a group", "service", func(j *Job) { g(j).Update = &UpdateStrategy{Stagger: wdur(-time.Second)} }, `group "g", update.stagger: -1s is negative`},
+		{"large weight", "batch", func(j *Job) { j.Weights = &ScoreWeights{Reliability: ptr(101)} }, "score_weights.reliability: 101 is out of range: want 0 to 100"},
+		{"negative weight", "batch", func(j *Job) { j.Weights = &ScoreWeights{Cost: ptr(-1)} }, "score_weights.cost: -1 is out of range"},
 		{"update times", "service", func(j *Job) { j.Update = &UpdateStrategy{MinHealthyTime: wdur(time.Hour)} }, "less than healthy_deadline"},
 		{"migrate batch", "batch", func(j *Job) { g(j).Migrate = &MigrateStrategy{} }, "only service jobs migrate"},
 		{"scaling", "service", func(j *Job) { g(j).Scaling = &ScalingPolicy{Min: ptr(int64(3)), Max: ptr(int64(2))} }, "min (3) is more than max (2)"},
