@@ -80,6 +80,14 @@ func (o Obstacle) What() string {
 	return text
 }
 
+// TextOn is Text with the number of nodes for which it holds, which is before the hint.
+func (o Obstacle) TextOn(nodes int64) string {
+	if o.Hint() == "" {
+		return fmt.Sprintf("%s on %d", o.Text(), nodes)
+	}
+	return fmt.Sprintf("%s on %d%s", o.expand(dimensions[o.Dimension].text), nodes, o.Hint())
+}
+
 // Hint returns the available alternatives to what is missing, or "".
 func (o Obstacle) Hint() string {
 	switch {

@@ -253,7 +253,7 @@ func refusalText(r *structs.Refusal) string {
 	case r.Short > 0:
 		return fmt.Sprintf("%s is short by %s", r.Text(), r.ShortText())
 	case r.Nodes > 0:
-		return fmt.Sprintf("%s on %d", r.Text(), r.Nodes)
+		return r.TextOn(r.Nodes)
 	}
 	return r.Text()
 }
