@@ -2,6 +2,8 @@ package decide
 
 import (
 	"cmp"
+	"sync"
+	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
@@ -18,6 +20,10 @@ const (
 	forecastJobs = 200
 	// forecastWork bounds what the passes of a forecast look at (scheduler.Forecast.Work).
 	forecastWork = 200_000
+	// forecastAge is how long a forecast holds while nothing changes.
+	forecastAge = time.Second
+	// forecastRest is for how many times as long as a forecast took no other is made.
+	forecastRest = 4
 )
 
 // Shown returns the indices of workloads in the order that users see. Under orders by shares those whose starts are predicted come
@@ -35,12 +41,17 @@ func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now struct
 	if !line.byShares(snap.SchedulerConfig()) {
 		return order
 	}
-	first := order[:min(len(order), forecastJobs)]
+	at := make(map[structs.JobKey]int, len(order))
+	for _, i := range order {
+		at[line.pending[i].Key] = i
+	}
 	out := make([]int, 0, len(order))
 	started := make([]bool, len(ws))
-	for _, x := range s.forecast(snap, line, first, now).Starts() {
-		out = append(out, first[x.Load])
-		started[first[x.Load]] = true
+	for _, k := range s.predicted(snap, line, order[:min(len(order), forecastJobs)], now) {
+		if i, ok := at[k]; ok && !started[i] {
+			out = append(out, i)
+			started[i] = true
+		}
 	}
 	for _, i := range order {
 		if !started[i] {
@@ -48,6 +59,36 @@ func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now struct
 		}
 	}
 	return out
+}
+
+// forecasts is the newest forecast. Each question about the queue takes one, and who watches the queue asks again at each change, so
+// questions share it, and forecasts take a fifth of a processor at most.
+type forecasts struct {
+	mu    sync.Mutex // held while one is made
+	index structs.Index
+	at    structs.LogTime
+	order []structs.JobKey
+	after time.Time // before then no other is made
+}
+
+// predicted returns the jobs whose starts are predicted, in the order of the starts: those of a line in a state, or of a later state
+// if they are known.
+func (s *Service) predicted(snap *state.Snapshot, line *ShownLine, of []int, now structs.LogTime) []structs.JobKey {
+	f := &s.forecasts
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.at != 0 && f.index >= snap.Index() && now.Sub(f.at) <= forecastAge {
+		return f.order
+	}
+	time.Sleep(time.Until(f.after))
+	began := time.Now()
+	order := make([]structs.JobKey, 0, len(of))
+	for _, x := range s.forecast(snap, line, of, now).Starts() {
+		order = append(order, line.pending[of[x.Load]].Key)
+	}
+	f.index, f.at, f.order = snap.Index(), now, order
+	f.after = time.Now().Add(forecastRest * time.Since(began))
+	return order
 }
 
 // byShares reports whether submitters or queues take turns by shares somewhere above the waiting work.

@@ -62,6 +62,7 @@ type Service struct {
 
 	totals    totals
 	ended     endedSums
+	forecasts forecasts
 	decider   atomic.Pointer[decider] // nil while this server does not decide
 	metrics   atomic.Pointer[Metrics]
 	lastTerm  atomic.Uint64 // newest term in which Run was called
