@@ -128,6 +128,8 @@ type Agent struct {
 	gossip   *membership    // of an agent without a server part; or nil
 	back     rpc.Caller
 
+	clientDir string // data of the client part
+
 	listener net.Listener // HTTP
 	unix     net.Listener // HTTP for users of this machine
 	conns    *edge.Conns
@@ -263,6 +265,7 @@ func (a *Agent) openClient() error {
 	if cc.Storage.DataDir == "" {
 		cc.Storage.DataDir = filepath.Join(cfg.DataDir, "client")
 	}
+	a.clientDir = cc.Storage.DataDir
 	var err error
 	supervisor.Relax(supervisor.TaskSlack)
 	if dir := filepath.Join(cfg.DataDir, "supervisor"); a.temp != "" {
@@ -509,6 +512,9 @@ func (a *Agent) Close() error {
 				}
 			}
 			a.networks.Close()
+		}
+		if a.cfg.Dev && a.clientDir != "" {
+			unmountBelow(a.clientDir)
 		}
 		if a.temp != "" {
 			if err := removeTemp(a.temp); err != nil {

@@ -36,9 +36,18 @@ func RemoveTemp(dir string) error {
 	return errors.Join(err, removeTemp(dir))
 }
 
-// removeTemp removes a temporary data directory. It first unmounts what is mounted in it: tasks' secrets are on memory
-// file systems.
+// removeTemp removes a temporary data directory, after what is mounted in it.
 func removeTemp(dir string) error {
+	unmountBelow(dir)
+	return os.RemoveAll(dir)
+}
+
+// unmountBelow unmounts what is mounted below a directory: tasks' secrets are on memory file systems. An allocation unmounts its own
+// when it ends, but an agent that ends does not wait for that.
+func unmountBelow(dir string) {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	var points []string
 	for _, line := range strings.Split(string(b), "\n") {
@@ -55,5 +64,4 @@ func removeTemp(dir string) error {
 	for _, p := range points {
 		_ = unix.Unmount(p, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
-	return os.RemoveAll(dir)
 }
