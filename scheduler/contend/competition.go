@@ -36,7 +36,7 @@ type contenderRun struct {
 	chosen bool
 	fixed  bool
 	young  structs.LogTime // until when only its age protects it (Queue.PreemptMinRuntime); 0: something else does, or nothing
-	gone   bool            // this pass stops it
+	gone   bool            // this pass stops it, all of it
 	rank   int             // place among the chosen
 	units  int64
 	lost   int64 // GPU seconds that stopping it costs
@@ -45,6 +45,7 @@ type contenderRun struct {
 
 // heldUnits is what an allocation holds of a node.
 type heldUnits struct {
+	id     structs.AllocID
 	at     int // in Competition.Room
 	units  int64
 	amount int64 // before it is rounded up to units
@@ -434,7 +435,7 @@ func (r *Contest) room(p *pool, w *search.Pass) {
 			if !ok {
 				continue
 			}
-			run.holds = append(run.holds, heldUnits{at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
+			run.holds = append(run.holds, heldUnits{a.ID, at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
 			if h := w.Get(row).Hold.Get(a.ID); h != nil && !h.Work.Ending {
 				r.rest[at] += r.of(h.Amount())
 			}

@@ -256,9 +256,17 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 	t.lost = 0
 	for k := range places {
 		for _, s := range victims[k] {
-			if !s.run.gone && !slices.Contains(jobs, s.run) {
-				jobs = append(jobs, s.run)
+			if s.run.gone {
+				continue
+			}
+			first := !slices.Contains(jobs, s.run)
+			if s.run.inParts() {
+				t.lost += t.cs.pre.lost(model.HeldOf(s.alloc))
+			} else if first {
 				t.lost += s.run.lost
+			}
+			if first {
+				jobs = append(jobs, s.run)
 				diff = min(diff, t.c.Workload().Priority()-s.run.load.Priority())
 			}
 		}
@@ -310,30 +318,57 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 }
 
 // stop adds the stops of the victims to the placements that wait for them. A job that cannot run in part stops as a
-// whole, with the first placement that takes one of its places.
+// whole, with the first placement that takes one of its places; of others only what is needed stops.
 func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
 	why := fmt.Sprintf("preempted by job %s, which goes before it in queue %s: %d GPU seconds are lost, worth less than the %d gained",
 		t.c.Workload().Key.ID, t.r.Queue.Path, t.lost, t.gain)
+	var jobs []*contenderRun
 	for k, pl := range places {
 		for _, s := range victims[k] {
-			for _, a := range s.run.allocs {
-				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.Evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
+			stops := s.run.allocs
+			if s.run.gone || s.run.inParts() {
+				stops = []*structs.Allocation{s.alloc}
+			}
+			for _, a := range stops {
+				if !slices.ContainsFunc(pl.Evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
 					pl.Evict = append(pl.Evict, structs.PlanStop{ID: a.ID, Desc: why, Desired: structs.DesiredEvict, Preempt: pl.At.Held.ID})
 				}
 			}
-			if !s.run.gone {
-				s.run.gone = true
-				t.r.left--
-				for _, a := range s.run.allocs {
-					t.cs.pre.taken[a.ID] = true
-					t.cs.pre.loses(model.HeldOf(a), 1)
-				}
-				t.r.coming += s.run.units
-				t.evicted[pl.Group] += int64(len(s.run.allocs))
+			if s.run.gone {
+				continue
 			}
+			if !slices.Contains(jobs, s.run) {
+				jobs = append(jobs, s.run)
+				t.r.left--
+			}
+			for _, a := range stops {
+				h := model.HeldOf(a)
+				t.cs.pre.taken[a.ID] = true
+				t.cs.pre.loses(h, 1)
+				s.run.lost -= t.cs.pre.lost(h)
+			}
+			t.evicted[pl.Group] += int64(len(stops))
+			if !s.run.inParts() {
+				s.run.gone = true
+				t.r.coming += s.run.units
+				continue
+			}
+			units := t.r.Units(structs.AmountOf(s.alloc))
+			s.run.units, t.r.coming = s.run.units-units, t.r.coming+units
+			s.run.allocs = slices.DeleteFunc(slices.Clone(s.run.allocs), func(a *structs.Allocation) bool { return a.ID == s.alloc.ID })
+			s.run.holds = slices.DeleteFunc(s.run.holds, func(h heldUnits) bool { return h.id == s.alloc.ID })
 		}
 		if len(victims[k]) > 0 {
 			t.r.coming -= t.r.Units(pl.At.Held.Amount())
 		}
 	}
+}
+
+// inParts reports whether each allocation of the job runs by itself, so that the others continue without it.
+func (run *contenderRun) inParts() bool {
+	j := run.load.Job
+	return !j.AllAtOnce && !slices.ContainsFunc(run.allocs, func(a *structs.Allocation) bool {
+		g := j.Group(a.Group)
+		return g == nil || g.Gang != nil || g.Elastic != nil
+	})
 }

@@ -64,21 +64,31 @@ func TestTakeoverKeepsWide(t *testing.T) {
 	}
 }
 
-// TestTakeoverTakes: what a takeover stops is taken, with all its allocations, so that no later job of the pass stops it
-// again.
+// TestTakeoverTakes: what a takeover stops is taken, so that no later job of the pass stops it again: a gang with all its
+// allocations, of other jobs what is needed.
 func TestTakeoverTakes(t *testing.T) {
-	run := &contenderRun{units: 2}
-	take, places, _, empty := taken(t, run)
-	second := *run.allocs[0]
-	second.ID = structs.AllocID{7}
-	run.allocs = append(run.allocs, &second)
-	take.stop(places, map[int][]contenderAlloc{0: empty[0]})
-	if len(places[0].Evict) != 2 || !run.gone {
-		t.Fatalf("%d stops, gone %v", len(places[0].Evict), run.gone)
-	}
-	for _, a := range run.allocs {
-		if !take.cs.pre.taken[a.ID] {
-			t.Errorf("allocation %v is stopped and not taken", a.ID)
+	for _, gang := range []bool{true, false} {
+		run := &contenderRun{units: 2}
+		take, places, _, empty := taken(t, run)
+		if gang {
+			run.load.Job.Groups[0].Gang = &structs.Gang{}
+		}
+		second := *run.allocs[0]
+		second.ID = structs.AllocID{7}
+		both := append(run.allocs, &second)
+		run.allocs, run.holds = both, []heldUnits{{id: both[0].ID}, {id: second.ID}}
+		take.stop(places, map[int][]contenderAlloc{0: empty[0]})
+		stops, stay := 1, 1
+		if gang {
+			stops, stay = 2, 2 // they are no longer looked at
+		}
+		if len(places[0].Evict) != stops || run.gone != gang || len(run.allocs) != stay || len(run.holds) != stay || take.evicted[places[0].Group] != int64(stops) {
+			t.Fatalf("gang %v: %d stops, gone %v, %d allocations and %d places left, %v", gang, len(places[0].Evict), run.gone, len(run.allocs), len(run.holds), take.evicted)
+		}
+		for i, a := range both {
+			if take.cs.pre.taken[a.ID] != (i < stops) {
+				t.Errorf("gang %v: allocation %d is taken: %v", gang, i, !(i < stops))
+			}
 		}
 	}
 }

@@ -250,7 +250,7 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 		if len(j.allocs) > 0 {
 			j.asked, j.blocked = false, nil
 		}
-		if n := len(j.allocs); n != 0 && n != j.job.Groups[0].Count && j.job.Groups[0].Elastic == nil {
+		if n := len(j.allocs); n != 0 && n != j.job.Groups[0].Count && j.job.AllAtOnce && j.job.Groups[0].Elastic == nil {
 			f.t.Fatalf("job %s has %d of %d allocations", j.job.ID, n, j.job.Groups[0].Count)
 		}
 	}
@@ -520,6 +520,32 @@ func TestLossIsCharged(t *testing.T) {
 }
 
 // A job of a higher priority is not held up by a prediction of less than a second, learned from other work.
+// TestPartsAreTaken: of work that runs in parts, only as much is stopped as is needed, and what is said to be lost is what those
+// parts lose. A job that runs as a whole stops as a whole.
+func TestPartsAreTaken(t *testing.T) {
+	for _, order := range orders() {
+		if order == structs.OrderMLFQ {
+			continue // both are of one level, and the older goes first
+		}
+		for _, whole := range []bool{false, true} {
+			f := newFloor(t, 1, 8)
+			low := f.submit(2, 4, 10*time.Hour, true)
+			low.job.Priority, low.entry.Priority, low.job.AllAtOnce, low.job.Groups[0].Joint = 20, 20, whole, whole
+			f.pass(order)
+			f.wait(2*time.Minute, func(*floorJob) bool { return false })
+			high := f.submit(4, 1, time.Hour, false)
+			high.job.Priority, high.entry.Priority = 90, 90
+			want := 2
+			if whole {
+				want = 4
+			}
+			if stopped, placed := f.pass(order); stopped != want || placed != 1 || len(low.allocs) != 4-want || len(high.allocs) != 1 {
+				t.Errorf("order %s, as a whole %v: %d allocations are stopped, %d of them left, want %d stopped", order, whole, stopped, len(low.allocs), want)
+			}
+		}
+	}
+}
+
 func TestUrgentDespitePrediction(t *testing.T) {
 	for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair, structs.OrderWeighted, structs.OrderPriority} { // which heed priorities
 		f := newFloor(t, 1, 8)
