@@ -18,7 +18,7 @@ type Room struct{ Min, Max uint64 }
 
 // The rooms of Muster's processes.
 var (
-	Server = Room{Min: 256 << 20, Max: 352 << 20}
+	Server = Room{Min: 256 << 20, Max: 256 << 20}
 	Node   = Room{Min: 16 << 20, Max: 64 << 20}  // an agent that only runs tasks: the memory it takes is lost to them
 	Nodes  = Room{Min: 64 << 20, Max: 640 << 20} // many simulated nodes
 )
