@@ -38,6 +38,9 @@ const (
 	forecastOrdering = 10
 )
 
+// forecastAllocs is how many allocations of a job are listed again in the time that it takes to look at a node.
+const forecastAllocs = 32
+
 // Start is a predicted start.
 type Start struct {
 	At   structs.LogTime
@@ -176,7 +179,10 @@ func (x *forecastRun) wake(at structs.LogTime) {
 	}
 }
 
-// advance moves to the next time at which something happens. It returns false if there is none.
+// spent reports whether the work is used up.
+func (x *forecastRun) spent() bool { return x.Work > 0 && x.work >= x.Work }
+
+// advance moves to the next time at which something happens. It returns false if there is none, or the work is used up.
 func (x *forecastRun) advance() bool {
 	next := model.Never
 	if len(x.agenda) > 0 {
@@ -192,6 +198,9 @@ func (x *forecastRun) advance() bool {
 	}
 	x.now = max(x.now, next)
 	for len(x.agenda) > 0 && x.agenda[0].at <= x.now {
+		if x.spent() { // thousands of one array may end together
+			return false
+		}
 		if e := heap.Pop(&x.agenda).(forecastEvent); !e.alloc.IsZero() {
 			x.end(e.alloc, structs.ClientComplete)
 		}
@@ -275,10 +284,12 @@ func (x *forecastRun) put(before, after *structs.Allocation) {
 	x.changes = append(x.changes, structs.Changed[structs.Allocation]{Before: before, After: after})
 	k := after.JobKey()
 	if j := cmp.Or(x.find(k), x.done[k]); j != nil {
+		x.work += len(j.Allocs) / forecastAllocs
 		j.Allocs = withAlloc(j.Allocs, after)
 	}
 	switch w := x.running[k]; {
 	case w != nil:
+		x.work += len(w.Allocs) / forecastAllocs
 		next := *w
 		next.Allocs = slices.DeleteFunc(withAlloc(w.Allocs, after), func(a *structs.Allocation) bool { return !structs.Holds(a) })
 		x.running[k] = &next
@@ -313,7 +324,7 @@ func (x *forecastRun) settle() bool {
 	for round := 0; ; round++ {
 		changed := false
 		for _, pool := range x.pools() {
-			if x.Work > 0 && x.work >= x.Work && (round > 0 || x.now > x.Input.Now) {
+			if x.spent() && (round > 0 || x.now > x.Input.Now) {
 				return false
 			}
 			changed = x.pass(pool) || changed

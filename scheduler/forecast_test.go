@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
@@ -30,5 +31,35 @@ func TestForecastWork(t *testing.T) {
 	}.Starts()
 	if len(starts) != len(pending) {
 		t.Errorf("%v start, want one of each of %d pools", starts, len(pending))
+	}
+}
+
+// TestForecastWorkOfEnds: allocations of one job that end together are listed again one by one, so their ends use up the work, too.
+func TestForecastWorkOfEnds(t *testing.T) {
+	const running = 4000
+	n, array, waits := node(1), job("array", running), job("waits", 1)
+	n.Resources.CPU, n.Resources.MemoryMiB = running, running
+	array.Type, array.Preemptible, waits.Type = structs.JobBatch, true, structs.JobBatch
+	var allocs []*structs.Allocation
+	for i := range running {
+		allocs = append(allocs, &structs.Allocation{ID: structs.AllocID{byte(i >> 8), byte(i), 1}, Namespace: "default", JobID: "array", Job: array, Group: "g", NameIndex: i, NodeID: n.ID,
+			Resources: structs.Vector{CPU: 1, MemoryMiB: 1}, Desired: structs.DesiredRun, Client: structs.ClientRunning, CreateTime: 1, StartedAt: 1, Expect: time.Hour})
+	}
+	ended := 0
+	scheduler.Forecast{
+		Input: &scheduler.Input{View: model.NewView(10, []*structs.Node{n}, allocs, nil), Now: 2, Pending: []contend.Workload{load(waits, 1)},
+			Running: []contend.Workload{{Key: array.Key(), Job: array, Allocs: allocs}}},
+		Work:   running,
+		Policy: func(structs.PoolName) search.Policy { return binpack },
+		Line: func(in *scheduler.Input) contend.Line {
+			return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+		},
+		Alloc: func(id structs.AllocID) *structs.Allocation {
+			ended++
+			return allocs[int(id[0])<<8|int(id[1])]
+		},
+	}.Starts()
+	if ended == 0 || ended > 100 {
+		t.Errorf("%d of %d allocations ended, want a few", ended, running)
 	}
 }

@@ -211,13 +211,7 @@ func (c *cluster) load() {
 	}
 	lists, bad := 0, map[string]string{}
 	for ctx.Err() == nil {
-		nodes := c.Nodes()
-		for n, s := range nodes {
-			if s != "ready" {
-				bad[n] = s
-			}
-		}
-		if len(nodes) == agents {
+		if c.lists(bad) {
 			lists++
 		}
 		pause(200 * time.Millisecond)
@@ -227,6 +221,17 @@ func (c *cluster) load() {
 	if len(bad) > 0 || lists < 10 || ran.Load() < 100 {
 		c.t.Errorf("under full load: nodes not ready %v, %d lists, %d tasks; want none, 10 and 100", bad, lists, ran.Load())
 	}
+}
+
+// lists asks for the nodes, and notes those that are not ready. It reports whether all are listed.
+func (c *cluster) lists(bad map[string]string) bool {
+	nodes := c.Nodes()
+	for n, s := range nodes {
+		if s != "ready" {
+			bad[n] = s
+		}
+	}
+	return len(nodes) == agents
 }
 
 // flap changes the leader again and again, by leadership transfers and by kills. No node goes down.
@@ -247,13 +252,7 @@ func (c *cluster) flap() {
 		changes++
 		until, lists := time.Now().Add(4*time.Second), 0
 		c.eventually(time.Minute, "the agents to find their servers", func() (bool, string) {
-			nodes := c.Nodes()
-			for n, s := range nodes {
-				if s != "ready" {
-					bad[n] = s
-				}
-			}
-			if len(nodes) == agents {
+			if c.lists(bad) {
 				lists++
 			}
 			return time.Now().After(until) && lists > 0, fmt.Sprintf("%d lists of all nodes", lists)
