@@ -19,20 +19,26 @@ import (
 //	    `--no progress--> stopped --auto_revert--> submitted, the newest stable version
 type Rollouts struct {
 	queue *Queue[structs.JobKey]
+	rests structs.LogTime // until then no job is looked at
 }
 
 // rolloutEvery is how often a job with a rolling update is looked at while its allocations change.
 const rolloutEvery = time.Second
 
-// rolloutsAtOnce limits the jobs of one call of Due, because a new leader of an upgraded cluster looks at all of them.
-const rolloutsAtOnce = 200
+// Looking at a job costs time for each of its allocations. While much starts at once, nearly every job is due each second: a
+// call of Due ends after rolloutsAtOnce allocations, and the duty rests rolloutRest for each such portion of what it looked at.
+const (
+	rolloutsAtOnce = 5000
+	rolloutRest    = 100 * time.Millisecond
+)
 
 // NewRollouts returns the duty. Call Load first.
-func NewRollouts() *Rollouts { return &Rollouts{NewQueue(compareJobs)} }
+func NewRollouts() *Rollouts { return &Rollouts{queue: NewQueue(compareJobs)} }
 
 // Load implements Duty.
 func (r *Rollouts) Load(snap *state.Snapshot, now structs.LogTime) {
 	r.queue.Clear()
+	r.rests = 0
 	for j := range snap.Jobs("", "") {
 		r.look(j, now)
 	}
@@ -54,7 +60,10 @@ func (r *Rollouts) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogT
 	}
 	for i := range d.Allocs {
 		if a := d.Allocs[i].After; a != nil && (a.JobType() == structs.JobService || a.JobType() == structs.JobSystem) {
-			r.look(snap.JobByKey(a.JobKey()), now.Add(rolloutEvery))
+			at := now.Add(rolloutEvery)
+			if was := r.queue.At(a.JobKey()); was == 0 || was > at {
+				r.look(snap.JobByKey(a.JobKey()), at)
+			}
 		}
 	}
 }
@@ -64,11 +73,16 @@ func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 	if !snap.Has(feature.UpdateDeadlines) {
 		return nil, now.Add(time.Minute)
 	}
-	for n := 0; n < rolloutsAtOnce; n++ {
+	if now < r.rests {
+		return nil, max(r.rests, r.queue.Next())
+	}
+	looked := 0
+	for looked < rolloutsAtOnce {
 		k, _, ok := r.queue.Take(now)
 		if !ok {
 			break
 		}
+		looked++
 		j := snap.JobByKey(k)
 		if j != nil && j.UpdateFailed != "" {
 			if c := revert(snap, j); c != nil {
@@ -76,7 +90,9 @@ func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 			}
 			continue
 		}
-		x, rolling := reconcile.RolloutOf(j, snap.AllocsByJob(k), now)
+		allocs := snap.AllocsByJob(k)
+		looked += len(allocs)
+		x, rolling := reconcile.RolloutOf(j, allocs, now)
 		if !rolling {
 			continue
 		}
@@ -102,7 +118,12 @@ func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 		cmds = append(cmds, c)
 		r.queue.Set(k, x.Next)
 	}
-	return cmds, r.queue.Next()
+	r.rests = now.Add(time.Duration(looked) * rolloutRest / rolloutsAtOnce)
+	next = r.queue.Next()
+	if next != 0 {
+		next = max(next, r.rests)
+	}
+	return cmds, next
 }
 
 // revert returns the command that registers the newest stable version of a job whose update stopped; nil if the job does not
