@@ -72,6 +72,7 @@ type dumpHeld struct {
 	Index  int
 	Times  int64
 	Saved  structs.LogTime
+	Took   time.Duration
 }
 
 type dumpPast struct {
@@ -106,7 +107,7 @@ type dumpWorkload struct {
 
 func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
 	w := &h.Work
-	d := dumpHeld{ID: h.ID, Node: node, Need: h.Need, Job: job, Group: w.Group, Began: w.Began, Placed: w.Placed, Still: w.Frozen, Expect: w.Expect, Ending: w.Ending, Index: w.Index, Times: w.Times, Saved: w.Saved}
+	d := dumpHeld{ID: h.ID, Node: node, Need: h.Need, Job: job, Group: w.Group, Began: w.Began, Placed: w.Placed, Still: w.Frozen, Expect: w.Expect, Ending: w.Ending, Index: w.Index, Times: w.Times, Saved: w.Saved, Took: w.Took}
 	if r := h.Rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.Waits, r.Ports, r.Cores, r.Grants
 	}
@@ -114,7 +115,7 @@ func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *model.Held {
-	h := &model.Held{ID: d.ID, Need: d.Need, Work: model.HeldWork{Job: d.job(jobs), Group: d.Group, Began: d.Began, Placed: d.Placed, Frozen: d.Still, Expect: d.Expect, Ending: d.Ending, Index: d.Index, Times: d.Times, Saved: d.Saved,
+	h := &model.Held{ID: d.ID, Need: d.Need, Work: model.HeldWork{Job: d.job(jobs), Group: d.Group, Began: d.Began, Placed: d.Placed, Frozen: d.Still, Expect: d.Expect, Ending: d.Ending, Index: d.Index, Times: d.Times, Saved: d.Saved, Took: d.Took,
 		Yields: model.Elastic(d.job(jobs), d.Group), Shy: model.KeepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.Rare = &model.HeldRare{Waits: d.Waits, Ports: d.Ports, Cores: d.Cores, Grants: d.Grants}
@@ -220,7 +221,7 @@ func LoadWith(b []byte, chooser func(state []byte) (contend.Chooser, error)) (in
 			allocs[len(allocs)-1].Suspension = &structs.Suspension{Since: h.Still}
 		}
 		if h.Saved != 0 {
-			allocs[len(allocs)-1].Saved = &structs.Saved{Time: h.Saved}
+			allocs[len(allocs)-1].Saved = &structs.Saved{Time: h.Saved, Took: h.Took}
 		}
 		if h.Ending {
 			allocs[len(allocs)-1].Desired = structs.DesiredStop

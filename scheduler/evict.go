@@ -25,6 +25,7 @@ func (d *decision) preempt() {
 		if p.Rule.Name != "" || d.w.View.MayShrink() {
 			d.preemptBy(p)
 			d.note(p.TooRecent())
+			d.note(p.TooSlow())
 		}
 		d.steps += p.Looked
 		if at := p.RetryAt; at > d.in.Now && (retry == 0 || at < retry) {

@@ -28,11 +28,11 @@ import (
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= stop_on_client_after= [replace=no], max_run DURATION,
-//	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= interval= signal=-,
+//	                   gang min= on_failure= timeout= standby=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= interval= signal=- on=,
 //	                   requeue avoid_failed_nodes, second NAME [count=] [cpu=] (another group like the first; with cpu= one without GPUs and gang); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
 //	                   healthy (its checks pass), restarts=N (its task, which runs or, with crashed, waits for that restart)
-//	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
+//	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name; took=D after a notice
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS borrow=GPUS lend=GPUS; used=GPUS
@@ -157,7 +157,7 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
 			if a.Name() == c.Args[0].Key && !a.ClientTerminal() {
 				b := *a
-				b.Saved = &structs.Saved{Time: w.now.Add(-duration(t, c.String("ago", "0s")))}
+				b.Saved = &structs.Saved{Time: w.now.Add(-duration(t, c.String("ago", "0s"))), Took: duration(t, c.String("took", "0s"))}
 				w.putAlloc(&b)
 				find := func(id structs.AllocID) *structs.Allocation { return w.allocs[id] }
 				if ro := w.gangs[structs.RosterKey{Job: a.JobKey(), Group: a.Group}]; ro != nil && a.Job.Group(a.Group).SavesAsOne() {
@@ -530,7 +530,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "topology":
 			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
 		case "checkpoint":
-			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s")), Interval: duration(t, opt("interval", "0s")), Members: int(atoi(opt("members", "0")))}
+			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s")), Interval: duration(t, opt("interval", "0s")), Members: int(atoi(opt("members", "0"))), On: strings.Fields(opt("on", ""))}
 		case "limit":
 			j.Runtime.Limit = duration(t, f[1])
 		case "hold":
@@ -707,7 +707,11 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 			}
 			fmt.Fprintf(&b, "%s.%s: %d of %d placed, %s; pool %d, looked at %d, filtered %d, exhausted %d\n", r.Key.ID, g.Group, g.Placed, g.Wanted, g.Code, g.InPool, g.Considered, g.Filtered, g.Exhausted)
 			for _, x := range g.Refusals {
-				fmt.Fprintf(&b, "  %s %s: %d nodes", x.Code, x.Text(), x.Nodes)
+				at := " "
+				if x.Dimension == structs.DimensionPreemptCost && strings.Contains(x.Subject, "(") { // a long line
+					at = "\n    "
+				}
+				fmt.Fprintf(&b, "  %s %s:%s%d nodes", x.Code, x.Text(), at, x.Nodes)
 				if x.Short > 0 {
 					fmt.Fprintf(&b, ", short by %d %s", x.Short, x.Unit)
 				}

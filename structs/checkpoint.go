@@ -40,6 +40,7 @@ func (c *Checkpoint) Notified() bool { return c.Signal != "" || len(c.Command) >
 const (
 	CausePreempt = "preempt"
 	CauseDrain   = "drain"
+	CauseResize  = "resize"
 )
 
 // Heeds reports whether work that is stopped for a cause of Checkpoint.On gets time to save its state.

@@ -153,7 +153,7 @@ const (
 	DimensionQueueOrder    // Subject: the job that no other may pass
 	DimensionBackfillMax   // Subject: the job at the head; Count: how many may be tried behind it
 	DimensionPreemptDelay  // of a queue: its preempt_after
-	DimensionPreemptCost   // Subject: the jobs; Count: what they would lose; Of: what is gained; Detail: the unit of both
+	DimensionPreemptCost   // Subject: the jobs, with why they save nothing first; Count: what they would lose; Of: what is gained; Detail: the unit of both
 	DimensionPreemptRate   // of a queue
 	DimensionPreemptedWork // Subject: the jobs that have to end first
 
@@ -166,6 +166,7 @@ const (
 	DimensionGPUHours     // of a queue's budget; Subject: as DimensionRunningJobs; Count: used; Of: the budget; Detail: when a new period begins
 	DimensionGPUModel     // GPUs of a model, of a limit; Subject: as DimensionRunningJobs; Detail: the model
 	DimensionMembersGPU   // GPUs that have room, and a share of another member of the gang
+	DimensionPreemptSlow  // Subject: the job whose work would not end in time for a deadline; Detail: how long it takes
 	dimensionCount
 )
 
@@ -230,6 +231,7 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionPreemptYoung: {"preempt-young", "{subject} may not be preempted before {detail} (preempt_min_runtime)"},
 	DimensionGPUHours:     {"gpu-hours", "GPU hours"},
 	DimensionGPUModel:     {"gpu-model", "GPUs of model {detail}"},
+	DimensionPreemptSlow:  {"preempt-slow", "{subject} would not end in time for the deadline: it may take {detail}, saving its state included"},
 	DimensionMembersGPU:   {"members-gpu", "GPUs without another member of the gang, which may not share one"},
 }
 

@@ -28,8 +28,8 @@ const (
 	causePreempt = structs.CausePreempt
 	causeLimit   = "limit"
 	causeDrain   = structs.CauseDrain
-	causeResize  = "resize"  // the gang continues with other members: it grows or shrinks
-	causeRequest = "request" // not a value of Checkpoint.On: a request is never filtered
+	causeResize  = structs.CauseResize // the gang continues with other members: it grows or shrinks
+	causeRequest = "request"           // not a value of Checkpoint.On: a request is never filtered
 )
 
 // graceDefault bounds a save if the group sets no grace.

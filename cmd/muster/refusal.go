@@ -82,7 +82,7 @@ func preconditionText(r structs.Refusal) string {
 		return text + "for which nothing is free"
 	case structs.DimensionOwnReservation:
 		return r.Text() + " is reserved for it"
-	case structs.DimensionPreemptCost, structs.DimensionPreemptYoung:
+	case structs.DimensionPreemptCost, structs.DimensionPreemptYoung, structs.DimensionPreemptSlow:
 		return r.Text() // with figures
 	case structs.DimensionPreemptRate:
 		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", r.Text())
@@ -138,7 +138,7 @@ func cure(r structs.Refusal) string {
 		if r.Code == structs.ReasonBeginTime || r.Count > 0 {
 			return "" // the line has the time, or the figures
 		}
-	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung: // what cures them is not known to be enough
+	case structs.DimensionOwnReservation, structs.DimensionPreemptCost, structs.DimensionPreemptYoung, structs.DimensionPreemptSlow: // what cures them is not known to be enough
 		return ""
 	case structs.DimensionGPUHours:
 		return "the new period begins, or the budget is raised (muster queue apply)"

@@ -40,6 +40,7 @@ type contenderRun struct {
 	rank   int             // place among the chosen
 	units  int64
 	lost   int64 // GPU seconds that stopping it costs
+	saving saving
 	holds  []heldUnits
 }
 
@@ -308,8 +309,9 @@ func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 		run.units = v.Units()
 		for _, a := range run.allocs {
 			h := model.HeldOf(a)
-			v.Lost = max(v.Lost, cs.pre.lostTime(h))
+			v.Lost = max(v.Lost, cs.pre.lostTime(h, structs.CausePreempt))
 			run.lost += cs.pre.lost(h)
+			run.saving = max(run.saving, cs.pre.savingOf(h, structs.CausePreempt))
 		}
 		young := r.fix(run, v.Load)
 		if young > 0 && !run.fixed {

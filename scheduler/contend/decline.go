@@ -12,11 +12,15 @@ import (
 // subjectsMax bounds the jobs that a refusal names.
 const subjectsMax = 5
 
-// namesOf lists jobs in a refusal.
-func namesOf(jobs []structs.JobKey) string {
+// namesOf lists jobs in a refusal, each with why it saves nothing before it is stopped; how may be nil.
+func namesOf(jobs []structs.JobKey, how map[structs.JobKey]saving) string {
 	var names []string
 	for _, k := range jobs[:min(len(jobs), subjectsMax)] {
-		names = append(names, k.ID)
+		name := k.ID
+		if why := how[k].text(); why != "" {
+			name += " (" + why + ")"
+		}
+		names = append(names, name)
 	}
 	if len(jobs) > subjectsMax {
 		names = append(names, "...")
@@ -29,19 +33,23 @@ func compareJobs(a, b structs.JobKey) int {
 }
 
 // tooCostly refuses a preemption of jobs that lose no less than is gained.
-func (r *Rules) tooCostly(jobs []structs.JobKey, lost, gain int64, unit structs.Unit) *structs.Refusal {
-	cure := structs.EventSaved
+func (r *Rules) tooCostly(jobs []structs.JobKey, how map[structs.JobKey]saving, lost, gain int64, unit structs.Unit) *structs.Refusal {
+	return &structs.Refusal{Code: structs.ReasonPriority, Short: lost - gain, Unit: unit, CuredBy: r.onSave(),
+		Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptCost, Subject: namesOf(jobs, how), Count: lost, Of: gain, Detail: string(unit)}}
+}
+
+// onSave returns the event that a new checkpoint makes.
+func (r *Rules) onSave() structs.EventKind {
 	if r.OldEvents {
-		cure = structs.EventNone
+		return structs.EventNone
 	}
-	return &structs.Refusal{Code: structs.ReasonPriority, Short: lost - gain, Unit: unit, CuredBy: cure,
-		Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptCost, Subject: namesOf(jobs), Count: lost, Of: gain, Detail: string(unit)}}
+	return structs.EventSaved
 }
 
 // tooRecent refuses a preemption of jobs that began too recently, until a time.
 func tooRecent(jobs []structs.JobKey, now, until structs.LogTime) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonPriority, Short: int64((until.Sub(now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime,
-		Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptYoung, Subject: namesOf(jobs), Detail: until.Time().Format(time.RFC3339)}}
+		Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptYoung, Subject: namesOf(jobs, nil), Detail: until.Time().Format(time.RFC3339)}}
 }
 
 // Declined explains why a pending workload that found no place does not take those of running work, although it goes
@@ -82,6 +90,7 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 	var jobs []structs.JobKey
 	var until structs.LogTime
 	var lost, gain int64
+	how := map[structs.JobKey]saving{}
 	for k, run := range slices.Backward(can[:n]) {
 		if run.takes(room, 1); k < n-1 && v.fits(room) {
 			continue // its room is not needed
@@ -90,6 +99,7 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 		if g := r.gain(v.Load, v.Units(), v.Load.Priority()-run.load.Priority()); len(jobs) == 0 || g < gain {
 			gain = g // as for all victims together: see takeover.allowed
 		}
+		how[run.load.Key] = run.saving
 		jobs, until, lost = append(jobs, run.load.Key), max(until, run.young), lost+run.lost
 	}
 	slices.SortFunc(jobs, compareJobs)
@@ -101,7 +111,7 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 		if !r.gpu {
 			unit = structs.UnitSeconds
 		}
-		return cs.env.Rules.tooCostly(jobs, lost, gain, unit)
+		return cs.env.Rules.tooCostly(jobs, how, lost, gain, unit)
 	}
 	return nil
 }

@@ -15,14 +15,15 @@ type Eviction struct {
 	has     map[structs.AllocID]bool // the same
 	cost    int64                    // GPU seconds that the victims lose
 	jobs    []structs.JobKey         // that are evicted
-	top     int                      // the highest priority of jobs
-	from    []sides                  // of a preemption by shares: who gives way
+	how     map[structs.JobKey]saving
+	top     int     // the highest priority of jobs
+	from    []sides // of a preemption by shares: who gives way
 	gain    int64
 }
 
 // Evict begins a preemption.
 func (p *Preemptor) Evict() *Eviction {
-	p.eviction = &Eviction{p: p, has: map[structs.AllocID]bool{}}
+	p.eviction = &Eviction{p: p, has: map[structs.AllocID]bool{}, how: map[structs.JobKey]saving{}}
 	return p.eviction
 }
 
@@ -51,9 +52,11 @@ func (e *Eviction) Add(vs []Victim, by structs.AllocID) (waits []structs.AllocID
 				continue
 			}
 			e.cost += p.lost(h)
-			if k := h.Work.Job.Key(); !slices.Contains(e.jobs, k) {
+			k := h.Work.Job.Key()
+			if !slices.Contains(e.jobs, k) {
 				e.jobs = append(e.jobs, k)
 			}
+			e.how[k] = max(e.how[k], p.savingOf(h, structs.CausePreempt))
 			e.top = max(e.top, h.Work.Job.Priority)
 		}
 		if !v.free && !v.shrink && p.Rule.Name == preemptShares {
@@ -88,7 +91,7 @@ func (e *Eviction) Weigh(milli int64) *structs.Refusal {
 		e.gain = p.gain(milli, p.Load.Job.Priority) * e.excess() / 100
 	}
 	if e.cost > 0 && e.gain <= e.cost {
-		return p.rules.tooCostly(e.jobs, e.cost, e.gain, structs.UnitGPUSeconds)
+		return p.rules.tooCostly(e.jobs, e.how, e.cost, e.gain, structs.UnitGPUSeconds)
 	}
 	queue, n := p.Rule.Queue, int64(len(e.jobs))
 	if p.Rule.rate > 0 && n > 0 && p.evicted.Within(queue, p.now)+p.made[queue]+n > p.Rule.rate {

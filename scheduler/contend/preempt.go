@@ -48,6 +48,7 @@ type Preemption struct {
 	alive     map[gangKey][]*model.Held            // of gangs, without what this pass stops
 	sets      map[gangKey]*stopSet                 // by the first of their groups
 	newest    map[gangKey]newest                   // of gangs and elastic groups
+	ends      *ends                                // nil: see findEnds
 	tails     map[gangKey]*groupTails              // of elastic groups; nil: see tailsOf
 	Scanned   int                                  // nodes and members of gangs that were looked at for all preemptions of the pass
 	leaving   map[gangKey]bool                     // elastic gangs that a plan in flight resizes; filled with gangs
@@ -148,6 +149,8 @@ type Preemptor struct {
 	Looked   int              // nodes that were searched for victims
 	young    []structs.JobKey // the work that may be preempted from youngTo on, the earliest of it
 	youngTo  structs.LogTime
+	slow     structs.JobKey // of the work that would not end in time for the deadline, what ends first
+	slowFor  time.Duration  // how long it takes; 0: there is none
 	eviction *Eviction      // the last one; nil: undone
 	Asks     structs.Amount // an upper bound of what the decision is charged if the preemption succeeds; only for guarantees
 	claim    structs.Amount // the same for shares: see SetClaim
@@ -201,18 +204,19 @@ func (p *Preemptor) TooEarly() *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptDelay, Holder: QueueHolder(p.Rule.Queue)}, Short: int64((at.Sub(p.now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime}
 }
 
-// Urgent reports whether the job would miss its deadline if it waited, and will meet it if it starts now. If it still
-// has time, Urgent schedules a decision for when that time is over.
+// Urgent reports whether the job would miss its deadline if it waited, and will meet it if it starts now: some work that
+// may be preempted has to be notified now to end in time. If there is still time, Urgent schedules a decision for when that
+// is over.
 func (p *Preemptor) Urgent() bool {
 	j := p.Load.Job
 	if j.Deadline == 0 {
 		return false
 	}
-	last := j.Deadline.Add(-p.Load.Expected())
+	last := p.lastStart()
 	if p.now > last {
 		return false // it misses its deadline anyway
 	}
-	if at := last.Add(-deadlineMargin); p.now < at {
+	if at := last.Add(-deadlineLead(p.longestEnd())); p.now < at {
 		p.retry(at)
 		return false
 	}

@@ -81,7 +81,7 @@ func (p *Preemption) NewResize(load *Workload, running, added []*model.Held, las
 	for _, h := range running {
 		x := *h
 		x.Work.Began = max(h.Work.Began, last)
-		r.Lost += p.lost(&x)
+		r.Lost += p.lostBy(&x, structs.CauseResize)
 	}
 	for _, h := range added {
 		if h.Amount().GPUMilli > 0 {

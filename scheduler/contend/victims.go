@@ -191,6 +191,9 @@ func (p *Preemptor) mayEvict(h *model.Held) bool {
 			return false
 		}
 	case structs.PreemptDeadline:
+		if p.lateFor(h) {
+			return false
+		}
 		if v.Deadline != 0 {
 			left := v.Runtime.Expected
 			if left == 0 {
@@ -237,8 +240,12 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 	return false
 }
 
-// newest is when a member of a gang or elastic group began last, and when one saved last; 0: none has.
-type newest struct{ began, saved structs.LogTime }
+// newest is when a member of a gang or elastic group began last, and when one saved last; 0: none has. slow: the newest
+// checkpoint of some member was not written within its grace of a notice.
+type newest struct {
+	began, saved structs.LogTime
+	slow         bool
+}
 
 // newestOf returns the newest times of the group of a member.
 func (p *Preemption) newestOf(h *model.Held) newest {
@@ -248,7 +255,10 @@ func (p *Preemption) newestOf(h *model.Held) newest {
 		return n
 	}
 	for _, m := range ms {
-		n = newest{max(n.began, m.Work.Began), max(n.saved, m.Work.Saved)}
+		n.began = max(n.began, m.Work.Began)
+	}
+	for _, m := range p.gangs[k] { // also those that this pass stops: one may save for all
+		n.saved, n.slow = max(n.saved, m.Work.Saved), n.slow || !savedAsked(m)
 	}
 	if p.newest == nil {
 		p.newest = map[gangKey]newest{}
@@ -259,7 +269,12 @@ func (p *Preemption) newestOf(h *model.Held) newest {
 }
 
 // lost returns what preempting one allocation costs, in GPU seconds (for work without GPUs: seconds).
-func (p *Preemption) lost(h *model.Held) int64 { return max(1, gpuSeconds(h, p.lostTime(h))) }
+func (p *Preemption) lost(h *model.Held) int64 { return p.lostBy(h, structs.CausePreempt) }
+
+// lostBy is lost for work that is stopped for another cause of a checkpoint.
+func (p *Preemption) lostBy(h *model.Held, cause string) int64 {
+	return max(1, gpuSeconds(h, p.lostTime(h, cause)))
+}
 
 // gpuSeconds returns what an allocation does in a time, in GPU seconds (for work without GPUs: seconds).
 func gpuSeconds(h *model.Held, d time.Duration) int64 {
@@ -270,21 +285,20 @@ func gpuSeconds(h *model.Held, d time.Duration) int64 {
 	return gpus * int64(d/time.Second) / 1000
 }
 
-// lostTime returns how much run time preempting one allocation costs: what the work has done since its last checkpoint,
-// or since it started, and for work that saves its state, saving and loading. Work that is asked to save is expected to
-// do so even if it never wrote a checkpoint. Work that is frozen does nothing, and it cannot have done more since its
+// lostTime returns how much run time stopping one allocation for a cause costs: what the work has done since its last
+// checkpoint, or since it started, unless it saves that when it is asked to (savingOf), and for work that saves its state,
+// saving and loading. Work that is frozen does nothing, and it cannot have done more since its
 // checkpoint than since its start. A gang has done its work since its newest complete checkpoint, also where some of
 // its members have saved a newer one.
-func (p *Preemption) lostTime(h *model.Held) time.Duration {
+func (p *Preemption) lostTime(h *model.Held, cause string) time.Duration {
 	until := p.now
 	if f := h.Work.Frozen; f > 0 {
 		until = min(until, f)
 	}
 	g := h.Work.Job.Group(h.Work.Group)
-	saved, never := h.Work.Saved, h.Work.Saved == 0
+	saved := h.Work.Saved
 	if g.SavesAsOne() {
 		newest := max(h.Work.Saved, p.newestOf(h).saved)
-		never = newest == 0
 		if t := p.timesOf(gangKey{h.Work.Job.Key(), h.Work.Group}); t.Tracked {
 			saved = t.Saved
 		} else {
@@ -294,7 +308,7 @@ func (p *Preemption) lostTime(h *model.Held) time.Duration {
 	lost := max(0, until.Sub(max(h.Work.Began, saved)))
 	if g != nil && g.Checkpoint != nil {
 		c := g.Checkpoint
-		if never && c.Notified() {
+		if p.savingOf(h, cause) == savesInTime {
 			lost = 0
 		}
 		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))

@@ -33,6 +33,7 @@ type HeldWork struct {
 	Index  int             // name index
 	Times  int64           // how often the job had been preempted when this was placed
 	Saved  structs.LogTime // when its newest checkpoint was written; 0 for none
+	Took   time.Duration   // how long that took from a notice; 0: no notice caused it, or it is unknown
 }
 
 // Elastic reports whether the group is elastic.
@@ -69,7 +70,7 @@ func heldOf(a *structs.Allocation) Held {
 		h.Work.Frozen = s.Since
 	}
 	if a.Saved != nil {
-		h.Work.Saved = a.Saved.Time
+		h.Work.Saved, h.Work.Took = a.Saved.Time, a.Saved.Took
 	}
 	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
 		h.Rare = &HeldRare{Waits: a.WaitsOn, Ports: a.Ports, Cores: a.Cores, Grants: a.Grants}
@@ -395,7 +396,7 @@ func (h *Held) allocation(node structs.NodeID) *structs.Allocation {
 		a.Suspension = &structs.Suspension{Since: w.Frozen}
 	}
 	if w.Saved != 0 {
-		a.Saved = &structs.Saved{Time: w.Saved}
+		a.Saved = &structs.Saved{Time: w.Saved, Took: w.Took}
 	}
 	if w.Ending {
 		a.Desired = structs.DesiredStop

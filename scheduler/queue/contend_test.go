@@ -593,11 +593,11 @@ func TestDeclinedIsSaid(t *testing.T) {
 		}
 		f.wait(2*time.Hour, func(*floorJob) bool { return false })
 		urgent.asked = true
-		if got, want := note(), "preempting j0 is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; saved"; got != want {
+		if got, want := note(), "preempting j0 (saves by itself) is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; saved"; got != want {
 			t.Errorf("%s: it is told %q, want %q", order, got, want)
 		}
 		f.old, urgent.asked = true, true
-		if got, want := note(), "preempting j0 is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; "; got != want {
+		if got, want := note(), "preempting j0 (saves by itself) is too costly: 57920 GPU seconds would be lost, and 38400 gained; 19520 GPU seconds; "; got != want {
 			t.Errorf("%s, in a format without the event: it is told %q, want %q", order, got, want)
 		}
 		f.old = false
