@@ -73,3 +73,38 @@ func TestClaimLeavesAsMuch(t *testing.T) {
 		}
 	}
 }
+
+// TestSavingIsNoShare: what a user holds by work that was preempted, and saves its state, counts for no share: no more is taken
+// from the user because of it.
+func TestSavingIsNoShare(t *testing.T) {
+	n := gpuNode(1, 4, 80_000)
+	for _, saving := range []bool{false, true} {
+		env := Env{Now: testNow, Chooser: byGPUs{}, Rules: &Rules{Config: &structs.SchedulerConfig{}, Queues: &QueueTable{Queues: []*structs.Queue{{Path: "q", Preempt: structs.PreemptOrder}},
+			Usage: []*structs.QueueUsage{{Path: "q", User: "bob", Held: structs.Amount{GPUMilli: 4000}}}}}}
+		var allocs []*structs.Allocation
+		for i := range 4 {
+			j := lowJob("j"+strconv.Itoa(i), 1, 1)
+			j.Queue, j.Priority, j.Submitter.Name = "q", 50, "bob"
+			a := running(j, byte(i+1), 0, n, i, 1, time.Hour)
+			if saving && i < 2 {
+				a.Desired = structs.DesiredEvict
+			}
+			allocs = append(allocs, a)
+			env.Running = append(env.Running, Workload{Key: a.JobKey(), Job: j, Allocs: []*structs.Allocation{a}})
+		}
+		env.W = search.NewPass(model.NewView(1, []*structs.Node{n}, allocs, nil), model.Overlay{})
+		t.Cleanup(env.W.Release)
+		load := gpuWork("new", "q", 1, structs.GPURequest{Count: 2})
+		load.Job.Priority = 50
+		may := false
+		for _, p := range NewPreemption(&env, nil).For(load) {
+			if p.Rule.Name == preemptShares {
+				p.SetClaim(load.Job.Groups[0], 1, structs.Amount{}) // two GPUs
+				may = p.mayClaim(model.HeldOf(allocs[3]), []Victim{p.victim(model.HeldOf(allocs[2]))})
+			}
+		}
+		if may == saving {
+			t.Errorf("two of bob's four GPUs are being saved: %t; the other two may be taken: %t", saving, may)
+		}
+	}
+}
