@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -69,7 +68,7 @@ type Storage struct {
 type measures map[string][]measuredSave
 
 // measure returns what is known of the storages that are configured or were measured.
-func measure(snap *state.Snapshot) map[string]Storage {
+func measure(snap Cluster) map[string]Storage {
 	m, out := measures{}, map[string]Storage{}
 	for j := range snap.Jobs("", "") { // most have none, and their allocations need not be looked at
 		if slices.ContainsFunc(j.Groups, func(g *structs.Group) bool { return g.Checkpoint != nil && g.Checkpoint.Storage != "" }) {

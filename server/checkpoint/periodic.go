@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -39,7 +38,7 @@ type Due struct {
 type Periodic map[structs.AllocID]*Due
 
 // NewPeriodic returns the line at a time. line is that of the units that must end; they go first.
-func NewPeriodic(snap *state.Snapshot, line *Line, now structs.LogTime) Periodic {
+func NewPeriodic(snap Cluster, line *Line, now structs.LogTime) Periodic {
 	out := Periodic{}
 	if !line.limited {
 		return out

@@ -24,7 +24,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -74,7 +73,7 @@ type Line struct {
 }
 
 // limitsOf returns the limits for an allocation that ends for a cause; none if it saves no state.
-func (l *Line) limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
+func (l *Line) limitsOf(snap Cluster, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
 	if a.Job == nil || a.Client != structs.ClientRunning {
 		return nil
 	}
@@ -86,7 +85,7 @@ func (l *Line) limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *s
 }
 
 // limitsOn returns the limits for an allocation that saves its state as a checkpoint block says.
-func (l *Line) limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, c *structs.Checkpoint) []Limit {
+func (l *Line) limitsOn(snap Cluster, cfg *structs.SchedulerConfig, a *structs.Allocation, c *structs.Checkpoint) []Limit {
 	if !l.limited {
 		return nil
 	}
@@ -106,7 +105,7 @@ func (l *Line) limitsOn(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *s
 }
 
 // isLimited reports whether any limit is configured or was measured.
-func (l *Line) isLimited(snap *state.Snapshot) bool {
+func (l *Line) isLimited(snap Cluster) bool {
 	if snap.SchedulerConfig().MaxCheckpoints > 0 {
 		return true
 	}
@@ -124,7 +123,7 @@ func (l *Line) isLimited(snap *state.Snapshot) bool {
 }
 
 // NewLine returns the line of a state. It is empty if there is no limit.
-func NewLine(snap *state.Snapshot) *Line {
+func NewLine(snap Cluster) *Line {
 	cfg := snap.SchedulerConfig()
 	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}, storages: measure(snap)}
 	if l.limited = l.isLimited(snap); !l.limited {
@@ -196,7 +195,7 @@ func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked 
 
 // Turn returns nil if it is an allocation's turn. Otherwise it returns the unit that waits, and after what time the
 // agent should ask again.
-func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.LogTime) (u *Unit, again time.Duration) {
+func (l *Line) Turn(snap Cluster, a *structs.Allocation, now structs.LogTime) (u *Unit, again time.Duration) {
 	u = l.Of[a.ID]
 	if u == nil || u.Now || now.Sub(a.Lineage().Asked) >= structs.CheckpointWaitMax {
 		return nil, 0
@@ -211,7 +210,7 @@ func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.Log
 // LeaveTimes returns when work on draining nodes must be asked to end, so that all of it has had its turn to save its
 // state by its node's deadline. Work without a limit is left out. The estimate puts everything in line already, and all
 // work with an earlier deadline, first, and assumes that each uses its whole grace.
-func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) map[structs.AllocID]structs.LogTime {
+func LeaveTimes(snap Cluster, nodes []structs.NodeID, now structs.LogTime) map[structs.AllocID]structs.LogTime {
 	var line *Line
 	cfg := snap.SchedulerConfig()
 	var units []*Unit // here asked is the deadline

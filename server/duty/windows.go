@@ -2,9 +2,9 @@ package duty
 
 import (
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/server/drain"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -13,16 +13,13 @@ import (
 // that is over is deleted after its nodes were given back, so that a new leader continues where the old one stopped.
 //
 //	before Start: the scheduler keeps off work that would reach into the window; other work comes and goes
-//	Start:        the nodes drain; what has not left in drainWithin, or half of the window, is stopped
+//	Start:        the nodes drain; what has not left in drain.Maintenance is stopped
 //	End:          the nodes are eligible again, the reservation is gone
 type Windows struct {
 	look   structs.LogTime
 	active bool      // a maintenance is in progress, so changes of nodes matter
 	backs  []Command // give nodes of deleted or changed reservations back
 }
-
-// drainWithin limits how long work may take to leave a node under maintenance.
-const drainWithin = time.Hour
 
 // Keys in the meta of a drain that a maintenance started.
 const (
@@ -101,8 +98,7 @@ func begun(snap *state.Snapshot, r *structs.Reservation) (cmds []Command) {
 		if n.Eligibility == structs.NodeIneligible {
 			meta[metaWas] = "true"
 		}
-		within := max(min(drainWithin, r.End.Sub(r.Start)/2), time.Second)
-		cmds = append(cmds, ofMaintenance(&structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: within, Meta: meta}, Meta: meta,
+		cmds = append(cmds, ofMaintenance(&structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: drain.Maintenance(r), Meta: meta}, Meta: meta,
 			Event: &structs.NodeEvent{Subsystem: "Drain", Message: "Node drain began with maintenance " + r.ID}}))
 	}
 	return cmds

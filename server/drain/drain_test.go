@@ -1,4 +1,4 @@
-package duty
+package drain
 
 import (
 	"testing"
