@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/server/drain"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -180,16 +181,18 @@ type NodeEvent struct {
 	At   time.Duration // since the beginning
 	Node int           // index of Config.Nodes
 	What string        // EventDown, EventUp, EventDrain
+
+	Deadline time.Duration // of EventDrain: what still runs there then is stopped; 0: none; negative: at once
 }
 
 // What may happen to a node.
 const (
 	EventDown  = "down"  // what runs there is lost, and waits again
-	EventUp    = "up"    // it is ready and eligible
-	EventDrain = "drain" // it gets no new work; what runs there runs to its end
+	EventUp    = "up"    // it is ready, unless it has failed (Config.Failures), and eligible
+	EventDrain = "drain" // it gets no new work; what runs there runs to its end, or to the deadline
 )
 
-// readEvents reads a CSV file with the columns at, node and event. nodes are the indices of nodes by name and id.
+// readEvents reads a CSV file with the columns at, node and event, and for drains deadline. nodes are the indices of nodes by name and id.
 func readEvents(name string, nodes map[string]int) (out []NodeEvent, err error) {
 	f, err := openTrace(name)
 	if err != nil {
@@ -225,6 +228,17 @@ func readEvents(name string, nodes map[string]int) (out []NodeEvent, err error) 
 		default:
 			return nil, t.wrong("event", "is none of down, up and drain")
 		}
+		if t.text("deadline") != "" {
+			if ev.What != EventDrain {
+				return nil, t.wrong("deadline", "is given, and the event is no drain")
+			}
+			if ev.Deadline, err = t.span("deadline"); err != nil {
+				return nil, err
+			}
+			if ev.Deadline == 0 {
+				ev.Deadline = -1 // at once
+			}
+		}
 		out = append(out, ev)
 	}
 }
@@ -236,21 +250,21 @@ func (e *Engine) startOperated() {
 	}
 	for i := range e.cfg.Events {
 		ev := &e.cfg.Events[i]
-		operate(e.now.Add(ev.At), func() { e.operate(ev.Node, ev.What) })
+		operate(e.now.Add(ev.At), func() { e.operate(ev) })
 	}
 	for _, r := range e.cfg.Reservations {
 		e.book(r)
 		operate(r.Start, func() {
 			for _, id := range r.Nodes {
 				if i, known := e.rows[id]; known && r.Maintenance {
-					e.operate(i, EventDrain)
+					e.drain(i, structs.DrainStrategy{Deadline: drain.Maintenance(r)})
 				}
 			}
 		})
 		operate(r.End, func() {
 			for _, id := range r.Nodes {
 				if i, known := e.rows[id]; known && r.Maintenance {
-					e.operate(i, EventUp)
+					e.undrain(i)
 				}
 			}
 			e.freedAll()
@@ -259,16 +273,19 @@ func (e *Engine) startOperated() {
 }
 
 // operate lets an event happen to a node.
-func (e *Engine) operate(i int, what string) {
-	switch n := e.nodes[i].node; what {
+func (e *Engine) operate(ev *NodeEvent) {
+	i := ev.Node
+	switch ev.What {
 	case EventDown:
-		if n.Status == structs.NodeReady {
+		if e.nodes[i].node.Status == structs.NodeReady {
 			e.takeDown(i)
 		}
 	case EventUp:
-		e.setNode(i, structs.NodeReady, nil)
-		e.freeOn(i)
+		if !e.nodes[i].failed {
+			e.setStatus(i, structs.NodeReady)
+		}
+		e.undrain(i)
 	case EventDrain:
-		e.setNode(i, n.Status, &structs.DrainStrategy{StartedAt: e.now})
+		e.drain(i, structs.DrainStrategy{Deadline: ev.Deadline})
 	}
 }

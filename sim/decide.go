@@ -14,8 +14,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// decide runs passes until one changes nothing at this instant.
+// decide asks the work on draining nodes to leave, and runs passes until nothing changes at this instant.
 func (e *Engine) decide() error {
+	e.drained()
+	for {
+		if err := e.passes(); err != nil || !e.drained() {
+			return err
+		}
+	}
+}
+
+// passes runs passes until one changes nothing at this instant.
+func (e *Engine) passes() error {
 	defer e.decided()
 	e.instant++
 	stopped := e.stats.Preemptions
@@ -27,7 +37,7 @@ func (e *Engine) decide() error {
 		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
 			return nil
 		}
-		if e.cfg.LeaveOut && e.preemptible == 0 && e.noRoom() {
+		if e.cfg.LeaveOut && e.preemptible == 0 && len(e.draining.nodes) == 0 && e.noRoom() {
 			return nil
 		}
 		pending, narrow := e.pick(woken)
@@ -186,7 +196,7 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 			for k := range pe.Parts[i].Places {
 				p := &pe.Parts[i].Places[k]
 				u := l.unit(pe.Groups[p.Group], p.Index)
-				grows := u != nil && u.index < 0 && !l.Job.Job.Groups[u.group].IsStandby(p.Index) && e.resize(u)
+				grows := u != nil && u.index < 0 && !l.Job.Job.Groups[u.group].IsStandby(p.Index) && e.resize(u, e.moves(p.Previous))
 				e.place(l, pe, p)
 				if grows && !u.on { // the new member waits for a place
 					e.proceed(u, u.runs[0])
@@ -392,6 +402,7 @@ func (e *Engine) stop(s *structs.PlanStop) *run {
 	a := *r.alloc
 	line := a.OwnLineage()
 	a.Desired, a.DesiredDesc, line.PreemptedBy, line.Asked = s.Desired, s.Desc, s.Preempt, e.now
+	a.EndsFor(s.Cause)
 	if s.Client != "" {
 		a.Client = s.Client
 	}
@@ -481,13 +492,16 @@ func (e *Engine) refused(l *Live) {
 }
 
 // wanting reports whether the job waits for more allocations.
-func (l *Live) wanting() bool {
+func (l *Live) wanting() bool { return l.short() || l.work.Blocked != nil }
+
+// short reports whether the job lacks allocations.
+func (l *Live) short() bool {
 	for i := range l.units {
 		if u := &l.units[i]; !u.done && len(u.runs) < u.need {
 			return true
 		}
 	}
-	return l.work.Blocked != nil
+	return false
 }
 
 // settled removes a job that has all its allocations from the waiting jobs.

@@ -119,6 +119,7 @@ type Engine struct {
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
 	draws               draws
+	draining            drains
 	instant             uint64 // number of the round in which refused jobs are decided again
 	holders, lastHolder *Live
 
@@ -126,15 +127,16 @@ type Engine struct {
 }
 
 type nodeState struct {
-	node  *structs.Node
-	gpus  int64            // in all
-	free  int64            // GPUs without any allocation
-	inUse map[string]int32 // allocations by device instance; nil: none
-	runs  int64
-	level int8 // filled() when last accounted
-	list  []*run
-	total structs.Vector
-	used  structs.Vector
+	node   *structs.Node
+	gpus   int64            // in all
+	free   int64            // GPUs without any allocation
+	inUse  map[string]int32 // allocations by device instance; nil: none
+	runs   int64
+	failed bool // by Config.Failures
+	level  int8 // filled() when last accounted
+	list   []*run
+	total  structs.Vector
+	used   structs.Vector
 }
 
 // Now returns the current virtual time.
@@ -263,6 +265,7 @@ func (e *Engine) upcoming() *event {
 		case ev.unit != nil && ev.gen != ev.unit.gen:
 			e.stale--
 		case ev.kind == Woken && ev.node == byPass && ev.at != e.wake:
+		case ev.kind == Woken && ev.node == byDrain && ev.at != e.draining.look:
 		default:
 			return ev
 		}

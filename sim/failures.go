@@ -55,13 +55,14 @@ func (e *Engine) fail(i int) {
 		mttr = time.Hour
 	}
 	e.agenda.add(event{at: e.now.Add(e.draws.exponential(mttr)), kind: NodeUp, node: i})
+	e.nodes[i].failed = true
 	e.takeDown(i)
 }
 
 // takeDown takes a node down now.
 func (e *Engine) takeDown(i int) {
 	e.stats.NodeFailures++
-	e.setNode(i, structs.NodeDown, nil)
+	e.setStatus(i, structs.NodeDown)
 	var lost []*run
 	for l := e.holders; l != nil; l = l.nextHolder {
 		for k := range l.units {
@@ -96,20 +97,30 @@ func (e *Engine) lose(r *run, as structs.ClientStatus) {
 }
 
 func (e *Engine) repair(i int) {
-	e.setNode(i, structs.NodeReady, nil)
+	e.nodes[i].failed = false
+	e.setStatus(i, structs.NodeReady)
 	e.agenda.add(event{at: e.now.Add(e.draws.exponential(e.cfg.Failures.MTBF)), kind: NodeDown, node: i})
 	e.freeOn(i)
 }
 
-func (e *Engine) setNode(i int, status structs.NodeStatus, drain *structs.DrainStrategy) {
+func (e *Engine) setStatus(i int, status structs.NodeStatus) {
+	e.setNode(i, func(n *structs.Node) {
+		was := n.Status
+		n.Status = status
+		if n.StatusAt = max(n.StatusAt, Epoch); was != status { // as Apply does
+			n.Turned(was, e.now, status == structs.NodeDown && n.Drain == nil)
+			n.StatusAt = e.now
+		}
+	})
+}
+
+// setNode changes a node.
+func (e *Engine) setNode(i int, change func(*structs.Node)) {
 	old := e.nodes[i].node
 	n := *old
 	e.index++
-	n.Status, n.Drain, n.Epoch = status, drain, e.index
-	if n.StatusAt = max(n.StatusAt, Epoch); old.Status != status { // as Apply does
-		n.Turned(old.Status, e.now, status == structs.NodeDown && old.Drain == nil)
-		n.StatusAt = e.now
-	}
+	n.Epoch = e.index
+	change(&n)
 	e.nodes[i].node = &n
 	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
 }

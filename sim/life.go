@@ -212,8 +212,9 @@ func (e *Engine) release(r *run) {
 }
 
 // resize restarts a gang that continues with more or fewer members, as every change of a gang's members does: it loses
-// what it would lose by a preemption. It reports whether it stopped; several changes at one instant are one.
-func (e *Engine) resize(u *unit) bool {
+// what it would lose by a preemption. moved means that a member moves to another node. It reports whether it stopped;
+// several changes at one instant are one.
+func (e *Engine) resize(u *unit, moved bool) bool {
 	if !u.on || u.from == e.now {
 		return false
 	}
@@ -227,9 +228,17 @@ func (e *Engine) resize(u *unit) bool {
 	if e.cfg.Restart != nil {
 		lost += e.cfg.Restart(u.live)
 	}
-	e.stats.Resizes++
-	e.stats.ResizeLost += lost.Seconds() * float64(gpus)
+	if !moved {
+		e.stats.Resizes++
+		e.stats.ResizeLost += lost.Seconds() * float64(gpus)
+	}
 	return true
+}
+
+// moves reports whether an allocation leaves a node that drains.
+func (e *Engine) moves(id structs.AllocID) bool {
+	r := e.runs[id]
+	return r != nil && r.alloc.Transition.Migrate
 }
 
 // settleRoster leaves out the members of a gang that have ended, as Apply does.
@@ -326,9 +335,14 @@ func (e *Engine) evict(r *run) {
 	e.drop(r, structs.ClientComplete)
 	e.commit()
 	if u := r.unit; u != nil && r.alloc.Desired == structs.DesiredStop && len(u.runs) < u.need {
-		e.endOthers(u) // its time was over; what a preemption takes is in the plan
+		for len(u.runs) > 0 { // a gang leaves a node as a whole
+			e.lose(u.runs[0], structs.ClientComplete)
+		}
+		e.endOthers(u) // its time was over, or its node drains; what a preemption takes is in the plan
 	}
-	if ran && (r.unit == nil || !r.unit.on) { // not further members of a gang that has stopped, nor a group that shrinks
+	if r.alloc.Transition.Migrate && r.alloc.Desired != structs.DesiredEvict {
+		e.stats.Moved++
+	} else if ran && (r.unit == nil || !r.unit.on) { // not further members of a gang that has stopped, nor a group that shrinks
 		l.Preempted++
 		e.stats.Preemptions++
 		q := *l.work.Queue
@@ -355,7 +369,7 @@ func (e *Engine) drop(r *run, as structs.ClientStatus) {
 		case !r.started || u.started <= u.need:
 			e.pause(u, false)
 		case u.on: // a gang continues with the members that it needs
-			resized = e.resize(u)
+			resized = e.resize(u, r.alloc.Transition.Migrate)
 		}
 		for i, x := range u.runs {
 			if x == r {

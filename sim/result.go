@@ -110,6 +110,10 @@ func NewResult(format, policy string, s *Stats) *Result {
 		r.Set("node_failures", float64(s.NodeFailures), "")
 		r.Set("lost_allocs", float64(s.Lost), "")
 	}
+	if s.Drained > 0 {
+		r.Set("drains", float64(s.Drained), "")
+		r.Set("moved_allocs", float64(s.Moved), "")
+	}
 	if s.Deadlines > 0 {
 		r.Set("deadlines", float64(s.Deadlines), "")
 		r.Set("deadline_misses", float64(s.Missed), "")

@@ -27,6 +27,7 @@ type Stats struct {
 	Resizes                   int64   // gangs that restarted because they continued with more or fewer members
 	ResizeLost                float64 // GPU-seconds that they lost, and took to restart
 	NodeFailures              int64
+	Drained, Moved            int64 // drains that ended; allocations that they stopped
 	Deadlines, Missed         int64
 	Passes, Decided, Refused  int64 // passes; workloads in them; parts that Verify refused
 	FirstRefusal              string

@@ -26,7 +26,7 @@ type lane struct {
 
 // enqueue adds a job to the waiting jobs.
 func (e *Engine) enqueue(l *Live) {
-	if l.waits == 0 {
+	if l.waits == 0 && (l.short() || !l.moving()) {
 		l.waits = e.now
 		e.stats.queued(l, 1)
 	}
@@ -189,7 +189,7 @@ func (e *Engine) pick(woken bool) (pending []contend.Workload, narrow bool) {
 		if !l.dirty || l.listed || l.End != 0 {
 			continue
 		}
-		if !e.cfg.Whole && !e.cfg.Drop && e.hasReservation(l) && !e.room(l.shape) {
+		if !e.cfg.Whole && !e.cfg.Drop && e.hasReservation(l) && !e.room(l.shape) && !l.moving() {
 			continue // another job of its queue has a reservation, and there is no room now: it keeps waiting
 		}
 		narrow = false

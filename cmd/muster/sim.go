@@ -61,7 +61,7 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	f.StringVar(&o.inputs.namespaces, "namespaces", "", "the cluster's namespaces, which name quotas: a file as for `muster namespace apply`, which may hold several")
 	f.StringVar(&o.inputs.reservations, "reservations", "", "the cluster's reservations: a file for `muster reservation apply`; nodes by name or id")
 	f.StringVar(&o.inputs.start, "start", "", "the time at which the trace begins, such as 2026-01-31T08:00:00Z, where reservations have dates")
-	f.StringVar(&o.inputs.events, "events", "", "node events: a CSV file with the columns at (since the first submission), node, and event (down, up, drain)")
+	f.StringVar(&o.inputs.events, "events", "", "node events: a CSV file with the columns at (since the first submission), node, event (down, up, drain), and deadline of a drain")
 	f.IntVar(&o.Parallel, "parallel", max(1, runtime.NumCPU()), "policies at a time (default one per processor)")
 	f.Lookup("parallel").DefValue = "0" // help is the same on every machine
 	f.BoolVar(&o.json, "json", false, "print one JSON object per policy and line")

@@ -25,6 +25,7 @@ func TestSimInputs(t *testing.T) {
 		{"-events testdata/sim/events.csv -checkpoint -1s", 1800, 7200},                                            // and what ran is lost
 		{"-events testdata/sim/drain.csv", 5 * 3600, 6 * 3600},                                                     // not before the drain ends
 		{"-events testdata/sim/late.csv", 0, 3600},                                                                 // running work stays
+		{"-events testdata/sim/deadline.csv", 1200, 4800},                                                          // stopped at the deadline
 		{"-queues testdata/sim/queues.hcl -policy fcfs+easy -events testdata/sim/drain.csv", 5*3600 + 1800, 25200}, // together
 	} {
 		r := newAgentFake(t).run(t, "", strings.Fields(base+c.args)...)
@@ -46,6 +47,7 @@ func TestSimInputs(t *testing.T) {
 		"-reservations testdata/sim/stranger.json":             `reservation "x": there is no node "node-9"`,
 		"-events testdata/sim/events.csv -mtbf 1h":             "give one of -events and -mtbf",
 		"-events testdata/sim/jobs.csv":                        `there is no column "at"`,
+		"-events testdata/sim/late_deadline.csv":               `late_deadline.csv:2: column deadline: "10m" is given, and the event is no drain`,
 		"-quotas testdata/sim/quotas.hcl":                      "give both -quotas and -namespaces",
 		"-queues testdata/sim/quotas.hcl":                      `want queue "name" { ... }, not quota`,
 		"-queues testdata/sim/orphan.json":                     `queue "research/nlp": its parent "research" does not exist`,

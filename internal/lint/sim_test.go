@@ -11,6 +11,7 @@ import (
 var simSorts = map[string]string{
 	"sim/acct.go":    "records of the past, by the time of their submission",
 	"sim/cluster.go": "names of namespaces, and queues by path",
+	"sim/drain.go":   "allocations on one node, by id, as the state lists them",
 	"sim/dist.go":    "values, for their quantiles",
 	"sim/format.go":  "names of policies, for a message",
 	"sim/inorder.go": "rows of a trace, by the time of their submission",
