@@ -22,18 +22,19 @@ type checks struct {
 	*histories.Judge
 	ended  map[structs.JobKey]bool
 	at     structs.LogTime
-	passes int                              // at this instant
-	trace  func(format string, args ...any) // nil: passes are not logged
-	end    time.Duration                    // the last submission
-	work   time.Duration                    // of all jobs, one after the other
-	starts []structs.JobKey                 // predicted by Forecast, and still to come
+	passes int                                // at this instant
+	trace  func(format string, args ...any)   // nil: passes are not logged
+	end    time.Duration                      // the last submission
+	work   time.Duration                      // of all jobs, one after the other
+	starts []structs.JobKey                   // predicted by Forecast, and still to come
+	forced map[structs.NodeID]structs.LogTime // drains whose deadline came while work ran there
 }
 
 func (c *checks) begin(h *history) {
-	*c = checks{h: h, ended: map[structs.JobKey]bool{}, Judge: histories.NewJudge(h.cfg.Queues, &h.cfg.Scheduler, c.failf)}
+	*c = checks{h: h, ended: map[structs.JobKey]bool{}, forced: map[structs.NodeID]structs.LogTime{}, Judge: histories.NewJudge(h.cfg.Queues, &h.cfg.Scheduler, c.failf)}
 	h.cfg.Line = c.line
 	h.cfg.Hooks.Passed = c.passed
-	h.cfg.Hooks.Ended = func(_ *Engine, l *Live) { c.ended[l.Key] = true }
+	h.cfg.Hooks.Ended = c.endedJob
 	h.cfg.Hooks.Event = c.event
 }
 
@@ -63,6 +64,7 @@ func (h *history) run(ctx context.Context) (err error) {
 	}
 	c.e = NewEngine(h.cfg)
 	err = c.e.Run(ctx)
+	c.Counts["drains ended"] += int(c.e.stats.Drained)
 	if err == nil && c.e.stats.Left > 0 {
 		err = fmt.Errorf("%d jobs are never served: %v", c.e.stats.Left, c.left())
 	}
@@ -82,6 +84,7 @@ func (c *checks) event(e *Engine, k Kind, _ *Live) {
 	if k == Submitted {
 		c.starts = nil // a forecast does not know of it
 	}
+	c.draining()
 	if Since(e.now) > c.end+4*c.work+48*time.Hour {
 		c.failf("jobs are not served: %v", c.left())
 	}
@@ -91,6 +94,32 @@ func (c *checks) event(e *Engine, k Kind, _ *Live) {
 	for l := e.holders; l != nil; l = l.nextHolder {
 		if l.Job.Job.Groups[0].Elastic != nil {
 			e.ask(l, structs.TriggerAllocStop)
+		}
+	}
+}
+
+// endedJob checks that a job that ended has done all of its work, however often it moved or started again.
+func (c *checks) endedJob(e *Engine, l *Live) {
+	c.ended[l.Key] = true
+	if ran := l.Ran(e.now); ran < l.Run {
+		c.failf("%s ended after running for %v of %v", l.Key.ID, ran, l.Run)
+	}
+}
+
+// draining checks that nothing is left on a node after the deadline of its drain, as nothing here takes time to stop.
+func (c *checks) draining() {
+	for i := range c.e.nodes {
+		n := &c.e.nodes[i]
+		if d := n.node.Drain; d != nil && d.ForceAt > 0 && c.e.now == d.ForceAt && len(n.list) > 0 && c.forced[n.node.ID] != d.ForceAt {
+			c.forced[n.node.ID] = d.ForceAt
+			c.Counts["drains with work at their deadline"]++
+		}
+		switch d := n.node.Drain; {
+		case d == nil || d.ForceAt == 0 || c.e.now <= d.ForceAt:
+		case len(n.list) > 0:
+			c.failf("%s of %s runs on node %s, which had to be empty at %v", n.list[0].alloc.ID.Short(), n.list[0].live.Key.ID, n.node.Name, Since(d.ForceAt))
+		default:
+			c.failf("node %s has been empty since %v, and drains", n.node.Name, Since(d.ForceAt))
 		}
 	}
 }
@@ -164,6 +193,7 @@ func (c *checks) passed(e *Engine, in *scheduler.Input, plan *scheduler.Plan, re
 		c.failf("Verify refuses what was decided: %s", e.stats.FirstRefusal)
 	}
 	c.startsAsPredicted(plan)
+	c.Moved(in, plan)
 	c.Limits(c.uses())
 	stops := c.Preempted(in, plan)
 	c.whole()

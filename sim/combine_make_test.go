@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +22,13 @@ type history struct {
 	checks checks
 }
 
-// newHistory draws the history of a seed.
-func newHistory(t *testing.T, seed uint64) *history { return newHistoryWith(t, seed, nil) }
+// newHistory draws the history of a seed, in half of them with drains.
+func newHistory(t *testing.T, seed uint64) *history {
+	rng := rand.New(rand.NewPCG(seed, 28))
+	drains := histories.Operations[0].Values
+	with := map[string]string{"drains": drains[max(0, rng.IntN(2*len(drains)-2)-1)]}
+	return newHistoryWith(t, seed, with)
+}
 
 // newHistoryWith draws the history of a seed with fixed values of some options.
 func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history {
@@ -49,13 +55,26 @@ func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history 
 		}
 		h.cfg.Reservations = append(h.cfg.Reservations, r.Reservation)
 	}
+	h.drains()
 	h.rules()
 	return h
 }
 
+// drains plans the drains, and when their nodes take work again. A node that is away is not drained.
+func (h *history) drains() {
+	back := map[int]time.Duration{} // when a node takes work again
+	for _, d := range h.Drains {
+		if d.At < back[d.Node] {
+			continue
+		}
+		back[d.Node] = d.At + max(d.Deadline, 0) + d.Away
+		h.cfg.Events = append(h.cfg.Events, NodeEvent{At: d.At, Node: d.Node, What: EventDrain, Deadline: d.Deadline}, NodeEvent{At: back[d.Node], Node: d.Node, What: EventUp})
+	}
+}
+
 func (h *history) String() string {
 	var b strings.Builder
-	for _, o := range histories.Options {
+	for _, o := range covered {
 		fmt.Fprintf(&b, "%s=%s ", o.Name, h.is[o.Name])
 	}
 	return b.String()

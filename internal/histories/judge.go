@@ -53,7 +53,7 @@ func (c *Judge) Preempted(in *scheduler.Input, plan *scheduler.Plan) (stops int)
 	return stops
 }
 
-// owned counts what jobs of a queue take from others of the same queue, which no other queue is to blame for.
+// owned counts what jobs of a queue take from others of the same queue, and what drains take, which no other queue is to blame for.
 func (c *Judge) owned(in *scheduler.Input, pe *structs.PlanEntry) {
 	by := c.find(in.Pending, structs.JobKey{Namespace: pe.Namespace, ID: pe.JobID})
 	if by == nil {
@@ -61,7 +61,7 @@ func (c *Judge) owned(in *scheduler.Input, pe *structs.PlanEntry) {
 	}
 	for i := range pe.Parts {
 		for _, s := range pe.Parts[i].Stops {
-			if a := c.alloc(in, s.ID); a != nil && a.JobKey() != by.Key && a.Job.QueueName() == by.QueueName() {
+			if a := c.alloc(in, s.ID); a != nil && (a.JobKey() != by.Key || a.Transition.Migrate) && a.Job.QueueName() == by.QueueName() {
 				c.own[by.QueueName()] += structs.AmountOf(a).GPUMilli
 			}
 		}
