@@ -146,8 +146,8 @@ func score(sample, per int, again bool, seed uint64, only, changed string) error
 	if len(ms) == 0 {
 		return fmt.Errorf("%s has no mutation that a test of %q finds", scoreFile, only)
 	}
-	if gone*5 > len(rows) {
-		return fmt.Errorf("%d of %d mutations of %s are no longer in the code: draw others with `make mutations PER=25`", gone, len(rows), scoreFile)
+	if gone > 0 {
+		return fmt.Errorf("%d of %d mutations of %s are no longer in the code; TestMutationsFit of e2e/planted names them: draw others with `make mutations PER=1 CHANGED=REVISION`", gone, len(rows), scoreFile)
 	}
 	if sample > 0 && len(ms) > 0 { // of one suite, because each has to be built
 		pkg, _, _ := strings.Cut(want[permutation(len(ms), 1, seed)[0]].by, " ")
@@ -191,7 +191,7 @@ func score(sample, per int, again bool, seed uint64, only, changed string) error
 	if missed > 0 {
 		return fmt.Errorf("%d of %d mutations were not found: a test has lost its teeth", missed, len(picks))
 	}
-	fmt.Printf("%d mutations planted, %d found; %d of the table are no longer in the code\n", len(picks), len(picks), gone)
+	fmt.Printf("%d mutations planted, %d found\n", len(picks), len(picks))
 	return nil
 }
 
