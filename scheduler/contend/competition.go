@@ -38,8 +38,10 @@ type contenderRun struct {
 	young  structs.LogTime // until when only its age protects it (Queue.PreemptMinRuntime); 0: something else does, or nothing
 	gone   bool            // this pass stops it, all of it
 	rank   int             // place among the chosen
+	parts  bool            // each of its allocations runs by itself, so that the others continue without it
 	units  int64
-	lost   int64 // GPU seconds that stopping it costs
+	lost   int64   // GPU seconds that stopping it costs, all of it
+	losses []int64 // of allocs: GPU seconds that stopping one of them costs
 	saving saving
 	holds  []heldUnits
 }
@@ -50,6 +52,7 @@ type heldUnits struct {
 	at     int // in Competition.Room
 	units  int64
 	amount int64 // before it is rounded up to units
+	lost   int64 // GPU seconds that stopping it costs
 }
 
 // Contests are the competitions for places in a pass. They decide which workload goes first, and which running work may
@@ -242,6 +245,7 @@ func (cs *Contests) runOf(l *Workload) *contenderRun {
 		run.allocs = append(run.allocs, a)
 		run.fixed = run.fixed || len(a.WaitsOn) > 0 && !a.ClientTerminal() && a.StartedAt == 0
 	}
+	run.parts = inParts(l.Job, run.allocs)
 	return run
 }
 
@@ -310,7 +314,8 @@ func (cs *Contests) weigh(r *Contest) (ripe structs.LogTime) {
 		for _, a := range run.allocs {
 			h := model.HeldOf(a)
 			v.Lost = max(v.Lost, cs.pre.lostTime(h, structs.CausePreempt))
-			run.lost += cs.pre.lost(h)
+			lost := cs.pre.lost(h)
+			run.lost, run.losses = run.lost+lost, append(run.losses, lost)
 			run.saving = max(run.saving, cs.pre.savingOf(h, structs.CausePreempt))
 		}
 		young := r.fix(run, v.Load)
@@ -431,13 +436,13 @@ func (r *Contest) room(p *pool, w *search.Pass) {
 		if run == nil {
 			continue
 		}
-		for _, a := range run.allocs {
+		for k, a := range run.allocs {
 			row := w.View.Row(a.NodeID)
 			at, ok := slices.BinarySearch(p.rows, row)
 			if !ok {
 				continue
 			}
-			run.holds = append(run.holds, heldUnits{a.ID, at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a))})
+			run.holds = append(run.holds, heldUnits{a.ID, at, r.Units(structs.AmountOf(a)), r.of(structs.AmountOf(a)), run.losses[k]})
 			if h := w.Get(row).Hold.Get(a.ID); h != nil && !h.Work.Ending {
 				r.rest[at] += r.of(h.Amount())
 			}
@@ -500,25 +505,41 @@ func (cs *Contests) Served(i int) bool {
 	v := &r.Contenders[slices.Index(r.pending, i)]
 	room := slices.Clone(r.Room)
 	for _, run := range r.runs {
-		if run == nil || r.mayStop(v.Load, v.Units(), run) {
+		if run == nil {
 			continue
 		}
-		run.takes(room, 1)
+		for limit, k := r.lossLimit(v.Load, v.Units(), run), 0; k < len(run.holds); k++ {
+			if h := &run.holds[k]; run.lostWith(h.lost) >= limit {
+				room[h.at] -= h.units
+			}
+		}
 	}
 	return v.fits(room)
 }
 
-// mayStop reports whether running work may be stopped for a workload that needs so many units. Work of a higher
-// priority never is, even under an order that ignores priorities, nor work that loses more than is gained.
-func (r *Contest) mayStop(load *Workload, need int64, run *contenderRun) bool {
+// lossLimit returns how much must not be lost, in GPU seconds, by stopping running work for a workload that needs so many
+// units; 0: it may not be stopped. Work of a higher priority never is, even under an order that ignores priorities, nor
+// work that loses as much as is gained.
+func (r *Contest) lossLimit(load *Workload, need int64, run *contenderRun) int64 {
 	diff := load.Priority() - run.load.Priority()
 	switch {
 	case run.fixed || diff < 0:
-		return false
+		return 0
 	case r.goesBefore != nil && (diff == 0 || !r.goesBefore(load, run.load)):
-		return false
+		return 0
+	case run.gone:
+		return math.MaxInt64
 	}
-	return run.gone || run.lost < r.gain(load, need, diff)
+	return r.gain(load, need, diff)
+}
+
+// lostWith returns what is lost if an allocation of the work stops that itself loses so much: work that does not run in
+// parts stops as a whole.
+func (run *contenderRun) lostWith(lost int64) int64 {
+	if run.parts {
+		return lost
+	}
+	return run.lost
 }
 
 // gain returns what it is worth, in GPU seconds (for work without GPUs: seconds), that a workload starts now at the cost

@@ -29,7 +29,7 @@ func TestRoomOfContests(t *testing.T) {
 	t.Cleanup(w.Release)
 	cs := &Contests{env: &Env{W: w}}
 	contest := func(as ...*structs.Allocation) *Contest {
-		return &Contest{Competition: Competition{Pool: n.Pool}, unit: 1, runs: []*contenderRun{{allocs: as}}}
+		return &Contest{Competition: Competition{Pool: n.Pool}, unit: 1, runs: []*contenderRun{{allocs: as, losses: make([]int64, len(as))}}}
 	}
 	for _, c := range []struct {
 		r      *Contest
@@ -103,7 +103,7 @@ func TestMayStop(t *testing.T) {
 		o := *other.Job
 		o.Priority += c.more
 		c.run.load = &Workload{Key: o.Key(), Job: &o}
-		if got := r.mayStop(load, 1, &c.run); got != c.want {
+		if got := c.run.lost < r.lossLimit(load, 1, &c.run); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

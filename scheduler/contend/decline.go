@@ -62,45 +62,61 @@ func (cs *Contests) Declined(i int) *structs.Refusal {
 	}
 	at := slices.Index(r.pending, i)
 	v := &r.Contenders[at]
-	var can []*contenderRun // what goes after the workload, but for its age and its loss
+	var can []stoppedTogether // what goes after the workload, but for its age and its loss
 	for _, run := range r.runs {
-		if run != nil && !run.gone && (!run.fixed || run.young > 0) && cs.goesAfter(r, i, run) {
-			can = append(can, run)
+		if run == nil || run.gone || run.fixed && run.young == 0 || !cs.goesAfter(r, i, run) {
+			continue
+		}
+		if !run.parts {
+			can = append(can, stoppedTogether{run, run.holds, run.lost})
+			continue
+		}
+		for k := range run.holds {
+			can = append(can, stoppedTogether{run, run.holds[k : k+1], run.holds[k].lost})
 		}
 	}
 	if len(can) == 0 {
 		return nil
 	}
-	room := slices.Clone(r.Room)
+	room := roomFor{Contender: v, units: slices.Clone(r.Room)}
+	for _, n := range room.units {
+		room.places += room.on(n)
+	}
 	for _, run := range r.runs {
 		if run != nil && !run.gone {
-			run.takes(room, 1)
+			room.take(run.holds, 1)
 		}
 	}
-	slices.SortStableFunc(can, func(a, b *contenderRun) int {
-		return cmp.Or(cmp.Compare(a.young, b.young), cmp.Compare(a.lost, b.lost))
+	slices.SortStableFunc(can, func(a, b stoppedTogether) int {
+		return cmp.Or(cmp.Compare(a.run.young, b.run.young), cmp.Compare(a.lost, b.lost))
 	})
 	n := 0
-	for ; n < len(can) && !v.fits(room); n++ {
-		can[n].takes(room, -1)
+	for ; n < len(can) && room.places < v.Count; n++ {
+		room.take(can[n].holds, -1)
 	}
-	if n == 0 || !v.fits(room) {
+	if n == 0 || room.places < v.Count {
 		return nil
 	}
 	var jobs []structs.JobKey
 	var until structs.LogTime
 	var lost, gain int64
 	how := map[structs.JobKey]saving{}
-	for k, run := range slices.Backward(can[:n]) {
-		if run.takes(room, 1); k < n-1 && v.fits(room) {
+	named := map[*contenderRun]bool{}
+	for k, x := range slices.Backward(can[:n]) {
+		if room.take(x.holds, 1); k < n-1 && room.places >= v.Count {
 			continue // its room is not needed
 		}
-		run.takes(room, -1)
-		if g := r.gain(v.Load, v.Units(), v.Load.Priority()-run.load.Priority()); len(jobs) == 0 || g < gain {
+		room.take(x.holds, -1)
+		until, lost = max(until, x.run.young), lost+x.lost
+		if named[x.run] {
+			continue
+		}
+		named[x.run] = true
+		if g := r.gain(v.Load, v.Units(), v.Load.Priority()-x.run.load.Priority()); len(jobs) == 0 || g < gain {
 			gain = g // as for all victims together: see takeover.allowed
 		}
-		how[run.load.Key] = run.saving
-		jobs, until, lost = append(jobs, run.load.Key), max(until, run.young), lost+run.lost
+		how[x.run.load.Key] = x.run.saving
+		jobs = append(jobs, x.run.load.Key)
 	}
 	slices.SortFunc(jobs, compareJobs)
 	switch {
@@ -130,10 +146,34 @@ func (cs *Contests) goesAfter(r *Contest, i int, run *contenderRun) bool {
 	}
 }
 
-// takes takes the room of what the work holds, or with -1 gives it back.
-func (run *contenderRun) takes(room []int64, n int64) {
-	for _, h := range run.holds {
-		room[h.at] -= n * h.units
+// stoppedTogether is a run, or one part of a run, with what it holds and what stopping it costs.
+type stoppedTogether struct {
+	run   *contenderRun
+	holds []heldUnits
+	lost  int64
+}
+
+// roomFor is the room on the nodes of a contest, with how many places of a contender it is.
+type roomFor struct {
+	*Contender
+	units  []int64 // by place in Competition.Room; may be less than 0
+	places int64
+}
+
+// on returns how many places so many units of a node are.
+func (r *roomFor) on(units int64) int64 {
+	if r.Each <= 0 {
+		return 0
+	}
+	return max(0, units) / r.Each
+}
+
+// take takes the room that is held, or with -1 gives it back.
+func (r *roomFor) take(holds []heldUnits, n int64) {
+	for _, h := range holds {
+		r.places -= r.on(r.units[h.at])
+		r.units[h.at] -= n * h.units
+		r.places += r.on(r.units[h.at])
 	}
 }
 

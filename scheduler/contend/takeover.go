@@ -3,6 +3,7 @@ package contend
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 
@@ -66,27 +67,48 @@ type takeover struct {
 	evicted map[*structs.Group]int64
 }
 
-// contenderAlloc is one allocation that may lose its place.
+// contenderAlloc is one allocation that may lose its place, with what stops then: of work that runs in parts it alone.
 type contenderAlloc struct {
 	run   *contenderRun
 	alloc *structs.Allocation
+	nth   int // place of the run in Contest.runs
+	units int64
+	lost  int64
 }
 
 // losers returns the allocations of those that run and should not, by row.
 func (t *takeover) losers() map[int][]contenderAlloc {
 	out := map[int][]contenderAlloc{}
-	for _, run := range t.r.runs {
-		if run == nil || run.chosen && !run.gone || !t.mayStop(run) {
+	for i, run := range t.r.runs {
+		if run == nil || run.chosen && !run.gone {
 			continue
 		}
-		for _, a := range run.allocs {
-			row := t.w.View.Row(a.NodeID)
-			if row >= 0 && (run.gone || !t.cs.pre.taken[a.ID]) && !t.w.Get(row).Hold.Claimed(a.ID) {
-				out[row] = append(out[row], contenderAlloc{run, a})
-			}
+		for row, s := range t.stoppable(i) {
+			out[row] = append(out[row], s)
 		}
 	}
 	return out
+}
+
+// stoppable lists the allocations of a run that may be stopped for the workload, with the rows that they are on.
+func (t *takeover) stoppable(i int) iter.Seq2[int, contenderAlloc] {
+	return func(yield func(int, contenderAlloc) bool) {
+		run := t.r.runs[i]
+		limit := t.r.lossLimit(t.c.Workload(), t.need, run)
+		for k, a := range run.allocs {
+			s := contenderAlloc{run, a, i, run.units, run.lostWith(run.losses[k])}
+			if s.lost >= limit {
+				continue
+			}
+			if run.parts {
+				s.units = t.r.Units(structs.AmountOf(a))
+			}
+			row := t.w.View.Row(a.NodeID)
+			if row >= 0 && (run.gone || !t.cs.pre.taken[a.ID]) && !t.w.Get(row).Hold.Claimed(a.ID) && !yield(row, s) {
+				return
+			}
+		}
+	}
 }
 
 // movable lists the rows from which narrower work can be moved, those with the least of it first.
@@ -96,14 +118,12 @@ func (t *takeover) movable() []int {
 		units int64
 	}
 	sum := map[int]int64{}
-	for _, run := range t.r.runs {
+	for i, run := range t.r.runs {
 		if !t.moves(run) {
 			continue
 		}
-		for _, a := range run.allocs {
-			if row := t.w.View.Row(a.NodeID); row >= 0 {
-				sum[row] += t.r.of(structs.AmountOf(a))
-			}
+		for row, s := range t.stoppable(i) {
+			sum[row] += t.r.of(structs.AmountOf(s.alloc))
 		}
 	}
 	var list []entry
@@ -120,23 +140,19 @@ func (t *takeover) movable() []int {
 
 // moves reports whether a chosen contender may be moved: it is narrower, and is placed again in the next pass.
 func (t *takeover) moves(run *contenderRun) bool {
-	return run != nil && run.chosen && !run.gone && run.units < t.need && t.mayStop(run)
+	return run != nil && run.chosen && !run.gone && run.units < t.need
 }
-
-// mayStop reports whether running work may be stopped for this workload.
-func (t *takeover) mayStop(run *contenderRun) bool { return t.r.mayStop(t.c.Workload(), t.need, run) }
 
 // try decides without the given allocations and without the narrower work on the rows to clear. If everything finds a
 // place then, it settles which work has to go. Else it leaves everything unchanged.
 func (t *takeover) try(empty map[int][]contenderAlloc, clear []int) bool {
-	for _, run := range t.r.runs {
+	for i, run := range t.r.runs {
 		if len(clear) == 0 || !t.moves(run) {
 			continue
 		}
-		for _, a := range run.allocs {
-			row := t.w.View.Row(a.NodeID)
-			if slices.Contains(clear, row) && !t.cs.pre.taken[a.ID] && !t.w.Get(row).Hold.Claimed(a.ID) {
-				empty[row] = append(empty[row], contenderAlloc{run, a})
+		for row, s := range t.stoppable(i) {
+			if slices.Contains(clear, row) {
+				empty[row] = append(empty[row], s)
 			}
 		}
 	}
@@ -187,10 +203,11 @@ func (t *takeover) settle(places []*Place, rows []int, before map[int]model.Occu
 		c, i := t.w.View.At(row)
 		node, total, mhz := c.Nodes[i], c.Total[i], c.MHz[i]
 		// Work that would move has a better claim to stay than work that loses its places. Among the latter, wide work
-		// stays first, because its room is more than is needed.
+		// stays first, because its room is more than is needed, and of the parts of a job those that lose most.
 		losing := slices.Clone(empty[row])
 		slices.SortStableFunc(losing, func(a, b contenderAlloc) int {
-			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.run.units, a.run.units))
+			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.units, a.units),
+				cmp.Compare(a.nth, b.nth), cmp.Compare(b.lost, a.lost))
 		})
 		o := t.w.Get(row)
 		var must []contenderAlloc
@@ -260,10 +277,8 @@ func (t *takeover) allowed(places []*Place, victims map[int][]contenderAlloc) bo
 				continue
 			}
 			first := !slices.Contains(jobs, s.run)
-			if s.run.inParts() {
-				t.lost += t.cs.pre.lost(model.HeldOf(s.alloc))
-			} else if first {
-				t.lost += s.run.lost
+			if s.run.parts || first {
+				t.lost += s.lost
 			}
 			if first {
 				jobs = append(jobs, s.run)
@@ -326,7 +341,7 @@ func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
 	for k, pl := range places {
 		for _, s := range victims[k] {
 			stops := s.run.allocs
-			if s.run.gone || s.run.inParts() {
+			if s.run.gone || s.run.parts {
 				stops = []*structs.Allocation{s.alloc}
 			}
 			for _, a := range stops {
@@ -342,32 +357,44 @@ func (t *takeover) stop(places []*Place, victims map[int][]contenderAlloc) {
 				t.r.left--
 			}
 			for _, a := range stops {
-				h := model.HeldOf(a)
 				t.cs.pre.taken[a.ID] = true
-				t.cs.pre.loses(h, 1)
-				s.run.lost -= t.cs.pre.lost(h)
+				t.cs.pre.loses(model.HeldOf(a), 1)
 			}
 			t.evicted[pl.Group] += int64(len(stops))
-			if !s.run.inParts() {
+			t.r.coming += s.units
+			if s.run.parts {
+				s.run.units, s.run.lost = s.run.units-s.units, s.run.lost-s.lost
+			} else {
 				s.run.gone = true
-				t.r.coming += s.run.units
-				continue
 			}
-			units := t.r.Units(structs.AmountOf(s.alloc))
-			s.run.units, t.r.coming = s.run.units-units, t.r.coming+units
-			s.run.allocs = slices.DeleteFunc(slices.Clone(s.run.allocs), func(a *structs.Allocation) bool { return a.ID == s.alloc.ID })
-			s.run.holds = slices.DeleteFunc(s.run.holds, func(h heldUnits) bool { return h.id == s.alloc.ID })
 		}
 		if len(victims[k]) > 0 {
 			t.r.coming -= t.r.Units(pl.At.Held.Amount())
 		}
 	}
+	for _, run := range jobs {
+		if run.parts {
+			run.leave(t.cs.pre.taken)
+		}
+	}
 }
 
-// inParts reports whether each allocation of the job runs by itself, so that the others continue without it.
-func (run *contenderRun) inParts() bool {
-	j := run.load.Job
-	return !j.AllAtOnce && !slices.ContainsFunc(run.allocs, func(a *structs.Allocation) bool {
+// leave removes the parts that are taken.
+func (run *contenderRun) leave(taken map[structs.AllocID]bool) {
+	var allocs []*structs.Allocation
+	var losses []int64
+	for k, a := range run.allocs {
+		if !taken[a.ID] {
+			allocs, losses = append(allocs, a), append(losses, run.losses[k])
+		}
+	}
+	run.allocs, run.losses = allocs, losses
+	run.holds = slices.DeleteFunc(run.holds, func(h heldUnits) bool { return taken[h.id] })
+}
+
+// inParts reports whether each of a job's allocations runs by itself, so that the others continue without it.
+func inParts(j *structs.Job, allocs []*structs.Allocation) bool {
+	return !j.AllAtOnce && !slices.ContainsFunc(allocs, func(a *structs.Allocation) bool {
 		g := j.Group(a.Group)
 		return g == nil || g.Gang != nil || g.Elastic != nil
 	})

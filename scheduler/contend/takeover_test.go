@@ -18,7 +18,8 @@ func taken(t *testing.T, runs ...*contenderRun) (*takeover, []*Place, map[int]mo
 		a := running(lowJob(string(rune('a'+i)), 1, 1), byte(i+1), 0, n, 0, 0, 0)
 		a.Resources = structs.Vector{CPU: 100 * run.units}
 		run.allocs, run.load = []*structs.Allocation{a}, &Workload{Key: a.JobKey(), Job: a.Job}
-		empty[0], allocs = append(empty[0], contenderAlloc{run, a}), append(allocs, a)
+		run.losses, run.parts = []int64{1}, inParts(a.Job, run.allocs)
+		empty[0], allocs = append(empty[0], contenderAlloc{run: run, alloc: a, nth: i, units: run.units, lost: 1}), append(allocs, a)
 	}
 	w := search.NewPass(model.NewView(1, []*structs.Node{n}, allocs, nil), model.Overlay{})
 	t.Cleanup(w.Release)
@@ -70,13 +71,11 @@ func TestTakeoverTakes(t *testing.T) {
 	for _, gang := range []bool{true, false} {
 		run := &contenderRun{units: 2}
 		take, places, _, empty := taken(t, run)
-		if gang {
-			run.load.Job.Groups[0].Gang = &structs.Gang{}
-		}
+		run.parts = !gang
 		second := *run.allocs[0]
 		second.ID = structs.AllocID{7}
 		both := append(run.allocs, &second)
-		run.allocs, run.holds = both, []heldUnits{{id: both[0].ID}, {id: second.ID}}
+		run.allocs, run.losses, run.holds = both, []int64{1, 1}, []heldUnits{{id: both[0].ID}, {id: second.ID}}
 		take.stop(places, map[int][]contenderAlloc{0: empty[0]})
 		stops, stay := 1, 1
 		if gang {

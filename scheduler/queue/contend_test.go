@@ -29,15 +29,16 @@ type floor struct {
 	evals  uint64
 	queues []*structs.Queue // root first
 	// evicted counts the jobs that were stopped for others, by the priority of the latter.
-	evicted map[int]int
-	recent  structs.Preemptions
-	report  scheduler.Report                       // of the newest pass
-	old     bool                                   // the format in force does not have EventSaved
-	placed  func(j *floorJob)                      // called with the job of each allocation, in the order of the decisions; nil: not at all
-	moved   func(victim, by *floorJob, why string) // called with each job that is stopped by shares; nil: not at all
-	resized []contend.GangTimes
-	slow    bool                 // victims are asked to stop, and hold their places
-	past    []structs.QueueUsage // what queues and users have used
+	evicted    map[int]int
+	recent     structs.Preemptions
+	report     scheduler.Report                       // of the newest pass
+	old        bool                                   // the format in force does not have EventSaved
+	placed     func(j *floorJob)                      // called with the job of each allocation, in the order of the decisions; nil: not at all
+	moved      func(victim, by *floorJob, why string) // called with each job that is stopped by shares; nil: not at all
+	evictedFor func(why string)                       // called with what is lost and gained of each that is stopped; nil: not at all
+	resized    []contend.GangTimes
+	slow       bool                 // victims are asked to stop, and hold their places
+	past       []structs.QueueUsage // what queues and users have used
 }
 
 type floorJob struct {
@@ -202,6 +203,8 @@ func (f *floor) pass(order structs.Order) (stopped, placed int) {
 								f.t.Fatalf("job %s is told %q", v.job.ID, s.Desc)
 							} else if _, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained); err != nil || lost >= gained {
 								f.t.Fatalf("job %s is told %q: %v", v.job.ID, s.Desc, err)
+							} else if f.evictedFor != nil {
+								f.evictedFor(why)
 							}
 						}
 						b := *a
@@ -519,7 +522,6 @@ func TestLossIsCharged(t *testing.T) {
 	}
 }
 
-// A job of a higher priority is not held up by a prediction of less than a second, learned from other work.
 // TestPartsAreTaken: of work that runs in parts, only as much is stopped as is needed, and what is said to be lost is what those
 // parts lose. A job that runs as a whole stops as a whole.
 func TestPartsAreTaken(t *testing.T) {
@@ -546,6 +548,60 @@ func TestPartsAreTaken(t *testing.T) {
 	}
 }
 
+// TestPartsAreJudged: whether work that runs in parts may be preempted depends on what the parts lose that would stop, and those
+// that lose least do. What is said has the same figures. Work that runs as a whole is judged as a whole.
+func TestPartsAreJudged(t *testing.T) {
+	for name, c := range map[string]struct {
+		whole bool
+		saved int   // parts that have saved their state a moment ago; each of the others would lose two hours
+		needs int64 // GPUs of the job that waits
+		stops int
+		says  string
+	}{
+		"one part is cheap":            {false, 1, 2, 1, "60 GPU seconds are lost, worth less than the 9600 gained"},
+		"both parts together are":      {false, 1, 4, 2, "14520 GPU seconds are lost, worth less than the 19200 gained"},
+		"a part alone is too dear":     {false, 0, 2, 0, "preempting j0 (saves by itself) is too costly: 14460 GPU seconds would be lost, and 9600 gained"},
+		"two together are too dear":    {false, 0, 4, 0, "preempting j0 (saves by itself) is too costly: 28920 GPU seconds would be lost, and 19200 gained"},
+		"a whole is too dear":          {true, 1, 2, 0, "preempting j0 (saves by itself) is too costly: 43440 GPU seconds would be lost, and 9600 gained"},
+		"a whole that saved is cheap":  {true, 4, 2, 4, "240 GPU seconds are lost, worth less than the 9600 gained"},
+		"all parts saved, one is used": {false, 4, 2, 1, "60 GPU seconds are lost, worth less than the 9600 gained"},
+	} {
+		for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair} {
+			f := newFloor(t, 1, 8)
+			low := f.submit(2, 4, 100*time.Hour, true)
+			low.job.Priority, low.entry.Priority, low.job.AllAtOnce, low.job.Groups[0].Joint = 10, 10, c.whole, c.whole
+			low.job.Groups[0].Checkpoint = &structs.Checkpoint{Path: "x", Cost: 30 * time.Second}
+			f.settle(order)
+			f.wait(2*time.Hour, func(*floorJob) bool { return false })
+			for i := range c.saved {
+				old := low.allocs[i]
+				b := *old
+				b.Saved = &structs.Saved{Time: f.now}
+				low.allocs[i], f.index = &b, f.index+1
+				f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: []structs.Changed[structs.Allocation]{{Before: old, After: &b}}})
+			}
+			urgent := f.submit(c.needs, 1, time.Minute, false)
+			urgent.job.Priority, urgent.entry.Priority = 90, 90
+			said := ""
+			f.evictedFor = func(why string) { said = why }
+			stopped, placed := f.pass(order)
+			for _, w := range f.report.Workloads {
+				for _, g := range w.Groups {
+					for _, r := range g.Refusals {
+						if w.Key == urgent.job.Key() && r.Code == structs.ReasonPriority {
+							said = r.Text()
+						}
+					}
+				}
+			}
+			if stopped != c.stops || (placed == 1) != (c.stops > 0) || said != c.says {
+				t.Errorf("%s, order %s: %d stopped and %d placed, want %d stopped: %q, want %q", name, order, stopped, placed, c.stops, said, c.says)
+			}
+		}
+	}
+}
+
+// A job of a higher priority is not held up by a prediction of less than a second, learned from other work.
 func TestUrgentDespitePrediction(t *testing.T) {
 	for _, order := range []structs.Order{structs.OrderAdaptive, structs.OrderFCFS, structs.OrderFair, structs.OrderWeighted, structs.OrderPriority} { // which heed priorities
 		f := newFloor(t, 1, 8)
