@@ -516,7 +516,7 @@ func TestNodePast(t *testing.T) {
 	}
 	want := func(what string, n *structs.Node, periods int, lost int64) {
 		t.Helper()
-		if _, got := n.Past(now()); len(n.Periods) != periods || got != lost {
+		if _, got, _ := n.Past(now()); len(n.Periods) != periods || got != lost {
 			t.Fatalf("%s: %d periods and %d losses, want %d and %d: %+v", what, len(n.Periods), got, periods, lost, n.Periods)
 		}
 	}
@@ -532,7 +532,7 @@ func TestNodePast(t *testing.T) {
 	turn(structs.NodeDisconnected, true)
 	n := turn(structs.NodeDown, true)
 	want("out of touch, then lost", n, 4, 2)
-	if ready, _ := n.Past(now()); ready.Round(time.Minute) != 41*time.Hour { // it was back for an hour before the last 10
+	if ready, _, _ := n.Past(now()); ready.Round(time.Minute) != 41*time.Hour { // it was back for an hour before the last 10
 		t.Errorf("ready for %s", ready)
 	}
 	back()
@@ -554,6 +554,46 @@ func TestNodePast(t *testing.T) {
 	turn(structs.NodeReady, false)
 	pass(time.Hour)
 	want("after a month", turn(structs.NodeDown, false), 1, 0)
+}
+
+// TestGPUFault: a GPU that its node reports as failed is remembered and has an event, once. The agent cannot change what is
+// remembered, and what a program may have caused does not count.
+func TestGPUFault(t *testing.T) {
+	c := newCluster(t, 1)
+	id := c.nodes[0].ID
+	c.apply(&structs.NodeStatusCommand{ID: id, Status: structs.NodeReady})
+	report := func(change func(d *structs.DeviceInstance)) *structs.Node {
+		t.Helper()
+		n := *c.f.Snapshot().NodeByID(id)
+		d := structs.DeviceInstance{ID: "GPU-1", Healthy: true, MemoryMiB: 80_000}
+		change(&d)
+		n.Resources.Devices = []structs.DeviceGroup{{Vendor: "nvidia", Type: "gpu", Name: "H100", Instances: []structs.DeviceInstance{d}}}
+		n.GPUFaults = []structs.LogTime{1, 2, 3}
+		c.apply(&structs.NodeRegisterCommand{Node: &n})
+		return c.f.Snapshot().NodeByID(id)
+	}
+	fault := func(d *structs.DeviceInstance) {
+		d.Healthy, d.Failed, d.HealthDesc = false, true, "XID 79 (fell off the bus)"
+	}
+	report(func(*structs.DeviceInstance) {})
+	if n := report(func(d *structs.DeviceInstance) { d.Healthy, d.HealthDesc = false, "XID 500" }); len(n.GPUFaults) > 0 {
+		t.Fatalf("unhealthy for another reason: %v", n.GPUFaults)
+	}
+	n := report(fault)
+	if at := n.GPUFaults; len(at) != 1 || at[0] != structs.LogTime(c.index)*1e6 || !n.WasLost() {
+		t.Fatalf("faults %v at %d", n.GPUFaults, c.index)
+	}
+	if e := n.Events[len(n.Events)-1]; e.Details["gpu"] != "GPU-1" || e.Details["reason"] != "XID 79 (fell off the bus)" {
+		t.Errorf("the last event is %+v", e)
+	}
+	c.index += structs.Index(24 * time.Hour / 1e6)
+	if n := report(func(d *structs.DeviceInstance) { fault(d); d.HealthDesc = "the GPU is lost" }); len(n.GPUFaults) != 1 {
+		t.Errorf("it stays failed: %v", n.GPUFaults)
+	}
+	report(func(*structs.DeviceInstance) {})
+	if n := report(fault); len(n.GPUFaults) != 2 {
+		t.Errorf("it fails again: %v", n.GPUFaults)
+	}
 }
 
 // TestLapsed: an allocation that its node ended because contact was lost is lost, and its job is decided again.

@@ -118,7 +118,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
-		n.StatusDesc, n.SilentAt, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods = "", 0, nil, nil, nil, nil, nil
+		n.StatusDesc, n.SilentAt, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods, n.GPUFaults = "", 0, nil, nil, nil, nil, nil, nil
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
 		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
 		n.ComputedClass = structs.ComputeClass(&n)
@@ -126,7 +126,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 		return nil
 	}
 	n.Status, n.StatusDesc, n.StatusAt, n.SilentAt = old.Status, old.StatusDesc, old.StatusAt, old.SilentAt
-	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events, old.Periods
+	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events, n.Periods, n.GPUFaults = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events, old.Periods, old.GPUFaults
 	n.CreateIndex, n.ModifyIndex, n.Epoch, n.ComputedClass = old.CreateIndex, old.ModifyIndex, old.Epoch, old.ComputedClass
 	if bytes.Equal(pack.Append(nil, &n), pack.Append(nil, old)) {
 		return nil // the agent repeats itself
@@ -134,6 +134,11 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	now := x.editNode(old, func(to *structs.Node) {
 		*to = n
 		x.addEvent(to, &structs.NodeEvent{Message: "Node re-registered", Subsystem: "Cluster"})
+		if x.Has(feature.GPUFaults) {
+			if d := to.Broke(old, x.time); d != nil {
+				x.addEvent(to, &structs.NodeEvent{Message: "A GPU failed; it counts as a loss of the node", Subsystem: "Cluster", Details: map[string]string{"gpu": d.ID, "reason": d.HealthDesc}})
+			}
+		}
 	})
 	if now.Epoch == x.index && now.Ready() {
 		x.systemEvals(now)

@@ -21,7 +21,7 @@ import (
 
 // TestScripts decides what the scripts of testdata/scripts ask for. Commands:
 //
-//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= lost= attr.K=V meta.K=V
+//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= lost= faults= attr.K=V meta.K=V
 //	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; silent (it missed its heartbeat); gone removes it
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
@@ -291,6 +291,11 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.Periods = nil
 			for range num(v) {
 				n.Periods = append(n.Periods, structs.ReadyPeriod{From: structs.LogTime(0).Add(-24 * time.Hour), Lost: true})
+			}
+		case k == "faults": // so often one of its GPUs failed in the last 30 days, during all of which it was ready
+			n.GPUFaults, n.StatusAt = nil, structs.LogTime(0).Add(-structs.ReadyPeriodsAge)
+			for range num(v) {
+				n.GPUFaults = append(n.GPUFaults, structs.LogTime(0).Add(-24*time.Hour))
 			}
 		case k == "reserved":
 			n.Reserved.MemoryMiB = num(v)

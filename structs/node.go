@@ -73,6 +73,9 @@ type Node struct {
 	// Periods are the newest times during which it was ready and that have ended, oldest first, at most ReadyPeriodsKept.
 	// Written only by the server.
 	Periods []ReadyPeriod `since:"2"`
+	// GPUFaults are the newest times at which a GPU of the node failed while the node took new work, oldest first, at most
+	// GPUFaultsKept. Written only by the server.
+	GPUFaults []LogTime `since:"2"`
 
 	ComputedClass uint64 // equal for nodes that constraints cannot distinguish; set by Apply (see ComputeClass)
 	Epoch         Index  // last change that a plan's verification depends on (D6)
@@ -195,6 +198,9 @@ type DeviceInstance struct {
 	// Adapters names the RDMA adapters that reach the memory of a GPU through PCIe switches alone, the nearest first,
 	// separated by commas, as "mlx5_0,mlx5_1"; "": none, or unknown.
 	Adapters string `since:"2"`
+	// Failed says that an unhealthy GPU itself failed, so that work on it ends: it fell off the bus, or its memory or its
+	// firmware did. It is not set for what a program may have caused, nor where only its driver does not answer.
+	Failed bool `since:"2"`
 }
 
 // DegradedPrefix begins the HealthDesc of a device that takes work, although something is wrong with it.

@@ -17,6 +17,8 @@ type ReadyPeriod struct {
 const (
 	ReadyPeriodsAge  = 30 * 24 * time.Hour // older ones are dropped when another one ends
 	ReadyPeriodsKept = 16                  // the newest; of a node that fails more often, both losses and hours are of a shorter time
+	GPUFaultsKept    = 16                  // the newest; likewise
+	GPUFaultGap      = 10 * time.Minute    // GPUs that fail sooner after a fault of their node have the same cause
 )
 
 // Turned records in a node whose status changes from old at now that it is no longer ready, and whether it was lost. silent: the
@@ -34,10 +36,47 @@ func (n *Node) Turned(old NodeStatus, now LogTime, silent bool) {
 	}
 }
 
-// Past returns for how long the node was ready in the last ReadyPeriodsAge, as far as that is remembered, and how often
-// it was lost in that time.
-func (n *Node) Past(now LogTime) (ready time.Duration, lost int64) {
+// Broke records in a node whose devices are reported anew at now that one of them has failed, and returns that one. It does not
+// count where the node took no new work before, as during maintenance.
+func (n *Node) Broke(old *Node, now LogTime) *DeviceInstance {
+	if !old.Ready() {
+		return nil
+	}
+	sound := map[string]bool{}
+	for i := range old.Resources.Devices {
+		for _, d := range old.Resources.Devices[i].Instances {
+			sound[d.ID] = !d.Failed
+		}
+	}
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for k := range g.Instances {
+			if d := &g.Instances[k]; d.Failed && !d.Healthy && sound[d.ID] {
+				if last := len(n.GPUFaults) - 1; last >= 0 && now < n.GPUFaults[last].Add(GPUFaultGap) {
+					return nil
+				}
+				kept := slices.DeleteFunc(slices.Clone(n.GPUFaults), func(at LogTime) bool { return at < now.Add(-ReadyPeriodsAge) })
+				kept = append(kept, now)
+				n.GPUFaults = slices.Clip(kept[max(0, len(kept)-GPUFaultsKept):])
+				return d
+			}
+		}
+	}
+	return nil
+}
+
+// Past returns for how long the node was ready in the last ReadyPeriodsAge, as far as that is remembered, how often it was
+// lost in that time, and how often a GPU of it failed.
+func (n *Node) Past(now LogTime) (ready time.Duration, lost, faults int64) {
 	from := now.Add(-ReadyPeriodsAge)
+	if len(n.GPUFaults) >= GPUFaultsKept {
+		from = max(from, n.GPUFaults[0])
+	}
+	for _, at := range n.GPUFaults {
+		if at >= from {
+			faults++
+		}
+	}
 	for _, p := range n.Periods {
 		if p.To >= from {
 			ready += max(0, p.To.Sub(max(p.From, from)))
@@ -49,12 +88,12 @@ func (n *Node) Past(now LogTime) (ready time.Duration, lost int64) {
 	if n.Status == NodeReady {
 		ready += max(0, now.Sub(max(n.StatusAt, from)))
 	}
-	return ready, lost
+	return ready, lost, faults
 }
 
-// WasLost reports whether the node was lost while it was ready, as far as that is remembered.
+// WasLost reports whether a loss of the node or a fault of one of its GPUs is remembered.
 func (n *Node) WasLost() bool {
-	return slices.ContainsFunc(n.Periods, func(p ReadyPeriod) bool { return p.Lost })
+	return len(n.GPUFaults) > 0 || slices.ContainsFunc(n.Periods, func(p ReadyPeriod) bool { return p.Lost })
 }
 
 // NodeRisk is what is known of the reliability of a node.
@@ -63,7 +102,8 @@ type NodeRisk struct {
 	Name     string
 	Ready    time.Duration // for how long it was ready in the last 30 days, as far as that is remembered
 	Lost     int64         // how often it was lost in that time
-	Expected time.Duration // mean time until it is lost; 0: no loss was seen in the cluster
+	Faults   int64         // how often a GPU of it failed in that time, which counts as a loss
+	Expected time.Duration // mean time until it is lost; 0: no loss was seen, of it or in the cluster
 	Typical  time.Duration // the same of a node of which nothing is known
 }
 

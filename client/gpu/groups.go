@@ -138,7 +138,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 			for _, m := range g.MIG {
 				in.ID, in.MemoryMiB = m.UUID, m.MemoryBytes>>20
 				in.Parent, in.SlotStart, in.SlotCount = g.UUID, m.Start, m.Size
-				in.Healthy, in.HealthDesc = described(verdict(g.UUID, m.GI))
+				in.Healthy, in.HealthDesc, in.Failed = described(verdict(g.UUID, m.GI))
 				a := attributes(s, &g)
 				a["memory"] = number(m.MemoryBytes>>20, "MiB")
 				a["mig_profile"], a["mig_slices"], a["multiprocessors"] = words(m.Profile), number(m.Slices, ""), number(m.SMs, "")
@@ -149,7 +149,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 			continue
 		}
 		in.ID, in.MemoryMiB, in.Island = g.UUID, (g.MemoryBytes-g.ReservedBytes)>>20, isle[g.UUID]
-		in.Healthy, in.HealthDesc = described(verdict(g.UUID, -1))
+		in.Healthy, in.HealthDesc, in.Failed = described(verdict(g.UUID, -1))
 		if g.ComputeMode == "prohibited" && in.Healthy {
 			in.Healthy, in.HealthDesc = false, "its compute mode is prohibited: nothing can compute on it (nvidia-smi -c 0 allows it)"
 		}
@@ -161,11 +161,11 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 	return out
 }
 
-func described(v Verdict) (bool, string) {
+func described(v Verdict) (healthy bool, desc string, failed bool) {
 	if v.State == Degraded {
-		return true, structs.DegradedPrefix + v.Reason
+		return true, structs.DegradedPrefix + v.Reason, false
 	}
-	return v.State == Healthy, v.Reason
+	return v.State == Healthy, v.Reason, v.Failed
 }
 
 func number(n int64, unit string) structs.Attribute {

@@ -30,6 +30,7 @@ const (
 type Verdict struct {
 	State  State
 	Reason string
+	Failed bool // structs.DeviceInstance.Failed
 }
 
 // recoveries are the actions that a driver asks for, by its number.
@@ -41,10 +42,12 @@ type health struct {
 	ecc     int64 // uncorrected errors at the last measurement
 	bad     string
 	badAt   time.Time
+	failed  bool // bad is a fault of the GPU that no program can have caused
 	soft    string
 	softAt  time.Time
 	badOf   map[int64]string // MIG instances with their own error, by GI
 	badOfAt map[int64]time.Time
+	failOf  map[int64]bool // as failed
 	wiring  wiring
 	hot     int // consecutive samples in which the hardware slowed it down
 	current Sample
@@ -72,8 +75,8 @@ func (h *health) slowed(s Sample, now time.Time) {
 	h.soft, h.softAt = "its hardware slows it down: "+why, now
 }
 
-// xid records an error event; the result is whether it counts as the device's fault.
-func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
+// xid records an error event, and whether no program can have caused it; the result is whether it counts as the device's fault.
+func (h *health) xid(e Event, act XIDAction, failed bool, now time.Time) bool {
 	switch {
 	case e.XID == 0 || act == XIDProgram || act == XIDIgnore:
 		return false
@@ -81,11 +84,11 @@ func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
 		h.soft, h.softAt = xidText(e.XID), now
 	case e.GI >= 0:
 		if h.badOf == nil {
-			h.badOf, h.badOfAt = map[int64]string{}, map[int64]time.Time{}
+			h.badOf, h.badOfAt, h.failOf = map[int64]string{}, map[int64]time.Time{}, map[int64]bool{}
 		}
-		h.badOf[e.GI], h.badOfAt[e.GI] = xidText(e.XID), now
+		h.badOf[e.GI], h.badOfAt[e.GI], h.failOf[e.GI] = xidText(e.XID), now, h.failOf[e.GI] || failed
 	default:
-		h.bad, h.badAt = xidText(e.XID), now
+		h.bad, h.badAt, h.failed = xidText(e.XID), now, h.failed || failed
 	}
 	return true
 }
@@ -93,7 +96,7 @@ func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
 // sample records a measurement.
 func (h *health) sample(s Sample, now time.Time) {
 	if h.sampled && s.ECCUncorrected > h.ecc && !s.Lost {
-		h.bad, h.badAt = fmt.Sprintf("%d new uncorrected memory errors", s.ECCUncorrected-h.ecc), now
+		h.bad, h.badAt, h.failed = fmt.Sprintf("%d new uncorrected memory errors", s.ECCUncorrected-h.ecc), now, true
 	}
 	if !s.Lost {
 		h.ecc, h.sampled = s.ECCUncorrected, true
@@ -106,7 +109,7 @@ func (h *health) sample(s Sample, now time.Time) {
 func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Verdict {
 	s := h.current
 	if s.Lost {
-		return Verdict{Lost, "the GPU is lost: it does not answer any more (reset it or reboot the node)"}
+		return Verdict{Lost, "the GPU is lost: it does not answer any more (reset it or reboot the node)", true}
 	}
 	if s.Recovery != 0 {
 		h.badAt = now // the wait begins when the driver asks for nothing any more
@@ -120,35 +123,36 @@ func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Ve
 		} else {
 			h.bad = r
 		}
-		return Verdict{Quarantined, r}
+		return Verdict{Quarantined, r, h.failed}
 	}
 	if s.RowsFailed {
-		return Verdict{Quarantined, "remapping a memory row failed: replace the GPU"}
+		return Verdict{Quarantined, "remapping a memory row failed: replace the GPU", true}
 	}
 	if h.bad != "" {
 		if now.Sub(h.badAt) < recoverAfter {
-			return Verdict{Quarantined, h.bad}
+			return Verdict{Quarantined, h.bad, h.failed}
 		}
-		h.bad = ""
+		h.bad, h.failed = "", false
 	}
 	if bad, ok := h.badOf[gi]; ok {
 		if now.Sub(h.badOfAt[gi]) < recoverAfter {
-			return Verdict{Quarantined, bad}
+			return Verdict{Quarantined, bad, h.failOf[gi]}
 		}
 		delete(h.badOf, gi)
+		delete(h.failOf, gi)
 	}
 	if s.RowsPending {
-		return Verdict{Degraded, "a memory row waits to be remapped at the next reset"}
+		return Verdict{State: Degraded, Reason: "a memory row waits to be remapped at the next reset"}
 	}
 	if s.PagesPending {
-		return Verdict{Degraded, "a memory page waits to be retired at the next reset"}
+		return Verdict{State: Degraded, Reason: "a memory page waits to be retired at the next reset"}
 	}
 	if d := h.wiring.down(); d != "" && s.MIGMode != "Enabled" {
-		return Verdict{Degraded, d}
+		return Verdict{State: Degraded, Reason: d}
 	}
 	if h.soft != "" {
 		if now.Sub(h.softAt) < recoverAfter {
-			return Verdict{Degraded, h.soft}
+			return Verdict{State: Degraded, Reason: h.soft}
 		}
 		h.soft = ""
 	}

@@ -11,7 +11,7 @@ func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	const wait = 10 * time.Minute
 	var h health
-	xid := func(e Event) bool { return h.xid(e, (&Config{}).xidAction(e.XID), now) }
+	xid := func(e Event) bool { return h.xid(e, (&Config{}).xidAction(e.XID), (&Config{}).xidFails(e.XID), now) }
 	h.sample(Sample{ECCUncorrected: 7}, now) // errors from before the agent's time are no news
 	want := func(s State, reason string) {
 		t.Helper()
@@ -144,14 +144,58 @@ func TestOperatorsRulesOfErrors(t *testing.T) {
 	for code, want := range map[int64]struct {
 		device bool
 		state  State
-	}{13: {true, Quarantined}, 31: {false, Healthy}, 48: {true, Quarantined}, 63: {true, Degraded}, 74: {true, Degraded}, 79: {false, Healthy}, 94: {false, Healthy}, 500: {true, Quarantined}} {
+		failed bool
+	}{13: {true, Quarantined, true}, 31: {false, Healthy, false}, 48: {true, Quarantined, true}, 63: {true, Degraded, false}, 74: {true, Degraded, false}, 79: {false, Healthy, false},
+		94: {false, Healthy, false}, 500: {true, Quarantined, false}} {
 		var h health
 		now := time.Unix(1_000_000, 0)
-		if device := h.xid(Event{XID: code, GI: -1}, c.xidAction(code), now); device != want.device {
+		if device := h.xid(Event{XID: code, GI: -1}, c.xidAction(code), c.xidFails(code), now); device != want.device {
 			t.Errorf("XID %d: the device's fault: %v", code, device)
 		}
-		if v := h.verdict(now, time.Minute, -1); v.State != want.state {
+		if v := h.verdict(now, time.Minute, -1); v.State != want.state || v.Failed != want.failed {
 			t.Errorf("XID %d: %+v", code, v)
 		}
+	}
+}
+
+// TestFailureIsTheGPUs: a verdict says that the GPU failed only for what no program can have caused, until its quarantine ends.
+func TestFailureIsTheGPUs(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	const wait = 10 * time.Minute
+	for name, c := range map[string]struct {
+		does   func(h *health)
+		failed bool
+	}{
+		"fell off the bus":      {func(h *health) { h.xid(Event{XID: 79, GI: -1}, XIDQuarantine, true, now) }, true},
+		"new memory errors":     {func(h *health) { h.sample(Sample{}, now); h.sample(Sample{ECCUncorrected: 2}, now) }, true},
+		"lost":                  {func(h *health) { h.sample(Sample{Lost: true}, now) }, true},
+		"row not remapped":      {func(h *health) { h.sample(Sample{RowsFailed: true}, now) }, true},
+		"an unknown number":     {func(h *health) { h.xid(Event{XID: 500, GI: -1}, XIDQuarantine, false, now) }, false},
+		"the driver asks alone": {func(h *health) { h.sample(Sample{Recovery: 1}, now) }, false},
+		"a program, then the driver asks": {func(h *health) {
+			h.xid(Event{XID: 31, GI: -1}, XIDProgram, false, now)
+			h.sample(Sample{Recovery: 1}, now)
+		}, false},
+		"fell off the bus, then the driver asks": {func(h *health) {
+			h.xid(Event{XID: 79, GI: -1}, XIDQuarantine, true, now)
+			h.sample(Sample{Recovery: 1}, now)
+		}, true},
+		"slow": {func(h *health) { h.sample(Sample{RowsPending: true}, now) }, false},
+	} {
+		var h health
+		c.does(&h)
+		if v := h.verdict(now, wait, -1); v.State == Healthy || v.Failed != c.failed {
+			t.Errorf("%s: %+v", name, v)
+		}
+		h.sample(Sample{ECCUncorrected: h.ecc}, now)
+		if v := h.verdict(now.Add(wait), wait, -1); v.Failed {
+			t.Errorf("%s: after the quarantine %+v", name, v)
+		}
+	}
+	var h health
+	h.xid(Event{XID: 95, GI: 3}, XIDQuarantine, true, now)
+	h.xid(Event{XID: 500, GI: 4}, XIDQuarantine, false, now)
+	if a, b, whole := h.verdict(now, wait, 3), h.verdict(now, wait, 4), h.verdict(now, wait, -1); !a.Failed || b.Failed || whole.Failed {
+		t.Errorf("instances: %+v and %+v, the GPU: %+v", a, b, whole)
 	}
 }

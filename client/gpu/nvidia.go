@@ -709,7 +709,7 @@ func (n *NVIDIA) event(e Event, kernel bool) {
 	n.mu.Lock()
 	if e.UUID != "" && e.XID != 0 && !n.heard(e, kernel, time.Now()) {
 		act := n.cfg.xidAction(e.XID)
-		device := n.of(e.UUID).xid(e, act, time.Now())
+		device := n.of(e.UUID).xid(e, act, n.cfg.xidFails(e.XID), time.Now())
 		n.xids[e.UUID] = e.XID
 		n.cfg.Log.Warn("GPU error", "gpu", e.UUID, "error", xidText(e.XID), "of_the_device", device)
 		if n.cfg.OnError != nil && e.XID != recoveryXID && act != XIDIgnore {
@@ -732,7 +732,7 @@ func (n *NVIDIA) silence(why string) {
 func (n *NVIDIA) verdict(uuid string, gi int64) Verdict {
 	now := time.Now()
 	if n.silent != "" && now.Sub(n.good) > n.cfg.SilentAfter {
-		return Verdict{Quarantined, "the NVIDIA driver does not answer: " + n.silent}
+		return Verdict{State: Quarantined, Reason: "the NVIDIA driver does not answer: " + n.silent}
 	}
 	return n.of(uuid).verdict(now, n.cfg.RecoverAfter, gi)
 }

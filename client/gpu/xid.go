@@ -22,12 +22,16 @@ var xidActions = map[int64]XIDAction{
 	63: XIDDegrade, 92: XIDDegrade, 94: XIDDegrade,
 }
 
+// xidFailures are the errors that no program causes: of the GPU's memory, firmware, NVLink and bus. Other numbers that
+// quarantine, such as unknown ones, may be a program's, and so do not count against the node.
+var xidFailures = map[int64]bool{48: true, 61: true, 62: true, 64: true, 74: true, 79: true, 95: true, 119: true, 120: true, 140: true}
+
 // xidNames are the common ones.
 var xidNames = map[int64]string{
 	13: "graphics engine exception", 31: "memory page fault", 43: "the GPU stopped processing", 45: "preemptive cleanup", 68: "video processor exception",
 	109: "context switch timeout", 48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
 	64: "memory row remapping failed", 74: "NVLink error", 79: "fell off the bus", 92: "many single-bit memory errors",
-	94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error",
+	94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "unrecovered memory error",
 }
 
 func xidText(code int64) string {
@@ -43,4 +47,13 @@ func (c *Config) xidAction(code int64) XIDAction {
 		return a
 	}
 	return xidActions[code]
+}
+
+// xidFails reports whether an error is a failure of the GPU itself: by default, or because the operator lists it as one that
+// quarantines. Other lists of the operator say that it is not.
+func (c *Config) xidFails(code int64) bool {
+	if a, ok := c.XIDs[code]; ok {
+		return a == XIDQuarantine
+	}
+	return xidFailures[code]
 }

@@ -23,9 +23,17 @@ func TestPageNamesXIDs(t *testing.T) {
 	}
 	degrade := numbers[XIDDegrade]
 	last := len(degrade) - 1
+	var fails []string
+	for _, n := range slices.Sorted(maps.Keys(xidFailures)) {
+		if act := xidActions[n]; act != XIDQuarantine {
+			t.Errorf("XID %d counts as a loss of the node, and does not quarantine", n)
+		}
+		fails = append(fails, fmt.Sprint(n))
+	}
 	for _, want := range []string{
 		"(XID " + strings.Join(numbers[XIDProgram], ", ") + ")",
 		"(" + strings.Join(degrade[:last], ", ") + " and " + degrade[last] + " degrade;",
+		"reports XID " + strings.Join(fails[:len(fails)-1], ", ") + " or " + fails[len(fails)-1] + ",",
 	} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("docs/gpu.md does not say %q", want)

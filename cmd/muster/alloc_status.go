@@ -461,11 +461,19 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	for _, s := range m.ScoreMetaData {
 		r := []string{shortID(s.NodeID, o.verbose)}
 		for _, n := range names {
-			r = append(r, fmt.Sprintf("%.3g", s.Scores[n]))
+			r = append(r, scoreText(s.Scores[n], 'g'))
 		}
-		rows = append(rows, append(r, fmt.Sprintf("%.3g", s.NormScore)))
+		rows = append(rows, append(r, scoreText(s.NormScore, 'g')))
 	}
 	o.table(strings.Join(append(append([]string{"Node"}, names...), "final score"), "|"), rows)
+}
+
+// scoreText shows a score with three digits, or with as many as tell it from 1: one loss of a node may be in the last of them.
+func scoreText(x float64, verb byte) string {
+	if x < 1 && x > 0.999 {
+		return strconv.FormatFloat(x, 'f', 6, 64)
+	}
+	return strconv.FormatFloat(x, verb, 3, 64)
 }
 
 // shareText describes a part of a device: "20 GiB, 50% compute, enforced by mps".

@@ -376,7 +376,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 			}
 			terms := []string{}
 			for _, t := range sortedKeys(s.Terms) {
-				terms = append(terms, fmt.Sprintf("%s %.3f", t, s.Terms[t]))
+				terms = append(terms, t+" "+scoreText(s.Terms[t], 'f'))
 			}
 			add("scores", "group %s: %s %.3f (%s)", g.Name, name, s.Score, strings.Join(terms, ", "))
 		}

@@ -185,9 +185,9 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 	if n.Topology != "" {
 		rows = append(rows, [2]string{"Topology", n.Topology})
 	}
-	if r := n.Reliability; r != nil && (r.ReadyTime > 0 || r.Lost > 0) {
+	if r := n.Reliability; r != nil && (r.ReadyTime > 0 || r.Lost+r.GPUFaults > 0) {
 		text := reliability(r)
-		if r.Lost > 0 {
+		if r.Lost+r.GPUFaults > 0 {
 			text += "; other nodes on which work fits as well come first"
 		}
 		rows = append(rows, [2]string{"Reliability", text})
@@ -260,11 +260,14 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 	return nil
 }
 
-// reliability says how often a node was lost, and what follows from it.
+// reliability says how often a node was lost or a GPU of it failed, and what follows from it.
 func reliability(r *wire.NodeReliability) string {
 	lost := "not lost"
 	if r.Lost > 0 {
 		lost = "lost " + plural(r.Lost, "time")
+	}
+	if r.GPUFaults > 0 {
+		lost += ", " + plural(r.GPUFaults, "GPU fault")
 	}
 	ready := span(time.Duration(r.ReadyTime)) // of a node that has just joined
 	if d := time.Duration(r.ReadyTime); d >= 24*time.Hour {
@@ -272,7 +275,10 @@ func reliability(r *wire.NodeReliability) string {
 	}
 	text := fmt.Sprintf("ready for %s of the last 30 days, %s", ready, lost)
 	if r.ExpectedLoss > 0 {
-		text += fmt.Sprintf("; one loss is expected every %s (cluster: every %s)", span(time.Duration(r.ExpectedLoss)), span(time.Duration(r.TypicalLoss)))
+		text += "; one loss is expected every " + span(time.Duration(r.ExpectedLoss))
+		if r.TypicalLoss > 0 {
+			text += fmt.Sprintf(" (cluster: every %s)", span(time.Duration(r.TypicalLoss)))
+		}
 	}
 	return text
 }

@@ -160,6 +160,9 @@ func TestHealth(t *testing.T) {
 			if bad := ill(m.devices()); len(bad) > 0 {
 				t.Errorf("%v are unhealthy", bad)
 			}
+			if out, err := m.muster("node", "status", "-self"); err != nil || strings.Contains(out, "GPU fault") {
+				t.Errorf("the node is blamed: %v\n%s", err, out)
+			}
 		})
 	}
 	run("XID 94 degrades", func(t *testing.T, m *machine) {
@@ -181,6 +184,12 @@ func TestHealth(t *testing.T) {
 			}
 		})
 	}
+	run("GPUs that fail together are one fault of the node", func(t *testing.T, m *machine) {
+		harness.Eventually(t, 10*time.Second, "the node has a fault", func() (bool, string) {
+			out, err := m.muster("node", "status", "-self")
+			return err == nil && strings.Contains(out, "not lost, 1 GPU fault; one loss is expected every 15d"), out
+		})
+	})
 	run("a lost GPU", func(t *testing.T, m *machine) {
 		must(t, m.file().Lose(5))
 		m.until("it is lost", func(all map[string]device) bool {

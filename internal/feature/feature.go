@@ -79,6 +79,8 @@ var (
 	AcctLosses = Gate{Name: "accounting-losses", Format: 2, Allows: "Accounting counts the allocations that were lost with their node, and `job plan` says what interruptions are expected to cost."}
 	// ReadyPeriods is the field Periods of nodes.
 	ReadyPeriods = Gate{Name: "ready-periods", Format: 2, Allows: "The times during which each node was ready, and its losses, are remembered for 30 days: `job plan` and `node status` say how reliable a node is."}
+	// GPUFaults is the field GPUFaults of nodes, and Failed of devices.
+	GPUFaults = Gate{Name: "gpu-faults", Format: 2, Allows: "A GPU that fails counts as a loss of its node: new work prefers other nodes, and `node status` says how often it happened."}
 	// MoveCharges is structs.Moves in the limits that Apply respects.
 	MoveCharges = Gate{Name: "move-charges", Format: 2, Allows: "What replaces an allocation on a draining node needs no more of quotas and limits than that one has, so that a used-up quota holds up no drain."}
 	// UpdateDeadlines is the field UpdateFailed of jobs, and Failed of the command that marks a version as stable.
@@ -92,7 +94,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

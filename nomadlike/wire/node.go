@@ -54,7 +54,8 @@ type Node struct {
 type NodeReliability struct {
 	ReadyTime    int64 // for how long it was ready
 	Lost         int64 // how often the servers lost it
-	ExpectedLoss int64 // mean time until it is lost; 0: no loss was seen in the cluster
+	GPUFaults    int64 `json:",omitempty"` // how often a GPU of it failed; each counts as a loss
+	ExpectedLoss int64 // mean time until it is lost; 0: no loss was seen, of it or in the cluster
 	TypicalLoss  int64 // the same of a node of which nothing is known
 }
 
@@ -63,7 +64,7 @@ func NodeReliabilityOf(r *structs.NodeRisk) *NodeReliability {
 	if r == nil {
 		return nil
 	}
-	return &NodeReliability{ReadyTime: int64(r.Ready), Lost: r.Lost, ExpectedLoss: int64(r.Expected), TypicalLoss: int64(r.Typical)}
+	return &NodeReliability{ReadyTime: int64(r.Ready), Lost: r.Lost, GPUFaults: r.Faults, ExpectedLoss: int64(r.Expected), TypicalLoss: int64(r.Typical)}
 }
 
 // NodeListStub is a node in a list.

@@ -77,8 +77,8 @@ func (w *Pass) Doubt(now structs.LogTime, typical time.Duration) {
 
 // excess returns doubt.rate of a node: what is expected of it less what would be expected if it had not been lost.
 func excess(n *structs.Node, now structs.LogTime, typical time.Duration) int32 {
-	ready, lost := n.Past(now)
-	if lost == 0 {
+	ready, lost, faults := n.Past(now)
+	if lost += faults; lost == 0 {
 		return 0
 	}
 	rate := func(lost int64) int64 {

@@ -122,8 +122,12 @@ func (s *Service) NodeRisk(snap *state.Snapshot, n *structs.Node, now structs.Lo
 
 func nodeRisk(n *structs.Node, measured *structs.JobRisk, now structs.LogTime) *structs.NodeRisk {
 	out := &structs.NodeRisk{Node: n.ID, Name: n.Name, Typical: measured.MeanTimeToLoss()}
-	out.Ready, out.Lost = n.Past(now)
-	out.Expected = structs.MeanTimeToLoss(out.Ready, out.Lost, out.Typical)
+	out.Ready, out.Lost, out.Faults = n.Past(now)
+	typical, losses := out.Typical, out.Lost+out.Faults
+	if losses > 0 {
+		typical = cmp.Or(typical, structs.ReadyPeriodsAge) // as placement does
+	}
+	out.Expected = structs.MeanTimeToLoss(out.Ready, losses, typical)
 	return out
 }
 

@@ -104,6 +104,14 @@ func TestRiskOf(t *testing.T) {
 	if a, b := on(same, good, good), on(same, good, bad); a.LostGPUSeconds >= b.LostGPUSeconds || a.Worst == nil || a.Worst.Node != good.ID || b.Worst == nil || b.Worst.Name != "n2" || b.Worst.Lost != 2 || b.Worst.Expected != 500*time.Hour || b.Worst.Typical != 1000*time.Hour {
 		t.Errorf("on good nodes %d GPU seconds are lost (%+v), with a bad one %d (%+v)", a.LostGPUSeconds, a.Worst, b.LostGPUSeconds, b.Worst)
 	}
+	bad.GPUFaults = []structs.LogTime{5}
+	if b := on(same, bad); b.Worst.Lost != 2 || b.Worst.Faults != 1 || b.Worst.Expected != 375*time.Hour {
+		t.Errorf("with a fault of a GPU: %+v", b.Worst)
+	}
+	// A node that had a fault has a mean time also where no node was ever lost; one that had none has not.
+	if a, b := nodeRisk(bad, &structs.JobRisk{}, 500*structs.LogTime(time.Hour)), nodeRisk(good, &structs.JobRisk{}, 500*structs.LogTime(time.Hour)); a.Expected != (500+720)*time.Hour/4 || b.Expected != 0 {
+		t.Errorf("of a cluster without losses: %+v, %+v", a, b)
+	}
 	often := measured
 	often.Lost = 1e9
 	if riskOf(&often, job(func(*structs.Job, *structs.Group) {}), 100*time.Hour, nil, 0); often.Groups[0].LostGPUSeconds != 64*100*3600*lostMost {

@@ -80,7 +80,7 @@ func sameReport(old, n *structs.Node) bool {
 	a, b := *old, *n
 	for _, x := range []*structs.Node{&a, &b} {
 		x.Status, x.StatusDesc, x.Eligibility, x.StatusAt, x.SilentAt = "", "", "", 0, 0
-		x.Drain, x.LastDrain, x.Tainted, x.Events, x.Periods = nil, nil, nil, nil, nil
+		x.Drain, x.LastDrain, x.Tainted, x.Events, x.Periods, x.GPUFaults = nil, nil, nil, nil, nil, nil
 		x.ComputedClass, x.Epoch, x.CreateIndex, x.ModifyIndex = 0, 0, 0, 0
 		if x.Pool == "" {
 			x.Pool = structs.NodePoolDefault
