@@ -36,8 +36,8 @@ func (n *Node) Turned(old NodeStatus, now LogTime, silent bool) {
 	}
 }
 
-// Broke records in a node whose devices are reported anew at now that one of them has failed, and returns that one. It does not
-// count where the node took no new work before, as during maintenance.
+// Broke records in a node whose agent has reported its devices at now that one of them has failed since old, and returns that one. It
+// does not count where the node took no new work before, as during maintenance.
 func (n *Node) Broke(old *Node, now LogTime) *DeviceInstance {
 	if !old.Ready() {
 		return nil

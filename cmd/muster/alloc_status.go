@@ -468,7 +468,7 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	o.table(strings.Join(append(append([]string{"Node"}, names...), "final score"), "|"), rows)
 }
 
-// scoreText shows a score with three digits, or with as many as tell it from 1: one loss of a node may be in the last of them.
+// scoreText shows a score with three digits, or six where three would be 1: one loss of a node may be in the last of them.
 func scoreText(x float64, verb byte) string {
 	if x < 1 && x > 0.999 {
 		return strconv.FormatFloat(x, 'f', 6, 64)
