@@ -138,7 +138,7 @@ func raftTransfer(c *call) (any, error) {
 // snapshotSave sends a snapshot as a file. Clients expect its digest in a header, so it is first spooled to an unnamed
 // file.
 func snapshotSave(c *call) (any, error) {
-	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotSave, c.hdr, &methods.EmptyRequest{})
+	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotSave, c.hdr, &methods.EmptyRequest{Query: c.query})
 	if err != nil {
 		return nil, err
 	}

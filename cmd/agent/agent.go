@@ -436,6 +436,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		run("gossip", func() error { a.gossip.run(ctx); return nil })
 	}
 	run("telemetry", func() error { a.tel.Run(ctx); return nil })
+	if a.tls != nil {
+		run("certificate", func() error { a.warnOfExpiry(ctx); return nil })
+	}
 	run("http", serve(a.listener))
 	if a.unix != nil {
 		run("http", serve(a.unix))

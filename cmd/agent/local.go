@@ -28,7 +28,8 @@ import (
 // The methods that nomadlike needs from the process itself.
 var _ nomadlike.Agent = (*Agent)(nil)
 
-// Authorize asks the servers whether a token may use an endpoint that this agent answers alone.
+// Authorize asks the servers whether a token may use an endpoint that this agent answers alone. While no leader answers, a
+// server decides about reading by its own state, so that operators can see what is wrong.
 func (a *Agent) Authorize(ctx context.Context, token, what, level string) error {
 	h := rpc.Header{Token: token, Region: a.cfg.Region, Namespace: structs.NamespaceDefault}
 	if ns, ok := strings.CutPrefix(what, "namespace:"); ok {
@@ -36,6 +37,10 @@ func (a *Agent) Authorize(ctx context.Context, token, what, level string) error 
 	}
 	req := &methods.ACLAuthorizeRequest{What: what, Level: level}
 	_, err := rpc.Invoke(ctx, a.back, methods.ACLAuthorize, h, req)
+	if structs.CodeOf(err) == structs.CodeNoLeader && level == "read" {
+		req.Stale = true
+		_, err = rpc.Invoke(ctx, a.back, methods.ACLAuthorize, h, req)
+	}
 	return err
 }
 
@@ -294,6 +299,27 @@ func (a *Agent) Reload() error {
 	}
 	a.log.Info("configuration was read again")
 	return nil
+}
+
+// Times of the warning that a certificate expires.
+const (
+	expiryNear  = 30 * 24 * time.Hour
+	expiryEvery = 24 * time.Hour
+)
+
+// warnOfExpiry logs each day that this agent's certificate will expire, or has. Connections that are open stay, so nothing else
+// shows it before they are all needed again.
+func (a *Agent) warnOfExpiry(ctx context.Context) {
+	for {
+		if end := a.tls.NotAfter(); time.Until(end) < expiryNear {
+			a.log.Warn("this agent's certificate expires: new connections are refused from then on; replace the files and send SIGHUP", "at", end.UTC().Format(time.RFC3339), "file", a.cfg.TLS.Cert)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(expiryEvery):
+		}
+	}
 }
 
 // Host returns facts about the machine.

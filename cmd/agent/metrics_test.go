@@ -48,7 +48,7 @@ func reference(t *testing.T, descs []*telemetry.Desc) string {
 	var b strings.Builder
 	left := len(descs)
 	for _, part := range []struct{ title, about, prefixes string }{
-		{"Requests", "Of every agent, and of the server part.", "muster_http_ muster_rpc_"},
+		{"Requests", "Of every agent, and of the server part.", "muster_http_ muster_rpc_ muster_tls_"},
 		{"Servers", "Of the server part. Every server has the state of the cluster; what is counted while leading does not grow on other servers.", "muster_server_ muster_raft_"},
 		{"Use of GPUs", "Every server has them, from the same state, for each node, for each model in a node pool, and over all. Nodes that are not ready and GPUs that are not healthy are left out.", "muster_cluster_gpu_ muster_model_gpu_ muster_node_gpu_"},
 		{"Queues", "Every server has them, from the same state, for each queue that holds or wants something, together with the queues below it; `root` is the cluster. Queues that no configuration names are only counted in those above. Submitters have no metrics, `muster queue status` has their figures. A cluster that never had a queue, a quota or an order by shares (`fair`, `weighted-fair`) counts no usage, so that only waits and preemptions are told.", "muster_queue_"},

@@ -256,6 +256,7 @@ var flagLines = map[string]flagLine{
 	"operator scheduler set-config -preempt-system-scheduler":   {args: "-preempt-system-scheduler=true", with: `"SystemSchedulerEnabled":true`},
 	"operator scheduler set-config -reject-job-registration":    {args: "-reject-job-registration=true", with: `"RejectJobRegistration":true`},
 	"operator scheduler set-config -score-weights":              {args: "-score-weights fit=31,cost=40", with: "31"},
+	"operator raft list-peers -stale":                           {args: "-stale", with: "stale=true"},
 	"operator snapshot save -stale":                             {args: "-stale /nowhere/x", with: "stale=true"},
 	"operator upgrade finish -yes":                              {args: "-yes", tty: true, gone: "[y/N]"},
 	"system gc -yes":                                            {args: "-yes", tty: true, gone: "[y/N]"},

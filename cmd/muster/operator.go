@@ -31,13 +31,17 @@ func newOperatorRaft(e *env) *cobra.Command {
 
 type raftListOptions struct {
 	*env
-	form format
+	form  format
+	stale bool
 }
 
 func newRaftListPeers(e *env) *cobra.Command {
 	o := &raftListOptions{env: e}
-	c := e.verb("list-peers [options]", "List the raft peers", "", `muster operator raft list-peers`, 0, 0, o.run)
+	c := e.verb("list-peers [options]", "List the raft peers", "", `
+muster operator raft list-peers
+muster operator raft list-peers -stale   # also without a leader`, 0, 0, o.run)
 	o.form.listFlags(c)
+	c.Flags().BoolVar(&o.stale, "stale", false, "as the server that answers knows them, even if it does not lead")
 	return c
 }
 
@@ -47,7 +51,9 @@ func (o *raftListOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	var conf wire.RaftConfiguration
-	if _, err := a.get(ctx, "/v1/operator/raft/configuration", nil, &conf); err != nil {
+	q := ns("")
+	queryFlag(q, "stale", o.stale)
+	if _, err := a.get(ctx, "/v1/operator/raft/configuration", q, &conf); err != nil {
 		return err
 	}
 	if done, err := o.form.done(o.env, &conf); done || err != nil {

@@ -132,11 +132,20 @@ func (s *Session) failed(ctx context.Context, method string, err error, sent boo
 	case ended:
 		return structs.Errorf(structs.CodeInternal, "%s: %s ended the call before it was sent, without an answer", method, s.peer.Addr)
 	case sent && lost:
-		return structs.Errorf(structs.CodeUnknown, "%s: the connection to %s was lost while the call was in progress; it may or may not have been done", method, s.peer.Addr)
+		return structs.Errorf(structs.CodeUnknown, "%s: the connection to %s was lost while the call was in progress; it may or may not have been done%s", method, s.peer.Addr, s.refused())
 	case lost:
 		code = structs.CodeUnavailable
 	}
 	return structs.Errorf(code, "%s on %s: %s", method, s.peer.Addr, what)
+}
+
+// refused says why the peer refused this side's certificate, or is empty. In TLS 1.3 that arrives after the first call.
+func (s *Session) refused() string {
+	var op *net.OpError
+	if errors.As(s.m.isClosed(), &op) && op.Op == "remote error" {
+		return ": " + op.Error()
+	}
+	return ""
 }
 
 // Invoke implements Caller.

@@ -29,6 +29,7 @@ type Source struct {
 type loaded struct {
 	pool *x509.CertPool
 	cert tls.Certificate
+	ends time.Time // of the certificate or of the first that ends of those that signed it
 }
 
 // Load reads the files. region is the region whose servers this agent talks to; "" is "global".
@@ -64,16 +65,32 @@ func (s *Source) Reload() error {
 			return fmt.Errorf("read certificate %s: %w", s.files.Cert, err)
 		}
 	}
-	_, err = l.cert.Leaf.Verify(x509.VerifyOptions{Roots: l.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	chains, err := l.cert.Leaf.Verify(x509.VerifyOptions{Roots: l.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	if err != nil {
 		return fmt.Errorf("certificate %s does not verify against CA %s: %w", s.files.Cert, s.files.CA, err)
+	}
+	for _, chain := range chains {
+		ends := chain[0].NotAfter
+		for _, c := range chain {
+			ends = earlier(ends, c.NotAfter)
+		}
+		if ends.After(l.ends) {
+			l.ends = ends
+		}
 	}
 	s.now.Store(l)
 	return nil
 }
 
-// NotAfter returns when this agent's certificate expires.
-func (s *Source) NotAfter() time.Time { return s.now.Load().cert.Leaf.NotAfter }
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// NotAfter returns when this agent's certificate, or one that signed it, expires. Only certificates from files expire.
+func (s *Source) NotAfter() time.Time { return s.now.Load().ends }
 
 // Leaf is this agent's certificate.
 func (s *Source) Leaf() *x509.Certificate { return s.now.Load().cert.Leaf }

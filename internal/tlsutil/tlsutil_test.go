@@ -190,6 +190,42 @@ func shake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error
 	return r.st, err
 }
 
+// TestNotAfter has an agent's certificate that outlives the one that signed it.
+func TestNotAfter(t *testing.T) {
+	ca := newCA(t)
+	f := files(t, t.TempDir(), ca, CertOptions{Role: RoleServer, ValidFor: time.Hour})
+	if s := load(t, f); !s.NotAfter().Equal(s.Leaf().NotAfter) {
+		t.Errorf("%v, and the certificate ends at %v", s.NotAfter(), s.Leaf().NotAfter)
+	}
+	short, err := NewCA(CAOptions{ValidFor: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, signerKey, err := parsePair(short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewCert(ca, CertOptions{Role: RoleServer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, key, err := parsePair(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = sign(c, signer, key, signerKey); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{f.CA: short.Cert, f.Cert: p.Cert, f.Key: p.Key} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := load(t, f); !s.NotAfter().Equal(signer.NotAfter) || !s.Leaf().NotAfter.After(signer.NotAfter) {
+		t.Errorf("%v, and the authority ends at %v", s.NotAfter(), signer.NotAfter)
+	}
+}
+
 func TestReload(t *testing.T) {
 	dir, cdir := t.TempDir(), t.TempDir()
 	ca := newCA(t)
