@@ -265,6 +265,10 @@ func (p *parser) one(f field, x setting, target reflect.Value) {
 			p.priority(x, target)
 			return
 		}
+		if (f.name == "memory" || f.name == "memory_max") && target.Type() == reflect.TypeFor[*int]() {
+			p.mib(f.name, x, target)
+			return
+		}
 		p.exprIn(x.expr, x.ctx, func(v cty.Value) { p.assign(v, target, x.expr.Range()) })
 	case kindBlock:
 		e := reflect.New(target.Type().Elem())
@@ -286,6 +290,19 @@ func (p *parser) priority(x setting, target reflect.Value) {
 				v = cty.NumberIntVal(int64(n))
 			} else if _, err := strconv.Atoi(v.AsString()); err != nil {
 				p.add(problem(x.expr.Range().Ptr(), "Unknown priority", "%q is no priority; give a number, or critical (90), high (70), normal (50), low (30) or scavenger (10).", v.AsString()))
+				return
+			}
+		}
+		p.assign(v, target, x.expr.Range())
+	})
+}
+
+// mib says how to write an amount of memory that has a unit.
+func (p *parser) mib(name string, x setting, target reflect.Value) {
+	p.exprIn(x.expr, x.ctx, func(v cty.Value) {
+		if v.Type() == cty.String && !v.IsNull() {
+			if n, known := wire.LikelyMiB(v.AsString()); known {
+				p.add(problem(x.expr.Range().Ptr(), "Wrong type", "%s is a number of MiB, without a unit: for %q write %s = %d.", name, v.AsString(), name, n))
 				return
 			}
 		}

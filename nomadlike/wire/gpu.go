@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -186,9 +187,29 @@ func parseMiB(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 || n > amountMax/unit {
-		return 0, fmt.Errorf("%.64q is not an amount of memory: want a whole number with MiB, GiB or TiB, as \"20GiB\"", s)
+		like := "20GiB"
+		if mib, known := LikelyMiB(s); known {
+			if like = strconv.FormatInt(mib, 10) + "MiB"; mib%1024 == 0 {
+				like = strconv.FormatInt(mib/1024, 10) + "GiB"
+			}
+		}
+		return 0, fmt.Errorf("%.64q is not an amount of memory: want a whole number with MiB, GiB or TiB, as %q", s, like)
 	}
 	return n * unit, nil
+}
+
+// amountRE matches an amount of memory with any unit that people write: "2GB", "1.5 g", "512Mi".
+var amountRE = regexp.MustCompile(`^\s*([0-9]+(?:\.[0-9]+)?)\s*([mMgGtT])(?:i?[bB]|i)?\s*$`)
+
+// LikelyMiB returns the MiB that a text with a unit is likely to mean, for an error that suggests them: those of "2GB" are 2048.
+func LikelyMiB(s string) (mib int64, known bool) {
+	m := amountRE.FindStringSubmatch(s)
+	if m == nil {
+		return 0, false
+	}
+	x, err := strconv.ParseFloat(m[1], 64)
+	x *= map[string]float64{"M": 1, "G": 1 << 10, "T": 1 << 20}[strings.ToUpper(m[2])]
+	return int64(math.Ceil(x)), err == nil && x > 0 && x <= amountMax
 }
 
 // gpuWattsMax is more than any GPU draws.
