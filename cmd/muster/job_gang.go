@@ -32,11 +32,11 @@ func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
 	if g.Deadline > 0 {
 		state += fmt.Sprintf(" (%d of its members must run within %s)", g.Min, span(time.Unix(0, g.Deadline).Sub(o.now())))
 	}
-	members := fmt.Sprintf("%d running of %d asked (at least %d", g.Running, g.Asked, g.Min)
-	if g.Max > g.Asked {
-		members += fmt.Sprintf(", at most %d", g.Max)
+	asked := strconv.Itoa(g.Asked)
+	if most := max(g.Max, g.Asked); g.Min < most { // it may shrink or grow
+		asked = fmt.Sprintf("%d to %d", g.Min, most)
 	}
-	rows := [][2]string{{"State", state}, {"Members", members + ")"}}
+	rows := [][2]string{{"State", state}, {"Members", fmt.Sprintf("%d running of %s asked", g.Running, asked)}}
 	if g.Epoch > 0 {
 		epoch := strconv.FormatUint(g.Epoch, 10)
 		if g.Reason != "" {

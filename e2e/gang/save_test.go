@@ -29,7 +29,7 @@ func TestSaveByHand(t *testing.T) {
 	c.running("plain", 1)
 
 	out, err := c.muster("job", "status", "train")
-	for _, want := range []string{"State      = running", "Members    = 2 running of 2 asked (at least 2)", "Epoch      = 1 (placed)", "World Size = 8", "0          0-3 ", "1          4-7 "} {
+	for _, want := range []string{"State      = running", "Members    = 2 running of 2 asked", "Epoch      = 1 (placed)", "World Size = 8", "0          0-3 ", "1          4-7 "} {
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("job status: %v, want %q in\n%s", err, want, out)
 		}
