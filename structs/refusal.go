@@ -121,7 +121,7 @@ const (
 
 	DimensionMissingDriver      // Subject: its name
 	DimensionUnhealthyDriver    // Subject: its name
-	DimensionMissingDevice      // Subject: the request
+	DimensionMissingDevice      // Subject: the request; Detail: the profiles of MIG instances, where all GPUs are divided so
 	DimensionMissingMIG         // Subject: the profile; Detail: profiles that exist; Count: GPUs that can be divided so
 	DimensionPowerLimit         // Subject: the GPU; Count: watts asked for; Detail: the range in W, "" when the driver reports none
 	DimensionMissingVolume      // Subject: its name

@@ -74,7 +74,7 @@ func (o Obstacle) What() string {
 			return text + "the driver of " + o.Subject + " tells no range of power limits"
 		}
 		return text + o.Subject + " can be set to " + o.Detail + " W"
-	case DimensionMissingMIG, DimensionMissingNetwork:
+	case DimensionMissingMIG, DimensionMissingDevice, DimensionMissingNetwork:
 		text += o.Hint()
 	}
 	return text
@@ -93,6 +93,9 @@ func (o Obstacle) Hint() string {
 	switch {
 	case o.Dimension == DimensionMissingNetwork && o.Detail != "":
 		return "; " + o.Detail
+	case o.Dimension == DimensionMissingDevice && o.Detail != "":
+		first, _, _ := strings.Cut(o.Detail, ", ")
+		return fmt.Sprintf("; GPUs are divided into MIG instances (%s), for which a job file asks with gpu { mig = %q }", o.Detail, first)
 	case o.Dimension != DimensionMissingMIG:
 		return ""
 	}

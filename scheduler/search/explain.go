@@ -187,8 +187,11 @@ func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
 		if x.Nodes == 0 {
 			continue
 		}
-		if x.Dimension == structs.DimensionMissingMIG {
+		switch {
+		case x.Dimension == structs.DimensionMissingMIG:
 			x.Detail, x.Count = s.otherMIG(x.Subject)
+		case x.Dimension == structs.DimensionMissingDevice && x.Nodes == r.InPool && structs.IsGPUDevice(x.Subject):
+			x.Detail, _ = s.otherMIG("") // no node has a whole GPU
 		}
 		if x.Code == structs.ReasonResources && x.Asked > 0 && x.Free >= x.Asked && x.CuredBy == structs.EventAllocStopped {
 			x.Code = structs.ReasonFragmentation // enough is free, but in pieces that are too small
