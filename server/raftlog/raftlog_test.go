@@ -310,3 +310,42 @@ func TestNoFreelistSync(t *testing.T) {
 		}
 	}
 }
+
+// TestModes: only the owner may read the log, also one that an older release wrote.
+func TestModes(t *testing.T) {
+	each(t, func(t *testing.T, o Options) {
+		dir := memoryDir(t)
+		check := func(when string) (files []string) {
+			t.Helper()
+			err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+				if err != nil || e.IsDir() {
+					return err
+				}
+				info, err := e.Info()
+				if err == nil && info.Mode().Perm() != 0o600 {
+					t.Errorf("%s: %s has mode %v", when, path, info.Mode())
+				}
+				files = append(files, path)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return files
+		}
+		mustClose(t, mustOpen(t, dir, o))
+		files := check("new")
+		if o.Backend != WAL {
+			return
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, ".wal") {
+				if err := os.Chmod(path, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		mustClose(t, mustOpen(t, dir, o))
+		check("opened again")
+	})
+}

@@ -16,6 +16,9 @@ import (
 
 // openWAL opens the files in a directory, or creates the first one.
 func (l *Log) openWAL(path string, o Options, log hclog.Logger) error {
+	if err := closeModes(path); err != nil {
+		return err
+	}
 	files := newWALFiler(path, walFS{fs.New()})
 	w, err := wal.Open(path, wal.WithMetaStore(l.rec), wal.WithSegmentFiler(files), wal.WithSegmentSize(o.SegmentBytes), wal.WithLogger(log.Named("wal")))
 	if err != nil {

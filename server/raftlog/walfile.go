@@ -20,17 +20,50 @@ type walFS struct{ *fs.FS }
 
 // Create creates a file of the given size.
 func (w walFS) Create(dir, name string, size uint64) (types.WritableFile, error) {
-	f, err := w.FS.Create(dir, name, size)
+	f, err := w.create(dir, name, size)
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return f, err
 	}
 	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if f, err = w.FS.Create(dir, name, 0); err != nil {
+	if f, err = w.create(dir, name, 0); err != nil {
 		return nil, err
 	}
 	return f, os.Truncate(filepath.Join(dir, name), int64(size))
+}
+
+// create is the library's Create, for files that only their owner may read. The library lets everybody read them.
+func (w walFS) create(dir, name string, size uint64) (types.WritableFile, error) {
+	f, err := w.FS.Create(dir, name, size)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(filepath.Join(dir, name), ownerOnly); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+const ownerOnly = 0o600 // mode of the files of the log
+
+// closeModes changes the mode of files that an older release created.
+func closeModes(dir string) error {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if info, err := e.Info(); err != nil {
+			return err
+		} else if info.Mode().IsRegular() && info.Mode().Perm() != ownerOnly {
+			if err := os.Chmod(filepath.Join(dir, e.Name()), ownerOnly); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // walFiler checks the newest file of the log before it is used.
