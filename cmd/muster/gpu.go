@@ -137,6 +137,9 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 			for _, d := range t.Devices {
 				shared := map[string]bool{}
 				for _, s := range d.Shares {
+					if s.Backend == structs.BackendMIG {
+						continue // an instance is held whole
+					}
 					shared[s.DeviceID] = true
 					part[al.NodeID+s.DeviceID] += s.MemoryMB
 				}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 func newReservation(e *env) *cobra.Command {
@@ -19,7 +20,7 @@ muster reservation list`, newReservationApply, newReservationInspect, newReserva
 
 func newReservationApply(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
-	c := e.verb("apply [options] FILE", "Make or change reservations", "Make or change reservations from a file in HCL or JSON; \"-\" is standard input.", `muster reservation apply maintenance.hcl`, 1, 1, func(ctx context.Context, args []string) error {
+	c := e.verb("apply [options] FILE", "Make or change reservations", "Make or change reservations from a file in HCL or JSON, which names nodes by name or ID; \"-\" is standard input.", `muster reservation apply maintenance.hcl`, 1, 1, func(ctx context.Context, args []string) error {
 		list, err := o.reservationSpecs(args[0])
 		if err != nil {
 			return err
@@ -29,6 +30,9 @@ func newReservationApply(e *env) *cobra.Command {
 			return err
 		}
 		for _, r := range list {
+			if err := a.nodeIDs(ctx, r.Nodes); err != nil {
+				return fmt.Errorf("apply reservation %q: %w", r.ID, err)
+			}
 			if _, err := a.put(ctx, "/v1/reservations", nil, r, nil); err != nil {
 				return fmt.Errorf("apply reservation %q: %w", r.ID, err)
 			}
@@ -37,6 +41,32 @@ func newReservationApply(e *env) *cobra.Command {
 		return nil
 	})
 	return files(c, "hcl", "json")
+}
+
+// nodeIDs replaces names of nodes by IDs. A name counts before the beginning of an ID.
+func (a *api) nodeIDs(ctx context.Context, nodes []string) error {
+	var all []*wire.NodeListStub
+	for i, text := range nodes {
+		if _, err := structs.ParseID[structs.NodeID](text); err == nil {
+			continue
+		}
+		if all == nil {
+			if _, err := a.get(ctx, "/v1/nodes", nil, &all); err != nil {
+				return fmt.Errorf("look for node %q: %w", text, err)
+			}
+		}
+		n, err := nodeNamed(all, text)
+		if err != nil {
+			return err
+		}
+		if n == nil {
+			if n, err = a.nodeStub(ctx, text); err != nil {
+				return err
+			}
+		}
+		nodes[i] = n.ID
+	}
+	return nil
 }
 
 // reservationSpecs reads the reservations of a file.

@@ -218,21 +218,39 @@ func (a *api) nodeStub(ctx context.Context, arg string) (*wire.NodeListStub, err
 	if _, err := a.get(ctx, "/v1/nodes", nil, &list); err != nil {
 		return nil, fmt.Errorf("look for node %q: %w", arg, err)
 	}
+	n, err := nodeNamed(list, arg)
+	if n == nil && err == nil {
+		err = fmt.Errorf("no node has the name %q or an id that begins with it (muster node status lists nodes)", arg)
+	}
+	return n, err
+}
+
+// nodeNamed finds the one node of a list with a name; nil if there is none.
+func nodeNamed(list []*wire.NodeListStub, name string) (*wire.NodeListStub, error) {
 	var hits []*wire.NodeListStub
 	var names []string
 	for _, n := range list {
-		if n.Name == arg {
+		if n.Name == name {
 			hits = append(hits, n)
 			names = append(names, n.ID+" ("+n.Name+", "+n.Status+")")
 		}
 	}
 	switch len(hits) {
 	case 0:
-		return nil, fmt.Errorf("no node has the name %q or an id that begins with it (muster node status lists nodes)", arg)
+		return nil, nil
 	case 1:
 		return hits[0], nil
 	}
-	return nil, ambiguous("nodes", arg, names)
+	return nil, ambiguousNode(name, names)
+}
+
+// ambiguousNode returns the error for a name that several nodes have.
+func ambiguousNode(name string, candidates []string) error {
+	n := len(candidates)
+	if n > candidatesShown {
+		candidates = append(candidates[:candidatesShown:candidatesShown], fmt.Sprintf("... and %d more", n-candidatesShown))
+	}
+	return fmt.Errorf("%d nodes have the name %q; give the id of one:\n  %s", n, name, strings.Join(candidates, "\n  "))
 }
 
 // selfNode returns the id of the node that the agent itself runs.
