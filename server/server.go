@@ -218,7 +218,7 @@ func (s *Server) memberEnvironment() member.Environment {
 		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
 			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build,
 			Oldest: speaks.Oldest, Newest: speaks.Newest, Calls: speaks.RPC},
-		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Apply: s.apply,
+		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Dial: s.cfg.Dial, Apply: s.apply,
 		OnDoubt: s.nodes.Probes.Doubt,
 	}
 }

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -61,12 +62,13 @@ const (
 // mux multiplexes streams over one connection. Its goroutines, reader and writer, end with the connection; the writer
 // also sends pings.
 type mux struct {
-	conn   net.Conn
-	accept func(*muxStream) // called by the reader for each stream that the peer opens; must not block
-	max    int              // most streams of the peer at once
-	closed chan struct{}
-	kick   chan struct{} // buffered: 1; something is queued to write
-	flow   flow
+	conn    net.Conn
+	dialled bool
+	accept  func(*muxStream) // called by the reader for each stream that the peer opens; must not block
+	max     int              // most streams of the peer at once
+	closed  chan struct{}
+	kick    chan struct{} // buffered: 1; something is queued to write
+	flow    flow
 
 	mu struct {
 		sync.Mutex
@@ -85,7 +87,7 @@ type mux struct {
 }
 
 func newMux(conn net.Conn, dialled bool, maxStreams int, accept func(*muxStream)) *mux {
-	m := &mux{conn: conn, accept: accept, max: maxStreams, closed: make(chan struct{}), kick: make(chan struct{}, 1)}
+	m := &mux{conn: conn, dialled: dialled, accept: accept, max: maxStreams, closed: make(chan struct{}), kick: make(chan struct{}, 1)}
 	m.mu.streams = map[uint64]*muxStream{}
 	m.mu.room = make(chan struct{})
 	m.mu.heard = time.Now()
@@ -262,12 +264,19 @@ func (m *mux) write() {
 
 func (m *mux) read(r *bufio.Reader) {
 	var h [frameHeader]byte
-	for {
+	for first := true; ; first = false {
 		if _, err := io.ReadFull(r, h[:]); err != nil {
-			if err == io.EOF {
+			switch {
+			case err == io.EOF && first && m.dialled:
+				err = wrongPort(fmt.Sprintf("closed by the peer before its first answer; is that the port of a server for calls (%d by default)?", portCalls))
+			case err == io.EOF:
 				err = fmt.Errorf("closed by the peer")
 			}
 			m.close(err)
+			return
+		}
+		if first && bytes.HasPrefix(h[:], httpAnswer) {
+			m.close(wrongPort(fmt.Sprintf("HTTP is served there (port %d by default); servers take calls on another port (%d by default)", portHTTP, portCalls)))
 			return
 		}
 		n, id := binary.BigEndian.Uint32(h[2:]), binary.BigEndian.Uint64(h[6:])

@@ -209,7 +209,14 @@ func (s *Server) handle(raw net.Conn, ip string) {
 		s.mu.Unlock()
 		s.log.Debug("session ended", "from", peer.Addr, "role", peer.Role, "reason", sess.Err())
 	default:
-		s.refuse(raw, "first-byte", fmt.Sprintf("first byte 0x%02x is neither raft (0x01) nor rpc (0x02)", first))
+		detail := fmt.Sprintf("first byte 0x%02x is neither raft (0x01) nor rpc (0x02)", first)
+		switch otherProtocol(first) {
+		case "HTTP":
+			detail += fmt.Sprintf("; it looks like HTTP, which has another port (%d by default)", portHTTP)
+		case "gossip":
+			detail += fmt.Sprintf("; it looks like gossip (retry_join of a server), which has another port (%d by default)", portGossip)
+		}
+		s.refuse(raw, "first-byte", detail)
 	}
 }
 

@@ -141,9 +141,12 @@ func (s *Session) failed(ctx context.Context, method string, err error, sent boo
 
 // refused says why the peer refused this side's certificate, or is empty. In TLS 1.3 that arrives after the first call.
 func (s *Session) refused() string {
-	var op *net.OpError
-	if errors.As(s.m.isClosed(), &op) && op.Op == "remote error" {
+	why := s.m.isClosed()
+	if op := (*net.OpError)(nil); errors.As(why, &op) && op.Op == "remote error" {
 		return ": " + op.Error()
+	}
+	if port := wrongPort(""); errors.As(why, &port) {
+		return ": " + string(port)
 	}
 	return ""
 }

@@ -4,8 +4,10 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +44,7 @@ type Environment struct {
 	Replica     *replica.Replica
 	LastContact func() time.Duration         // time since this server heard from a leader
 	To          func(addr string) rpc.Caller // returns a caller of another server
+	Dial        rpc.Dialer                   // below TLS
 	Apply       func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 	OnDoubt     func(node structs.NodeID) // gossip suspects the agent of a node; must not block
 }
@@ -194,6 +197,7 @@ type joiner struct {
 	open       []string      // addresses of retry_join that have not answered; all of them while this server is alone
 	wait, most time.Duration // until the next try while no one has answered; the longest one
 	turn       int           // of the servers that have failed
+	wrong      string        // what is wrong with a port of open; "": nothing is known to be
 }
 
 func (j *joiner) run(ctx context.Context) {
@@ -222,11 +226,17 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 		n, err := j.join(ctx, addr)
 		if err != nil {
 			failed = err
+			if j.wrong == "" && !strings.Contains(err.Error(), "dial ") {
+				j.wrong = j.wrongPort(ctx, addr)
+			}
 		}
 		return n > 0
 	})
 	j.rejoin(ctx)
 	if len(j.open) == before && j.g.Alone() && before > 0 {
+		if j.wrong != "" {
+			failed = fmt.Errorf("%w; %s", failed, j.wrong)
+		}
 		j.env.Log.Warn("could not join; trying again", "addresses", j.open, "error", failed, "in", j.wait)
 		next := j.wait
 		j.wait = min(2*j.wait, j.most)
@@ -237,6 +247,20 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 	}
 	j.wait = min(joinRetryMin, j.most)
 	return j.most
+}
+
+// wrongPort says which port an address has that answers, but not with gossip; "" if that is not known.
+func (j *joiner) wrongPort(ctx context.Context, addr string) string {
+	what := ""
+	if rpc.AnswersHTTP(ctx, j.env.Dial, addr) {
+		what = "the HTTP API answers (ports.http, 4646 by default)"
+	} else if _, err := j.serverInfo(ctx, addr); err == nil {
+		what = "a server takes calls (ports.rpc, 4647 by default)"
+	}
+	if what == "" {
+		return ""
+	}
+	return "at " + addr + " " + what + ": servers join by gossip, so this needs the other's gossip port (ports.serf, 4648 by default)"
 }
 
 // rejoin contacts the next server that gossip takes for dead.

@@ -1,0 +1,55 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"time"
+)
+
+// Default ports, for messages about an address with the wrong one.
+const (
+	portHTTP   = 4646
+	portCalls  = 4647
+	portGossip = 4648
+)
+
+// httpAnswer begins each answer of an HTTP server.
+var httpAnswer = []byte("HTTP/")
+
+// wrongPort is why a session ended whose other side never spoke the protocol.
+type wrongPort string
+
+func (e wrongPort) Error() string { return string(e) }
+
+// otherProtocol names what a client speaks that begins a connection for calls with a byte; "" if that is not known.
+func otherProtocol(first byte) string {
+	switch {
+	case first >= 'A' && first <= 'Z':
+		return "HTTP"
+	case first == 6 || first == 9 || first == 10 || first == 244: // memberlist's exchange of states: plain, compressed, encrypted, with a label
+		return "gossip"
+	}
+	return ""
+}
+
+// probeTimeout bounds AnswersHTTP.
+const probeTimeout = 2 * time.Second
+
+// AnswersHTTP reports whether HTTP is served at an address. (A server of HTTPS also answers a plain request.)
+func AnswersHTTP(ctx context.Context, dial Dialer, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	conn, err := dial(ctx, addr)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := io.WriteString(conn, "HEAD / HTTP/1.0\r\n\r\n"); err != nil {
+		return false
+	}
+	head := make([]byte, len(httpAnswer))
+	_, err = io.ReadFull(conn, head)
+	return err == nil && bytes.Equal(head, httpAnswer)
+}

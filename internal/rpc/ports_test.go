@@ -1,0 +1,69 @@
+package rpc
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestWrongPort: a call to the port of another protocol says which port it seems to be.
+func TestWrongPort(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // closes each connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	go func() {
+		for {
+			conn, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			b := make([]byte, 1)
+			_, _ = conn.Read(b)
+			conn.(*net.TCPConn).CloseWrite()
+		}
+	}()
+	pool := NewPool(PoolConfig{})
+	defer pool.Close()
+	answer, err := net.Listen("tcp", "127.0.0.1:0") // answers as HTTP does, at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Close()
+	go func() {
+		for {
+			conn, err := answer.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		}
+	}()
+	for addr, want := range map[string]string{silent.Addr().String(): "is that the port of a server for calls (4647 by default)?", answer.Addr().String(): "HTTP is served there (port 4646 by default)"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err := pool.To(addr).Invoke(ctx, Header{Method: "Test.Echo"}, &struct{}{}, &struct{}{})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	for addr, want := range map[string]bool{web.Listener.Addr().String(): true, secure.Listener.Addr().String(): true, silent.Addr().String(): false} {
+		if got := AnswersHTTP(t.Context(), NetDialer(), addr); got != want {
+			t.Errorf("%s answers HTTP: %v, want %v", addr, got, want)
+		}
+	}
+	for first, want := range map[byte]string{'G': "HTTP", 'P': "HTTP", 10: "gossip", 244: "gossip", 0x16: ""} {
+		if got := otherProtocol(first); got != want {
+			t.Errorf("first byte %d: %q, want %q", first, got, want)
+		}
+	}
+}
