@@ -1,8 +1,6 @@
 package nomadlike
 
 import (
-	"cmp"
-
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
@@ -26,8 +24,10 @@ type (
 		User                     string
 		StartEstimate            int64             // Unix nanoseconds; 0: unknown
 		Starts                   string            `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
+		OtherQueues              []string          `json:",omitempty"` // what they hold of what it waits for, and whether its queue may take it
 		Advice                   *Advice           `json:",omitempty"`
 		SubmitTime               int64             // Unix nanoseconds
+		PendingSince             int64             `json:",omitempty"` // Unix nanoseconds: when it was submitted or, if it has run, became pending last; absent when nothing waits
 		Saving                   *Saving           `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
 		Suspended                *Suspended        `json:",omitempty"` // absent: no part of it is suspended
 		Topology                 map[string]string `json:",omitempty"` // by gang: how near its members are to each other, as "all 8 in leaf l2, 2 racks"
@@ -243,7 +243,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.Topology[string(g)] = text
 	}
 	w.Deadline = int64(r.Job.Deadline)
-	w.Refused = r.Refused
+	w.Refused, w.OtherQueues = r.Refused, r.Others
 	if r.Saving != nil {
 		w.Saving = &Saving{Now: r.Saving.Now, Waiting: r.Saving.Waiting, Where: r.Saving.Where, Limit: r.Saving.Limit}
 	}
@@ -264,9 +264,9 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.AheadAsks = append(w.AheadAsks, askOf(a))
 	}
 	if r.Workload != nil {
-		w.StartEstimate, w.Starts = int64(cmp.Or(r.StartEst, r.Workload.StartEst)), r.Starts
+		w.StartEstimate, w.Starts = startOf(r.StartEst, r.Workload, r.Starts), r.Starts
 		w.Returned, w.GivenUp, w.DeadlineMissed = Returned(r.Workload.Returned), r.Workload.Spent, r.Workload.Missed != 0
-		w.Reason, w.Waiting, w.SubmitTime = r.Workload.Reason, r.Workload.Waiting, int64(r.Workload.SubmitTime)
+		w.Reason, w.Waiting, w.SubmitTime, w.PendingSince = r.Workload.Reason, r.Workload.Waiting, int64(r.Workload.SubmitTime), int64(r.Since)
 	}
 	if r.Eval != nil {
 		w.EvalID = r.Eval.ID.String()
@@ -289,6 +289,14 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.Excluded = append(w.Excluded, ExcludedNode{Group: string(x.Group), NodeID: x.NodeID.String(), NodeName: x.NodeName, Why: wire.RefusalFromStructs(x.Why)})
 	}
 	return w
+}
+
+// startOf returns when a workload is expected to start: the newest estimate, else that of the pass.
+func startOf(newest structs.LogTime, w *structs.Workload, starts string) int64 {
+	if newest == 0 && starts == "" {
+		newest = w.StartEst
+	}
+	return int64(newest)
 }
 
 func askOf(a structs.Amount) Ask {
@@ -341,7 +349,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: string(it.Workload.Queue),
 			NodePool: string(it.Workload.Domain), Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
-			StartEstimate: int64(cmp.Or(it.StartEst, it.Workload.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
+			StartEstimate: startOf(it.StartEst, it.Workload, it.Starts), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
 		}
 		if it.Job != nil {
 			q.User = it.Job.Submitter.Name

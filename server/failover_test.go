@@ -23,12 +23,13 @@ import (
 
 // queueText returns everything about queues in one state, as text: the order of waiting jobs with predicted run times,
 // what queues hold and have used, reservations, and the decision log.
-func queueText(by *decide.Service, snap *state.Snapshot) (order, usage, reserved, decisions string) {
+func queueText(by *decide.Service, pub *replica.Published) (order, usage, reserved, decisions string) {
+	snap := pub.Snapshot
 	var ws []*structs.Workload
 	for w := range snap.Workloads() {
 		ws = append(ws, w)
 	}
-	at := by.Order(snap, ws, snap.Time())
+	at := by.Order(pub, ws, snap.Time())
 	var b strings.Builder
 	for _, i := range at {
 		w := ws[i]
@@ -182,14 +183,15 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					next := c.leader(old)
 					l := c.servers[next]
 					// The next leader has everything of the common history that the dead one had applied.
-					before := c.servers[old].Published().Snapshot
+					pub := c.servers[old].Published()
+					before := pub.Snapshot
 					fresh := newLeader(l, before)
-					is, _, _, _ := queueText(fresh, before)
+					is, _, _, _ := queueText(fresh, pub)
 					// The dead leader has learned up to what its passes were fed. Only at that state can the two be
 					// compared.
 					was := is
 					if fresh.PredictionErrors().N == c.servers[old].decide.PredictionErrors().N {
-						was, _, _, _ = queueText(c.servers[old].decide, before)
+						was, _, _, _ = queueText(c.servers[old].decide, pub)
 						sums.compared++
 					}
 					if was != is {
@@ -313,8 +315,8 @@ func sameQueues(t *testing.T, c *cluster, when string) {
 	t.Helper()
 	var first []string
 	for i, s := range c.servers {
-		snap := s.Published().Snapshot
-		order, usage, reserved, decisions := queueText(newLeader(s, snap), snap)
+		pub := s.Published()
+		order, usage, reserved, decisions := queueText(newLeader(s, pub.Snapshot), pub)
 		got := []string{order, usage, reserved, decisions}
 		if i == 0 {
 			first = got

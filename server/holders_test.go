@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,6 +27,11 @@ func TestWhyNamesUnpreemptibleHolders(t *testing.T) {
 			})})
 			time.Sleep(5 * time.Second)
 		}
+		rules := map[structs.QueuePath]string{
+			"":      `queue default (preempt = "order") takes only the places of its own preemptible work; with a guarantee it would reclaim from others, too (muster queue apply)`,
+			"first": `queue first (preempt = "priority") takes the places of preemptible work whose priority is lower by 1 or more, in any queue`,
+			"never": `queue never (preempt = "none") takes no places of others`,
+		}
 		submit("old", "lab", 50, 1)
 		submit("older", "lab", 50, 1)
 		time.Sleep(5 * time.Minute)
@@ -40,6 +46,13 @@ func TestWhyNamesUnpreemptibleHolders(t *testing.T) {
 			r := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: x.id})
 			if running(s, x.id) != 0 || r.Advice == nil {
 				t.Fatalf("%s: %d run, advice %+v", x.id, running(s, x.id), r.Advice)
+			}
+			others := ""
+			if x.queue != "lab" {
+				others = "queue lab holds 2 GPUs in allocations: 2, none of them preemptible; " + rules[x.queue]
+			}
+			if got := strings.Join(r.Others, "; "); got != others {
+				t.Errorf("%s is told of other queues: %q, want %q", x.id, got, others)
 			}
 			h := r.Advice.Holders
 			if h == nil {

@@ -326,7 +326,7 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 		if got := s.decide.Reports(key); len(got) != 1 || got[0].Code != structs.ReasonResources {
 			t.Errorf("reports in memory: %+v, want one with %s", got, structs.ReasonResources)
 		}
-		if q := s.endpoints.Waiting(s.Published().Snapshot); len(q) != 1 || q[0].JobID != key.ID {
+		if q := s.endpoints.Waiting(s.Published()); len(q) != 1 || q[0].JobID != key.ID {
 			t.Errorf("queue %v, want [%v]", q, key)
 		}
 		if n := holding(t, s); n.Blocked != 1 || n.Ready != 0 {

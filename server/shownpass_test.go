@@ -47,15 +47,15 @@ func shownList(t *testing.T, order structs.Order, seed uint64) (served, wide int
 			if s == nil || s.Published().Snapshot.Index() != in.View.Index() || in.Flight.Len() > 0 {
 				return // the list would be of another state
 			}
-			snap := s.Published().Snapshot
-			ws := decide.Pending(snap)
+			pub := s.Published()
+			ws := decide.Pending(pub.Snapshot)
 			if slices.ContainsFunc(ws, func(x *structs.Workload) bool {
 				return !slices.ContainsFunc(in.Pending, func(w contend.Workload) bool { return w.Key.ID == x.JobID })
 			}) {
 				return // some are on their way back from the pass before, at this very instant
 			}
 			var shown []string
-			for _, i := range s.decide.Shown(snap, ws, in.Now, nil) {
+			for _, i := range s.decide.Shown(pub, ws, in.Now, nil) {
 				shown = append(shown, ws[i].JobID)
 			}
 			in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)

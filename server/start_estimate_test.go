@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -91,6 +92,91 @@ func TestLimitNeverStarts(t *testing.T) {
 		why := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "a"})
 		if want := "when queue research is raised: this asks for more than all of it"; why.Starts != want || why.StartEst != 0 {
 			t.Errorf("starts %q at %d, want %q", why.Starts, why.StartEst, want)
+		}
+	})
+}
+
+// TestPendingAgain: a job that ran and waits again has been pending since then, not since its submission.
+func TestPendingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newGPUFleet(t, s, 1)
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "lab", Preempt: structs.PreemptPriority}}})
+		submit := func(id string, priority int) structs.LogTime {
+			f.set(func() { f.runs[id] = 2 * time.Hour })
+			mustApplyBy(t, s, "ada", &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Queue, j.Priority, j.Preemptible, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, "lab", priority, true, 2*time.Hour, structs.Reschedule{}
+				j.Requeue = &structs.Requeue{On: []string{structs.RequeuePreempt}, Max: 10}
+				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1}}
+			})})
+			return structs.LogTimeOf(time.Now())
+		}
+		near := func(when string, since, want structs.LogTime) {
+			t.Helper()
+			if d := since.Sub(want); d < -time.Minute || d > time.Minute {
+				t.Errorf("%s, it has been pending since %v, want %v", when, since.Time(), want.Time())
+			}
+		}
+		submitted := submit("low", 20)
+		waitFor(t, time.Minute, "the first run", func() bool { return running(s, "low") == 1 })
+		time.Sleep(30 * time.Minute)
+		preempted := submit("high", 80)
+		waitFor(t, time.Minute, "the other job", func() bool { return running(s, "high") == 1 })
+		waitedOnly := submit("third", 20)
+		time.Sleep(10 * time.Minute)
+		why := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "low"})
+		if why.Workload.Waiting != 1 {
+			t.Fatalf("it does not wait: %+v", why.Workload)
+		}
+		near("preempted", why.Since, preempted)
+		if why.Workload.SubmitTime.Sub(submitted).Abs() > time.Minute {
+			t.Errorf("its submission is %v, want %v", why.Workload.SubmitTime.Time(), submitted.Time())
+		}
+		near("never run", call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "third"}).Since, waitedOnly)
+	})
+}
+
+// TestLateStart: the estimate of a start is not in the past, also while no pass runs and what the job waits for runs longer
+// than predicted.
+func TestLateStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newGPUFleet(t, s, 1)
+		submit := func(id string) {
+			f.set(func() { f.runs[id] = 24 * time.Hour })
+			mustApplyBy(t, s, "ada", &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Runtime.Expected, j.Groups[0].Reschedule = structs.JobBatch, 20*time.Minute, structs.Reschedule{}
+				j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1}}
+			})})
+		}
+		submit("first")
+		waitFor(t, time.Minute, "the first job", func() bool { return running(s, "first") == 1 })
+		began := time.Now()
+		submit("second")
+		told := func() (at structs.LogTime, starts string) {
+			t.Helper()
+			why := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "second"})
+			for _, it := range call(t, s, methods.QueueList, rpc.Header{}, &methods.ListRequest{}).Items {
+				if it.Starts != why.Starts {
+					t.Errorf("the list says %q, job why %q", it.Starts, why.Starts)
+				}
+				now := structs.LogTimeOf(time.Now())
+				if it.StartEst < now || why.StartEst < now {
+					t.Errorf("after %s the start is in the past: %v in the list, %v in job why", time.Since(began), it.StartEst.Time(), why.StartEst.Time())
+				}
+			}
+			return why.StartEst, why.Starts
+		}
+		time.Sleep(10 * time.Minute)
+		at, starts := told()
+		if d := at.Time().Sub(began); starts != "" || d < 19*time.Minute || d > 21*time.Minute {
+			t.Errorf("it starts after %s (%q), want 20 minutes", d, starts)
+		}
+		for range 6 {
+			time.Sleep(10 * time.Minute)
+			if at, starts = told(); starts != decide.RunsLonger {
+				t.Errorf("after %s it starts at %v: %q", time.Since(began), at.Time(), starts)
+			}
 		}
 	})
 }

@@ -161,9 +161,7 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	head := fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint(stateColour(w.Status), w.Status))
 	if waits {
 		head = fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint("33", "pending"))
-		if w.SubmitTime > 0 {
-			head += " for " + span(o.now().Sub(time.Unix(0, w.SubmitTime)))
-		}
+		head += o.pendingFor(w)
 	}
 	if w.Position > 0 {
 		head += fmt.Sprintf("; position %d of %d", w.Position, w.QueueLength)
@@ -184,6 +182,18 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	if waits && len(w.Groups) == 0 {
 		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
 	}
+}
+
+// pendingFor says for how long a job has been pending and, if it ran before, how long ago it was submitted.
+func (o *jobWhyOptions) pendingFor(w *nomadlike.Why) string {
+	if w.SubmitTime == 0 {
+		return ""
+	}
+	submitted := time.Unix(0, w.SubmitTime)
+	if w.PendingSince-w.SubmitTime < int64(time.Second) {
+		return " for " + span(o.now().Sub(submitted))
+	}
+	return fmt.Sprintf(" for %s (submitted %s ago)", span(o.now().Sub(time.Unix(0, w.PendingSince))), span(o.now().Sub(submitted)))
 }
 
 // excluded lists the nodes that cannot take an allocation now.
@@ -225,6 +235,9 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	}
 	for _, g := range w.Groups {
 		o.group(&g, waits, w.Advice != nil && w.Advice.Never != "", add)
+	}
+	for _, text := range w.OtherQueues {
+		add("others", "%s", text)
 	}
 	if s := w.Summary; s != nil && !waits {
 		for _, g := range sortedKeys(s.Summary) {
@@ -303,17 +316,24 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if len(w.Order) > 0 {
 		add("order", "%s", orderText(w.Order))
 	}
-	switch at := time.Unix(0, w.StartEstimate); {
+	switch {
 	case w.Starts != "" && w.StartEstimate > 0:
-		add("starts", "%s: in about %s (%s), if there is room then", w.Starts, span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
+		add("starts", "%s: %s, if there is room then", w.Starts, o.startTime(w.StartEstimate))
 	case w.Starts != "":
 		add("starts", "%s", w.Starts)
-	case w.StartEstimate > 0 && o.now().Sub(at) > overdueAfter:
-		add("starts", "expected %s ago (%s): what it waits for runs longer than predicted", span(o.now().Sub(at)), at.UTC().Format("2006-01-02 15:04"))
 	case w.StartEstimate > 0:
-		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
+		add("starts", "%s, if nothing changes", o.startTime(w.StartEstimate))
 	}
 	return lines
+}
+
+// startTime says when a job is expected to start.
+func (o *jobWhyOptions) startTime(at int64) string {
+	t := time.Unix(0, at)
+	if left := t.Sub(o.now()); left >= time.Second {
+		return fmt.Sprintf("in about %s (%s)", span(left), t.UTC().Format("2006-01-02 15:04"))
+	}
+	return "at any moment"
 }
 
 // orderText describes the parts of a place in the queue.
@@ -382,9 +402,6 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 	}
 }
-
-// overdueAfter is how long after its estimate a start is said to be late.
-const overdueAfter = 2 * time.Second
 
 // aheadShown limits the listed jobs ahead.
 const aheadShown = 5

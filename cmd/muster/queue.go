@@ -100,13 +100,10 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		}
 		starts := "-"
 		if it.StartEstimate > 0 {
-			switch left := time.Unix(0, it.StartEstimate).Sub(o.now()); {
-			case left > 0:
+			if left := time.Unix(0, it.StartEstimate).Sub(o.now()); left >= time.Second {
 				starts = "in " + span(left)
-			case left > -overdueAfter:
-				starts = "now"
-			default:
-				starts = "overdue " + span(-left)
+			} else {
+				starts = "any moment"
 			}
 		}
 		if it.Held {

@@ -63,16 +63,18 @@ type (
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
-		StartEst  structs.LogTime // when its obstacle should end, unless the pass has an estimate that has not passed; 0: unknown
+		StartEst  structs.LogTime // when it should start; 0: as Workload says if Starts is "", else unknown
 		Starts    string          // that obstacle; "" if it only lacks capacity
 		Job       *structs.Job
 		Workload  *structs.Workload
-		Position  int64 // 1 is next; 0: not waiting
+		Since     structs.LogTime // when it became pending last; 0: it does not wait
+		Position  int64           // 1 is next; 0: not waiting
 		QueueLen  int64
 		Ahead     []structs.JobKey    // at most 10
 		AheadAsk  []structs.Amount    // resources that the waiting allocations of each ask for
 		Asks      structs.Amount      // the same for this job
 		Terms     []structs.ScoreTerm // the terms of its position in the queue
+		Others    []string            // what other queues hold of what it waits for, and whether its queue may take it; nil: nothing
 		Advice    *Advice             // nil: it does not wait, or there was no time to search
 		Reports   []*structs.GroupReport
 		Eval      *structs.Evaluation
@@ -160,7 +162,7 @@ type (
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {
-		StartEst structs.LogTime // when its obstacle should end, unless the pass has an estimate that has not passed; 0: unknown
+		StartEst structs.LogTime // when it should start; 0: as Workload says if Starts is "", else unknown
 		Starts   string          // that obstacle
 		Workload *structs.Workload
 		Job      *structs.Job

@@ -139,7 +139,8 @@ func (s *Session) failed(ctx context.Context, method string, err error, sent boo
 	return structs.Errorf(code, "%s on %s: %s", method, s.peer.Addr, what)
 }
 
-// refused says why the peer refused this side's certificate, or is empty. In TLS 1.3 that arrives after the first call.
+// refused says that the peer refused this side's certificate, which in TLS 1.3 arrives after the first call, or that its port is for something
+// else; otherwise it is empty.
 func (s *Session) refused() string {
 	why := s.m.isClosed()
 	if op := (*net.OpError)(nil); errors.As(why, &op) && op.Op == "remote error" {

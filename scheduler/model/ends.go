@@ -56,9 +56,9 @@ const lateGrace = time.Minute
 // work that fits into these hours passes what was reserved.
 var lateSteps = [...]time.Duration{5 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 20 * time.Hour, 50 * time.Hour, 100 * time.Hour}
 
-// corrected returns when work that was predicted to end at a time is expected to end, as seen at now; Never when all
+// Corrected returns when work that was predicted to end at a time is expected to end, as seen at now; Never when all
 // corrections are used up.
-func corrected(at, now structs.LogTime) structs.LogTime {
+func Corrected(at, now structs.LogTime) structs.LogTime {
 	if at >= now {
 		return at
 	}
@@ -82,7 +82,7 @@ func (h *HeldWork) Ends(now structs.LogTime) structs.LogTime {
 	at := Never
 	if h.Expect > 0 {
 		predicted := h.begunBy(now).Add(h.Expect)
-		if at = corrected(predicted, now); at == predicted {
+		if at = Corrected(predicted, now); at == predicted {
 			return at
 		}
 	}

@@ -17,11 +17,12 @@ import (
 
 // Advice lists what would have to change for one workload to start now.
 type Advice struct {
-	Starts  bool     // the next pass starts it without a change
-	Never   string   // why it would not even fit on an empty cluster of healthy nodes; "" if it would
-	Changes []Change // each of them alone would start it, the smallest first; at most 3
-	Tries   int      // number of decisions made
-	Holders *Holders // work that would make room if it were preemptible; nil: none would
+	Starts  bool            // the next pass starts it without a change
+	Never   string          // why it would not even fit on an empty cluster of healthy nodes; "" if it would
+	Changes []Change        // each of them alone would start it, the smallest first; at most 3
+	Tries   int             // number of decisions made
+	Start   structs.LogTime // when it is expected to start without a change; 0: unknown
+	Holders *Holders        // work that would make room if it were preemptible; nil: none would
 }
 
 // Change is one change that would start a workload, checked by a decision.
@@ -80,11 +81,13 @@ func Find(in scheduler.Input, p search.Policy, load contend.Workload) Advice {
 		a.load.Evals = []*structs.Evaluation{{ID: structs.DeriveID[structs.EvalID](structs.Seed{}, "suggest", load.Key.String(), 0),
 			Namespace: load.Key.Namespace, JobID: load.Key.ID, Type: load.Job.Type, Status: structs.EvalPending, JobSpecIndex: load.Job.SpecIndex}}
 	}
-	rep, ok := a.decide(&a.in, a.load)
+	now := a.in
+	now.EstimateFor = load.Key
+	rep, ok := a.decide(&now, a.load)
 	if ok {
 		return Advice{Starts: true, Tries: a.tries}
 	}
-	adv := Advice{Never: a.never(), Holders: a.holders()}
+	adv := Advice{Start: rep.Start, Never: a.never(), Holders: a.holders()}
 	a.lift(rep)
 	for _, g := range rep.Groups {
 		if slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool {

@@ -191,7 +191,7 @@ func (d *decider) begin(now structs.LogTime) {
 
 // choose picks n of the ready workloads if a pass cannot take all.
 func (d *decider) choose(ready []*structs.Workload, n int, now structs.LogTime) []int {
-	order := d.s.Order(d.pub.Snapshot, ready, now)
+	order := d.s.Order(d.pub, ready, now)
 	return order[:min(n, len(order))]
 }
 

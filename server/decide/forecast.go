@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/scheduler/policy"
@@ -29,8 +28,8 @@ const (
 // Shown returns the indices of workloads in the order that users see. Under orders by shares those whose starts are predicted come
 // first, in the order of their starts; the others follow in the order of the line. turn, unless it is nil, is called with each
 // workload when its turn in the line has come.
-func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime, turn func(line *ShownLine, i int)) (order []int) {
-	line := s.Line(snap, ws, now)
+func (s *Service) Shown(pub *replica.Published, ws []*structs.Workload, now structs.LogTime, turn func(line *ShownLine, i int)) (order []int) {
+	line := s.Line(pub, ws, now)
 	for i := line.Next(); i >= 0; i = line.Next() {
 		order = append(order, i)
 		if turn != nil {
@@ -38,7 +37,7 @@ func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now struct
 		}
 		line.Taken(i)
 	}
-	if !line.byShares(snap.SchedulerConfig()) {
+	if !line.byShares(pub.Snapshot.SchedulerConfig()) {
 		return order
 	}
 	at := make(map[structs.JobKey]int, len(order))
@@ -47,7 +46,7 @@ func (s *Service) Shown(snap *state.Snapshot, ws []*structs.Workload, now struct
 	}
 	out := make([]int, 0, len(order))
 	started := make([]bool, len(ws))
-	for _, k := range s.predicted(snap, line, order[:min(len(order), forecastJobs)], now) {
+	for _, k := range s.predicted(pub, line, order[:min(len(order), forecastJobs)], now) {
 		if i, ok := at[k]; ok && !started[i] {
 			out = append(out, i)
 			started[i] = true
@@ -73,20 +72,20 @@ type forecasts struct {
 
 // predicted returns the jobs whose starts are predicted, in the order of the starts: those of a line in a state, or of a later state
 // if they are known.
-func (s *Service) predicted(snap *state.Snapshot, line *ShownLine, of []int, now structs.LogTime) []structs.JobKey {
+func (s *Service) predicted(pub *replica.Published, line *ShownLine, of []int, now structs.LogTime) []structs.JobKey {
 	f := &s.forecasts
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.at != 0 && f.index >= snap.Index() && now.Sub(f.at) <= forecastAge {
+	if f.at != 0 && f.index >= pub.Snapshot.Index() && now.Sub(f.at) <= forecastAge {
 		return f.order
 	}
 	time.Sleep(time.Until(f.after))
 	began := time.Now()
 	order := make([]structs.JobKey, 0, len(of))
-	for _, x := range s.forecast(snap, line, of, now).Starts() {
+	for _, x := range s.forecast(pub, line, of, now).Starts() {
 		order = append(order, line.pending[of[x.Load]].Key)
 	}
-	f.index, f.at, f.order = snap.Index(), now, order
+	f.index, f.at, f.order = pub.Snapshot.Index(), now, order
 	f.after = time.Now().Add(forecastRest * time.Since(began))
 	return order
 }
@@ -109,8 +108,9 @@ func (l *ShownLine) byShares(cfg *structs.SchedulerConfig) bool {
 }
 
 // forecast predicts the starts of some workloads of a line.
-func (s *Service) forecast(snap *state.Snapshot, line *ShownLine, of []int, now structs.LogTime) scheduler.Forecast {
-	c := passContext{pub: &replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, reservations: reservationsOf(snap, structs.NodePoolAll, now)}
+func (s *Service) forecast(pub *replica.Published, line *ShownLine, of []int, now structs.LogTime) scheduler.Forecast {
+	snap := pub.Snapshot
+	c := passContext{pub: pub, reservations: reservationsOf(snap, structs.NodePoolAll, now)}
 	if preempts(snap) {
 		loadContenders(snap).fill(&c.contenders, structs.NodePoolAll)
 	}

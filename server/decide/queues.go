@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -41,8 +42,8 @@ func (s *Service) QueueTable(snap *state.Snapshot) *contend.QueueTable {
 }
 
 // Order returns the indices of workloads in the order in which a pass would serve them. It places nothing.
-func (s *Service) Order(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int) {
-	line := s.Line(snap, ws, now)
+func (s *Service) Order(pub *replica.Published, ws []*structs.Workload, now structs.LogTime) (order []int) {
+	line := s.Line(pub, ws, now)
 	for i := line.Next(); i >= 0; i = line.Next() {
 		order = append(order, i)
 		line.Taken(i)
@@ -64,7 +65,8 @@ type ShownLine struct {
 func (l *ShownLine) Next() int { return l.turns.Next() }
 
 // Line returns the line of workloads, with all of them waiting.
-func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *ShownLine {
+func (s *Service) Line(pub *replica.Published, ws []*structs.Workload, now structs.LogTime) *ShownLine {
+	snap := pub.Snapshot
 	pending := make([]contend.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -78,7 +80,7 @@ func (s *Service) Line(snap *state.Snapshot, ws []*structs.Workload, now structs
 		l.turns = l.Line
 		return l
 	}
-	in := s.shownInput(&replica.Published{Snapshot: snap, View: s.env.Replica.Published().View}, slices.Clone(pending), now, l.seed)
+	in := s.shownInput(pub, slices.Clone(pending), now, l.seed)
 	l.table = in.Queues
 	l.Line = queue.NewLine(in.Queues, in.Config, pending, now, l.seed)
 	l.turns = scheduler.Shown(in, l.Line)
@@ -115,6 +117,25 @@ func Pending(snap *state.Snapshot) (all []*structs.Workload) {
 		}
 	}
 	return all
+}
+
+// PendingSince returns since when a job waits: its submission or, if it has run, the end of what it held last. While a
+// part of it runs, it is when the rest began to wait.
+func PendingSince(snap *state.Snapshot, j *structs.Job, w *structs.Workload) structs.LogTime {
+	since, holds := w.SubmitTime, false
+	for _, a := range snap.AllocsByJob(j.Key()) {
+		switch {
+		case a.CreateIndex < j.CreateIndex: // of a purged job of the same name
+		case structs.Holds(a):
+			holds = true
+		default:
+			since = max(since, cmp.Or(a.FinishedAt, a.ModifyTime))
+		}
+	}
+	if e := snap.EvalByID(w.BlockedEval); holds && e != nil {
+		return max(w.SubmitTime, e.CreateTime)
+	}
+	return since
 }
 
 // WaitingAsk returns what the waiting allocations of a job ask for in total. For a job of several groups it is what all

@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -42,9 +43,33 @@ func (l *StartEstimates) Of(j *structs.Job, w *structs.Workload, groups []*struc
 	return 0, ""
 }
 
-// WhenMayPreempt estimates the start of a workload whose own estimate has passed: when the work that began too recently to be
-// preempted may be. It returns 0 and "" without such work in the workload's newest reports.
-func (l *StartEstimates) WhenMayPreempt(groups []*structs.GroupReport) (structs.LogTime, string) {
+// RunsLonger describes the start of work whose estimate has passed.
+const RunsLonger = "what it waits for runs longer than predicted"
+
+// Reserved estimates the start of a workload to which a pass has given an estimate: the begin of its reservation, which
+// passes keep up to date. Once that has passed, it is when work may be preempted that began too recently, else it is
+// corrected like the predictions on which it rests, until a pass makes another. reports returns the workload's newest
+// reports.
+func (l *StartEstimates) Reserved(w *structs.Workload, reports func() []*structs.GroupReport) (structs.LogTime, string) {
+	at := w.StartEst
+	if r := l.snap.Reservation(structs.ReservationID(structs.JobKey{Namespace: w.Namespace, ID: w.JobID})); r != nil {
+		at = r.Start
+	}
+	if at > l.now {
+		return at, ""
+	}
+	if young, text := l.whenMayPreempt(reports()); young > 0 {
+		return young, text
+	}
+	if at = model.Corrected(at, l.now); at == model.Never {
+		at = 0
+	}
+	return at, RunsLonger
+}
+
+// whenMayPreempt returns when the first work may be preempted that began too recently, by the reports of the workload
+// that would preempt it; 0 and "" if they name none.
+func (l *StartEstimates) whenMayPreempt(groups []*structs.GroupReport) (structs.LogTime, string) {
 	for _, r := range groups {
 		for i := range r.Refusals {
 			o := &r.Refusals[i].Obstacle

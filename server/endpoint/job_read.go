@@ -310,7 +310,7 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 				}
 			}
 			starts := s.env.Decide.StartEstimates(snap, s.env.Replica.Now())
-			for _, i := range s.env.Decide.Shown(snap, all, s.env.Replica.Now(), terms) {
+			for _, i := range s.env.Decide.Shown(p, all, s.env.Replica.Now(), terms) {
 				w := all[i]
 				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 				if wk == k || resp.Position == 0 && w.Reason == structs.ReasonQuota {
@@ -331,13 +331,17 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 				resp.Ahead, resp.AheadAsk = nil, nil
 			}
 			resp.Asks = decide.WaitingAsk(j, resp.Workload)
+			resp.Since = decide.PendingSince(snap, j, resp.Workload)
 		}
 		eval, idx := LastDecision(snap, k)
 		idx = max(idx, resp.Summary.ModifyIndex)
 		resp.Eval = eval
 		resp.Reports = append(decide.PreemptWaitReports(snap, k), s.ReportsOf(k, eval)...)
-		if w, now := resp.Workload, s.env.Replica.Now(); w != nil && w.StartEst != 0 && w.StartEst <= now {
-			resp.StartEst, resp.Starts = s.env.Decide.StartEstimates(snap, now).WhenMayPreempt(resp.Reports)
+		if w := resp.Workload; w != nil && w.StartEst != 0 {
+			resp.StartEst, resp.Starts = s.env.Decide.StartEstimates(snap, s.env.Replica.Now()).Reserved(w, func() []*structs.GroupReport { return resp.Reports })
+		}
+		if resp.Workload != nil {
+			resp.Others = s.otherQueues(p, j, resp.Workload, resp.Reports, may)
 		}
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.CheckpointsFor(snap, k)
@@ -355,7 +359,10 @@ func (s *Set) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReques
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
-		resp.Advice = adviceOf(s.env.Decide.Advise(k), may)
+		found := s.env.Decide.Advise(k)
+		if resp.Advice = adviceOf(found, may); found != nil && found.Start > 0 && resp.Workload.StartEst != 0 && (resp.Starts == "" || resp.Starts == decide.RunsLonger) {
+			resp.StartEst = found.Start // of this moment, while the pass may have been some time ago
+		}
 		if req.All {
 			for _, x := range s.env.Decide.Excluded(k) {
 				resp.Excluded = append(resp.Excluded, methods.ExcludedNode{Group: x.Group, NodeID: x.Node.ID, NodeName: x.Node.Name, Why: x.Why})
@@ -410,7 +417,7 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 		if _, err := pageSize(&req.Query); err != nil {
 			return 0, err
 		}
-		waiting := append(decide.PreemptWaiting(snap), s.Waiting(snap)...)
+		waiting := append(decide.PreemptWaiting(snap), s.Waiting(p)...)
 		from, err := queueFrom(waiting, req.NextToken)
 		if err != nil {
 			return 0, err
@@ -426,10 +433,10 @@ func (s *Set) queueList(ctx context.Context, c *rpc.Call, req *methods.ListReque
 			if it.Job != nil {
 				switch {
 				case w.StartEst != 0:
-					if w.StartEst <= now {
+					it.StartEst, it.Starts = starts.Reserved(w, func() []*structs.GroupReport {
 						eval, _ := LastDecision(snap, k)
-						it.StartEst, it.Starts = starts.WhenMayPreempt(s.ReportsOf(k, eval))
-					}
+						return s.ReportsOf(k, eval)
+					})
 				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
 					it.StartEst, it.Starts = starts.Of(it.Job, w, nil)
 				case w.Reason == structs.ReasonQuota: // also for jobs that are not shown, because they are served first

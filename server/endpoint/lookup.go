@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/auth"
 	"github.com/muster-sched/muster/server/decide"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -96,9 +97,9 @@ func (s *Set) ReportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.G
 }
 
 // Waiting returns the waiting jobs in the order that users see.
-func (s *Set) Waiting(snap *state.Snapshot) []*structs.Workload {
-	all := decide.Pending(snap)
-	order := s.env.Decide.Shown(snap, all, s.env.Replica.Now(), nil)
+func (s *Set) Waiting(p *replica.Published) []*structs.Workload {
+	all := decide.Pending(p.Snapshot)
+	order := s.env.Decide.Shown(p, all, s.env.Replica.Now(), nil)
 	out := make([]*structs.Workload, len(order))
 	for n, i := range order {
 		out[n] = all[i]
