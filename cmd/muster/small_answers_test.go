@@ -21,7 +21,7 @@ func TestWhySaysSinceWhen(t *testing.T) {
 		"is pending for 2h; position 1 of 1":                            {SubmitTime: ago(2 * time.Hour), PendingSince: ago(2 * time.Hour)},
 		"starts   at any moment, if nothing changes":                    {SubmitTime: ago(time.Hour), StartEstimate: ago(30 * time.Second)},
 		"starts   it is late: in about 5m (2026-11-20 12:05), if there": {Starts: "it is late", StartEstimate: fixedNow.Add(5 * time.Minute).UnixNano()},
-		"others   queue b holds 3 GPUs\n           queue a may not":      {OtherQueues: []string{"queue b holds 3 GPUs", "queue a may not"}},
+		"others   queue b holds 3 GPUs\n           queue a may not":     {OtherQueues: []string{"queue b holds 3 GPUs", "queue a may not"}},
 	} {
 		w.JobID, w.Namespace, w.Priority, w.Status, w.Reason, w.Waiting, w.Position, w.QueueLength = "train", "default", 50, "pending", "RESOURCES", 1, 1, 1
 		f.answers["GET /v1/job/train/why"] = w
