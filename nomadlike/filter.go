@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/go-bexpr"
 
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
@@ -90,6 +91,8 @@ func shapeOf(kind string) (shape func(any) any, sample any) {
 		return func(o any) any { return wire.AllocFromStructs(o.(*structs.Allocation), nil) }, &wire.Allocation{}
 	case "eval", "evaluation":
 		return func(o any) any { return wire.EvalFromStructs(o.(*structs.Evaluation), "", nil) }, &wire.Evaluation{}
+	case "deployment":
+		return func(o any) any { return wire.DeploymentFrom(o.(*methods.Deployment)) }, &wire.Deployment{}
 	case "node":
 		return func(o any) any { return wire.NodeFromStructs(o.(*structs.Node)) }, &wire.Node{}
 	case "pool", "node-pool":

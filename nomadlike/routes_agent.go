@@ -16,7 +16,7 @@ import (
 // table lists all routes, in the order of the documentation.
 func table() []route {
 	var out []route
-	for _, part := range [][]route{jobRoutes(), acctRoutes(), allocRoutes(), clientRoutes(), nodeRoutes(), agentRoutes(), operatorRoutes(), aclRoutes(), queueRoutes(), variableRoutes(), serviceRoutes(), topRoutes(), bundleRoutes()} {
+	for _, part := range [][]route{jobRoutes(), acctRoutes(), allocRoutes(), deploymentRoutes(), clientRoutes(), nodeRoutes(), agentRoutes(), operatorRoutes(), aclRoutes(), queueRoutes(), variableRoutes(), serviceRoutes(), topRoutes(), bundleRoutes()} {
 		out = append(out, part...)
 	}
 	return out

@@ -37,8 +37,8 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/checkpoint", rpc: methods.JobCheckpoint.Name, handle: jobCheckpoint},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
 		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
-		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobGet.Name, handle: jobDeployments},
-		{methods: "GET", pattern: "/v1/job/{id}/deployment", rpc: methods.JobGet.Name, handle: jobDeployment},
+		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobDeployments.Name, handle: jobDeployments},
+		{methods: "GET", pattern: "/v1/job/{id}/deployment", rpc: methods.JobDeployments.Name, handle: jobDeployment},
 		{methods: "GET", pattern: "/v1/job/{id}/summary", rpc: methods.JobSummary.Name, handle: jobSummary},
 		{methods: "GET", pattern: "/v1/job/{id}/versions", rpc: methods.JobVersions.Name, handle: jobVersions},
 		{methods: "PUT,POST,DELETE", pattern: "/v1/job/{id}/versions/{tag}/tag", rpc: methods.JobTag.Name, handle: jobTag},
@@ -427,20 +427,6 @@ func jobEvals(c *call) (any, error) {
 
 func evalsOf(resp *methods.EvalListResponse) []*wire.Evaluation {
 	return each(resp.Evals, func(e *structs.Evaluation) *wire.Evaluation { return wire.EvalFromStructs(e, "", nil) })
-}
-
-func jobDeployments(c *call) (any, error) {
-	if _, err := invoke(c, methods.JobGet, &methods.JobGetRequest{JobID: c.params["id"]}); err != nil {
-		return nil, err
-	}
-	return []*wire.Deployment{}, nil
-}
-
-func jobDeployment(c *call) (any, error) {
-	if _, err := invoke(c, methods.JobGet, &methods.JobGetRequest{JobID: c.params["id"]}); err != nil {
-		return nil, err
-	}
-	return rawAnswer{"application/json", []byte("null")}, nil
 }
 
 func jobSummary(c *call) (any, error) {

@@ -55,9 +55,6 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/event/stream", rpc: methods.EventStream.Name, handle: eventStream},
 		{methods: "GET", pattern: "/.well-known/jwks.json", rpc: methods.SigningKeys.Name, handle: jwks},
 		{methods: "GET", pattern: "/.well-known/openid-configuration", rpc: methods.SigningKeys.Name, handle: openIDConfiguration},
-		{methods: "GET", pattern: "/v1/deployments", rpc: methods.JobList.Name, handle: listAs("deployments")},
-		{methods: "GET", pattern: "/v1/deployment/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
-		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.ScalingList.Name, handle: scalingPolicies},
 		{methods: "GET", pattern: "/v1/scaling/policy/{id}", rpc: methods.ScalingGet.Name, handle: scalingPolicy},
 		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
@@ -595,13 +592,6 @@ func listAs(string) handler {
 		c.w.Header().Del("X-Nomad-NextToken")
 		return []any{}, nil
 	}
-}
-
-func deploymentGone(c *call) (any, error) {
-	if _, err := listAs("deployments")(c); err != nil { // callers who may not list jobs learn nothing
-		return nil, err
-	}
-	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
 }
 
 func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListStub {

@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -138,6 +139,38 @@ func (j *Job) Key() JobKey { return JobKey{Namespace: j.Namespace, ID: j.ID} }
 // ScalingPolicyID returns the id of a group's scaling policy. It is the same for all versions of the job.
 func (j *Job) ScalingPolicyID(g *Group) string {
 	return DeriveID[EvalID](Seed{}, "scaling", j.Key().String()+"/"+string(g.Name), 0).String()
+}
+
+// RollingUpdate returns the update rules of a group; nil if its allocations are replaced all at once.
+func (j *Job) RollingUpdate(g *Group) *Update {
+	u := g.Update
+	if u == nil {
+		u = j.Update
+	}
+	if u == nil || u.MaxParallel <= 0 || j.Type == JobBatch || j.Type == JobSysBatch {
+		return nil
+	}
+	return u
+}
+
+// Rolls reports whether a job has groups that are updated a few allocations at a time.
+func (j *Job) Rolls() bool {
+	return slices.ContainsFunc(j.Groups, func(g *Group) bool { return j.RollingUpdate(g) != nil && !g.IsGang() })
+}
+
+// Deploys reports whether the rollout of this version is shown as a deployment: it is of a service that is updated a few allocations
+// at a time.
+func (j *Job) Deploys() bool {
+	return j.Type == JobService && j.Placeable() && j.Array == nil && j.Rolls()
+}
+
+// DeploymentID returns the id of the deployment of this version, the same on every server and for as long as the version exists; zero
+// if it has none.
+func (j *Job) DeploymentID() DeploymentID {
+	if !j.Deploys() {
+		return DeploymentID{}
+	}
+	return DeriveID[DeploymentID](Seed{}, "deployment", fmt.Sprintf("%s/%d", j.Key(), j.CreateIndex), j.Version)
 }
 
 // Group returns the group with a name, or nil.

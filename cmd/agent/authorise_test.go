@@ -268,6 +268,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 		}
 		return n, false
 	}
+	const deployment = "d0000000-0000-4000-8000-00000000000d" // which no one has: any right in a namespace leads to the lookup
 	checks, denied := 0, 0
 	for _, rt := range nomadlike.Routes() {
 		n, known := need(rt.RPC)
@@ -306,6 +307,8 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 					fill["{id}"] = nodeID
 				case strings.Contains(rt.Pattern, "alloc") && !strings.HasPrefix(rt.Pattern, "/v1/job/") || strings.Contains(rt.Pattern, "/fs/"):
 					fill["{id}"] = allocID
+				case strings.HasPrefix(rt.Pattern, "/v1/deployment/"):
+					fill["{id}"] = deployment
 				case strings.HasPrefix(rt.Pattern, "/v1/evaluation/"):
 					fill["{id}"] = eval
 				case strings.Contains(rt.Pattern, "/acl/"):
@@ -346,7 +349,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 				if !want && status == http.StatusForbidden && id.rules != "" && id.name != "deleted token" && !bytes.Contains(answer, []byte("Permission denied: needs ")) {
 					t.Errorf("%s %s as %s: %s; the refusal does not name what is missing", method, path, id.name, answer)
 				}
-				other := strings.NewReplacer(alloc, nowhere, eval, nowhere).Replace(path)
+				other := strings.NewReplacer(alloc, nowhere, eval, nowhere, deployment, nowhere).Replace(path)
 				if !want && status != http.StatusForbidden && strings.Contains(id.name, "another namespace") && other != path {
 					// What is in a namespace that the caller may not read looks like what does not exist.
 					again, text := put(other)

@@ -18,12 +18,12 @@ type deploymentOptions struct {
 	verbose bool
 }
 
-// noDeployments says where a rolling update is found instead.
-const noDeployments = "The list is empty: a rolling update is not a deployment of its own here. What it waits for is shown by  muster job status JOB\nand  muster job why JOB."
+// ofServices says what is listed, and where to find the rest.
+const ofServices = "Rolling updates of services, and how they ended. What one waits for is shown by  muster job status JOB\nand  muster job why JOB."
 
 func newJobDeployments(e *env) *cobra.Command {
 	o := &deploymentOptions{env: e}
-	c := e.verb("deployments [options] JOB", "List the deployments of a job", noDeployments, `
+	c := e.verb("deployments [options] JOB", "List the deployments of a job", ofServices, `
 muster job deployments example
 muster job deployments -latest example`, 1, 1, o.ofJob)
 	o.form.listFlags(c)
@@ -109,7 +109,7 @@ func newDeployment(e *env) *cobra.Command {
 
 func newDeploymentList(e *env) *cobra.Command {
 	o := &deploymentOptions{env: e}
-	c := e.verb("list [options]", "List deployments", noDeployments, `muster deployment list -json`, 0, 0, o.all)
+	c := e.verb("list [options]", "List deployments", ofServices, `muster deployment list -json`, 0, 0, o.all)
 	o.form.listFlags(c)
 	o.form.wideFlag(c)
 	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")

@@ -107,7 +107,7 @@ var others = map[string]string{
 	"job action":               "muster job exec JOB COMMAND",
 	"job scaling-events":       "muster job history JOB",
 	"alloc pause":              "muster alloc suspend ALLOCATION",
-	"deployment status":        "muster job status JOB",
+	"deployment status":        "muster job deployments JOB",
 	"deployment promote":       "nothing: there are no canaries, and a rolling update continues by itself",
 	"deployment fail":          "muster job revert JOB VERSION",
 	"deployment pause":         "muster job hold JOB",

@@ -122,6 +122,7 @@ var (
 	JobScaleStatus = method[JobGetRequest, JobScaleStatusResponse]("Job.ScaleStatus", SideServer, KindRead, ns("read-job-scaling"))
 	ScalingList    = method[ListRequest, ScalingListResponse]("Scaling.List", SideServer, KindRead, ns("list-scaling-policies"))
 	ScalingGet     = method[NameRequest, ScalingGetResponse]("Scaling.Get", SideServer, KindRead, ns("read-scaling-policy")) // by id, in any namespace
+	JobDeployments = method[JobGetRequest, DeploymentListResponse]("Job.Deployments", SideServer, KindRead, ns("read-job"))
 	JobGangs       = method[JobGetRequest, JobGangsResponse]("Job.Gangs", SideServer, KindRead, ns("read-job"))
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
 	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))
@@ -148,6 +149,12 @@ var (
 	EvalCount  = method[ListRequest, CountResponse]("Eval.Count", SideServer, KindRead, ns("read-job"))
 	EvalAllocs = method[EvalGetRequest, AllocListResponse]("Eval.Allocations", SideServer, KindRead, ns("read-job"))
 	EvalDelete = method[EvalDeleteRequest, CountResponse]("Eval.Delete", SideServer, AtLeader, Need{Management: true})
+
+	// Deployments: the rolling updates of services, derived from the versions of jobs. Handlers check the namespace after the lookup.
+	DeploymentList   = method[ListRequest, DeploymentListResponse]("Deployment.List", SideServer, KindRead, ns("read-job"))
+	DeploymentGet    = method[DeploymentGetRequest, DeploymentGetResponse]("Deployment.Get", SideServer, KindRead, ns("read-job"))
+	DeploymentAllocs = method[DeploymentGetRequest, AllocListResponse]("Deployment.Allocations", SideServer, KindRead, ns("read-job"))
+	DeploymentFail   = method[DeploymentGetRequest, DeploymentFailResponse]("Deployment.Fail", SideServer, AtLeader, ns("submit-job"))
 
 	// Nodes, as users see them.
 	NodeGet         = method[NodeGetRequest, NodeGetResponse]("Node.Get", SideServer, KindRead, Need{Node: "read"})

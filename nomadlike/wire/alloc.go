@@ -387,7 +387,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 		AllocatedResources: allocatedResources(a),
 		DesiredStatus:      string(a.Desired), DesiredDescription: a.DesiredDesc, DesiredTransition: transition(a.Transition),
 		ClientStatus: string(a.Client), ClientDescription: a.ClientDesc, TaskStates: taskStates(a.TaskStates.Expand()),
-		DeploymentID: a.Lineage().DeploymentID.String(), FollowupEvalID: a.Lineage().FollowupEval.String(),
+		FollowupEvalID:     a.Lineage().FollowupEval.String(),
 		PreviousAllocation: a.Lineage().Previous.String(), NextAllocation: a.Lineage().Next.String(), RescheduleTracker: tracker(a.Lineage().Reschedules),
 		PreemptedByAllocation: a.Lineage().PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
 		AllocModifyIndex: uint64(a.AllocIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
@@ -401,7 +401,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 	}
 	var pool structs.PoolName
 	if a.Job != nil {
-		pool = a.Job.NodePool
+		pool, out.DeploymentID = a.Job.NodePool, a.Job.DeploymentID().String()
 		out.Job = JobFromStructs(a.Job)
 		if g := a.Job.Group(a.Group); g != nil {
 			out.TaskResources = map[string]*Resources{}

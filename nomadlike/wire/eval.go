@@ -126,39 +126,6 @@ func EvalStubFromStructs(e *structs.Evaluation) *EvaluationStub {
 	}
 }
 
-// Deployment is the rollout of a version. This build has no deployments; the shape is for empty lists.
-type Deployment struct {
-	ID                 string
-	Namespace          string
-	JobID              string
-	JobVersion         uint64
-	JobModifyIndex     uint64
-	JobSpecModifyIndex uint64
-	JobCreateIndex     uint64
-	IsMultiregion      bool
-	TaskGroups         map[string]*DeploymentState
-	Status             string
-	StatusDescription  string
-	CreateIndex        uint64
-	ModifyIndex        uint64
-	CreateTime         int64
-	ModifyTime         int64
-}
-
-// DeploymentState is the rollout of a group.
-type DeploymentState struct {
-	PlacedCanaries    []string
-	AutoRevert        bool
-	ProgressDeadline  time.Duration
-	RequireProgressBy time.Time
-	Promoted          bool
-	DesiredCanaries   int
-	DesiredTotal      int
-	PlacedAllocs      int
-	HealthyAllocs     int
-	UnhealthyAllocs   int
-}
-
 // queuedFrom returns the waiting allocations of each group; nil for nil.
 func queuedFrom(queued map[structs.GroupName]int) map[string]int {
 	if queued == nil {

@@ -7,16 +7,7 @@ import (
 )
 
 // RollingUpdate returns the update rules of a group; nil if its allocations are replaced all at once.
-func RollingUpdate(j *structs.Job, tg *structs.Group) *structs.Update {
-	u := tg.Update
-	if u == nil {
-		u = j.Update
-	}
-	if u == nil || u.MaxParallel <= 0 || j.Type == structs.JobBatch || j.Type == structs.JobSysBatch {
-		return nil
-	}
-	return u
-}
+func RollingUpdate(j *structs.Job, tg *structs.Group) *structs.Update { return j.RollingUpdate(tg) }
 
 // OlderThan reports whether an allocation is of another version (or an earlier registration) of the job.
 func OlderThan(a *structs.Allocation, j *structs.Job) bool {

@@ -339,6 +339,7 @@ func (g *Guard) Authenticate(row *methods.Row, c *rpc.Call) (*Identity, error) {
 var byObject = map[string]bool{
 	methods.AllocGet.Name: true, methods.AllocStop.Name: true, methods.AllocSuspend.Name: true,
 	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
+	methods.DeploymentGet.Name: true, methods.DeploymentAllocs.Name: true, methods.DeploymentFail.Name: true,
 	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
 	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientForward.Name: true, methods.ClientStats.Name: true,
 	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientCheckpoint.Name: true, methods.ClientGC.Name: true,

@@ -1,6 +1,7 @@
 package duty
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/muster-sched/muster/fsm"
@@ -56,7 +57,11 @@ func (r *Rollouts) look(j *structs.Job, at structs.LogTime) {
 // Feed implements Duty.
 func (r *Rollouts) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
 	for i := range d.Jobs {
-		r.look(d.Jobs[i].After, now.Add(rolloutEvery))
+		at := now.Add(rolloutEvery)
+		if j := d.Jobs[i].After; j != nil && j.UpdateFailed != "" {
+			at = now // those who follow the update look for the version that returns a second after it has stopped
+		}
+		r.look(d.Jobs[i].After, at)
 	}
 	for i := range d.Allocs {
 		if a := d.Allocs[i].After; a != nil && (a.JobType() == structs.JobService || a.JobType() == structs.JobSystem) {
@@ -103,7 +108,7 @@ func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 			mark.Stable = true
 			c.Body = mark
 		case x.Failed != "":
-			mark.Failed = x.Failed
+			mark.Failed = x.Failed + RevertNote(snap, j)
 			c.Body, c.Done = mark, "a rolling update stopped"
 		case len(x.Late) > 0:
 			t := &structs.AllocTransitionCommand{Transition: structs.Transition{Reschedule: true}, Trigger: structs.TriggerRetryFailed}
@@ -126,27 +131,46 @@ func (r *Rollouts) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Comman
 	return cmds, next
 }
 
-// revert returns the command that registers the newest stable version of a job whose update stopped; nil if the job does not
-// want that, has no such version, or is one itself.
-func revert(snap *state.Snapshot, j *structs.Job) *Command {
-	wants := false
+// Reverts reports whether a job wants to go back to an earlier version when an update stops, and returns the newest version
+// that is stable and differs; nil if there is none.
+func Reverts(snap *state.Snapshot, j *structs.Job) (good *structs.Job, wants bool) {
 	for _, g := range j.Groups {
 		u := reconcile.RollingUpdate(j, g)
 		wants = wants || u != nil && u.AutoRevert
 	}
-	if !wants || !j.Placeable() {
-		return nil
+	if !wants {
+		return nil, false
 	}
-	k := j.Key()
-	var good *structs.Job
-	for _, v := range snap.JobVersions(k) {
+	for _, v := range snap.JobVersions(j.Key()) {
 		if v.Stable && v.Version != j.Version && v.CreateIndex == j.CreateIndex && (good == nil || v.Version > good.Version) {
 			good = v
 		}
 	}
-	if good == nil || fsm.SameSpec(good, j) {
+	if good != nil && fsm.SameSpec(good, j) {
+		good = nil
+	}
+	return good, true
+}
+
+// RevertNote says what follows when an update stops; "" for a job without auto_revert.
+func RevertNote(snap *state.Snapshot, j *structs.Job) string {
+	switch good, wants := Reverts(snap, j); {
+	case good != nil:
+		return fmt.Sprintf("; auto_revert: version %d is registered again", good.Version)
+	case wants:
+		return "; auto_revert: there is no other stable version to go back to"
+	}
+	return ""
+}
+
+// revert returns the command that registers the newest stable version of a job whose update stopped; nil if the job does not
+// want that, has no such version, or is one itself.
+func revert(snap *state.Snapshot, j *structs.Job) *Command {
+	good, _ := Reverts(snap, j)
+	if good == nil || !j.Placeable() {
 		return nil
 	}
+	k := j.Key()
 	in := *good
 	in.Stop, in.VersionTag = false, nil
 	return &Command{Subject: "job " + k.String(), Done: "a rolling update stopped; the newest stable version is back",

@@ -263,7 +263,7 @@ func (w *world) text(c duty.Command) string {
 	case *structs.JobStableCommand:
 		switch {
 		case b.Failed != "":
-			return fmt.Sprintf("%supdate of %s to version %d stopped: %s", by, b.JobID, b.Version, b.Failed)
+			return fmt.Sprintf("%supdate of %s to version %d stopped: %s", by, b.JobID, b.Version, strings.ReplaceAll(b.Failed, "; auto_revert", ";\n    auto_revert"))
 		case b.Stable:
 			return fmt.Sprintf("%sversion %d of %s is stable", by, b.Version, b.JobID)
 		}

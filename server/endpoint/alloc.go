@@ -112,7 +112,7 @@ func (s *Set) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequ
 		if e == nil || !may(e.Namespace) {
 			return p.Snapshot.TableIndex(state.Evals), nil
 		}
-		resp.Eval = e
+		resp.Eval = withDeployment(p.Snapshot, e)
 		if req.Related {
 			seen := map[structs.EvalID]bool{e.ID: true}
 			next := []structs.EvalID{e.PreviousEval, e.NextEval, e.BlockedEval, e.Successor}
@@ -152,12 +152,13 @@ func (s *Set) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p *re
 		}
 	}
 	job, status := opts["job"], opts["status"]
-	return list(s, q, lister[structs.Evaluation]{kind: "eval",
+	es, next, err := list(s, q, lister[structs.Evaluation]{kind: "eval",
 		key: func(e *structs.Evaluation) string { return e.ID.String() },
 		keep: func(e *structs.Evaluation) bool {
 			return may(e.Namespace) && (job == "" || e.JobID == job) && (status == "" || string(e.Status) == status)
 		},
 	}, seq)
+	return withDeployments(p.Snapshot, es), next, err
 }
 
 func (s *Set) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.CountResponse, error) {

@@ -211,7 +211,7 @@ func (s *Set) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequ
 	k := keyOf(c, req.JobID)
 	resp := &methods.EvalListResponse{}
 	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
-		es := slices.Clone(p.Snapshot.EvalsByJob(k))
+		es := withDeployments(p.Snapshot, slices.Clone(p.Snapshot.EvalsByJob(k)))
 		idx := evalsIndex(p.Snapshot, es)
 		var err error
 		resp.Evals, resp.NextToken, err = newest(s, &req.Query, "eval", es, func(e *structs.Evaluation) (structs.Index, [16]byte) { return e.CreateIndex, e.ID })

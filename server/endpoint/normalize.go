@@ -15,7 +15,7 @@ func (s *Set) normalize(j *structs.Job) (warnings []string) {
 	if s.published().Snapshot.Has(feature.JointJobs) {
 		j.Join()
 	}
-	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), s.unknownDepends(j), unmet(s.published().Snapshot.Nodes(), j))
+	return slices.Concat(s.DropMemoryMax(j), s.withinGrace(j), s.unknownDepends(j), s.revertsToNothing(j), unmet(s.published().Snapshot.Nodes(), j))
 }
 
 // unknownDepends warns of dependencies of the job's namespace that are not registered: a misspelt name would make the job

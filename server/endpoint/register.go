@@ -10,6 +10,7 @@ func (s *Set) Register() {
 	s.registerVariables()
 	s.registerServices()
 	s.registerAllocs()
+	s.registerDeployments()
 	s.registerNodeUsers()
 	s.registerACL()
 	s.registerOperator()
