@@ -94,8 +94,12 @@ func (o Obstacle) Hint() string {
 	case o.Dimension == DimensionMissingNetwork && o.Detail != "":
 		return "; " + o.Detail
 	case o.Dimension == DimensionMissingDevice && o.Detail != "":
-		first, _, _ := strings.Cut(o.Detail, ", ")
-		return fmt.Sprintf("; GPUs are divided into MIG instances (%s), for which a job file asks with gpu { mig = %q }", o.Detail, first)
+		first, more, _ := strings.Cut(o.Detail, ", ")
+		out := fmt.Sprintf("; GPUs are divided into MIG instances: gpu { mig = %q }", first)
+		if more != "" {
+			out += ", or " + more
+		}
+		return out
 	case o.Dimension != DimensionMissingMIG:
 		return ""
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// TestWhySaysSinceWhen: job why counts from when the job became pending last, and tells no time that has passed.
+// TestWhySaysSinceWhen: job why counts from when the job became pending last, and names no time that has passed.
 func TestWhySaysSinceWhen(t *testing.T) {
 	f := newAgentFake(t)
 	f.answers["GET /v1/jobs"] = jobPrefix(&wire.JobListStub{ID: "train", Name: "train", Namespace: "default", Status: "pending"})

@@ -108,7 +108,7 @@ func (s *Service) ask(domain structs.PoolName) reply {
 // index in Pending.
 func (s *Service) dryInput(p *replica.Published, j *structs.Job, eval *structs.Evaluation) (in *scheduler.Input, at int) {
 	r := s.ask(j.NodePool)
-	r.known.pub, r.known.losses = p, nil // the decider's sums are of its own state
+	r.known.pub, r.known.losses = p, nil // the decider's sums belong to another state
 	snap, key, now := p.Snapshot, j.Key(), max(s.env.Replica.Now(), p.Time)
 	var ws []contend.Workload
 	add := func(w contend.Workload) {
