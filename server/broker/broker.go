@@ -11,7 +11,8 @@
 // The naive queue drops an event that arrives while the job is being decided. The pass has not seen the new capacity,
 // and the blocked evaluation is written after the event, so nothing wakes the job. Here every unblocking event is
 // stamped with its log index, or counted if it is a plan that was dropped, which has none. An evaluation that blocks on a
-// state older than the newest such event goes straight back to ready.
+// state older than the newest such event goes straight back to ready. Until then no pass of its domain begins (Returns): it
+// would give the room that became free to jobs that come later in the order.
 //
 // Limits: a pass takes at most Limits.Items jobs and Limits.Evals evaluations of each; the rest waits for the next
 // pass. There is at most one entry for each job with an open evaluation.
@@ -90,6 +91,7 @@ type Broker struct {
 	timers     timers
 	passes     map[uint64]structs.PoolName // domain of each pass that has not ended
 	late       []*job                      // answered at an index that has not been fed yet
+	returning  []*returning                // of jobs in flight that will wait again, in the order of the calls of Returns
 	passSeq    uint64
 	paused     bool
 
@@ -115,6 +117,7 @@ type job struct {
 	seen     structs.Index       // index of the state that the last pass saw
 	without  uint64              // Broker.dropped at that time: the pass did not see the plans that were dropped before
 	took     *structs.Evaluation // newest evaluation that the last pass took
+	returns  *returning          // in flight, and will wait again when its answer is fed; else nil
 	doneAt   structs.Index       // if answered: the job is released once the broker has been fed this index
 	nacked   bool
 	answered bool            // Done or Nack was called while in flight
@@ -140,6 +143,13 @@ type domain struct {
 	waiting []group // blocked jobs, grouped by the events that unblock them; sorted by events
 	last    lastEvents
 	wake    *timer // for WakeAt, or nil
+}
+
+// returning is the jobs of a domain in flight that will wait again and whose pass saw the same state.
+type returning struct {
+	domain structs.PoolName
+	seen   stamp
+	jobs   int
 }
 
 // lastEvents is the newest event of each kind: in the log, by index, and of plans that were dropped, by Broker.dropped. A

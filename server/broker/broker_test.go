@@ -105,6 +105,52 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 	}
 }
 
+// TestNoneOvertakes: room that becomes free while a job is being refused goes to no job behind it. The next pass begins when
+// the refusal is committed, and takes both. Without an event, with one of another pool, or with a job that returns to none, nothing is held up.
+func TestNoneOvertakes(t *testing.T) {
+	other := &structs.Node{ID: structs.NodeID{2}, Pool: "other", Status: structs.NodeReady, Eligibility: structs.NodeEligible}
+	for name, c := range map[string]struct {
+		frees structs.NodeID
+		wakes string // jobs of the pass before the refusal is committed
+		ends  func(*Broker, structs.JobKey)
+		then  string
+	}{
+		"committed": {node1.ID, "[]", func(b *Broker, k structs.JobKey) {
+			b.Done(k, 14, 1)
+			b.Feed(made(14, eval(2, "first", func(e *structs.Evaluation) { e.Status = structs.EvalComplete }), eval(3, "first", blockedOn(structs.EventAllocStopped, 11))), 1)
+		}, "[first behind]"},
+		"refused":         {node1.ID, "[]", func(b *Broker, k structs.JobKey) { b.Nack(k, 0, 1) }, "[first behind]"},
+		"of another pool": {other.ID, "[]", func(b *Broker, k structs.JobKey) { b.Nack(k, 0, 1) }, "[first]"},
+	} {
+		b := New(Limits{}, Env{})
+		b.Load(Image{Index: 10, Nodes: []*structs.Node{node1, other}}, 1)
+		urgent := func(e *structs.Evaluation) { e.Priority = 90 }
+		b.Feed(made(11, eval(1, "behind", blockedOn(structs.EventAllocStopped, 10)), eval(2, "first", urgent)), 1)
+		p, ok := b.Take(1)
+		if !ok || fmt.Sprint(keys(p)) != "[first]" {
+			t.Fatalf("%s: took %v", name, keys(p))
+		}
+		b.EndPass(p.ID)
+		b.Returns(p.Items[0].Key)
+		b.Feed(made(12, eval(4, "new", nil)), 1)
+		if p, _ := b.Take(1); fmt.Sprint(keys(p)) != "[new]" {
+			t.Errorf("%s: a pass took %v although nothing became free, want the new job", name, keys(p))
+		} else {
+			b.EndPass(p.ID)
+			b.Done(p.Items[0].Key, 0, 1)
+			b.Feed(made(12, eval(4, "new", func(e *structs.Evaluation) { e.Status = structs.EvalComplete })), 1)
+		}
+		b.Feed(freed(13, c.frees), 1)
+		if p, _ := b.Take(1); fmt.Sprint(keys(p)) != c.wakes {
+			t.Errorf("%s: before the refusal is committed a pass takes %v, want %v", name, keys(p), c.wakes)
+		}
+		c.ends(b, p.Items[0].Key)
+		if p, _ := b.Take(1); fmt.Sprint(keys(p)) != c.then || len(b.returning) != 0 {
+			t.Errorf("%s: after it, a pass takes %v, want %v; %d are awaited", name, keys(p), c.then, len(b.returning))
+		}
+	}
+}
+
 // TestUncurableSleeps: an event of another kind wakes no job, and a node that joins wakes all of them.
 func TestUncurableSleeps(t *testing.T) {
 	b := New(Limits{}, Env{})

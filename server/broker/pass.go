@@ -40,7 +40,7 @@ func (b *Broker) TakePass(name structs.PoolName, now structs.LogTime) (Pass, boo
 	}
 	var from []*domain
 	if name == DomainAll {
-		if !b.spanReady() || slices.ContainsFunc(b.names, func(n structs.PoolName) bool { return b.domains[n].busy }) {
+		if !b.spanReady() || slices.ContainsFunc(b.names, func(n structs.PoolName) bool { return b.domains[n].busy }) || b.overtakes(name) {
 			return Pass{}, false
 		}
 		b.wakeContenders(name, now)
@@ -52,7 +52,7 @@ func (b *Broker) TakePass(name structs.PoolName, now structs.LogTime) (Pass, boo
 		b.Counters.WholePass++
 	} else {
 		d := b.domains[name]
-		if d == nil || d.busy || len(d.ready.jobs) == 0 || b.spanReady() {
+		if d == nil || d.busy || len(d.ready.jobs) == 0 || b.spanReady() || b.overtakes(name) {
 			return Pass{}, false
 		}
 		if all := b.domains[DomainAll]; all != nil && all.busy {
@@ -164,6 +164,31 @@ func (b *Broker) EndPass(id uint64) {
 	}
 }
 
+// Returns records that a job in flight waits again once its decision is committed. If room becomes free before that, the next
+// pass of its domain begins when it is back, so that the room does not go to jobs behind it.
+func (b *Broker) Returns(key structs.JobKey) {
+	j := b.flying(key)
+	if j == nil || j.returns != nil {
+		return
+	}
+	r := &returning{domain: j.domain, seen: stamp{j.seen, j.without}}
+	if n := len(b.returning); n > 0 && b.returning[n-1].domain == r.domain && b.returning[n-1].seen == r.seen {
+		r = b.returning[n-1]
+	} else {
+		b.returning = append(b.returning, r)
+	}
+	r.jobs++
+	j.returns = r
+}
+
+// overtakes reports whether a pass of a domain would lack jobs that are about to return, for which room has become free
+// since they were decided.
+func (b *Broker) overtakes(name structs.PoolName) bool {
+	return slices.ContainsFunc(b.returning, func(r *returning) bool {
+		return (name == DomainAll || r.domain == DomainAll || r.domain == name) && b.domainOf(r.domain).last.since(room, r.seen)
+	})
+}
+
 // Done records that a job's decision was committed at an index (0: nothing to commit). The job is released once the
 // broker has been fed that index, so that an answered evaluation is not decided twice. If the decision did not answer
 // its evaluation, the job is retried like a refused one.
@@ -242,6 +267,11 @@ func (b *Broker) answered(j *job, now structs.LogTime) {
 // meanwhile.
 func (b *Broker) land(j *job, now structs.LogTime) {
 	j.flight, j.answered, j.spec = false, false, nil
+	if r := j.returns; r != nil {
+		if j.returns, r.jobs = nil, r.jobs-1; r.jobs == 0 {
+			b.returning = slices.DeleteFunc(b.returning, func(o *returning) bool { return o == r })
+		}
+	}
 	switch {
 	case j.nacked: // Nack has counted it
 	case j.took != nil && slices.Contains(j.pending, j.took):

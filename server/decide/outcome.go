@@ -2,6 +2,7 @@ package decide
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/server/broker"
@@ -93,6 +94,9 @@ func (d *decider) propose(x *decided, now structs.LogTime) map[structs.JobKey]*a
 		}
 		a.waits++
 		d.flight.jobs[id] = a
+		if slices.ContainsFunc(e.Evals, func(e *structs.Evaluation) bool { return e.Status == structs.EvalBlocked }) {
+			d.broker.Returns(key)
+		}
 	}
 	return jobs
 }
