@@ -23,7 +23,7 @@ func TestContract(t *testing.T) {
 		name string
 		run  func(*testing.T, *agent, *api.NodeListStub)
 	}{
-		{"Headers", headers}, {"JobLife", jobLife}, {"Lists", lists}, {"Blocking", blocking}, {"Versions", versions}, {"Scale", scale},
+		{"Headers", headers}, {"JobLife", jobLife}, {"Lists", lists}, {"Blocking", blocking}, {"Versions", versions}, {"Deployments", deployments}, {"Scale", scale},
 		{"Dispatch", dispatch}, {"Periodic", periodic}, {"Full", full}, {"LogsAndFiles", logsAndFiles}, {"Exec", execs},
 		{"Lifecycle", lifecycle}, {"Events", events}, {"Services", services}, {"Search", searches}, {"Namespaces", namespaces}, {"Pools", pools},
 		{"Operator", operator}, {"Agent", agentSelf}, {"Nodes", nodes}, {"Keyring", rootKeyring}, {"Snapshot", snapshot},
