@@ -181,7 +181,7 @@ func (s *Session) Open(ctx context.Context, h Header, req any) (*Stream, error) 
 	}
 	h.Stream = true
 	st, err := s.start(ctx, h, body, false)
-	if err != nil {
+	if err != nil && !(st != nil && err == io.EOF) { // a peer that ended the stream before it read everything has answered: Recv returns that
 		if st != nil {
 			st.reset(resetCancelled)
 		}
