@@ -33,7 +33,7 @@ type observer struct {
 	wake    chan struct{}
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
-	most    int           // the most allocations in one report; halved after one was too large
+	most    int           // the most allocations in one report; fewer after one was too large, or the servers were late
 	number  uint64        // of the last call; used by loop only
 }
 

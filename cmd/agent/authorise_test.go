@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,6 +91,13 @@ func TestDefaultUserIsTold(t *testing.T) {
 
 func startAgent(t *testing.T, cfg Config) string {
 	t.Helper()
+	addr, _ := startStoppable(t, cfg)
+	return addr
+}
+
+// startStoppable starts an agent that stop ends, or the end of the test.
+func startStoppable(t *testing.T, cfg Config) (addr string, stop func()) {
+	t.Helper()
 	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +105,7 @@ func startAgent(t *testing.T, cfg Config) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case <-done:
@@ -105,7 +113,8 @@ func startAgent(t *testing.T, cfg Config) string {
 			t.Error("the agent did not end")
 		}
 	})
-	return "http://" + a.HTTPAddr()
+	t.Cleanup(stop)
+	return "http://" + a.HTTPAddr(), stop
 }
 
 // ask makes a request and gives its status; 0 when the answer did not come within the patience, as of a stream.

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -59,16 +58,8 @@ func TestOperatorSeesALostMajority(t *testing.T) {
 	for i := range 2 {
 		cfg := serverConfig(t, fmt.Sprintf("s%d", i), fmt.Sprintf(`"ports": {"http": 0, "rpc": %d, "serf": %d}, "server": {"enabled": true, "bootstrap_expect": 2, "encrypt": %q, "join_key": %q, "server_join": {"retry_join": ["127.0.0.1:%d"]}}`,
 			freePort(t), serf[i], key, join, serf[1-i]), t.Output())
-		a, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- a.Run(ctx) }()
-		stop := func() { cancel(); <-done; done <- nil }
-		t.Cleanup(stop)
-		addrs, stops = append(addrs, "http://"+a.HTTPAddr()), append(stops, stop)
+		addr, stop := startStoppable(t, cfg)
+		addrs, stops = append(addrs, addr), append(stops, stop)
 	}
 	token := ""
 	wait(t, "the first token", func() bool {

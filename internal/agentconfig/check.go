@@ -156,8 +156,8 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 		port int
 	}{
 		{"server.server_join.start_join", s.ServerJoin.StartJoin, c.Ports.Serf}, {"server.server_join.retry_join", s.ServerJoin.RetryJoin, c.Ports.Serf},
-		{"client.servers", c.Client.Servers, 4647}, {"client.server_join.start_join", c.Client.ServerJoin.StartJoin, 4647},
-		{"client.server_join.retry_join", c.Client.ServerJoin.RetryJoin, 4647}, {"client.gossip_join", c.Client.GossipJoin, 4648},
+		{"client.servers", c.Client.Servers, portRPC}, {"client.server_join.start_join", c.Client.ServerJoin.StartJoin, portRPC},
+		{"client.server_join.retry_join", c.Client.ServerJoin.RetryJoin, portRPC}, {"client.gossip_join", c.Client.GossipJoin, portSerf},
 	} {
 		for i, a := range j.list {
 			full, err := withPort(a, j.port)

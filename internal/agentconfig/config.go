@@ -596,9 +596,9 @@ type Telemetry struct {
 
 // Defaults that pages name.
 const (
-	portHTTP       = 4646
-	portRPC        = 4647
-	portSerf       = 4648
+	portHTTP       = structs.PortHTTP
+	portRPC        = structs.PortCalls
+	portSerf       = structs.PortGossip
 	gpuIdleDefault = 30 * time.Minute
 )
 

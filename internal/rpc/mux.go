@@ -268,7 +268,7 @@ func (m *mux) read(r *bufio.Reader) {
 		if _, err := io.ReadFull(r, h[:]); err != nil {
 			switch {
 			case err == io.EOF && first && m.dialled:
-				err = wrongPort(fmt.Sprintf("closed by the peer before its first answer; is that the port of a server for calls (%d by default)?", portCalls))
+				err = wrongPort(fmt.Sprintf("closed by the peer before its first answer; is that the port of a server for calls (%d by default)?", structs.PortCalls))
 			case err == io.EOF:
 				err = fmt.Errorf("closed by the peer")
 			}
@@ -276,7 +276,7 @@ func (m *mux) read(r *bufio.Reader) {
 			return
 		}
 		if first && bytes.HasPrefix(h[:], httpAnswer) {
-			m.close(wrongPort(fmt.Sprintf("HTTP is served there (port %d by default); servers take calls on another port (%d by default)", portHTTP, portCalls)))
+			m.close(wrongPort(fmt.Sprintf("HTTP is served there (port %d by default); servers take calls on another port (%d by default)", structs.PortHTTP, structs.PortCalls)))
 			return
 		}
 		n, id := binary.BigEndian.Uint32(h[2:]), binary.BigEndian.Uint64(h[6:])

@@ -7,13 +7,6 @@ import (
 	"time"
 )
 
-// Default ports, for messages about an address with the wrong one.
-const (
-	portHTTP   = 4646
-	portCalls  = 4647
-	portGossip = 4648
-)
-
 // httpAnswer begins each answer of an HTTP server.
 var httpAnswer = []byte("HTTP/")
 

@@ -17,40 +17,18 @@ func TestWrongPort(t *testing.T) {
 	defer web.Close()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // closes each connection
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	go func() {
-		for {
-			conn, err := silent.Accept()
-			if err != nil {
-				return
-			}
-			b := make([]byte, 1)
-			_, _ = conn.Read(b)
-			conn.(*net.TCPConn).CloseWrite()
-		}
-	}()
+	silent := listen(t, func(conn *net.TCPConn) { // closes each connection
+		b := make([]byte, 1)
+		_, _ = conn.Read(b)
+		conn.CloseWrite()
+	})
 	pool := NewPool(PoolConfig{})
 	defer pool.Close()
-	answer, err := net.Listen("tcp", "127.0.0.1:0") // answers as HTTP does, at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Close()
-	go func() {
-		for {
-			conn, err := answer.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-			go io.Copy(io.Discard, conn) // unread bytes would reset the connection, and the answer might be lost with it
-		}
-	}()
-	for addr, want := range map[string]string{silent.Addr().String(): "is that the port of a server for calls (4647 by default)?", answer.Addr().String(): "HTTP is served there (port 4646 by default)"} {
+	answer := listen(t, func(conn *net.TCPConn) { // answers as HTTP does, at once
+		_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		go io.Copy(io.Discard, conn) // unread bytes would reset the connection, and the answer might be lost with it
+	})
+	for addr, want := range map[string]string{silent: "is that the port of a server for calls (4647 by default)?", answer: "HTTP is served there (port 4646 by default)"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err := pool.To(addr).Invoke(ctx, Header{Method: "Test.Echo"}, &struct{}{}, &struct{}{})
 		cancel()
@@ -58,7 +36,7 @@ func TestWrongPort(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	for addr, want := range map[string]bool{web.Listener.Addr().String(): true, secure.Listener.Addr().String(): true, silent.Addr().String(): false} {
+	for addr, want := range map[string]bool{web.Listener.Addr().String(): true, secure.Listener.Addr().String(): true, silent: false} {
 		if got := AnswersHTTP(t.Context(), NetDialer(), addr); got != want {
 			t.Errorf("%s answers HTTP: %v, want %v", addr, got, want)
 		}
@@ -68,4 +46,24 @@ func TestWrongPort(t *testing.T) {
 			t.Errorf("first byte %d: %q, want %q", first, got, want)
 		}
 	}
+}
+
+// listen serves each connection to an address that it returns, one after the other.
+func listen(t *testing.T, serve func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(conn.(*net.TCPConn))
+		}
+	}()
+	return l.Addr().String()
 }

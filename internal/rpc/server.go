@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // The first byte of a connection.
@@ -212,9 +214,9 @@ func (s *Server) handle(raw net.Conn, ip string) {
 		detail := fmt.Sprintf("first byte 0x%02x is neither raft (0x01) nor rpc (0x02)", first)
 		switch otherProtocol(first) {
 		case "HTTP":
-			detail += fmt.Sprintf("; it looks like HTTP, which has another port (%d by default)", portHTTP)
+			detail += fmt.Sprintf("; it looks like HTTP, which has another port (%d by default)", structs.PortHTTP)
 		case "gossip":
-			detail += fmt.Sprintf("; it looks like gossip (retry_join of a server), which has another port (%d by default)", portGossip)
+			detail += fmt.Sprintf("; it looks like gossip (retry_join of a server), which has another port (%d by default)", structs.PortGossip)
 		}
 		s.refuse(raw, "first-byte", detail)
 	}

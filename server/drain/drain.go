@@ -76,12 +76,12 @@ func earlier(a, b structs.LogTime) structs.LogTime {
 }
 
 // step decides about the draining nodes. again are the allocations, by node, that were asked to move before the deadline and still run.
-func step(snap Cluster, nodes []structs.NodeID, now structs.LogTime) (act Action, again map[structs.NodeID][]structs.AllocID) {
+func step(c Cluster, nodes []structs.NodeID, now structs.LogTime) (act Action, again map[structs.NodeID][]structs.AllocID) {
 	again = map[structs.NodeID][]structs.AllocID{}
 	groups := map[groupKey]*groupRoom{}
-	leave := checkpoint.LeaveTimes(snap, nodes, now)
+	leave := checkpoint.LeaveTimes(c, nodes, now)
 	for _, id := range nodes {
-		n := snap.NodeByID(id)
+		n := c.NodeByID(id)
 		if n == nil || n.Drain == nil {
 			continue
 		}
@@ -91,7 +91,7 @@ func step(snap Cluster, nodes []structs.NodeID, now structs.LogTime) (act Action
 		}
 		var system []*structs.Allocation
 		left := 0 // allocations that keep the drain from completing
-		for _, a := range snap.AllocsByNode(id) {
+		for _, a := range c.AllocsByNode(id) {
 			if a.ClientTerminal() {
 				continue
 			}
@@ -124,7 +124,7 @@ func step(snap Cluster, nodes []structs.NodeID, now structs.LogTime) (act Action
 				act.Migrate = append(act.Migrate, a.ID) // it is not running, so moving it costs nothing
 			case typ != structs.JobService: // left to finish
 			default:
-				room := roomOf(snap, groups, a, now)
+				room := roomOf(c, groups, a, now)
 				if room.take() {
 					act.Migrate = append(act.Migrate, a.ID)
 				} else {
@@ -165,14 +165,14 @@ func (r *groupRoom) take() bool {
 
 // roomOf counts the healthy allocations of a group that are not asked to move, once for each group and look. Those
 // above count - max_parallel may be moved.
-func roomOf(snap Cluster, groups map[groupKey]*groupRoom, a *structs.Allocation, now structs.LogTime) *groupRoom {
+func roomOf(c Cluster, groups map[groupKey]*groupRoom, a *structs.Allocation, now structs.LogTime) *groupRoom {
 	key := groupKey{a.JobKey(), a.Group}
 	if r := groups[key]; r != nil {
 		return r
 	}
 	r := &groupRoom{}
 	groups[key] = r
-	job := snap.JobByKey(a.JobKey())
+	job := c.JobByKey(a.JobKey())
 	if job == nil {
 		job = a.Job
 	}
@@ -189,7 +189,7 @@ func roomOf(snap Cluster, groups map[groupKey]*groupRoom, a *structs.Allocation,
 		parallel = g.Migrate.MaxParallel
 	}
 	healthy := 0
-	for _, o := range snap.AllocsByJob(a.JobKey()) {
+	for _, o := range c.AllocsByJob(a.JobKey()) {
 		if o.Group != a.Group || o.ClientTerminal() || o.Desired != structs.DesiredRun || o.Transition.Migrate {
 			continue
 		}

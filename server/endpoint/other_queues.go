@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler/contend"
 	"github.com/muster-sched/muster/server/decide"
 	"github.com/muster-sched/muster/server/replica"
@@ -29,6 +30,9 @@ func (s *Set) otherQueues(p *replica.Published, j *structs.Job, w *structs.Workl
 		return nil
 	}
 	snap, own := p.Snapshot, j.QueueName()
+	if !otherQueueHolds(snap, own) {
+		return nil
+	}
 	gpus := decide.WaitingAsk(j, w).GPUMilli > 0
 	by := map[structs.QueuePath]*otherQueue{}
 	for a := range snap.Allocs() {
@@ -66,6 +70,16 @@ func (s *Set) otherQueues(p *replica.Published, j *structs.Job, w *structs.Workl
 		out = append(out, fmt.Sprintf("and %d more", n))
 	}
 	return append(out, takesFromOthers(s.env.Decide.QueueTable(snap), snap.SchedulerConfig(), own))
+}
+
+// otherQueueHolds reports whether there are allocations of another queue. On most clusters there are none, and then none are looked for.
+func otherQueueHolds(snap *state.Snapshot, own structs.QueuePath) bool {
+	for u := range snap.QueueUses() {
+		if u.User == "" && u.Allocs > 0 && !u.Path.Contains(own) {
+			return true
+		}
+	}
+	return false
 }
 
 // awaitsRoom reports whether a group could be placed if running work ended.

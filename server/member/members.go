@@ -253,14 +253,14 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 func (j *joiner) wrongPort(ctx context.Context, addr string) string {
 	what := ""
 	if rpc.AnswersHTTP(ctx, j.env.Dial, addr) {
-		what = "the HTTP API answers (ports.http, 4646 by default)"
+		what = fmt.Sprintf("the HTTP API answers (ports.http, %d by default)", structs.PortHTTP)
 	} else if _, err := j.serverInfo(ctx, addr); err == nil {
-		what = "a server takes calls (ports.rpc, 4647 by default)"
+		what = fmt.Sprintf("a server takes calls (ports.rpc, %d by default)", structs.PortCalls)
 	}
 	if what == "" {
 		return ""
 	}
-	return "at " + addr + " " + what + ": servers join by gossip, so this needs the other's gossip port (ports.serf, 4648 by default)"
+	return fmt.Sprintf("at %s %s: servers join by gossip, so this needs the other's gossip port (ports.serf, %d by default)", addr, what, structs.PortGossip)
 }
 
 // rejoin contacts the next server that gossip takes for dead.
