@@ -585,19 +585,49 @@ func TestPartsAreJudged(t *testing.T) {
 			said := ""
 			f.evictedFor = func(why string) { said = why }
 			stopped, placed := f.pass(order)
-			for _, w := range f.report.Workloads {
-				for _, g := range w.Groups {
-					for _, r := range g.Refusals {
-						if w.Key == urgent.job.Key() && r.Code == structs.ReasonPriority {
-							said = r.Text()
-						}
-					}
-				}
-			}
+			said = cmp.Or(f.spared(urgent), said)
 			if stopped != c.stops || (placed == 1) != (c.stops > 0) || said != c.says {
 				t.Errorf("%s, order %s: %d stopped and %d placed, want %d stopped: %q, want %q", name, order, stopped, placed, c.stops, said, c.says)
 			}
 		}
+	}
+}
+
+// spared returns why the last pass preempted nothing for a job; "" if it does not say so.
+func (f *floor) spared(j *floorJob) (said string) {
+	for _, w := range f.report.Workloads {
+		for _, g := range w.Groups {
+			for _, r := range g.Refusals {
+				if w.Key == j.job.Key() && r.Code == structs.ReasonPriority {
+					said = r.Text()
+				}
+			}
+		}
+	}
+	return said
+}
+
+// TestOnlyTheNeededIsNamed: what is said to be too costly to preempt is what would have to stop, not also cheaper work whose place
+// would not do.
+func TestOnlyTheNeededIsNamed(t *testing.T) {
+	f := newFloor(t, 2, 2)
+	for _, x := range []struct {
+		gpus    int64
+		preempt bool
+	}{{2, true}, {1, false}, {1, true}} { // the last loses least, but its neighbour stays
+		low := f.submit(x.gpus, 1, 100*time.Hour, x.preempt)
+		low.job.Priority, low.entry.Priority = 10, 10
+		f.settle(structs.OrderFCFS)
+	}
+	f.wait(2*time.Hour, func(*floorJob) bool { return false })
+	urgent := f.submit(2, 1, time.Minute, false)
+	urgent.job.Priority, urgent.entry.Priority = 90, 90
+	if stopped, placed := f.pass(structs.OrderFCFS); stopped != 0 || placed != 0 {
+		t.Fatalf("%d stopped and %d placed, want none", stopped, placed)
+	}
+	said := f.spared(urgent)
+	if want := "preempting j0 is too costly: 14400 GPU seconds would be lost, and 9600 gained"; said != want {
+		t.Errorf("said %q, want %q", said, want)
 	}
 }
 
