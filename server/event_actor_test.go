@@ -109,6 +109,7 @@ func TestDecisionsSayWhoActed(t *testing.T) {
 		}
 		owner, operator := token("owner"), token("operator")
 		newFleet(t, func() *Server { return c.servers[lead] }, 3)
+		time.Sleep(time.Second) // a job that arrives with the nodes may be refused on the state before them, and decided again for a new reason
 		last := uint64(0)
 		decided := func(what, job string, why structs.Trigger, by string) {
 			t.Helper()

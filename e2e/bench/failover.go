@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -18,7 +19,7 @@ const (
 )
 
 // losses are how a leader is lost, and how it comes back. A frozen server has measured a stall, after which the servers are
-// more patient for a while (ADR 0026): that comes last.
+// more patient for 5 to 10 s (ADR 0026), so it is started again before the next round.
 var losses = []struct {
 	name       string
 	begin, end func(c *cluster, lead int)
@@ -31,7 +32,15 @@ var losses = []struct {
 		}
 	}, func(*cluster, int) {}},
 	{"SIGSTOP", func(c *cluster, lead int) { _ = c.procs[lead].Process.Signal(syscall.SIGSTOP) },
-		func(c *cluster, lead int) { _ = c.procs[lead].Process.Signal(syscall.SIGCONT) }},
+		func(c *cluster, lead int) {
+			_ = c.procs[lead].Process.Signal(syscall.SIGCONT)
+			c.until(30*time.Second, "the frozen server follows", func() bool {
+				var l string
+				return c.once(lead, "GET", "/v1/status/leader", nil, &l) == nil && l != "" && !strings.HasSuffix(l, fmt.Sprintf(":%d", c.ports[lead][1]))
+			})
+			c.kill(lead)
+			c.start(lead)
+		}},
 }
 
 // runFailover loses the leader so many times in each way, and measures the time to the next acknowledged write and to its

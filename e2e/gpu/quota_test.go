@@ -173,8 +173,11 @@ wait
 
 	run("what a killed process had is free again", func(t *testing.T, m *machine) {
 		m.run("killed", share("4GiB"), `
-@/gpu-user hold 4096 & sleep 1; kill -9 $!
-@/gpu-user hold 4096 & sleep 3; kill -9 $!
+for i in 1 2; do
+  @/gpu-user hold 4096 > $NOMAD_TASK_DIR/out.$i &
+  until grep holding $NOMAD_TASK_DIR/out.$i; do sleep 0.1; done
+  kill -9 $!
+done
 sleep 3
 exec @/gpu-user hold 4096
 `)
