@@ -1,5 +1,5 @@
-// Command gotest runs `go test` with its arguments. It prints one line per package, the full output of failures, and
-// every skipped test with its reason, which go test hides. With CI=true a test that was skipped because the machine
+// Command gotest runs `go test` with its arguments. It prints one line per package, the full output of failures, every
+// skipped test with its reason, which go test hides, and the tests that took longest. With CI=true a test that was skipped because the machine
 // lacks something ("not run: ...") is a failure, so that coverage is not lost silently.
 //
 // The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest ("ThreadSanitizer: CHECK
@@ -9,6 +9,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -34,13 +35,32 @@ type report struct {
 	crashed                 []string            // packages whose race detector failed itself
 	broken                  bool                // a package failed without a failed test
 	done                    map[string][]string // tests that passed or were skipped, by package
+	took                    []timed             // tests that passed
+}
+
+// timed is a test and the seconds it took.
+type timed struct {
+	key
+	seconds float64
 }
 
 // add counts another run in.
 func (r *report) add(b report) {
 	r.passed, r.failed, r.skipped, r.lost = r.passed+b.passed, r.failed+b.failed, r.skipped+b.skipped, r.lost+b.lost
 	r.skips, r.broken = append(r.skips, b.skips...), r.broken || b.broken
+	r.took = append(r.took, b.took...)
 }
+
+// slowest returns a line for each of the tests that took longest.
+func (r *report) slowest() (lines []string) {
+	slices.SortStableFunc(r.took, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range r.took[:min(len(r.took), slowestMax)] {
+		lines = append(lines, fmt.Sprintf("%6.1fs  %s %s", t.seconds, strings.TrimPrefix(t.pkg, module), t.test))
+	}
+	return lines
+}
+
+const slowestMax = 15
 
 const crashesMax = 3 // of the race detector, in one package
 
@@ -80,6 +100,7 @@ func main() {
 			rc = 1
 		}
 	}
+	fmt.Printf("tests that took longest:\n%s\n", strings.Join(r.slowest(), "\n"))
 	fmt.Printf("took %s\n%d passed, %d failed, %d skipped\n", time.Since(start).Round(time.Second), r.passed, r.failed, r.skipped)
 	os.Exit(rc)
 }
@@ -144,6 +165,7 @@ func read(in io.Reader) (r report) {
 				fmt.Printf("ok    %-60s %6.1fs\n", e.Package, e.Elapsed)
 			} else if top {
 				r.passed++
+				r.took = append(r.took, timed{k, e.Elapsed})
 				r.done[e.Package] = append(r.done[e.Package], e.Test)
 			}
 		case "skip":

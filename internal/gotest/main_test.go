@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,5 +32,19 @@ func TestCrashedDetector(t *testing.T) {
 	got := rest([]string{"-race", "-timeout", "25m", "./a/...", module + "b", "-args", "-x"}, "p", r.done["p"])
 	if want := []string{"-skip", "^(TestC|TestD)$", "-race", "-timeout", "25m", "p", "-args", "-x"}; !slices.Equal(got, want) {
 		t.Errorf("the second run has the arguments %q, want %q", got, want)
+	}
+}
+
+// TestSlowest: the tests that took longest come first, without their subtests.
+func TestSlowest(t *testing.T) {
+	var events strings.Builder
+	for i := range slowestMax + 5 {
+		fmt.Fprintf(&events, `{"Action":"pass","Package":"`+module+`p","Test":"Test%02d","Elapsed":%d}`+"\n", i, i)
+	}
+	events.WriteString(`{"Action":"pass","Package":"p","Test":"Test00/sub","Elapsed":99}` + "\n")
+	r := read(strings.NewReader(events.String()))
+	got := r.slowest()
+	if len(got) != slowestMax || got[0] != "  19.0s  p Test19" {
+		t.Errorf("%d lines, of which the first is %q", len(got), got[0])
 	}
 }
