@@ -29,7 +29,7 @@ var stages = []struct {
 	{"collections", regexp.MustCompile(`runtime\.gcBgMarkWorker|runtime\.gcAssist|runtime\.bgsweep|runtime\.bgscavenge`)},
 }
 
-var traceRE = regexp.MustCompile(`^\s*([0-9.]+)us\s+(\S.*)$`)
+var traceRE = regexp.MustCompile(`^([0-9.]+)us\s+(\S.*)$`)
 
 // stagesOf splits the processor time of one of n placements, seconds in all, by the stages of a profile.
 func stagesOf(profile string, seconds float64, n int) string {
@@ -37,16 +37,22 @@ func stagesOf(profile string, seconds float64, n int) string {
 	if err != nil {
 		return "not known: " + err.Error()
 	}
+	return stagesIn(string(out), seconds, n)
+}
+
+// stagesIn is stagesOf for the traces that pprof prints.
+func stagesIn(traces string, seconds float64, n int) string {
 	spent, all := map[string]float64{}, 0.0
-	for _, trace := range strings.Split(string(out), "-----------+") {
+	for _, trace := range strings.Split(traces, "-----------+") {
 		var us float64
 		var stack []string
 		for line := range strings.Lines(trace) {
+			line = strings.TrimSpace(line)
 			if m := traceRE.FindStringSubmatch(line); m != nil && len(stack) == 0 {
 				us, _ = strconv.ParseFloat(m[1], 64)
 				stack = append(stack, m[2])
 			} else if len(stack) > 0 {
-				stack = append(stack, strings.TrimSpace(line))
+				stack = append(stack, line)
 			}
 		}
 		all += us
