@@ -14,8 +14,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// decide asks the work on draining nodes to leave, and runs passes until nothing changes at this instant.
+// decide asks the work on draining nodes to leave, runs passes until nothing changes at this instant, and then gives turns to
+// save to what was stopped.
 func (e *Engine) decide() error {
+	defer e.saves()
 	e.drained()
 	for {
 		if err := e.passes(); err != nil || !e.drained() {
@@ -196,7 +198,7 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 			for k := range pe.Parts[i].Places {
 				p := &pe.Parts[i].Places[k]
 				u := l.unit(pe.Groups[p.Group], p.Index)
-				grows := u != nil && u.index < 0 && !l.Job.Job.Groups[u.group].IsStandby(p.Index) && e.resize(u, e.moves(p.Previous))
+				grows := u != nil && u.index < 0 && !l.Job.Job.Groups[u.group].IsStandby(p.Index) && !e.notified(p.Previous) && e.resize(u, e.moves(p.Previous))
 				e.place(l, pe, p)
 				if grows && !u.on { // the new member waits for a place
 					e.proceed(u, u.runs[0])
@@ -249,8 +251,9 @@ func (e *Engine) retry(l *Live) {
 	}
 }
 
-// endAll ends the victims that get no notice.
+// endAll ends what was stopped without notice.
 func (e *Engine) endAll(rs []*run) {
+	rs = e.stopRest(rs)
 	for _, r := range rs {
 		if e.runs[r.alloc.ID] == r {
 			e.evict(r)
@@ -396,7 +399,7 @@ func (e *Engine) place(l *Live, pe *structs.PlanEntry, p *structs.PlanPlace) {
 // stop applies one stop. It returns the run if the run ends at once, else nil.
 func (e *Engine) stop(s *structs.PlanStop) *run {
 	r := e.runs[s.ID]
-	if r == nil || s.Desired == "" {
+	if r == nil || s.Desired == "" || r.notified {
 		return nil
 	}
 	a := *r.alloc
@@ -408,19 +411,11 @@ func (e *Engine) stop(s *structs.PlanStop) *run {
 	}
 	e.changed(r, &a)
 	r.ending = true
-	if grace := graceOf(r); e.cfg.Notice && grace > 0 && s.Client == "" {
-		e.agenda.add(event{at: e.now.Add(grace), kind: Killed, run: r})
+	e.stopped = append(e.stopped, r)
+	if s.Client == "" && e.notify(r) {
 		return nil
 	}
 	return r
-}
-
-func graceOf(r *run) time.Duration {
-	g := r.live.Job.Job.Group(r.alloc.Group)
-	if g == nil || g.Checkpoint == nil {
-		return 0
-	}
-	return g.Checkpoint.Grace
 }
 
 // changed replaces the record of an allocation.

@@ -46,7 +46,8 @@ type Config struct {
 	Restart      func(*Live) time.Duration                                             // the restart cost of a resumed unit, during which it makes no progress; nil: none
 	Kept         func(l *Live, ran time.Duration) time.Duration                        // how much of the work since a unit began survives a preemption; nil: all
 	Saves        time.Duration                                                         // work that may be preempted writes a checkpoint at this interval, and decisions know its age; 0: none. Kept says what survives
-	Notice       bool                                                                  // victims keep their resources during their grace period
+	Notice       bool                                                                  // stopped work that saves its state holds its resources meanwhile, in turns where saves are limited (Scheduler.CheckpointStorage)
+	SaveTime     func(l *Live, a *structs.Allocation) time.Duration                    // how long a save takes, with Notice; nil: as long as the newest, else the whole grace
 	Expire       func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that took longer than predicted; nil: not called
 	Hooks        Hooks
 	Failures     Failures
@@ -118,6 +119,8 @@ type Engine struct {
 	allocTime           time.Duration   // that allocations ran which have ended
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
+	stopped             []*run // by the entry that is applied
+	waiting             []*run // stopped, and not saving yet
 	draws               draws
 	draining            drains
 	instant             uint64 // number of the round in which refused jobs are decided again
@@ -375,7 +378,7 @@ func (e *Engine) submit(j *Job) *Live {
 	e.live[l.Key] = l
 	switch {
 	case job.Preemptible && e.cfg.Kept == nil:
-		saving(job, structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}) // when it is asked to, and at no cost
+		l.assumed = saving(job, structs.Checkpoint{Signal: "SIGUSR1", Cost: 1}) // when it is asked to, at no cost and at once
 	case e.cfg.Saves > 0 && job.MayPreempt():
 		cost := time.Duration(1)
 		if e.cfg.Restart != nil {
@@ -400,8 +403,8 @@ func (e *Engine) submit(j *Job) *Live {
 	return l
 }
 
-// saving gives the groups of a job that have no checkpoint block the one that the run assumes.
-func saving(job *structs.Job, as structs.Checkpoint) {
+// saving gives the groups of a job that have no checkpoint block the one that the run assumes, and returns it.
+func saving(job *structs.Job, as structs.Checkpoint) *structs.Checkpoint {
 	job.Groups = slices.Clone(job.Groups)
 	for i, g := range job.Groups {
 		if g.Checkpoint == nil {
@@ -410,6 +413,7 @@ func saving(job *structs.Job, as structs.Checkpoint) {
 			job.Groups[i] = &c
 		}
 	}
+	return &as
 }
 
 // resume restores a job that was running when the simulation began, on its nodes.

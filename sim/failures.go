@@ -79,7 +79,7 @@ func (e *Engine) takeDown(i int) {
 		}
 		e.lose(r, structs.ClientLost)
 		e.stats.Lost++
-		if u := r.unit; u != nil && u.index < 0 { // a gang starts again as a whole
+		if u := r.unit; u != nil && u.index < 0 && !r.ending { // a gang starts again as a whole
 			for len(u.runs) > 0 {
 				e.lose(u.runs[0], structs.ClientComplete)
 			}

@@ -37,6 +37,9 @@ func (e *Engine) hold(r *run, n int64) {
 		s.used = s.used.Sub(r.alloc.Resources)
 		s.list = slices.DeleteFunc(s.list, func(x *run) bool { return x == r })
 	}
+	if e.cfg.Notice {
+		s.used = s.together()
+	}
 	e.stats.held(r, n)
 	l := r.live
 	l.holds += int(n)
@@ -50,6 +53,15 @@ func (e *Engine) hold(r *run, n int64) {
 	if n < 0 {
 		e.freeOn(r.node)
 	}
+}
+
+// together returns what runs occupy of a node, of which some may wait for the places of others.
+func (s *nodeState) together() structs.Vector {
+	allocs := make([]*structs.Allocation, len(s.list))
+	for i, r := range s.list {
+		allocs[i] = r.alloc
+	}
+	return structs.Usage(allocs)
 }
 
 // link and unlink keep the list of jobs that hold resources, in the order in which they got them.
@@ -82,6 +94,7 @@ func (e *Engine) unlink(l *Live) {
 func (e *Engine) start(r *run) {
 	r.alloc.Client, r.alloc.StartedAt = structs.ClientRunning, e.now
 	r.started = true
+	e.stats.begins(r)
 	u, l := r.unit, r.live
 	if u == nil {
 		return
@@ -101,7 +114,7 @@ func (e *Engine) proceed(u *unit, r *run) {
 	if u.began && e.cfg.Restart != nil {
 		u.debt = e.cfg.Restart(u.live)
 	}
-	u.began, u.on, u.since, u.from = true, true, e.now, e.now
+	u.began, u.on, u.halted, u.since, u.from = true, true, false, e.now, e.now
 	e.schedule(u)
 	e.nextSave(u)
 	if ex := r.alloc.Expect; ex > 0 && e.cfg.Expire != nil && (u.left < 0 || ex < u.debt+u.left || e.cfg.Due && ex == u.debt+u.left) {
@@ -121,7 +134,7 @@ func (e *Engine) saved(u *unit) {
 	e.changes = e.changes[:0]
 	e.settle(u)
 	for _, r := range u.runs {
-		if r.started {
+		if r.started && !r.ending {
 			a := *r.alloc
 			a.Saved = &structs.Saved{Time: e.now}
 			e.changed(r, &a)
@@ -162,6 +175,10 @@ func (e *Engine) expire(u *unit) {
 func (e *Engine) finish(u *unit) {
 	l := u.live
 	e.settle(u)
+	if u.stopped() { // it starts again, as on a server, and ends then
+		e.void(u)
+		return
+	}
 	if u == &l.units[0] && u.on {
 		l.ran += e.now.Sub(u.from)
 	}
@@ -190,6 +207,9 @@ func (e *Engine) finish(u *unit) {
 func (e *Engine) release(r *run) {
 	delete(e.runs, r.alloc.ID)
 	e.hold(r, -1)
+	for _, w := range r.wanted {
+		e.usage.recharge(e, w)
+	}
 	l := r.live
 	if r.started {
 		e.allocTime += e.now.Sub(r.alloc.StartedAt)
@@ -241,7 +261,13 @@ func (e *Engine) moves(id structs.AllocID) bool {
 	return r != nil && r.alloc.Transition.Migrate
 }
 
-// settleRoster leaves out the members of a gang that have ended, as Apply does.
+// notified reports whether an allocation was stopped and still runs, to save its state.
+func (e *Engine) notified(id structs.AllocID) bool {
+	r := e.runs[id]
+	return r != nil && r.notified
+}
+
+// settleRoster leaves out the members of a gang that have ended or were stopped, as Apply does.
 func (e *Engine) settleRoster(u *unit) {
 	l := u.live
 	g := l.Job.Job.Groups[u.group]
@@ -253,7 +279,7 @@ func (e *Engine) settleRoster(u *unit) {
 	next := *old
 	next.Members = nil
 	for _, m := range old.Members {
-		if slices.ContainsFunc(u.runs, func(r *run) bool { return r.alloc.ID == m.Alloc }) {
+		if slices.ContainsFunc(u.runs, func(r *run) bool { return r.alloc.ID == m.Alloc && !r.notified }) {
 			next.Members = append(next.Members, m)
 		}
 	}
@@ -331,10 +357,13 @@ func (e *Engine) pause(u *unit, all bool) (lost time.Duration) {
 func (e *Engine) evict(r *run) {
 	e.changes = e.changes[:0]
 	l := r.live
-	ran := r.unit == nil || r.unit.on
+	ran := r.unit == nil || r.unit.on || r.unit.halted
 	e.drop(r, structs.ClientComplete)
 	e.commit()
-	if u := r.unit; u != nil && r.alloc.Desired == structs.DesiredStop && len(u.runs) < u.need {
+	if u := r.unit; u != nil {
+		u.halted = false
+	}
+	if u := r.unit; u != nil && !e.cfg.Notice && r.alloc.Desired == structs.DesiredStop && len(u.runs) < u.need { // with notice, see stopRest
 		for len(u.runs) > 0 { // a gang leaves a node as a whole
 			e.lose(u.runs[0], structs.ClientComplete)
 		}

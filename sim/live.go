@@ -37,7 +37,8 @@ type Live struct {
 	Queued    time.Duration // total wait, including that between preemption and resumption
 
 	work                   contend.Workload
-	learned                *learned // of the run's Learner; nil: not predicted yet
+	learned                *learned            // of the run's Learner; nil: not predicted yet
+	assumed                *structs.Checkpoint // of its groups without a checkpoint block; nil: none
 	units                  []unit
 	left                   int // units that are not complete
 	bucket                 int // priority
@@ -73,6 +74,7 @@ type unit struct {
 	on      bool
 	done    bool
 	began   bool // it has run before
+	halted  bool // it was stopped with other groups, and makes no progress while it saves its state
 	gen     uint32
 	runs    []*run
 	started int // of runs
@@ -87,9 +89,15 @@ type run struct {
 	gpus    int64
 	units   float64 // of the capacity
 	started bool
-	ending  bool
-	waits   int    // number of runs that it waits for
-	wanted  []*run // runs that wait for this one
+	waits   int          // number of runs that it waits for
+	wanted  []*run       // runs that wait for this one
+	less    []lessCharge // while it waits: what it is not charged, because they are
+	idle    bool         // it waits, and what is in use counts them
+
+	ending   bool            // it was stopped
+	notified bool            // and saves its state before it ends
+	waited   bool            // for its turn to save
+	saves    structs.LogTime // since when it saves; 0: it does not yet
 }
 
 // Left returns the remaining work of the job's units, now: the largest of them.

@@ -112,12 +112,25 @@ func (s *Stats) queued(_ *Live, n int64) { s.queue += n }
 
 // held accounts a run on its node, or (n = -1) removes it. The node's own counters already have the change.
 func (s *Stats) held(r *run, n int64) {
-	s.now += float64(n) * r.units
+	if n > 0 {
+		r.idle = s.e.cfg.Notice && r.waits > 0
+	}
+	if !r.idle {
+		s.now += float64(n) * r.units
+	}
 	node := &s.e.nodes[r.node]
 	was, is := node.level, node.filled()
 	node.level = is
 	s.used += btoi(is > 0) - btoi(was > 0)
 	s.partly += btoi(is == 1) - btoi(was == 1)
+}
+
+// begins counts a run that waited for the place of another, which had it until now.
+func (s *Stats) begins(r *run) {
+	if r.idle {
+		r.idle = false
+		s.now += r.units
+	}
 }
 
 func btoi(b bool) int {

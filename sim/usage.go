@@ -51,6 +51,13 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	amount.Billed = settings.Billing.Of(r.alloc)
 	amount = amount.Times(n)
 	models := structs.ModelsOf(r.alloc)
+	if n > 0 {
+		r.less = u.lessOf(e, r)
+		defer u.lessen(e, r, -1)
+	} else {
+		u.lessen(e, r, 1)
+		r.less = nil
+	}
 	var woke []structs.UseRow
 	add := func(row *structs.QueueUsage) {
 		if row.Allocs == 0 && n > 0 {
@@ -82,5 +89,55 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	}
 	for _, r := range structs.LiftCredit(woke, slices.Values(u.table.Usage), e.now, order, weight) {
 		u.row(e, r.Path, r.User).Credit = r.Credit
+	}
+}
+
+// lessCharge is what a run that waits for the places of others is not charged in a row, because they are.
+type lessCharge struct {
+	structs.UseRow
+	amount structs.Amount
+	models []structs.ModelAmount
+}
+
+// lessOf returns what a run is not charged while it waits; nil for nothing. Without notice nothing waits for longer than an instant.
+func (u *usage) lessOf(e *Engine, r *run) (out []lessCharge) {
+	if !e.cfg.Notice || r.waits == 0 {
+		return nil
+	}
+	get := func(id structs.AllocID) *structs.Allocation {
+		if v := e.runs[id]; v != nil {
+			return v.alloc
+		}
+		return nil
+	}
+	bill := u.table.Settings(r.live.Job.Job.QueueName(), &e.cfg.Scheduler).Billing
+	all, models := structs.AmountOf(r.alloc), structs.ModelsOf(r.alloc)
+	all.Billed = bill.Of(r.alloc)
+	for _, row := range structs.UseRows(r.alloc) {
+		if u.rows[usageKey{row.Path, row.User}] == nil {
+			continue // what it waits for is not counted there
+		}
+		x := lessCharge{UseRow: row, amount: all.Sub(structs.Charge(r.alloc, row, get, bill.Of)), models: structs.AddModels(models, structs.ChargeModels(r.alloc, row, get), -1)}
+		out = append(out, x)
+	}
+	return out
+}
+
+// lessen adds so many times what a run is not charged to its rows.
+func (u *usage) lessen(e *Engine, r *run, n int64) {
+	half := u.table.Settings(r.live.Job.Job.QueueName(), &e.cfg.Scheduler).HalfLife
+	for _, x := range r.less {
+		row := u.row(e, x.Path, x.User)
+		row.Settle(e.now, half, u.table.Queue(row.Path).BudgetPeriod())
+		row.Held, row.Models = row.Held.Add(x.amount.Times(n)), structs.AddModels(row.Models, x.models, n)
+	}
+}
+
+// recharge charges a run that waits again, because one that it waits for has ended.
+func (u *usage) recharge(e *Engine, r *run) {
+	if len(r.less) > 0 {
+		u.lessen(e, r, 1)
+		r.less = u.lessOf(e, r)
+		u.lessen(e, r, -1)
 	}
 }
