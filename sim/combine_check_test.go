@@ -28,10 +28,11 @@ type checks struct {
 	work   time.Duration                      // of all jobs, one after the other
 	starts []structs.JobKey                   // predicted by Forecast, and still to come
 	forced map[structs.NodeID]structs.LogTime // drains whose deadline came while work ran there
+	savers savers
 }
 
 func (c *checks) begin(h *history) {
-	*c = checks{h: h, ended: map[structs.JobKey]bool{}, forced: map[structs.NodeID]structs.LogTime{}, Judge: histories.NewJudge(h.cfg.Queues, &h.cfg.Scheduler, c.failf)}
+	*c = checks{h: h, ended: map[structs.JobKey]bool{}, forced: map[structs.NodeID]structs.LogTime{}, savers: savers{began: map[*run]bool{}}, Judge: histories.NewJudge(h.cfg.Queues, &h.cfg.Scheduler, c.failf)}
 	h.cfg.Line = c.line
 	h.cfg.Hooks.Passed = c.passed
 	h.cfg.Hooks.Ended = c.endedJob
@@ -85,6 +86,7 @@ func (c *checks) event(e *Engine, k Kind, _ *Live) {
 		c.starts = nil // a forecast does not know of it
 	}
 	c.draining()
+	c.saving()
 	if Since(e.now) > c.end+4*c.work+48*time.Hour {
 		c.failf("jobs are not served: %v", c.left())
 	}
@@ -106,8 +108,13 @@ func (c *checks) endedJob(e *Engine, l *Live) {
 	}
 }
 
-// draining checks that nothing is left on a node after the deadline of its drain, as nothing here takes time to stop.
+// draining checks that nothing is left on a node after the deadline of its drain, or after the saves that begin then: nothing else takes
+// time to stop.
 func (c *checks) draining() {
+	ends := time.Duration(0)
+	if c.h.cfg.Notice {
+		ends = savingTakes
+	}
 	for i := range c.e.nodes {
 		n := &c.e.nodes[i]
 		if d := n.node.Drain; d != nil && d.ForceAt > 0 && c.e.now == d.ForceAt && len(n.list) > 0 && c.forced[n.node.ID] != d.ForceAt {
@@ -115,7 +122,7 @@ func (c *checks) draining() {
 			c.Counts["drains with work at their deadline"]++
 		}
 		switch d := n.node.Drain; {
-		case d == nil || d.ForceAt == 0 || c.e.now <= d.ForceAt:
+		case d == nil || d.ForceAt == 0 || c.e.now <= d.ForceAt.Add(ends):
 		case len(n.list) > 0:
 			c.failf("%s of %s runs on node %s, which had to be empty at %v", n.list[0].alloc.ID.Short(), n.list[0].live.Key.ID, n.node.Name, Since(d.ForceAt))
 		default:
@@ -197,6 +204,7 @@ func (c *checks) passed(e *Engine, in *scheduler.Input, plan *scheduler.Plan, re
 	c.Limits(c.uses())
 	stops := c.Preempted(in, plan)
 	c.whole()
+	c.stopped()
 	if stops == 0 {
 		c.after(in, plan, rep)
 		if c.h.cfg.Whole {
@@ -286,7 +294,7 @@ func (c *checks) traced(in *scheduler.Input, plan *scheduler.Plan, rep *schedule
 func (c *checks) uses() histories.Uses {
 	held := histories.Uses{}
 	for l := c.e.holders; l != nil; l = l.nextHolder {
-		held.Add(l.Job.Job, l.work.Allocs)
+		held.Add(l.Job.Job, c.settled(l.work.Allocs))
 	}
 	return held
 }

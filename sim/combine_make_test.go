@@ -22,13 +22,17 @@ type history struct {
 	checks checks
 }
 
-// newHistory draws the history of a seed, in half of them with drains.
+// newHistory draws the history of a seed, in half of them with drains, and in half with a storage that limits saves.
 func newHistory(t *testing.T, seed uint64) *history {
-	rng := rand.New(rand.NewPCG(seed, 28))
-	drains := histories.Operations[0].Values
-	with := map[string]string{"drains": drains[max(0, rng.IntN(2*len(drains)-2)-1)]}
+	rng, with := rand.New(rand.NewPCG(seed, 28)), map[string]string{}
+	for _, o := range operated {
+		with[o.Name] = o.Values[max(0, rng.IntN(2*len(o.Values)-2)-1)]
+	}
 	return newHistoryWith(t, seed, with)
 }
+
+// operated are the operations that histories have here.
+var operated = []histories.Option{histories.Operations[0], histories.Operations[2]}
 
 // newHistoryWith draws the history of a seed with fixed values of some options.
 func newHistoryWith(t *testing.T, seed uint64, with map[string]string) *history {
@@ -97,6 +101,7 @@ func (h *history) rules() {
 		}
 		return 0
 	}
+	h.storage()
 	if h.is["times"] == "learned" {
 		h.cfg.Predict = NewLearner(predict.NewSimilar())
 	}

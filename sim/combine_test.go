@@ -70,7 +70,7 @@ func TestCombinations(t *testing.T) {
 	t.Logf("%d histories from seed %d; %v", cover.histories, first, text(counts))
 	if failed.Load() == 0 && n >= combinations {
 		cover.check(t)
-		for _, k := range mustOccur {
+		for _, k := range append(mustOccur, mustSave...) {
 			if counts[k] == 0 {
 				t.Errorf("nothing was counted under %q: that check has no case", k)
 			}
@@ -124,7 +124,7 @@ func text(counts map[string]int) string {
 }
 
 // covered are the options whose values the histories have to cover.
-var covered = append(slices.Clip(histories.Options), histories.Operations[0])
+var covered = append(slices.Clip(histories.Options), operated...)
 
 // coverage counts the histories with each value and each pair of values of two options.
 type coverage struct {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/internal/histories"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
@@ -21,7 +22,6 @@ var elsewhere = map[string]string{
 	"SchedulerConfig.PreemptSystem": "for system jobs, which traces do not have", "SchedulerConfig.PreemptSysBatch": "for system jobs, which traces do not have",
 	"SchedulerConfig.PreemptService": "for services, which traces do not have", "SchedulerConfig.MemoryOversub": "checked when a job is submitted",
 	"SchedulerConfig.RejectRegister": "checked when a job is submitted", "SchedulerConfig.PauseBroker": "stops the broker", "SchedulerConfig.NodeLimit": "refused: it would do nothing",
-	"SchedulerConfig.MaxCheckpoints": "of the agents' notices", "SchedulerConfig.CheckpointStorage": "of the agents' notices",
 	"SchedulerConfig.CreateIndex": "set by the state", "SchedulerConfig.ModifyIndex": "set by the state",
 }
 
@@ -54,6 +54,9 @@ func oneGPU() *structs.Amount {
 func oneOfAll() []structs.ModelAmount {
 	return []structs.ModelAmount{{Model: "GPU|A100|H100", Milli: 1000}}
 }
+
+// saves are the options of histories in which much work saves its state when it is stopped.
+var saves = map[string]string{"storage": "two at a time", "drains": "deadline", "preempt": "priority", "preemptible": "all", "priorities": "spread"}
 
 // witnesses has one for each field of a queue and of the scheduler's configuration.
 var witnesses = map[string]witness{
@@ -91,10 +94,12 @@ var witnesses = map[string]witness{
 	"Queue.PreemptAfter":      {map[string]string{"preempt": "order", "preemptible": "all", "saves": "free"}, onRoot(func(q *structs.Queue) { q.PreemptAfter = 3 * time.Hour })},
 	"Queue.PreemptDelta":      {map[string]string{"preempt": "priority", "preemptible": "all", "priorities": "spread"}, onRoot(func(q *structs.Queue) { q.PreemptDelta = 75 })},
 
-	"SchedulerConfig.Algorithm":      {map[string]string{"placement": "first-fit"}, onConfig(func(c *structs.SchedulerConfig) { c.Algorithm = "spread" })},
-	"SchedulerConfig.PreemptBatch":   {map[string]string{"preempt": "none", "priorities": "spread"}, onConfig(func(c *structs.SchedulerConfig) { c.PreemptBatch = true })},
-	"SchedulerConfig.GPUFit":         {map[string]string{"work": "share"}, onConfig(func(c *structs.SchedulerConfig) { c.GPUFit = structs.GPUFitWorst })},
-	"SchedulerConfig.TopologyLevels": {map[string]string{"levels": "rack and leaf", "work": "gang"}, onConfig(func(c *structs.SchedulerConfig) { c.TopologyLevels = []string{"none"} })},
+	"SchedulerConfig.CheckpointStorage": {saves, onConfig(func(c *structs.SchedulerConfig) { c.CheckpointStorage = map[string]int64{histories.Storage: 1} })},
+	"SchedulerConfig.MaxCheckpoints":    {saves, onConfig(func(c *structs.SchedulerConfig) { c.MaxCheckpoints = 1 })},
+	"SchedulerConfig.Algorithm":         {map[string]string{"placement": "first-fit"}, onConfig(func(c *structs.SchedulerConfig) { c.Algorithm = "spread" })},
+	"SchedulerConfig.PreemptBatch":      {map[string]string{"preempt": "none", "priorities": "spread"}, onConfig(func(c *structs.SchedulerConfig) { c.PreemptBatch = true })},
+	"SchedulerConfig.GPUFit":            {map[string]string{"work": "share"}, onConfig(func(c *structs.SchedulerConfig) { c.GPUFit = structs.GPUFitWorst })},
+	"SchedulerConfig.TopologyLevels":    {map[string]string{"levels": "rack and leaf", "work": "gang"}, onConfig(func(c *structs.SchedulerConfig) { c.TopologyLevels = []string{"none"} })},
 	"SchedulerConfig.Order": {nil, func(h *history) {
 		h.root().Order, h.cfg.Scheduler.Order = "", structs.OrderSJF
 	}},
