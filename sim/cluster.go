@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/server/drain"
 	"github.com/muster-sched/muster/structs"
 )
@@ -21,6 +22,9 @@ type Cluster struct {
 	Namespaces   map[string]string    // quota by namespace, "" for none; nil: jobs may name any namespace
 	Reservations []Reserve
 	Events       string // file with node events; "": none
+
+	CheckpointStorage map[string]int64 // most saves at a time, by storage
+	MaxCheckpoints    int64            // most saves at a time; 0: no limit
 }
 
 // Reserve is an operator's reservation. Virtual time begins at Epoch.
@@ -56,6 +60,15 @@ func (c *Cluster) beyondQueues() string {
 func (c *Cluster) configure(cfg *Config) error {
 	if c == nil {
 		return nil
+	}
+	if c.CheckpointStorage != nil {
+		cfg.Scheduler.CheckpointStorage = c.CheckpointStorage
+	}
+	if c.MaxCheckpoints != 0 {
+		cfg.Scheduler.MaxCheckpoints = c.MaxCheckpoints
+	}
+	if err := checkpoint.CheckLimits(&cfg.Scheduler); err != nil {
+		return err
 	}
 	if len(c.Queues) > 0 {
 		queues, err := sortedQueues(c.Queues)

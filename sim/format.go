@@ -28,7 +28,7 @@ type Options struct {
 	EstimateError float64
 	Checkpoint    time.Duration // work since the last checkpoint is lost at preemption and failure; 0: nothing; negative: all
 	RestartCost   time.Duration // time before resumed work makes progress
-	Notice        bool          // victims keep their resources during their grace period
+	Notice        bool          // victims hold their resources while they save their state
 	Preemptible   bool          // all jobs may be preempted, even if the trace says otherwise
 	Whole         bool          // every waiting job in every pass: slower, for comparison
 	Parallel      int           // runs at a time; 0: 1
@@ -106,6 +106,9 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	if flag, formats := o.unused(name); flag != "" {
 		return nil, fmt.Errorf("a trace of format %s is replayed without %s: it is for %s", name, flag, strings.Join(formats, ", "))
 	}
+	if c := o.Cluster; c != nil && (c.CheckpointStorage != nil || c.MaxCheckpoints != 0) && !o.Notice {
+		return nil, errors.New("-checkpoint-storage and -max-checkpoints limit the saves of work that is stopped with notice: give -notice, too")
+	}
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"default"}
 	}
@@ -147,6 +150,7 @@ func (o *Options) unused(format string) (flag string, formats []string) {
 		{"-procs", o.Procs != 0, []string{"swf"}}, {"-seeds", o.Seeds != 0, []string{"openb"}}, {"-durations", o.Durations != "", []string{"muri"}},
 		{"-nodes", o.Nodes != "", []string{"csv", "acct", "muri", "openb"}}, {"-limit", o.Limit != 0, []string{"csv", "acct", "swf", "muri"}},
 		{"-mtbf", o.MTBF != 0, cluster}, {"-checkpoint", o.Checkpoint != 0, []string{"csv", "acct", "snapshot", "muri"}}, {"-restart-cost", o.RestartCost != 0, cluster}, {"-notice", o.Notice, []string{"snapshot"}}, // jobs of the others have no grace period
+		{"-checkpoint-storage", o.Cluster != nil && o.Cluster.CheckpointStorage != nil, []string{"snapshot"}}, {"-max-checkpoints", o.Cluster != nil && o.Cluster.MaxCheckpoints != 0, []string{"snapshot"}},
 
 		{"-preemptible", o.Preemptible, cluster}, {"-estimate-error", o.EstimateError != 0, cluster},
 	} {

@@ -120,9 +120,11 @@ func partNames() (out []string) {
 	return out
 }
 
-// Apply sets a run's configuration.
+// Apply sets a run's configuration. Limits on saves stay as they are.
 func (r Rules) Apply(cfg *Config) error {
+	storages, most := cfg.Scheduler.CheckpointStorage, cfg.Scheduler.MaxCheckpoints
 	cfg.Scheduler = *structs.DefaultSchedulerConfig()
+	cfg.Scheduler.CheckpointStorage, cfg.Scheduler.MaxCheckpoints = storages, most
 	cfg.Scheduler.Order, cfg.Scheduler.Backfill, cfg.Scheduler.Algorithm = r.Order, r.Backfill, r.Placement
 	if err := policy.Check(r.Placement); err != nil {
 		return err

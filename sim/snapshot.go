@@ -60,8 +60,9 @@ type pictured struct {
 	at    int
 }
 
-// configure sets up a run with what the dumped cluster has: queues, quotas and the reservations of operators.
+// configure sets up a run with what the dumped cluster has: limits on saves, queues, quotas and the reservations of operators.
 func (s *pictured) configure(cfg *Config) {
+	cfg.Scheduler.CheckpointStorage, cfg.Scheduler.MaxCheckpoints = s.in.Config.CheckpointStorage, s.in.Config.MaxCheckpoints
 	if q := s.in.Queues; q != nil {
 		cfg.Queues, cfg.Tenants = slices.Clone(q.Queues), q.Tenants
 	}
@@ -90,6 +91,9 @@ func (s *pictured) gather() {
 			s.jobs = append(s.jobs, j)
 		}
 		a.Job, a.Group = j.Job, cmp.Or(a.Group, "g")
+		if a.Saved != nil {
+			a.Saved.Time = Epoch.Add(a.Saved.Time.Sub(s.in.Now))
+		}
 		a.NameIndex = len(j.Held)
 		j.Held = append(j.Held, a)
 		return true

@@ -14,11 +14,19 @@ import (
 type simInputs struct {
 	queues, quotas, namespaces, reservations, events string
 	start                                            string // RFC 3339
+	storages                                         string // limits on saves
+	saves                                            int64  // the same for the cluster
 }
 
 // read reads the files as the commands do that apply them.
 func (in *simInputs) read(e *env) (*sim.Cluster, error) {
-	c := &sim.Cluster{Events: in.events}
+	c := &sim.Cluster{Events: in.events, MaxCheckpoints: in.saves}
+	if in.storages != "" {
+		var err error
+		if c.CheckpointStorage, err = readSaves(nil, in.storages); err != nil {
+			return nil, fmt.Errorf("-checkpoint-storage %w", err)
+		}
+	}
 	if in.queues != "" {
 		list, err := e.queueSpecs(in.queues)
 		if err != nil {

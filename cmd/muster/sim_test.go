@@ -182,7 +182,8 @@ func TestSimFlags(t *testing.T) {
 	}
 }
 
-// TestSimNotice: with -notice the successor of preempted work waits until its grace period is over.
+// TestSimNotice: with -notice the successor of preempted work waits until that has saved its state. The storage of the dump, or that of the
+// options, serves one save at a time.
 func TestSimNotice(t *testing.T) {
 	kinds, err := sim.ParseNodes("1x8")
 	if err != nil {
@@ -191,7 +192,7 @@ func TestSimNotice(t *testing.T) {
 	nodes, now := sim.BuildNodes(kinds), sim.Epoch.Add(time.Hour)
 	job := func(id string, priority int, gpus int64, limit time.Duration) *structs.Job {
 		return &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Type: structs.JobBatch, Priority: priority, Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
-			Runtime: structs.Runtime{Limit: limit}, Preemptible: true, Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Grace: 10 * time.Minute},
+			Runtime: structs.Runtime{Limit: limit}, Preemptible: true, Groups: []*structs.Group{{Name: "g", Count: 1, Checkpoint: &structs.Checkpoint{Signal: "SIGUSR1", Grace: 10 * time.Minute, Storage: "lustre1"},
 				Tasks: []*structs.Task{{Name: "t", Driver: sim.Driver, Resources: structs.Resources{CPU: 1, MemoryMiB: 1, GPU: []structs.GPURequest{{Count: gpus}}}}}}}}
 	}
 	// high takes the places of both when they have run for preempt_min_runtime.
@@ -206,7 +207,9 @@ func TestSimNotice(t *testing.T) {
 		}
 		held = append(held, a)
 	}
-	dump, err := scheduler.Dump(scheduler.Input{View: model.NewView(1, nodes, held, nil), Now: now, Pending: []contend.Workload{{Key: high.Key(), Job: high}}}, "")
+	held[1].Saved = &structs.Saved{Time: now.Add(-time.Second), Took: 4 * time.Minute} // and so does its next save
+	dump, err := scheduler.Dump(scheduler.Input{View: model.NewView(1, nodes, held, nil), Now: now, Pending: []contend.Workload{{Key: high.Key(), Job: high}},
+		Config: structs.SchedulerConfig{CheckpointStorage: map[string]int64{"lustre1": 1}}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +217,12 @@ func TestSimNotice(t *testing.T) {
 	if err := os.WriteFile("dump", dump, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"": `"avg_jct":16200,`, "-notice": `"avg_jct":16400,`} { // high ends after 61 or 71 minutes, the others with both at the same time
+	// high ends after 61 minutes; after 71, when low has saved its state for 10, or after 75, when short, which does so for 4, has had its turn, too.
+	// The others end later by as much, less the time for which they work until they save.
+	for flag, want := range map[string]string{
+		"": `"avg_jct":16200,`, "-notice -checkpoint-storage lustre1=0": `"avg_jct":16520,`,
+		"-notice": `"avg_jct":16560,`, "-notice -checkpoint-storage lustre1=2 -max-checkpoints 1": `"avg_jct":16560,`,
+	} {
 		r := newAgentFake(t).run(t, "", strings.Fields("sim -json -format snapshot -trace dump -policy fcfs+greedy+preempt-priority "+flag)...)
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("%q: exit status %d, want %s: %s%s", flag, r.code, want, r.out, r.errOut)
