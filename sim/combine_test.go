@@ -98,6 +98,7 @@ var mended = []struct {
 	{21312, plainer, "the same, by a guarantee"},
 	{1001121, plainer, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
 	{1008720, plainer, "the group without GPUs of an all_at_once job counted as if it needed as many as the other one, so that the job had no place in its contest"},
+	{3324, map[string]string{"storage": "two at a time"}, "an all_at_once job was preempted too soon, because one of its groups had started long before the other"},
 }
 
 // before are the values without which histories were drawn at first.

@@ -240,7 +240,7 @@ func (p *Preemptor) tooYoung(h *model.Held) bool {
 	return false
 }
 
-// newest is when a member of a gang or elastic group began last, and when one saved last; 0: none has. slow: the newest
+// newest is when a member of a gang or elastic group, or of what runs with it, began last, and when a member saved last; 0: none has. slow: the newest
 // checkpoint of some member was not written within its grace of a notice.
 type newest struct {
 	began, saved structs.LogTime
@@ -256,6 +256,13 @@ func (p *Preemption) newestOf(h *model.Held) newest {
 	}
 	for _, m := range ms {
 		n.began = max(n.began, m.Work.Began)
+	}
+	for _, o := range h.Work.Job.Groups { // all groups of an all_at_once job run as one
+		if o.Joint && h.Work.Job.Together(o.Name, h.Work.Group) {
+			for _, m := range p.live(gangKey{k.job, o.Name}) {
+				n.began = max(n.began, m.Work.Began)
+			}
+		}
 	}
 	for _, m := range p.gangs[k] { // also those that this pass stops: one may save for all
 		n.saved, n.slow = max(n.saved, m.Work.Saved), n.slow || !savedAsked(m)
