@@ -2,8 +2,10 @@ package rpc
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 
@@ -77,6 +79,9 @@ func TLSDialer(base Dialer, conf func() *tls.Config) Dialer {
 		tc := tls.Client(raw, conf())
 		if err := tc.HandshakeContext(ctx); err != nil {
 			raw.Close()
+			if head := (tls.RecordHeaderError{}); errors.As(err, &head) && bytes.Equal(head.RecordHeader[:], httpAnswer) {
+				return nil, errHTTP
+			}
 			return nil, err
 		}
 		return tc, nil

@@ -83,6 +83,7 @@ type mux struct {
 		pinged  uint64        // number of the newest ping of a probe
 		ponged  uint64        // number of the newest pong
 		heard   time.Time     // when a frame last arrived
+		spoke   bool          // a frame has arrived
 	}
 }
 
@@ -132,6 +133,13 @@ func (m *mux) isClosed() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.err
+}
+
+// mute reports whether the session is open and no frame has ever arrived.
+func (m *mux) mute() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.err == nil && !m.mu.spoke
 }
 
 // open returns a new stream. The peer learns of it with the first message.
@@ -276,7 +284,7 @@ func (m *mux) read(r *bufio.Reader) {
 			return
 		}
 		if first && bytes.HasPrefix(h[:], httpAnswer) {
-			m.close(wrongPort(fmt.Sprintf("HTTP is served there (port %d by default); servers take calls on another port (%d by default)", structs.PortHTTP, structs.PortCalls)))
+			m.close(errHTTP)
 			return
 		}
 		n, id := binary.BigEndian.Uint32(h[2:]), binary.BigEndian.Uint64(h[6:])
@@ -290,7 +298,7 @@ func (m *mux) read(r *bufio.Reader) {
 			return
 		}
 		m.mu.Lock()
-		m.mu.heard = time.Now()
+		m.mu.heard, m.mu.spoke = time.Now(), true
 		m.mu.Unlock()
 		if err := m.frame(h[0], h[1], id, payload); err != nil {
 			m.close(fmt.Errorf("protocol error: %w", err))

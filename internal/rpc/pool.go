@@ -115,11 +115,44 @@ func (p *Pool) dial(addr string, d *dialing) {
 	default:
 		d.s = s
 		go p.reap(addr, s)
+		time.AfterFunc(muteBefore, func() { p.doubt(addr, s) })
 	}
 	close(d.done)
 	if d.s != nil && p.cfg.OnSession != nil {
 		p.cfg.OnSession(d.s)
 	}
+}
+
+// How long a new session may be mute before its peer is asked for a sign of life, and after that before doubt looks at it.
+const (
+	muteBefore = time.Second
+	muteAfter  = 500 * time.Millisecond
+)
+
+// doubt ends a session on which nothing has arrived if HTTP is served at its address. An HTTP server waits for the end of
+// a line, so that calls would only end by their deadline, without a reason.
+func (p *Pool) doubt(addr string, s *Session) {
+	if !s.m.mute() {
+		return
+	}
+	s.Ping()
+	time.AfterFunc(muteAfter, func() {
+		if !s.m.mute() {
+			return
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() {
+			select {
+			case <-s.Closed():
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		if is, _ := AnswersHTTP(ctx, p.cfg.Dial, addr); is && s.m.mute() {
+			s.m.close(errHTTP)
+		}
+	})
 }
 
 // reap removes a session from the pool when it ends.
@@ -206,7 +239,7 @@ func (c pooled) InvokeRaw(ctx context.Context, h Header, body []byte) (out []byt
 			return nil, serr
 		}
 		out, err = s.InvokeRaw(ctx, h, body)
-		if err == nil || s.Err() == nil || !errors.Is(err, &structs.Error{Code: structs.CodeUnavailable}) {
+		if !s.wasDead(err) {
 			return out, err
 		}
 	}
@@ -220,11 +253,16 @@ func (c pooled) Open(ctx context.Context, h Header, req any) (st *Stream, err er
 			return nil, serr
 		}
 		st, err = s.Open(ctx, h, req)
-		if err == nil || s.Err() == nil || !errors.Is(err, &structs.Error{Code: structs.CodeUnavailable}) {
+		if !s.wasDead(err) {
 			return st, err
 		}
 	}
 	return st, err
+}
+
+// wasDead reports whether a call failed because the session had ended before the call was sent.
+func (s *Session) wasDead(err error) bool {
+	return err != nil && s.Err() != nil && !s.isHTTP() && errors.Is(err, &structs.Error{Code: structs.CodeUnavailable})
 }
 
 func (c pooled) String() string { return fmt.Sprintf("rpc to %s", c.addr) }

@@ -3,8 +3,11 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"time"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // httpAnswer begins each answer of an HTTP server.
@@ -14,6 +17,9 @@ var httpAnswer = []byte("HTTP/")
 type wrongPort string
 
 func (e wrongPort) Error() string { return string(e) }
+
+// errHTTP is the wrongPort of a peer that speaks HTTP. Such a peer has done nothing of what it was asked.
+var errHTTP = wrongPort(fmt.Sprintf("HTTP is served there (port %d by default); servers take calls on another port (%d by default)", structs.PortHTTP, structs.PortCalls))
 
 // otherProtocol names what a client speaks that begins a connection for calls with a byte; "" if that is not known.
 func otherProtocol(first byte) string {
@@ -29,20 +35,21 @@ func otherProtocol(first byte) string {
 // probeTimeout bounds AnswersHTTP.
 const probeTimeout = 2 * time.Second
 
-// AnswersHTTP reports whether HTTP is served at an address. (A server of HTTPS also answers a plain request.)
-func AnswersHTTP(ctx context.Context, dial Dialer, addr string) bool {
+// AnswersHTTP reports whether HTTP is served at an address. (A server of HTTPS also answers a plain request.) The error is
+// that of dial.
+func AnswersHTTP(ctx context.Context, dial Dialer, addr string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := dial(ctx, addr)
 	if err != nil {
-		return false
+		return false, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if _, err := io.WriteString(conn, "HEAD / HTTP/1.0\r\n\r\n"); err != nil {
-		return false
+		return false, nil
 	}
 	head := make([]byte, len(httpAnswer))
 	_, err = io.ReadFull(conn, head)
-	return err == nil && bytes.Equal(head, httpAnswer)
+	return err == nil && bytes.Equal(head, httpAnswer), nil
 }

@@ -115,10 +115,13 @@ func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte,
 }
 
 // failed returns the error of a call for its caller. sent reports whether all of the call was sent. Then the error is
-// never CodeUnavailable, because the peer may have done what was asked.
+// never CodeUnavailable, because the peer may have done what was asked, unless it speaks HTTP.
 func (s *Session) failed(ctx context.Context, method string, err error, sent bool) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx, method)
+	}
+	if s.isHTTP() {
+		return structs.Errorf(structs.CodeUnavailable, "%s on %s: %v", method, s.peer.Addr, errHTTP)
 	}
 	code, what := structs.CodeInternal, err.Error()
 	var e *structs.Error
@@ -138,6 +141,9 @@ func (s *Session) failed(ctx context.Context, method string, err error, sent boo
 	}
 	return structs.Errorf(code, "%s on %s: %s", method, s.peer.Addr, what)
 }
+
+// isHTTP reports whether the session ended because the peer speaks HTTP.
+func (s *Session) isHTTP() bool { return errors.Is(s.m.isClosed(), errHTTP) }
 
 // refused says that the peer refused this side's certificate, which in TLS 1.3 arrives after the first call, or that its port is for something
 // else; otherwise it is empty.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +28,7 @@ const (
 	infoTimeout     = 5 * time.Second        // for one ServerInfo call
 	joinRetryMin    = 250 * time.Millisecond // time between attempts to join
 	joinRetryMax    = 5 * time.Second
+	joinSilence     = 2 * time.Second        // of an address, before it is looked up whether it is another port
 	bootstrapEvery  = 500 * time.Millisecond // time between checks whether enough servers are there to create a cluster
 	deadServerAfter = 3 * time.Minute        // time for which a server must be unhealthy before autopilot gives it up
 )
@@ -221,22 +221,19 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 		j.open = slices.Clone(j.env.Gossip.RetryJoin)
 	}
 	var failed error
-	before := len(j.open)
+	before, known := len(j.open), j.wrong
 	j.open = slices.DeleteFunc(j.open, func(addr string) bool {
 		n, err := j.join(ctx, addr)
 		if err != nil {
 			failed = err
-			if j.wrong == "" && !strings.Contains(err.Error(), "dial ") {
-				j.wrong = j.wrongPort(ctx, addr)
-			}
 		}
 		return n > 0
 	})
 	j.rejoin(ctx)
+	if j.wrong != "" {
+		failed = errors.New(j.wrong)
+	}
 	if len(j.open) == before && j.g.Alone() && before > 0 {
-		if j.wrong != "" {
-			failed = fmt.Errorf("%w; %s", failed, j.wrong)
-		}
 		j.env.Log.Warn("could not join; trying again", "addresses", j.open, "error", failed, "in", j.wait)
 		next := j.wait
 		j.wait = min(2*j.wait, j.most)
@@ -245,6 +242,9 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 	if n := before - len(j.open); n > 0 {
 		j.env.Log.Info("joined", "servers", n)
 	}
+	if j.wrong != known {
+		j.env.Log.Warn("could not join one of the addresses", "error", failed)
+	}
 	j.wait = min(joinRetryMin, j.most)
 	return j.most
 }
@@ -252,7 +252,11 @@ func (j *joiner) try(ctx context.Context) time.Duration {
 // wrongPort says which port an address has that answers, but not with gossip; "" if that is not known.
 func (j *joiner) wrongPort(ctx context.Context, addr string) string {
 	what := ""
-	if rpc.AnswersHTTP(ctx, j.env.Dial, addr) {
+	is, err := rpc.AnswersHTTP(ctx, j.env.Dial, addr)
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		return "" // nothing answers there
+	}
+	if is {
 		what = fmt.Sprintf("the HTTP API answers (ports.http, %d by default)", structs.PortHTTP)
 	} else if _, err := j.serverInfo(ctx, addr); err == nil {
 		what = fmt.Sprintf("a server takes calls (ports.rpc, %d by default)", structs.PortCalls)
@@ -282,7 +286,7 @@ func (j *joiner) rejoin(ctx context.Context) {
 }
 
 // join contacts an address. memberlist takes up to 10 s for one that does not answer, for which the end of the server
-// does not wait.
+// does not wait. Nor does the log: after joinSilence it is looked up whether that is another port, once.
 func (j *joiner) join(ctx context.Context, addr string) (n int, err error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
@@ -294,11 +298,27 @@ func (j *joiner) join(ctx context.Context, addr string) (n int, err error) {
 		defer close(done)
 		answered, failed = j.g.Join([]string{addr})
 	}()
-	select {
-	case <-done:
-		return answered, failed
-	case <-ctx.Done():
-		return 0, ctx.Err()
+	silent := time.NewTimer(joinSilence)
+	defer silent.Stop()
+	look := j.wrong == "" && slices.Contains(j.env.Gossip.RetryJoin, addr)
+	for {
+		select {
+		case <-done:
+			if failed != nil && look {
+				j.wrong = j.wrongPort(ctx, addr)
+			}
+			return answered, failed
+		case <-silent.C:
+			if !look {
+				continue
+			}
+			look = false
+			if j.wrong = j.wrongPort(ctx, addr); j.wrong != "" {
+				return 0, errors.New(j.wrong)
+			}
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
 	}
 }
 
