@@ -150,5 +150,10 @@ func TestClusterMetrics(t *testing.T) {
 				t.Errorf("%s is %q, want %s", name, got[name], want)
 			}
 		}
+		for name, figure := range s.RaftStats() { // agent-info shows both groups
+			if twice, ok := got[name]; ok {
+				t.Errorf("%s of raft, %q, is among the server's figures, too: %q", name, figure, twice)
+			}
+		}
 	})
 }

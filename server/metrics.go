@@ -222,7 +222,8 @@ var admitTable = telemetry.Table[admit.Counts]{
 	telemetry.Counter("muster_server_calls_refused_total", "Calls refused because this server was overloaded, by class. Those of nodes and servers never are.", func(c admit.Counts) int64 { return c.Refused }),
 }.Labelled("class")
 
-// Stats returns values for agent-info: the metrics without labels, and values that are not numbers.
+// Stats returns values for agent-info: the metrics without labels, and values that are not numbers. What RaftStats has is
+// left out.
 func (s *Server) Stats() map[string]string {
 	out := s.metrics.set.Stats()
 	addr, id := s.Leader()
@@ -233,10 +234,12 @@ func (s *Server) Stats() map[string]string {
 		"leader_id":     id,
 		"bootstrap":     strconv.FormatBool(s.cfg.BootstrapExpect == 1),
 		"known_regions": strconv.Itoa(len(s.members.Regions())),
-		"last_contact":  s.lastContact().Round(time.Millisecond).String(),
 		"healthy":       strconv.FormatBool(!s.members.Unhealthy.Load()),
 		"quarantined":   strconv.FormatBool(s.replica.Quarantined() != ""),
 	})
+	for name := range s.RaftStats() {
+		delete(out, name)
+	}
 	return out
 }
 
