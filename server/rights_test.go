@@ -238,6 +238,17 @@ func TestTokenOfALaggingServer(t *testing.T) {
 			if structs.CodeOf(err) != structs.CodeNoLeader {
 				t.Errorf("after %v: a stale read with a token that the server does not have yet: %v; want %v", wait, err, structs.ErrNoLeader)
 			}
+			ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+			agent := &methods.ACLAuthorizeRequest{What: "agent", Level: "read", Query: methods.Query{Stale: true}} // as for agent-info and metrics
+			_, err = rpc.Invoke(ctx, c.servers[follower].Caller(rpc.Peer{}), methods.ACLAuthorize, admin, agent)
+			if err != nil {
+				t.Errorf("after %v: a token that the server has: %v", wait, err)
+			}
+			_, err = rpc.Invoke(ctx, c.servers[follower].Caller(rpc.Peer{}), methods.ACLAuthorize, h, agent)
+			cancel()
+			if structs.CodeOf(err) != structs.CodeNoLeader {
+				t.Errorf("after %v: agent-info with such a token: %v; want %v", wait, err, structs.ErrNoLeader)
+			}
 		}
 		held[follower].Store(false)
 	})

@@ -53,6 +53,12 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 				return s.toLeader(ctx, row, c, next, true)
 			}
 			reply, err := s.answer(ctx, row, c, next, id)
+			if auth.TokenUnknown(err) && !s.IsLeader() { // the method is open to all, and its handler looked for the token in a state that lags
+				if addr, _ := s.Leader(); addr == "" {
+					return nil, structs.ErrNoLeader
+				}
+				return s.toLeader(ctx, row, c, next, false)
+			}
 			if err != nil && structs.CodeOf(err) == structs.CodeNoLeader && s.needsLeader(row, req) && repeatable(row, c, err) {
 				return s.toLeader(ctx, row, c, next, true) // this server has stopped leading meanwhile, and nothing was done
 			}
