@@ -307,6 +307,9 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	if err := fakeProc(dir); err != nil {
 		return forget, err
 	}
+	if libs, err = forTasks(libs, dir); err != nil {
+		return forget, err
+	}
 	// Tasks find the libraries, and a program that uses them, without configuration.
 	for k, v := range map[string]string{fakegpu.Env: f.Path, "LD_LIBRARY_PATH": libs, "PATH": os.Getenv("PATH") + ":" + libs} {
 		if err := os.Setenv(k, v); err != nil {

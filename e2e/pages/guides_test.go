@@ -46,7 +46,7 @@ END
 printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run "$@"\n' "$PAGES/data/site" > "$PAGES/data/torchrun"; chmod +x "$PAGES/data/torchrun"; echo 'import os, time; print("rank", os.environ["RANK"], flush=True); time.sleep(600)' > "$PAGES/data/train.py"`,
 		words: map[string]string{"nvidia-smi": "/bin/true"},
 		files: map[string]string{`command = "torchrun"`: `command = "$PAGES/data/torchrun"`, "= 4000": "= 100", "= 65536": "= 1024", "= 16384": "= 64", "/data/": "$PAGES/data/", `"/data`: `"$PAGES/data`}},
-	"docs/gpu.md": {gpus: "8xH100", words: map[string]string{"make dev-gpu": "true", "ALLOC": allocOf("share")}},
+	"docs/gpu.md": {gpus: "8xH100", below: "/tmp", words: map[string]string{"make dev-gpu": "true", "ALLOC": allocOf("share")}},
 	"docs/how-to/contexts.md": {setup: `muster namespace apply ml; muster tls ca create; mv muster-agent-ca.pem ca.pem
 umask 077; cat /proc/sys/kernel/random/uuid > ~/.muster-token`,
 		words: map[string]string{"https://10.0.0.1:4646": "$MUSTER_ADDR", "http://lab-01:4646": "$MUSTER_ADDR", "muster job": "env -u MUSTER_ADDR muster job"}},

@@ -3,6 +3,7 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ const root = "../.."
 // A guide is what a page's reader has before its first command.
 type guide struct {
 	gpus  string            // what -dev-gpus makes up; none if empty
+	below string            // where the clone is, else below /var/tmp
 	conf  string            // more configuration of the agent
 	setup string            // typed before the first block
 	words map[string]string // what the page writes in a command, and what the shell finds in its place
@@ -260,7 +262,7 @@ func TestPages(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			total += newReader(t, guides[name], "/var/tmp", 0).read(name, guides[name], bs)
+			total += newReader(t, guides[name], cmp.Or(guides[name].below, "/var/tmp"), 0).read(name, guides[name], bs)
 		})
 	}
 	t.Logf("%d commands and jobs of pages", total)
