@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // File finds the lines of a job file that messages about its job mean.
@@ -38,7 +39,7 @@ func (f *File) Explain(warning bool, messages []string) Diagnostics {
 	sources := map[string][]byte{f.name: f.src}
 	var found hcl.Diagnostics
 	for _, m := range messages {
-		where, what, ok := strings.Cut(m, ": ")
+		where, what, ok := cutPlace(m)
 		d := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: where, Detail: what, Subject: f.find(where)}
 		if !ok {
 			d.Summary, d.Detail = m, ""
@@ -56,6 +57,22 @@ const wordsMax = 40
 
 // A place is words, each with a label in quotes or a number, divided by commas, dots or blanks.
 var placeWord = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_-]*)(?: "((?:[^"\\]|\\.)*)"| ([0-9]+)\b|\[([0-9]+)\])?`)
+
+// cutPlace divides a message at the first ": " outside of quotes: the default name of a check has one inside.
+func cutPlace(m string) (where, what string, ok bool) {
+	quoted := false
+	for i := 0; i < len(m); i++ {
+		switch {
+		case quoted && m[i] == '\\':
+			i++
+		case m[i] == '"':
+			quoted = !quoted
+		case !quoted && strings.HasPrefix(m[i:], ": "):
+			return m[:i], m[i+2:], true
+		}
+	}
+	return strings.Cut(m, ": ")
+}
 
 // find returns the smallest part of the file that a place leads to, or nil. Words that are not in the file are skipped:
 // a block may be made by a dynamic one or stand for another, and servers put the place into a sentence.
@@ -111,7 +128,7 @@ func block(body *hclsyntax.Body, name, label string, nth int) *hclsyntax.Block {
 	for _, b := range body.Blocks {
 		switch {
 		case b.Type != name:
-		case label != "" && (len(b.Labels) != 1 || b.Labels[0] != label):
+		case label != "" && !named(b, label):
 		case nth > 1:
 			nth--
 		default:
@@ -119,4 +136,17 @@ func block(body *hclsyntax.Body, name, label string, nth int) *hclsyntax.Block {
 		}
 	}
 	return nil
+}
+
+// named reports whether a block has a name: by its label, or by its attribute. A block without either has the name that the server gives it.
+func named(b *hclsyntax.Block, name string) bool {
+	if len(b.Labels) > 0 {
+		return len(b.Labels) == 1 && b.Labels[0] == name
+	}
+	a := b.Body.Attributes["name"]
+	if a == nil {
+		return true
+	}
+	v, diags := a.Expr.Value(nil)
+	return diags.HasErrors() || v.Type() == cty.String && !v.IsNull() && v.AsString() == name
 }
