@@ -226,6 +226,8 @@ func (a *api) unreachable(err error) error {
 		return fmt.Errorf("the certificate of the agent at %s is of an unknown CA: set MUSTER_CACERT (or -ca-cert) to the file of the cluster's CA certificate", a.where())
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("the agent at %s does not speak TLS: set MUSTER_ADDR=http://%s", a.where(), strings.TrimPrefix(a.base, "https://"))
+	case errors.Is(err, io.EOF) && (strings.HasSuffix(a.base, ":4647") || strings.HasSuffix(a.base, ":4648")):
+		return fmt.Errorf("%s does not answer HTTP: 4647 and 4648 are ports for agents; the API has 4646", a.where())
 	case errors.As(err, &name):
 		return fmt.Errorf("the certificate of the agent at %s is for another name (%w): use a name that it has, or set MUSTER_TLS_SERVER_NAME", a.where(), err)
 	}

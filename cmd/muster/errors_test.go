@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +63,8 @@ func TestErrorsSayTheCure(t *testing.T) {
 	agent.answers["GET /v1/var/x"] = failure{404, "variable not found"}
 	for line, want := range map[string]string{
 		"salloc":                   "muster shell",
+		"ps":                       "in its place:  muster job status",
+		"submit x.hcl":             "in its place:  muster job run FILE",
 		"seff x":                   "muster eff JOB",
 		"job list":                 "in its place:  muster job status",
 		"run python train.py":      "put -- before a command: muster run -- python train.py",
@@ -122,5 +126,15 @@ func TestForbiddenNamesNamespaces(t *testing.T) {
 	f.answers["GET /v1/namespaces"] = failure{403, "Permission denied"}
 	if r := f.run(t, "", "job", "status", "-token", "x"); strings.Contains(r.errOut, hint) || !strings.Contains(r.errOut, "muster acl policy self") {
 		t.Errorf("without any: %s", r.errOut)
+	}
+}
+
+// The ports for agents do not speak HTTP.
+func TestPortOfAgents(t *testing.T) {
+	for port, want := range map[string]string{"4647": "the API has 4646", "4646": "is one running?"} {
+		a := &api{base: "http://10.0.0.1:" + port}
+		if err := a.unreachable(&url.Error{Op: "Get", URL: a.base, Err: io.EOF}); !strings.Contains(err.Error(), want) {
+			t.Errorf("port %s: %v; want %q", port, err, want)
+		}
 	}
 }

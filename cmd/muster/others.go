@@ -86,6 +86,10 @@ var others = map[string]string{
 	"cluster-info":       "muster server members",
 	"auth":               "muster acl token self",
 
+	// What people try.
+	"ps":     "muster job status,  muster alloc status  or  muster top",
+	"submit": "muster job run FILE",
+
 	// Nomad.
 	"ui":                       "muster top, on the whole terminal: there are no web pages",
 	"login":                    "muster context add -token-file FILE NAME",

@@ -197,7 +197,8 @@ func (o *adhoc) possible(ctx context.Context, a *api, job *wire.Job) error {
 		}
 		text += "\n  " + or + s
 	}
-	if alone && strings.Contains(plan.NeverFits, "device nvidia/gpu") {
+	other := slices.ContainsFunc(plan.Suggestions, func(s string) bool { return strings.HasPrefix(s, "any model of GPU") }) // then there are GPUs
+	if alone && !other && strings.Contains(plan.NeverFits, "device nvidia/gpu") {
 		text += "\n  to try things, restart the agent with made-up GPUs: " + madeUpGPUs
 	}
 	return errors.New(text)

@@ -173,6 +173,11 @@ func TestRunNever(t *testing.T) {
 	if r = agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "9", "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "-dev-gpus=8xH100") {
 		t.Errorf("exit %d: %s", r.code, r.errOut)
 	}
+	agent.answers["PUT /v1/job/x/plan"] = map[string]any{"NeverFits": `group "run": no node of the pool has what it asks for, even when empty; missing device nvidia/gpu H200 on 1`,
+		"Suggestions": []string{"any model of GPU instead of H200"}, "FailedTGAllocs": map[string]any{"run": map[string]any{"NodesInPool": 1}}}
+	if r = agent.run(t, "", "run", "-detach", "-name", "x", "-gpus", "H200:1", "--", "true"); r.code != 1 || strings.Contains(r.errOut, "-dev-gpus") {
+		t.Errorf("where there are GPUs: exit %d: %s", r.code, r.errOut)
+	}
 	if r = agent.run(t, "", "run", "-detach", "-wait", "-name", "x", "-gpus", "9", "--", "true"); r.code != 0 || !strings.Contains(agent.log(), "PUT /v1/jobs") {
 		t.Errorf("exit %d: %s\n%s", r.code, r.errOut, agent.log())
 	}
