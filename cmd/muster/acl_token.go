@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -73,6 +75,12 @@ func (o *aclTokenOptions) create(ctx context.Context, _ []string) error {
 	var t wire.ACLToken
 	if _, err := a.put(ctx, "/v1/acl/token", nil, in, &t); err != nil {
 		return fmt.Errorf("create token: %w", err)
+	}
+	for _, name := range o.policies {
+		var status *apiError
+		if _, err := a.get(ctx, "/v1/acl/policy/"+url.PathEscape(name), nil, nil); errors.As(err, &status) && status.Status == http.StatusNotFound {
+			o.hint("There is no policy %q: until there is one, it allows this token nothing (muster acl policy list)", name)
+		}
 	}
 	if done, err := o.form.done(o.env, &t); done || err != nil {
 		return err

@@ -138,3 +138,15 @@ func TestPortOfAgents(t *testing.T) {
 		}
 	}
 }
+
+// A token may name a policy that is made later, but its maker hears of it.
+func TestTokenOfNoPolicy(t *testing.T) {
+	agent := newAgentFake(t)
+	agent.answers["PUT /v1/acl/token"] = wire.ACLToken{AccessorID: "a", SecretID: "s", Type: "client"}
+	agent.answers["GET /v1/acl/policy/readers"] = wire.ACLPolicy{Name: "readers"}
+	agent.answers["GET /v1/acl/policy/nopol"] = failure{404, "ACL policy not found"}
+	r := agent.run(t, "", "acl", "token", "create", "-policy", "readers", "-policy", "nopol")
+	if want := `There is no policy "nopol"`; r.code != 0 || !strings.Contains(r.errOut, want) || strings.Contains(r.errOut, "readers") {
+		t.Errorf("exit %d, %s; want %s", r.code, r.errOut, want)
+	}
+}

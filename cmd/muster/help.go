@@ -77,8 +77,14 @@ func topics() []string {
 	return out
 }
 
+// topicOf are other names of topics.
+var topicOf = map[string]string{"mig": "gpus", "shares": "gpus"}
+
 // topic returns the text about a topic. The singular of its name does as well.
 func topic(name string) (text string, ok bool) {
+	if t := topicOf[strings.ToLower(name)]; t != "" {
+		name = t
+	}
 	for _, n := range []string{name, name + "s", strings.TrimSuffix(name, "y") + "ies"} {
 		if b, err := topicFiles.ReadFile("topics/" + strings.ToLower(n) + ".txt"); err == nil {
 			return string(b), true

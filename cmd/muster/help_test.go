@@ -100,7 +100,7 @@ func TestTopics(t *testing.T) {
 func TestHelp(t *testing.T) {
 	f := newAgentFake(t)
 	for line, want := range map[string]string{
-		"help": "Start work:", "help gangs": "start together or not at all", "help gang": "start together or not at all", "help Queues": "In which order", "help dependency": "depends_on",
+		"help": "Start work:", "help gangs": "start together or not at all", "help gang": "start together or not at all", "help Queues": "In which order", "help dependency": "depends_on", "help MIG": "MIG instances",
 		"help topics": "  gangs          Several nodes", "help job run": "muster job run", "help job": "Usage: muster job COMMAND", "help help": "gangs",
 	} {
 		if r := f.run(t, "", strings.Fields(line)...); r.code != 0 || !strings.Contains(r.out, want) || r.errOut != "" {

@@ -213,6 +213,10 @@ func TestErrorLooksLikeACompilers(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
+	write(t, ".", "c.hcl", "data_dir = \"/x\"\nbind_addr = \"10.0.0.1:4646\"\nserver {\n\tenabled = true\n}\n")
+	if _, err = Load(options("c.hcl")); err == nil || strings.Count(err.Error(), "is not an IP address") != 1 {
+		t.Errorf("one cause, more than one error:\n%v", err)
+	}
 	var b strings.Builder
 	for i := range 50 {
 		fmt.Fprintf(&b, "x%d = 1\n", i)

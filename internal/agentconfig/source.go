@@ -2,6 +2,7 @@ package agentconfig
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -109,11 +110,14 @@ type problems struct {
 }
 
 func (p *problems) add(at pos, format string, args ...any) {
-	if len(p.list) >= errorsMax {
+	found := Problem{Where: at.String(), Message: fmt.Sprintf(format, args...), Snippet: at.snippet()}
+	switch {
+	case slices.Contains(p.list, found): // one setting serves several addresses
+	case len(p.list) >= errorsMax:
 		p.more++
-		return
+	default:
+		p.list = append(p.list, found)
 	}
-	p.list = append(p.list, Problem{Where: at.String(), Message: fmt.Sprintf(format, args...), Snippet: at.snippet()})
 }
 
 // err returns the collected problems, or nil if there are none.

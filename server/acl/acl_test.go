@@ -195,3 +195,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestUnknownWords: a misspelt word is answered with the one that is meant.
+func TestUnknownWords(t *testing.T) {
+	for rules, want := range map[string]string{
+		`namespace "x" { policy = "reed" }`:                 `unknown policy "reed"; did you mean "read"? Want one of read, `,
+		`namespace "x" { capabilities = ["submit-jobs"] }`:  `unknown capability "submit-jobs"; did you mean "submit-job"?`,
+		`node { policy = "reed" }`:                          `unknown policy "reed"; did you mean "read"?`,
+		`namespace "x" { policy = "something quite else" }`: `unknown policy "something quite else"; want one of read, `,
+	} {
+		if _, err := Parse("p", rules); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %s", rules, err, want)
+		}
+	}
+}

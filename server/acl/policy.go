@@ -137,7 +137,7 @@ func Parse(name, rules string) (*Policy, error) {
 			continue
 		}
 		if lookup(x.rule, x.block.Policy, true) == nil {
-			return nil, bad("%s: unknown policy %q; want one of %s", x.rule, x.block.Policy, wordsOf(x.rule, true))
+			return nil, bad("%s: unknown policy %q%s", x.rule, x.block.Policy, oneOf(x.block.Policy, wordsOf(x.rule, true)))
 		}
 		*x.out = x.block.Policy
 	}
@@ -211,7 +211,7 @@ func newRule(rule, name, level string, capabilities []string) (Rule, error) {
 	if level != "" {
 		w := lookup(rule, level, true)
 		if w == nil {
-			return fail("unknown policy %q; want one of %s", level, wordsOf(rule, true))
+			return fail("unknown policy %q%s", level, oneOf(level, wordsOf(rule, true)))
 		}
 		all = append(all, w.Includes...)
 	}
@@ -223,7 +223,7 @@ func newRule(rule, name, level string, capabilities []string) (Rule, error) {
 		case known && rule == "namespace":
 			return fail("capability %q would have no effect: %s; remove it", c, why)
 		default:
-			return fail("unknown capability %q; want one of %s", c, wordsOf(rule, false))
+			return fail("unknown capability %q%s", c, oneOf(c, wordsOf(rule, false)))
 		}
 	}
 	slices.Sort(all)

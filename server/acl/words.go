@@ -3,6 +3,8 @@ package acl
 import (
 	"slices"
 	"strings"
+
+	"github.com/muster-sched/muster/internal/suggest"
 )
 
 // Capabilities of namespaces.
@@ -147,12 +149,19 @@ func lookup(rule, word string, level bool) *Word {
 }
 
 // wordsOf lists the words of a rule, for errors.
-func wordsOf(rule string, level bool) string {
-	var out []string
+func wordsOf(rule string, level bool) (out []string) {
 	for _, w := range Words {
 		if w.Rule == rule && w.Level == level {
 			out = append(out, w.Word)
 		}
 	}
-	return strings.Join(out, ", ")
+	return out
+}
+
+// oneOf ends an error about an unknown word: with the one that is meant, and all that there are.
+func oneOf(word string, known []string) string {
+	if meant := suggest.DidYouMean(word, known); meant != "" {
+		return meant + " Want one of " + strings.Join(known, ", ")
+	}
+	return "; want one of " + strings.Join(known, ", ")
 }
