@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,6 +84,27 @@ func gpusOf(n *wire.NodeListStub, model string) (count int) {
 	return count
 }
 
+// wholeGPUs counts the GPUs of a node. An instance of MIG is as many sevenths of one as its profile begins with: 3g.40gb.
+func wholeGPUs(n *wire.NodeListStub) (count float64) {
+	if n.NodeResources == nil {
+		return 0
+	}
+	for _, d := range n.NodeResources.Devices {
+		if d.Type != "gpu" {
+			continue
+		}
+		each := 1.0
+		if profile := d.Attributes["mig_profile"]; profile != nil && profile.StringVal != nil {
+			g, _, _ := strings.Cut(*profile.StringVal, "g.")
+			if sevenths, err := strconv.ParseFloat(g, 64); err == nil {
+				each = sevenths / 7
+			}
+		}
+		count += each * float64(len(d.Instances))
+	}
+	return count
+}
+
 // pickDriver chooses exec where a node has it, because it isolates, and else raw_exec. Tasks of exec have a /tmp of their
 // own, so that a command below the caller's needs raw_exec.
 func (o *adhoc) pickDriver(nodes []*wire.NodeListStub, words []string) error {
@@ -123,11 +145,11 @@ func (o *adhoc) proportion(nodes []*wire.NodeListStub) {
 		memory, disk = o.gpu.count*runGPUMemoryMiB, o.gpu.count*runGPUDiskMiB
 		least := struct{ mhz, cores, memory, disk float64 }{math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)}
 		for _, n := range nodes {
-			all := gpusOf(n, "")
+			all := wholeGPUs(n)
 			if all == 0 {
 				continue
 			}
-			gpus := min(1, float64(o.gpu.count)/float64(all))
+			gpus := min(1, float64(o.gpu.count)/all)
 			part := gpuShareOfNode * gpus
 			r, reserved := n.NodeResources, n.ReservedResources
 			mhz, mib, room := r.Cpu.CpuShares, r.Memory.MemoryMB, r.Disk.DiskMB

@@ -67,6 +67,21 @@ func TestRunPrintsAJobFile(t *testing.T) {
 	}
 }
 
+// TestRunBesideMIG: a GPU next to one that is divided into seven has half of the node, not an eighth.
+func TestRunBesideMIG(t *testing.T) {
+	node := runNodes("exec")
+	gpus := node[0].NodeResources.Devices[0]
+	profile := "1g.10gb"
+	mig := &wire.NodeDeviceResource{Type: "gpu", Name: "NVIDIA H100 MIG 1g.10gb", Instances: gpus.Instances[:7], Attributes: map[string]*wire.Attribute{"mig_profile": {StringVal: &profile}}}
+	gpus.Instances = gpus.Instances[:1]
+	node[0].NodeResources.Devices = append(node[0].NodeResources.Devices, mig)
+	agent := newAgentFake(t)
+	agent.answers["GET /v1/nodes"] = node
+	if r := agent.run(t, "", "run", "-output", "-gpus", "1", "--", "true"); r.code != 0 || !strings.Contains(r.errOut, "450 GiB of memory, 28 cores") {
+		t.Errorf("exit %d: %s", r.code, r.errOut)
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	agent := newAgentFake(t)
 	agent.answers["GET /v1/nodes"] = runNodes("exec raw_exec")
