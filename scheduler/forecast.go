@@ -79,6 +79,7 @@ type forecastRun struct {
 	changes  []structs.Changed[structs.Allocation]
 	starts   []Start
 	work     int
+	several  bool             // jobs of several node pools wait
 	returned uint64           // jobs that were preempted so far
 	victims  []structs.JobKey // of the part that is carried out
 }
@@ -319,20 +320,26 @@ func (x *forecastRun) commit() {
 	x.changes = nil
 }
 
-// settle makes passes until one of each pool changes nothing at this time. It returns false when the work is used up.
+// settle makes the passes of this time: one of each pool, and more as long as something calls for another one. It returns false when
+// the work is used up.
+//
+// Naive: passes until one changes nothing. But a start unblocks nothing. It only moves its submitter and queue back, so another pass
+// would serve others first, even those whom a job that was placed in part holds back until something ends.
 func (x *forecastRun) settle() bool {
 	for round := 0; ; round++ {
-		changed := false
-		for _, pool := range x.pools() {
+		again := false
+		pools := x.pools()
+		x.several = len(pools) > 1
+		for _, pool := range pools {
 			if x.spent() && (round > 0 || x.now > x.Input.Now) {
 				return false
 			}
-			changed = x.pass(pool) || changed
-			if changed && x.draws() {
+			placed, more := x.pass(pool)
+			if again = again || more; (placed || more) && x.draws() {
 				return false
 			}
 		}
-		if !changed || round > len(x.waiting)+forecastRounds {
+		if !again || round > len(x.waiting)+forecastRounds {
 			return true
 		}
 	}
@@ -357,8 +364,8 @@ func (x *forecastRun) pools() (out []structs.PoolName) {
 	return out
 }
 
-// pass makes one pass of a pool. It reports whether something starts or stops.
-func (x *forecastRun) pass(pool structs.PoolName) (changed bool) {
+// pass makes one pass of a pool. It reports whether it places something, and whether another pass follows at once.
+func (x *forecastRun) pass(pool structs.PoolName) (placed, again bool) {
 	in := *x.Input
 	in.View, in.Now, in.Queues, in.Evicted, in.Freed, in.Cursor, in.Flight = x.view, x.now, &x.usage.table, x.evicted, x.freed, x.cursor[pool], model.Overlay{}
 	in.Pending, in.Running, in.Reserved = nil, nil, nil
@@ -406,7 +413,8 @@ func (x *forecastRun) pass(pool structs.PoolName) (changed bool) {
 	}
 	for _, pe := range plan.Entries {
 		if j := byKey[structs.JobKey{Namespace: pe.Namespace, ID: pe.JobID}]; j != nil {
-			changed = x.apply(j, pe) || changed
+			starts, more := x.apply(j, pe)
+			placed, again = placed || starts, again || more
 		}
 	}
 	x.commit()
@@ -417,20 +425,20 @@ func (x *forecastRun) pass(pool structs.PoolName) (changed bool) {
 		}
 		return served
 	})
-	return changed
+	return placed, again || len(plan.Deferred) > 0
 }
 
-// apply carries out what a pass proposes for a job, as the state machine does. What stops ends at once. It reports whether
-// something starts or stops.
-func (x *forecastRun) apply(j *forecastJob, pe *structs.PlanEntry) (changed bool) {
+// apply carries out what a pass proposes for a job, as the state machine does. What stops ends at once. It reports whether it places
+// something, and whether it unblocks work: something stops, or room is no longer kept from other pools.
+func (x *forecastRun) apply(j *forecastJob, pe *structs.PlanEntry) (placed, again bool) {
 	for i := range pe.Parts {
 		x.victims = x.victims[:0]
 		for k := range pe.Parts[i].Stops {
-			changed = x.stop(j, &pe.Parts[i].Stops[k]) || changed
+			again = x.stop(j, &pe.Parts[i].Stops[k]) || again
 		}
 		for k := range pe.Parts[i].Places {
 			x.place(j, pe, &pe.Parts[i].Places[k])
-			changed = true
+			placed = true
 		}
 	}
 	for _, e := range pe.Evals {
@@ -457,10 +465,10 @@ func (x *forecastRun) apply(j *forecastJob, pe *structs.PlanEntry) (changed bool
 		if r.Start != 0 {
 			x.reserved = slices.Insert(x.reserved, at, r)
 		} else {
-			changed = changed || found // the room that it held back is free
+			again = again || found && x.several // jobs of other pools may use what it held back
 		}
 	}
-	return changed
+	return placed, again
 }
 
 // stop ends an allocation of the job, or one that the job preempts. The job of the latter waits again.

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -61,5 +62,30 @@ func TestForecastWorkOfEnds(t *testing.T) {
 	}.Starts()
 	if ended == 0 || ended > 100 {
 		t.Errorf("%d of %d allocations ended, want a few", ended, running)
+	}
+}
+
+// TestForecastOfPart: a job that starts in part holds back its queue until something ends, although its submitter is no longer the first.
+func TestForecastOfPart(t *testing.T) {
+	n := node(1)
+	runs, part, small := timed("runs", 1, 1000, 0, time.Hour), timed("part", 2, 2000, 0, time.Hour), timed("small", 1, 500, 0, time.Hour)
+	runs.Submitter.Name, part.Submitter.Name, small.Submitter.Name = "cat", "ann", "bob"
+	part.SpecIndex, small.SpecIndex = 6, 7
+	small.SubmitTime++
+	held := holds(n, runs, 1, 10*time.Minute, nil)
+	config := rules(structs.BackfillNone)
+	config.Order = structs.OrderFair
+	starts := scheduler.Forecast{
+		Input: &scheduler.Input{View: model.NewView(10, []*structs.Node{n}, []*structs.Allocation{held}, nil), Pending: []contend.Workload{load(part, 1), load(small, 2)}, Now: bookNow, Config: config,
+			Queues: &contend.QueueTable{Total: structs.Amount{CPU: 4000, MemoryMiB: 8192}}},
+		Policy: func(structs.PoolName) search.Policy { return binpack },
+		Line: func(in *scheduler.Input) contend.Line {
+			return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+		},
+		Alloc: func(structs.AllocID) *structs.Allocation { return held },
+	}.Starts()
+	want := []scheduler.Start{{At: bookNow, Load: 0}, {At: bookNow.Add(10 * time.Minute), Load: 1}}
+	if !slices.Equal(starts, want) {
+		t.Errorf("starts %v, want %v", starts, want)
 	}
 }

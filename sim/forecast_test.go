@@ -14,20 +14,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// forecastOrders are the orders by shares under which every start must come as predicted. Under "priority,fair" priorities rise
-// while work waits, and a pass between two ends may see that first.
-var forecastOrders = []string{"fair", "weighted-fair", "fair,sjf", "edf,fair"}
+// forecastOrders are the orders by shares under which every start must come as predicted. Of thousands of histories, two are known that
+// differ: seed 386 under "priority,fair" and seed 522 with conservative backfilling, so docs/operate/queues.md still excepts both.
+var forecastOrders = []string{"fair", "weighted-fair", "fair,sjf", "edf,fair", "priority,fair"}
 
 // predictable reports whether what runs ends when it is predicted to, so that starts must come as predicted: run times are known,
 // nothing fails, and nothing is preempted or resized, which costs time and comes when enough time has passed. Jobs do not wait for others, and passes neither draw
-// nodes nor stop after some jobs. The simulator renews the reservations of conservative backfilling later than a forecast.
+// nodes nor stop after some jobs.
 func (c *checks) predictable() bool {
 	is := c.h.is
 	if is["preempt"] != structs.PreemptNone && is["preemptible"] != "no" || c.e.stats.Resizes > 0 {
 		return false
 	}
 	return c.h.Exact && c.h.cfg.Whole && slices.Contains(forecastOrders, is["order"]) && is["queues"] != "minutes" && is["placement"] != "random" &&
-		is["backfill"] != structs.BackfillConservative && is["depth"] != "backfill_max_jobs" && is["groups"] == "one" && is["work"] != "depends" && is["work"] != "mixed" && is["also"] == "nothing"
+		is["depth"] != "backfill_max_jobs" && is["groups"] == "one" && is["work"] != "depends" && is["work"] != "mixed" && is["also"] == "nothing"
 }
 
 // predictStarts predicts the starts of what waits, unless some of those predicted before are still to come.
@@ -81,10 +81,47 @@ func (c *checks) startsAsPredicted(plan *scheduler.Plan) {
 	}
 }
 
+// forecastHistory draws a history of which as much as possible is predictable.
+func forecastHistory(t *testing.T, seed uint64, order, backfill string) *history {
+	return newHistoryWith(t, seed, map[string]string{"order": order, "backfill": backfill, "times": "exact", "failures": "no", "waiting": "whole", "also": "nothing", "groups": "one",
+		"queues": optionValue("queues", seed), "preempt": optionValue("preempt", seed/7)})
+}
+
+// optionValue returns one of the values of an option, each in turn.
+func optionValue(name string, n uint64) string {
+	o := histories.Options[slices.IndexFunc(histories.Options, func(o histories.Option) bool { return o.Name == name })]
+	return o.Values[n%uint64(len(o.Values))]
+}
+
+// TestMendedForecasts repeats histories in which a job once started before one that was predicted to start first: forecasts made another
+// pass at the time of a start, in which the submitter of what had started no longer came first. It started what a job that had
+// started in part held back, or made reservations in another order.
+func TestMendedForecasts(t *testing.T) {
+	for _, m := range []struct {
+		seed            uint64
+		order, backfill string
+	}{
+		{144, "fair", structs.BackfillNone},
+		{41, "fair", structs.BackfillSJF},
+		{37, "fair", structs.BackfillEASY},
+		{37, "priority,fair", structs.BackfillEASY},
+		{27, "weighted-fair", structs.BackfillSJF},
+		{27, "fair", structs.BackfillConservative},
+	} {
+		h := forecastHistory(t, m.seed, m.order, m.backfill)
+		if err := h.run(t.Context()); err != nil {
+			t.Errorf("seed %d, order %s, backfill %s: %v", m.seed, m.order, m.backfill, err)
+		}
+		if h.checks.Counts["forecasts"] == 0 {
+			t.Errorf("seed %d, order %s, backfill %s: nothing was predicted", m.seed, m.order, m.backfill)
+		}
+	}
+}
+
 // TestForecasts: under orders by shares, jobs of several users and queues start in the order that was predicted, through all ends of
 // runs until the next job is submitted. MUSTER_FORECASTS sets how many histories of each order, MUSTER_FORECASTS_SEED the first.
 func TestForecasts(t *testing.T) {
-	counts, n, first := map[string]int{}, uint64(35), uint64(1)
+	counts, n, first := map[string]int{}, uint64(45), uint64(1)
 	if testing.Short() {
 		n, first = 8, 20
 	}
@@ -97,14 +134,9 @@ func TestForecasts(t *testing.T) {
 			*to = v
 		}
 	}
-	values := func(name string, seed uint64) string {
-		o := histories.Options[slices.IndexFunc(histories.Options, func(o histories.Option) bool { return o.Name == name })]
-		return o.Values[seed%uint64(len(o.Values))]
-	}
 	for seed := first; seed < first+n; seed++ {
 		for _, order := range forecastOrders {
-			h := newHistoryWith(t, seed, map[string]string{"order": order, "times": "exact", "failures": "no", "waiting": "whole", "also": "nothing", "groups": "one", "queues": values("queues", seed),
-				"preempt": values("preempt", seed/7), "backfill": values("backfill", seed/3%4)})
+			h := forecastHistory(t, seed, order, optionValue("backfill", seed/3))
 			if n == 1 {
 				h.checks.trace = t.Logf
 			}
