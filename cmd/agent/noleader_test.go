@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,17 +62,24 @@ func TestOperatorSeesALostMajority(t *testing.T) {
 		addr, stop := startStoppable(t, cfg)
 		addrs, stops = append(addrs, addr), append(stops, stop)
 	}
-	token := ""
+	var made struct {
+		SecretID    string
+		ModifyIndex uint64
+	}
 	wait(t, "the first token", func() bool {
 		status, answer := ask(t, 10*time.Second, addrs[0], "POST", "/v1/acl/bootstrap", "", "")
-		var made struct{ SecretID string }
 		_ = json.Unmarshal(answer, &made)
-		token = made.SecretID
 		return status == http.StatusOK
 	})
-	wait(t, "the token at the other server", func() bool {
-		status, _ := ask(t, 10*time.Second, addrs[1], "GET", "/v1/jobs?stale", token, "")
-		return status == http.StatusOK
+	token := made.SecretID
+	wait(t, "the token in the state of the other server", func() bool { // until then the leader answers for it
+		_, answer := ask(t, 10*time.Second, addrs[1], "GET", "/v1/agent/self", token, "")
+		var self struct {
+			Stats map[string]map[string]string `json:"stats"`
+		}
+		_ = json.Unmarshal(answer, &self)
+		index, _ := strconv.ParseUint(self.Stats["raft"]["applied_index"], 10, 64)
+		return made.ModifyIndex != 0 && index >= made.ModifyIndex
 	})
 	stops[0]()
 	wait(t, "the loss of the leader", func() bool {
