@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -67,6 +69,7 @@ type Fleet struct {
 	conns []client.Conn
 	grief []*grief // of each
 	jobs  jobs
+	late  atomic.Int64 // nanoseconds, since Late
 
 	mu     sync.Mutex
 	nodes  map[structs.NodeID]*client.Client
@@ -160,9 +163,34 @@ func (f *Fleet) Run(ctx context.Context) error {
 			}
 		}()
 	}
-	<-ctx.Done()
+	f.watch(ctx)
 	return nil
 }
+
+// lateLook is the time between two looks at whether nodes get their turn.
+const lateLook = 50 * time.Millisecond
+
+// watch notices how long goroutines wait for their turn, until ctx ends.
+func (f *Fleet) watch(ctx context.Context) {
+	t := time.NewTimer(lateLook)
+	defer t.Stop()
+	for due := time.Now().Add(lateLook); ; due = time.Now().Add(lateLook) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		runtime.Gosched() // a timer fires before others that are ready
+		late := int64(time.Since(due))
+		for old := f.late.Load(); late > old && !f.late.CompareAndSwap(old, late); old = f.late.Load() {
+		}
+		t.Reset(lateLook)
+	}
+}
+
+// Late returns the longest time for which a node that was ready waited for its turn, since the last call. A machine that
+// is late by seconds loses nodes that servers would have kept.
+func (f *Fleet) Late() time.Duration { return time.Duration(f.late.Swap(0)) }
 
 func (f *Fleet) countJoin() {
 	f.mu.Lock()

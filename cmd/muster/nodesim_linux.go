@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -56,7 +57,7 @@ func newNodesim(e *env) *cobra.Command {
 	f.StringVar(&o.tls.CA, "ca-file", "", "PEM file of the CA; with it, TLS is spoken")
 	f.StringVar(&o.tls.Cert, "cert-file", "", "PEM file of a client certificate")
 	f.StringVar(&o.tls.Key, "key-file", "", "PEM file of its key")
-	f.StringVar(&o.debug, "debug-addr", "", "serve Go's profiles of this process at http://HOST:PORT/debug/pprof/, to anyone who reaches it")
+	f.StringVar(&o.debug, "debug-addr", "", "serve Go's profiles of this process at http://HOST:PORT/debug/pprof/, and at /debug/late how many seconds a node waited at most for its turn since the last question, to anyone who reaches it")
 	f.StringVar(&o.logLevel, "log-level", "WARN", "TRACE, DEBUG, INFO, WARN, ERROR or OFF")
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return runNodesim(cmd.Context(), e, o) }
 	return c
@@ -82,8 +83,14 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 		}
 		o.cfg.Dial = rpc.TLSDialer(rpc.NetDialer(), src.Client)
 	}
+	var running atomic.Pointer[nodesim.Fleet]
 	if o.debug != "" {
-		stop, err := serveProfiles(o.debug)
+		stop, err := serveProfiles(o.debug, func() (late time.Duration) {
+			if f := running.Load(); f != nil {
+				late = f.Late()
+			}
+			return late
+		})
 		if err != nil {
 			return err
 		}
@@ -104,11 +111,12 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 	if err != nil {
 		return err
 	}
+	running.Store(fleet)
 	return fleet.Run(ctx)
 }
 
-// serveProfiles serves net/http/pprof on an address until stop is called.
-func serveProfiles(addr string) (stop func(), err error) {
+// serveProfiles serves net/http/pprof, and how late the nodes are, on an address until stop is called.
+func serveProfiles(addr string, late func() time.Duration) (stop func(), err error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("-debug-addr %s: %w", addr, err)
@@ -116,6 +124,7 @@ func serveProfiles(addr string) (stop func(), err error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/late", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%.3f\n", late().Seconds()) })
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(l) }()
 	return func() { _ = srv.Close() }, nil

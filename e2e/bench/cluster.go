@@ -143,6 +143,20 @@ func (c *cluster) nodes(n int, more ...string) {
 	})
 }
 
+// nodesLate returns how long a simulated node has waited at most for its turn since the last call.
+func (c *cluster) nodesLate() time.Duration {
+	resp, err := c.http.Get(fmt.Sprintf("http://127.0.0.1:%d/debug/late", c.simDebug))
+	if err != nil {
+		return nodesLimit // they stand still
+	}
+	defer resp.Body.Close()
+	var seconds float64
+	if _, err := fmt.Fscan(resp.Body, &seconds); err != nil {
+		fatal("the simulated nodes do not say how late they are:", err)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
 func (c *cluster) close() {
 	if c.sim != nil {
 		_ = c.sim.Process.Kill()

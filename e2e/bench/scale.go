@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -26,6 +28,9 @@ const (
 	lostNodes = 1000
 	// watchdogLimit is how late a watchdog may be in a round that counts for -check.
 	watchdogLimit = 200 * time.Millisecond
+	// nodesLimit is how late the process of all simulated nodes may be in a round in which Muster may have lost one. A real
+	// node has a machine of its own; these stand still together while theirs has too much to do.
+	nodesLimit = time.Second
 )
 
 func (s *scale) run(bin string) {
@@ -60,12 +65,14 @@ func (s *scale) run(bin string) {
 	if v.unknown > 0 {
 		s.row("rounds in which a server did not answer", fmt.Sprint(v.unknown), "0")
 	}
+	s.row("a simulated node waited for its turn, at most", v.nodes.Round(time.Millisecond).String(), "-")
 	s.row("stalls of servers, 100 ms and more", v.all.causes(), "-")
 	if s.faults {
 		s.fault()
 	}
 	if s.check {
 		if why := v.wrong(); why != "" {
+			s.missed()
 			s.c.close()
 			print()
 			fatal(why)
@@ -73,20 +80,46 @@ func (s *scale) run(bin string) {
 	}
 }
 
+// missed prints what the history of the first missedMost nodes says that missed a heartbeat, with the time of their registration.
+func (s *scale) missed() {
+	const missedMost = 20
+	var nodes []struct{ ID string }
+	if err := s.c.call("GET", "/v1/nodes", nil, &nodes); err != nil {
+		fmt.Fprintln(os.Stderr, "nodes that missed heartbeats:", err)
+		return
+	}
+	for found := 0; len(nodes) > 0 && found < missedMost; nodes = nodes[1:] {
+		var n struct {
+			Name   string
+			Events []struct{ Message, Timestamp string }
+		}
+		if s.c.call("GET", "/v1/node/"+nodes[0].ID, nil, &n) != nil {
+			continue
+		}
+		if slices.ContainsFunc(n.Events, func(e struct{ Message, Timestamp string }) bool {
+			return strings.Contains(e.Message, "heartbeat missed")
+		}) {
+			fmt.Fprintln(os.Stderr, n.Name, n.Events)
+			found++
+		}
+	}
+}
+
 // Rounds, in which the servers are judged.
 const (
 	round = 5 * time.Second
-	// settled is how many rounds without a late watchdog must have passed before a node that goes down was lost by
-	// Muster: it was last heard 15 to 17 s before.
+	// settled is how many rounds without a late watchdog, that of the nodes included, must have passed before a node that
+	// goes down was lost by Muster: it was last heard 15 to 17 s before.
 	settled = 4
 )
 
 // verdict sums rounds.
 type verdict struct {
-	all, blamed    strain // of all rounds, and of the usable ones
-	rounds, usable int    // all, and those in which no watchdog was late
-	unknown        int    // rounds after which a server did not answer
-	calm           int    // rounds since a watchdog was late
+	all, blamed    strain        // of all rounds, and of the usable ones
+	rounds, usable int           // all, and those in which no watchdog was late
+	unknown        int           // rounds after which a server did not answer
+	calm           int           // rounds since a watchdog was late, that of the nodes included
+	nodes          time.Duration // how late the nodes' watchdog was at most
 }
 
 // judge asks the servers after each round until stop is closed.
@@ -107,25 +140,31 @@ func (s *scale) judge(stop <-chan struct{}) verdict {
 			v.unknown, v.calm = v.unknown+1, 0
 			continue
 		}
-		v.count(after.since(before), s.watch.take())
+		v.count(after.since(before), s.watch.take(), s.c.nodesLate())
 		before = after
 	}
 	v.all = before.since(first)
 	return v
 }
 
-// count counts a round. late is how late the own watchdog was at most.
-func (v *verdict) count(d strain, late time.Duration) {
+// count counts a round. late is how late the own watchdog was at most, and nodes that of the simulated nodes.
+func (v *verdict) count(d strain, late, nodes time.Duration) {
+	v.nodes = max(v.nodes, nodes)
 	if d.late > 0 || late >= watchdogLimit {
 		v.calm = 0
 		if d.elections+d.downs > 0 {
-			fmt.Fprintf(os.Stderr, "%.0f elections and %.0f downs in a round in which watchdogs of servers were late %.0f times, the own by %s\n", d.elections, d.downs, d.late, late.Round(time.Millisecond))
+			fmt.Fprintf(os.Stderr, "%.0f elections and %.0f downs in a round in which watchdogs of servers were late %.0f times, the own by %s, the nodes by %s\n", d.elections, d.downs, d.late, late.Round(time.Millisecond), nodes)
 		}
 		return
 	}
-	v.calm++
 	v.usable++
 	v.blamed.elections += d.elections
+	if v.calm++; nodes >= nodesLimit {
+		v.calm = 0
+		if d.downs > 0 {
+			fmt.Fprintf(os.Stderr, "%.0f downs in a round in which simulated nodes waited %s for their turn\n", d.downs, nodes)
+		}
+	}
 	if v.calm > settled {
 		v.blamed.downs += d.downs
 	}
