@@ -147,7 +147,7 @@ func (c *cluster) nodes(n int, more ...string) {
 func (c *cluster) nodesLate() time.Duration {
 	resp, err := c.http.Get(fmt.Sprintf("http://127.0.0.1:%d/debug/late", c.simDebug))
 	if err != nil {
-		return nodesLimit // they stand still
+		return nodesLimit // none of them ran
 	}
 	defer resp.Body.Close()
 	var seconds float64

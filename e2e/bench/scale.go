@@ -29,7 +29,7 @@ const (
 	// watchdogLimit is how late a watchdog may be in a round that counts for -check.
 	watchdogLimit = 200 * time.Millisecond
 	// nodesLimit is how late the process of all simulated nodes may be in a round in which Muster may have lost one. A real
-	// node has a machine of its own; these stand still together while theirs has too much to do.
+	// node has its own machine; these are late together while theirs has too much to do.
 	nodesLimit = time.Second
 )
 

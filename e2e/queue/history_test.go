@@ -35,7 +35,7 @@ func TestHistories(t *testing.T) {
 				if strings.Contains(n.Model, "A100") {
 					model = "A100"
 				}
-				nodes = append(nodes, harness.FleetNode{Name: fmt.Sprint("n", k), GPUs: fmt.Sprintf("%dx%s", n.GPUs, model)})
+				nodes = append(nodes, harness.FleetNode{Name: fmt.Sprint("n", k), GPUs: fmt.Sprintf("%dx%s", n.GPUs, model), Meta: n.Meta})
 			}
 			replayHistory(t, harness.StartFleet(t, nodes...), h)
 		})
@@ -84,20 +84,21 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 		// What runs, by queue: GPUs, and jobs.
 		var list []struct{ ID, Status, Queue string }
 		call("GET", "/v1/jobs", nil, &list)
+		var all []harness.Alloc // of one moment
+		call("GET", "/v1/allocations", nil, &all)
+		runs := map[string]int64{}
+		for _, a := range all {
+			if a.ClientStatus == "running" && a.DesiredStatus == "run" {
+				runs[a.JobID]++
+			}
+		}
 		gpus, jobs, alive := map[structs.QueuePath]int64{}, map[structs.QueuePath]int64{}, []string{}
 		for _, j := range list {
 			if j.Status == "dead" {
 				continue
 			}
 			alive = append(alive, j.ID)
-			var as []harness.Alloc
-			call("GET", "/v1/job/"+j.ID+"/allocations", nil, &as)
-			n := int64(0)
-			for _, a := range as {
-				if a.ClientStatus == "running" && a.DesiredStatus == "run" {
-					n++
-				}
-			}
+			n := runs[j.ID]
 			each := int64(0)
 			for _, x := range h.Jobs {
 				if x.ID == j.ID {
@@ -149,8 +150,8 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 func historyJob(j *histories.Job, began time.Time) *wire.Job {
 	c := *j.Job
 	c.Region, c.Namespace, c.Name = structs.RegionDefault, structs.NamespaceDefault, c.ID
-	if c.Deadline != 0 {
-		c.Deadline = structs.LogTimeOf(began.Add(c.Deadline.Sub(histories.Begin) / historyScale))
+	if c.Deadline != 0 { // still ahead, however late this test is
+		c.Deadline = max(structs.LogTimeOf(began.Add(c.Deadline.Sub(histories.Begin)/historyScale)), structs.LogTimeOf(time.Now().Add(time.Second)))
 	}
 	run := max(j.Run/historyScale, 10*time.Millisecond)
 	c.Runtime = structs.Runtime{Expected: sooner(c.Runtime.Expected), Limit: sooner(c.Runtime.Limit)}
