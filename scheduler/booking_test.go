@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -273,7 +274,8 @@ func line(in *scheduler.Input) contend.Line {
 	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 }
 
-// A pass that uses the no-fit cache makes the same placements and reservations as one without it.
+// A pass that refuses work quickly makes the same placements and reservations as one that does not, and a dump of it refuses the same
+// work: that has no report, and keeps the reason it had.
 func TestQuickRefusalChangesNothing(t *testing.T) {
 	refused, promised := 0, 0
 	for seed := range uint64(3000) {
@@ -284,8 +286,17 @@ func TestQuickRefusalChangesNothing(t *testing.T) {
 		for i := range in.Pending {
 			in.Pending[i].Least = contend.LeastOf(in.Pending[i].Job)
 		}
+		dump, err := scheduler.Dump(in, binpack.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
 		in.Line = line(&in)
 		quick, qrep := scheduler.Schedule(in, binpack)
+		if again, _, err := queue.Load(dump); err != nil {
+			t.Fatal(err)
+		} else if _, arep := scheduler.Schedule(again, binpack); !slices.EqualFunc(qrep.Workloads, arep.Workloads, func(a, b scheduler.WorkloadReport) bool { return a.Key == b.Key }) {
+			t.Fatalf("seed %d: %d reports, and %d of the dump", seed, len(qrep.Workloads), len(arep.Workloads))
+		}
 		refused += len(rep.Workloads) - len(qrep.Workloads)
 		keep := func(p scheduler.Plan) (out scheduler.Plan) {
 			for _, e := range p.Entries {

@@ -260,8 +260,12 @@ func (d *dump) workloads(list []dumpWorkload) (out []contend.Workload) {
 				a.Job = d.Jobs[x.JobOf[k]-1]
 			}
 		}
-		out = append(out, contend.Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect,
-			Gate: x.Gate, Until: x.Until, Met: x.Met, Ended: x.Ended, Cost: x.Cost, Ran: x.Ran})
+		w := contend.Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect,
+			Gate: x.Gate, Until: x.Until, Met: x.Met, Ended: x.Ended, Cost: x.Cost, Ran: x.Ran}
+		if w.Job != nil {
+			w.Least = contend.LeastOf(w.Job) // as servers do, so that what they refuse without a decision has no report here either
+		}
+		out = append(out, w)
 	}
 	return out
 }

@@ -180,6 +180,7 @@ func (a *Answer) Outcome(err error) Outcome {
 // Alloc is what the tests read of an allocation.
 type Alloc struct {
 	ID, Name, NodeID, NodeName, JobID  string
+	TaskGroup                          string
 	ClientStatus, DesiredStatus        string
 	ClientDescription                  string
 	JobVersion                         uint64

@@ -72,7 +72,13 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 	for _, q := range h.Queues {
 		limits[q.Path] = q
 	}
+	each := map[string]int64{} // thousandths of GPUs that an allocation of a job's group holds
 	for _, j := range h.Jobs {
+		for _, g := range j.Groups {
+			if r := g.Tasks[0].Resources.GPU; len(r) > 0 && !r[0].Shared() { // else less than a GPU, and how much depends on the GPU
+				each[j.ID+"/"+string(g.Name)] = 1000 * histories.GPUsEach(g)
+			}
+		}
 		work += max(j.Run/historyScale, time.Second) * time.Duration(j.Groups[0].Count)
 	}
 	for {
@@ -86,32 +92,21 @@ func replayHistory(t *testing.T, f *harness.Fleet, h *histories.History) {
 		call("GET", "/v1/jobs", nil, &list)
 		var all []harness.Alloc // of one moment
 		call("GET", "/v1/allocations", nil, &all)
-		runs := map[string]int64{}
-		for _, a := range all {
-			if a.ClientStatus == "running" && a.DesiredStatus == "run" {
-				runs[a.JobID]++
-			}
-		}
 		gpus, jobs, alive := map[structs.QueuePath]int64{}, map[structs.QueuePath]int64{}, []string{}
 		for _, j := range list {
 			if j.Status == "dead" {
 				continue
 			}
 			alive = append(alive, j.ID)
-			n := runs[j.ID]
-			each := int64(0)
-			for _, x := range h.Jobs {
-				if x.ID == j.ID {
-					each = 1000 * histories.GPUsEach(x.Groups[0])
-					if r := x.Groups[0].Tasks[0].Resources.GPU; len(r) > 0 && r[0].Shared() {
-						each = 0 // less than a GPU, and how much depends on the GPU
-					}
+			holds, runs := int64(0), int64(0)
+			for _, a := range all {
+				if a.JobID == j.ID && a.ClientStatus == "running" && a.DesiredStatus == "run" {
+					holds, runs = holds+each[j.ID+"/"+a.TaskGroup], 1
 				}
 			}
 			for p := range structs.QueuePath(j.Queue).Lineage() {
-				if gpus[p] += n * each; n > 0 {
-					jobs[p]++
-				}
+				gpus[p] += holds
+				jobs[p] += runs
 			}
 		}
 		for p, q := range limits {

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"testing"
@@ -111,7 +112,7 @@ func (x *judged) asked(t *testing.T, input string, rep *scheduler.Report) {
 			return
 		}
 		if looks == reportedWithin {
-			t.Fatalf("%s (%v); input of the pass:\n%s", wrong, x.h.Is, input)
+			t.Fatalf("%s (%v); input of the pass, in base64:\n%s", wrong, x.h.Is, base64.StdEncoding.EncodeToString([]byte(input)))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
