@@ -40,7 +40,7 @@ const sleeps = "exec sleep 600"
 var guides = map[string]guide{
 	"README.md": {gpus: "8xH100", early: "muster job why sft", after: "muster job run -detach sft.hcl", setup: `ln -s "$TREE/sim" .`,
 		words: map[string]string{"make dev ": `make -n -C "$TREE" dev `, "make test ": `make -n -C "$TREE" test `, "muster agent -dev -dev-gpus=8xH100": "muster agent -help"}},
-	"docs/tutorial/training.md": {gpus: "16xH100", setup: `mkdir -p "$PAGES/data/site"; cat > "$PAGES/data/site/sitecustomize.py" <<'END'
+	"docs/tutorial/training.md": {gpus: "16xH100", below: "/var/tmp", setup: `mkdir -p "$PAGES/data/site"; cat > "$PAGES/data/site/sitecustomize.py" <<'END'
 ` + harness.SiteCustomize + `
 END
 printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run "$@"\n' "$PAGES/data/site" > "$PAGES/data/torchrun"; chmod +x "$PAGES/data/torchrun"; echo 'import os, time; print("rank", os.environ["RANK"], flush=True); time.sleep(600)' > "$PAGES/data/train.py"`,
@@ -51,6 +51,7 @@ printf '#!/bin/sh\nPYTHONPATH=%s exec /usr/bin/python3 -m torch.distributed.run 
 umask 077; cat /proc/sys/kernel/random/uuid > ~/.muster-token`,
 		words: map[string]string{"https://10.0.0.1:4646": "$MUSTER_ADDR", "http://lab-01:4646": "$MUSTER_ADDR", "muster job": "env -u MUSTER_ADDR muster job"}},
 	"docs/how-to/inference.md": {gpus: "8xH100"},
+	"docs/how-to/sweeps.md":    {below: "/var/tmp"},
 	"docs/how-to/notebooks.md": {gpus: "8xH100", words: map[string]string{"nvidia-smi": "/bin/true"}},
 	"docs/scheduling.md":       {setup: `ln -s "$TREE/sim" .`},
 	"docs/reference/simulator.md": {setup: `cp "$TREE"/cmd/muster/testdata/sim/*.hcl "$TREE"/cmd/muster/testdata/sim/*.csv .; cp dated.hcl maintenance.hcl; cp team.csv jobs.csv; ln -s "$TREE/sim" .`,
