@@ -473,3 +473,61 @@ func TestGossipKeysReachEveryServer(t *testing.T) {
 		}
 	})
 }
+
+// TestGossipKeysSurviveARestart: servers that are restarted, or crash, return with the keys that commands have installed,
+// though their configuration still names the old one, and do not accept the key that was removed.
+func TestGossipKeysSurviveARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.InMemory, cfg.DataDir = false, t.TempDir() })
+		c.leader()
+		ctx, old, next := context.Background(), []byte("0123456789abcdef"), []byte("fedcba9876543210")
+		do := func(i int, op string, key []byte) {
+			t.Helper()
+			if _, _, _, err := c.servers[i].Keyring(ctx, op, key); err != nil {
+				t.Fatalf("%s: %v", op, err)
+			}
+		}
+		only := func(what string) {
+			t.Helper()
+			waitFor(t, 5*time.Minute, what+": a leader and every server alive for every server", func() bool {
+				c.leader()
+				for _, s := range c.servers {
+					alive := 0
+					for _, m := range s.Members() {
+						if m.Status == gossip.Alive {
+							alive++
+						}
+					}
+					if alive != 3 {
+						return false
+					}
+				}
+				return true
+			})
+			has, writes, n, err := c.servers[0].Keyring(ctx, "list", nil)
+			want := map[string]int{base64.StdEncoding.EncodeToString(next): 3}
+			if err != nil || n != 3 || !maps.Equal(has, want) || !maps.Equal(writes, want) {
+				t.Fatalf("%s: keys %v, written with %v, %d servers, %v", what, has, writes, n, err)
+			}
+		}
+		restart := func(i int, how func()) {
+			how()
+			c.stops[i]()
+			c.net.Revive(hostName(i))
+			c.start(i)
+		}
+		do(0, "install", next)
+		do(0, "use", next)
+		restart(2, func() { c.net.PowerOff(hostName(2)) }) // in the middle: it knows both keys
+		waitFor(t, 5*time.Minute, "the server that crashed in the middle", func() bool {
+			_, writes, n, err := c.servers[0].Keyring(ctx, "list", nil)
+			return err == nil && n == 3 && writes[base64.StdEncoding.EncodeToString(next)] == 3
+		})
+		do(0, "remove", old)
+		only("after the change")
+		restart(1, func() { c.net.PowerOff(hostName(1)) })
+		only("after a crash")
+		restart(0, func() {})
+		only("after a restart")
+	})
+}

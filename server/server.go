@@ -212,14 +212,18 @@ func (s *Server) jobVersions(yield func(*structs.Job) bool) {
 func (s *Server) memberEnvironment() member.Environment {
 	c := s.cfg.Gossip
 	c.AllowPlain = c.AllowPlain || s.cfg.Dev
+	keyFile := ""
+	if !s.cfg.InMemory {
+		keyFile = filepath.Join(s.cfg.DataDir, "gossip.keyring")
+	}
 	speaks := feature.Here()
 	return member.Environment{
 		Name: s.cfg.Name,
 		Self: gossip.Meta{Role: gossip.RoleServer, Region: s.cfg.Region, Datacenter: s.cfg.Datacenter, ID: s.cfg.ID,
 			RPC: s.cfg.Advertise, Expect: s.cfg.BootstrapExpect, Version: s.cfg.Version, Build: s.cfg.Build,
 			Oldest: speaks.Oldest, Newest: speaks.Newest, Calls: speaks.RPC},
-		Gossip: c, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Dial: s.cfg.Dial, Apply: s.apply,
-		OnDoubt: s.nodes.Probes.Doubt,
+		Gossip: c, KeyFile: keyFile, GossipOnly: !s.cfg.ACL || s.cfg.TLSServer != nil, Log: s.log, Now: s.cfg.Now, Replica: s.replica, LastContact: s.lastContact, To: s.pool.To, Dial: s.cfg.Dial, Apply: s.apply,
+		OnDoubt: s.nodes.Probes.Doubt, Exit: s.exit,
 	}
 }
 

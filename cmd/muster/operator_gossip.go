@@ -16,9 +16,9 @@ const gossipKeyBytes = 32 // AES-256
 
 func newOperatorGossip(e *env) *cobra.Command {
 	return e.group("gossip", "The gossip between agents", "", `muster operator gossip keyring generate`, func(e *env) *cobra.Command {
-		return e.group("keyring", "The keys that encrypt gossip", "Keys that encrypt gossip. To change the key without a pause: install the new one, use it, remove the old one.", `
+		return e.group("keyring", "The keys that encrypt gossip", "Keys that encrypt gossip. To change the key without a pause: install the new one, use it, remove the old one. The servers keep their keys across restarts, whatever server.encrypt says then; put the new key there for new servers, and for nodes, which these commands do not reach.", `
 muster operator gossip keyring generate
-muster operator gossip keyring list`, newKeyringGenerate, newKeyringList, newKeyringDo("install", "Add a key to all members, for reading"),
+muster operator gossip keyring list`, newKeyringGenerate, newKeyringList, newKeyringDo("install", "Add a key to all servers, for reading"),
 			newKeyringDo("use", "Make an installed key the one to write with"), newKeyringDo("remove", "Remove a key that is not in use"))
 	})
 }

@@ -79,14 +79,14 @@ var noCore = regexp.MustCompile(`(?m)^Max core file size +0 `)
 //
 // Where a secret must be, it is not looked for: what a job file says is in the job (its readers see it, and so do log and
 // snapshots); secrets of tokens and nodes are in the state, hence in log and snapshots, since servers compare them; keys
-// are in the keystore; rendered templates and tokens are in the task's directory and environment. The memory of the
-// agent has all of them, so at its end it crashes: there must be no core. Go's profiles show no contents of memory.
-// Passwords of registries are looked for by e2e/docker.
+// are in the keystore; gossip keys that a command has installed are in their file; rendered templates and tokens are in
+// the task's directory and environment. The memory of the agent has all of them, so at its end it crashes: there must be
+// no core. Go's profiles show no contents of memory. Passwords of registries are looked for by e2e/docker.
 func TestCanaries(t *testing.T) {
 	dir, port := t.TempDir(), harness.FreePort(t)
 	addr, data := fmt.Sprintf("https://127.0.0.1:%d", port), filepath.Join(dir, "data")
 	key := func() string { b := make([]byte, 32); rand.Read(b); return base64.StdEncoding.EncodeToString(b) }
-	gossip, join := key(), key()
+	gossip, join, installed := key(), key(), key()
 	files := http.FileServer(http.Dir(t.TempDir()))
 	web := &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t)), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/artifact" && r.Header.Get("Authorization") == "CANARY-artifact-header" {
@@ -146,6 +146,7 @@ func TestCanaries(t *testing.T) {
 	if err := json.Unmarshal([]byte(must("", "acl", "token", "create", "-name", "reader", "-policy", "reader", "-json")), &reader); err != nil {
 		t.Fatal(err)
 	}
+	must("", "operator", "gossip", "keyring", "install", installed)
 	must("CANARY-variable-value", "var", "put", "nomad/jobs/canary", "v=@-")
 	harness.Eventually(t, 30*time.Second, "job run", func() (bool, string) {
 		out, err := run("", "job", "run", "-detach", job)
@@ -195,10 +196,10 @@ func TestCanaries(t *testing.T) {
 	node := one(filepath.Join(data, "client", "secret-id"))
 
 	// A secret is looked for as text and in bytes, whether the place has it in text, base64, hex or raw.
-	secrets := map[string][]string{"the gossip key": {gossip}, "the join key": {join}, "the value of a variable": {"CANARY-variable-value"}, "an identity": {identity}}
-	for _, k := range []struct{ what, text string }{{"the gossip key", gossip}, {"the join key", join}} {
+	secrets := map[string][]string{"the value of a variable": {"CANARY-variable-value"}, "an identity": {identity}}
+	for _, k := range []struct{ what, text string }{{"the gossip key", gossip}, {"the installed gossip key", installed}, {"the join key", join}} {
 		raw, _ := base64.StdEncoding.DecodeString(k.text)
-		secrets[k.what] = append(secrets[k.what], string(raw), hex.EncodeToString(raw))
+		secrets[k.what] = append(secrets[k.what], k.text, string(raw), hex.EncodeToString(raw))
 	}
 	keys, err := filepath.Glob(filepath.Join(data, "server", "keystore", "*.key"))
 	if err != nil || len(keys) != 2 {
@@ -359,7 +360,7 @@ func TestCanaries(t *testing.T) {
 			return err
 		case d.IsDir() && (rel == "server/keystore" || path == filepath.Join(task, "t")):
 			return fs.SkipDir
-		case !d.Type().IsRegular() || rel == "client/secret-id":
+		case !d.Type().IsRegular() || rel == "client/secret-id" || rel == "server/gossip.keyring":
 			return nil
 		}
 		text, err := os.ReadFile(path)

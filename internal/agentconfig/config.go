@@ -112,7 +112,9 @@ type Server struct {
 	// BootstrapExpect is how many servers found the cluster together, 1 to 9, usually 3 or 5; the same on each.
 	// Default and 0: join servers that have a cluster already.
 	BootstrapExpect int `conf:"bootstrap_expect"`
-	// Encrypt is the gossip key, 16, 24 or 32 bytes in base64, the same on every agent that gossips. Default: none.
+	// Encrypt is the gossip key, 16, 24 or 32 bytes in base64, the same on every agent that gossips. A server whose keys
+	// were changed by `muster operator gossip keyring` has them in the file server/gossip.keyring of data_dir, which then
+	// counts instead. Default: none.
 	Encrypt string `conf:"encrypt"`
 	// JoinKey proves to other servers that this is one where ACLs are enabled and tls.rpc is not: 32 bytes in base64, the
 	// same on every server and on nothing else, made by `muster operator join-key generate`. Regions that forward calls to

@@ -6,7 +6,6 @@
 package gossip
 
 import (
-	"crypto/aes"
 	"errors"
 	"fmt"
 	"log"
@@ -98,7 +97,7 @@ type Config struct {
 	AdvertiseAddr string
 	AdvertisePort int
 	Key           []byte          // 16, 24 or 32 bytes, or nil
-	Keyring       [][]byte        // further accepted keys
+	KeyFile       string          // has the keys since they were first changed, and then counts instead of Key; "": they are in memory only
 	AllowPlain    bool            // gossip without a key even beyond loopback
 	OnChange      func()          // called after each change of a server; must not block
 	OnDoubt       func(id string) // called with the node id of a member that others suspect, or that failed; must not block
@@ -111,6 +110,8 @@ type Gossip struct {
 	list *memberlist.Memberlist
 	ring *memberlist.Keyring // or nil
 	log  hclog.Logger
+
+	changing sync.Mutex // held while the keys and their file are changed
 
 	mu      sync.Mutex
 	members map[string]*Member // by full name; cfg.Meta is guarded too
@@ -128,10 +129,14 @@ func Start(cfg Config) (*Gossip, error) {
 	if b, err := rpc.Encode(&cfg.Meta); err != nil || len(b) > metaMax {
 		return nil, fmt.Errorf("gossip: the description of %s takes %d bytes, the limit is %d: shorten name, version or addresses", cfg.Name, len(b), metaMax)
 	}
-	if len(cfg.Key) == 0 && !cfg.AllowPlain && !loopback(cfg.BindAddr) {
+	ring, err := keyring(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	if ring == nil && !cfg.AllowPlain && !loopback(cfg.BindAddr) {
 		return nil, fmt.Errorf("gossip: no encryption key although bound to %s; set server.encrypt (make one with `muster operator gossip keyring generate`)", cfg.BindAddr)
 	}
-	g := &Gossip{cfg: cfg, log: cfg.Log, members: map[string]*Member{}, nodes: map[string]string{}}
+	g := &Gossip{cfg: cfg, ring: ring, log: cfg.Log, members: map[string]*Member{}, nodes: map[string]string{}}
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = cfg.Name + "." + cfg.Meta.Region
 	mc.BindAddr, mc.BindPort = cfg.BindAddr, cfg.BindPort
@@ -143,13 +148,7 @@ func Start(cfg Config) (*Gossip, error) {
 	mc.Logger = log.New(&logLimit{to: cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), now: time.Now}, "", 0)
 	mc.Events, mc.Delegate = (*events)(g), (*delegate)(g)
 	mc.DeadNodeReclaimTime = 30 * time.Second
-	if len(cfg.Key) > 0 {
-		ring, err := memberlist.NewKeyring(cfg.Keyring, cfg.Key)
-		if err != nil {
-			return nil, fmt.Errorf("gossip: encryption key: %w", err)
-		}
-		g.ring, mc.Keyring = ring, ring
-	}
+	mc.Keyring = ring
 	inner := cfg.Transport
 	if inner == nil {
 		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
@@ -313,44 +312,6 @@ func (g *Gossip) Leave() error {
 
 // Close stops gossip; the others see a failure unless Leave was called first.
 func (g *Gossip) Close() error { return g.list.Shutdown() }
-
-// Keys returns the installed keys; the first one encrypts.
-func (g *Gossip) Keys() [][]byte {
-	if g.ring == nil {
-		return nil
-	}
-	return g.ring.GetKeys()
-}
-
-// ErrPlain is returned by key operations of a member that gossips without encryption.
-var ErrPlain = errors.New("gossip is not encrypted here")
-
-// InstallKey accepts a further key.
-func (g *Gossip) InstallKey(key []byte) error {
-	if g.ring == nil {
-		return ErrPlain
-	}
-	if _, err := aes.NewCipher(key); err != nil {
-		return fmt.Errorf("a gossip key has 16, 24 or 32 bytes, not %d", len(key))
-	}
-	return g.ring.AddKey(key)
-}
-
-// UseKey encrypts with an installed key from now on.
-func (g *Gossip) UseKey(key []byte) error {
-	if g.ring == nil {
-		return ErrPlain
-	}
-	return g.ring.UseKey(key)
-}
-
-// RemoveKey stops accepting a key; the one in use cannot be removed.
-func (g *Gossip) RemoveKey(key []byte) error {
-	if g.ring == nil {
-		return ErrPlain
-	}
-	return g.ring.RemoveKey(key)
-}
 
 type delegate Gossip
 

@@ -14,7 +14,6 @@ type GossipConfig struct {
 	AdvertiseAddr string               // IP that others gossip to; "": derived from the bind address
 	AdvertisePort int                  // 0: BindPort
 	Key           []byte               // 16, 24 or 32 bytes; required unless AllowPlain is set or the address is loopback
-	Keyring       [][]byte             // further keys that are accepted
 	Join          []string             // joined once at start; a failure is an error of Run
 	RetryJoin     []string             // retried until one answers
 	RetryInterval time.Duration        // longest time between attempts, which start at 250 ms; 0: 5 s

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-sched/muster/internal/fsync"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -16,7 +17,8 @@ import (
 )
 
 // Gossip keys belong to all servers of a region. Servers that do not know the key that another one encrypts with are
-// cut off from it, so every operation goes to all servers, and no key is used that a server lacks.
+// cut off from it, so every operation goes to all servers, and no key is used that a server lacks. Each server keeps its
+// keys in a file before it answers. Agents without a server part have the key of their configuration only.
 
 // keyringTimeout bounds the call of one server.
 const keyringTimeout = 3 * time.Second
@@ -98,6 +100,9 @@ func (m *Members) KeyringHere(req *methods.ServerKeyringRequest) (*methods.Serve
 		err = g.RemoveKey(req.Key)
 	default:
 		return nil, structs.Errorf(structs.CodeInvalid, "no keyring operation %.40q: want list, install, use or remove", req.Op)
+	}
+	if fsync.Failed(err) {
+		m.env.Exit(fmt.Sprintf("the gossip keys could not be synced to disk: %v", err))
 	}
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%v", err)

@@ -38,7 +38,8 @@ type Environment struct {
 	Name        string      // of this server
 	Self        gossip.Meta // what gossip sends to others about this server
 	Gossip      GossipConfig
-	GossipOnly  bool // agents may be sent to servers that only gossip knows: they verify them, or trust their network
+	KeyFile     string // keeps the gossip keys that commands have changed; "": they are in memory only
+	GossipOnly  bool   // agents may be sent to servers that only gossip knows: they verify them, or trust their network
 	Log         hclog.Logger
 	Now         func() time.Time
 	Replica     *replica.Replica
@@ -47,6 +48,7 @@ type Environment struct {
 	Dial        rpc.Dialer                   // below TLS
 	Apply       func(ctx context.Context, lane replica.Lane, cmd structs.Command) (structs.Result, error)
 	OnDoubt     func(node structs.NodeID) // gossip suspects the agent of a node; must not block
+	Exit        func(why string)          // ends the process
 }
 
 // Members combines this server's gossip and autopilot. g is nil without gossip.
@@ -94,7 +96,7 @@ func New(env Environment) (*Members, error) {
 		Name: env.Name, Meta: env.Self,
 		Transport: c.Transport, BindAddr: c.BindAddr, BindPort: c.BindPort,
 		AdvertiseAddr: c.AdvertiseAddr, AdvertisePort: c.AdvertisePort,
-		Key: c.Key, Keyring: c.Keyring, AllowPlain: c.AllowPlain,
+		Key: c.Key, KeyFile: env.KeyFile, AllowPlain: c.AllowPlain,
 		OnChange: m.notify, OnDoubt: m.doubt, Log: env.Log.Named("gossip"),
 	})
 	if err != nil {
