@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -185,7 +187,7 @@ func New(cfg Config) (a *Agent, err error) {
 		return a, err
 	}
 	if a.listener, err = net.Listen("tcp", cfg.HTTP); err != nil {
-		return a, fmt.Errorf("HTTP address %s: %w", cfg.HTTP, err)
+		return a, listenError("HTTP", cfg.HTTP, err)
 	}
 	if cfg.Server != nil {
 		if err := a.openServer(); err != nil {
@@ -215,7 +217,7 @@ func (a *Agent) openServer() error {
 	cfg := &a.cfg
 	l, err := net.Listen("tcp", cfg.RPC)
 	if err != nil {
-		return fmt.Errorf("RPC address %s: %w", cfg.RPC, err)
+		return listenError("RPC", cfg.RPC, err)
 	}
 	sc := server.Config{
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
@@ -249,6 +251,11 @@ func (a *Agent) openServer() error {
 		g.Key, g.Join, g.RetryJoin, g.RetryInterval, g.AllowPlain = cfg.Encrypt, cfg.Server.Join, cfg.Server.RetryJoin, cfg.Server.RetryInterval, cfg.Insecure
 	}
 	if a.server, err = server.New(sc); err != nil {
+		for _, errno := range []error{syscall.EADDRINUSE, syscall.EADDRNOTAVAIL} { // the gossip library does not wrap them
+			if strings.Contains(err.Error(), errno.Error()) {
+				return listenError("gossip", cfg.Gossip, errno)
+			}
+		}
 		return fmt.Errorf("server: %w", err)
 	}
 	return nil
