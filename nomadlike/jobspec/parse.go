@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"path/filepath"
 	"reflect"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -89,9 +90,11 @@ func (p *parser) native() *wire.Job {
 	body := file.Body.(*hclsyntax.Body)
 	p.keepRuntime(body)
 	var vars, locals, jobs []*hclsyntax.Block
+	var strays []*hcl.Diagnostic
+	outside := false // blocks of a job stand outside of one
 	known := []string{"job", "variable", "locals"}
 	for _, a := range sorted(body.Attributes) {
-		p.add(problem(&a.NameRange, "Unsupported argument", "At the top of a job file stand the blocks job, variable and locals, not %q.", a.Name))
+		strays = append(strays, problem(&a.NameRange, "Unsupported argument", "At the top of a job file stand the blocks job, variable and locals, not %q.", a.Name))
 	}
 	for _, b := range body.Blocks {
 		switch b.Type {
@@ -107,12 +110,22 @@ func (p *parser) native() *wire.Job {
 		case "job":
 			jobs = append(jobs, b)
 		default:
-			p.add(problem(&b.TypeRange, "Unsupported block", "A job file has no block %q%s", b.Type, hint(b.Type, known)))
+			detail := hint(b.Type, known)
+			if slices.Contains(insideJob, b.Type) {
+				if detail = "; it belongs into a block job \"name\" { ... }"; outside {
+					continue // as the one before
+				}
+				outside = true
+			}
+			strays = append(strays, problem(&b.TypeRange, "Unsupported block", "A job file has no block %q%s", b.Type, detail))
 		}
 	}
+	p.add(strays...)
 	p.variables(vars)
 	p.locals(locals)
 	switch {
+	case len(jobs) == 0 && len(strays) > 0: // what should be in a job, or a misspelt one, is the cause
+		return nil
 	case len(jobs) == 0:
 		p.add(problem(nil, "No job", "%s holds no job block. Write: job \"name\" { ... }", p.filename))
 		return nil
@@ -133,6 +146,9 @@ func (p *parser) native() *wire.Job {
 	p.body(b.Body, p.ctx, reflect.ValueOf(job).Elem())
 	return job
 }
+
+// insideJob holds the blocks that people write without the job around them.
+var insideJob = []string{"group", "task", "constraint", "update", "resources", "config", "service", "network"}
 
 // Blocks that a job or group may hold for all its tasks, and (in a job) tasks without a group.
 type (

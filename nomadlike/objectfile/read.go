@@ -4,9 +4,11 @@ package objectfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -15,6 +17,7 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/muster-sched/muster/internal/hclgate"
+	"github.com/muster-sched/muster/internal/suggest"
 )
 
 // SizeMax is the largest file that is read, in bytes.
@@ -120,14 +123,18 @@ func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 	diags := hclMap(&hclsyntax.Body{Attributes: b.Attributes}, obj)
 	for _, l := range b.Blocks {
 		if l.Type != "limit" {
-			diags = append(diags, unknownBlock(l, "a quota has blocks limit { ... }"))
+			want := "a quota has blocks limit { ... }"
+			if l.Type == "quota" || suggest.Nearest(l.Type, []string{"limit", "quota"}) == "quota" {
+				want = "a quota's name is the label of its block, quota \"NAME\" { limit { ... } }, or stands beside its blocks limit { ... }"
+			}
+			diags = append(diags, unknownBlock(l, want, "limit", "quota"))
 			continue
 		}
 		limit := map[string]any{}
 		diags = append(diags, hclMap(&hclsyntax.Body{Attributes: l.Body.Attributes}, limit)...)
 		for _, r := range l.Body.Blocks {
 			if r.Type != "region_limit" && r.Type != "soft" {
-				diags = append(diags, unknownBlock(r, "a limit has blocks region_limit { ... } and soft { ... }"))
+				diags = append(diags, unknownBlock(r, "a limit has blocks region_limit { ... } and soft { ... }", "region_limit", "soft"))
 				continue
 			}
 			amounts, devices := map[string]any{}, []any{}
@@ -140,7 +147,7 @@ func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 			}
 			for _, d := range r.Body.Blocks {
 				if d.Type != "device" || len(d.Labels) != 1 {
-					diags = append(diags, unknownBlock(d, "limits have blocks device \"nvidia/gpu\" { ... }"))
+					diags = append(diags, unknownBlock(d, "limits have blocks device \"nvidia/gpu\" { ... }", "device"))
 					continue
 				}
 				device := map[string]any{}
@@ -162,8 +169,13 @@ func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
 	return obj, diags
 }
 
-func unknownBlock(b *hclsyntax.Block, want string) *hcl.Diagnostic {
-	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Unknown block " + b.Type, Detail: "Here " + want + ".", Subject: b.TypeRange.Ptr()}
+// unknownBlock refuses a block where others are known; want describes these.
+func unknownBlock(b *hclsyntax.Block, want string, known ...string) *hcl.Diagnostic {
+	end := "."
+	if !slices.Contains(known, b.Type) {
+		end = cmp.Or(suggest.DidYouMean(b.Type, known), end)
+	}
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Unknown block " + b.Type, Detail: "Here " + want + end, Subject: b.TypeRange.Ptr()}
 }
 
 // Single reads a namespace or node pool in HCL or JSON into v. In HCL the object is a labelled block of that kind
@@ -182,6 +194,9 @@ func Single(src []byte, path, kind string, isJSON bool, v any) error {
 	body := file.Body.(*hclsyntax.Body)
 	obj := map[string]any{}
 	for _, b := range body.Blocks {
+		if b.Type != kind && len(b.Labels) == 1 {
+			return Diagnostics(file, hcl.Diagnostics{unknownBlock(b, fmt.Sprintf("stands %s \"NAME\" { ... }", kind), kind)})
+		}
 		if b.Type == kind {
 			if len(b.Labels) == 1 {
 				obj["name"] = b.Labels[0]
