@@ -166,6 +166,9 @@ func (c *Config) parts(errs *problems, fail failFunc) {
 				continue
 			}
 			j.list[i] = full
+			if text := wrongPort(full, j.port, c.Ports); text != "" {
+				c.warn(c.at(j.key), "%s", text)
+			}
 		}
 	}
 }
@@ -622,9 +625,27 @@ func parseIP(host string) (net.IP, error) {
 	return ip, nil
 }
 
+// wrongPort returns a warning for an address of servers whose port is, by default, that of something else; want is the
+// default port of what is meant.
+func wrongPort(addr string, want int, own Ports) string {
+	_, p, _ := net.SplitHostPort(addr)
+	names := map[int]string{portHTTP: "the HTTP API", portRPC: "the servers' RPC (ports.rpc)", portSerf: "gossip (ports.serf)"}
+	n, _ := strconv.Atoi(p)
+	if n == want || names[n] == "" || names[want] == "" || own != (Ports{HTTP: portHTTP, RPC: portRPC, Serf: portSerf}) {
+		return "" // servers with other ports are expected where this agent has others
+	}
+	return fmt.Sprintf("%q has the default port of %s; here the port of %s is needed, by default %d", addr, names[n], names[want], want)
+}
+
 // withPort completes "HOST" to "HOST:PORT".
 func withPort(addr string, port int) (string, error) {
+	if strings.Contains(addr, "://") {
+		return "", fmt.Errorf("%q: want HOST or HOST:PORT, not a URL", addr)
+	}
 	host, p, err := net.SplitHostPort(addr)
+	if err == nil && host == "" {
+		return "", fmt.Errorf("%q: no host before the port: want HOST:PORT, such as \"10.0.0.1:%d\"", addr, port)
+	}
 	if err != nil {
 		if host = strings.Trim(addr, "[]"); strings.Count(host, ":") == 1 || host == "" || strings.ContainsAny(host, " /") {
 			return "", fmt.Errorf("%q: want HOST or HOST:PORT", addr)

@@ -108,6 +108,8 @@ func TestBad(t *testing.T) {
 		{"expect without server", strings.Replace(base, "true", "false", 1) + "client {\n  enabled = true\n  servers = [\"a\"]\n}\n", "server.enabled is not true"},
 		{"client without servers", "data_dir = \"/x\"\nclient {\n  enabled = true\n}\n", "client.servers: a client needs at least one"},
 		{"bad server address", "data_dir = \"/x\"\nclient {\n  enabled = true\n  servers = [\"a:b:c:99999\", \"a:0\"]\n}\n", "port from 1 to 65535"},
+		{"server address without host", "data_dir = \"/x\"\nclient {\n  enabled = true\n  servers = [\":4646\"]\n}\n", "client.servers: \":4646\": no host before the port: want HOST:PORT, such as \"10.0.0.1:4647\""},
+		{"server address as URL", "data_dir = \"/x\"\nclient {\n  enabled = true\n  servers = [\"http://a:4647\"]\n}\n", "client.servers: \"http://a:4647\": want HOST or HOST:PORT, not a URL"},
 		{"log level", base + "log_level = \"LOUD\"\n", "\"LOUD\": want one of TRACE"},
 		{"name", base + "name = \"a b\"\n", "without spaces"},
 		{"empty region", base + "region = \"\"\n", "region: must not be empty"},
@@ -524,5 +526,22 @@ func TestPressureConfig(t *testing.T) {
 	}
 	if c := good(t, "a.hcl", base); c.Client.GPUPressure.Share != nil {
 		t.Errorf("%+v", c.Client.GPUPressure)
+	}
+}
+
+// TestWrongPortsOfServers: an address with the port of something else is a warning where this agent has the default ports.
+func TestWrongPortsOfServers(t *testing.T) {
+	client := func(addr, more string) *Config {
+		return good(t, "a.hcl", "data_dir = \"/x\"\nclient {\n  enabled = true\n  servers = [\""+addr+"\"]\n}\n"+more)
+	}
+	if c := client("10.0.0.1:4646", ""); !slices.ContainsFunc(c.Warnings, func(w string) bool {
+		return strings.Contains(w, `a.hcl:4`) && strings.Contains(w, `"10.0.0.1:4646" has the default port of the HTTP API; here the port of the servers' RPC (ports.rpc) is needed, by default 4647`)
+	}) {
+		t.Errorf("%q", c.Warnings)
+	}
+	for _, c := range []*Config{client("10.0.0.1:4647", ""), client("10.0.0.1:9000", ""), client("10.0.0.1:4646", "ports {\n  rpc = 4646\n  http = 4650\n}\n")} {
+		if slices.ContainsFunc(c.Warnings, func(w string) bool { return strings.Contains(w, "has the default port of") }) {
+			t.Errorf("%v: %q", c.Client.Servers, c.Warnings)
+		}
 	}
 }
