@@ -234,6 +234,13 @@ func (d *decision) growing() bool {
 	})
 }
 
+// evicts reports whether what the decision has placed takes places of other work. That then waits, so nothing grows.
+func (d *decision) evicts() bool {
+	return slices.ContainsFunc(d.placed, func(pl placement) bool {
+		return slices.ContainsFunc(pl.Evict, func(s structs.PlanStop) bool { return !s.Preempt.IsZero() })
+	})
+}
+
 // comesLater marks what the decision has placed so far as coming into the plan after the placements of others: work
 // that must be near it could not be verified before. false removes the mark.
 func (d *decision) comesLater(on bool) {

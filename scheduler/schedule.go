@@ -119,7 +119,11 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		}
 		places += len(d.placed)
 		starved = starved || d.starves()
-		if d.growing() { // it is finished when all others have been decided
+		switch {
+		case !d.growing():
+		case d.evicts(): // its entry comes before those that count on what it stops, which says who stops it and what that costs
+			d.grow(true)
+		default: // it is finished when all others have been decided
 			line.Placed(i, d.placedAmount())
 			d.settle()
 			growing = append(growing, d)

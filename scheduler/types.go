@@ -42,7 +42,7 @@ type Input struct {
 
 // Plan is what a pass proposes.
 type Plan struct {
-	Entries  []*structs.PlanEntry // in the order of the workloads; a job has several only when one would be too large
+	Entries  []*structs.PlanEntry // in the order of the workloads, then what may grow, unless it preempts; a job has several only when one would be too large
 	Deferred []structs.JobKey     // not decided: Steps or Places were used up, or the job has a plan in flight
 	Cursor   structs.NodeID       // for the next pass's Input
 }

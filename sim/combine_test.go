@@ -98,6 +98,8 @@ var mended = []struct {
 	{21312, plainer, "the same, by a guarantee"},
 	{1001121, plainer, "the priority of a victim counted again for a second job of the pass, to whose gain it makes no difference"},
 	{1008720, plainer, "the group without GPUs of an all_at_once job counted as if it needed as many as the other one, so that the job had no place in its contest"},
+	{452, map[string]string{"order": "priority,fair", "backfill": "none", "preempt": "order", "queues": "soft limit", "times": "exact", "failures": "no", "waiting": "whole", "also": "nothing", "groups": "one"},
+		"an elastic gang came into the plan after a job that counted on what it had preempted, so that the victim was told of that job, and that nothing is lost"},
 	{3324, map[string]string{"storage": "two at a time"}, "an all_at_once job was preempted too soon, because one of its groups had started long before the other"},
 }
 
