@@ -237,10 +237,11 @@ func (x *forecastRun) end(id structs.AllocID, as structs.ClientStatus) {
 	}
 }
 
-// goesOn lets the next indices of an array wait, one of which has ended.
+// goesOn lets the next indices of an array wait, one of which has ended. An array that has started all of them waits no more.
 func (x *forecastRun) goesOn(job *structs.Job, ended *structs.Allocation) {
 	k := job.Key()
 	j := x.find(k)
+	waits := j != nil
 	if j == nil {
 		if j = x.done[k]; j == nil {
 			j = &forecastJob{Workload: x.Load(k), load: -1}
@@ -253,14 +254,41 @@ func (x *forecastRun) goesOn(job *structs.Job, ended *structs.Allocation) {
 					j.Allocs[i] = now
 				}
 			}
+			x.done[k] = j
 		}
-		delete(x.done, k)
+	}
+	x.work += len(j.Allocs) / forecastAllocs
+	j.Allocs = withAlloc(j.Allocs, x.alloc(ended.ID))
+	if !j.hasMore() {
+		return
+	}
+	delete(x.done, k)
+	if !waits {
 		x.waiting = append(x.waiting, j)
 	}
 	x.returned++
 	j.Evals = []*structs.Evaluation{{ID: structs.DeriveID[structs.EvalID](structs.Seed{}, "array", k.String(), x.returned), Namespace: k.Namespace, JobID: k.ID,
 		Trigger: structs.TriggerArray, Status: structs.EvalPending}}
-	j.Allocs = withAlloc(j.Allocs, x.alloc(ended.ID))
+}
+
+// hasMore reports whether some index of an array has not started yet.
+func (j *forecastJob) hasMore() bool {
+	complete, failed := j.Ended.Count()
+	if len(j.Allocs)+complete+failed < j.Job.Array.Count {
+		return true
+	}
+	started := make([]bool, j.Job.Array.Count)
+	for _, a := range j.Allocs {
+		if a.NameIndex < len(started) {
+			started[a.NameIndex] = true
+		}
+	}
+	for i := range started {
+		if !started[i] && !j.Ended.Has(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // find returns a job that waits, or nil.

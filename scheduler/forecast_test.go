@@ -89,3 +89,36 @@ func TestForecastOfPart(t *testing.T) {
 		t.Errorf("starts %v, want %v", starts, want)
 	}
 }
+
+// TestForecastOfArray: an array waits again when one of its indices ends, and no longer when it has started the last.
+func TestForecastOfArray(t *testing.T) {
+	n := node(1)
+	array, waits := timed("array", 1, 4000, 0, time.Hour), timed("waits", 1, 4000, 0, time.Hour)
+	array.Array = &structs.Array{Count: 2, Concurrency: 1}
+	waits.SpecIndex = 7
+	held := holds(n, array, 1, 10*time.Minute, nil)
+	var decided []structs.LogTime // passes that decide about the array
+	starts := scheduler.Forecast{
+		Input: &scheduler.Input{View: model.NewView(10, []*structs.Node{n}, []*structs.Allocation{held}, nil), Pending: []contend.Workload{load(waits, 1)}, Now: bookNow, Config: rules(structs.BackfillNone),
+			Queues: &contend.QueueTable{Total: structs.Amount{CPU: 4000, MemoryMiB: 8192}}},
+		Policy: func(structs.PoolName) search.Policy { return binpack },
+		Line: func(in *scheduler.Input) contend.Line {
+			for i := range in.Pending {
+				if in.Pending[i].Key == array.Key() {
+					decided = append(decided, in.Now)
+				}
+			}
+			return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+		},
+		Alloc: func(structs.AllocID) *structs.Allocation { return held },
+		Load: func(structs.JobKey) contend.Workload {
+			return contend.Workload{Key: array.Key(), Job: array, Allocs: []*structs.Allocation{held}}
+		},
+	}.Starts()
+	if want := []structs.LogTime{bookNow.Add(10 * time.Minute)}; !slices.Equal(decided, want) {
+		t.Errorf("the array is decided at %v, want %v", decided, want)
+	}
+	if want := []scheduler.Start{{At: bookNow.Add(70 * time.Minute), Load: 0}}; !slices.Equal(starts, want) {
+		t.Errorf("starts %v, want %v", starts, want)
+	}
+}

@@ -77,6 +77,7 @@ func (e *Engine) passes() error {
 				return err
 			}
 		}
+		e.usage.settle(e)
 		if rep.Wake != e.wake {
 			if e.wake = rep.Wake; e.wake > e.now {
 				e.agenda.add(event{at: e.wake, kind: Woken, node: byPass})

@@ -12,6 +12,7 @@ import (
 type usage struct {
 	table contend.QueueTable
 	rows  map[usageKey]*structs.QueueUsage
+	woke  []structs.UseRow // rows that held nothing before the plan that is applied
 }
 
 type usageKey struct {
@@ -58,10 +59,9 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 		u.lessen(e, r, 1)
 		r.less = nil
 	}
-	var woke []structs.UseRow
 	add := func(row *structs.QueueUsage) {
 		if row.Allocs == 0 && n > 0 {
-			woke = append(woke, structs.UseRow{Path: row.Path, User: row.User})
+			u.woke = append(u.woke, structs.UseRow{Path: row.Path, User: row.User})
 		}
 		row.Settle(e.now, settings.HalfLife, u.table.Queue(row.Path).BudgetPeriod())
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
@@ -79,6 +79,11 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 			add(u.row(e, path, job.Submitter.Name))
 		}
 	}
+}
+
+// settle ends the changes of a plan, which a server writes as one: what held nothing before is raised to the least service of those it takes turns with
+// (structs.LiftCredit).
+func (u *usage) settle(e *Engine) {
 	order := func(path structs.QueuePath) structs.Order { return u.table.Settings(path, &e.cfg.Scheduler).Order }
 	weight := func(r *structs.QueueUsage) int64 {
 		q := u.table.Settings(r.Path, &e.cfg.Scheduler)
@@ -87,9 +92,10 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 		}
 		return q.Weight
 	}
-	for _, r := range structs.LiftCredit(woke, slices.Values(u.table.Usage), e.now, order, weight) {
+	for _, r := range structs.LiftCredit(u.woke, slices.Values(u.table.Usage), e.now, order, weight) {
 		u.row(e, r.Path, r.User).Credit = r.Credit
 	}
+	u.woke = u.woke[:0]
 }
 
 // lessCharge is what a run that waits for the places of others is not charged in a row, because they are.
