@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -244,5 +245,49 @@ func TestRotateKeyOutlivesTheLeader(t *testing.T) {
 				t.Errorf("server %d still has the removed key", i)
 			}
 		}
+	})
+}
+
+// The list of keys names the servers that lack the file of a key, though they have it in memory, and those that did not
+// answer.
+func TestMissingKeyFilesAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.InMemory, cfg.DataDir = false, t.TempDir() })
+		lead := c.leader()
+		other, third := (lead+1)%3, (lead+2)%3
+		setVariable(t, c.servers[lead], "", "a", map[string]string{"k": "v"})
+		id := c.servers[lead].Published().Snapshot.ActiveSealKey()
+		want := func(what string, missing, unknown []string) {
+			t.Helper()
+			keys := keyList(t, c.servers[lead])
+			if len(keys) != 1 || !slices.Equal(keys[0].Missing, missing) || !slices.Equal(keys[0].Unknown, unknown) {
+				t.Errorf("%s: %+v, want missing on %v, unknown of %v", what, keys, missing, unknown)
+			}
+		}
+		file := func(i int) string { return filepath.Join(c.cfgs[i].DataDir, "keystore", id+".key") }
+		want("every server has the file", nil, nil)
+		text, err := os.ReadFile(file(other))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func(i int, b []byte) {
+			t.Helper()
+			if err := os.WriteFile(file(i), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Remove(file(other)), os.Remove(file(lead))); err != nil {
+			t.Fatal(err)
+		}
+		both := []string{hostName(lead), hostName(other)}
+		slices.Sort(both)
+		want("two files are deleted", both, nil)
+		write(lead, text)
+		write(other, []byte("damaged"))
+		want("a file is damaged", []string{hostName(other)}, nil)
+		write(other, text)
+		want("the files are back", nil, nil)
+		c.net.Isolate(hostName(third))
+		want("a server does not answer", nil, []string{hostName(third)})
 	})
 }

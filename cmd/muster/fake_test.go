@@ -377,7 +377,7 @@ func canned() map[string]any {
 			Gates: []wire.UpgradeGate{{Name: "request-ids", Allows: "Writes are repeated safely.", Format: 2}}},
 		"PUT /v1/operator/upgrade/finish": &wire.UpgradeFinish{Format: 2, Index: 42},
 		"GET /v1/operator/state-hash":     map[string]any{"Server": "s1.global", "Index": 42, "Hash": "abcd", "Format": 1},
-		"GET /v1/operator/keyring/keys": []*wire.RootKeyMeta{{KeyID: "abcdef0123456789abcdef0123456789", Algorithm: "RS256", State: "active", CreateTime: fixedNow.Add(-time.Hour).UnixNano(), CreateIndex: 8, ModifyIndex: 8}, {KeyID: "0123456789abcdef0123456789abcdef", Algorithm: "aes256-gcm", State: "rekeying", Variables: 7, CreateTime: fixedNow.Add(-time.Hour).UnixNano(), CreateIndex: 9, ModifyIndex: 40},
+		"GET /v1/operator/keyring/keys": []*wire.RootKeyMeta{{KeyID: "abcdef0123456789abcdef0123456789", Algorithm: "RS256", State: "active", CreateTime: fixedNow.Add(-time.Hour).UnixNano(), CreateIndex: 8, ModifyIndex: 8}, {KeyID: "0123456789abcdef0123456789abcdef", Algorithm: "aes256-gcm", State: "rekeying", Variables: 7, Missing: []string{"s2"}, Unknown: []string{"s3"}, CreateTime: fixedNow.Add(-time.Hour).UnixNano(), CreateIndex: 9, ModifyIndex: 40},
 			{KeyID: "fedcba9876543210fedcba9876543210", Algorithm: "aes256-gcm", State: "active", Variables: 5, CreateTime: fixedNow.UnixNano(), CreateIndex: 40, ModifyIndex: 40}},
 		"PUT /v1/operator/keyring/rotate":                                  &wire.RotateResponse{Key: &wire.RootKeyMeta{KeyID: "fedcba9876543210fedcba9876543210", State: "active"}, Index: 40},
 		"DELETE /v1/operator/keyring/key/0123456789abcdef0123456789abcdef": nil,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,7 +53,29 @@ func (o *rootKeyOptions) list(ctx context.Context, _ []string) error {
 		return nil
 	}
 	o.keys(keys)
+	o.warn(missingKeys(keys))
 	return nil
+}
+
+// missingKeys says which servers lack the files of keys, and what to do; "" if none is known to.
+func missingKeys(keys []*wire.RootKeyMeta) string {
+	var b strings.Builder
+	unknown := []string(nil)
+	for _, k := range keys {
+		if len(k.Missing) > 0 {
+			fmt.Fprintf(&b, "The file of key %s is missing or damaged on %s: copy server/keystore/%s.key into the data directory there, from another server or a backup\n", k.KeyID, strings.Join(k.Missing, ", "), k.KeyID)
+		}
+		if len(k.Unknown) > 0 {
+			unknown = k.Unknown
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString("Running servers have the key in memory. If there is no file of it, rotate before any is restarted: muster operator root keyring rotate -full\n")
+	}
+	if len(unknown) > 0 {
+		fmt.Fprintf(&b, "Whether %s has the files is not known: no answer\n", strings.Join(unknown, ", "))
+	}
+	return b.String()
 }
 
 func (o *rootKeyOptions) keys(keys []*wire.RootKeyMeta) {

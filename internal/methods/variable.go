@@ -53,20 +53,27 @@ type (
 		Variable *Variable
 	}
 	// SealKeyRequest stores a key for variables in a server's keystore (with Key), deletes it (with Drop), or asks for
-	// it.
+	// it. With Look, and without ID, it asks which of these keys have no file there.
 	SealKeyRequest struct {
 		ID   string
 		Key  []byte
 		Drop bool // delete it: the cluster no longer uses it
+		Look []string
 	}
 	// SealKeyResponse is a key of the keystore; nil when absent.
-	SealKeyResponse struct{ Key []byte }
+	SealKeyResponse struct {
+		Key    []byte
+		Looked bool     // the server knows Look
+		Absent []string // of Look, without a file or with a damaged one
+	}
 	// SealKeyInfo describes a key of the keystores, without the key itself.
 	SealKeyInfo struct {
 		ID                       string
-		Algorithm                string // "aes256-gcm" seals variables, "RS256" signs identities
-		State                    string // "active", "rekeying" or "inactive"
-		Variables                int64  // sealed with it
+		Algorithm                string   // "aes256-gcm" seals variables, "RS256" signs identities
+		State                    string   // "active", "rekeying" or "inactive"
+		Variables                int64    // sealed with it
+		Missing                  []string // names of servers where its file is missing or damaged
+		Unknown                  []string // names of servers that did not say
 		CreateTime               structs.LogTime
 		CreateIndex, ModifyIndex structs.Index
 	}

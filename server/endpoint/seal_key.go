@@ -19,10 +19,14 @@ func (s *Set) serverSealKey(_ context.Context, _ *rpc.Call, req *methods.SealKey
 
 func (s *Set) sealKeyList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.SealKeyListResponse, error) {
 	resp := &methods.SealKeyListResponse{}
-	return resp, s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SealKeys), watch.OnTable(state.SigningKeys), watch.OnTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
+	err := s.env.Hub.Read(ctx, &req.Query, &resp.Meta, []watch.Key{watch.OnTable(state.SealKeys), watch.OnTable(state.SigningKeys), watch.OnTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Keys = keystore.Infos(p.Snapshot)
 		return max(1, p.Snapshot.TableIndex(state.SealKeys), p.Snapshot.TableIndex(state.SigningKeys), p.Snapshot.TableIndex(state.Variables)), nil
 	})
+	if err != nil || len(resp.Keys) == 0 {
+		return resp, err
+	}
+	return resp, s.env.Keys.Look(ctx, resp.Keys, s.env.Members.ServerName)
 }
 
 func (s *Set) sealKeyRotate(ctx context.Context, _ *rpc.Call, req *methods.SealKeyRotateRequest) (*methods.SealKeyRotateResponse, error) {

@@ -109,6 +109,15 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 	if key := k.keys[id]; key != nil || k.dir == "" || !keyName.MatchString(id) {
 		return key, nil
 	}
+	key, err := k.read(id)
+	if key != nil {
+		k.keys[id] = key
+	}
+	return key, err
+}
+
+// read reads the file of a key; nil without one.
+func (k *Keystore) read(id string) ([]byte, error) {
 	path := filepath.Join(k.dir, id+".key")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +130,6 @@ func (k *Keystore) Get(id string) ([]byte, error) {
 	if err != nil || !valid(id, key) {
 		return nil, fmt.Errorf("keystore: %s does not hold the key of that name", path)
 	}
-	k.keys[id] = key
 	return key, nil
 }
 
@@ -176,6 +184,9 @@ func (k *Keystore) Answer(req *methods.SealKeyRequest) (*methods.SealKeyResponse
 	}
 	if req.Key != nil {
 		return &methods.SealKeyResponse{}, k.put(req.ID, req.Key)
+	}
+	if req.Look != nil {
+		return &methods.SealKeyResponse{Looked: true, Absent: k.absent(req.Look)}, nil
 	}
 	key, err := k.Get(req.ID)
 	return &methods.SealKeyResponse{Key: key}, err

@@ -536,6 +536,20 @@ func (m *Members) RaftOthers() []string {
 	return out
 }
 
+// ServerName returns the name of the server with an RPC address, or the address if gossip does not know it; of "", the
+// name of this server.
+func (m *Members) ServerName(addr string) string {
+	if addr == "" {
+		return m.env.Name
+	}
+	for _, x := range m.All() {
+		if x.Role == gossip.RoleServer && x.Region == m.env.Self.Region && x.RaftAddr() == addr {
+			return x.Name
+		}
+	}
+	return addr
+}
+
 // RaftPeers returns the addresses of raft's other servers, each with whether it votes, and the number of voters
 // including this server.
 func (m *Members) RaftPeers() (others map[string]bool, voters int, err error) {
