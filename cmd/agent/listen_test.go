@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTakenPortIsExplained: an agent whose port is in use says which, who can tell by what, and how to choose another.
+// TestTakenPortIsExplained: an agent whose port is in use says which, what shows by what program, and how to choose another.
 func TestTakenPortIsExplained(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

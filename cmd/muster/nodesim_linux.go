@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -15,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/client/nodesim"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
+	"github.com/muster-sched/muster/internal/loglimit"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/internal/version"
@@ -71,7 +73,7 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 	if o.cfg.CPU < 1 || o.cfg.Cores < 1 || o.cfg.MemoryMiB < 1 || o.cfg.DiskMiB < 1 {
 		return fmt.Errorf("-cpu, -cores, -memory and -disk must be above 0")
 	}
-	o.cfg.Log = hclog.New(&hclog.LoggerOptions{Name: "nodesim", Level: level, Output: e.err})
+	o.cfg.Log = nodesimLog(e.err, level)
 	o.cfg.Version = version.Version
 	if o.tls != (tlsutil.Files{}) {
 		if o.tls.CA == "" || o.tls.Cert == "" || o.tls.Key == "" {
@@ -113,6 +115,12 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 	}
 	running.Store(fleet)
 	return fleet.Run(ctx)
+}
+
+// nodesimLog returns the log of all nodes. A server that ends concerns each of them at once and at each of its attempts,
+// so the lines are limited.
+func nodesimLog(to io.Writer, level hclog.Level) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: "nodesim", Level: level, Output: loglimit.New(to, "nodesim")})
 }
 
 // serveProfiles serves net/http/pprof, and how late the nodes are, on an address until stop is called.

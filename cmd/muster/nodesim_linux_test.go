@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/loglimit"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -110,5 +113,17 @@ func TestNodesimServesProfiles(t *testing.T) {
 	defer cancel()
 	if err := root.ExecuteContext(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("an address that is in use: %v", err)
+	}
+}
+
+// TestNodesimLogIsLimited: the failure of a server is no line for each node and attempt.
+func TestNodesimLogIsLimited(t *testing.T) {
+	var out strings.Builder
+	log := nodesimLog(&out, hclog.Warn)
+	for i := range 1000 {
+		log.Named("client").Warn("the servers did not accept the node's call", "node", i)
+	}
+	if n := strings.Count(out.String(), "\n"); n < 1 || n > loglimit.Lines {
+		t.Errorf("%d lines, want at most %d", n, loglimit.Lines)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/muster-sched/muster/internal/loglimit"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -145,7 +146,8 @@ func Start(cfg Config) (*Gossip, error) {
 		mc.BindAddr = "0.0.0.0"
 	}
 	mc.EnableCompression = false // the transport refuses compressed messages, so none is ever decompressed
-	mc.Logger = log.New(&logLimit{to: cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), now: time.Now}, "", 0)
+	limited := loglimit.New(cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), "memberlist")
+	mc.Logger = log.New(limited, "", 0) // anyone who reaches the port can make memberlist log a line per packet
 	mc.Events, mc.Delegate = (*events)(g), (*delegate)(g)
 	mc.DeadNodeReclaimTime = 30 * time.Second
 	mc.Keyring = ring

@@ -57,7 +57,7 @@ var imports = map[string][]string{
 	"internal/rpc":         {"structs", "internal/pack", "internal/tlsutil"},
 	"internal/methods":     {"structs", "internal/rpc"},
 	"internal/bundle":      {"structs", "internal/fsync"},
-	"internal/gossip":      {"structs", "internal/fsync", "internal/rpc"},
+	"internal/gossip":      {"structs", "internal/fsync", "internal/loglimit", "internal/rpc"},
 	"internal/agentconfig": {"structs", "internal/suggest", "internal/tlsutil"},
 	"internal/telemetry":   {},
 	"internal/cron":        {},
