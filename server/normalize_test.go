@@ -108,3 +108,47 @@ func TestWarnsOfWhatNoNodeHas(t *testing.T) {
 		}
 	})
 }
+
+// TestWarnsOfPlacesThatNoNodeIsIn: datacenters without a node, and attributes that no node has, are warnings.
+func TestWarnsOfPlacesThatNoNodeIsIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		n := testNode(1)
+		n.Datacenter, n.Attributes, n.Meta = "dc1", map[string]string{"kernel.name": "linux"}, map[string]string{"rack": "r1"}
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n})
+		rule := func(target, operand string) []structs.Constraint {
+			return []structs.Constraint{{LTarget: target, Operand: operand, RTarget: "x"}}
+		}
+		const waits = " (muster node status -verbose NODE lists a node's attributes); the job waits for a node that has it"
+		for name, c := range map[string]struct {
+			edit func(j *structs.Job)
+			want string
+		}{
+			"datacenter":            {func(j *structs.Job) { j.Datacenters = []string{"dc2"} }, `datacenters: no node is in the datacenter "dc2"; did you mean "dc1"? (nodes are in dc1); the job waits for a node there`},
+			"datacenters":           {func(j *structs.Job) { j.Datacenters = []string{"east", "w*"} }, `datacenters: no node is in the datacenter "east|w*" (nodes are in dc1); the job waits for a node there`},
+			"datacenter of several": {func(j *structs.Job) { j.Datacenters = []string{"east", "dc*"} }, ""},
+			"attribute":             {func(j *structs.Job) { j.Groups[0].Constraints = rule("${attr.kernel.nam}", "=") }, `group "g", constraint 1: no node has the attribute "${attr.kernel.nam}"; did you mean "${attr.kernel.name}"?` + waits},
+			"meta of the job":       {func(j *structs.Job) { j.Constraints = rule("${meta.rac}", "is_set") }, `constraint 1: no node has the attribute "${meta.rac}"; did you mean "${meta.rack}"?` + waits},
+			"other side": {func(j *structs.Job) {
+				j.Constraints = []structs.Constraint{{LTarget: "a", Operand: "=", RTarget: "${meta.zone}"}}
+			}, `constraint 1: no node has the attribute "${meta.zone}"` + waits},
+			"task": {func(j *structs.Job) { j.Groups[0].Tasks[0].Constraints = rule("${attr.cpu.archh}", "=") }, `group "g", task "t", constraint 1: no node has the attribute "${attr.cpu.archh}"` + waits},
+			"affinity": {func(j *structs.Job) {
+				j.Affinities = []structs.Affinity{{LTarget: "${meta.rak}", Operand: "=", RTarget: "x", Weight: 50}}
+			}, `affinity 1: no node has the attribute "${meta.rak}"; did you mean "${meta.rack}"? (muster node status -verbose NODE lists a node's attributes); it does nothing until a node has it`},
+			"spread":                   {func(j *structs.Job) { j.Spreads = []structs.Spread{{Attribute: "${meta.zone}", Weight: 50}} }, `spread 1: no node has the attribute "${meta.zone}"`},
+			"a value that no node has": {func(j *structs.Job) { j.Constraints = rule("${attr.kernel.name}", "=") }, ""},
+			"nodes without it": {func(j *structs.Job) {
+				j.Constraints = append(rule("${meta.zone}", "!="), rule("${meta.zone}", "is_not_set")...)
+			}, ""},
+			"text": {func(j *structs.Job) { j.Constraints = rule("attr.kernel.nam", "!=") }, ""},
+		} {
+			j := apiJob("a", 1)
+			c.edit(j)
+			v := call(t, s, methods.JobValidate, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
+			if got := v.Warnings; (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+				t.Errorf("%s: %q, %q\nwant %q", name, got, v, c.want)
+			}
+		}
+	})
+}

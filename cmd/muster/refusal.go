@@ -242,6 +242,8 @@ func cureByNode(r structs.Refusal) string {
 		return fmt.Sprintf("a node with GPUs of at least %s joins, or the job asks for %s less", mib(r.Largest+r.Short), mib(r.Short))
 	case r.Code == structs.ReasonNodeIneligible:
 		return "a node becomes ready"
+	case r.Dimension == structs.DimensionNoNode:
+		return fmt.Sprintf("a node in pool %s and one of the job's datacenters becomes ready, or the job names others (muster node status lists them)", r.Subject)
 	case r.Dimension == structs.DimensionTaint:
 		return fmt.Sprintf("a node without %s becomes ready, or the job has a toleration { key = %q }", r.Text(), r.Subject)
 	}
