@@ -232,3 +232,25 @@ func TestBadJobsAreRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestRevertNamesTheVersions: a version that a job cannot go back to is refused with those to which it can.
+func TestRevertNamesTheVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		refused := func(version uint64, want string) {
+			t.Helper()
+			_, err := callErr(s, methods.JobRevert, rpc.Header{}, &methods.JobRevertRequest{JobID: "a", Version: version})
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v\nwant %q", err, want)
+			}
+		}
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
+		refused(0, `can't revert to current version 0; job "a" has no other version`)
+		refused(7, `job "a" at version 7 not found; it runs version 0 and has no other version`)
+		for count := range 2 {
+			call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", count+2)})
+		}
+		refused(2, `can't revert to current version 2; job "a" can go back to 1, 0`)
+		refused(7, `job "a" at version 7 not found; it runs version 2 and can go back to 1, 0`)
+	})
+}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -42,7 +44,7 @@ func (o *jobRevertOptions) run(ctx context.Context, args []string) error {
 	}
 	var resp wire.JobRegisterResponse
 	if _, err := a.put(ctx, jobPath(stub.ID, "/revert"), ns(stub.Namespace), wire.JobRevertRequest{JobID: stub.ID, JobVersion: version}, &resp); err != nil {
-		return fmt.Errorf("revert job %q to version %d: %w", stub.ID, version, err)
+		return fmt.Errorf("revert job %q to version %d: %w%s", stub.ID, version, err, historyHint(err, stub))
 	}
 	if done, err := o.form.done(o.env, resp); done || err != nil {
 		return err
@@ -69,5 +71,13 @@ func (a *api) version(ctx context.Context, stub *wire.JobListStub, arg string) (
 			return val(j.Version), nil
 		}
 	}
-	return 0, fmt.Errorf("job %q has no version tagged %q, and that is no number; muster job history %s lists versions", stub.ID, arg, stub.ID)
+	return 0, fmt.Errorf("job %q has no version tagged %q, and that is no number; muster job history %s%s lists versions", stub.ID, arg, inNamespace(stub.Namespace), word(stub.ID))
+}
+
+// historyHint names the command that lists a job's versions, where the servers refused one.
+func historyHint(err error, stub *wire.JobListStub) string {
+	if answer := (*apiError)(nil); errors.As(err, &answer) && (answer.Status == http.StatusNotFound || answer.Status == http.StatusBadRequest) {
+		return fmt.Sprintf("; muster job history %s%s lists versions", inNamespace(stub.Namespace), word(stub.ID))
+	}
+	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -162,13 +163,13 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	snap := s.published().Snapshot
 	switch {
 	case req.Version == cur.Version:
-		return nil, structs.Errorf(structs.CodeInvalid, "can't revert to current version")
+		return nil, structs.Errorf(structs.CodeInvalid, "can't revert to current version %d; job %q %s", cur.Version, k.ID, versionsBeside(snap.JobVersions(k), cur.Version))
 	case req.EnforcePriorVersion != nil && *req.EnforcePriorVersion != cur.Version:
 		return nil, structs.Errorf(structs.CodeConflict, "current job has version %d; enforcing version %d", cur.Version, *req.EnforcePriorVersion)
 	}
 	old := snap.JobVersion(k, req.Version)
 	if old == nil {
-		return nil, structs.Errorf(structs.CodeNotFound, "job %q at version %d not found", k.ID, req.Version)
+		return nil, structs.Errorf(structs.CodeNotFound, "job %q at version %d not found; it runs version %d and %s", k.ID, req.Version, cur.Version, versionsBeside(snap.JobVersions(k), cur.Version))
 	}
 	j := *old
 	j.Stop, j.VersionTag = false, nil
@@ -190,6 +191,32 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 	}
 	return registered(res, nil), nil
 }
+
+// versionsBeside names the versions that a job may go back to.
+func versionsBeside(versions []*structs.Job, current uint64) string {
+	var have []string
+	for _, j := range versions {
+		if j.Version == current {
+			continue
+		}
+		text := strconv.FormatUint(j.Version, 10)
+		if j.VersionTag != nil {
+			text += " (" + j.VersionTag.Name + ")"
+		}
+		have = append(have, text)
+	}
+	if len(have) == 0 {
+		return "has no other version"
+	}
+	more := ""
+	if n := len(have) - versionsShown; n > 0 {
+		have, more = have[:versionsShown], fmt.Sprintf(" and %d more", n)
+	}
+	return "can go back to " + strings.Join(have, ", ") + more
+}
+
+// versionsShown bounds the versions that an error names.
+const versionsShown = 12
 
 func (s *Set) jobStable(ctx context.Context, c *rpc.Call, req *methods.JobStableRequest) (*methods.WriteResponse, error) {
 	k, _, err := s.jobOf(c, req.JobID)
