@@ -90,3 +90,17 @@ func TestIntroduction(t *testing.T) {
 		}
 	})
 }
+
+// TestDisabledACLsNameTheCure: who asks for tokens where there are none learns how there would be.
+func TestDisabledACLsNameTheCure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		_, err := callErr(s, methods.ACLBootstrap, rpc.Header{}, &methods.ACLBootstrapRequest{})
+		if structs.CodeOf(err) != structs.CodeInvalid || !strings.HasPrefix(err.Error(), "ACL support disabled: set acl { enabled = true }") || !strings.Contains(err.Error(), "muster acl bootstrap") {
+			t.Errorf("bootstrap: %v", err)
+		}
+		if _, err := callErr(s, methods.ACLTokenSelf, rpc.Header{}, &methods.EmptyRequest{}); err == nil || err.Error() != "ACL support disabled" { // Nomad's web interface compares
+			t.Errorf("self: %v", err)
+		}
+	})
+}

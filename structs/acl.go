@@ -1,5 +1,11 @@
 package structs
 
+// What a cluster without ACLs answers to requests about them: the words that Nomad's clients look for, and the cure.
+const (
+	ACLDisabled = "ACL support disabled"
+	ACLEnable   = "set acl { enabled = true } in the configuration of every agent, restart them and run `muster acl bootstrap`"
+)
+
 // ACLPolicy is a named set of rules in Nomad's policy language.
 type ACLPolicy struct {
 	Name        string

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 func newACLToken(e *env) *cobra.Command {
@@ -192,7 +193,11 @@ func (o *aclTokenOptions) self(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	return o.show(ctx, a, "/v1/acl/token/self")
+	err = o.show(ctx, a, "/v1/acl/token/self")
+	if answer := (*apiError)(nil); errors.As(err, &answer) && answer.Msg == structs.ACLDisabled {
+		return fmt.Errorf("%w: %s", err, structs.ACLEnable)
+	}
+	return err
 }
 
 func newTokenUpdate(e *env) *cobra.Command {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/structs"
 )
 
 type queueOptions struct {
@@ -132,7 +133,7 @@ func (a *api) me(ctx context.Context) (string, error) {
 	if err == nil && t.Name != "" {
 		return t.Name, nil
 	}
-	if answer := (*apiError)(nil); errors.As(err, &answer) && strings.Contains(answer.Error(), "ACL support disabled") {
+	if answer := (*apiError)(nil); errors.As(err, &answer) && strings.Contains(answer.Msg, structs.ACLDisabled) {
 		return "anonymous", nil
 	}
 	u, err := user.Current()

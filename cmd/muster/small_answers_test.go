@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // TestWhySaysSinceWhen: job why counts from when the job became pending last, and names no time that has passed.
@@ -67,5 +69,22 @@ func TestInstancesAreNotShared(t *testing.T) {
 	list := gpuModels(nodes, allocs)
 	if len(list) != 1 || list[0].Shared != 0 || list[0].Free != 1 || list[0].FreeMemoryMiB != 9728 || list[0].Used != 50 {
 		t.Errorf("%+v", list[0])
+	}
+}
+
+// TestRefusalsOfTheServersNameTheCure: a version that a job does not have, and tokens where ACLs are off.
+func TestRefusalsOfTheServersNameTheCure(t *testing.T) {
+	f := newAgentFake(t)
+	f.answers["PUT /v1/job/example/revert"] = failure{http.StatusNotFound, `job "example" at version 7 not found; it runs version 0 and has no other version`}
+	if r := f.run(t, "", "job", "revert", "example", "7"); r.code != 1 || !strings.Contains(r.errOut, "has no other version (404); muster job history example lists versions") {
+		t.Errorf("exit code %d: %s", r.code, r.errOut)
+	}
+	f.answers["GET /v1/acl/token/self"] = failure{http.StatusBadRequest, "ACL support disabled"}
+	if r := f.run(t, "", "acl", "token", "self"); r.code != 1 || !strings.Contains(r.errOut, "ACL support disabled (400): set acl { enabled = true }") || !strings.Contains(r.errOut, "muster acl bootstrap") {
+		t.Errorf("exit code %d: %s", r.code, r.errOut)
+	}
+	r := structs.Refusal{Code: structs.ReasonConstraint, Obstacle: structs.Obstacle{Dimension: structs.DimensionNoNode, Subject: "gpu"}, CuredBy: structs.EventNodeJoined}
+	if got := cure(r); !strings.HasPrefix(got, "a node in pool gpu and one of the job's datacenters becomes ready, or") {
+		t.Errorf("no node in the datacenters: until %s", got)
 	}
 }

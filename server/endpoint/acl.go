@@ -54,7 +54,11 @@ var (
 	errOneTime     = structs.Denied("a one-time token that was not used and has not expired")
 )
 
-var errACLDisabled = structs.Errorf(structs.CodeInvalid, "ACL support disabled")
+var (
+	errACLDisabled = structs.Errorf(structs.CodeInvalid, structs.ACLDisabled+": "+structs.ACLEnable)
+	// errNoSelf is without the cure: Nomad's web interface compares this answer to the request for the token in use.
+	errNoSelf = structs.Errorf(structs.CodeInvalid, structs.ACLDisabled)
+)
 
 // NewID returns a random ID. It must not be used inside the log.
 func NewID[T ~[16]byte]() T {
@@ -180,7 +184,7 @@ func (s *Set) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLTokenGe
 
 func (s *Set) tokenSelf(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.ACLTokenResponse, error) {
 	if !s.env.ACL {
-		return nil, errACLDisabled
+		return nil, errNoSelf
 	}
 	id := auth.Who(ctx)
 	if id.Token == nil {
