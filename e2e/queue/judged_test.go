@@ -102,7 +102,7 @@ const reportedWithin = 40
 // asked compares what `job why` says with the reports of the pass. It says nothing if another pass comes in between.
 func (x *judged) asked(t *testing.T, input string, rep *scheduler.Report) {
 	t.Helper()
-	for looks := 1; ; looks++ {
+	for looks := 0; ; time.Sleep(50 * time.Millisecond) {
 		wrong, same := x.differs(rep)
 		if x.input() != input {
 			return
@@ -111,10 +111,9 @@ func (x *judged) asked(t *testing.T, input string, rep *scheduler.Report) {
 			x.same += same
 			return
 		}
-		if looks == reportedWithin {
+		if looks++; looks == reportedWithin {
 			t.Fatalf("%s (%v); input of the pass, in base64:\n%s", wrong, x.h.Is, base64.StdEncoding.EncodeToString([]byte(input)))
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 

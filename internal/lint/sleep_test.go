@@ -36,6 +36,7 @@ var realSleeps = map[string]struct {
 	"e2e/hostile/sandbox_test.go":          {1, "the instant of a stop"},
 	"e2e/limits/limits_test.go":            {2, "the time of a measurement, and the pace of samples"},
 	"e2e/overload/overload_test.go":        {1, "the pace of the load"},
+	"e2e/queue/judged_test.go":             {1, "the pace of looks, which are counted"},
 	"e2e/queue/reason_test.go":             {1, "preempt_min_runtime passes"},
 	"e2e/restart/kill_test.go":             {2, "the instant of a kill, and the least life of an agent"},
 	"e2e/restart/restart_test.go":          {1, "the instant of a kill"},
