@@ -271,8 +271,11 @@ func (x *forecastRun) goesOn(job *structs.Job, ended *structs.Allocation) {
 		Trigger: structs.TriggerArray, Status: structs.EvalPending}}
 }
 
-// hasMore reports whether some index of an array has not started yet.
+// hasMore reports whether some index of an array has not started yet. A newer version of the job may be no array.
 func (j *forecastJob) hasMore() bool {
+	if j.Job == nil || j.Job.Array == nil {
+		return false
+	}
 	complete, failed := j.Ended.Count()
 	if len(j.Allocs)+complete+failed < j.Job.Array.Count {
 		return true

@@ -122,3 +122,26 @@ func TestForecastOfArray(t *testing.T) {
 		t.Errorf("starts %v, want %v", starts, want)
 	}
 }
+
+// TestForecastOfFormerArray: when an index of an array ends whose job is none any more, nothing of it waits again.
+func TestForecastOfFormerArray(t *testing.T) {
+	n := node(1)
+	array, waits := timed("array", 1, 4000, 0, time.Hour), timed("waits", 1, 4000, 0, time.Hour)
+	newer := *array
+	newer.Version++
+	array.Array = &structs.Array{Count: 2, Concurrency: 1}
+	held := holds(n, array, 1, 10*time.Minute, nil)
+	starts := scheduler.Forecast{
+		Input: &scheduler.Input{View: model.NewView(10, []*structs.Node{n}, []*structs.Allocation{held}, nil), Pending: []contend.Workload{load(waits, 1)}, Now: bookNow, Config: rules(structs.BackfillNone),
+			Queues: &contend.QueueTable{Total: structs.Amount{CPU: 4000, MemoryMiB: 8192}}},
+		Policy: func(structs.PoolName) search.Policy { return binpack },
+		Line:   func(in *scheduler.Input) contend.Line { return line(in) },
+		Alloc:  func(structs.AllocID) *structs.Allocation { return held },
+		Load: func(structs.JobKey) contend.Workload {
+			return contend.Workload{Key: array.Key(), Job: &newer, Allocs: []*structs.Allocation{held}}
+		},
+	}.Starts()
+	if want := []scheduler.Start{{At: bookNow.Add(10 * time.Minute), Load: 0}}; !slices.Equal(starts, want) {
+		t.Errorf("starts %v, want %v", starts, want)
+	}
+}
