@@ -29,8 +29,8 @@ const (
 	// watchdogLimit is how late a watchdog may be in a round that counts for -check.
 	watchdogLimit = 200 * time.Millisecond
 	// nodesLimit is how late the process of all simulated nodes may be in a round in which Muster may have lost one. A real
-	// node has its own machine; these are late together while theirs has too much to do.
-	nodesLimit = time.Second
+	// node has its own machine; these are late together while theirs has too much to do. A heartbeat takes several turns.
+	nodesLimit = 2 * time.Second
 )
 
 func (s *scale) run(bin string) {
@@ -65,6 +65,7 @@ func (s *scale) run(bin string) {
 	if v.unknown > 0 {
 		s.row("rounds in which a server did not answer", fmt.Sprint(v.unknown), "0")
 	}
+	s.row("rounds in which a false down would have counted", fmt.Sprint(v.judged), "-")
 	s.row("a simulated node waited for its turn, at most", v.nodes.Round(time.Millisecond).String(), "-")
 	s.row("stalls of servers, 100 ms and more", v.all.causes(), "-")
 	if s.faults {
@@ -118,6 +119,7 @@ type verdict struct {
 	all, blamed    strain        // of all rounds, and of the usable ones
 	rounds, usable int           // all, and those in which no watchdog was late
 	unknown        int           // rounds after which a server did not answer
+	judged         int           // of the usable ones, those in which a node that went down was lost by Muster
 	calm           int           // rounds since a watchdog was late, that of the nodes included
 	nodes          time.Duration // how late the nodes' watchdog was at most
 }
@@ -166,6 +168,7 @@ func (v *verdict) count(d strain, late, nodes time.Duration) {
 		}
 	}
 	if v.calm > settled {
+		v.judged++
 		v.blamed.downs += d.downs
 	}
 }
