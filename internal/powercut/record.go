@@ -36,7 +36,7 @@ const (
 func Record(t testing.TB, dir string, work func(dir string) error) *Trace {
 	t.Helper()
 	if os.Getenv(childEnv) != "" {
-		os.Remove(dir) // it is empty: this process works in that of its parent, and its test never cleans up
+		os.RemoveAll(dir) // made by this process, which works in that of its parent, and whose test never cleans up
 		os.Remove(filepath.Dir(dir))
 		err := enter()
 		if err == nil {

@@ -28,7 +28,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, agentMain(dir))
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if probeDir != "" {
+		_ = os.RemoveAll(probeDir)
+	}
+	os.Exit(code)
 }
 
 // node is one agent's worth of directories with both process drivers.

@@ -14,12 +14,15 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
+var probeDir string // has the probe, once it is built; TestMain removes it
+
 // probe is a static program that tries things; see testdata/probe.
 var probe = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "muster-probe-")
 	if err != nil {
 		return "", err
 	}
+	probeDir = dir
 	p := filepath.Join(dir, "probe")
 	cmd := exec.Command("go", "build", "-o", p, "./testdata/probe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
