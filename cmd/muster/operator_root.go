@@ -70,7 +70,7 @@ func missingKeys(keys []*wire.RootKeyMeta) string {
 		}
 	}
 	if b.Len() > 0 {
-		b.WriteString("Running servers have the key in memory. If there is no file of it, rotate before any is restarted: muster operator root keyring rotate -full\n")
+		b.WriteString("A server that was not restarted since has the key in memory. If there is no file of it, rotate before any is restarted: muster operator root keyring rotate -full\n")
 	}
 	if len(unknown) > 0 {
 		fmt.Fprintf(&b, "Whether %s has the files is not known: no answer\n", strings.Join(unknown, ", "))

@@ -178,6 +178,9 @@ func (v *verdict) wrong() string {
 	if v.usable*2 < v.rounds {
 		fmt.Fprintf(os.Stderr, "only %d of %d rounds say something about Muster: in the others a watchdog was late by %s\n", v.usable, v.rounds, watchdogLimit)
 	}
+	if v.judged*2 < v.rounds {
+		fmt.Fprintf(os.Stderr, "only %d of %d rounds say something about nodes that go down: in the others, or shortly before, a watchdog was late, or a simulated node waited %s for its turn\n", v.judged, v.rounds, nodesLimit)
+	}
 	if v.unknown > 0 {
 		return fmt.Sprintf("a server did not answer after %d rounds; want none", v.unknown)
 	}
