@@ -19,6 +19,14 @@ import (
 // testServer runs one server until the test ends.
 func testServer(t *testing.T, edit func(*Config)) *Server {
 	t.Helper()
+	s := freshServer(t, edit)
+	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
+	return s
+}
+
+// freshServer starts the server of testServer and does not wait for it to lead.
+func freshServer(t *testing.T, edit func(*Config)) *Server {
+	t.Helper()
 	n := memnet.New()
 	h := n.Host("one")
 	l, err := h.Listen(4647)
@@ -35,7 +43,6 @@ func testServer(t *testing.T, edit func(*Config)) *Server {
 		t.Fatal(err)
 	}
 	startServer(t, s)
-	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
 	return s
 }
 
