@@ -20,6 +20,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -70,6 +71,7 @@ type Fleet struct {
 	grief []*grief // of each
 	jobs  jobs
 	late  atomic.Int64 // nanoseconds, since Late
+	turn  chan struct{}
 
 	mu     sync.Mutex
 	nodes  map[structs.NodeID]*client.Client
@@ -102,7 +104,7 @@ func New(cfg Config) (*Fleet, error) {
 			return nil, fmt.Errorf("sim: %w", err)
 		}
 	}
-	f := &Fleet{cfg: cfg, nodes: make(map[structs.NodeID]*client.Client, cfg.Count)}
+	f := &Fleet{cfg: cfg, turn: make(chan struct{}), nodes: make(map[structs.NodeID]*client.Client, cfg.Count)}
 	for range (cfg.Count + nodesPerConn - 1) / nodesPerConn {
 		reg := rpc.NewRegistry(cfg.Log, nil)
 		client.Serve(reg, f.find)
@@ -163,8 +165,23 @@ func (f *Fleet) Run(ctx context.Context) error {
 			}
 		}()
 	}
+	wg.Go(func() { f.turns(ctx) })
 	f.watch(ctx)
 	return nil
+}
+
+// turns lets one node after the other act on what a poll has told it, until ctx ends. Between two of them everything that
+// is ready to run in this process has its turn: thousands of starts at once would make the heartbeats of all nodes late,
+// which on machines of their own only their own starts could.
+func (f *Fleet) turns(ctx context.Context) {
+	for {
+		select {
+		case f.turn <- struct{}{}:
+			runtime.Gosched()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lateLook is the time between two looks at whether nodes get their turn.
@@ -233,7 +250,7 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 func (f *Fleet) shared(i int) client.Connector {
 	return func(*rpc.Registry) (client.Conn, error) {
 		at := i % len(f.conns)
-		return sharedConn{f.conns[at], f.grief[at]}, nil
+		return sharedConn{f.conns[at], f.grief[at], f.turn}, nil
 	}
 }
 
@@ -241,6 +258,20 @@ func (f *Fleet) shared(i int) client.Connector {
 type sharedConn struct {
 	client.Conn
 	grief *grief
+	turn  <-chan struct{}
+}
+
+// Invoke implements rpc.Caller. The answer to a poll waits for its turn (see turns).
+func (c sharedConn) Invoke(ctx context.Context, h rpc.Header, req, resp any) error {
+	err := c.Conn.Invoke(ctx, h, req, resp)
+	if err == nil && h.Method == methods.NodePoll.Name {
+		select {
+		case <-c.turn:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return err
 }
 
 // Close implements client.Conn.
