@@ -24,8 +24,9 @@ type scale struct {
 
 // Limits of a run.
 const (
-	fillLimit = 15 * time.Minute
-	lostNodes = 1000
+	fillLimit      = 15 * time.Minute
+	fillCheckLimit = 4 * time.Minute // with -check; at 100,000 it takes one minute on two slow processors
+	lostNodes      = 1000
 	// watchdogLimit is how late a watchdog may be in a round that counts for -check.
 	watchdogLimit = 200 * time.Millisecond
 	// nodesLimit is how late the process of all simulated nodes may be in a round in which Muster may have lost one. A real
@@ -279,8 +280,18 @@ func (s *scale) fill(turn int) {
 			look = time.Now()
 			fmt.Fprintf(os.Stderr, "%4.0f s: %s placed, %s running, server %.0f MiB, nodes %.0f MiB\n", time.Since(start).Seconds(), st["server.allocations"], st["server.allocations_running"], u.serverMiB, u.simMiB)
 		}
-		if time.Since(start) > fillLimit {
-			s.row(fmt.Sprintf("%d allocations on %d nodes", total, s.nodes), fmt.Sprintf("not within %s: %s placed, %s running", fillLimit, st["server.allocations"], st["server.allocations_running"]), "<= 5 min")
+		limit := fillLimit
+		if s.check {
+			limit = fillCheckLimit
+		}
+		if time.Since(start) > limit {
+			s.row(fmt.Sprintf("%d allocations on %d nodes", total, s.nodes), fmt.Sprintf("not within %s: %s placed, %s running", limit, st["server.allocations"], st["server.allocations_running"]), "<= 5 min")
+			if s.check {
+				s.unfinished(turn)
+				c.close()
+				print()
+				fatal("not everything runs within", limit)
+			}
 			return
 		}
 	}
@@ -291,6 +302,34 @@ func (s *scale) fill(turn int) {
 	s.row("the same, running", fmt.Sprintf("%.0f s (%.0f/s)", running.Seconds(), float64(total)/running.Seconds()), "-")
 	s.row("memory of the largest server, of the nodes, at most", fmt.Sprintf("%.0f MiB, %.0f MiB", peak.serverMiB, peak.simMiB), "<= 2.5 GB a server")
 	s.row("processor time of an allocation until it runs", cpu.perAlloc(total), "-")
+}
+
+// unfinished prints what the servers say of the first jobs of a fill of which not everything runs.
+func (s *scale) unfinished(turn int) {
+	for i, found := 0, 0; i < s.jobs() && found < 3; i++ {
+		id := fmt.Sprintf("scale-%d-%d", turn, i)
+		var as []struct{ ID, NodeName, DesiredStatus, ClientStatus, ClientDescription string }
+		if err := s.c.call("GET", "/v1/job/"+id+"/allocations", nil, &as); err != nil {
+			fmt.Fprintln(os.Stderr, id, err)
+			continue
+		}
+		states, odd := map[string]int{}, ""
+		for _, a := range as {
+			if state := a.DesiredStatus + " " + a.ClientStatus; state != "run running" {
+				odd = fmt.Sprint(a)
+			}
+			states[a.DesiredStatus+" "+a.ClientStatus]++
+		}
+		if states["run running"] == s.per {
+			continue
+		}
+		found++
+		fmt.Fprintln(os.Stderr, id, states, odd)
+		why := exec.Command(s.c.bin, "job", "why", id)
+		why.Env = append(os.Environ(), "MUSTER_ADDR="+s.c.url(0, ""))
+		text, err := why.CombinedOutput()
+		fmt.Fprintln(os.Stderr, string(text), err)
+	}
 }
 
 // empty stops the jobs of a fill and forgets them.
