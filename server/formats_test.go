@@ -30,8 +30,8 @@ func TestAgentsKnowTheFormat(t *testing.T) {
 }
 
 // TestAgentsOfTheFirstMoment: agents that register while the first leader has not yet given the cluster its identity and
-// format, and so lose what belongs to a newer format, are told an older one; otherwise their GPUs would never be known to
-// be near an RDMA adapter.
+// format, and so lose what belongs to a newer format, get an older one for an answer; otherwise their GPUs would never be
+// known to be near an RDMA adapter.
 func TestAgentsOfTheFirstMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := freshServer(t, func(c *Config) {

@@ -170,7 +170,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// turns lets one node after the other act on what a poll has told it, until ctx ends. Between two of them everything that
+// turns lets one node after the other act on the answer to its poll, until ctx ends. Between two of them everything that
 // is ready to run in this process has its turn: thousands of starts at once would make the heartbeats of all nodes late,
 // which on machines of their own only their own starts could.
 func (f *Fleet) turns(ctx context.Context) {

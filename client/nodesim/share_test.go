@@ -1,9 +1,17 @@
 package nodesim
 
 import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,6 +31,55 @@ func TestManyComplaintsTakeASession(t *testing.T) {
 	if g := (&grief{few: 1}); !g.enough(at) {
 		t.Error("the only node complains in vain")
 	}
+}
+
+// answering is a connection whose servers answer every call at once.
+type answering struct{ client.Conn }
+
+func (answering) Invoke(context.Context, rpc.Header, any, any) error { return nil }
+
+// The answers to many polls that come at once are acted on one after the other, with room for other work between them; a
+// heartbeat does not wait for them.
+func TestNodesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const polls = 100
+		f := &Fleet{turn: make(chan struct{})}
+		conn := sharedConn{answering{}, nil, f.turn}
+		call := func(ctx context.Context, method string) error {
+			return conn.Invoke(ctx, rpc.Header{Method: method}, nil, nil)
+		}
+		var acted atomic.Int32
+		var wg sync.WaitGroup
+		for range polls {
+			wg.Go(func() {
+				if err := call(t.Context(), methods.NodePoll.Name); err != nil {
+					t.Error(err)
+				}
+				acted.Add(1)
+			})
+		}
+		synctest.Wait()
+		if n := acted.Load(); n != 0 {
+			t.Errorf("%d nodes acted on their polls out of turn", n)
+		}
+		if err := call(t.Context(), methods.NodeHeartbeat.Name); err != nil {
+			t.Error("heartbeat:", err)
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := call(ended, methods.NodePoll.Name); !errors.Is(err, context.Canceled) {
+			t.Errorf("a poll of a node that ends: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		turns := sync.WaitGroup{}
+		turns.Go(func() { f.turns(ctx) })
+		wg.Wait()
+		if n := acted.Load(); n != polls {
+			t.Errorf("%d of %d nodes acted", n, polls)
+		}
+		cancel()
+		turns.Wait()
+	})
 }
 
 func TestJobsAreShared(t *testing.T) {
