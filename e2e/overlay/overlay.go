@@ -161,10 +161,10 @@ func (c *Change) Write(root, dir string) (string, error) {
 	return path, os.WriteFile(path, b, 0o644)
 }
 
-// Build builds package pkg ("./cmd/muster") of the tree at root, with the change (nil: without), into the file out. dir is
-// an empty directory for the changed files.
+// Build builds package pkg ("./cmd/muster") of the tree at root, with the change (nil: without), into the file out, without
+// debug information, which halves the time to link. dir is an empty directory for the changed files.
 func Build(root, pkg, out, dir string, c *Change) error {
-	args := []string{"build", "-trimpath", "-o", out}
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", out}
 	if c != nil {
 		path, err := c.Write(root, dir)
 		if err != nil {

@@ -32,6 +32,16 @@ import (
 
 const root = "../.."
 
+// builds returns the path of a binary in bin/upgrade, where a later run finds it: go build links nothing that is up to date.
+func builds(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join(root, "bin", "upgrade"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
 // buildOld builds the commit that OLD names. MUSTER_OLD_BIN is a binary of it that exists already.
 func buildOld(t *testing.T) string {
 	t.Helper()
@@ -51,7 +61,7 @@ func buildOld(t *testing.T) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("unpack %s: %v\n%s", commit, err, out)
 	}
-	bin := filepath.Join(t.TempDir(), "muster-old")
+	bin := builds(t, "muster-old")
 	if err := overlay.Build(dir, "./cmd/muster", bin, "", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +83,7 @@ func buildNext(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(t.TempDir(), "muster-next")
+	bin := builds(t, "muster-next")
 	if err := overlay.Build(top, "./cmd/muster", bin, t.TempDir(), change); err != nil {
 		t.Fatal(err)
 	}
@@ -402,6 +412,16 @@ func (l *load) check(t *testing.T, c *cluster) {
 func batch(id string) map[string]any {
 	return map[string]any{"ID": id, "Name": id, "Type": "batch", "Constraints": []any{map[string]string{"LTarget": "${node.class}", "RTarget": "none", "Operand": "="}},
 		"TaskGroups": []any{map[string]any{"Name": "g", "Count": 1, "Tasks": []any{map[string]any{"Name": "t", "Driver": "raw_exec", "Config": map[string]any{"command": "/bin/true"}}}}}}
+}
+
+// TestBuilds makes both builds. CI runs it early, at low priority, since it takes minutes where the build cache is cold
+// (make upgrade-builds).
+func TestBuilds(t *testing.T) {
+	for _, bin := range []string{buildOld(t), buildNext(t)} {
+		if out, err := exec.Command(bin, "version").CombinedOutput(); err != nil {
+			t.Errorf("%s version: %v\n%s", bin, err, out)
+		}
+	}
 }
 
 func TestUpgrade(t *testing.T) {
