@@ -20,7 +20,7 @@ var (
 	// verdict is how the last cell of an area begins. What is missing follows, unless nothing is.
 	verdict = regexp.MustCompile(`^(?:(yes)$|(?:(yes, by hand|in part|no): .))`)
 	// ciStep is a line of .ci/run.
-	ciStep     = regexp.MustCompile(`(?m)(?:^|\|\| )(?:step|aside) (\S+) +(\d+) (make [^#\n]*)`)
+	ciStep     = regexp.MustCompile(`(?m)(?:^|\|\| )(?:step|aside|fill) (\S+) +(\d+) (make [^#\n]*)`)
 	assignment = regexp.MustCompile(`\b([A-Z][A-Z_]*)=("[^"]*"|\S+)`)
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w*)\(`)
 	runFlag    = regexp.MustCompile(`-(?:run|bench) '?([^' ]+)'?`)
