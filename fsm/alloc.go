@@ -17,6 +17,7 @@ func (x *tx) serverWrote(a *structs.Allocation) {
 // whose end has been recorded.
 func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	var saving []structs.RosterKey // groups with new checkpoints
+	var ended []*structs.Allocation
 	for i := range c.Updates {
 		u := &c.Updates[i]
 		old := state.Allocs.Get(x, u.ID)
@@ -48,6 +49,7 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 				a.FinishedAt = x.time
 			}
 			x.attain(&a)
+			ended = append(ended, &a)
 		}
 		if old.Client == structs.ClientUnknown && a.Client != structs.ClientUnknown {
 			a.OwnLineage().DisconnectedAt = 0
@@ -64,6 +66,9 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 		}
 	}
 	x.saving(saving)
+	for _, a := range ended {
+		x.loses(a, a.Desired == structs.DesiredRun)
+	}
 	return nil
 }
 

@@ -77,14 +77,15 @@ func TestGangResumesFromWhatAllSaved(t *testing.T) {
 		ends    [][2]int // reported after the gang was preempted
 		lost    int64    // GPU-seconds that the preemption after 100 s loses
 		want    int      // second of the checkpoint that it resumes from; 0: none
+		atEnd   int64    // GPU-seconds that its queue lost, with what the members saved as they ended
 	}{
-		"all saved once, one twice":   {feature.Newest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 2 * 90, 10},
-		"as it ended":                 {feature.Newest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, [][2]int{{1, 101}}, 2 * 90, 60},
-		"only when it was to end":     {feature.Newest, 0, nil, [][2]int{{0, 101}, {1, 102}}, 2 * 100, 101},
-		"one saves for all":           {feature.Newest, 0, [][2]int{{0, 10}, {0, 60}}, nil, 2 * 40, 60},
-		"one is enough":               {feature.Newest, 1, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 2 * 40, 60},
-		"never all":                   {feature.Newest, 2, [][2]int{{0, 10}, {0, 60}}, nil, 2 * 100, 0},
-		"while there are old servers": {feature.Oldest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 0, 60},
+		"all saved once, one twice":   {feature.Newest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 2 * 90, 10, 2 * 90},
+		"as it ended":                 {feature.Newest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, [][2]int{{1, 101}}, 2 * 90, 60, 40},
+		"only when it was to end":     {feature.Newest, 0, nil, [][2]int{{0, 101}, {1, 102}}, 2 * 100, 101, 0},
+		"one saves for all":           {feature.Newest, 0, [][2]int{{0, 10}, {0, 60}}, nil, 2 * 40, 60, 2 * 40},
+		"one is enough":               {feature.Newest, 1, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 2 * 40, 60, 2 * 40},
+		"never all":                   {feature.Newest, 2, [][2]int{{0, 10}, {0, 60}}, nil, 2 * 100, 0, 2 * 100},
+		"while there are old servers": {feature.Oldest, 0, [][2]int{{0, 10}, {1, 11}, {0, 60}}, nil, 0, 60, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 3)
@@ -153,6 +154,9 @@ func TestGangResumesFromWhatAllSaved(t *testing.T) {
 			observe(ids, test.ends, structs.ClientRunning)
 			for _, id := range ids {
 				c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientComplete, StartedAt: start}}})
+			}
+			if got := lostBy(c, structs.QueueDefault); got != (structs.QueueLoss{Preempt: test.atEnd}) {
+				t.Errorf("the queue lost %+v, want %d GPU-seconds by the preemption", got, test.atEnd)
 			}
 			e := &structs.Evaluation{ID: structs.EvalID{9}, Namespace: "default", JobID: "web", Status: structs.EvalPending, Trigger: structs.TriggerPreemption}
 			c.apply(&structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})

@@ -397,6 +397,7 @@ func (x *tx) purgeNode(n *structs.Node) *structs.Error {
 			c.FinishedAt = x.time
 		}
 		x.lostWithNode(&c)
+		x.loses(&c, a.Desired == structs.DesiredRun)
 		x.serverWrote(&c)
 		x.evalOf(a, structs.TriggerNodeUpdate, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
 	}

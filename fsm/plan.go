@@ -365,6 +365,7 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 			a.FinishedAt = pl.time
 			pl.attain(&a)
 			pl.lostWithNode(&a)
+			pl.loses(&a, old.Desired == structs.DesiredRun)
 		case structs.ClientUnknown:
 			if a.Lineage().DisconnectedAt == 0 {
 				a.OwnLineage().DisconnectedAt = pl.time

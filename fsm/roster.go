@@ -37,7 +37,7 @@ func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	x.endMembers(stop, "the gang did not assemble in time", "")
 	if j := state.Jobs.Get(x, k.Job); j != nil && j.Placeable() {
 		if tg := j.Group(k.Group); tg != nil && tg.Joint {
-			x.endOthers(j, "gang "+string(k.Group)+" of the all_at_once job did not assemble in time", "", next.Reason)
+			x.endOthers(j, "gang "+string(k.Group)+" of the all_at_once job did not assemble in time", "", next.Reason, nil)
 		}
 		x.newEval(j, structs.TriggerRetryFailed, nil)
 	}
@@ -226,6 +226,7 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 		case len(stop) > 0 && why != "":
 			x.endMembers(stop, why, "")
 		case len(stop) > 0:
+			x.losesWith(r, next.Reason, stop)
 			x.endMembers(stop, x.whyEnded(descMember, r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
 		}
 		x.endStandbys(next, j, tg)
@@ -281,12 +282,12 @@ func (x *tx) unformed(r *structs.Roster, j *structs.Job, tg *structs.Group) (nex
 // endJoint ends the joint groups of a job that still run, or have ended well, because one was ended: was is its roster
 // before. What has ended well is started again with the rest.
 func (x *tx) endJoint(j *structs.Job, was *structs.Roster, reason string) {
-	x.endOthers(j, x.whyEnded(descJoint, was, j.Type == structs.JobBatch), x.causeOf(was, reason), reason)
+	x.endOthers(j, x.whyEnded(descJoint, was, j.Type == structs.JobBatch), x.causeOf(was, reason), reason, was)
 }
 
 // endOthers ends the joint groups of a job that run: those on a roster, and those that were placed before their group was
-// joint.
-func (x *tx) endOthers(j *structs.Job, why, cause, reason string) {
+// joint. was is the roster, as it was, of the group that lost a member; nil for none.
+func (x *tx) endOthers(j *structs.Job, why, cause, reason string, was *structs.Roster) {
 	for _, r := range x.RostersByJob(j.Key()) {
 		if tg := j.Group(r.Group); tg != nil && tg.Joint && len(r.Members) > 0 {
 			next, _ := r.End(reason, state.Allocs.Lookup(x))
@@ -299,6 +300,7 @@ func (x *tx) endOthers(j *structs.Job, why, cause, reason string) {
 			stop = append(stop, a.ID)
 		}
 	}
+	x.losesWith(was, reason, stop)
 	x.endMembers(stop, why, cause)
 }
 
@@ -506,7 +508,7 @@ func (pl *planApply) preempted(victim *structs.Allocation) {
 	}
 	row := structs.Preemptions{Queue: queue, Total: 1, ModifyIndex: pl.index}
 	if old := state.Preemptions.Get(pl, queue); old != nil {
-		row.Total = old.Total + 1
+		row.Total, row.Lost = old.Total+1, old.Lost
 		for i, t := range old.Recent {
 			if t > pl.time.Add(-preemptionsFor) && len(old.Recent)-i < structs.PreemptionsKept {
 				row.Recent = append(row.Recent, t)

@@ -40,6 +40,7 @@ func (x *tx) settle() {
 		}
 		x.settleWorkload(j)
 	}
+	x.settleLosses()
 }
 
 // jobStatus returns the status of a job with these counters.

@@ -47,13 +47,21 @@ type (
 		Jain        float64      // Jain's fairness index of the parts by weight of those who take turns in it: 1 is even; 0: nothing is held
 		Oldest      int64        // wait of the job that waits longest, in nanoseconds
 		Preemptions int64        // jobs preempted on behalf of its jobs
-		Jobs        int64        // number of jobs that hold something
+		Lost        QueueLoss
+		Jobs        int64 // number of jobs that hold something
 		Allocs      int64
 		Waiting     int64
 		Submitted   int64
 		GPUHours    float64     `json:",omitempty"` // used of its budget in the current period
 		PeriodEnd   *time.Time  `json:",omitempty"` // when a new period of its budget begins
 		Users       []QueueUser `json:",omitempty"`
+	}
+	// QueueLoss is the GPU time, in GPU-seconds, that batch jobs of a queue lost by a cause since the cluster began: what they
+	// did since their newest checkpoints, or since they started.
+	QueueLoss struct {
+		Preempt int64 // they were preempted
+		Node    int64 // their node, or that of another member of their gang, was lost
+		Drain   int64 // they had to leave their node
 	}
 	// QueueUser is one submitter's usage of a queue.
 	QueueUser struct {
@@ -74,7 +82,7 @@ func queueState(q *methods.QueueState) QueueState {
 	out := QueueState{
 		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(q.Effective), Held: wire.HeldFromStructs(q.Usage.Held, q.Usage.Models), Mean: wire.AmountFromStructs(q.Mean),
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
-		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions,
+		Part: float64(q.Part) / 1e6, Target: float64(q.Target) / 1e6, Jain: float64(q.Jain) / 1e6, Oldest: int64(q.Oldest), Preemptions: q.Preemptions, Lost: QueueLoss(q.Lost),
 	}
 	if q.PeriodEnd != 0 {
 		end := q.PeriodEnd.Time().UTC()

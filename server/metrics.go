@@ -52,7 +52,7 @@ func (m *metrics) declare(s *Server) {
 		}
 	}, admitTable)
 	m.set.Read(s.gpuMetrics, gpuOfNode, gpuOfModel, gpuOfCluster)
-	m.set.Read(s.queueMetrics, queueTable)
+	m.set.Read(s.queueMetrics, queueTable, queueLossTable)
 }
 
 // stalled counts a stall.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/server/endpoint"
 	"github.com/muster-sched/muster/structs"
@@ -27,6 +28,11 @@ var queueTable = telemetry.Table[standing]{
 	ofUse("muster_queue_jain_ratio", "Jain's fairness index of the parts by weight of those who take turns in the queue, its submitters and the queues right below it: 1 is even, 1/n is all for one of n. It has none where nothing is held.", func(x standing) float64 { return telemetry.Known(micro(x.Jain), x.Jain > 0) }),
 }.Labelled("queue")
 
+// queueLossTable declares what queues lost, by cause.
+var queueLossTable = telemetry.Table[int64]{
+	telemetry.Counter("muster_queue_lost_gpu_seconds_total", "GPU time, in seconds of one GPU, that batch jobs of the queue did since their newest checkpoints, or since they started, and lost, since the cluster began. Causes: `preempt`; `node`, lost with it, or with that of another member of the gang; `drain`, they had to leave a node.", func(n int64) int64 { return n }),
+}.Labelled("queue", "cause")
+
 // ofUse declares a metric that is left out where the state keeps no usage of queues.
 func ofUse(name, help string, read func(standing) float64) telemetry.Row[standing] {
 	return telemetry.Gauge(name, help, func(x standing) float64 { return telemetry.Known(read(x), x.Counted) })
@@ -44,8 +50,13 @@ func (s *Server) queueMetrics(out *telemetry.Samples) {
 	for _, path := range slices.Sorted(maps.Keys(m)) {
 		x := m[path]
 		known := path == structs.QueueRoot || path == structs.QueueDefault || p.Snapshot.QueueByPath(path) != nil
-		if known && (path == structs.QueueRoot || x.Active() || x.Preemptions > 0 || x.Budget > 0) {
+		if known && (path == structs.QueueRoot || x.Active() || x.Preemptions+x.Lost.Total() > 0 || x.Budget > 0) {
 			queueTable.Give(out, x, string(path))
+			if p.Snapshot.Has(feature.QueueLosses) {
+				queueLossTable.Give(out, x.Lost.Preempt, string(path), structs.CausePreempt)
+				queueLossTable.Give(out, x.Lost.Node, string(path), "node")
+				queueLossTable.Give(out, x.Lost.Drain, string(path), structs.CauseDrain)
+			}
 		}
 	}
 }

@@ -469,13 +469,30 @@ func avoidToo(have, more []NodeID) []NodeID {
 	return out
 }
 
-// Preemptions are the preemptions on behalf of one queue, for its rate limit and history.
+// Preemptions are the preemptions on behalf of one queue, for its rate limit and history, and what its jobs lost.
 type Preemptions struct {
 	Queue       QueuePath
 	Recent      []LogTime // of the last hour, oldest first, one per evicted job; at most PreemptionsKept
 	Total       int64     // jobs evicted in total
+	Lost        QueueLoss `since:"2"` // by the queue's own jobs
 	ModifyIndex Index
 }
+
+// QueueLoss is the GPU time, in GPU-seconds, that batch jobs of a queue lost: what they did since their newest checkpoints,
+// or since they started, when they were ended by a cause.
+type QueueLoss struct {
+	Preempt int64 // they were preempted
+	Node    int64 // their node, or that of another member of their gang, was lost
+	Drain   int64 // they had to leave their node: a drain or a taint
+}
+
+// Add returns the sum of two losses.
+func (l QueueLoss) Add(o QueueLoss) QueueLoss {
+	return QueueLoss{l.Preempt + o.Preempt, l.Node + o.Node, l.Drain + o.Drain}
+}
+
+// Total returns what was lost by all causes.
+func (l QueueLoss) Total() int64 { return l.Preempt + l.Node + l.Drain }
 
 // PreemptionsKept limits Preemptions.Recent.
 const PreemptionsKept = 1000

@@ -319,7 +319,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"User limit", amountText(q.UserLimit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Part of cluster", percentText(q.Part)}, {"Target", targetText(q.Target)}, {"Share by weight", percentText(q.Share)}, {"Fairness", jainText(q.Jain)},
-		{"GPU hours", budgetText(&q)}, {"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}})
+		{"GPU hours", budgetText(&q)}, {"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Oldest wait", oldestText(q.Oldest)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}, {"Preemptions", strconv.FormatInt(q.Preemptions, 10)}, {"GPU hours lost", lossText(q.Lost)}})
 	if len(q.Users) > 0 {
 		o.heading("Submitters")
 		rows := [][]string{}
@@ -340,6 +340,27 @@ func budgetText(q *nomadlike.QueueState) string {
 		return fmt.Sprintf("%.1f, at most %d by each submitter; a new period begins at %s", q.GPUHours, q.GPUHoursUserMax, at(*q.PeriodEnd))
 	}
 	return fmt.Sprintf("%.1f of %d; a new period begins at %s", q.GPUHours, q.GPUHoursMax, at(*q.PeriodEnd))
+}
+
+// lossText formats the GPU hours that a queue's jobs lost, and by which causes.
+func lossText(l nomadlike.QueueLoss) string {
+	total := l.Preempt + l.Node + l.Drain
+	if total == 0 {
+		return "0"
+	}
+	var by []string
+	for _, c := range []struct {
+		seconds int64
+		cause   string
+	}{{l.Preempt, "preemptions"}, {l.Node, "lost nodes"}, {l.Drain, "drains"}} {
+		if c.seconds > 0 {
+			by = append(by, fmt.Sprintf("%.1f by %s", float64(c.seconds)/3600, c.cause))
+		}
+	}
+	if len(by) == 1 {
+		return by[0]
+	}
+	return fmt.Sprintf("%.1f: %s", float64(total)/3600, strings.Join(by, ", "))
 }
 
 func percentText(x float64) string { return fmt.Sprintf("%.2f %%", 100*x) }

@@ -55,6 +55,8 @@ var (
 	DecisionActors = Gate{Name: "decision-actors", Format: 2, Allows: "The decision log names who stopped, drained, held, scaled or changed the priority of work, where that was not its submitter."}
 	// DecisionLoss is the field Lost of the victims in the decision log.
 	DecisionLoss = Gate{Name: "decision-loss", Format: 2, Allows: "The decision log has the GPU-seconds that each preempted job lost."}
+	// QueueLosses is the field Lost of preemptions.
+	QueueLosses = Gate{Name: "queue-losses", Format: 2, Allows: "The GPU time that each queue loses by preemptions, drains and lost nodes is counted."}
 	// DecisionSuspensions is structs.DecidedSuspend and DecidedResume in the decision log, and the field Saving of its victims.
 	DecisionSuspensions = Gate{Name: "decision-suspensions", Format: 2, Allows: "The decision log has the suspensions of running work, and how many of the preempted allocations save their state first."}
 	// FairWeek is structs.HalfLifeDefault in place of a day.
@@ -94,7 +96,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, QueueLosses, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

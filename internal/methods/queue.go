@@ -23,8 +23,9 @@ type (
 		Oldest    time.Duration  // wait of the job that waits longest
 		// Preemptions counts jobs preempted on behalf of the subtree's jobs.
 		Preemptions int64
-		PeriodUse   int64           // of its budget, in the current period: thousandths of GPUs times seconds
-		PeriodEnd   structs.LogTime // when a new period begins; 0: it has no budget
+		Lost        structs.QueueLoss // by the subtree's jobs
+		PeriodUse   int64             // of its budget, in the current period: thousandths of GPUs times seconds
+		PeriodEnd   structs.LogTime   // when a new period begins; 0: it has no budget
 		Users       []QueueUserState
 	}
 	// QueueUserState is one submitter's usage of a queue.

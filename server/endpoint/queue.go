@@ -70,7 +70,7 @@ func (s *Set) queueStates(snap *state.Snapshot, keep func(path string) bool, use
 		x := stand.at(p)
 		settings := table.Settings(p, cfg)
 		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: &settings, Waiting: x.Waiting, Submitted: submitted[p],
-			Part: x.Part, Target: x.Target, Jain: x.Jain, Oldest: x.Oldest, Preemptions: x.Preemptions}
+			Part: x.Part, Target: x.Target, Jain: x.Jain, Oldest: x.Oldest, Preemptions: x.Preemptions, Lost: x.Lost}
 		scene := queue.Scene{Now: now, Queue: settings, Total: table.Total}
 		scene.Total.Billed = settings.Billing.OfCluster(table.Total, table.Models)
 		if u := table.Use(p, ""); u != nil {

@@ -22,6 +22,7 @@ type Standing struct {
 	Waiting     int64 // jobs
 	Oldest      time.Duration
 	Preemptions int64 // jobs preempted on behalf of its jobs
+	Lost        structs.QueueLoss
 	Budget      int64 // GPU hours that it may use in a period; 0: no limit
 	PeriodUse   int64 // used in the current period, if it has a budget: thousandths of GPUs times seconds
 	Part        int64 // of the cluster that it holds: dominant, or by billing units
@@ -70,7 +71,11 @@ func (s *Set) standings(snap *state.Snapshot, table *contend.QueueTable) Standin
 	}
 	for p := range snap.Preempted() {
 		for path := range p.Queue.Lineage() {
-			m.at(path).Preemptions += p.Total
+			// A queue that only jobs mentioned is not listed for ever because they lost something.
+			if m[path] != nil || p.Total > 0 || path == structs.QueueDefault || snap.QueueByPath(path) != nil {
+				x := m.at(path)
+				x.Preemptions, x.Lost = x.Preemptions+p.Total, x.Lost.Add(p.Lost)
+			}
 		}
 	}
 	for _, q := range table.Queues {
