@@ -219,11 +219,11 @@ func agentKeyring(c *call) (any, error) {
 	default:
 		return nil, structs.Errorf(structs.CodeNotFound, "no keyring operation %q: want list, install, use or remove", clip(op, 40))
 	}
-	keys, _, n, err := c.cfg.Agent.Keyring(op, body.Key)
+	keys, primary, n, err := c.cfg.Agent.Keyring(op, body.Key)
 	if err != nil {
 		return nil, err
 	}
-	return &wire.KeyringResponse{Messages: map[string]string{}, Keys: keys, NumNodes: n}, nil
+	return &wire.KeyringResponse{Messages: map[string]string{}, Keys: keys, NumNodes: n, PrimaryKeys: primary}, nil
 }
 
 func agentHealth(c *call) (any, error) {

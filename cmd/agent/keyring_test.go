@@ -39,13 +39,13 @@ func TestGossipKeysAreKept(t *testing.T) {
 	}
 	stop()
 	addr = startAgent(t, cfg)
-	var answer struct{ Keys map[string]int }
+	var answer struct{ Keys, PrimaryKeys map[string]int }
 	wait(t, "the list of keys", func() bool {
 		status, b := ask(t, 5*time.Second, addr, "GET", "/v1/agent/keyring/list", boss.SecretID, "")
 		return status == 200 && json.Unmarshal(b, &answer) == nil
 	})
-	if !maps.Equal(answer.Keys, map[string]int{next: 1}) {
-		t.Errorf("after a restart the keys are %v, want %s alone", answer.Keys, next)
+	if !maps.Equal(answer.Keys, map[string]int{next: 1}) || !maps.Equal(answer.PrimaryKeys, answer.Keys) {
+		t.Errorf("after a restart the keys are %v, and %v are in use; want %s alone", answer.Keys, answer.PrimaryKeys, next)
 	}
 	text, err := os.ReadFile(log.Name())
 	if err != nil || strings.Count(string(text), "server.encrypt is not the gossip key in use") != 1 || !strings.Contains(string(text), file) {

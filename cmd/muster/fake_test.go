@@ -363,7 +363,7 @@ func canned() map[string]any {
 			{Name: "s2.global", Addr: "10.0.0.2", Port: 4648, Status: "failed", Tags: map[string]string{"region": "global", "dc": "dc1", "port": "4647", "build": "2.0.6", "muster": "0.1.0", "formats": "1-2"}}}},
 		"GET /v1/status/leader": "\"10.0.0.1:4647\"", "PUT /v1/agent/join": map[string]any{"num_joined": 1}, "PUT /v1/agent/force-leave": nil,
 		"GET /v1/agent/self":    &wire.AgentSelf{Stats: map[string]map[string]string{"client": {"node_id": nodeA}, "raft": {"state": "Leader"}}},
-		"GET /v1/agent/monitor": frame("2026-11-20T12:00:00Z [INFO] server: leader\n"), "GET /v1/agent/keyring/list": &wire.KeyringResponse{Keys: map[string]int{"key=": 3}, NumNodes: 3}, "PUT /v1/agent/keyring/use": &wire.KeyringResponse{},
+		"GET /v1/agent/monitor": frame("2026-11-20T12:00:00Z [INFO] server: leader\n"), "GET /v1/agent/keyring/list": &wire.KeyringResponse{Keys: map[string]int{"key=": 3, "old=": 3}, PrimaryKeys: map[string]int{"key=": 3}, NumNodes: 3}, "PUT /v1/agent/keyring/use": &wire.KeyringResponse{},
 
 		"GET /v1/operator/raft/configuration": &wire.RaftConfiguration{Servers: []*wire.RaftServer{{ID: tokenID, Node: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, RaftProtocol: "3"}}}, "DELETE /v1/operator/raft/peer": nil,
 		"PUT /v1/operator/raft/transfer-leadership": &wire.LeadershipTransferResponse{From: wire.RaftServer{Address: "10.0.0.1:4647"}, To: wire.RaftServer{Address: "10.0.0.2:4647"}},

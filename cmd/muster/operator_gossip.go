@@ -51,7 +51,7 @@ func (o *keyringOptions) generate(context.Context, []string) error {
 
 func newKeyringList(e *env) *cobra.Command {
 	o := &keyringOptions{env: e}
-	c := e.verb("list [options]", "List the gossip keys in use", "", `muster operator gossip keyring list`, 0, 0, o.list)
+	c := e.verb("list [options]", "List the gossip keys, on how many servers each is installed, and on how many it is in use", "", `muster operator gossip keyring list`, 0, 0, o.list)
 	o.form.flags(c)
 	return c
 }
@@ -74,9 +74,13 @@ func (o *keyringOptions) list(ctx context.Context, _ []string) error {
 	}
 	rows := [][]string{}
 	for _, k := range sortedKeys(resp.Keys) {
-		rows = append(rows, []string{k, strconv.Itoa(resp.Keys[k]) + "/" + strconv.Itoa(resp.NumNodes)})
+		row := []string{k}
+		for _, n := range []int{resp.Keys[k], resp.PrimaryKeys[k]} {
+			row = append(row, strconv.Itoa(n)+"/"+strconv.Itoa(resp.NumNodes))
+		}
+		rows = append(rows, row)
 	}
-	o.table("Key|Members", rows)
+	o.table("Key|Members|In Use", rows)
 	return nil
 }
 

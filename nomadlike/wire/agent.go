@@ -57,8 +57,10 @@ type KeyringRequest struct{ Key string }
 // KeyringResponse lists gossip keys.
 type KeyringResponse struct {
 	Messages map[string]string
-	Keys     map[string]int
+	Keys     map[string]int // servers that have the key
 	NumNodes int
+	// PrimaryKeys is not in Nomad's answer: how many servers encrypt with the key.
+	PrimaryKeys map[string]int `json:",omitempty"`
 }
 
 // HostData are facts about an agent's host.
