@@ -44,6 +44,21 @@ func TestQueueObjects(t *testing.T) {
 	c.refused(upsert(structs.Queue{Path: "a", Billing: &structs.Billing{}}), "every weight is 0")
 	c.refused(upsert(structs.Queue{Path: "a", Billing: &structs.Billing{GPU: -1}}), "weight of gpu is not between 0 and 1000")
 	c.refused(upsert(structs.Queue{Path: "a", UserWeights: map[string]int64{"ada": 0}}), `weight 0 of user "ada"`)
+	of := func(user string, priority int64) map[string]int64 { return map[string]int64{user: priority} }
+	for _, x := range []struct {
+		q    structs.Queue
+		want string
+	}{
+		{structs.Queue{UserPriorityMax: of("ada", 0)}, `user_priority_max 0 of user "ada"; give 1 to 100`}, {structs.Queue{UserPriorityMax: of("ada", 101)}, "user_priority_max 101"},
+		{structs.Queue{UserPriorityDefault: of("ada", 101)}, "user_priority_default 101"}, {structs.Queue{UserPriorityDefault: of("", 5)}, "user_priority_default has a user without a name"},
+		{structs.Queue{UserPriorityMax: of("*", 5)}, `user_priority_max of "*": give names; priority_max is for all others`},
+		{structs.Queue{PriorityMax: 50, UserPriorityDefault: of("ada", 51)}, `user_priority_default 51 of user "ada" is above 50`},
+		{structs.Queue{PriorityMax: 90, UserPriorityMax: of("ada", 50), UserPriorityDefault: of("ada", 51)}, `user "ada" is above 50`},
+	} {
+		x.q.Path = "a"
+		c.refused(upsert(x.q), x.want)
+	}
+	c.apply(upsert(structs.Queue{Path: "z", PriorityMax: 50, PriorityDefault: 50, UserPriorityMax: map[string]int64{"ada": 90, "bob": 10}, UserPriorityDefault: of("ada", 90)}))
 	c.refused(upsert(structs.Queue{Path: "a", PreemptDelta: 101}), "preempt_priority_delta 101")
 	c.refused(upsert(structs.Queue{Path: "a", AgingMax: -1}), "aging_max -1")
 	c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", AllowedUsers: []string{"ada"}})

@@ -17,7 +17,7 @@ import (
 var elsewhere = map[string]string{
 	"Queue.Path": "its name", "Queue.Description": "for people", "Queue.Meta": "for people", "Queue.AllowedUsers": "checked when a job is submitted",
 	"Queue.SubmittedMax": "checked when a job is submitted", "Queue.SubmittedUserMax": "checked when a job is submitted",
-	"Queue.PriorityMax": "checked when a job is submitted (TestQueuePriorityMax)", "Queue.PriorityDefault": "given to a job that is submitted (TestPriorityDefault)", "Queue.GPUHoursPeriod": "when GPUHoursMax counts from zero again (TestQueueBudget)", "Queue.Ends": "read where servers predict, before the pass (TestQueueEnds)",
+	"Queue.PriorityMax": "checked when a job is submitted (TestQueuePriorityMax)", "Queue.PriorityDefault": "given to a job that is submitted (TestPriorityDefault)", "Queue.UserPriorityMax": "checked when a job is submitted (TestUserPriorityMax)", "Queue.UserPriorityDefault": "given to a job that is submitted (TestUserPriorityDefault)", "Queue.GPUHoursPeriod": "when GPUHoursMax counts from zero again (TestQueueBudget)", "Queue.Ends": "read where servers predict, before the pass (TestQueueEnds)",
 	"Queue.PreemptGrace": "shortens the grace of jobs when they are submitted", "Queue.Epoch": "set by the state", "Queue.CreateIndex": "set by the state", "Queue.ModifyIndex": "set by the state",
 	"SchedulerConfig.PreemptSystem": "for system jobs, which traces do not have", "SchedulerConfig.PreemptSysBatch": "for system jobs, which traces do not have",
 	"SchedulerConfig.PreemptService": "for services, which traces do not have", "SchedulerConfig.MemoryOversub": "checked when a job is submitted",

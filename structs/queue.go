@@ -85,9 +85,14 @@ type Queue struct {
 	Ends            string        `since:"2"` // which ends of its work reservations and backfilling count on; default: predicted
 	PriorityMax     int64         `since:"2"` // of its jobs; 0: that of the queue above
 	PriorityDefault int64         `since:"2"` // of its jobs without a priority; 0: that of the queue above, else the namespace's
-	HalfLife        time.Duration // of usage, for fair; default HalfLifeDefault
-	Aging           time.Duration // waiting time that raises priority by one under the order priority; default 10 min
-	AgingMax        int64         // the most that waiting adds to a priority under the order priority; 0: no limit
+
+	// Priorities by submitter, in place of PriorityMax and PriorityDefault of the same queue. See PriorityMaxOf.
+	UserPriorityMax     map[string]int64 `since:"2"`
+	UserPriorityDefault map[string]int64 `since:"2"`
+
+	HalfLife time.Duration // of usage, for fair; default HalfLifeDefault
+	Aging    time.Duration // waiting time that raises priority by one under the order priority; default 10 min
+	AgingMax int64         // the most that waiting adds to a priority under the order priority; 0: no limit
 	// BackfillWindow is how far ahead capacity is reserved for blocked workloads: one that could start only later gets
 	// no reservation until it has waited for MaxWait. 0: no limit.
 	BackfillWindow time.Duration

@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -106,6 +107,48 @@ func (q *Queue) CheckRoot() *Error {
 	return nil
 }
 
+// userPrioritiesMax limits the submitters in each of a queue's UserPriorityMax and UserPriorityDefault.
+const userPrioritiesMax = 10_000
+
+// PriorityMaxOf returns the highest priority that a queue allows a submitter's jobs: the submitter's own, else that of all.
+// 0: the queue has neither, so the queue above it decides.
+func (q *Queue) PriorityMaxOf(user string) int64 {
+	return cmp.Or(q.UserPriorityMax[user], q.PriorityMax)
+}
+
+// PriorityDefaultOf is PriorityMaxOf for the priority of jobs that have none.
+func (q *Queue) PriorityDefaultOf(user string) int64 {
+	return cmp.Or(q.UserPriorityDefault[user], q.PriorityDefault)
+}
+
+// checkUserPriorities returns what is wrong with the priorities of submitters, or "".
+func (q *Queue) checkUserPriorities() string {
+	for _, m := range []struct {
+		name string
+		of   map[string]int64
+	}{{"user_priority_max", q.UserPriorityMax}, {"user_priority_default", q.UserPriorityDefault}} {
+		if len(m.of) > userPrioritiesMax {
+			return fmt.Sprintf("%s has %d users; it may have %d", m.name, len(m.of), userPrioritiesMax)
+		}
+		for _, user := range slices.Sorted(maps.Keys(m.of)) {
+			switch p := m.of[user]; {
+			case user == "":
+				return m.name + " has a user without a name"
+			case user == "*":
+				return fmt.Sprintf("%s of %q: give names; %s is for all others", m.name, user, strings.TrimPrefix(m.name, "user_"))
+			case p < JobPriorityMin || p > JobPriorityMax:
+				return fmt.Sprintf("%s %d of user %q; give %d to %d", m.name, p, user, JobPriorityMin, JobPriorityMax)
+			}
+		}
+	}
+	for _, user := range slices.Sorted(maps.Keys(q.UserPriorityDefault)) {
+		if p, most := q.UserPriorityDefault[user], q.PriorityMaxOf(user); most > 0 && p > most {
+			return fmt.Sprintf("user_priority_default %d of user %q is above %d, the highest priority that the queue allows the user", p, user, most)
+		}
+	}
+	return ""
+}
+
 // Check returns an error if a queue is invalid by itself. Apply checks that its parent exists.
 func (q *Queue) Check() *Error {
 	bad := func(format string, args ...any) *Error {
@@ -170,6 +213,9 @@ func (q *Queue) Check() *Error {
 		if w := q.UserWeights[user]; user == "" || w < 1 || w > 1_000_000 {
 			return bad("weight %d of user %q; give a name and 1 to 1000000", w, user)
 		}
+	}
+	if why := q.checkUserPriorities(); why != "" {
+		return bad("%s", why)
 	}
 	if q.Billing != nil {
 		if why := q.Billing.check(); why != "" {

@@ -43,7 +43,10 @@ const queueSource = `queue "research" {
 }
 
 queue "research/nlp" {
-  guarantee = { gpus = 4 }
+  guarantee             = { gpus = 4 }
+  priority_max          = 60
+  user_priority_max     = { alice = 90, "bob_2" = 30 }
+  user_priority_default = { alice = 70 }
 }
 `
 

@@ -272,6 +272,7 @@ func canned() map[string]any {
 		queues[i].Effective.Order, queues[i].Effective.Backfill, queues[i].Effective.Preempt = "adaptive", "easy-sjf", "order"
 		wait := wire.TextDuration(24 * time.Hour)
 		queues[i].Effective.MaxWait = &wait
+		queues[i].Effective.PriorityMax, queues[i].Effective.UserPriorityMax = 60, map[string]int64{"ann": 90}
 	}
 	dbMeta := wire.VariableMetadata{Namespace: "default", Path: "app/db", CreateIndex: 5, ModifyIndex: 7, CreateTime: ago(time.Hour), ModifyTime: ago(time.Minute)}
 	db := &wire.Variable{VariableMetadata: dbMeta, Items: map[string]string{"user": "me", "password": "p\"w"}}

@@ -279,12 +279,32 @@ func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v an
 	return nil
 }
 
-// priorityText returns a setting of a queue's priorities.
+// priorityText returns a setting of a queue's or namespace's priorities.
 func priorityText(p int64) string {
 	if p == 0 {
 		return "-"
 	}
 	return strconv.FormatInt(p, 10)
+}
+
+// usersShown limits the submitters that one line names.
+const usersShown = 8
+
+// prioritiesText formats a setting of a queue's priorities: that of all submitters, and those of particular ones.
+func prioritiesText(p int64, users map[string]int64) string {
+	text := priorityText(p)
+	if len(users) == 0 {
+		return text
+	}
+	var parts []string
+	for i, user := range slices.Sorted(maps.Keys(users)) {
+		if i == usersShown {
+			parts = append(parts, fmt.Sprintf("%d more", len(users)-i))
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s %d", user, users[user]))
+	}
+	return text + " (" + strings.Join(parts, ", ") + ")"
 }
 
 // maxWaitText returns the bound on waiting in words; 0 stands for none.
@@ -315,7 +335,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		return err
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
-		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", priorityText(q.Effective.PriorityMax)}, {"Priority default", priorityText(q.Effective.PriorityDefault)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
+		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", maxWaitText(q.Effective.MaxWait)}, {"Ends", cmp.Or(q.Effective.Ends, "predicted")}, {"Priority max", prioritiesText(q.Effective.PriorityMax, q.Effective.UserPriorityMax)}, {"Priority default", prioritiesText(q.Effective.PriorityDefault, q.Effective.UserPriorityDefault)}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Borrow", amountText(q.Borrow)}, {"Lend", amountText(q.Lend)}, {"User limit", amountText(q.UserLimit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Part of cluster", percentText(q.Part)}, {"Target", targetText(q.Target)}, {"Share by weight", percentText(q.Share)}, {"Fairness", jainText(q.Jain)},

@@ -40,6 +40,8 @@ var (
 	QueueLimits = Gate{Name: "queue-limits", Format: 2, Allows: "Queues can count on the time limits of their work alone, and limit its priority."}
 	// PriorityDefaults is the fields PriorityDefault of queues and DefaultPriority of namespaces.
 	PriorityDefaults = Gate{Name: "priority-defaults", Format: 2, Allows: "Queues and namespaces can have a default priority."}
+	// UserPriorities is the fields UserPriorityMax and UserPriorityDefault of queues.
+	UserPriorities = Gate{Name: "user-priorities", Format: 2, Allows: "Queues can have a highest and a default priority for the jobs of particular submitters."}
 	// QueueBudgets is the fields GPUHoursMax, GPUHoursUserMax and GPUHoursPeriod of queues.
 	QueueBudgets = Gate{Name: "queue-budgets", Format: 2, Allows: "Queues can have budgets of GPU hours by day, week or month."}
 	// QueueUserLimits is the field UserLimit of queues.
@@ -96,7 +98,7 @@ var (
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, QueueLosses, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, UserPriorities, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, QueueLosses, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

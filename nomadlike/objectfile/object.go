@@ -188,7 +188,7 @@ func snake(name string) string {
 }
 
 // ownKeys are the attributes with user-defined keys.
-var ownKeys = map[string]bool{"meta": true, "models": true, "user_weights": true}
+var ownKeys = map[string]bool{"meta": true, "models": true, "user_weights": true, "user_priority_max": true, "user_priority_default": true}
 
 // specNames are the attributes whose JSON name differs in more than spelling.
 var specNames = map[string]string{"node_pool_config": "NodePoolConfiguration", "queue_config": "QueueConfiguration", "toleration_config": "TolerationConfiguration",

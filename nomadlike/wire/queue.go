@@ -191,6 +191,8 @@ type Queue struct {
 	Ends                 string            `json:",omitempty"`
 	PriorityMax          int64             `json:",omitempty"`
 	PriorityDefault      int64             `json:",omitempty"`
+	UserPriorityMax      map[string]int64  `json:",omitempty"` // of the jobs of submitters, by name; PriorityMax for all others
+	UserPriorityDefault  map[string]int64  `json:",omitempty"` // the same for PriorityDefault
 	MaxWait              *TextDuration     `json:",omitempty"` // 0: work may wait for ever
 	HalfLife             TextDuration      `json:",omitempty"`
 	Aging                TextDuration      `json:",omitempty"`
@@ -250,6 +252,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	return &Queue{
 		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit, q.LimitModels...), Borrow: limit(q.Borrow), Lend: limit(q.Lend), UserLimit: limit(q.UserLimit, q.UserLimitModels...), SoftLimit: limit(q.SoftLimit, q.SoftLimitModels...),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
+		UserPriorityMax: q.UserPriorityMax, UserPriorityDefault: q.UserPriorityDefault,
 		MaxWait: maxWaitFromStructs(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax, GPUHoursMax: q.GPUHoursMax, GPUHoursUserMax: q.GPUHoursUserMax, GPUHoursPeriod: q.GPUHoursPeriod,
@@ -284,6 +287,7 @@ func maxWaitToStructs(d *TextDuration) time.Duration {
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
 		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: structs.Order(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth, Ends: q.Ends, PriorityMax: q.PriorityMax, PriorityDefault: q.PriorityDefault,
+		UserPriorityMax: maps.Clone(q.UserPriorityMax), UserPriorityDefault: maps.Clone(q.UserPriorityDefault),
 		MaxWait: maxWaitToStructs(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax, GPUHoursMax: q.GPUHoursMax, GPUHoursUserMax: q.GPUHoursUserMax, GPUHoursPeriod: q.GPUHoursPeriod,

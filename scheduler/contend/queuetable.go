@@ -2,6 +2,7 @@ package contend
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -121,6 +122,8 @@ func inherit(q, p *structs.Queue) {
 	q.Backfill = cmp.Or(q.Backfill, p.Backfill)
 	q.ReserveDepth = cmp.Or(q.ReserveDepth, p.ReserveDepth)
 	q.Ends = cmp.Or(q.Ends, p.Ends)
+	q.UserPriorityDefault = inheritUsers(q.UserPriorityDefault, p.UserPriorityDefault, q.PriorityDefault)
+	q.UserPriorityMax = inheritUsers(q.UserPriorityMax, p.UserPriorityMax, q.PriorityMax)
 	q.PriorityDefault = cmp.Or(q.PriorityDefault, p.PriorityDefault)
 	q.PriorityMax = cmp.Or(q.PriorityMax, p.PriorityMax)
 	q.MaxWait = cmp.Or(q.MaxWait, p.MaxWait)
@@ -135,6 +138,20 @@ func inherit(q, p *structs.Queue) {
 	q.AgingMax = cmp.Or(q.AgingMax, p.AgingMax)
 	q.BackfillWindow = cmp.Or(q.BackfillWindow, p.BackfillWindow)
 	q.BackfillMaxJobs = cmp.Or(q.BackfillMaxJobs, p.BackfillMaxJobs)
+}
+
+// inheritUsers adds the priorities of submitters that the queue above has to a queue's own. A queue with a priority for
+// all others inherits none, because it decides about every submitter itself.
+func inheritUsers(own, above map[string]int64, others int64) map[string]int64 {
+	switch {
+	case others != 0 || len(above) == 0:
+		return own
+	case len(own) == 0:
+		return above
+	}
+	out := maps.Clone(above)
+	maps.Copy(out, own)
+	return out
 }
 
 // Billing returns the billing weights of the queue of a path, set or inherited; nil for none.

@@ -172,8 +172,8 @@ func (s *Set) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRevert
 		return nil, structs.Errorf(structs.CodeNotFound, "job %q at version %d not found; it runs version %d and %s", k.ID, req.Version, cur.Version, versionsBeside(snap.JobVersions(k), cur.Version))
 	}
 	j := *old
-	j.Stop, j.VersionTag = false, nil
 	id := auth.Who(ctx)
+	j.Stop, j.VersionTag, j.Submitter = false, nil, id.By
 	if err := s.mayRegister(id); err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (s *Set) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobDisp
 	child.ID, child.Name, child.ParentID = id, id, parent.ID
 	child.Dispatched, child.DispatchIdempotencyToken = true, req.IdempotencyToken
 	child.Payload = req.Payload
-	child.Stop, child.Stable, child.VersionTag = false, false, nil
+	child.Stop, child.Stable, child.VersionTag, child.Submitter = false, false, nil, auth.Who(ctx).By
 	if req.Priority != 0 {
 		if req.Priority < structs.JobPriorityMin || req.Priority > structs.JobPriorityMax {
 			return nil, structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", req.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
@@ -369,7 +369,9 @@ func (s *Set) jobPeriodicForce(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if err := s.mayUseQueue(auth.Who(ctx), j); err != nil {
 		return nil, err
 	}
-	if err := s.NamespaceRefuses(s.published().Snapshot, j); err != nil {
+	launched := *j
+	launched.Submitter = auth.Who(ctx).By
+	if err := s.NamespaceRefuses(s.published().Snapshot, &launched); err != nil {
 		return nil, err
 	}
 	at := structs.LogTimeOf(s.env.Replica.Now().Time().Truncate(time.Second))

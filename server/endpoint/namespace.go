@@ -56,8 +56,8 @@ func applyNamespace(j *structs.Job, n *structs.Namespace) {
 	}
 }
 
-// NamespaceRefuses returns why a job's namespace does not let it run now, or nil. The namespace may have been limited since
-// the job was registered.
+// NamespaceRefuses returns why a job's namespace or queue does not let it run now as its submitter's, or nil. They may have
+// been limited since the job was registered.
 func (s *Set) NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
 	if errs := s.namespaceProblems(snap, j, snap.Namespace(j.Namespace)); len(errs) > 0 {
 		return oneError(fmt.Sprintf("job %q is no longer allowed in namespace %q", j.ID, j.Namespace), errs)
@@ -67,7 +67,7 @@ func (s *Set) NamespaceRefuses(snap *state.Snapshot, j *structs.Job) error {
 
 // namespaceProblems returns what a job's namespace and queue do not let it choose.
 func (s *Set) namespaceProblems(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) (out []string) {
-	for _, err := range s.refusePriority(snap, j.QueueName(), n, j.Priority) {
+	for _, err := range s.refusePriority(snap, j, n, j.Priority) {
 		out = append(out, err.Msg)
 	}
 	if n == nil {

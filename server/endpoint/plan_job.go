@@ -38,7 +38,6 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 	p := s.published()
 	snap := p.Snapshot
 	k := j.Key()
-	j.Submitter = auth.Who(ctx).By
 	old := snap.JobByKey(k)
 	resp = &methods.JobPlanResponse{Index: p.Index, Warnings: strings.Join(warnings, "\n")}
 	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0

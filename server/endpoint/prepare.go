@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// prepareJob applies defaults to a copy of a job, checks it and what the caller may do with it. It returns the copy, or
+// prepareJob applies defaults to a copy of a job of the caller, checks it and what the caller may do with it. It returns the copy, or
 // what is wrong with the job.
 func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capability string) (*structs.Job, []string, error) {
 	if in == nil {
@@ -24,6 +24,7 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 		j.Namespace = auth.NamespaceOf(c)
 	}
 	id := auth.Who(ctx)
+	j.Submitter = id.By
 	if err := auth.Allow(id, methods.Need{Namespace: capability}, j.Namespace); err != nil {
 		s.env.Denied()
 		return nil, nil, err
@@ -32,7 +33,7 @@ func (s *Set) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, capa
 	ns := snap.Namespace(j.Namespace)
 	applyNamespace(j, ns)
 	if j.Priority == 0 {
-		j.Priority = s.defaultPriority(snap, j.QueueName(), ns)
+		j.Priority = s.defaultPriority(snap, j, ns)
 	}
 	DefaultJob(j, s.env.Region)
 	errs := append(s.CheckJob(j), s.namespaceProblems(snap, j, ns)...)

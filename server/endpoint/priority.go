@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
@@ -20,13 +21,22 @@ type priorityLimit struct {
 	name string // of who; "" for the servers
 }
 
-// priorityLimits returns what limits the priority of a job in a queue and a namespace: the servers, the namespace (or
-// nil), and the nearest queue with a limit, the job's own or one above it.
-func (s *Set) priorityLimits(snap *state.Snapshot, path structs.QueuePath, n *structs.Namespace) []priorityLimit {
+// priorityLimits returns what limits the priority of a job: the servers, its namespace (or nil), and the nearest queue with a
+// limit for its submitter or for all, the job's own or one above it.
+func (s *Set) priorityLimits(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) []priorityLimit {
 	out := make([]priorityLimit, 0, 3)
-	for at := range path.Lineage() {
-		if q := snap.QueueByPath(at); q != nil && q.PriorityMax > 0 {
-			out = append(out, priorityLimit{int(q.PriorityMax), "queue", string(at)})
+	for at := range j.QueueName().Lineage() {
+		q := snap.QueueByPath(at)
+		if q == nil {
+			continue
+		}
+		user := j.Submitter.Name
+		if most := q.PriorityMaxOf(user); most > 0 {
+			who := "queue"
+			if q.UserPriorityMax[user] > 0 {
+				who = fmt.Sprintf("user %q in queue", user)
+			}
+			out = append(out, priorityLimit{int(most), who, string(at)})
 			break
 		}
 	}
@@ -39,9 +49,9 @@ func (s *Set) priorityLimits(snap *state.Snapshot, path structs.QueuePath, n *st
 	return out
 }
 
-// refusePriority returns the refusals of a priority in a queue and a namespace (or nil).
-func (s *Set) refusePriority(snap *state.Snapshot, path structs.QueuePath, n *structs.Namespace, p int) (out []*structs.Error) {
-	for _, l := range s.priorityLimits(snap, path, n) {
+// refusePriority returns the refusals of a priority of a job, whose namespace is n (or nil).
+func (s *Set) refusePriority(snap *state.Snapshot, j *structs.Job, n *structs.Namespace, p int) (out []*structs.Error) {
+	for _, l := range s.priorityLimits(snap, j, n) {
 		switch {
 		case p <= l.most:
 		case l.name == "":
@@ -53,22 +63,23 @@ func (s *Set) refusePriority(snap *state.Snapshot, path structs.QueuePath, n *st
 	return out
 }
 
-// defaultPriority returns the priority of a job without one: the default of the nearest queue that has one, else that of
-// its namespace, else the servers'. It never exceeds what the job is allowed, so that no job is refused for a priority
+// defaultPriority returns the priority of a job without one: the default of the nearest queue that has one for its submitter
+// or for all, else that of its namespace, else the servers'. It never exceeds what the job is allowed, so that no job is refused for a priority
 // that its file does not have.
-func (s *Set) defaultPriority(snap *state.Snapshot, path structs.QueuePath, n *structs.Namespace) int {
+func (s *Set) defaultPriority(snap *state.Snapshot, j *structs.Job, n *structs.Namespace) int {
 	p := 0
-	for at := range path.Lineage() {
-		if q := snap.QueueByPath(at); q != nil && q.PriorityDefault > 0 {
-			p = int(q.PriorityDefault)
-			break
+	for at := range j.QueueName().Lineage() {
+		if q := snap.QueueByPath(at); q != nil {
+			if p = int(q.PriorityDefaultOf(j.Submitter.Name)); p > 0 {
+				break
+			}
 		}
 	}
 	if n != nil {
 		p = cmp.Or(p, n.DefaultPriority)
 	}
 	p = cmp.Or(p, s.env.Priorities.Default, structs.JobPriorityDefault)
-	for _, l := range s.priorityLimits(snap, path, n) {
+	for _, l := range s.priorityLimits(snap, j, n) {
 		p = min(p, l.most)
 	}
 	return p

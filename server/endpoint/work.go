@@ -40,7 +40,7 @@ func (s *Set) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobPrio
 		return nil, err
 	}
 	snap := s.published().Snapshot
-	if refused := s.refusePriority(snap, j.QueueName(), snap.Namespace(k.Namespace), req.Priority); len(refused) > 0 {
+	if refused := s.refusePriority(snap, j, snap.Namespace(k.Namespace), req.Priority); len(refused) > 0 {
 		return nil, refused[0]
 	}
 	res, err := s.apply(ctx, structs.Command{By: auth.Who(ctx).By, Body: &structs.JobPriorityCommand{
