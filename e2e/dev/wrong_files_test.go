@@ -39,6 +39,8 @@ var wrongFiles = []wrong{
 	{name: "order of a queue", file: "queue \"r\" {\n  order = \"fifo\"\n}\n", args: queues, code: 1, has: []string{"line 1", `order "fifo" is not known`, "fcfs"}},
 	{name: "duration of a queue", file: "queue \"r\" {\n  max_wait = \"1 day\"\n}\n", args: queues, code: 1, has: []string{"line 2", "max_wait:", `"1 day" is not a duration`, "1h30m"}},
 	{name: "limit of a queue", file: "queue \"r\" {\n  limit = { gpu = 8 }\n}\n", args: queues, code: 1, has: []string{"line 2", `no limit.gpu; did you mean "gpus"?`}},
+	{name: "priority of a user", file: "queue \"r\" {\n  user_priority_max = { alice = 101 }\n}\n", args: queues, code: 1, has: []string{"line 1", `user_priority_max 101 of user "alice"; give 1 to 100`}},
+	{name: "default priority of a user", file: "queue \"r\" {\n  priority_max = 60\n  user_priority_default = { alice = 70 }\n}\n", args: queues, code: 1, has: []string{`user_priority_default 70 of user "alice" is above 60`}},
 	{name: "negative limit", file: "queue \"r\" {\n  limit = { gpus = -1 }\n}\n", args: queues, code: 1, has: []string{`queue "r"`, "-1 GPUs: give 0 to"}},
 	{name: "queue that every cluster has", args: "queue delete default", code: 1, has: []string{`queue "default" is built in and cannot be deleted`}, lacks: "not found"},
 	{name: "deep file", file: "queue \"q\" { weight = " + strings.Repeat("(", 200_000), args: queues, code: 1, has: []string{"Nested too deep"}, lacks: "goroutine"},

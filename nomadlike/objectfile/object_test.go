@@ -16,6 +16,7 @@ func TestErrors(t *testing.T) {
 		{"queue", "queue \"q\" {\n  weight = 2\n  gpu_hours_max = 1.5\n}\n", []string{"line 3", "gpu_hours_max wants a whole number, not 1.5."}},
 		{"queue", "queue \"q\" {\n  weight = \"two\"\n}\n", []string{"line 2", "weight wants a whole number, not a string."}},
 		{"queue", "queue \"q\" {\n  user_limit = 8\n}\n", []string{"line 2", "user_limit wants an object, not a number."}},
+		{"queue", "queue \"q\" {\n  user_priority_max = { alice_b = 90, bob = \"high\" }\n}\n", []string{"line 2", "user_priority_max wants a whole number, not a string."}},
 		{"queue", "queue \"q\" {\n  user_limit = {\n    gpus = \"all\"\n  }\n}\n", []string{"line 3", "user_limit.gpus wants a number, not a string."}},
 		{"queue", "queue \"q\" {\n  user_limit {\n    gpuss = 1\n  }\n  gpu_hour_max = 7\n}\n", []string{"line 3", `no user_limit.gpuss; did you mean "gpus"?`, "line 5", `no gpu_hour_max; did you mean "gpu_hours_max"?`}},
 		{"quota", "quota \"q\" {\n  limit {\n    gpus = 4\n  }\n}\n", []string{"line 3", "A quota has no limit.gpus. What is limited stands in region_limit { ... }"}},
