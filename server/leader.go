@@ -23,13 +23,13 @@ type Service struct {
 // leadership is the state of this server's leadership.
 type leadership struct {
 	term  atomic.Uint64 // current term while leading; 0: not leading
-	ready atomic.Uint64 // term whose barrier has passed; 0: none
+	ready atomic.Uint64 // term that is established; 0: none
 	since atomic.Int64  // when leadership was last gained, in Unix nanoseconds
 	gains atomic.Int64
 	ended atomic.Int64 // nanoseconds that the services took to end when leadership was last lost
 }
 
-// IsLeader reports whether this server leads and has applied everything before its term.
+// IsLeader reports whether this server leads a cluster that has its identity, and has applied everything before its term.
 func (s *Server) IsLeader() bool {
 	return s.lead.ready.Load() != 0 && s.replica.IsRaftLeader()
 }
@@ -124,7 +124,8 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	}
 }
 
-// establish waits until every entry before this term has been applied, then creates what a cluster must have.
+// establish waits until every entry before this term has been applied, creates what a cluster must have, and then lets this
+// server answer as the leader: without a format, all but the oldest commands and fields would be refused or left out.
 func (s *Server) establish(ctx context.Context, term uint64) bool {
 	for ctx.Err() == nil {
 		err := s.replica.Barrier()
@@ -139,13 +140,10 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 			return false
 		}
 	}
-	if ctx.Err() != nil {
-		return false
-	}
-	s.lead.ready.Store(term)
 	for ctx.Err() == nil {
 		err := s.members.InitCluster(ctx)
 		if err == nil {
+			s.lead.ready.Store(term)
 			return true
 		}
 		s.log.Warn("could not initialize the cluster; trying again", "error", err)
