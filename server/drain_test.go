@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/duty"
@@ -13,8 +14,13 @@ import (
 )
 
 // holdsOn returns the allocations that hold resources on a node.
-func holdsOn(s *Server, id structs.NodeID) (as []*structs.Allocation) {
-	for _, a := range s.Published().Snapshot.AllocsByNode(id) {
+func holdsOn(s *Server, id structs.NodeID) []*structs.Allocation {
+	return heldOn(s.Published().Snapshot, id)
+}
+
+// heldOn is holdsOn in one state, for what is true of several nodes at once.
+func heldOn(snap *state.Snapshot, id structs.NodeID) (as []*structs.Allocation) {
+	for _, a := range snap.AllocsByNode(id) {
 		if structs.Holds(a) {
 			as = append(as, a)
 		}
@@ -44,10 +50,11 @@ func TestDrainMovesServiceGently(t *testing.T) {
 		waitFor(t, 2*time.Minute, "end of the drain", func() bool {
 			least = min(least, running(s, "web"))
 			sys := false
-			for _, a := range holdsOn(s, first) {
+			now := holdsOn(s, first)
+			for _, a := range now {
 				sys = sys || a.JobID == "sys" && a.Transition.Migrate
 			}
-			for _, a := range holdsOn(s, first) {
+			for _, a := range now {
 				if sys && a.JobID == "web" {
 					t.Fatal("the system job was told to go before the service had gone")
 				}
@@ -93,7 +100,7 @@ func TestDrainWithinQuota(t *testing.T) {
 			snap := s.Published().Snapshot
 			held, ends := structs.Amount{}, structs.Amount{}
 			for _, id := range []structs.NodeID{first, second.ID} {
-				for _, a := range holdsOn(s, id) {
+				for _, a := range heldOn(snap, id) {
 					if held = held.Add(structs.AmountOf(a)); a.ServerTerminal() {
 						ends = ends.Add(structs.AmountOf(a))
 					}
