@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -9,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// GPU time that queues lose. The decision log has what a preemption loses if the work does not save its state first. Here the
+// GPU time that queues and their submitters lose. The decision log has what a preemption loses if the work does not save its state first. Here the
 // loss is counted when the work ends, with what it saved while it was ending. The rest of a gang that ends because a node
 // was lost gets no time to save, and is counted with that member.
 
@@ -62,30 +63,45 @@ func (x *tx) unsavedAtEnd(a *structs.Allocation) int64 {
 // lose adds to what the queue of an allocation's job has lost. Services and system jobs lose nothing: what they did, they
 // have served.
 func (x *tx) lose(a *structs.Allocation, n structs.QueueLoss) {
-	if n == (structs.QueueLoss{}) || !x.Has(feature.QueueLosses) {
-		return
+	if j := x.jobOf(a); n != (structs.QueueLoss{}) && j != nil && (j.Type == structs.JobBatch || j.Type == structs.JobSysBatch) {
+		x.suffers(j, structs.UserLoss{Lost: n})
 	}
-	j := state.Jobs.Get(x, a.JobKey())
-	if j == nil {
-		j = a.Job // purged
-	}
-	if j == nil || j.Type != structs.JobBatch && j.Type != structs.JobSysBatch {
-		return
-	}
-	if x.lost == nil {
-		x.lost = map[structs.QueuePath]structs.QueueLoss{}
-	}
-	x.lost[j.QueueName()] = x.lost[j.QueueName()].Add(n)
 }
 
-// settleLosses writes what queues have lost in this entry.
+// jobOf returns an allocation's job, also if it was purged; nil if nothing knows it.
+func (x *tx) jobOf(a *structs.Allocation) *structs.Job {
+	return cmp.Or(state.Jobs.Get(x, a.JobKey()), a.Job)
+}
+
+// suffers adds to what a job's queue and submitter suffered.
+func (x *tx) suffers(j *structs.Job, n structs.UserLoss) {
+	if !x.Has(feature.QueueLosses) {
+		return
+	}
+	if x.suffered == nil {
+		x.suffered = map[sufferer]structs.UserLoss{}
+	}
+	who := sufferer{j.QueueName(), j.Submitter.Name}
+	old := x.suffered[who]
+	x.suffered[who] = structs.UserLoss{User: who.user, Preempted: old.Preempted + n.Preempted, Lost: old.Lost.Add(n.Lost)}
+}
+
+// sufferer is a submitter in a queue; user "" stands for jobs without a submitter.
+type sufferer struct {
+	queue structs.QueuePath
+	user  string
+}
+
+// settleLosses writes what queues and submitters have suffered in this entry.
 func (x *tx) settleLosses() {
-	for _, queue := range slices.Sorted(maps.Keys(x.lost)) {
-		row := structs.Preemptions{Queue: queue}
-		if old := state.Preemptions.Get(x, queue); old != nil {
+	order := func(a, b sufferer) int { return cmp.Or(cmp.Compare(a.queue, b.queue), cmp.Compare(a.user, b.user)) }
+	for _, who := range slices.SortedFunc(maps.Keys(x.suffered), order) {
+		row, n := structs.Preemptions{Queue: who.queue}, x.suffered[who]
+		if old := state.Preemptions.Get(x, who.queue); old != nil {
 			row = *old
 		}
-		row.Lost, row.ModifyIndex = row.Lost.Add(x.lost[queue]), x.index
+		row.Lost, row.ModifyIndex = row.Lost.Add(n.Lost), x.index
+		row.Suffered(n)
 		state.Preemptions.Put(x, &row)
 	}
 }

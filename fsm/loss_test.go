@@ -9,13 +9,15 @@ import (
 )
 
 // lostBy returns what the jobs of a queue have lost.
-func lostBy(c *cluster, queue structs.QueuePath) structs.QueueLoss {
+func lostBy(c *cluster, queue structs.QueuePath) structs.QueueLoss { return preemptions(c, queue).Lost }
+
+func preemptions(c *cluster, queue structs.QueuePath) structs.Preemptions {
 	for p := range c.f.Snapshot().Preempted() {
 		if p.Queue == queue {
-			return p.Lost
+			return *p
 		}
 	}
-	return structs.QueueLoss{}
+	return structs.Preemptions{}
 }
 
 // TestQueueLosses: work that ends after ten seconds on a GPU is lost to its queue if it was preempted, moved or lost with its

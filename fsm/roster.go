@@ -489,7 +489,8 @@ func (pl *planApply) change(part *structs.PlanPart, group structs.GroupName) int
 	return n
 }
 
-// preempted counts an eviction: once per part for the victim's job, and for the queue on whose behalf it happened.
+// preempted counts an eviction, once per part for the victim's job: for that, its submitter, and the queue on whose behalf it
+// happened.
 func (pl *planApply) preempted(victim *structs.Allocation) {
 	key := victim.JobKey()
 	if slices.Contains(pl.evicted, key) {
@@ -502,13 +503,16 @@ func (pl *planApply) preempted(victim *structs.Allocation) {
 		n.ModifyIndex = pl.index
 		state.Workloads.Put(pl, &n)
 	}
+	if j := pl.jobOf(victim); j != nil {
+		pl.suffers(j, structs.UserLoss{Preempted: 1})
+	}
 	queue := structs.QueueDefault
 	if pl.job != nil {
 		queue = pl.job.QueueName()
 	}
 	row := structs.Preemptions{Queue: queue, Total: 1, ModifyIndex: pl.index}
 	if old := state.Preemptions.Get(pl, queue); old != nil {
-		row.Total, row.Lost = old.Total+1, old.Lost
+		row.Total, row.Lost, row.Users = old.Total+1, old.Lost, old.Users
 		for i, t := range old.Recent {
 			if t > pl.time.Add(-preemptionsFor) && len(old.Recent)-i < structs.PreemptionsKept {
 				row.Recent = append(row.Recent, t)

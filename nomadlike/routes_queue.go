@@ -73,6 +73,8 @@ type (
 		Waiting, Oldest int64
 		Jobs, Allocs    int64
 		GPUHours        float64 `json:",omitempty"`
+		Preempted       int64   // times that a job was preempted
+		Lost            QueueLoss
 	}
 	// QueueWritten is the answer to a write of queues, and of a quota if there are warnings.
 	QueueWritten struct{ Warnings []string }
@@ -95,7 +97,8 @@ func queueState(q *methods.QueueState) QueueState {
 	for i := range q.Users {
 		u := &q.Users[i]
 		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.HeldFromStructs(u.Usage.Held, u.Usage.Models), Mean: wire.AmountFromStructs(u.Mean),
-			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs, GPUHours: gpuHours(u.PeriodUse)})
+			Weight: u.Weight, Share: float64(u.Share) / 1e6, Part: float64(u.Part) / 1e6, Target: float64(u.Target) / 1e6, Waiting: u.Waiting, Oldest: int64(u.Oldest), Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs, GPUHours: gpuHours(u.PeriodUse),
+			Preempted: u.Preempted, Lost: QueueLoss(u.Lost)})
 	}
 	return out
 }

@@ -267,7 +267,7 @@ func canned() map[string]any {
 	}
 	queues := []nomadlike.QueueState{{Queue: wire.Queue{Path: "default", Weight: 1}, Held: gpus(2), Jobs: 1},
 		{Queue: wire.Queue{Path: "research", Description: "all of research", Weight: 3, Guarantee: gpus(8), Limit: gpus(16)}, Held: gpus(12), Share: 0.25, Part: 0.75, Target: 0.6, Jain: 0.8, Oldest: int64(14*time.Minute + 3*time.Second + 5), Preemptions: 4, Lost: nomadlike.QueueLoss{Preempt: 9000, Node: 1800}, Jobs: 3, Waiting: 2, Submitted: 6,
-			Users: []nomadlike.QueueUser{{Name: "ann", Weight: 2, Held: gpus(12), Mean: gpus(3), Share: 0.375, Part: 0.75, Target: 0.4, Jobs: 3}, {Name: "bob", Weight: 1, Target: 0.2, Waiting: 2, Oldest: int64(14*time.Minute + 3*time.Second + 5)}}}}
+			Users: []nomadlike.QueueUser{{Name: "ann", Weight: 2, Held: gpus(12), Mean: gpus(3), Share: 0.375, Part: 0.75, Target: 0.4, Jobs: 3}, {Name: "bob", Weight: 1, Target: 0.2, Waiting: 2, Oldest: int64(14*time.Minute + 3*time.Second + 5), Preempted: 3, Lost: nomadlike.QueueLoss{Preempt: 9000, Node: 1800}}}}}
 	for i := range queues {
 		queues[i].Effective.Order, queues[i].Effective.Backfill, queues[i].Effective.Preempt = "adaptive", "easy-sjf", "order"
 		wait := wire.TextDuration(24 * time.Hour)

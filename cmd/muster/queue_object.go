@@ -344,9 +344,10 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		o.heading("Submitters")
 		rows := [][]string{}
 		for _, u := range q.Users {
-			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), percentText(u.Part), targetText(u.Target), hoursText(u.GPUHours), strconv.FormatInt(u.Jobs, 10), strconv.FormatInt(u.Waiting, 10), oldestText(u.Oldest)})
+			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), percentText(u.Part), targetText(u.Target), hoursText(u.GPUHours), strconv.FormatInt(u.Jobs, 10), strconv.FormatInt(u.Waiting, 10), oldestText(u.Oldest),
+				strconv.FormatInt(u.Preempted, 10), lossText(u.Lost)})
 		}
-		o.table("USER|WEIGHT|HELD|LATELY|PART|TARGET|GPU HOURS|RUNNING|WAITING|OLDEST WAIT", rows)
+		o.table("USER|WEIGHT|HELD|LATELY|PART|TARGET|GPU HOURS|RUNNING|WAITING|OLDEST WAIT|PREEMPTED|GPU HOURS LOST", rows)
 	}
 	return nil
 }
@@ -362,7 +363,7 @@ func budgetText(q *nomadlike.QueueState) string {
 	return fmt.Sprintf("%.1f of %d; a new period begins at %s", q.GPUHours, q.GPUHoursMax, at(*q.PeriodEnd))
 }
 
-// lossText formats the GPU hours that a queue's jobs lost, and by which causes.
+// lossText formats the GPU hours that jobs lost, and by which causes.
 func lossText(l nomadlike.QueueLoss) string {
 	total := l.Preempt + l.Node + l.Drain
 	if total == 0 {

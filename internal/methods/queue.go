@@ -39,6 +39,8 @@ type (
 		Target    int64
 		Waiting   int64
 		Oldest    time.Duration
+		Preempted int64 // times that a job was preempted
+		Lost      structs.QueueLoss
 	}
 	// QueueGetResponse is a queue; nil when absent.
 	QueueGetResponse struct {

@@ -102,7 +102,7 @@ func countedUse(snap *state.Snapshot, now structs.LogTime) (all []*structs.Queue
 	return all
 }
 
-// usersOf describes the submitters of a queue who hold, have held or want something, by name.
+// usersOf describes the submitters of a queue who hold, have held or want something, or have lost something, by name.
 func usersOf(x *Standing, table *contend.QueueTable, at *queue.Scene) (out []methods.QueueUserState) {
 	for _, name := range slices.Sorted(maps.Keys(x.Users)) {
 		if name == "" {
@@ -115,7 +115,8 @@ func usersOf(x *Standing, table *contend.QueueTable, at *queue.Scene) (out []met
 		}
 		part := at.Share(u.Held) / 1000
 		out = append(out, methods.QueueUserState{Usage: u, Mean: u.MeanAt(at.Now, at.Queue.HalfLife), Weight: weight, Share: part / weight,
-			PeriodUse: u.PeriodUse(at.Now, at.Queue.BudgetPeriod()), Part: part, Target: s.Target, Waiting: s.Waiting, Oldest: s.Oldest})
+			PeriodUse: u.PeriodUse(at.Now, at.Queue.BudgetPeriod()), Part: part, Target: s.Target, Waiting: s.Waiting, Oldest: s.Oldest,
+			Preempted: s.Preempted, Lost: s.Lost})
 	}
 	return out
 }

@@ -39,6 +39,9 @@ type Submitter struct {
 	Oldest  time.Duration
 	Target  int64 // as that of a queue; 0: nothing of it takes turns in the queue itself
 
+	Preempted int64 // times that a job was preempted, with those in queues below
+	Lost      structs.QueueLoss
+
 	held         structs.Amount // by work of the queue itself, without the queues below
 	running, own int64          // jobs of the queue itself that hold, and that wait
 }
@@ -75,6 +78,12 @@ func (s *Set) standings(snap *state.Snapshot, table *contend.QueueTable) Standin
 			if m[path] != nil || p.Total > 0 || path == structs.QueueDefault || snap.QueueByPath(path) != nil {
 				x := m.at(path)
 				x.Preemptions, x.Lost = x.Preemptions+p.Total, x.Lost.Add(p.Lost)
+				for i := range p.Users {
+					if path != structs.QueueRoot { // which has no submitters
+						u := x.user(p.Users[i].User)
+						u.Preempted, u.Lost = u.Preempted+p.Users[i].Preempted, u.Lost.Add(p.Users[i].Lost)
+					}
+				}
 			}
 		}
 	}
