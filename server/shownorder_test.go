@@ -21,11 +21,11 @@ import (
 var shownOrders = []structs.Order{"", structs.OrderFCFS, structs.OrderEDF, structs.OrderPriority, structs.OrderSJF, structs.OrderMLFQ, structs.OrderLottery, "priority,lottery", structs.OrderFair, structs.OrderWeighted}
 
 // TestShownOrder: of random work for one GPU, partly preemptible, the job that `muster queue` shows first is the next to
-// start when the GPU becomes free. With -short one seed. MUSTER_SHOWN_SEED repeats one seed, MUSTER_SHOWN_ORDER one order ("fresh").
+// start when the GPU becomes free. With -short one seed and three orders. MUSTER_SHOWN_SEED repeats one seed, MUSTER_SHOWN_ORDER one order ("fresh").
 func TestShownOrder(t *testing.T) {
-	seeds := []uint64{1, 2}
+	seeds, orders := []uint64{1, 2}, shownOrders
 	if testing.Short() { // under the race detector
-		seeds = seeds[:1]
+		seeds, orders = seeds[:1], []structs.Order{"", structs.OrderWeighted, structs.OrderLottery}
 	}
 	if s := os.Getenv("MUSTER_SHOWN_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -34,7 +34,7 @@ func TestShownOrder(t *testing.T) {
 		}
 		seeds = []uint64{n}
 	}
-	for _, order := range shownOrders {
+	for _, order := range orders {
 		name := cmp.Or(string(order), "fresh")
 		if only := os.Getenv("MUSTER_SHOWN_ORDER"); only != "" && only != name {
 			continue

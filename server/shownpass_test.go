@@ -24,14 +24,14 @@ import (
 // serves the jobs that it starts, with several queues and users whose shares move while the pass places. MUSTER_SHOWN_SEEDS has
 // more than two histories of each order, with -short it is one.
 func TestShownListIsServed(t *testing.T) {
-	seeds := 2
-	if testing.Short() { // under the race detector
-		seeds = 1
+	seeds, orders := 2, append(queue.Names(), "", "priority,fair", "fair,sjf", "priority,lottery")
+	if testing.Short() { // under the race detector, which takes a quarter of an hour for the tests of this package
+		seeds, orders = 1, []structs.Order{"", structs.OrderFair, "priority,lottery"}
 	}
 	if n, err := strconv.Atoi(os.Getenv("MUSTER_SHOWN_SEEDS")); err == nil {
 		seeds = n
 	}
-	for _, order := range append(queue.Names(), "", "priority,fair", "fair,sjf", "priority,lottery") {
+	for _, order := range orders {
 		t.Run(cmp.Or(string(order), "fresh"), func(t *testing.T) {
 			served, wide := 0, 0
 			for seed := range uint64(seeds) {
