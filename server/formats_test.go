@@ -54,3 +54,20 @@ func TestFirstMomentOfACluster(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A term that ended while it was being established may leave its mark behind. That does not make the server answer as the
+// leader of the next term before everything of the terms before is applied.
+func TestEstablishedInAnotherTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		if !s.IsLeader() {
+			t.Fatal("the server does not lead")
+		}
+		for _, late := range []uint64{s.lead.term.Load() - 1, 0} {
+			s.lead.ready.Store(late)
+			if s.IsLeader() {
+				t.Errorf("in term %d the server leads by what was established in term %d", s.lead.term.Load(), late)
+			}
+		}
+	})
+}

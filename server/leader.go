@@ -31,7 +31,8 @@ type leadership struct {
 
 // IsLeader reports whether this server leads a cluster that has its identity, and has applied everything before its term.
 func (s *Server) IsLeader() bool {
-	return s.lead.ready.Load() != 0 && s.replica.IsRaftLeader()
+	term := s.lead.term.Load()
+	return term != 0 && s.lead.ready.Load() == term && s.replica.IsRaftLeader()
 }
 
 // runLeadership follows raft's leadership. The services of a term share one context and start and stop together.

@@ -50,7 +50,7 @@ func (s *Set) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRe
 	if err := s.mayClaim(old, n); err != nil {
 		return nil, err
 	}
-	resp := &methods.NodeRegisterResponse{RPC: feature.RPC, Format: s.env.Replica.Format()}
+	resp := &methods.NodeRegisterResponse{RPC: feature.RPC, Format: snap.Format()}
 	if old == nil || !sameReport(old, n) {
 		res, err := s.env.Apply(ctx, replica.LanePriority, structs.Command{By: auth.Who(ctx).By, Body: registration(old, req)})
 		if err != nil {
@@ -168,7 +168,7 @@ func refusal(why string) string {
 func (s *Set) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
 	p := s.published()
 	n := p.Snapshot.NodeByID(req.NodeID)
-	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now(), Gossip: s.env.Members.Advice(p.Snapshot.NodeCount()), Format: s.env.Replica.Format()}
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.env.Members.Servers(), Now: s.env.Replica.Now(), Gossip: s.env.Members.Advice(p.Snapshot.NodeCount()), Format: p.Snapshot.Format()}
 	if n == nil {
 		resp.Unknown = true
 		return resp, nil
