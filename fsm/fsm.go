@@ -91,9 +91,9 @@ type tx struct {
 	touched  map[structs.JobKey]bool // jobs whose status may have changed
 	order    []structs.JobKey        // the keys of touched, in order of insertion
 	evals    map[structs.JobKey]structs.EvalID
-	attained map[structs.JobKey]int64      // service of ended allocations by job; nil for none
-	suffered map[sufferer]structs.UserLoss // nil for none
-	keep     bool                          // this command does not bring touched jobs back to life (collection)
+	attained map[structs.JobKey]int64     // service of ended allocations by job; nil for none
+	losses   map[lossKey]structs.UserLoss // nil for none
+	keep     bool                         // this command does not bring touched jobs back to life (collection)
 }
 
 func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {

@@ -64,7 +64,7 @@ func (x *tx) unsavedAtEnd(a *structs.Allocation) int64 {
 // have served.
 func (x *tx) lose(a *structs.Allocation, n structs.QueueLoss) {
 	if j := x.jobOf(a); n != (structs.QueueLoss{}) && j != nil && (j.Type == structs.JobBatch || j.Type == structs.JobSysBatch) {
-		x.suffers(j, structs.UserLoss{Lost: n})
+		x.count(j, structs.UserLoss{Lost: n})
 	}
 }
 
@@ -73,35 +73,35 @@ func (x *tx) jobOf(a *structs.Allocation) *structs.Job {
 	return cmp.Or(state.Jobs.Get(x, a.JobKey()), a.Job)
 }
 
-// suffers adds to what a job's queue and submitter suffered.
-func (x *tx) suffers(j *structs.Job, n structs.UserLoss) {
+// count adds to what is counted for a job's queue and submitter.
+func (x *tx) count(j *structs.Job, n structs.UserLoss) {
 	if !x.Has(feature.QueueLosses) {
 		return
 	}
-	if x.suffered == nil {
-		x.suffered = map[sufferer]structs.UserLoss{}
+	if x.losses == nil {
+		x.losses = map[lossKey]structs.UserLoss{}
 	}
-	who := sufferer{j.QueueName(), j.Submitter.Name}
-	old := x.suffered[who]
-	x.suffered[who] = structs.UserLoss{User: who.user, Preempted: old.Preempted + n.Preempted, Lost: old.Lost.Add(n.Lost)}
+	who := lossKey{j.QueueName(), j.Submitter.Name}
+	old := x.losses[who]
+	x.losses[who] = structs.UserLoss{User: who.user, Preempted: old.Preempted + n.Preempted, Lost: old.Lost.Add(n.Lost)}
 }
 
-// sufferer is a submitter in a queue; user "" stands for jobs without a submitter.
-type sufferer struct {
+// lossKey is a submitter in a queue; user "" stands for jobs without a submitter.
+type lossKey struct {
 	queue structs.QueuePath
 	user  string
 }
 
-// settleLosses writes what queues and submitters have suffered in this entry.
+// settleLosses writes what was counted for queues and submitters in this entry.
 func (x *tx) settleLosses() {
-	order := func(a, b sufferer) int { return cmp.Or(cmp.Compare(a.queue, b.queue), cmp.Compare(a.user, b.user)) }
-	for _, who := range slices.SortedFunc(maps.Keys(x.suffered), order) {
-		row, n := structs.Preemptions{Queue: who.queue}, x.suffered[who]
+	order := func(a, b lossKey) int { return cmp.Or(cmp.Compare(a.queue, b.queue), cmp.Compare(a.user, b.user)) }
+	for _, who := range slices.SortedFunc(maps.Keys(x.losses), order) {
+		row, n := structs.Preemptions{Queue: who.queue}, x.losses[who]
 		if old := state.Preemptions.Get(x, who.queue); old != nil {
 			row = *old
 		}
 		row.Lost, row.ModifyIndex = row.Lost.Add(n.Lost), x.index
-		row.Suffered(n)
+		row.Count(n)
 		state.Preemptions.Put(x, &row)
 	}
 }

@@ -504,7 +504,7 @@ func (pl *planApply) preempted(victim *structs.Allocation) {
 		state.Workloads.Put(pl, &n)
 	}
 	if j := pl.jobOf(victim); j != nil {
-		pl.suffers(j, structs.UserLoss{Preempted: 1})
+		pl.count(j, structs.UserLoss{Preempted: 1})
 	}
 	queue := structs.QueueDefault
 	if pl.job != nil {

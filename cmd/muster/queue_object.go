@@ -375,13 +375,13 @@ func lossText(l nomadlike.QueueLoss) string {
 		cause   string
 	}{{l.Preempt, "preemptions"}, {l.Node, "lost nodes"}, {l.Drain, "drains"}} {
 		if c.seconds > 0 {
-			by = append(by, fmt.Sprintf("%.1f by %s", float64(c.seconds)/3600, c.cause))
+			by = append(by, hours(c.seconds)+" by "+c.cause)
 		}
 	}
 	if len(by) == 1 {
 		return by[0]
 	}
-	return fmt.Sprintf("%.1f: %s", float64(total)/3600, strings.Join(by, ", "))
+	return hours(total) + ": " + strings.Join(by, ", ")
 }
 
 func percentText(x float64) string { return fmt.Sprintf("%.2f %%", 100*x) }

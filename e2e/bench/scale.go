@@ -315,10 +315,10 @@ func (s *scale) unfinished(turn int) {
 		}
 		states, odd := map[string]int{}, ""
 		for _, a := range as {
-			if state := a.DesiredStatus + " " + a.ClientStatus; state != "run running" {
+			state := a.DesiredStatus + " " + a.ClientStatus
+			if states[state]++; state != "run running" {
 				odd = fmt.Sprint(a)
 			}
-			states[a.DesiredStatus+" "+a.ClientStatus]++
 		}
 		if states["run running"] == s.per {
 			continue
