@@ -198,25 +198,45 @@ func (o Occupancy) withAll(n *structs.Node, hs []*Held) Occupancy {
 	case 1:
 		return o.with(n, hs[0])
 	}
-	old := o.Hold.roll()
+	return o.merged(n, hs, false)
+}
+
+// withNew is withAll for allocations some of which may be held already: the records of those stay.
+func (o Occupancy) withNew(n *structs.Node, hs []*Held) Occupancy {
+	if len(hs) == 0 || len(hs) == 1 && o.Hold.Has(hs[0].ID) {
+		return o
+	}
+	if len(hs) == 1 {
+		return o.with(n, hs[0])
+	}
+	return o.merged(n, hs, true)
+}
+
+// merged adds allocations in ID order. Of one that is held already the old record stays, or it is replaced.
+func (o Occupancy) merged(n *structs.Node, hs []*Held, stays bool) Occupancy {
 	next := o.Hold.begun(roll{})
 	plain := next.Waits == 0
-	known := 0 // how many of hs are held already
-	for _, h := range hs {
-		if was := old.get(h.ID); was != nil {
-			known++
+	old := o.Hold.roll()
+	next.held = old.merge(hs, func(was, h *Held) *Held {
+		switch {
+		case was == nil:
+			plain = plain && h.Rare == nil
+		case stays:
+			return was
+		default:
 			plain = plain && was.Rare.same(h.Rare)
 			next.Yields -= count(was.Work.Yields)
 			next.Shy -= count(was.Work.Shy)
 			o.Used = o.Used.Sub(was.Need)
-		} else {
-			plain = plain && h.Rare == nil
 		}
 		next.Yields += count(h.Work.Yields)
 		next.Shy += count(h.Work.Shy)
 		o.Used = o.Used.Add(h.Need)
+		return h
+	})
+	if stays && next.held.Len == old.Len {
+		return o
 	}
-	next.held = old.putAll(hs, known)
 	if !plain {
 		return Occupancy{Hold: next}.tally(n)
 	}

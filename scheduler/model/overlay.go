@@ -191,14 +191,17 @@ func (f Overlay) Each(fn func(node structs.NodeID)) {
 // Over adds what is in flight on a node to what the view holds there. It does so in one merge: adding one by one copies
 // the list each time, which is quadratic on a node with many plans in flight.
 func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
-	var fresh []*Held
-	for _, h := range f.On(n.ID) {
-		if !o.Hold.Has(h.Held.ID) {
-			fresh = append(fresh, h.Held)
-		}
+	on := f.On(n.ID)
+	if len(on) == 0 {
+		return o
+	}
+	var few [64]*Held
+	fresh := few[:0]
+	for _, h := range on {
+		fresh = append(fresh, h.Held)
 	}
 	slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
-	return o.withAll(n, slices.CompactFunc(fresh, func(a, b *Held) bool { return a.ID == b.ID }))
+	return o.withNew(n, slices.CompactFunc(fresh, func(a, b *Held) bool { return a.ID == b.ID }))
 }
 
 // HeldOfPlace returns what a proposed placement will hold and on which node; ok is false if the entry is inconsistent.

@@ -125,49 +125,51 @@ func (r *roll) replace(leaf, n int, a, b []*Held) roll {
 	return rollOfLeaves(slices.Concat(some, r.rest), n)
 }
 
-// putAll is put for several allocations in ID order, known of which are in the roll.
-func (r *roll) putAll(hs []*Held, known int) roll {
-	if r.Len == 0 {
-		return rollOf(slices.Clone(hs))
-	}
-	n, replace := r.Len+len(hs)-known, known == len(hs)
+// merge returns the roll with several records in ID order. pick is called for each of them with the roll's record of the
+// same allocation, or nil, and returns which of the two stays.
+//
+// Naive: look each one up, then merge the lists. The records lie all over memory, so that each look costs more than the
+// merge, which passes every record anyway.
+func (r *roll) merge(hs []*Held, pick func(was, h *Held) *Held) roll {
 	all := make([]*heldLeaf, 0, 1+len(r.rest)+len(hs)/rollLeaf+2)
+	n := r.Len
+	var few [2 * rollLeaf]*Held
 	for i := range 1 + len(r.rest) {
 		old, k := r.leaf(i), len(hs)
 		if i < len(r.rest) {
 			k, _ = findHeld(hs, r.rest[i].hs[0].ID)
 		}
 		switch {
-		case k == 0 && i == 0:
-			all = append(all, &heldLeaf{old})
-			continue
-		case k == 0:
+		case k > 0:
+			out := mergeHeld(few[:0], old, hs[:k], pick)
+			n += len(out) - len(old)
+			all = cutLeaves(all, slices.Clone(out))
+		case i > 0:
 			all = append(all, r.rest[i-1])
-			continue
+		case len(old) > 0:
+			all = append(all, &heldLeaf{old})
 		}
-		room := len(old) + k
-		if replace {
-			room = len(old)
-		}
-		all = cutLeaves(all, mergeHeld(make([]*Held, 0, room), old, hs[:k]))
 		hs = hs[k:]
 	}
 	return rollOfLeaves(all, n)
 }
 
-// mergeHeld appends two lists in ID order, merged. A record of b replaces that of a for the same allocation.
-func mergeHeld(out, a, b []*Held) []*Held {
+// mergeHeld appends two lists in ID order, merged; see merge about pick.
+func mergeHeld(out, a, b []*Held, pick func(was, h *Held) *Held) []*Held {
 	for len(a) > 0 && len(b) > 0 {
 		switch c := CompareID(a[0].ID, b[0].ID); {
 		case c < 0:
 			out, a = append(out, a[0]), a[1:]
 		case c == 0:
-			a = a[1:]
+			out, a, b = append(out, pick(a[0], b[0])), a[1:], b[1:]
 		default:
-			out, b = append(out, b[0]), b[1:]
+			out, b = append(out, pick(nil, b[0])), b[1:]
 		}
 	}
-	return append(append(out, a...), b...)
+	for _, h := range b {
+		out = append(out, pick(nil, h))
+	}
+	return append(out, a...)
 }
 
 func findHeld(list []*Held, id structs.AllocID) (int, bool) {
