@@ -8,3 +8,6 @@ func (*NodePollResponse) Packed() {}
 
 // Packed implements rpc.Packed.
 func (*NodeObserveRequest) Packed() {}
+
+// Packed implements rpc.Packed.
+func (*JobRegisterRequest) Packed() {}

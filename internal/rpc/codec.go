@@ -60,6 +60,17 @@ func Encode(v any) ([]byte, error) {
 	return out, nil
 }
 
+// Size returns the length of v's wire encoding. Package pack counts it, which writes the same bytes at a fraction of the cost.
+func Size(v any) (int, error) {
+	scratch := scratches.Get().(*[]byte)
+	b, ok := pack.Wire.Append((*scratch)[:0], v)
+	if !ok {
+		return 0, fmt.Errorf("encode %T: package pack has no form for it", v)
+	}
+	release(scratch, b)
+	return len(b), nil
+}
+
 // release keeps a buffer of scratches, grown to b, for reuse.
 func release(scratch *[]byte, b []byte) {
 	if cap(b) <= scratchMax {

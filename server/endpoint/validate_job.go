@@ -107,10 +107,10 @@ func (s *Set) CheckJob(j *structs.Job) []string {
 	p.templates(j)
 	s.checkWork(p, j)
 	if len(p.list) == 0 {
-		if b, err := rpc.Encode(j); err != nil {
+		if n, err := rpc.Size(j); err != nil {
 			p.addf("Job cannot be encoded: %v", err)
-		} else if len(b) > structs.JobSizeMax {
-			p.addf("Job is %d bytes encoded; the limit is %d", len(b), structs.JobSizeMax)
+		} else if n > structs.JobSizeMax {
+			p.addf("Job is %d bytes encoded; the limit is %d", n, structs.JobSizeMax)
 		}
 	}
 	return p.list
