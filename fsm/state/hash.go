@@ -47,34 +47,55 @@ func (s *Store) digestOf(table string, packed []byte) digest {
 // begin writes what comes before the row over buf.
 func begin(buf []byte, table string) []byte { return append(append(buf[:0], table...), 0) }
 
-// digests caches the digests of recent rows. New rows often change soon (an allocation when it runs, an evaluation when
-// it is answered), and computing a digest costs as much as the rest of writing a row. Rows are kept in two generations
-// of at most digestsMax; the older generation is dropped as a whole.
-type digests[T any] struct{ young, old map[*T]digest }
-
-const digestsMax = 4096
-
-func (k *digests[T]) put(row *T, d digest) {
-	if len(k.young) >= digestsMax {
-		k.young, k.old = k.old, k.young
-		clear(k.young)
-	}
-	if k.young == nil {
-		k.young = map[*T]digest{}
-	}
-	k.young[row] = d
+// owing is the rows that the sum lacks. Most rows change soon (an allocation when it runs, an evaluation when it is
+// answered), and computing a digest costs as much as the rest of writing a row, so it is computed only of rows that have
+// stayed as they are until owedMax others were written, and of the rest when a hash is wanted.
+type owing struct {
+	list  []owed         // oldest first; snapshots share it, so that it only grows at the end and shrinks at the beginning
+	last  map[any]uint64 // position of rows that the sum lacks, counted over all time: a row that comes back is in list twice
+	first uint64         // position of list[0]
 }
 
-// take returns the digest of a row and removes it.
-func (k *digests[T]) take(row *T) (d digest, ok bool) {
-	if d, ok = k.young[row]; ok {
-		delete(k.young, row)
-		return d, true
+// owed is a row that the sum of a snapshot lacks, if the snapshot has it.
+type owed struct {
+	table AnyTable
+	row   any
+}
+
+// owedMax bounds the rows that the sum lacks. A placement writes about four.
+const owedMax = 8192
+
+func (o *owing) add(t AnyTable, row any) {
+	o.last[row] = o.first + uint64(len(o.list))
+	o.list = append(o.list, owed{t, row})
+}
+
+// drop reports whether the sum lacks a row, which has left its table.
+func (o *owing) drop(row any) bool {
+	_, lacks := o.last[row]
+	delete(o.last, row)
+	return lacks
+}
+
+// settle adds rows to the sum until it lacks most of them, at most.
+func (s *Store) settle(most int) {
+	o := &s.owing
+	for ; len(o.list) > most; o.list, o.first = o.list[1:], o.first+1 {
+		e := o.list[0]
+		if at, lacks := o.last[e.row]; lacks && at == o.first {
+			s.sum.add(s.digest(e.table.Name(), e.row))
+			delete(o.last, e.row)
+		}
 	}
-	if d, ok = k.old[row]; ok {
-		delete(k.old, row)
-	}
-	return d, ok
+}
+
+// Hash is the newest snapshot's.
+func (s *Store) Hash() [32]byte {
+	s.settle(0)
+	s.owing.list = nil
+	now := *s.snap
+	now.sum, now.owed = s.sum, nil
+	return now.Hash()
 }
 
 // Hash identifies the whole state: equal logs give equal hashes on every server, and a restored snapshot has the hash
@@ -93,7 +114,14 @@ func (s *Snapshot) Hash() [32]byte {
 		b = append(b, tables[i].Name()...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c))
 	}
-	for _, lane := range s.sum {
+	sum, scratch, done := s.sum, &Store{}, map[any]bool{}
+	for _, e := range s.owed {
+		if e.table.has(s, e.row) && !done[e.row] {
+			sum.add(scratch.digest(e.table.Name(), e.row))
+			done[e.row] = true
+		}
+	}
+	for _, lane := range sum {
 		b = binary.BigEndian.AppendUint64(b, lane)
 	}
 	return sha256.Sum256(b)
@@ -102,7 +130,7 @@ func (s *Snapshot) Hash() [32]byte {
 // Rehash computes Hash from the rows themselves: the check of the incremental sum.
 func (s *Snapshot) Rehash() [32]byte {
 	fresh := *s
-	fresh.sum = sum{}
+	fresh.sum, fresh.owed = sum{}, nil
 	for _, t := range tables {
 		fresh.sum.join(t.sum(s))
 	}

@@ -21,6 +21,7 @@ type Snapshot struct {
 	index     structs.Index
 	time      structs.LogTime
 	sum       sum
+	owed      []owed // rows that sum lacks, of those that the snapshot has
 	bootstrap structs.Index
 }
 

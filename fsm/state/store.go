@@ -27,6 +27,7 @@ type Store struct {
 	snap    *Snapshot // the newest
 	changed []structs.Index
 	sum     sum
+	owing   owing
 	delta   structs.Delta // since snap
 	time    structs.LogTime
 	buf     []byte // for digest
@@ -59,7 +60,7 @@ type idemKey struct {
 // New makes a store whose tables are empty.
 func New(opts Options) *Store {
 	s := &Store{
-		opts: opts, index: newIndexes(), changed: make([]structs.Index, len(tables)),
+		opts: opts, index: newIndexes(), changed: make([]structs.Index, len(tables)), owing: owing{last: map[any]uint64{}},
 		derived: derived{
 			counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{},
 			idem: map[idemKey]string{}, system: newTree(structs.JobKey.Less),
@@ -137,7 +138,8 @@ func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
 			next.watch[i] = make(chan struct{})
 		}
 	}
-	next.sum = s.sum
+	s.settle(owedMax)
+	next.sum, next.owed = s.sum, s.owing.list
 	s.snap = next
 	for _, c := range wake {
 		close(c)

@@ -62,6 +62,7 @@ type AnyTable interface {
 	count(s *Snapshot) int
 	packed(s *Snapshot, f func(row []byte) error) error
 	sum(s *Snapshot) sum
+	has(s *Snapshot, row any) bool
 }
 
 // Reader is a Store or a Snapshot.
@@ -191,6 +192,12 @@ func (t *Table[K, T]) sum(s *Snapshot) (out sum) {
 	return out
 }
 
+// has reports whether the snapshot has the very row.
+func (t *Table[K, T]) has(s *Snapshot, row any) bool {
+	v := row.(*T)
+	return t.Get(s, t.key(v)) == v
+}
+
 // rows is one table in a Store.
 type rows[K comparable, T any] struct {
 	*Table[K, T]
@@ -204,7 +211,6 @@ type rows[K comparable, T any] struct {
 	first map[K]*T      // rows that this batch changed, with their earlier values
 	entry map[K]int     // rows that this entry changed: their position in list
 	list  []change[T]   // changes of this entry, in order
-	known digests[T]    // of recently written rows
 	loads bool          // rows of a snapshot file were written, which are not in first
 	seen  map[*T]digest // with Options.CheckWrites: the digest of each row when it entered
 }
@@ -300,14 +306,12 @@ func (r *rows[K, T]) publish(next *Snapshot) bool {
 		}
 		changed = true
 		if before != nil {
-			r.s.sum.sub(r.digestBefore(before))
+			r.left(before)
 		}
 		if after != nil {
-			d := r.digest(r.s, after)
-			r.s.sum.add(d)
-			r.known.put(after, d)
+			r.s.owing.add(r.Table, after)
 			if r.seen != nil {
-				r.seen[after] = d
+				r.seen[after] = r.digest(r.s, after)
 			}
 		}
 	}
@@ -321,17 +325,20 @@ func (r *rows[K, T]) publish(next *Snapshot) bool {
 	return changed
 }
 
-// digestBefore returns the digest of a row that has left the table, from memory if it is still there.
-func (r *rows[K, T]) digestBefore(row *T) digest {
-	if d, ok := r.known.take(row); ok && r.seen == nil {
-		return d
+// left takes a row that has left the table out of the state hash.
+func (r *rows[K, T]) left(row *T) {
+	lacks := r.s.owing.drop(row)
+	if lacks && r.seen == nil {
+		return
 	}
 	d := r.digest(r.s, row)
 	if was, ok := r.seen[row]; ok && was != d {
 		panic(changedInPlace(r.name, row))
 	}
 	delete(r.seen, row)
-	return d
+	if !lacks {
+		r.s.sum.sub(d)
+	}
 }
 
 // verify reports a published row that was changed in place.

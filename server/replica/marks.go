@@ -29,14 +29,13 @@ func (r *Replica) Marks() []Mark {
 
 // mark records the hash of the state after all entries up to an index.
 func (m *machine) mark(at structs.Index) {
-	snap := m.fsm.Snapshot()
-	h := snap.Hash()
+	h, format := m.fsm.Hash(), m.fsm.Snapshot().Format()
 	if edit := m.r.cfg.Testing.AfterHash; edit != nil {
 		edit(&h)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.marks = append(m.marks, Mark{at, snap.Format(), h})
+	m.marks = append(m.marks, Mark{at, format, h})
 	if len(m.marks) > hashMarksKept {
 		m.marks = append(m.marks[:0:0], m.marks[len(m.marks)-hashMarksKept:]...)
 	}
