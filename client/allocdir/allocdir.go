@@ -220,10 +220,24 @@ func public(name string) place {
 
 // build creates a directory in another one.
 func (p place) build(in *taskfs.Dir) (*taskfs.Dir, error) {
-	dir, _, err := in.Make(p.name, p.mode)
+	dir, made, err := in.Make(p.name, p.mode)
 	if err != nil {
 		return nil, err
 	}
+	if made {
+		err = dir.Own(p.owner)
+	} else {
+		err = p.restore(dir)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// restore gives a directory that exists its owner and mode back.
+func (p place) restore(dir *taskfs.Dir) error {
 	info, err := dir.Info()
 	if err == nil && p.fixed && info.Owner().UID == os.Geteuid() && info.Mode() != p.mode|fs.ModeDir {
 		err = dir.Chmod(p.mode)
@@ -231,11 +245,7 @@ func (p place) build(in *taskfs.Dir) (*taskfs.Dir, error) {
 	if err == nil && info.Owner() != p.owner {
 		err = dir.Own(p.owner)
 	}
-	if err != nil {
-		dir.Close()
-		return nil, err
-	}
-	return dir, nil
+	return err
 }
 
 // buildAll is build for several directories, which are closed again.
@@ -410,11 +420,7 @@ func (d *Dir) Destroy() error {
 		return err
 	}
 	defer root.Close()
-	names, err := root.Names(0)
-	for _, name := range names {
-		err = errors.Join(err, root.RemoveAll(name))
-	}
-	if err != nil {
+	if err := root.Clear(); err != nil {
 		return err
 	}
 	top.Lock()

@@ -125,6 +125,14 @@ var operations = map[string]func(d *taskfs.Dir) ([]byte, error){
 		sub, err := d.MakeAll("x/y/z", 0o755)
 		return nil, errors.Join(ignoreDir(sub, err), d.RemoveAll("x"))
 	},
+	"clear": func(d *taskfs.Dir) ([]byte, error) {
+		sub, err := d.MakeAll("x/y/z", 0o755)
+		if err := ignoreDir(sub, err); err != nil {
+			return nil, err
+		}
+		sub, err = d.Sub("x")
+		return nil, with(sub, err, func(s *taskfs.Dir) error { return s.Clear() })
+	},
 	"memory": func(d *taskfs.Dir) ([]byte, error) {
 		_ = d.RemoveAll("x")
 		sub, _, err := d.Make("x", 0o700)
