@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -79,13 +80,24 @@ type Program struct {
 	data       bytes.Buffer
 	relocs     []uint32 // offsets in data of pointers
 	pre, child []op
+	encoded    []byte // reused by encode
 }
 
-// New makes an empty program.
-func New() *Program {
+// programs are released ones, for reuse: a program takes 50 KiB.
+var programs = sync.Pool{New: func() any {
 	p := &Program{pre: make([]op, 0, 16), child: make([]op, 0, 160)}
 	p.data.Grow(8 << 10)
 	return p
+}}
+
+// New makes an empty program.
+func New() *Program { return programs.Get().(*Program) }
+
+// empty makes the program what New returns.
+func (p *Program) empty() {
+	p.Flags, p.CloneFlags = 0, 0
+	p.data.Reset()
+	p.relocs, p.pre, p.child = p.relocs[:0], p.pre[:0], p.child[:0]
 }
 
 // Section is a list of operations: before the fork, or in the child.
@@ -193,7 +205,7 @@ func (s Section) ExecFile(reg int, path string, argv, env []string) {
 	s.Do("execute "+path, unix.SYS_EXECVEAT, R(reg), p.S(""), p.strings(argv), p.strings(env), N(unix.AT_EMPTY_PATH))
 }
 
-// encode returns the program's layout: header, operations, data.
+// encode returns the program's layout: header, operations, data. It is valid until the next call.
 func (p *Program) encode() ([]byte, error) {
 	le := binary.LittleEndian
 	childOff := headerSize + len(p.pre)*opSize
@@ -202,7 +214,9 @@ func (p *Program) encode() ([]byte, error) {
 	if size > programMax {
 		return nil, fmt.Errorf("command line and environment take %d bytes, the limit is %d", size, programMax)
 	}
-	out := make([]byte, size)
+	p.encoded = slices.Grow(p.encoded[:0], size)[:size]
+	out := p.encoded
+	clear(out[:dataOff])
 	at := headerSize
 	for _, section := range [][]op{p.pre, p.child} {
 		for i := range section {
@@ -287,10 +301,12 @@ func (p *Program) File() (*os.File, error) {
 	return f, nil
 }
 
-// Release returns a program's file for reuse once Await has reported that the command was executed: the launcher no
-// longer reads it.
+// Release returns a program and its file for reuse once Await has reported that the command was executed: the launcher no
+// longer reads it. The program must not be used any more.
 func (p *Program) Release(f *os.File) {
 	if p.data.Len() <= spareMax {
+		p.empty()
+		programs.Put(p)
 		select {
 		case spares <- f:
 			return
