@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -118,7 +119,7 @@ const (
 func (m *Manager) filterBPF(dir string, rules []DeviceRule) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := fmt.Sprint(rules)
+	key := keyOf(rules)
 	p := m.program[key]
 	if p == nil {
 		var err error
@@ -142,6 +143,17 @@ func (m *Manager) filterBPF(dir string, rules []DeviceRule) error {
 		return fmt.Errorf("restrict devices: attach program: %w", err)
 	}
 	return nil
+}
+
+// keyOf returns a text that is the same for the same rules. It is asked for at each start, and formatting them takes longer than
+// attaching the program.
+func keyOf(rules []DeviceRule) string {
+	b := make([]byte, 0, 256)
+	for _, r := range rules {
+		b = binary.AppendVarint(binary.AppendVarint(strconv.AppendBool(b, r.Block), r.Major), r.Minor)
+		b = append(append(b, r.Access...), '\n')
+	}
+	return string(b)
 }
 
 // programsKept is how many loaded programs are cached: most tasks have equal rules, and loading takes longer than

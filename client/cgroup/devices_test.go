@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,4 +117,24 @@ func TestDevices(t *testing.T) {
 		}
 	}
 	t.Logf("devices restricted by %v", ways)
+}
+
+// TestKeysOfRules: rules that differ have different keys, and equal ones the same.
+func TestKeysOfRules(t *testing.T) {
+	base := DeviceRule{Major: 1, Minor: 3, Access: "rwm"}
+	lists := [][]DeviceRule{
+		nil, {base}, {base, base}, {{Block: true, Major: 1, Minor: 3, Access: "rwm"}}, {{Major: AnyDevice, Minor: 3, Access: "rwm"}}, {{Major: 1, Minor: AnyDevice, Access: "rwm"}},
+		{{Major: 3, Minor: 1, Access: "rwm"}}, {{Major: 1, Minor: 3, Access: "r"}}, {{Major: 13, Access: "rwm"}}, {{Major: 1, Minor: 3}}, {{Major: 300, Minor: 3, Access: "rwm"}}, DevicesStandard(),
+	}
+	seen := map[string]int{}
+	for i, l := range lists {
+		key := keyOf(l)
+		if j, ok := seen[key]; ok {
+			t.Errorf("%v and %v have the same key", lists[j], l)
+		}
+		seen[key] = i
+		if again := keyOf(slices.Clone(l)); again != key {
+			t.Errorf("%v has two keys", l)
+		}
+	}
 }

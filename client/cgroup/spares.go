@@ -53,7 +53,7 @@ func (s *spares) take(dir string, limit int64) bool {
 	}
 	s.mu.Unlock()
 	// The kernel refuses a name that is taken even without RENAME_NOREPLACE: control groups are not replaced.
-	return found != "" && os.Rename(found, dir) == nil
+	return found != "" && unix.Rename(found, dir) == nil
 }
 
 // keep makes the empty memory group at dir a spare one. It refuses a group with traces that a next task would see: more
@@ -80,7 +80,7 @@ func (s *spares) keep(dir string, limit int64) bool {
 		return false
 	}
 	to := filepath.Join(filepath.Dir(dir), name)
-	if procfile.Write(filepath.Join(dir, "memory.max_usage_in_bytes"), "0") != nil || os.Rename(dir, to) != nil {
+	if procfile.Write(filepath.Join(dir, "memory.max_usage_in_bytes"), "0") != nil || unix.Rename(dir, to) != nil {
 		return false
 	}
 	s.mu.Lock()

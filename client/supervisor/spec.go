@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,22 +140,35 @@ type Log struct {
 	MaxSize  int64
 }
 
-var validID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+// validID reports whether an id is one of a task.
+func validID(id string) bool {
+	for i := range len(id) {
+		c := id[i]
+		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
+		if !word && (i == 0 || c != '.' && c != '-') {
+			return false
+		}
+	}
+	return len(id) >= 1 && len(id) <= 128
+}
 
 // Check returns an error if the specification is invalid.
 func (s *Spec) Check() error {
-	if !validID.MatchString(s.ID) {
+	if !validID(s.ID) {
 		return fmt.Errorf("task id %.140q: want 1 to 128 of A-Z a-z 0-9 . _ - and no leading dot or dash", s.ID)
 	}
-	for what, p := range map[string]string{"command": s.Path, "working directory": s.Dir, "stdout": s.Stdout.Base, "stderr": s.Stderr.Base, "network namespace": s.NetNS} {
-		if p == "" && (what == "stdout" || what == "stderr" || what == "network namespace") {
+	for _, p := range [...]struct {
+		what, path string
+		optional   bool
+	}{{"command", s.Path, false}, {"working directory", s.Dir, false}, {"stdout", s.Stdout.Base, true}, {"stderr", s.Stderr.Base, true}, {"network namespace", s.NetNS, true}} {
+		if p.path == "" && p.optional {
 			continue
 		}
-		if !filepath.IsAbs(p) {
-			return fmt.Errorf("%s %q must be an absolute path", what, p)
+		if !filepath.IsAbs(p.path) {
+			return fmt.Errorf("%s %q must be an absolute path", p.what, p.path)
 		}
-		if strings.ContainsRune(p, 0) {
-			return fmt.Errorf("%s %q contains a zero byte", what, p)
+		if strings.ContainsRune(p.path, 0) {
+			return fmt.Errorf("%s %q contains a zero byte", p.what, p.path)
 		}
 	}
 	for _, list := range [][]string{s.Argv, s.Env} {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -525,5 +526,19 @@ func TestKilledAgentsLeaveNoCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
+	}
+}
+
+// TestValidID compares the ids that are accepted with an expression.
+func TestValidID(t *testing.T) {
+	want := regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	ids := []string{"", "a", "_", ".", "-", "a.b-c_d", ".hidden", "-flag", "a/b", "a\n", "a\x00", "ä", "aä", strings.Repeat("x", 128), strings.Repeat("x", 129)}
+	for c := range 256 {
+		ids = append(ids, string([]byte{byte(c)}), string([]byte{'a', byte(c)}), string([]byte{'a', byte(c), 'z'}))
+	}
+	for _, id := range ids {
+		if got := validID(id); got != want.MatchString(id) {
+			t.Errorf("%.20q of %d bytes is accepted: %t, want %t", id, len(id), got, !got)
+		}
 	}
 }
