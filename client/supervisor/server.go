@@ -238,8 +238,8 @@ func (l *link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Wait returns when the task has ended, the time is over, or the caller is gone: the calls of killed agents would
-// otherwise hold their connections.
+// Wait reports the end of a task. It returns when the task has ended, the time is over, or the caller is gone: the calls
+// of killed agents would otherwise hold their connections.
 func (s *session) Wait(a WaitArgs, r *Reply) error {
 	t := s.find(a.ID, r)
 	if t == nil {
@@ -252,7 +252,9 @@ func (s *session) Wait(a WaitArgs, r *Reply) error {
 	case <-timer.C:
 	case <-s.conn.gone:
 	}
-	r.Status = t.status()
+	if st := t.status(); st.Ended { // the caller has the rest since the start
+		r.Status.Ended, r.Status.Exit = true, st.Exit
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"syscall"
@@ -539,6 +540,28 @@ func TestValidID(t *testing.T) {
 	for _, id := range ids {
 		if got := validID(id); got != want.MatchString(id) {
 			t.Errorf("%.20q of %d bytes is accepted: %t, want %t", id, len(id), got, !got)
+		}
+	}
+}
+
+// TestWaitTellsTheEnd looks at the answer of Wait: the agent has the rest of the status since the start.
+func TestWaitTellsTheEnd(t *testing.T) {
+	s := newSup(t)
+	for _, spec := range []*Spec{s.spec("ends", "exit 3"), s.spec("runs", "sleep 60")} {
+		s.start(spec)
+		max := waitMax
+		if spec.ID == "runs" {
+			max = time.Millisecond
+		}
+		var got, want Reply
+		if err := s.call(t.Context(), "Wait", WaitArgs{ID: spec.ID, Max: max}, &got); err != nil {
+			t.Fatal(err)
+		}
+		if spec.ID == "ends" {
+			want.Status.Ended, want.Status.Exit.Code, want.Status.Exit.EndedAt = true, 3, got.Status.Exit.EndedAt
+		}
+		if !reflect.DeepEqual(got, want) || got.Status.Ended && got.Status.Exit.EndedAt.IsZero() {
+			t.Errorf("the answer about %s is %+v, want %+v", spec.ID, got, want)
 		}
 	}
 }
