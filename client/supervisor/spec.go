@@ -267,9 +267,9 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 	c.Do("unblock signals", unix.SYS_RT_SIGPROCMASK, launch.N(unix.SIG_SETMASK), none, launch.N(0), launch.N(8))
 	root := user == nil || user.UID == 0
 	if rights != nil {
-		for i := range 64 {
+		for i := range lastCap() + 1 {
 			if rights.Caps&(1<<i) == 0 {
-				c.Try(unix.SYS_PRCTL, launch.N(unix.PR_CAPBSET_DROP), launch.N(i)) // fails beyond the kernel's last capability
+				c.Try(unix.SYS_PRCTL, launch.N(unix.PR_CAPBSET_DROP), launch.N(i))
 			}
 		}
 		if !root && rights.Ambient != 0 {
@@ -326,6 +326,18 @@ var ignored = sync.OnceValue(func() []int {
 	}
 	return slices.DeleteFunc(all, func(sig int) bool { return mask&(1<<(sig-1)) == 0 })
 })
+
+// lastCap is the kernel's last capability: those beyond it cannot be dropped. If it cannot be read, all are tried.
+var lastCap = sync.OnceValue(func() int { return parseLastCap(procfile.Read("/proc/sys/kernel/cap_last_cap")) })
+
+func parseLastCap(b []byte, err error) int {
+	const most = 63 // bits of a mask
+	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || perr != nil || n < unix.CAP_AUDIT_READ || n > most { // CAP_AUDIT_READ: the last one of kernels that are too old
+		return most
+	}
+	return n
+}
 
 // setCaps makes caps the permitted and effective capabilities of the process.
 func setCaps(p *launch.Program, c launch.Section, caps, inheritable uint64) {

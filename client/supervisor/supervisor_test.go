@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/cgroup"
 )
@@ -563,5 +564,24 @@ func TestWaitTellsTheEnd(t *testing.T) {
 		if !reflect.DeepEqual(got, want) || got.Status.Ended && got.Status.Exit.EndedAt.IsZero() {
 			t.Errorf("the answer about %s is %+v, want %+v", spec.ID, got, want)
 		}
+	}
+}
+
+// TestLastCap reads the kernel's last capability, and tries all where that is not possible.
+func TestLastCap(t *testing.T) {
+	for text, want := range map[string]int{"40\n": 40, "63\n": 63, "": 63, "x": 63, "-1": 63, "3": 63, "64": 63, "99999999999999999999": 63} {
+		if got := parseLastCap([]byte(text), nil); got != want {
+			t.Errorf("last capability of %q: %d, want %d", text, got, want)
+		}
+	}
+	if got := parseLastCap([]byte("40"), os.ErrNotExist); got != 63 {
+		t.Errorf("last capability of a file that cannot be read: %d, want 63", got)
+	}
+	// A capability beyond the last one does not exist: it is neither in the bounding set nor outside of it.
+	if got, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(lastCap()), 0, 0, 0); err != nil {
+		t.Errorf("the last capability %d: %d, %v", lastCap(), got, err)
+	}
+	if got, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(lastCap()+1), 0, 0, 0); lastCap() < 63 && err == nil {
+		t.Errorf("there is a capability %d beyond the last one: %d", lastCap()+1, got)
 	}
 }
