@@ -20,6 +20,7 @@ import (
 // pre-vote, which followers refuse until their own long timeout has passed.
 const (
 	silenceLook    = 25 * time.Millisecond  // time between two looks
+	silenceAlone   = 250 * time.Millisecond // the same of a leader that is the only voter; less than QuietDefault, so that a new election is not later
 	silenceFactor  = 4                      // patience, in the longest time that newly passed between two contacts
 	silenceMemory  = 5 * time.Second        // a measured stall counts for this time, at most for twice as long
 	silenceAsk     = 100 * time.Millisecond // for the others to answer
@@ -35,25 +36,28 @@ type contact struct {
 	term   uint64
 	last   time.Time        // newest contact in the term, or when the term was first seen
 	looked time.Time        // time of the last look
+	next   time.Duration    // time from it to the next one
 	worst  [2]time.Duration // longest stall in this period and in the one before it
 	period time.Time        // start of this period
 }
 
 // look records the newest contact and measures stalls: time between contacts, and time in which this process did not
-// look. What a leader left at the end of its term is no stall, or the next one would not be replaced soon either.
-func (c *contact) look(now, last time.Time, term uint64) {
+// look. next is the time until the next look. What a leader left at the end of its term is no stall, or the next one would
+// not be replaced soon either.
+func (c *contact) look(now, last time.Time, term uint64, next time.Duration) {
 	if now.Sub(c.period) >= silenceMemory {
 		c.period, c.worst[1], c.worst[0] = now, c.worst[0], 0
 	}
 	if !c.looked.IsZero() {
-		c.stalled(now.Sub(c.looked) - silenceLook)
+		c.stalled(now.Sub(c.looked) - c.next)
 	}
-	c.looked = now
+	rare := max(0, c.next-silenceLook) // a leader that is alone notes its contact with itself this much later than others
+	c.looked, c.next = now, next
 	switch {
 	case term != c.term:
 		c.term, c.last = term, now
 	case last.After(c.last):
-		c.stalled(last.Sub(c.last))
+		c.stalled(last.Sub(c.last) - rare)
 		c.last = last
 	}
 }
@@ -87,18 +91,22 @@ type silenceWatch struct {
 	contact
 }
 
-// look looks now. A leader is in contact with itself.
-func (r *Replica) look() (silent bool) {
+// look looks now, and returns the time until the next look. A leader is in contact with itself.
+func (r *Replica) look() (silent bool, next time.Duration) {
 	now, last := time.Now(), r.raft.LastContact()
+	next = silenceLook
 	if r.raft.State() == raft.Leader {
 		last = now
+		if r.voters() == 1 { // no other server asks it or can be replaced
+			next = silenceAlone
+		}
 	}
 	term := r.raft.CurrentTerm()
 	w := &r.silence
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.look(now, last, term)
-	return w.silent(now)
+	w.look(now, last, term, next)
+	return w.silent(now), next
 }
 
 // Silence answers another server that hears nothing of the leader of a term.
@@ -118,7 +126,7 @@ func (r *Replica) mayStand() bool { return !r.disk.Ill() && r.Quarantined() == "
 
 // runSilence has raft elect when a majority of the servers hears nothing of the leader.
 func (r *Replica) runSilence(ctx context.Context, peers Peers) {
-	t := time.NewTicker(silenceLook)
+	t, every := time.NewTicker(silenceLook), silenceLook
 	defer t.Stop()
 	var yielded time.Time // since when another server is given time to stand, or zero
 	for {
@@ -127,7 +135,12 @@ func (r *Replica) runSilence(ctx context.Context, peers Peers) {
 			return
 		case <-t.C:
 		}
-		if !r.look() || r.raft.State() != raft.Follower || !r.mayStand() {
+		silent, next := r.look()
+		if next != every {
+			every = next
+			t.Reset(every)
+		}
+		if !silent || r.raft.State() != raft.Follower || !r.mayStand() {
 			yielded = time.Time{}
 			continue
 		}
