@@ -69,6 +69,7 @@ func (x *preparing) ended(p prepared) {
 const (
 	followRest    = 99 // times as long as it took
 	followRestMin = 100 * time.Millisecond
+	followLeading = time.Second // between checks whether this server still leads
 )
 
 // Follow prepares the published state while this server does not decide, so that it is prepared when it begins to: a decision
@@ -82,8 +83,12 @@ func (s *Service) Follow(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
+		if s.decider.Load() != nil {
+			timer.Reset(followLeading)
+			continue
+		}
 		began := time.Now()
-		if pub := s.env.Replica.Published(); s.decider.Load() == nil && pub.View != view && s.prepare(pub.View, pub.Snapshot.SchedulerConfig()) {
+		if pub := s.env.Replica.Published(); pub.View != view && s.prepare(pub.View, pub.Snapshot.SchedulerConfig()) {
 			view = pub.View
 		}
 		timer.Reset(max(followRest*time.Since(began), followRestMin))
