@@ -35,6 +35,9 @@ type fleet struct {
 	prompt  bool                     // work starts at its placement, as in the simulator, not when the places that it waits for are free
 	untimed bool                     // agents of an older release: they do not time saves
 	disks   map[string]*sharedDisk   // by storage: how it serves saves; others take the time kill
+
+	seen *state.Snapshot // the state of the last turn; nil: something else has changed since
+	due  time.Time       // until then there is nothing to do in this state
 }
 
 // fleetFails is set in the environment of tasks that fail as soon as they start.
@@ -51,9 +54,16 @@ func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for tick := 0; ctx.Err() == nil; tick++ {
+		t := time.NewTimer(0)
+		defer t.Stop()
+		for tick := 0; ; tick++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
 			f.turn(ctx, tick%50 == 0)
-			pause(ctx, 100*time.Millisecond)
+			t.Reset(100 * time.Millisecond)
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -96,21 +106,35 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	snap := s.Published().Snapshot
 	now := time.Now()
 	for _, n := range f.nodes {
+		if beat && !f.dead[n.ID] {
+			s.nodes.Beats.Beat(n.ID, s.cfg.Now())
+		}
+	}
+	if snap == f.seen && now.Before(f.due) {
+		f.mu.Unlock()
+		return
+	}
+	due := now.Add(time.Hour)
+	at := func(t time.Time) {
+		if t.Before(due) {
+			due = t
+		}
+	}
+	for _, n := range f.nodes {
 		if f.dead[n.ID] {
 			continue
-		}
-		if beat {
-			s.nodes.Beats.Beat(n.ID, s.cfg.Now())
 		}
 		for _, a := range snap.AllocsByNode(n.ID) {
 			switch {
 			case a.ClientTerminal():
 			case a.ServerTerminal():
-				at, stopping := f.stops[a.ID]
+				end, stopping := f.stops[a.ID]
 				if !stopping && f.asks && !f.hasTurn(ctx, s, a) {
+					at(now)
 					continue
 				}
 				if d := f.diskOf(a); d != nil {
+					at(now)
 					if u := d.save(a, now); u != nil {
 						if f.untimed {
 							u.Saved.Took = 0
@@ -120,7 +144,8 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 					f.stops[a.ID] = now
 				} else if !stopping {
 					f.stops[a.ID] = now.Add(f.kill)
-				} else if !now.Before(at) {
+					at(f.stops[a.ID])
+				} else if at(end); !now.Before(end) {
 					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 				}
 			case a.Client == structs.ClientPending && !f.prompt && slices.ContainsFunc(a.WaitsOn, func(id structs.AllocID) bool {
@@ -131,10 +156,17 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
 			case a.Client == structs.ClientPending:
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(now)})
-			case f.runs[a.JobID] > 0 && now.Sub(a.StartedAt.Time())+f.before(snap, a) >= f.runs[a.JobID]:
+			case f.runs[a.JobID] > 0:
+				end := a.StartedAt.Time().Add(f.runs[a.JobID] - f.before(snap, a))
+				if at(end); now.Before(end) {
+					continue
+				}
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 			}
 		}
+	}
+	if f.seen, f.due = snap, due; len(up) > 0 {
+		f.seen = nil // what is reported may be lost
 	}
 	f.mu.Unlock()
 	if len(up) > 0 {
@@ -179,6 +211,7 @@ func readyNode(t *testing.T, s *Server, i int) *structs.Node {
 func (f *fleet) set(fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.seen = nil
 	fn()
 }
 

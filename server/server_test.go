@@ -62,13 +62,15 @@ func startServer(t *testing.T, s *Server) {
 	})
 }
 
+// waitFor waits until ok reports true. It asks every 5 ms, and after a long wait every thousandth of the time waited, at least
+// every 100 ms.
 func waitFor(t *testing.T, d time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
+	for began := time.Now(); ; time.Sleep(min(max(5*time.Millisecond, time.Since(began)/1000), 100*time.Millisecond)) {
 		if ok() {
 			return
 		}
-		if time.Now().After(end) {
+		if time.Since(began) > d {
 			t.Fatalf("no %s within %s", what, d)
 		}
 	}
