@@ -119,7 +119,12 @@ func shownList(t *testing.T, order structs.Order, seed uint64) (served, wide int
 			time.Sleep(time.Duration(rng.IntN(100)) * time.Second)
 		}
 	}
-	time.Sleep(2 * time.Hour)
+	for range 120 { // until all have ended: no pass starts anything then
+		time.Sleep(time.Minute)
+		if left := slices.ContainsFunc(slices.Collect(s.Published().Snapshot.Jobs("", "")), func(j *structs.Job) bool { return j.Status != structs.JobDead }); !left {
+			break
+		}
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	return served, wide
