@@ -129,6 +129,8 @@ type servedHistory struct {
 	down  map[structs.NodeID]time.Time // nodes that failed, and when they come back
 	ops   *operations
 
+	limited *state.Snapshot // whose limits were checked last
+
 	mu     sync.Mutex
 	passes []servedPass // that are not checked yet
 }
@@ -523,12 +525,14 @@ func (r *servedHistory) waits(snap *state.Snapshot, plan *scheduler.Plan) func(s
 
 // limits checks the limits and caps of queues.
 func (r *servedHistory) limits() {
-	snap := r.s().Published().Snapshot
-	uses := histories.Uses{}
-	for j := range snap.Jobs("", "") {
-		uses.Add(j, r.settled(snap, snap.AllocsByJob(j.Key())))
+	if snap := r.s().Published().Snapshot; snap != r.limited { // the same state holds the same
+		r.limited = snap
+		uses := histories.Uses{}
+		for j := range snap.Jobs("", "") {
+			uses.Add(j, r.settled(snap, snap.AllocsByJob(j.Key())))
+		}
+		r.judge.Limits(uses)
 	}
-	r.judge.Limits(uses)
 	r.judge.Drained = len(r.ops.away) > 0
 }
 
