@@ -46,7 +46,7 @@ func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
 	}
 	for i := range n {
 		cfg := Config{Name: hostName(i), ID: serverUUID(i), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i)),
-			Testing: TestingKnobs{NoSigningKey: true}}
+			Testing: testingKnobs}
 		cfg.Gossip.Key, cfg.JoinKey = []byte("0123456789abcdef"), testJoinKey
 		for j := range n {
 			if j != i {

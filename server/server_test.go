@@ -13,8 +13,12 @@ import (
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
+
+// testingKnobs spare servers in virtual time what costs much processor time and changes nothing there.
+var testingKnobs = TestingKnobs{NoSigningKey: true, Replica: replica.TestingKnobs{NoStalls: true}}
 
 // testServer runs one server until the test ends.
 func testServer(t *testing.T, edit func(*Config)) *Server {
@@ -33,7 +37,7 @@ func freshServer(t *testing.T, edit func(*Config)) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "one", InMemory: true, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Logger: testLogger(t), Testing: TestingKnobs{NoSigningKey: true}}
+	cfg := Config{Name: "one", InMemory: true, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Logger: testLogger(t), Testing: testingKnobs}
 	cfg.Gossip.Disabled = true
 	if edit != nil {
 		edit(&cfg)

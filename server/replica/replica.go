@@ -38,6 +38,7 @@ type TestingKnobs struct {
 	BeforeApply func()               // called before committed entries are applied, or nil
 	StoreLogs   func() error         // may make a write of the raft log fail, or nil
 	AfterHash   func(hash *[32]byte) // may change a hash of the state, or nil
+	NoStalls    bool                 // nothing watches whether this process runs: in virtual time it always does
 }
 
 // Default timing of elections (ADR 0026).
@@ -139,7 +140,9 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 	r.props.completing.Store(true)
 	start(r.runCompleter)
 	start(func() { r.runSnapshots(ctx) })
-	start(func() { r.runStallWatch(ctx) })
+	if !r.cfg.Testing.NoStalls {
+		start(func() { r.runStallWatch(ctx) })
+	}
 	start(func() { r.runSilence(ctx, r.cfg.Peers) })
 	if r.cfg.Peers != nil {
 		start(func() { r.runHashCheck(ctx, r.cfg.Peers) })
