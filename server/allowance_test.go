@@ -16,6 +16,7 @@ import (
 // Every way to ask counts, through every server; others are not affected, and the largest valid job is never refused for
 // good.
 func TestAllowance(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.ACL = true })
 		lead := c.leader()

@@ -68,6 +68,7 @@ func (d *sharedDisk) save(a *structs.Allocation, now time.Time) *structs.AllocOb
 // bandwidth the slow one gets as many as it serves, so that work is stopped by saves for less time in sum, and the drain is over no
 // later; the fast one keeps its limit. Without measurements, the configured limit holds.
 func TestSavesByBandwidth(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	type outcome struct {
 		slow, fast sharedDisk
 		took       time.Duration
@@ -154,6 +155,7 @@ func TestSavesByBandwidth(t *testing.T) {
 // TestSavesByBandwidthUnconfigured: without any setting, no save waits while nothing was measured, nor where saves were
 // as fast as alone; where they were slow because of others, the next ones take turns.
 func TestSavesByBandwidthUnconfigured(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	const work = 40
 	drain := func(measured bool) (slow, fast sharedDisk) {
 		synctest.Test(t, func(t *testing.T) {

@@ -80,6 +80,7 @@ func (x *periodicSavers) step(t *testing.T) {
 // limit at a time, a gang together, and everyone about once an interval. A save lasts nearly as long as its grace, and some
 // programs never write a checkpoint that is seen.
 func TestPeriodicSavesInTurns(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	const interval = 10 * time.Minute
 	for _, c := range []struct {
 		name         string

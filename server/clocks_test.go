@@ -26,6 +26,7 @@ const jumpsOfWorld = 10
 // away, or steps back by a second, and later returns. No node goes down, a valid token works at each server, one that has
 // expired does not, and a periodic job is launched exactly once a minute.
 func TestRandomClocks(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	rounds, first := roundsOf(t, clockRounds)
 	if testing.Short() {
 		rounds = min(rounds, jumpsOfWorld)

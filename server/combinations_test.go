@@ -37,6 +37,7 @@ import (
 // leader stops in the middle. MUSTER_COMBINATIONS sets how many histories, MUSTER_COMBINATIONS_SEED the first; alone, it
 // repeats one.
 func TestCombinations(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	n, first := uint64(servedDefault), uint64(1)
 	if testing.Short() {
 		n = 3

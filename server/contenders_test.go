@@ -119,6 +119,7 @@ func lived(t *testing.T, trace []traceJob, spec string, each func(s *Server)) ma
 // TestOvertakesAsTheSimulator: short preemptible work takes the place of long work on a real server when, and as often
 // as, the simulator says. The real path takes a moment longer, because agents look every 100 ms.
 func TestOvertakesAsTheSimulator(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	traces := map[string][]traceJob{"by hand": {
 		{id: "long", run: 3 * time.Hour, gpus: 4, expected: true},
 		{id: "young", at: 20 * time.Second, run: 5 * time.Minute, gpus: 4, expected: true}, // waits until long has run for a minute

@@ -46,6 +46,7 @@ func roundsOf(t *testing.T, rounds int) (int, uint64) {
 // with tasks that take a random time to stop, while what has ended is collected. Each drain ends by its deadline, plus that
 // time and 2 s, with nothing left on its node. No work is lost by a collection, and in the end everything runs again.
 func TestRandomDrains(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	rounds, first := roundsOf(t, drainRounds)
 	if testing.Short() {
 		rounds = min(rounds, drainsOfWorld)

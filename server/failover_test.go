@@ -86,6 +86,7 @@ func doublyPlaced(snap *state.Snapshot) string {
 // reservations and the decision log are the same at every index on every server, the log only grows, nothing is placed
 // twice, and in the end everything has run. MUSTER_SEED repeats one run, MUSTER_ROUNDS sets the number of rounds.
 func TestLeaderDiesInAPass(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	rounds, first := 2, uint64(time.Now().UnixNano())
 	if v, err := strconv.Atoi(os.Getenv("MUSTER_ROUNDS")); err == nil {
 		rounds = v

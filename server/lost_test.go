@@ -147,6 +147,7 @@ func (c *cluster) allServers(f func(name string)) {
 // TestLostNodes: what happens to a node decides what the servers believe of it, and how soon. Nothing else makes a node
 // go down.
 func TestLostNodes(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	const soon = 5 * time.Second
 	for _, x := range []struct {
 		name    string
@@ -237,6 +238,7 @@ func TestLostNodes(t *testing.T) {
 
 // TestFleetLosesMachines prints how soon lost machines are noticed in a fleet of 200 nodes, or of LOST_NODES.
 func TestFleetLosesMachines(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	fleet := 200
 	if n, err := strconv.Atoi(os.Getenv("LOST_NODES")); err == nil {
 		fleet = n

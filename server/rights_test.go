@@ -144,6 +144,7 @@ func TestRightsWhenNothingChanges(t *testing.T) {
 // TestStaleReadsUseTheNewestRights: a follower whose state is old answers no stale read, and continues no event stream, of a
 // caller who has lost rights since then. Without a leader it shows its state for a limited time.
 func TestStaleReadsUseTheNewestRights(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	synctest.Test(t, func(t *testing.T) {
 		c, held := newHeldCluster(t)
 		lead := c.leader()

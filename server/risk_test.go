@@ -44,6 +44,7 @@ func TestPlanSaysTheRisk(t *testing.T) {
 // TestPlanKnowsANodesPast: a node that was lost is shown as less reliable than the cluster, and a plan that uses it expects more
 // losses; after it has been ready for a while it is shown as better than before.
 func TestPlanKnowsANodesPast(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		f := newGPUFleet(t, s, 8)

@@ -23,6 +23,7 @@ var shownOrders = []structs.Order{"", structs.OrderFCFS, structs.OrderEDF, struc
 // TestShownOrder: of random work for one GPU, partly preemptible, the job that `muster queue` shows first is the next to
 // start when the GPU becomes free. With -short one seed and three orders. MUSTER_SHOWN_SEED repeats one seed, MUSTER_SHOWN_ORDER one order ("fresh").
 func TestShownOrder(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	seeds, orders := []uint64{1, 2}, shownOrders
 	if testing.Short() { // under the race detector
 		seeds, orders = seeds[:1], []structs.Order{"", structs.OrderWeighted, structs.OrderLottery}

@@ -24,6 +24,7 @@ import (
 // serves the jobs that it starts, with several queues and users whose shares move while the pass places. MUSTER_SHOWN_SEEDS has
 // more than two histories of each order, with -short it is one.
 func TestShownListIsServed(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	seeds, orders := 2, append(queue.Names(), "", "priority,fair", "fair,sjf", "priority,lottery")
 	if testing.Short() { // under the race detector, which takes a quarter of an hour for the tests of this package
 		seeds, orders = 1, []structs.Order{"", structs.OrderFair, "priority,lottery"}

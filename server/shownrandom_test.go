@@ -20,6 +20,7 @@ import (
 // preempted, stopped and removed. The race detector sees whether predicting changes what decisions use.
 // MUSTER_SHOWN_SEED repeats one seed.
 func TestShownMeanwhile(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
 	seeds := []uint64{0, 1, 2, 3}
 	if testing.Short() { // under the race detector
 		seeds = seeds[1:2]
