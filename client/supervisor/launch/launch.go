@@ -93,9 +93,13 @@ var programs = sync.Pool{New: func() any {
 // New makes an empty program.
 func New() *Program { return programs.Get().(*Program) }
 
-// empty makes the program what New returns.
+// empty makes the program what New returns. It keeps nothing of a task's environment, which may hold secrets.
 func (p *Program) empty() {
 	p.Flags, p.CloneFlags = 0, 0
+	clear(p.data.Bytes())
+	clear(p.encoded)
+	clear(p.pre)
+	clear(p.child)
 	p.data.Reset()
 	p.relocs, p.pre, p.child = p.relocs[:0], p.pre[:0], p.child[:0]
 }

@@ -34,6 +34,9 @@ func TestReleasedProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.empty()
+	if bytes.Contains(p.data.AvailableBuffer()[:p.data.Available()], []byte("SECRET")) || bytes.Contains(p.encoded, []byte("SECRET")) {
+		t.Error("the memory still holds the environment of the earlier program")
+	}
 	if got := mine(p); !bytes.Equal(got, want) {
 		t.Errorf("the program in used memory is %x, want %x", got, want)
 	}
