@@ -116,7 +116,7 @@ func (c *Client) Groups() (cgroup.Layout, error) {
 // LeafV2 returns the path of a task's cgroup2 group, existing or not; "" without cgroup2.
 func (c *Client) LeafV2(taskID string) string {
 	l, err := c.Groups()
-	if err != nil || l.V2 == "" || !validID(taskID) {
+	if err != nil || l.V2 == "" || !validID.MatchString(taskID) {
 		return ""
 	}
 	return cgroup.Leaf(l.V2, scope(c.dir), taskID)

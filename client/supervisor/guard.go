@@ -36,7 +36,7 @@ const (
 
 // Guard puts a container under its lease until Unguard. Repeating it changes nothing.
 func (s *Service) Guard(g Guard, r *Reply) error {
-	if !validID(g.ID) || !filepath.IsAbs(g.Engine) || !validID(g.Container) {
+	if !validID.MatchString(g.ID) || !filepath.IsAbs(g.Engine) || !validID.MatchString(g.Container) {
 		return fail(r, kindFailed, fmt.Errorf("container %.140q of task %.140q at the engine %.140q cannot be guarded", g.Container, g.ID, g.Engine))
 	}
 	if err := s.leases.check(&g.Lease); err != nil {
@@ -52,7 +52,7 @@ func (s *Service) Guard(g Guard, r *Reply) error {
 
 // Unguard forgets a container.
 func (s *Service) Unguard(id string, r *Reply) error {
-	if !validID(id) {
+	if !validID.MatchString(id) {
 		return nil
 	}
 	s.leases.drop(id)

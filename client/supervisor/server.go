@@ -333,7 +333,7 @@ func (s *Service) recover() error {
 				// No readable state: nothing was started yet, or the disk lost it. All processes in its group belong to
 				// it, by the group's name.
 				fmt.Fprintf(os.Stderr, "supervisor: task %s: %v; it is killed and forgotten\n", e.Name(), err)
-				if s.groups != nil && validID(e.Name()) {
+				if s.groups != nil && validID.MatchString(e.Name()) {
 					if g, err := s.groups.Create(e.Name(), cgroup.Limits{}); err == nil {
 						g.Kill(5 * time.Second)
 						g.Remove()

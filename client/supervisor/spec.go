@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,21 +141,11 @@ type Log struct {
 	MaxSize  int64
 }
 
-// validID reports whether an id is one of a task.
-func validID(id string) bool {
-	for i := range len(id) {
-		c := id[i]
-		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
-		if !word && (i == 0 || c != '.' && c != '-') {
-			return false
-		}
-	}
-	return len(id) >= 1 && len(id) <= 128
-}
+var validID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // Check returns an error if the specification is invalid.
 func (s *Spec) Check() error {
-	if !validID(s.ID) {
+	if !validID.MatchString(s.ID) {
 		return fmt.Errorf("task id %.140q: want 1 to 128 of A-Z a-z 0-9 . _ - and no leading dot or dash", s.ID)
 	}
 	for _, p := range [...]struct {

@@ -97,7 +97,7 @@ func (r *Replica) look() (silent bool, next time.Duration) {
 	next = silenceLook
 	if r.raft.State() == raft.Leader {
 		last = now
-		if r.voters() == 1 { // no other server asks it or can be replaced
+		if r.voters() == 1 { // no other server asks it, or could lead in its place
 			next = silenceAlone
 		}
 	}
