@@ -52,7 +52,7 @@ func (o *observer) add(ob structs.AllocObserved) {
 		return
 	}
 	was, known := o.last[ob.ID]
-	if !known && ob.Client == structs.ClientPending && len(ob.TaskStates) > 0 {
+	if !known && ob.Client == structs.ClientPending && ob.TaskStates.Len() > 0 {
 		was = structs.ClientPending // the servers know that it is pending: not urgent
 	}
 	if terminal(was) && !terminal(ob.Client) {

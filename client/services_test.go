@@ -193,7 +193,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 		t.Errorf("offers %+v", o.Services)
 	}
 	srv.Wait(t, "an event", func() bool {
-		for _, e := range newest(srv, id).TaskStates["main"].Events {
+		for _, e := range newest(srv, id).TaskStates.Get("main").Events {
 			if e.Type == runner.EventServices && strings.Contains(e.Message, "x-${meta.none}") && strings.Contains(e.Message, "no-port") {
 				return true
 			}
@@ -233,8 +233,8 @@ func TestChecksRestartTasks(t *testing.T) {
 		t.Errorf("no event tells why: %+v", st.Events)
 	}
 	o := newest(srv, still)
-	if o.TaskStates["main"].Restarts != 0 || len(o.Services) != 1 || o.Services[0].Health != structs.HealthFailing {
-		t.Errorf("within its grace: %+v, %+v", o.TaskStates["main"], o.Services)
+	if o.TaskStates.Get("main").Restarts != 0 || len(o.Services) != 1 || o.Services[0].Health != structs.HealthFailing {
+		t.Errorf("within its grace: %+v, %+v", o.TaskStates.Get("main"), o.Services)
 	}
 }
 

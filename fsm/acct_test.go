@@ -164,7 +164,7 @@ func TestAcctOfARun(t *testing.T) {
 	at := structs.LogTime(c.index) * 1e6
 	observe := func(id structs.AllocID, st structs.ClientStatus, from, to structs.LogTime, use ...structs.GPUUse) {
 		c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: st, StartedAt: from, FinishedAt: to, GPUUse: use,
-			TaskStates: map[string]*structs.TaskState{"task": {State: "dead", Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: 3}}}}}}})
+			TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"task": {State: "dead", Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: 3}}}})}}})
 	}
 	observe(ids[0], structs.ClientRunning, at, 0)
 	observe(ids[1], structs.ClientRunning, at+second, 0)

@@ -30,7 +30,7 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 			return structs.Errorf(structs.CodeInvalid, "allocation %s observed as %q; want pending, running, complete, failed or unknown", u.ID, u.Client)
 		}
 		a := *old
-		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, structs.CompactTaskStates(u.TaskStates), u.NetworkIP
+		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, u.TaskStates, u.NetworkIP
 		if u.Lapsed && a.ClientTerminal() {
 			a.Client = structs.ClientLost
 		}

@@ -173,7 +173,7 @@ func BenchmarkAllocObserved(b *testing.B) {
 		cmd := &structs.AllocObservedCommand{}
 		for i := range size {
 			cmd.Updates = append(cmd.Updates, structs.AllocObserved{ID: ids[(n*size+i)%len(ids)], Client: structs.ClientRunning, StartedAt: structs.LogTime(n + 1),
-				TaskStates: map[string]*structs.TaskState{"task": {State: "running", StartedAt: structs.LogTime(n + 1), Events: []structs.TaskEvent{{Type: "Started", Time: structs.LogTime(n + 1)}}}}})
+				TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"task": {State: "running", StartedAt: structs.LogTime(n + 1), Events: []structs.TaskEvent{{Type: "Started", Time: structs.LogTime(n + 1)}}}})})
 		}
 		e := c.entry(cmd)
 		b.StartTimer()

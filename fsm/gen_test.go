@@ -316,7 +316,7 @@ func (g *generator) observe() *structs.AllocObservedCommand {
 		}
 		c.Updates = append(c.Updates, structs.AllocObserved{
 			ID: a.ID, Client: next, StartedAt: g.now, GPUUse: use, Services: services,
-			TaskStates: map[string]*structs.TaskState{"main": {State: "running", StartedAt: g.now, Events: []structs.TaskEvent{{Type: "Started", Time: g.now}}}},
+			TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"main": {State: "running", StartedAt: g.now, Events: []structs.TaskEvent{{Type: "Started", Time: g.now}}}}),
 		})
 	}
 	c.Updates = append(c.Updates, structs.AllocObserved{ID: g.bytes(), Client: structs.ClientRunning})

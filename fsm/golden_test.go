@@ -45,6 +45,12 @@ func file(f structs.Format, name string) string {
 // fill sets every field of a value that a format has to something that is not zero. A field of a later format takes no
 // number, so that the values of an old format stay when a field is added.
 func fill(v reflect.Value, n int, in structs.Format) {
+	if of := pack.Expands(v.Type()); of != nil {
+		x := reflect.New(of).Elem()
+		fill(x, n, in)
+		v.Addr().MethodByName("Compact").Call([]reflect.Value{x})
+		return
+	}
 	switch v.Kind() {
 	case reflect.Bool:
 		v.SetBool(true)

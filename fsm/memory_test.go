@@ -38,9 +38,9 @@ func TestLiveBytes(t *testing.T) {
 		for i, id := range ids[:n] {
 			at := structs.LogTime(1_700_000_000_000_000_000 + i*12_345)
 			cmd.Updates = append(cmd.Updates, structs.AllocObserved{ID: id, Client: structs.ClientRunning, ClientDesc: "tasks are running", StartedAt: at, NetworkIP: "10.0.0.1",
-				TaskStates: map[string]*structs.TaskState{"task": {State: "running", StartedAt: at, Events: []structs.TaskEvent{
+				TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"task": {State: "running", StartedAt: at, Events: []structs.TaskEvent{
 					{Type: "Received", Time: at - 200_000, Message: "Task received by client"}, {Type: "Task Setup", Time: at - 100_000, Message: "Building Task Directory"},
-					{Type: "Started", Time: at, Message: "Task started by client"}}}}})
+					{Type: "Started", Time: at, Message: "Task started by client"}}}})})
 		}
 		c.apply(cmd)
 		ids = ids[n:]

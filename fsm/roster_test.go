@@ -251,7 +251,7 @@ func TestGangSaysWhyItEnds(t *testing.T) {
 	report := func(status structs.ClientStatus, desc string, events ...structs.TaskEvent) func(c *cluster, m structs.RosterMember) {
 		return func(c *cluster, m structs.RosterMember) {
 			c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: m.Alloc, Client: status, ClientDesc: desc,
-				TaskStates: map[string]*structs.TaskState{"b": {Failed: true}, "a": {Failed: status == structs.ClientFailed, Events: events}}}}})
+				TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"b": {Failed: true}, "a": {Failed: status == structs.ClientFailed, Events: events}})}}})
 		}
 	}
 	plan := func(stop structs.PlanStop) func(c *cluster, m structs.RosterMember) {

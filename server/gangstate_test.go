@@ -66,7 +66,7 @@ func TestGangStates(t *testing.T) {
 		observe := func(id string, rank int, client structs.ClientStatus) {
 			t.Helper()
 			ro := c.servers[0].Published().Snapshot.RostersByJob(structs.JobKey{Namespace: "default", ID: id})[0]
-			u := structs.AllocObserved{ID: ro.Members[rank].Alloc, Client: client, TaskStates: map[string]*structs.TaskState{"t": {State: "pending", Events: []structs.TaskEvent{{Type: "Driver", Message: "fetching it", Time: 1}}}}}
+			u := structs.AllocObserved{ID: ro.Members[rank].Alloc, Client: client, TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"t": {State: "pending", Events: []structs.TaskEvent{{Type: "Driver", Message: "fetching it", Time: 1}}}})}
 			if _, err := rpc.Invoke(ctx, to, methods.NodeObserve, rpc.Header{}, &methods.NodeObserveRequest{NodeAuth: methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID}, Updates: []structs.AllocObserved{u}}); err != nil {
 				t.Fatal(err)
 			}

@@ -158,7 +158,7 @@ type AllocObserved struct {
 	ID           AllocID
 	Client       ClientStatus
 	ClientDesc   string
-	TaskStates   map[string]*TaskState
+	TaskStates   TaskStates
 	StartedAt    LogTime
 	FinishedAt   LogTime
 	NetworkIP    string

@@ -3,13 +3,11 @@ package structs
 import (
 	"encoding/binary"
 	"iter"
-	"maps"
-	"slices"
 )
 
 // TaskStates are the states of an allocation's tasks by name, read-only and in few bytes. Servers keep them for every
 // allocation: a running task with three events takes about 50 bytes instead of 600. Logs, snapshots and calls have them
-// as a map[string]*TaskState (package pack calls Expand and Compact).
+// as a map[string]*TaskState (a stand-in of package pack).
 type TaskStates struct {
 	packed string // "": the nil map
 }
@@ -28,7 +26,7 @@ func (s *TaskStates) Compact(m map[string]*TaskState) {
 	}
 	var few [256]byte
 	b := binary.AppendUvarint(few[:0], uint64(len(m)))
-	for _, name := range slices.Sorted(maps.Keys(m)) {
+	for _, name := range sortedKeys(m) {
 		b = m[name].appendTo(appendWord(b, name))
 	}
 	s.packed = string(b)
@@ -67,7 +65,12 @@ func (s TaskStates) All() iter.Seq2[string, *TaskState] {
 	return func(yield func(string, *TaskState) bool) {
 		r := compactReader(s.packed)
 		for range r.count() {
-			if name := r.word(); !yield(name, r.taskState()) {
+			name := r.word()
+			var p *TaskState
+			if t, ok := r.taskState(nil); ok {
+				p = &t
+			}
+			if !yield(name, p) {
 				return
 			}
 		}
@@ -150,7 +153,7 @@ func (t *TaskState) appendTo(b []byte) []byte {
 		if len(e.Details) == 0 {
 			continue
 		}
-		for _, k := range slices.Sorted(maps.Keys(e.Details)) {
+		for _, k := range sortedKeys(e.Details) {
 			b = appendWord(appendWord(b, k), e.Details[k])
 		}
 	}
@@ -215,27 +218,30 @@ func (r *compactReader) len() (n int, ok bool) {
 	return int(u) - 1, u > 0
 }
 
-func (r *compactReader) taskState() *TaskState {
+// taskState reads a state. Its events are in room, if they fit. ok is false if the pointer to the state was nil.
+func (r *compactReader) taskState(room []TaskEvent) (t TaskState, ok bool) {
 	flags := r.byte()
 	if flags&compactNil != 0 {
-		return nil
+		return t, false
 	}
-	t := &TaskState{State: r.word(), Failed: flags&compactFail != 0}
+	t.State, t.Failed = r.word(), flags&compactFail != 0
 	if flags&compactRare != 0 {
 		t.Restarts, t.LastRestart = r.varint(), LogTime(r.varint())
 	}
 	t.StartedAt, t.FinishedAt = LogTime(r.varint()), LogTime(r.varint())
 	n, ok := r.len()
 	if !ok {
-		return t
+		return t, true
 	}
-	t.Events = make([]TaskEvent, n)
+	if n <= len(room) && room != nil {
+		t.Events = room[:n]
+	} else {
+		t.Events = make([]TaskEvent, n)
+	}
 	last := t.StartedAt
 	for i := range t.Events {
-		e := &t.Events[i]
 		flags := r.byte()
-		e.Fails = flags&compactFail != 0
-		e.Type, e.Message = r.word(), r.word()
+		e := TaskEvent{Fails: flags&compactFail != 0, Type: r.word(), Message: r.word()}
 		e.Time = last + LogTime(r.varint())
 		last = e.Time
 		if flags&compactRare != 0 {
@@ -248,6 +254,7 @@ func (r *compactReader) taskState() *TaskState {
 				e.Details[key] = r.word()
 			}
 		}
+		t.Events[i] = e
 	}
-	return t
+	return t, true
 }

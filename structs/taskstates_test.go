@@ -1,9 +1,14 @@
 package structs
 
 import (
+	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
+
+	"github.com/muster-sched/muster/internal/pack"
 )
 
 // TestTaskStates compacts random states: the expanded ones must be equal, nil and empty lists and maps included.
@@ -54,6 +59,7 @@ func TestTaskStates(t *testing.T) {
 		if s.Len() != len(m) || s != CompactTaskStates(s.Expand()) {
 			t.Fatalf("%d tasks, want %d; or two forms of the same states", s.Len(), len(m))
 		}
+		checkPacked(t, s, m)
 		for name, want := range m {
 			if got := s.Get(name); !reflect.DeepEqual(got, want) {
 				t.Fatalf("task %q: %+v, want %+v", name, got, want)
@@ -66,11 +72,67 @@ func TestTaskStates(t *testing.T) {
 	}
 }
 
+// checkPacked wants the states to be written as package pack writes the map, and to be read again, with no help of the map.
+func checkPacked(t *testing.T, s TaskStates, m map[string]*TaskState) {
+	t.Helper()
+	type plain struct{ Of map[string]*TaskState }
+	type compact struct{ Of TaskStates }
+	want, got := pack.Append(nil, &plain{m}), pack.Append(nil, &compact{s})
+	if !bytes.Equal(want, got) {
+		t.Fatalf("%+v is packed as\n%q, want\n%q", m, got, want)
+	}
+	var back compact
+	if err := pack.Decode(want, &back); err != nil || back.Of != s {
+		t.Fatalf("%+v came back as %+v, %v", m, back.Of.Expand(), err)
+	}
+	var r TaskStates
+	if rest := pack.NewReader(s.Pack(nil)); !r.Unpack(rest) || r != s {
+		t.Fatalf("%+v was unpacked as %+v", m, r.Expand())
+	}
+}
+
+// TestTaskStatesAreForeign reads states that a newer version or a hostile agent may send: each cut and each changed byte gives
+// what a map of them gives.
+func TestTaskStatesAreForeign(t *testing.T) {
+	m := map[string]*TaskState{
+		"main": {State: "running", StartedAt: 1 << 40, Events: []TaskEvent{{Type: "Started", Time: 5, Details: map[string]string{"a": "b"}}, {ExitCode: -3}}},
+		"nil":  nil, "side": {},
+	}
+	type plain struct{ Of map[string]*TaskState }
+	type compact struct{ Of TaskStates }
+	whole := pack.Append(nil, &plain{m})
+	text := func(err error) string { return strings.ReplaceAll(fmt.Sprint(err), "structs.compact", "structs.plain") }
+	check := func(b []byte) {
+		t.Helper()
+		var want plain
+		var got compact
+		errWant, errGot := pack.Decode(b, &want), pack.Decode(b, &got)
+		if text(errWant) != text(errGot) || errWant == nil && got.Of != CompactTaskStates(want.Of) {
+			t.Fatalf("%q gives %+v, %v; as a map %+v, %v", b, got.Of.Expand(), errGot, want.Of, errWant)
+		}
+		var wire plain
+		var wireGot compact
+		_, errWant = pack.Wire.Decode(b, &wire)
+		_, errGot = pack.Wire.Decode(b, &wireGot)
+		if text(errWant) != text(errGot) || errWant == nil && wireGot.Of != CompactTaskStates(wire.Of) {
+			t.Fatalf("%q gives %+v, %v by the rules of the wire; as a map %+v, %v", b, wireGot.Of.Expand(), errGot, wire.Of, errWant)
+		}
+	}
+	for i := range whole {
+		check(whole[:i])
+		for c := range 256 {
+			b := bytes.Clone(whole)
+			b[i] = byte(c)
+			check(b)
+		}
+	}
+}
+
 // TestTaskStatesFields fails when a field is added that the compact form does not have.
 func TestTaskStatesFields(t *testing.T) {
 	for typ, want := range map[reflect.Type]int{reflect.TypeFor[TaskState](): 7, reflect.TypeFor[TaskEvent](): 7} {
 		if n := typ.NumField(); n != want {
-			t.Errorf("%s has %d fields; add the new one to appendTo and taskState, then to TestTaskStates", typ, n)
+			t.Errorf("%s has %d fields; add the new one to appendTo, taskState, pack and unpack, then to TestTaskStates", typ, n)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestEverythingComesBack(t *testing.T) {
 			}
 		}
 	}
-	final := &Final{Observed: structs.AllocObserved{ID: b.ID, Client: structs.ClientFailed, TaskStates: map[string]*structs.TaskState{"t": {State: "dead", Failed: true}}}, Acked: true, EndedAt: 77}
+	final := &Final{Observed: structs.AllocObserved{ID: b.ID, Client: structs.ClientFailed, TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"t": {State: "dead", Failed: true}})}, Acked: true, EndedAt: 77}
 	used := &GPUUses{BootID: "boot", List: []GPUUse{{Alloc: a.ID, Task: "t", GPU: "G", Since: 1, Measured: 2, UsedBytes: 3, PeakBytes: 4, MiBMillis: 5, SMMillis: 6, EnergyMJ: 7, Denied: 8, Counter: 9}}}
 	check(t, s.PutGPUUses(used))
 	history := History{Cluster: structs.ClusterID{5}, Epoch: 2, Index: 99}

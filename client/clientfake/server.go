@@ -278,7 +278,7 @@ func (s *Server) observe(_ context.Context, _ *rpc.Call, req *methods.NodeObserv
 			continue
 		}
 		next := *a
-		next.Client, next.ClientDesc, next.TaskStates = u.Client, u.ClientDesc, structs.CompactTaskStates(u.TaskStates)
+		next.Client, next.ClientDesc, next.TaskStates = u.Client, u.ClientDesc, u.TaskStates
 		if u.Lapsed { // as Apply does
 			next.Client = structs.ClientLost
 		}

@@ -320,14 +320,15 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		return structs.AllocObserved{}, false
 	}
 	o := structs.AllocObserved{ID: r.id, Client: structs.ClientPending, ClientDesc: "no task has started yet"}
-	o.TaskStates = make(map[string]*structs.TaskState, len(r.tasks))
+	states := make(map[string]*structs.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
 		st := t.state()
-		o.TaskStates[t.name] = st
+		states[t.name] = st
 		if st.State == stateRunning && r.started == 0 {
 			r.started = st.StartedAt
 		}
 	}
+	o.TaskStates.Compact(states)
 	if r.started != 0 {
 		// Once running, the allocation is running until all tasks have ended: its resources are not free before.
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
@@ -464,16 +465,18 @@ func (r *Runner) finish(ctx context.Context) {
 	r.cfg.Host.GPUs.Settle(r)
 	used := r.cfg.Host.GPUs.Use(r.Alloc())
 	r.postrun()
-	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}, GPUUse: used}
+	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", GPUUse: used}
 	var last structs.LogTime
+	states := make(map[string]*structs.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
 		st := t.state()
-		o.TaskStates[t.name] = st
+		states[t.name] = st
 		last = max(last, st.FinishedAt)
 		if st.Failed && o.Client != structs.ClientFailed {
 			o.Client, o.ClientDesc = structs.ClientFailed, "task "+t.name+" failed"
 		}
 	}
+	o.TaskStates.Compact(states)
 	r.mu.Lock()
 	if last == 0 {
 		last = now()

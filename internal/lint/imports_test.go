@@ -10,7 +10,7 @@ import (
 // imports is the table of D1: which packages of this module a package may use. "x/..." is x and all below it. The longest
 // matching row counts, and a package without a row fails: a new package states its place.
 var imports = map[string][]string{
-	"structs":              {},
+	"structs":              {"internal/pack"},
 	"scheduler/model":      {"structs"},
 	"scheduler/verify":     {"structs", "scheduler/model", "scheduler/match"},
 	"scheduler/match":      {"structs", "scheduler/model"},

@@ -89,7 +89,7 @@ var samples = []struct {
 		Refs: list(30, func(i int) AllocRef { return AllocRef{id(i), 669} }), Changed: list(30, sampleAlloc), Jobs: []*structs.Job{sampleJob(1)},
 	}},
 	{"Node.Observe: 30 allocations", &NodeObserveRequest{NodeAuth: NodeAuth{NodeID: id(7), Secret: id(8)}, Updates: list(30, func(i int) structs.AllocObserved {
-		return structs.AllocObserved{ID: id(i), Client: structs.ClientRunning, ClientDesc: "tasks are running", StartedAt: now, NetworkIP: "10.0.0.154", TaskStates: map[string]*structs.TaskState{"train": sampleTask()}}
+		return structs.AllocObserved{ID: id(i), Client: structs.ClientRunning, ClientDesc: "tasks are running", StartedAt: now, NetworkIP: "10.0.0.154", TaskStates: structs.CompactTaskStates(map[string]*structs.TaskState{"train": sampleTask()})}
 	})}},
 	{"Node.Poll: request", &NodePollRequest{NodeAuth: NodeAuth{NodeID: id(7), Secret: id(8)}, Query: Query{MinIndex: 719}, Known: 3800567629395121201}},
 	{"Node.Heartbeat: request", &NodeHeartbeatRequest{NodeAuth: NodeAuth{NodeID: id(7), Secret: id(8)}}},

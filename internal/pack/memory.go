@@ -26,8 +26,11 @@ func (p addr) isNil() bool { return p.p == nil }
 // plus returns the address n bytes further in the same value.
 func (p addr) plus(n uintptr) addr { return addr{unsafe.Add(p.p, n)} }
 
+// pointer returns a pointer to the value at p for reflection.
+func (p addr) pointer(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p) }
+
 // value returns the value at p for reflection.
-func (p addr) value(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p).Elem() }
+func (p addr) value(t reflect.Type) reflect.Value { return p.pointer(t).Elem() }
 
 // bytes returns the array of n bytes at p as a slice.
 func (p addr) bytes(n int) []byte { return unsafe.Slice((*byte)(p.p), n) }

@@ -29,7 +29,7 @@ const depthMax = 64
 // expects a zero value there.
 type coder struct {
 	enc  func(b []byte, p addr) []byte
-	dec  func(r *reader, p addr) error
+	dec  func(r *Reader, p addr) error
 	zero func(p addr) bool
 	look look
 }
@@ -165,7 +165,7 @@ func (m *Coder) Decode(data []byte, v any) (ok bool, err error) {
 
 func (c *coder) read(data []byte, rv reflect.Value) error {
 	rv.Elem().SetZero()
-	r := &reader{b: data}
+	r := NewReader(data)
 	if err := c.dec(r, addrOf(rv)); err != nil {
 		return err
 	}
@@ -415,7 +415,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 	var fields []field
 	for _, f := range b.m.Fields(t) {
 		c := b.compile(f.Type)
-		at := field{name: f.Name, key: appendString(nil, f.Name), look: c.look, c: c}
+		at := field{name: f.Name, key: AppendString(nil, f.Name), look: c.look, c: c}
 		if in := t.Field(f.Index[0]); in.Type.Kind() == reflect.Pointer && len(f.Index) > 1 {
 			at.in, at.ptr, at.off = in.Type.Elem(), in.Offset, offset(in.Type.Elem(), f.Index[1:])
 		} else {
@@ -443,7 +443,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 				n++
 			}
 		}
-		b = appendMapHeader(b, n)
+		b = AppendMap(b, n)
 		for w, left := range set[:words] {
 			for ; left != 0; left &= left - 1 {
 				f := &fields[w*64+bits.TrailingZeros64(left)]
@@ -454,11 +454,11 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 		}
 		return b
 	}
-	c.dec = func(r *reader, p addr) error {
-		if r.isNil() {
+	c.dec = func(r *Reader, p addr) error {
+		if r.Nil() {
 			return nil
 		}
-		n, err := r.mapHeader()
+		n, err := r.Map()
 		if err != nil {
 			return err
 		}
@@ -468,7 +468,7 @@ func (b *builder) structure(c *coder, t reflect.Type) {
 		defer r.leave()
 		next := 0 // names are sorted, so the next field is usually close
 		for range n {
-			name, err := r.str()
+			name, err := r.Bytes()
 			if err != nil {
 				return err
 			}
@@ -506,13 +506,13 @@ func pointer(c, elem *coder, t reflect.Type) {
 	c.enc = func(b []byte, p addr) []byte {
 		at := *as[addr](p)
 		if at.isNil() {
-			return append(b, 0xc0)
+			return AppendNil(b)
 		}
 		return elem.enc(b, at)
 	}
 	of := t.Elem()
-	c.dec = func(r *reader, p addr) error {
-		if r.isNil() {
+	c.dec = func(r *Reader, p addr) error {
+		if r.Nil() {
 			*as[addr](p) = addr{}
 			return nil
 		}
@@ -531,20 +531,20 @@ func slice(c, elem *coder, t reflect.Type) {
 	c.enc = func(b []byte, p addr) []byte {
 		at, n := p.list()
 		if at.isNil() {
-			return append(b, 0xc0)
+			return AppendNil(b)
 		}
-		b = appendArrayHeader(b, n)
+		b = AppendArray(b, n)
 		for i := range n {
 			b = elem.enc(b, at.plus(uintptr(i)*size))
 		}
 		return b
 	}
-	c.dec = func(r *reader, p addr) error {
-		if r.isNil() {
+	c.dec = func(r *Reader, p addr) error {
+		if r.Nil() {
 			p.value(t).SetZero()
 			return nil
 		}
-		n, err := r.arrayHeader()
+		n, err := r.Array()
 		if err != nil {
 			return err
 		}
@@ -582,11 +582,11 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 	c.enc = func(b []byte, p addr) []byte {
 		v := p.value(t)
 		if v.IsNil() {
-			return append(b, 0xc0)
+			return AppendNil(b)
 		}
 		keys := v.MapKeys()
 		slices.SortFunc(keys, less)
-		b = appendMapHeader(b, len(keys))
+		b = AppendMap(b, len(keys))
 		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
 		for _, name := range keys {
 			k.Elem().Set(name)
@@ -596,13 +596,13 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 		}
 		return b
 	}
-	c.dec = func(r *reader, p addr) error {
+	c.dec = func(r *Reader, p addr) error {
 		v := p.value(t)
-		if r.isNil() {
+		if r.Nil() {
 			v.SetZero()
 			return nil
 		}
-		n, err := r.mapHeader()
+		n, err := r.Map()
 		if err != nil {
 			return err
 		}
@@ -634,7 +634,7 @@ var stringType = reflect.TypeFor[string]()
 func encStrings(b []byte, p addr) []byte {
 	m := *as[map[string]string](p)
 	if m == nil {
-		return append(b, 0xc0)
+		return AppendNil(b)
 	}
 	var few [16]string
 	keys := few[:0]
@@ -642,20 +642,20 @@ func encStrings(b []byte, p addr) []byte {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
-	b = appendMapHeader(b, len(keys))
+	b = AppendMap(b, len(keys))
 	for _, k := range keys {
-		b = appendString(appendString(b, k), m[k])
+		b = AppendString(AppendString(b, k), m[k])
 	}
 	return b
 }
 
-func decStrings(r *reader, p addr) error {
+func decStrings(r *Reader, p addr) error {
 	at := as[map[string]string](p)
-	if r.isNil() {
+	if r.Nil() {
 		*at = nil
 		return nil
 	}
-	n, err := r.mapHeader()
+	n, err := r.Map()
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,17 @@ func (k kind) Since() uint64 {
 	return 0
 }
 
+// compactLeafs stands for a list.
+type compactLeafs struct{ of []gatedLeaf }
+
+type gatedLeaf struct {
+	Old int64
+	New string `since:"3"`
+}
+
+func (c compactLeafs) Expand() []gatedLeaf     { return slices.Clone(c.of) }
+func (c *compactLeafs) Compact(of []gatedLeaf) { c.of = of }
+
 func TestSince(t *testing.T) {
 	type leaf struct {
 		Old int64
@@ -114,6 +126,7 @@ func TestSince(t *testing.T) {
 		Only  *leaf `since:"4"`
 		Kind  kind
 		Kinds []kind
+		Few   compactLeafs
 	}
 	for name, c := range map[string]struct {
 		v     any
@@ -126,6 +139,7 @@ func TestSince(t *testing.T) {
 		"set":                 {&node{Flag: true}, 2, "Flag"},
 		"below a pointer":     {&node{Next: &node{Next: &node{Flag: true}}}, 2, "Next.Next.Flag"},
 		"in a list":           {&node{Leafs: []leaf{{}, {New: "x"}}}, 3, "Leafs.New"},
+		"in a stand-in":       {&node{Few: compactLeafs{[]gatedLeaf{{Old: 1}, {New: "x"}}}}, 3, "Few.New"},
 		"in a map":            {&node{ByKey: map[string]*leaf{"a": nil, "b": {New: "x"}}}, 3, "ByKey.New"},
 		"the highest":         {&node{Flag: true, Only: &leaf{}, Leafs: []leaf{{New: "x"}}}, 4, "Only"},
 		"an old kind":         {&node{Kind: "old", Kinds: []kind{"old"}}, 0, ""},

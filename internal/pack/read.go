@@ -4,30 +4,35 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 )
 
 var (
 	errShort = errors.New("msgpack: the data ends in the middle of a value")
+	errLarge = errors.New("msgpack: integer does not fit int64")
 	errDeep  = fmt.Errorf("msgpack: nested deeper than %d", depthMax)
 )
 
-// reader reads msgpack bytes. It never allocates more than the bytes present justify.
-type reader struct {
+// Reader reads msgpack bytes. It never allocates more than the bytes present justify.
+type Reader struct {
 	b     []byte
 	at    int
 	depth int
 }
 
-func (r *reader) enter() error {
+// NewReader returns a reader of data.
+func NewReader(data []byte) *Reader { return &Reader{b: data} }
+
+func (r *Reader) enter() error {
 	if r.depth++; r.depth > depthMax {
 		return errDeep
 	}
 	return nil
 }
 
-func (r *reader) leave() { r.depth-- }
+func (r *Reader) leave() { r.depth-- }
 
-func (r *reader) byte() (byte, error) {
+func (r *Reader) byte() (byte, error) {
 	if r.at >= len(r.b) {
 		return 0, errShort
 	}
@@ -37,7 +42,7 @@ func (r *reader) byte() (byte, error) {
 }
 
 // take returns the next n bytes without a copy.
-func (r *reader) take(n uint64) ([]byte, error) {
+func (r *Reader) take(n uint64) ([]byte, error) {
 	if n > uint64(len(r.b)-r.at) {
 		return nil, errShort
 	}
@@ -46,7 +51,7 @@ func (r *reader) take(n uint64) ([]byte, error) {
 	return s, nil
 }
 
-func (r *reader) big(n int) (uint64, error) {
+func (r *Reader) big(n int) (uint64, error) {
 	s, err := r.take(uint64(n))
 	if err != nil {
 		return 0, err
@@ -62,8 +67,8 @@ func (r *reader) big(n int) (uint64, error) {
 	return binary.BigEndian.Uint64(s), nil
 }
 
-// isNil consumes the next value if it is nil.
-func (r *reader) isNil() bool {
+// Nil consumes the next value if it is nil.
+func (r *Reader) Nil() bool {
 	if r.at < len(r.b) && r.b[r.at] == 0xc0 {
 		r.at++
 		return true
@@ -71,7 +76,8 @@ func (r *reader) isNil() bool {
 	return false
 }
 
-func (r *reader) mapHeader() (int, error) {
+// Map reads the beginning of a map or struct, and returns the number of its entries.
+func (r *Reader) Map() (int, error) {
 	c, err := r.byte()
 	if err != nil {
 		return 0, err
@@ -93,7 +99,8 @@ func (r *reader) mapHeader() (int, error) {
 	return int(n), err
 }
 
-func (r *reader) arrayHeader() (int, error) {
+// Array reads the beginning of a list, and returns the number of its elements.
+func (r *Reader) Array() (int, error) {
 	c, err := r.byte()
 	if err != nil {
 		return 0, err
@@ -115,8 +122,8 @@ func (r *reader) arrayHeader() (int, error) {
 	return int(n), err
 }
 
-// str reads a string or binary value.
-func (r *reader) str() ([]byte, error) {
+// Bytes reads a string or binary value, without a copy.
+func (r *Reader) Bytes() ([]byte, error) {
 	c, err := r.byte()
 	if err != nil {
 		return nil, err
@@ -141,7 +148,7 @@ func (r *reader) str() ([]byte, error) {
 }
 
 // integer reads any integer. If neg, u is the two's complement of a negative one.
-func (r *reader) integer() (u uint64, neg bool, err error) {
+func (r *Reader) integer() (u uint64, neg bool, err error) {
 	c, err := r.byte()
 	if err != nil {
 		return 0, false, err
@@ -164,8 +171,23 @@ func (r *reader) integer() (u uint64, neg bool, err error) {
 	return 0, false, wrong("an integer", c)
 }
 
+// Int reads an integer.
+func (r *Reader) Int() (int64, error) {
+	u, neg, err := r.integer()
+	if err == nil && !neg && u > math.MaxInt64 {
+		err = errLarge
+	}
+	return int64(u), err
+}
+
+// Bool reads a boolean.
+func (r *Reader) Bool() (v bool, err error) {
+	err = decBool(r, addrTo(&v))
+	return v, err
+}
+
 // skip skips one value of any kind.
-func (r *reader) skip() error {
+func (r *Reader) skip() error {
 	if err := r.enter(); err != nil {
 		return err
 	}
@@ -182,16 +204,16 @@ func (r *reader) skip() error {
 		_, _, err := r.integer()
 		return err
 	case c&0xe0 == 0xa0 || (c >= 0xc4 && c <= 0xc6) || (c >= 0xd9 && c <= 0xdb):
-		_, err := r.str()
+		_, err := r.Bytes()
 		return err
 	case c&0xf0 == 0x90 || c == 0xdc || c == 0xdd:
-		n, err := r.arrayHeader()
+		n, err := r.Array()
 		for ; err == nil && n > 0; n-- {
 			err = r.skip()
 		}
 		return err
 	case c&0xf0 == 0x80 || c == 0xde || c == 0xdf:
-		n, err := r.mapHeader()
+		n, err := r.Map()
 		for n *= 2; err == nil && n > 0; n-- {
 			err = r.skip()
 		}
@@ -204,7 +226,7 @@ func wrong(want string, c byte) error {
 	return fmt.Errorf("msgpack: want %s, found a value with first byte 0x%02x", want, c)
 }
 
-func decBool(r *reader, p addr) error {
+func decBool(r *Reader, p addr) error {
 	c, err := r.byte()
 	switch {
 	case err != nil:
@@ -219,12 +241,12 @@ func decBool(r *reader, p addr) error {
 	return nil
 }
 
-func decString(r *reader, p addr) error {
-	if r.isNil() {
+func decString(r *Reader, p addr) error {
+	if r.Nil() {
 		*as[string](p) = ""
 		return nil
 	}
-	s, err := r.str()
+	s, err := r.Bytes()
 	if err != nil {
 		return err
 	}
@@ -232,12 +254,12 @@ func decString(r *reader, p addr) error {
 	return nil
 }
 
-func decBytes(r *reader, p addr) error {
-	if r.isNil() {
+func decBytes(r *Reader, p addr) error {
+	if r.Nil() {
 		*as[[]byte](p) = nil
 		return nil
 	}
-	s, err := r.str()
+	s, err := r.Bytes()
 	if err != nil {
 		return err
 	}

@@ -26,18 +26,13 @@ func keyLess(t reflect.Type) func(a, b reflect.Value) int {
 	panic(refusal("map key of type " + t.String() + "; want a string or an unsigned integer"))
 }
 
-func encBool(b []byte, p addr) []byte {
-	if *as[bool](p) {
-		return append(b, 0xc3)
-	}
-	return append(b, 0xc2)
-}
+func encBool(b []byte, p addr) []byte { return AppendBool(b, *as[bool](p)) }
 
 func number[T int | int8 | int16 | int32 | int64](c *coder, t reflect.Type) {
 	c.look = lookOf(t)
-	c.enc = func(b []byte, p addr) []byte { return appendInt(b, int64(*as[T](p))) }
-	c.dec = func(r *reader, p addr) error {
-		if r.isNil() {
+	c.enc = func(b []byte, p addr) []byte { return AppendInt(b, int64(*as[T](p))) }
+	c.dec = func(r *Reader, p addr) error {
+		if r.Nil() {
 			*as[T](p) = 0
 			return nil
 		}
@@ -56,8 +51,8 @@ func number[T int | int8 | int16 | int32 | int64](c *coder, t reflect.Type) {
 func unsigned[T uint | uint8 | uint16 | uint32 | uint64](c *coder, t reflect.Type) {
 	c.look = lookOf(t)
 	c.enc = func(b []byte, p addr) []byte { return appendUint(b, uint64(*as[T](p))) }
-	c.dec = func(r *reader, p addr) error {
-		if r.isNil() {
+	c.dec = func(r *Reader, p addr) error {
+		if r.Nil() {
 			*as[T](p) = 0
 			return nil
 		}
@@ -85,25 +80,25 @@ func lookOf(t reflect.Type) look {
 	return lookCall
 }
 
-func encString(b []byte, p addr) []byte { return appendString(b, *as[string](p)) }
+func encString(b []byte, p addr) []byte { return AppendString(b, *as[string](p)) }
 
 func encBytes(b []byte, p addr) []byte {
 	s := *as[[]byte](p)
 	if s == nil {
-		return append(b, 0xc0)
+		return AppendNil(b)
 	}
 	return appendBin(b, s)
 }
 
 func byteArray(c *coder, n int) {
 	c.enc = func(b []byte, p addr) []byte { return appendBin(b, p.bytes(n)) }
-	c.dec = func(r *reader, p addr) error {
+	c.dec = func(r *Reader, p addr) error {
 		at := p.bytes(n)
-		if r.isNil() {
+		if r.Nil() {
 			clear(at)
 			return nil
 		}
-		s, err := r.str()
+		s, err := r.Bytes()
 		if err != nil {
 			return err
 		}
@@ -115,7 +110,19 @@ func byteArray(c *coder, n int) {
 	}
 }
 
-func appendInt(b []byte, i int64) []byte {
+// AppendNil appends nil: that of a pointer, map or slice.
+func AppendNil(b []byte) []byte { return append(b, 0xc0) }
+
+// AppendBool appends a boolean.
+func AppendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 0xc3)
+	}
+	return append(b, 0xc2)
+}
+
+// AppendInt appends an integer.
+func AppendInt(b []byte, i int64) []byte {
 	switch {
 	case i >= 0:
 		return appendUint(b, uint64(i))
@@ -145,7 +152,8 @@ func appendUint(b []byte, u uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xcf), u)
 }
 
-func appendString(b []byte, s string) []byte {
+// AppendString appends a string.
+func AppendString(b []byte, s string) []byte {
 	switch n := len(s); {
 	case n <= 31:
 		b = append(b, 0xa0|byte(n))
@@ -171,7 +179,8 @@ func appendBin(b, s []byte) []byte {
 	return append(b, s...)
 }
 
-func appendMapHeader(b []byte, n int) []byte {
+// AppendMap appends the beginning of a map or struct with n entries.
+func AppendMap(b []byte, n int) []byte {
 	switch {
 	case n <= 15:
 		return append(b, 0x80|byte(n))
@@ -181,7 +190,8 @@ func appendMapHeader(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, 0xdf), uint32(n))
 }
 
-func appendArrayHeader(b []byte, n int) []byte {
+// AppendArray appends the beginning of a list of n elements.
+func AppendArray(b []byte, n int) []byte {
 	switch {
 	case n <= 15:
 		return append(b, 0x90|byte(n))

@@ -21,6 +21,8 @@ type gates struct {
 	fields []gatedField // of a struct
 	elem   *gates       // of a pointer, slice, array or map
 	value  bool         // the type is a Versioned
+
+	standIn bool // elem is of the value that it stands for
 }
 
 type gatedField struct {
@@ -61,6 +63,10 @@ func learnGates(t reflect.Type, done map[reflect.Type]*gates) *gates {
 	}
 	g := &gates{}
 	done[t] = g
+	if of := Expands(t); of != nil {
+		g.standIn, g.elem = true, learnGates(of, done)
+		return g
+	}
 	if t.Kind() != reflect.Struct {
 		if g.value = isVersioned(t); !g.value {
 			g.elem = learnGates(t.Elem(), done)
@@ -86,6 +92,9 @@ func hasGates(t reflect.Type, seen map[reflect.Type]bool) bool {
 		return false
 	}
 	seen[t] = true
+	if of := Expands(t); of != nil {
+		return hasGates(of, seen)
+	}
 	if isVersioned(t) {
 		return true
 	}
@@ -134,6 +143,10 @@ func (g *gates) find(v reflect.Value, path string, version *uint64, field *strin
 		}
 		return
 	}
+	if g.standIn {
+		g.elem.find(Expand(v), path, version, field)
+		return
+	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
@@ -179,6 +192,13 @@ func (g *gates) omit(v reflect.Value, version uint64) {
 		if v.Interface().(Versioned).Since() > version {
 			v.SetZero()
 		}
+		return
+	}
+	if g.standIn {
+		x := reflect.New(Expands(v.Type()))
+		x.Elem().Set(Expand(v))
+		g.elem.omit(x.Elem(), version)
+		v.Addr().MethodByName("Compact").Call([]reflect.Value{x.Elem()})
 		return
 	}
 	switch v.Kind() {

@@ -7,7 +7,18 @@ import "reflect"
 //	func (S) Expand() T
 //	func (*S) Compact(T)
 //
-// A zero S stands for a zero T.
+// A zero S stands for a zero T. A stand-in that is written often may have two more, which spare the value:
+//
+//	func (S) Pack(b []byte) []byte // appends what Append appends for Expand()
+//	func (*S) Unpack(r *Reader) bool
+//
+// Unpack reads what Pack has written. It may give up on anything else, and return false; Compact then gets the value, or the
+// reader learns what is wrong with it.
+
+type (
+	packer   interface{ Pack(b []byte) []byte }
+	unpacker interface{ Unpack(r *Reader) bool }
+)
 
 // Expands returns T of a stand-in, and nil for other types.
 func Expands(t reflect.Type) reflect.Type {
@@ -29,12 +40,24 @@ func Expand(v reflect.Value) reflect.Value { return v.MethodByName("Expand").Cal
 func standIn(c, elem *coder, t, of reflect.Type) {
 	expand, _ := t.MethodByName("Expand")
 	compact, _ := reflect.PointerTo(t).MethodByName("Compact")
+	_, packs := reflect.Zero(t).Interface().(packer)
+	_, unpacks := reflect.New(t).Interface().(unpacker)
 	c.enc = func(b []byte, p addr) []byte {
+		if packs {
+			return p.pointer(t).Interface().(packer).Pack(b)
+		}
 		v := reflect.New(of)
 		v.Elem().Set(p.value(t).Method(expand.Index).Call(nil)[0])
 		return elem.enc(b, addrOf(v))
 	}
-	c.dec = func(r *reader, p addr) error {
+	c.dec = func(r *Reader, p addr) error {
+		if unpacks {
+			at := r.at
+			if p.pointer(t).Interface().(unpacker).Unpack(r) {
+				return nil
+			}
+			r.at = at
+		}
 		v := reflect.New(of)
 		if err := elem.dec(r, addrOf(v)); err != nil {
 			return err
