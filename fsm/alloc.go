@@ -30,7 +30,11 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 			return structs.Errorf(structs.CodeInvalid, "allocation %s observed as %q; want pending, running, complete, failed or unknown", u.ID, u.Client)
 		}
 		a := *old
-		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, u.TaskStates, u.NetworkIP
+		a.Client, a.ClientDesc, a.TaskStates = structs.Share(u.Client), structs.Share(u.ClientDesc), u.TaskStates
+		if u.NetworkIP != old.NetworkIP {
+			a.NetworkIP = u.NetworkIP
+			x.ShareStrings(&a)
+		}
 		if u.Lapsed && a.ClientTerminal() {
 			a.Client = structs.ClientLost
 		}

@@ -346,7 +346,7 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 	}
 	a := *old
 	if s.Desired != "" && a.Desired == structs.DesiredRun {
-		a.Desired, a.DesiredDesc, a.OwnLineage().Asked = s.Desired, s.Desc, pl.time
+		a.Desired, a.DesiredDesc, a.OwnLineage().Asked = structs.Share(s.Desired), s.Desc, pl.time
 		a.EndsFor(s.Cause)
 		if !s.Preempt.IsZero() {
 			a.OwnLineage().PreemptedBy = s.Preempt
@@ -359,7 +359,7 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 		a.OwnLineage().FollowupEval = s.Followup
 	}
 	if s.Client != "" && !a.ClientTerminal() {
-		a.Client, a.ClientDesc = s.Client, s.Desc
+		a.Client, a.ClientDesc = structs.Share(s.Client), structs.Share(s.Desc)
 		switch s.Client {
 		case structs.ClientLost:
 			a.FinishedAt = pl.time

@@ -89,9 +89,9 @@ var words = []string{
 }
 
 // Share returns a string from words that is equal to s, or s. It is for strings that were decoded into memory of their own.
-func Share(s string) string {
-	if i, ok := wordOf[s]; ok {
-		return words[i]
+func Share[S ~string](s S) S {
+	if i, ok := wordOf[string(s)]; ok {
+		return S(words[i])
 	}
 	return s
 }

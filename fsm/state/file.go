@@ -329,10 +329,8 @@ func (s *Store) forgetEntry() {
 	s.delta = structs.Delta{}
 }
 
-// loadAlloc writes an allocation of a snapshot file, sharing its node's name.
+// loadAlloc writes an allocation of a snapshot file.
 func (s *Store) loadAlloc(a *structs.Allocation) {
-	if n := Nodes.Get(s, a.NodeID); n != nil && n.Name == a.NodeName {
-		a.NodeName = n.Name
-	}
+	s.ShareStrings(a)
 	s.PutAlloc(a)
 }

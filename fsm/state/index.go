@@ -162,8 +162,7 @@ func (s *Store) allocChanged(before, after *structs.Allocation) {
 		s.index.allocNode.Set(nodeAllocOf(after))
 		s.index.allocJob.Set(jobAllocOf(after))
 	}
-	s.countAlloc(before, -1)
-	s.countAlloc(after, 1)
+	s.recount(before, after)
 	s.useChanged(before, after)
 }
 

@@ -190,8 +190,8 @@ func versionOf(j *structs.Job, h *structs.JobVersions, v uint64) *structs.Job {
 	return nil
 }
 
-// PutAlloc writes an allocation after linking it to its job's version and sharing its repeated strings. An allocation
-// that does not run, or must stop, loses its service registrations.
+// PutAlloc writes an allocation after linking it to its job's version. An allocation that does not run, or must stop, loses its
+// service registrations.
 func (s *Store) PutAlloc(a *structs.Allocation) {
 	if a.Line != nil && a.Line.IsZero() {
 		a.Line = nil
@@ -202,16 +202,15 @@ func (s *Store) PutAlloc(a *structs.Allocation) {
 			a.Group = g.Name
 		}
 	}
-	s.shareStrings(a)
 	Allocs.Put(s, a)
 	if !a.Serves() {
 		s.dropServices(a.ID)
 	}
 }
 
-// shareStrings replaces strings that were decoded for this allocation alone by equal ones that others use, too.
-func (s *Store) shareStrings(a *structs.Allocation) {
-	a.Desired, a.Client = structs.DesiredStatus(structs.Share(string(a.Desired))), structs.ClientStatus(structs.Share(string(a.Client)))
+// ShareStrings replaces strings that were decoded for this allocation alone by equal ones that others use, too.
+func (s *Store) ShareStrings(a *structs.Allocation) {
+	a.Desired, a.Client = structs.Share(a.Desired), structs.Share(a.Client)
 	a.ClientDesc = structs.Share(a.ClientDesc)
 	n := Nodes.Get(s, a.NodeID)
 	if n == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/tidwall/btree"
 
@@ -160,7 +161,7 @@ func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v)
 
 // open adds the empty table to a new store and its first snapshot.
 func (t *Table[K, T]) open(s *Store) {
-	r := &rows[K, T]{Table: t, s: s, first: map[K]*T{}, entry: map[K]int{}}
+	r := &rows[K, T]{Table: t, s: s, at: map[K]int{}}
 	r.tree = newTree(func(a, b item[K]) bool { return t.less(a.key, b.key) })
 	r.put = func(v *T) { r.set(t.key(v), v) }
 	if s.opts.CheckWrites || checkAlways {
@@ -208,14 +209,20 @@ type rows[K comparable, T any] struct {
 	share func(*indexes)         // publishes the secondary indexes; nil: there are none
 	put   func(*T)               // writes a row of a snapshot file
 
-	first map[K]*T      // rows that this batch changed, with their earlier values
-	entry map[K]int     // rows that this entry changed: their position in list
-	list  []change[T]   // changes of this entry, in order
-	loads bool          // rows of a snapshot file were written, which are not in first
-	seen  map[*T]digest // with Options.CheckWrites: the digest of each row when it entered
+	batch []change[K, T] // rows that this batch changed, in the order of their first change
+	at    map[K]int      // their positions in batch
+	entry []int          // positions in batch of the rows that this entry changed, in order
+	loads bool           // rows of a snapshot file were written, which are not in batch
+	seen  map[*T]digest  // with Options.CheckWrites: the digest of each row when it entered
 }
 
-type change[T any] struct{ before, after *T }
+type change[K comparable, T any] struct {
+	key    K
+	first  *T // before the batch
+	before *T // before the entry, if the entry changed it
+	after  *T
+	listed bool // in rows.entry
+}
 
 // anyRows is the operations of a Store that are the same for every table.
 type anyRows interface {
@@ -236,15 +243,18 @@ func (r *rows[K, T]) set(k K, after *T) {
 	if r.s.loading {
 		return // nothing is rolled back, and load takes the digest
 	}
-	if _, ok := r.first[k]; !ok {
-		r.first[k] = before
+	i, ok := r.at[k]
+	if !ok {
+		i = len(r.batch)
+		r.at[k] = i
+		r.batch = append(r.batch, change[K, T]{key: k, first: before})
 	}
-	if i, ok := r.entry[k]; ok {
-		r.list[i].after = after
-		return
+	c := &r.batch[i]
+	if !c.listed {
+		c.listed, c.before = true, before
+		r.entry = append(r.entry, i)
 	}
-	r.entry[k] = len(r.list)
-	r.list = append(r.list, change[T]{before, after})
+	c.after = after
 }
 
 // apply changes the tree and derived values without recording the change.
@@ -264,7 +274,9 @@ func (r *rows[K, T]) apply(k K, after *T) (before *T) {
 
 func (r *rows[K, T]) commitEntry(d *structs.Delta) bool {
 	changed := false
-	for _, c := range r.list {
+	for _, i := range r.entry {
+		c := &r.batch[i]
+		c.listed = false
 		if c.before == c.after {
 			continue // created and deleted within the entry
 		}
@@ -274,48 +286,43 @@ func (r *rows[K, T]) commitEntry(d *structs.Delta) bool {
 			*l = append(*l, structs.Changed[T]{Before: c.before, After: c.after})
 		}
 	}
-	r.list = r.list[:0]
-	clear(r.entry)
+	r.entry = r.entry[:0]
 	d.Config = d.Config || changed && r.config
 	return changed
 }
 
 func (r *rows[K, T]) rollbackEntry() {
-	for i := len(r.list) - 1; i >= 0; i-- {
-		c := r.list[i]
-		of := c.before
-		if of == nil {
-			of = c.after
-		}
-		if of != nil {
-			r.apply(r.key(of), c.before)
-		}
+	for _, i := range slices.Backward(r.entry) {
+		c := &r.batch[i]
+		r.apply(c.key, c.before)
+		c.after, c.listed = c.before, false
 	}
-	r.list = r.list[:0]
-	clear(r.entry)
+	r.entry = r.entry[:0]
 }
 
 // publish updates the state hash for the batch and gives the next snapshot a copy of the tree.
 func (r *rows[K, T]) publish(next *Snapshot) bool {
 	changed := r.loads
 	r.loads = false
-	for k, before := range r.first { // addition commutes, so the order does not matter
-		after := r.get(k)
-		if before == after {
+	for i := range r.batch {
+		c := &r.batch[i]
+		if c.first == c.after {
 			continue
 		}
 		changed = true
-		if before != nil {
-			r.left(before)
+		if c.first != nil {
+			r.left(c.first)
 		}
-		if after != nil {
-			r.s.owing.add(r.Table, after)
+		if c.after != nil {
+			r.s.owing.add(r.Table, c.after)
 			if r.seen != nil {
-				r.seen[after] = r.digest(r.s, after)
+				r.seen[c.after] = r.digest(r.s, c.after)
 			}
 		}
 	}
-	clear(r.first)
+	clear(r.batch)
+	r.batch = r.batch[:0]
+	clear(r.at)
 	if changed {
 		next.trees[r.id] = r.tree.Copy()
 		if r.share != nil {

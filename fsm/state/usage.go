@@ -64,7 +64,7 @@ func (s *Store) countAlloc(a *structs.Allocation, n int) {
 	k := a.JobKey()
 	c := s.jobCounts(k)
 	c.Allocs += n
-	if a.Client != structs.ClientPending && a.Client != "" {
+	if hasStarted(a) {
 		c.Started += n
 	}
 	if structs.Holds(a) {
@@ -75,6 +75,34 @@ func (s *Store) countAlloc(a *structs.Allocation, n int) {
 	if *c == (JobCounts{}) {
 		delete(s.counts, k)
 	}
+}
+
+// recount replaces an allocation in the counters.
+func (s *Store) recount(before, after *structs.Allocation) {
+	if before == nil || after == nil || !holdsAs(before, after) {
+		s.countAlloc(before, -1)
+		s.countAlloc(after, 1)
+		return
+	}
+	if was, is := hasStarted(before), hasStarted(after); is != was {
+		n := -1
+		if is {
+			n = 1
+		}
+		s.jobCounts(after.JobKey()).Started += n
+	}
+}
+
+// holdsAs reports whether two states of one allocation hold the same for the same job, namespace and queue. Grants are equal if
+// they are the same list: rows share it.
+func holdsAs(a, b *structs.Allocation) bool {
+	return structs.Holds(a) && structs.Holds(b) && a.JobID == b.JobID && a.Namespace == b.Namespace && queueOf(a) == queueOf(b) &&
+		a.Resources == b.Resources && len(a.Grants) == len(b.Grants) && (len(a.Grants) == 0 || &a.Grants[0] == &b.Grants[0])
+}
+
+// hasStarted reports whether the agent has reported more than that the allocation is pending.
+func hasStarted(a *structs.Allocation) bool {
+	return a.Client != structs.ClientPending && a.Client != ""
 }
 
 // queueOf returns the queue that an allocation is charged to: that of the job version it was placed for.

@@ -10,7 +10,6 @@ type exception struct {
 // exceptions is the whole list.
 var exceptions = []exception{
 	{"float", "scheduler/model/fixed.go", "the table of a score term is made once from floating point and rounded to millionths"},
-	{"map-order", "fsm/state/table.go:publish", "the state hash is a sum over a multiset, and addition commutes (D8)"},
 	{"map-order", "fsm/state/usage.go:flushUsage", "one write per key into a sorted tree; the delta does not list usage rows"},
 	{"map-order", "scheduler/search/ledger.go:ask", "it looks for the least of numbers that are all different"},
 	{"map-order", "scheduler/jobdiff/diff.go:flattenValue", "it fills a map whose keys are sorted when the diff is written"},
