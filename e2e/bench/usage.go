@@ -75,12 +75,19 @@ func (c *cluster) profile(name string, d time.Duration) (wait func()) {
 	}
 	var wg sync.WaitGroup
 	get := func(who, base string) {
-		for kind, ending := range map[string]string{"profile": ".pprof", "allocs": "-allocs.pprof"} {
+		kinds := map[string]string{
+			fmt.Sprintf("profile?seconds=%d", max(1, int(d.Seconds()))): ".pprof",
+			"heap?gc=1": "-allocs.pprof", // at the end: a heap profile shows nothing newer than the last collection, and a server may not collect for the whole run
+		}
+		for kind, ending := range kinds {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
+				if ending == "-allocs.pprof" {
+					time.Sleep(d)
+				}
 				hc := &http.Client{Timeout: d + 30*time.Second}
-				resp, err := hc.Get(fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", base, kind, max(1, int(d.Seconds()))))
+				resp, err := hc.Get(base + "/debug/pprof/" + kind)
 				if err != nil {
 					fmt.Fprintln(os.Stderr, "bench: profile:", err)
 					return
