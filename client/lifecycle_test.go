@@ -276,7 +276,7 @@ type spy struct {
 
 func (s *spy) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
 	s.mu.Lock()
-	s.last = cfg.Env
+	s.last = cfg.Env()
 	s.starts[cfg.TaskID]++
 	s.mu.Unlock()
 	return s.Driver.Start(ctx, cfg)

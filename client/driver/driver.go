@@ -104,8 +104,10 @@ type TaskConfig struct {
 	AllocID string
 	Name    string // of the task, from the job
 
-	Env  map[string]string // complete environment; drivers add only PATH when it is missing
-	User string            // user name or uid; "" means the driver's default (exec as root: nobody; raw_exec: the agent's own)
+	// Env returns the complete environment, the same map at each call; drivers add only PATH when it is missing. It is made at the
+	// first call, which no other may overlap.
+	Env  func() map[string]string
+	User string // user name or uid; "" means the driver's default (exec as root: nobody; raw_exec: the agent's own)
 	// UserGroups gives the task the other groups of User. The runner sets it for the job's submitter alone: the groups of
 	// an account say what its owner may do, not what everyone may who may run as it.
 	UserGroups bool
@@ -148,6 +150,11 @@ type TaskConfig struct {
 	Ulimits map[string]string // limits by name, in the form of structs.ParseUlimit
 
 	NoFile uint64 // soft and hard RLIMIT_NOFILE; 0 leaves the agent's
+}
+
+// Vars returns a TaskConfig.Env of variables that are known already.
+func Vars(vars map[string]string) func() map[string]string {
+	return func() map[string]string { return vars }
 }
 
 // Port is a port of the allocation. Drivers whose tasks use the host's network may ignore it.

@@ -69,11 +69,11 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 		if err := shim.Place(dir, bytes); err != nil {
 			return err
 		}
-		seen := dir
-		if as := a.config.Env["NOMAD_ALLOC_DIR"]; as != "" { // the path inside the task
+		seen, env := dir, a.environment()
+		if as := env["NOMAD_ALLOC_DIR"]; as != "" { // the path inside the task
 			seen = filepath.Join(as, shimDir, a.spec.Name)
 		}
-		a.config.Env[shim.Env] = shim.Preload(seen, a.config.Env[shim.Env])
+		env[shim.Env] = shim.Preload(seen, env[shim.Env])
 	}
 	if len(dmem) > 0 {
 		a.task.mu.Lock()

@@ -148,6 +148,7 @@ type attempt struct {
 	driver driver.Driver
 	owner  taskfs.Owner
 	env    *taskenv.Env
+	vars   map[string]string  // see environment; nil before it was called
 	gang   *taskenv.Gang      // or nil
 	joined func(epoch uint64) // records the epoch of the roster that the run is started with
 	config driver.TaskConfig
@@ -225,9 +226,18 @@ func makeEnv(_ context.Context, a *attempt) error {
 		in.AllocDir, in.TaskDir, in.SecretsDir = e.TaskDirs()
 		in.Inherit = []string{} // the image's environment replaces the agent's
 	}
-	a.env = taskenv.New(in)
-	a.config.Env = a.env.Vars()
+	a.env, a.vars = taskenv.New(in), nil
+	a.config.Env = a.environment
 	return nil
+}
+
+// environment returns the variables that the task is started with, the same map at each call. What is set in a.env later is not
+// in it.
+func (a *attempt) environment() map[string]string {
+	if a.vars == nil {
+		a.vars = a.env.Vars()
+	}
+	return a.vars
 }
 
 func buildTaskDir(_ context.Context, a *attempt) error {

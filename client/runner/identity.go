@@ -90,9 +90,10 @@ func (a *attempt) sign(ctx context.Context, id *identity.Spec) error {
 		if id.Name != structs.IdentityDefault {
 			name += "_" + id.Name
 		}
+		vars := a.environment()
 		for _, prefix := range []string{"NOMAD_", "MUSTER_"} {
-			if a.env.Set(prefix+name, resp.Token) && a.config.Env != nil {
-				a.config.Env[prefix+name] = resp.Token
+			if a.env.Set(prefix+name, resp.Token) {
+				vars[prefix+name] = resp.Token
 			}
 		}
 	}

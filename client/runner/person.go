@@ -133,7 +133,6 @@ func resolveUser(_ context.Context, a *attempt) error {
 	default:
 		// Programs keep their caches at home: a user without one needs a place too.
 		a.env.Person(u.Username, cmp.Or(users.Home(u), a.env.Get("NOMAD_TASK_DIR")))
-		a.config.Env = a.env.Vars()
 	}
 	return nil
 }

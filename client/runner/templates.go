@@ -131,9 +131,10 @@ func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
 		if err != nil {
 			return false, driver.Permanent(err)
 		}
+		env := r.a.environment()
 		for k, v := range vars {
-			if r.a.env.Set(k, v) && r.a.config.Env != nil {
-				r.a.config.Env[k] = v
+			if r.a.env.Set(k, v) {
+				env[k] = v
 			}
 		}
 	}

@@ -40,10 +40,10 @@ const GPUsByRank = "MUSTER_GPUS_BY_RANK"
 
 // gang sets the variables about the task's place in its gang, for common launchers: torchrun reads PET_*, programs
 // started rank by rank read RANK and related ones, and SLURM_* and MPI's are set on request.
-func (e *Env) gang(g *Gang, in Input) {
+func (e *Env) gang(g *Gang, in *Input) {
 	ro := g.Roster
-	set := func(name, value string) { e.vars[name] = value }
-	num := func(name string, n int) { e.vars[name] = strconv.Itoa(n) }
+	set := func(name, value string) { e.made[name] = value }
+	num := func(name string, n int) { e.made[name] = strconv.Itoa(n) }
 	names := make([]string, len(ro.Members))
 	for i := range ro.Members {
 		names[i] = ro.Members[i].Name
@@ -105,14 +105,14 @@ func (e *Env) gang(g *Gang, in Input) {
 				agent = filepath.Base(agent)
 			}
 			set("OMPI_MCA_plm_rsh_agent", agent+" rsh")
-			set("OMPI_MCA_orte_default_hostfile", e.vars["MUSTER_HOSTFILE"])
+			set("OMPI_MCA_orte_default_hostfile", e.made["MUSTER_HOSTFILE"])
 			if slices.Contains(g.Launch.Compat, "slurm") { // its variables would make mpirun use Slurm's hosts and look for srun
 				set("OMPI_MCA_plm", "^slurm")
 				set("OMPI_MCA_ras", "^slurm")
 			}
 			set("HYDRA_LAUNCHER", "ssh")
 			set("HYDRA_LAUNCHER_EXEC", g.Muster+" rsh")
-			set("HYDRA_HOST_FILE", e.vars["MUSTER_HOSTFILE"])
+			set("HYDRA_HOST_FILE", e.made["MUSTER_HOSTFILE"])
 		}
 	}
 }
@@ -120,18 +120,18 @@ func (e *Env) gang(g *Gang, in Input) {
 // reach adds the directory of the program to the end of PATH, so that "muster rsh" works wherever it is installed. An
 // image keeps its own PATH, and so does a task that sets it, unless mpirun needs the program.
 func (e *Env) reach(program string) {
-	if path := e.vars["PATH"]; path != "" && filepath.IsAbs(program) {
+	if path := e.made["PATH"]; path != "" && filepath.IsAbs(program) {
 		if dir := filepath.Dir(program); !slices.Contains(filepath.SplitList(path), dir) {
-			e.vars["PATH"] = path + ":" + dir
+			e.made["PATH"] = path + ":" + dir
 		}
 	}
 }
 
 // slurm sets the variables that programs written for srun expect. Their job ids are numbers: here the index at which
 // the job was created or, where that is not known, the gang was first placed.
-func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) {
+func (e *Env) slurm(g *Gang, in *Input, names []string, ranks, first, world int) {
 	ro := g.Roster
-	set := func(name, value string) { e.vars["SLURM_"+name] = value }
+	set := func(name, value string) { e.made["SLURM_"+name] = value }
 	list, n := strings.Join(names, ","), strconv.Itoa
 	job := strconv.FormatUint(uint64(cmp.Or(in.Alloc.Job.CreateIndex, ro.CreateIndex)), 10)
 	for _, name := range []string{"JOB_ID", "JOBID"} {

@@ -49,25 +49,41 @@ type Network struct {
 // InheritDefault are the variables that tasks inherit from the agent's environment.
 var InheritDefault = []string{"PATH", "LANG", "TZ", "TERM", "HOME"}
 
-// Env is the environment of one task.
+// Env is the environment of one task. It is not safe for concurrent use.
 type Env struct {
-	vars map[string]string // what the task sees
+	made map[string]string // see vars; nil before the first look at a variable
 	in   Input             // further names for ${...}: node.*, attr.*, meta.*
 }
 
-// New builds the environment of a task. Values are interpolated once: the text of a replacement is not replaced again.
-func New(in Input) *Env {
-	e := &Env{vars: make(map[string]string, 64), in: in}
+// New returns the environment of a task. What in points to must not change any more. Values are interpolated once: the
+// text of a replacement is not replaced again.
+func New(in Input) *Env { return &Env{in: in} }
+
+// varsUsual is about the number of variables of a task with directories and ports, for the size of the map.
+const varsUsual = 56
+
+// vars returns what the task sees. It is made at the first look, because many configurations refer to no variable, and not
+// every driver has a use for them.
+func (e *Env) vars() map[string]string {
+	if e.made == nil {
+		e.made = make(map[string]string, varsUsual)
+		e.build(&e.in)
+	}
+	return e.made
+}
+
+// build sets the variables.
+func (e *Env) build(in *Input) {
 	inherit := in.Inherit
 	if inherit == nil {
 		inherit = InheritDefault
 	}
 	for _, k := range inherit {
 		if v, ok := os.LookupEnv(k); ok {
-			e.vars[k] = v
+			e.made[k] = v
 		}
 	}
-	maps.Copy(e.vars, in.Fabric)
+	maps.Copy(e.made, in.Fabric)
 	e.identity(in)
 	e.resources(in)
 	e.network(in)
@@ -83,12 +99,11 @@ func New(in Input) *Env {
 		if reserved(name) {
 			continue
 		}
-		e.vars[cleanName(name)] = e.Replace(in.Task.Env[k])
+		e.made[cleanName(name)] = e.Replace(in.Task.Env[k])
 	}
 	if in.Gang != nil && in.Gang.Launch != nil && slices.Contains(in.Gang.Launch.Compat, "mpi") {
 		e.reach(in.Gang.Muster)
 	}
-	return e
 }
 
 // reserved reports whether only the agent may set a variable.
@@ -98,20 +113,14 @@ func reserved(name string) bool {
 }
 
 // Vars returns a copy of the variables.
-func (e *Env) Vars() map[string]string {
-	out := make(map[string]string, len(e.vars))
-	for k, v := range e.vars {
-		out[k] = v
-	}
-	return out
-}
+func (e *Env) Vars() map[string]string { return maps.Clone(e.vars()) }
 
 // Set sets a variable, unless it is reserved for the agent.
 func (e *Env) Set(name, value string) bool {
 	if reserved(name) {
 		return false
 	}
-	e.vars[cleanName(name)] = value
+	e.vars()[cleanName(name)] = value
 	return true
 }
 
@@ -123,21 +132,23 @@ func (e *Env) Person(name, home string) {
 	}
 	for k, v := range map[string]string{"HOME": home, "USER": name, "LOGNAME": name} {
 		if !said[k] {
-			e.vars[k] = v
+			e.vars()[k] = v
 		}
 	}
 }
 
 // Get returns one variable.
-func (e *Env) Get(name string) string { return e.vars[name] }
+func (e *Env) Get(name string) string { return e.vars()[name] }
 
-// both sets a variable under both names.
+// both sets a variable under both names, which share the memory of one string.
 func (e *Env) both(name, value string) {
-	e.vars["NOMAD_"+name] = value
-	e.vars["MUSTER_"+name] = value
+	names := "NOMAD_" + name + "MUSTER_" + name
+	n := len("NOMAD_") + len(name)
+	e.made[names[:n]] = value
+	e.made[names[n:]] = value
 }
 
-func (e *Env) identity(in Input) {
+func (e *Env) identity(in *Input) {
 	a, j := in.Alloc, in.Alloc.Job
 	e.both("ALLOC_ID", a.ID.String())
 	e.both("SHORT_ALLOC_ID", a.ID.Short())
@@ -155,9 +166,9 @@ func (e *Env) identity(in Input) {
 	e.both("DC", in.Node.Datacenter)
 	e.both("NODE_ID", in.Node.ID.String())
 	e.both("NODE_NAME", in.Node.Name)
-	for name, dir := range map[string]string{"ALLOC_DIR": in.AllocDir, "TASK_DIR": in.TaskDir, "SECRETS_DIR": in.SecretsDir} {
-		if dir != "" {
-			e.both(name, dir)
+	for _, d := range [...][2]string{{"ALLOC_DIR", in.AllocDir}, {"TASK_DIR", in.TaskDir}, {"SECRETS_DIR", in.SecretsDir}} {
+		if d[1] != "" {
+			e.both(d[0], d[1])
 		}
 	}
 	if in.SecretsDir != "" {
@@ -172,7 +183,7 @@ func orElse(a, b string) string {
 	return b
 }
 
-func (e *Env) resources(in Input) {
+func (e *Env) resources(in *Input) {
 	r := in.Task.Resources
 	cpu := r.CPU
 	if r.Cores > 0 && in.Node.Resources.MHzPerCore > 0 {
@@ -213,7 +224,7 @@ func CPUSet(cores []int64) string {
 // network sets IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port, and ALLOC_IP_,
 // ALLOC_ADDR_ and ALLOC_INTERFACE_ in the allocation's own network. PORT_ is the port to bind; IP_ and ADDR_ are where
 // others reach it.
-func (e *Env) network(in Input) {
+func (e *Env) network(in *Input) {
 	ip := ""
 	if n := in.Node.Resources.Networks; len(n) > 0 {
 		ip = n[0].IP
@@ -250,7 +261,7 @@ func joinHostPort(host string, port int) string {
 // devices sets the variables with the task's GPUs, by UUID. A task without a grant sees none: the empty list hides GPUs
 // from CUDA and "void" from NVIDIA's container runtime. For a task that shares GPUs it also sets memory in MiB and
 // compute in percent, one number per GPU in the same order, 0 for all of it.
-func (e *Env) devices(in Input) {
+func (e *Env) devices(in *Input) {
 	var gpus, memory, compute []string
 	var shared, parts bool
 	for _, g := range in.Alloc.Grants {
@@ -266,29 +277,29 @@ func (e *Env) devices(in Input) {
 		parts = parts || g.Compute > 0
 	}
 	if shared {
-		e.vars["MUSTER_GPU_MEMORY_MIB"] = strings.Join(memory, ",")
+		e.made["MUSTER_GPU_MEMORY_MIB"] = strings.Join(memory, ",")
 	}
 	if parts {
-		e.vars["MUSTER_GPU_COMPUTE"] = strings.Join(compute, ",")
+		e.made["MUSTER_GPU_COMPUTE"] = strings.Join(compute, ",")
 	}
 	if len(gpus) > 0 {
 		list := strings.Join(gpus, ",")
-		e.vars["CUDA_VISIBLE_DEVICES"] = list
-		e.vars["NVIDIA_VISIBLE_DEVICES"] = list
-		e.vars["MUSTER_GPU_COUNT"] = strconv.Itoa(len(gpus))
+		e.made["CUDA_VISIBLE_DEVICES"] = list
+		e.made["NVIDIA_VISIBLE_DEVICES"] = list
+		e.made["MUSTER_GPU_COUNT"] = strconv.Itoa(len(gpus))
 		return
 	}
 	for _, d := range in.Node.Resources.Devices {
 		if d.Type == "gpu" {
-			e.vars["CUDA_VISIBLE_DEVICES"] = ""
-			e.vars["NVIDIA_VISIBLE_DEVICES"] = "void"
+			e.made["CUDA_VISIBLE_DEVICES"] = ""
+			e.made["NVIDIA_VISIBLE_DEVICES"] = "void"
 			return
 		}
 	}
 }
 
 // meta sets META_<key>; the task's meta overrides the group's and the group's the job's.
-func (e *Env) meta(in Input) {
+func (e *Env) meta(in *Input) {
 	for _, m := range metas(in) {
 		for _, k := range sorted(m) {
 			v := e.Replace(m[k])
@@ -298,7 +309,7 @@ func (e *Env) meta(in Input) {
 	}
 }
 
-func metas(in Input) []map[string]string {
+func metas(in *Input) []map[string]string {
 	out := []map[string]string{in.Alloc.Job.Meta}
 	if g := in.Alloc.Job.Group(in.Alloc.Group); g != nil {
 		out = append(out, g.Meta)
@@ -373,11 +384,11 @@ func (e *Env) lookup(name string) (string, bool) {
 		if !ok {
 			return "", false
 		}
-		v, ok := e.vars[inner]
+		v, ok := e.vars()[inner]
 		return v, ok
 	}
 	if inner, ok := strings.CutPrefix(name, "env."); ok {
-		v, ok := e.vars[inner]
+		v, ok := e.vars()[inner]
 		return v, ok
 	}
 	n := e.in.Node
@@ -405,7 +416,7 @@ func (e *Env) lookup(name string) (string, bool) {
 		v, ok := n.Meta[key]
 		return v, ok
 	}
-	v, ok := e.vars[name]
+	v, ok := e.vars()[name]
 	return v, ok
 }
 

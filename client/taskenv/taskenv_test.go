@@ -208,3 +208,19 @@ func TestCleanName(t *testing.T) {
 		})
 	}
 }
+
+// TestVarsAreCopies: what is set later is not in variables that were taken before.
+func TestVarsAreCopies(t *testing.T) {
+	e := New(input())
+	vars := e.Vars()
+	if !e.Set("LATER", "x") || e.Get("LATER") != "x" {
+		t.Errorf("LATER is %q", e.Get("LATER"))
+	}
+	vars["MINE"] = "y"
+	if _, set := vars["LATER"]; set || e.Get("MINE") != "" {
+		t.Errorf("shared: %v", vars)
+	}
+	if e := New(input()); !e.Set("NOMAD_TOKEN", "secret") || e.Get("NOMAD_JOB_ID") != "shop" || e.Get("NOMAD_TOKEN") != "secret" {
+		t.Error("a variable that is set before the first look replaces the others, or is lost")
+	}
+}

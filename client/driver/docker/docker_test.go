@@ -59,7 +59,7 @@ func task(t *testing.T, config map[string]any) *driver.TaskConfig {
 	}
 	return &driver.TaskConfig{
 		TaskID: "11111111-2222-3333-4444-555555555555.t.0", AllocID: "11111111-2222-3333-4444-555555555555", Name: "t", Config: config,
-		Env:  map[string]string{"A": "b", "NVIDIA_VISIBLE_DEVICES": "all"},
+		Env:  driver.Vars(map[string]string{"A": "b", "NVIDIA_VISIBLE_DEVICES": "all"}),
 		Dirs: driver.Dirs{AllocDir: root + "/alloc", TaskDir: root + "/t", LocalDir: root + "/t", SecretsDir: root + "/t/secrets", AllocRoot: root},
 		Logs: driver.LogConfig{StdoutBase: root + "/alloc/t.stdout"},
 	}
@@ -136,7 +136,7 @@ func TestRequestShim(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%q", preload), func(t *testing.T) {
 			cfg := task(t, map[string]any{"command": "x"})
-			cfg.Env["LD_PRELOAD"] = preload
+			cfg.Env()["LD_PRELOAD"] = preload
 			req := requestOf(t, d, cfg)
 			got := ""
 			for _, m := range req.HostConfig.Mounts {

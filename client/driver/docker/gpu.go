@@ -125,7 +125,7 @@ func (d *Driver) gpuMode(e engine) string {
 // which a container's root could change. The mounted file is the agent's own, and read-only, so that a task's own
 // preload setting does no harm.
 func (d *Driver) shim(cfg *driver.TaskConfig, host *container.HostConfig) error {
-	lib, _, _ := strings.Cut(cfg.Env[shim.Env], ":")
+	lib, _, _ := strings.Cut(cfg.Env()[shim.Env], ":")
 	if ok, _ := path.Match(allocTarget+"/gpu/*/"+shim.Library, lib); !ok || path.Clean(lib) != lib || shim.Built() != "" {
 		return nil
 	}

@@ -37,7 +37,7 @@ func TestPinStaysInside(t *testing.T) {
 		}
 	}
 	d := &Driver{opt: Options{StateDir: filepath.Join(dir, "state")}}
-	cfg := &driver.TaskConfig{TaskID: "id", Dirs: driver.Dirs{AllocRoot: root, AllocDir: root + "/alloc", TaskDir: root + "/t"}}
+	cfg := &driver.TaskConfig{TaskID: "id", Env: driver.Vars(nil), Dirs: driver.Dirs{AllocRoot: root, AllocDir: root + "/alloc", TaskDir: root + "/t"}}
 	pinned := func(sources ...string) (*container.HostConfig, error) {
 		h := &container.HostConfig{}
 		for _, s := range sources {
@@ -149,7 +149,7 @@ func TestUnpinLeavesOthersMounts(t *testing.T) {
 	must(os.MkdirAll(root+"/t", 0o755))
 	d := &Driver{opt: Options{StateDir: state}}
 	t.Cleanup(func() { d.unpin("id") })
-	cfg := &driver.TaskConfig{TaskID: "id", Dirs: driver.Dirs{AllocRoot: root, AllocDir: root + "/alloc", TaskDir: root + "/t"}}
+	cfg := &driver.TaskConfig{TaskID: "id", Env: driver.Vars(nil), Dirs: driver.Dirs{AllocRoot: root, AllocDir: root + "/alloc", TaskDir: root + "/t"}}
 	must(d.pin(cfg, &container.HostConfig{Mounts: []mount.Mount{{Type: mount.TypeBind, Source: root + "/other", Target: "/m"}}}))
 	must(unix.Mount("tmpfs", secrets, "tmpfs", 0, ""))
 	t.Cleanup(func() { unix.Unmount(secrets, unix.MNT_DETACH) })

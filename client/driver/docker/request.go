@@ -60,10 +60,8 @@ func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) 
 	if host.ShmSize == 0 {
 		host.ShmSize = cfg.Resources.ShmMiB << 20
 	}
-	env := make(map[string]string, len(cfg.Env))
-	for k, x := range cfg.Env {
-		env[k] = x
-	}
+	env := map[string]string{}
+	maps.Copy(env, cfg.Env())
 	for _, step := range []func(*driver.TaskConfig, driver.Values, *container.HostConfig) error{
 		d.permissions, d.limits, d.mounts, d.devices, resolver,
 	} {

@@ -52,7 +52,7 @@ func agentMain(dir string) error {
 				pause = ":" // one writes as fast as it can
 			}
 			task, err = d.Start(ctx, &driver.TaskConfig{
-				TaskID: id, AllocID: id, Name: "main",
+				TaskID: id, AllocID: id, Name: "main", Env: driver.Vars(nil),
 				Config: map[string]any{"command": "/bin/sh", "args": []any{"-c", "echo begin; trap 'echo end; exit 33' TERM; i=0; while :; do echo $i; i=$((i+1)); " + pause + "; done"}},
 				Dirs:   driver.Dirs{AllocDir: alloc, TaskDir: main, HideDir: dir, AllocRoot: alloc},
 				Logs:   driver.LogConfig{StdoutBase: filepath.Join(alloc, "logs", "main.stdout"), MaxFiles: 100_000, MaxFileSize: 1 << 20},

@@ -31,7 +31,7 @@ func TestDevicesOfOthersAreRefused(t *testing.T) {
 	done; echo x >/dev/null && echo "null works"; sleep 300`
 	start := func(devices ...driver.DeviceNode) (driver.Task, *driver.TaskConfig) {
 		cfg := n.config(script)
-		cfg.Env["NOMAD_ALLOC_DIR"] = cfg.Dirs.AllocDir
+		cfg.Env()["NOMAD_ALLOC_DIR"] = cfg.Dirs.AllocDir
 		for name, minor := range map[string]uint32{"nvidia3": 3, "nvidia4": 4, "nvidiactl": 255} {
 			p := filepath.Join(cfg.Dirs.AllocDir, name)
 			if err := unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(195, minor))); err != nil {

@@ -175,7 +175,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, Root: at, User: cred}.Look(v.String("command"))
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env(), Root: at, User: cred}.Look(v.String("command"))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		iso.HideDir = h
 	}
 	spec := &supervisor.Spec{
-		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
+		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env()), Dir: dir,
 		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS,
 	}
 	if spec.Lease, err = process.Lease(cfg); err != nil {

@@ -98,7 +98,7 @@ func (n *node) config(script string) *driver.TaskConfig {
 	os.Chmod(filepath.Join(task, "tmp"), 0o777|os.ModeSticky)
 	return &driver.TaskConfig{
 		TaskID: id, AllocID: id, Name: "main",
-		Env:    map[string]string{"NOMAD_TASK_NAME": "main"},
+		Env:    driver.Vars(map[string]string{"NOMAD_TASK_NAME": "main"}),
 		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c", script}},
 		Dirs:   driver.Dirs{AllocDir: alloc, TaskDir: task, HideDir: n.dir, AllocRoot: alloc},
 		Logs:   driver.LogConfig{StdoutBase: filepath.Join(alloc, "logs", "main.stdout"), StderrBase: filepath.Join(alloc, "logs", "main.stderr")},
@@ -407,7 +407,7 @@ func TestExecInsideTask(t *testing.T) {
 	for _, d := range []driver.Driver{n.exec, n.raw} {
 		t.Run(d.Name(), func(t *testing.T) {
 			cfg := n.config("echo secret > /tmp/mark-" + d.Name() + "; sleep 300")
-			cfg.Env["COLOUR"] = "red"
+			cfg.Env()["COLOUR"] = "red"
 			task := n.run(d, cfg)
 			t.Cleanup(func() { os.Remove("/tmp/mark-raw_exec") })
 			var out, errs bytes.Buffer
@@ -510,7 +510,7 @@ func TestStartErrors(t *testing.T) {
 	}{
 		"missing": {func(c *driver.TaskConfig) {
 			c.Config = map[string]any{"command": "foo"}
-			c.Env["PATH"] = "/usr/bin:/bin"
+			c.Env()["PATH"] = "/usr/bin:/bin"
 		}, `command "foo" not found in the task's directory or in PATH (/usr/bin:/bin)`},
 		"unknown key":  {func(c *driver.TaskConfig) { c.Config["comand"] = "x" }, `unknown config key "comand"; did you mean "command"? (valid keys: args, cap_add`},
 		"wrong type":   {func(c *driver.TaskConfig) { c.Config["args"] = "x" }, `config key "args": want a list of strings, got the string "x"`},

@@ -55,7 +55,7 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 	for _, d := range []driver.Driver{n.exec, n.raw} {
 		t.Run(d.Name(), func(t *testing.T) {
 			cfg := config(`echo "$(id -un) $(pwd) $(umask)"; : >made-$RANK-` + d.Name() + `; [ $RANK = 1 ] || sleep 300`)
-			cfg.Env["MUSTER_RANKS"] = "2"
+			cfg.Env()["MUSTER_RANKS"] = "2"
 			cfg.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
 			cfg.LauncherArgs = []string{"-log", home + "/" + d.Name() + "-%t.log"}
 			task := n.run(d, cfg)

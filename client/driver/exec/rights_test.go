@@ -48,7 +48,7 @@ func (n *node) probing(args ...any) *driver.TaskConfig {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	cfg.Env["NOMAD_ALLOC_DIR"] = cfg.Dirs.AllocDir
+	cfg.Env()["NOMAD_ALLOC_DIR"] = cfg.Dirs.AllocDir
 	cfg.Config = map[string]any{"command": "probe", "args": args}
 	return cfg
 }
@@ -249,7 +249,7 @@ func TestRoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Config["command"] = "look"
-	cfg.Env["PATH"] = "/bin"
+	cfg.Env()["PATH"] = "/bin"
 	task := n.run(d, cfg)
 	n.wait(task)
 	has(cfg, "has", "/usr", true)

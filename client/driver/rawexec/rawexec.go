@@ -84,7 +84,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, User: st.User}.Look(v.String("command"))
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env(), User: st.User}.Look(v.String("command"))
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		return nil, driver.Permanent(fmt.Errorf("raw_exec: config key \"pids_limit\" must not be negative, got %d", limit))
 	}
 	spec := &supervisor.Spec{
-		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
+		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env()), Dir: dir,
 		NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS, Limits: cgroup.Limits{PidsMax: limit}, User: st.User,
 	}
 	if spec.Lease, err = process.Lease(cfg); err != nil {
