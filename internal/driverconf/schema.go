@@ -81,40 +81,59 @@ type Problem struct {
 func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 	out := make(Values, len(config))
 	var problems []Problem
-	meant := map[string]bool{} // required keys that are there, but misspelt
-	for _, k := range slices.Sorted(maps.Keys(config)) {
-		f, ok := s.field(k)
-		if !ok {
-			names := s.names()
-			meant[suggest.Nearest(k, names)] = true
-			problems = append(problems, Problem{k, fmt.Sprintf("unknown config key %q%s (valid keys: %s)", k, suggest.DidYouMean(k, names), strings.Join(names, ", "))})
-			continue
-		}
-		if config[k] == nil {
-			continue
-		}
-		v, err := convert(f.Type, config[k])
-		if err != nil {
-			problems = append(problems, Problem{k, fmt.Sprintf("config key %q: %v", k, err)})
-			continue
-		}
-		if why := f.refuses(v); why != "" {
-			problems = append(problems, Problem{k, fmt.Sprintf("config key %q: %s", k, why)})
-			continue
-		}
-		out[k] = v
-	}
-	for _, f := range s {
-		_, given := config[f.Name]
+	for k, given := range config {
+		v, why := s.decode(k, given)
 		switch {
-		case !f.Required:
-		case !meant[f.Name] && (!given || config[f.Name] == nil):
-			problems = append(problems, Problem{"", fmt.Sprintf("config key %q (%s) is required", f.Name, f.Type)})
-		case f.Type == String && out.Has(f.Name) && out.String(f.Name) == "":
-			problems = append(problems, Problem{f.Name, fmt.Sprintf("config key %q must not be empty", f.Name)})
+		case why != "":
+			problems = append(problems, Problem{k, why})
+		case v != nil:
+			out[k] = v
+		}
+	}
+	if len(problems) > 1 {
+		slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) }) // one for a key
+	}
+	for i := range s {
+		if f := &s[i]; f.Required {
+			switch given := config[f.Name]; {
+			case given == nil && !s.misspelt(config, f.Name):
+				problems = append(problems, Problem{"", fmt.Sprintf("config key %q (%s) is required", f.Name, f.Type)})
+			case f.Type == String && out.Has(f.Name) && out.String(f.Name) == "":
+				problems = append(problems, Problem{f.Name, fmt.Sprintf("config key %q must not be empty", f.Name)})
+			}
 		}
 	}
 	return out, problems
+}
+
+// decode converts the value of one key; it returns nil for an absent one. why says what is wrong, or "".
+func (s Schema) decode(key string, given any) (v any, why string) {
+	f := s.field(key)
+	switch {
+	case f == nil:
+		names := s.names()
+		return nil, fmt.Sprintf("unknown config key %q%s (valid keys: %s)", key, suggest.DidYouMean(key, names), strings.Join(names, ", "))
+	case given == nil:
+		return nil, ""
+	}
+	v, err := convert(f.Type, given)
+	if err != nil {
+		return nil, fmt.Sprintf("config key %q: %v", key, err)
+	}
+	if why := f.refuses(v); why != "" {
+		return nil, fmt.Sprintf("config key %q: %s", key, why)
+	}
+	return v, ""
+}
+
+// misspelt reports whether an unknown key of config probably means this one.
+func (s Schema) misspelt(config map[string]any, name string) bool {
+	for k := range config {
+		if s.field(k) == nil && suggest.Nearest(k, s.names()) == name {
+			return true
+		}
+	}
+	return false
 }
 
 // check is Decode for a block whose values may still hold ${...}, which only a node can replace: what such a text stands
@@ -122,8 +141,8 @@ func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 func (s Schema) check(config map[string]any) []Problem {
 	known := make(map[string]any, len(config))
 	for k, v := range config {
-		f, _ := s.field(k)
-		if text, ok := v.(string); ok && strings.Contains(text, "${") && (f.Type == Int || f.Type == Bool || f.Type == Duration || f.OneOf != nil) {
+		f := s.field(k)
+		if text, ok := v.(string); ok && f != nil && strings.Contains(text, "${") && (f.Type == Int || f.Type == Bool || f.Type == Duration || f.OneOf != nil) {
 			continue
 		}
 		known[k] = v
@@ -154,13 +173,14 @@ func (f *Field) refuses(v any) string {
 	return ""
 }
 
-func (s Schema) field(name string) (Field, bool) {
-	for _, f := range s {
-		if f.Name == name {
-			return f, true
+// field returns the field of that name, or nil.
+func (s Schema) field(name string) *Field {
+	for i := range s {
+		if s[i].Name == name {
+			return &s[i]
 		}
 	}
-	return Field{}, false
+	return nil
 }
 
 func (s Schema) names() []string {
