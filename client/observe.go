@@ -25,7 +25,7 @@ type observer struct {
 	c *Client
 
 	mu      sync.Mutex
-	pending map[structs.AllocID]structs.AllocObserved
+	pending map[structs.AllocID]*structs.AllocObserved        // never changed
 	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; decides what is urgent
 	ports   map[structs.AllocID]int                           // rendezvous ports, sent or waiting: a gang waits for them
 	offers  map[structs.AllocID][]structs.ServiceRegistration // services, sent or waiting: others wait for them
@@ -39,13 +39,13 @@ type observer struct {
 
 func newObserver(c *Client) *observer {
 	return &observer{
-		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{}, frozen: map[structs.AllocID]structs.LogTime{},
+		c: c, pending: map[structs.AllocID]*structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{}, frozen: map[structs.AllocID]structs.LogTime{},
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
 	}
 }
 
 // add queues a report. It never blocks.
-func (o *observer) add(ob structs.AllocObserved) {
+func (o *observer) add(ob *structs.AllocObserved) {
 	o.mu.Lock()
 	if o.silent {
 		o.mu.Unlock()
@@ -66,8 +66,11 @@ func (o *observer) add(ob structs.AllocObserved) {
 		o.ports[ob.ID] = ob.GangPort
 	}
 	moved := o.frozen[ob.ID] != ob.Frozen
-	if o.frozen[ob.ID] = ob.Frozen; ob.Frozen == 0 {
+	switch {
+	case moved && ob.Frozen == 0:
 		delete(o.frozen, ob.ID)
+	case moved:
+		o.frozen[ob.ID] = ob.Frozen
 	}
 	newOffer := !slices.EqualFunc(o.offers[ob.ID], ob.Services, func(a, b structs.ServiceRegistration) bool { return a.Same(&b) })
 	switch {
@@ -160,7 +163,7 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 			more = true
 			break
 		}
-		batch = append(batch, ob)
+		batch = append(batch, *ob)
 		delete(o.pending, id)
 	}
 	o.mu.Unlock()
@@ -179,7 +182,8 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	}
 	if err != nil {
 		o.mu.Lock()
-		for _, ob := range batch { // unless a newer one came meanwhile
+		for i := range batch { // unless a newer one came meanwhile
+			ob := &batch[i]
 			if _, newer := o.pending[ob.ID]; !newer {
 				o.pending[ob.ID] = ob
 			}
@@ -196,11 +200,11 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	o.mu.Lock()
 	o.most = min(observeMax, 2*o.most)
 	o.mu.Unlock()
-	for _, ob := range batch {
-		if !terminal(ob.Client) {
+	for i := range batch {
+		if !terminal(batch[i].Client) {
 			continue
 		}
-		if r := o.c.Alloc(ob.ID); r != nil {
+		if r := o.c.Alloc(batch[i].ID); r != nil {
 			r.Acked()
 		}
 	}

@@ -31,7 +31,7 @@ func TestReportsToLateServersAreSmall(t *testing.T) {
 	for i := range allocs {
 		id := structs.AllocID{}
 		binary.BigEndian.PutUint64(id[:], uint64(i+1))
-		o.add(structs.AllocObserved{ID: id, Client: structs.ClientRunning})
+		o.add(&structs.AllocObserved{ID: id, Client: structs.ClientRunning})
 	}
 	for range 4 {
 		if _, err := o.send(t.Context()); err == nil {

@@ -254,7 +254,7 @@ func (c *Client) applyOne(ref methods.AllocRef, a *structs.Allocation) (again, a
 	case a.ServerTerminal() && a.Client == structs.ClientPending:
 		// Stopped before it arrived; the servers wait for the report that nothing of it runs. If a driver holds tasks
 		// of it anyway, cleanLeftovers ends them by their ids.
-		c.observed.add(structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, ClientDesc: "stopped before it started", FinishedAt: structs.LogTimeOf(time.Now())})
+		c.observed.add(&structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, ClientDesc: "stopped before it started", FinishedAt: structs.LogTimeOf(time.Now())})
 		return false, false, nil
 	}
 	return false, true, nil

@@ -74,8 +74,8 @@ type Agent struct {
 // Servers is what runners ask of the servers and send to them.
 type Servers struct {
 	Region string
-	// Report is called at every change that the servers should know of. It does not block.
-	Report func(o structs.AllocObserved)
+	// Report is called at every change that the servers should know of. It does not block. o is not changed any more.
+	Report func(o *structs.AllocObserved)
 	// SaveTurn asks whether an allocation may save its state now, before it is stopped or (periodic) while it runs; nil: it
 	// always may.
 	SaveTurn func(ctx context.Context, id structs.AllocID, periodic bool) (*methods.SaveTurn, error)

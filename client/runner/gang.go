@@ -219,7 +219,7 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 	r.gang.port, r.gang.epoch = port, epoch
 	r.mu.Unlock()
 	if news && known == 0 && g.Gang != nil {
-		if o, ok := r.observe(); ok {
+		if o := r.observe(); o != nil {
 			r.cfg.Servers.Report(o)
 		}
 	}

@@ -222,7 +222,7 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 func (r *Runner) changed() {
 	r.services.mu.Lock() // keeps reports in the order in which they were made
 	list, since := r.services.serving(r)
-	if o, ok := r.observe(); ok {
+	if o := r.observe(); o != nil {
 		o.Services, o.HealthySince = list, since
 		r.cfg.Servers.Report(o)
 	}
@@ -254,7 +254,7 @@ func (r *Runner) wake() {
 // Report reports the allocation to the servers even if nothing changed.
 func (r *Runner) Report() {
 	if f := r.Final(); f != nil {
-		r.cfg.Servers.Report(f.Observed)
+		r.cfg.Servers.Report(&f.Observed)
 		return
 	}
 	r.changed()
@@ -311,15 +311,15 @@ func (r *Runner) noShutdownDelay() bool {
 	return r.alloc.Transition.NoShutdownDelay || r.stopping != nil && r.stopping.force
 }
 
-// observe returns the report to the servers. ok is false before Start, and once the end has been recorded: finish
-// reports that.
-func (r *Runner) observe() (structs.AllocObserved, bool) {
+// observe returns the report to the servers. It is nil before Start, and once the end has been recorded: finish reports
+// that.
+func (r *Runner) observe() *structs.AllocObserved {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.final != nil || r.state == created {
-		return structs.AllocObserved{}, false
+		return nil
 	}
-	o := structs.AllocObserved{ID: r.id, Client: structs.ClientPending, ClientDesc: "no task has started yet"}
+	o := &structs.AllocObserved{ID: r.id, Client: structs.ClientPending, ClientDesc: "no task has started yet"}
 	states := make(map[string]*structs.TaskState, len(r.tasks))
 	for _, t := range r.tasks {
 		st := t.state()
@@ -340,7 +340,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	if n := r.cfg.Host.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
-	return o, true
+	return o
 }
 
 // Start runs the allocation until it has ended, or until ctx ends; its tasks then continue without the agent. Start
@@ -366,7 +366,7 @@ func (r *Runner) Start(ctx context.Context) {
 		if final.Acked {
 			r.release(ctx)
 		} else {
-			r.cfg.Servers.Report(final.Observed)
+			r.cfg.Servers.Report(&final.Observed)
 		}
 	})
 }
@@ -507,7 +507,7 @@ func (r *Runner) finish(ctx context.Context) {
 	r.mu.Unlock()
 	r.setOver()
 	r.cfg.Agent.Ended(r)
-	r.cfg.Servers.Report(o)
+	r.cfg.Servers.Report(&f.Observed)
 }
 
 // Destroy removes the directories and the record of an allocation that has ended. It may be repeated.
