@@ -128,12 +128,24 @@ type Starts chan struct{}
 // NewStarts sizes the limit for this machine.
 func NewStarts() Starts { return make(Starts, min(24, 4+2*runtime.NumCPU())) }
 
-// acquire waits for a slot to start a task. release returns it.
-func (s Starts) acquire(ctx context.Context) (release func(), err error) {
+// acquire waits for a slot to start a task, which release returns.
+func (s Starts) acquire(ctx context.Context) error {
 	select {
 	case s <- struct{}{}:
-		return func() { <-s }, nil
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
+
+// tryAcquire is acquire without waiting.
+func (s Starts) tryAcquire() bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s Starts) release() { <-s }

@@ -220,6 +220,12 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 
 // changed reports the allocation and wakes the runner.
 func (r *Runner) changed() {
+	r.reportNow()
+	r.wake()
+}
+
+// reportNow reports the allocation.
+func (r *Runner) reportNow() {
 	r.services.mu.Lock() // keeps reports in the order in which they were made
 	list, since := r.services.serving(r)
 	if o := r.observe(); o != nil {
@@ -227,7 +233,6 @@ func (r *Runner) changed() {
 		r.cfg.Servers.Report(o)
 	}
 	r.services.mu.Unlock()
-	r.wake()
 }
 
 // wake schedules another step.
@@ -248,6 +253,20 @@ func (r *Runner) wake() {
 		r.mu.Lock()
 		r.to(resting) // the agent is stopping
 		r.mu.Unlock()
+	}
+}
+
+// driveHere is wake for a goroutine of a task that has nothing else to do: it takes the next step itself.
+func (r *Runner) driveHere(ctx context.Context) {
+	r.mu.Lock()
+	r.dirty = true
+	drive := r.state == resting
+	if drive {
+		r.to(driving)
+	}
+	r.mu.Unlock()
+	if drive {
+		r.drive(ctx)
 	}
 }
 

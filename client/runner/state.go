@@ -20,7 +20,8 @@ import (
 //	                                                             Destroy
 //
 // At most one goroutine runs for the allocation itself, in preparing and driving. A runner at rest has none; its
-// running tasks have one each. When the agent stops, a runner stays in its state.
+// running tasks have one each. One that has started a task and has nothing else to do drives, too. When the agent stops,
+// a runner stays in its state.
 type state uint8
 
 const (

@@ -3,6 +3,7 @@ package runner
 import (
 	"testing"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -38,5 +39,32 @@ func TestBroadcast(t *testing.T) {
 	case <-b.next():
 		t.Error("one who waits since the last change is woken without a new one")
 	default:
+	}
+}
+
+type noGPUs struct{ GPUs }
+
+func (noGPUs) Use(*structs.Allocation) []structs.GPUUse { return nil }
+
+// TestBeginWhileSuspended: a task that is about to start is not reported again, and no step is due, unless its allocation was
+// suspended at this moment and counts as frozen.
+func TestBeginWhileSuspended(t *testing.T) {
+	for name, s := range map[string]*structs.Suspension{"runs": nil, "suspended": {By: "alice", Since: 1}} {
+		t.Run(name, func(t *testing.T) {
+			reports := 0
+			r := &Runner{state: driving, cfg: &Config{
+				Host:    Host{BootID: "b", Store: agentstore.Memory{}, GPUs: noGPUs{}, Node: func() *structs.Node { return nil }},
+				Servers: Servers{Report: func(*structs.AllocObserved) { reports++ }},
+			}, alloc: &structs.Allocation{Suspension: s, Job: &structs.Job{}}}
+			tk := newTask(r, "t", nil)
+			r.tasks = []*task{tk}
+			tk.begin(t.Context())
+			if tk.phase() != agentstore.PhaseStarting || tk.rec.BootID != "b" {
+				t.Errorf("the record is %+v", tk.rec)
+			}
+			if news := s != nil; r.dirty != news || (reports > 0) != news {
+				t.Errorf("another step is due: %v, %d reports; want %v", r.dirty, reports, news)
+			}
+		})
 	}
 }

@@ -123,8 +123,14 @@ const (
 	before                // before the call returns
 )
 
-// change replaces the record, stores it, and reports it.
+// change replaces the record, stores it, reports it and wakes the runner.
 func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstore.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
+	t.alter(ctx, store, fn, events...)
+	t.r.wake()
+}
+
+// alter is change without waking the runner, for a caller that does so later.
+func (t *task) alter(ctx context.Context, store durable, fn func(rec *agentstore.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	st := *t.rec.State
 	if fn != nil {
@@ -162,7 +168,7 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstor
 	case before:
 		t.r.persist(ctx, "task "+t.name, func() error { return t.r.cfg.Host.Store.PutTask(t.r.id, t.name, &rec) })
 	}
-	t.r.changed()
+	t.r.reportNow()
 }
 
 // note adds an event.

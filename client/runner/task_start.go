@@ -49,6 +49,7 @@ func (t *task) run(ctx context.Context) {
 		case agentstore.PhaseStarting:
 			if h := t.attempt(ctx); h != nil {
 				t.watch(ctx, h)
+				t.r.driveHere(ctx)
 				return
 			}
 		}
@@ -56,12 +57,18 @@ func (t *task) run(ctx context.Context) {
 	t.idle()
 }
 
-// begin records that the driver is about to be asked to start the task.
+// begin records that the driver is about to be asked to start the task. The servers see no difference, and nothing becomes due
+// by it, unless the allocation was suspended at this moment: it is not frozen then.
 func (t *task) begin(ctx context.Context) {
-	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
-		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = agentstore.PhaseStarting, nil, 0, t.r.cfg.Host.BootID, 0
-		rec.Frozen = 0
-	})
+	t.mu.Lock()
+	t.rec.Phase, t.rec.Handle, t.rec.ResumeAt, t.rec.BootID, t.rec.Epoch = agentstore.PhaseStarting, nil, 0, t.r.cfg.Host.BootID, 0
+	t.rec.Frozen = 0
+	rec := t.rec
+	t.mu.Unlock()
+	t.r.persist(ctx, "task "+t.name, func() error { return t.r.cfg.Host.Store.PutTask(t.r.id, t.name, &rec) })
+	if t.r.suspended() {
+		t.r.changed()
+	}
 }
 
 // pause waits out the delay before a restart.
@@ -94,7 +101,10 @@ func (t *task) pause(ctx context.Context) {
 // attempt finds or starts a run of the task. It returns nil if the task does not run; the consequence is recorded by
 // then.
 func (t *task) attempt(ctx context.Context) driver.Task {
-	handle, err := t.obtain(ctx)
+	handle, again, err := t.obtain(ctx)
+	if handle != nil {
+		t.adopt(ctx, handle, again)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -108,66 +118,71 @@ func (t *task) attempt(ctx context.Context) driver.Task {
 	return handle
 }
 
-// obtain finds the running task again, or starts it. It returns nil and no error if the task is lost.
-func (t *task) obtain(ctx context.Context) (driver.Task, error) {
+// obtain finds the running task again, or starts it. It returns nil and no error if the task is lost. again is as in adopt.
+func (t *task) obtain(ctx context.Context) (h driver.Task, again bool, err error) {
 	t.mu.Lock()
-	rec := t.rec
+	handle, number := t.rec.Handle, t.rec.Attempt
+	again = t.rec.State.State == stateRunning // without a handle: a start with its id finds it
 	t.mu.Unlock()
 	spec := t.spec()
 	if spec == nil {
-		return nil, driver.Permanent(fmt.Errorf("the job has no task %q any more", t.name))
+		return nil, again, driver.Permanent(fmt.Errorf("the job has no task %q any more", t.name))
 	}
 	drv := t.r.cfg.Host.Drivers[spec.Driver]
 	if drv == nil {
-		return nil, driver.Permanent(fmt.Errorf("this node has no driver %q", spec.Driver))
+		return nil, again, driver.Permanent(fmt.Errorf("this node has no driver %q", spec.Driver))
 	}
-	if rec.Handle != nil {
-		h, err := t.recover(ctx, drv, rec.Handle)
-		if err != nil || h == nil {
-			return nil, err
-		}
-		t.adopt(ctx, h, rec.State.State == stateRunning)
-		return h, nil
+	if handle != nil {
+		h, err = t.recover(ctx, drv, handle)
+		return h, again, err
 	}
 	a := &attempt{task: t, spec: spec, driver: drv, note: func(e structs.TaskEvent) { t.note(ctx, e) }}
 	a.joined = func(epoch uint64) {
 		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
 	}
 	if a.quick() {
-		var release func()
-		if err := a.interruptibly(ctx, func(ctx context.Context) (err error) {
-			release, err = t.r.cfg.Host.Starts.acquire(ctx)
-			return err
-		}); err != nil {
-			return nil, err
+		if err := a.awaitSlot(ctx, t.r.cfg.Host.Starts); err != nil {
+			return nil, again, err
 		}
-		defer release()
+		defer t.r.cfg.Host.Starts.release()
 	}
 	t.r.touched.Store(true)
-	for _, h := range taskHooks {
+	if err := a.prepare(ctx); err != nil {
+		return nil, again, err
+	}
+	a.config.TaskID = t.id(number)
+	h, err = a.start(ctx)
+	return h, again, err
+}
+
+// prepare runs the hooks before the start.
+func (a *attempt) prepare(ctx context.Context) error {
+	for i := range taskHooks {
+		h := &taskHooks[i]
 		if h.prestart == nil {
 			continue
 		}
 		if err := h.prestart(ctx, a); err != nil {
-			return nil, &setupError{hook: h.name, err: err}
+			return &setupError{hook: h.name, err: err}
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
-	a.config.TaskID = t.id(rec.Attempt)
-	var err error
+	return nil
+}
+
+// start asks the driver to start the task.
+func (a *attempt) start(ctx context.Context) (h driver.Task, err error) {
 	for range startRepeats {
 		sctx, cancel := context.WithTimeout(ctx, startPatience)
-		var h driver.Task
-		h, err = drv.Start(sctx, &a.config)
+		h, err = a.driver.Start(sctx, &a.config)
 		timedOut := sctx.Err() != nil
 		cancel()
-		t.mu.Lock()
-		t.untold = err != nil && timedOut
-		t.mu.Unlock()
+		a.task.mu.Lock()
+		a.task.untold = err != nil && timedOut
+		a.task.mu.Unlock()
 		if err == nil {
-			t.adopt(ctx, h, rec.State.State == stateRunning) // running: found again without its handle
 			return h, nil
 		}
 		if !timedOut || ctx.Err() != nil {
@@ -175,6 +190,14 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		}
 	}
 	return nil, err
+}
+
+// awaitSlot waits for a slot to start the task.
+func (a *attempt) awaitSlot(ctx context.Context, starts Starts) error {
+	if a.task.wanted().kind == wishNone && starts.tryAcquire() {
+		return nil
+	}
+	return a.interruptibly(ctx, starts.acquire)
 }
 
 // discard ends what a start with an unknown outcome may have left running, before the failure to repeat it is recorded. It tries until
@@ -236,7 +259,8 @@ func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (d
 	}
 }
 
-// adopt records that the task runs. again means that it was found, not started.
+// adopt records that the task runs, and leaves it to the caller to wake the runner. again means that the task was found, not
+// started.
 func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	st := h.Status()
 	started := structs.LogTimeOf(st.StartedAt)
@@ -254,7 +278,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.mu.Unlock()
 	// Until this is on disk, the record says that a start was requested. A repeated start with the same id finds the
 	// task.
-	t.change(ctx, soon, func(rec *agentstore.TaskRecord, ts *structs.TaskState) {
+	t.alter(ctx, soon, func(rec *agentstore.TaskRecord, ts *structs.TaskState) {
 		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // the boot id remains that of the start
 		ts.State = stateRunning
 		if ts.StartedAt == 0 || !again {
