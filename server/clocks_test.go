@@ -83,7 +83,7 @@ func TestRandomClocks(t *testing.T) {
 					}
 				}
 			}
-			// A jump moves the monotonic clock, too, which no real one does. At odd instants no timer fires at the same time.
+			// A jump of cfg.Now moves its monotonic reading, too, which no real one does. At odd instants no timer fires at the same time.
 			const odd = 37 * time.Microsecond
 			time.Sleep(odd)
 			for range jumpsOfWorld {

@@ -90,7 +90,8 @@ type TestingKnobs struct {
 	Replica replica.TestingKnobs
 	Decide  decide.TestingKnobs
 
-	NoSigningKey bool // the first identity makes the key that signs them, not the first leader
+	NoSigningKey bool             // the first identity makes the key that signs them, not the first leader
+	Steady       func() time.Time // the monotonic clock that times heartbeats and probes; nil: time.Now, which keeps one
 }
 
 func (c *Config) setDefaults() error {
@@ -132,6 +133,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Testing.Steady == nil {
+		c.Testing.Steady = time.Now
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -113,25 +113,56 @@ func TestStalledLeaderBlamesNobody(t *testing.T) {
 	})
 }
 
-// TestClockJumps (I8): when the wall clock of the leader jumps, no healthy node goes down, and a dead one still does.
+// TestPausedLeaderBlamesNobody: a leader that did not run for a while, so that it heard no heartbeats, gives nodes more time, also if
+// it is a write that it notices first and not its timer.
+func TestPausedLeaderBlamesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var passed atomic.Int64
+		s := testServer(t, func(c *Config) {
+			c.Testing.Steady = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
+		})
+		f := newFleet(t, one(s), 3)
+		for i, by := range []time.Duration{20 * time.Second, time.Hour, 24 * time.Hour, time.Minute} {
+			time.Sleep(3 * time.Second)
+			passed.Add(int64(by))
+			if i%2 == 0 {
+				register(t, s, passJob(fmt.Sprint("job-", i), 0, nil))
+			}
+			time.Sleep(time.Minute)
+		}
+		if m := s.nodes.Beats.Metrics(); m.Missed != 0 || m.Stalls != 4 {
+			t.Errorf("%d nodes went down and %d pauses were noticed; want none and 4", m.Missed, m.Stalls)
+		}
+		f.set(func() { f.dead[f.nodes[0].ID] = true })
+		waitFor(t, 20*time.Second, "dead node noticed", func() bool { return s.nodes.Beats.Metrics().Missed == 1 })
+	})
+}
+
+// TestClockJumps (I8): when the wall clock of the leader jumps, no healthy node goes down, and a dead one still does: heartbeats
+// are not timed by that clock. Writes in the instant of a jump wake their timers.
 func TestClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var jump atomic.Int64
-		s := testServer(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) } })
+		var off atomic.Int64
+		s := testServer(t, func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) } })
 		f := newFleet(t, one(s), 3)
 		register(t, s, passJob("web", 3, nil))
 		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 3 })
-		for _, by := range []time.Duration{time.Hour, 2 * 365 * 24 * time.Hour} {
-			jump.Add(int64(by))
-			time.Sleep(3 * time.Minute)
+		const hour, years = time.Hour, 2 * 365 * 24 * time.Hour
+		for i, x := range []struct{ by, stays time.Duration }{
+			{hour, 3 * time.Minute}, {hour + years, 3 * time.Minute}, {0, 3 * time.Minute},
+			{-hour, 8 * time.Second}, {0, time.Minute}, {-years, 8 * time.Second}, {0, time.Minute}, {years, 8 * time.Second}, {0, time.Minute},
+		} {
+			off.Store(int64(x.by))
+			register(t, s, passJob(fmt.Sprint("job-", i), 0, nil))
+			time.Sleep(x.stays)
 			for n := range s.Published().Snapshot.Nodes() {
 				if n.Status != structs.NodeReady {
-					t.Fatalf("node %s is %s after the clock jumped by %s", n.Name, n.Status, by)
+					t.Fatalf("node %s is %s %s after jump %d of the clock, to %s from the time", n.Name, n.Status, x.stays, i, x.by)
 				}
 			}
 		}
 		f.set(func() { f.dead[f.nodes[0].ID] = true })
-		waitFor(t, time.Minute, "the dead node noticed", func() bool {
+		waitFor(t, time.Minute, "dead node noticed", func() bool {
 			return s.Published().Snapshot.NodeByID(f.nodes[0].ID).Status == structs.NodeDown
 		})
 	})
@@ -177,7 +208,7 @@ func TestNodeDiesWithTheLeader(t *testing.T) {
 		n := c.leader(old)
 		s = c.servers[n]
 		t.Logf("new leader after %s", time.Since(began))
-		waitFor(t, 30*time.Second-time.Since(began), "the dead node noticed", func() bool {
+		waitFor(t, 30*time.Second-time.Since(began), "dead node noticed", func() bool {
 			return s.Published().Snapshot.NodeByID(dead).Status == structs.NodeDown
 		})
 		t.Logf("node down after %s", time.Since(began))

@@ -132,7 +132,7 @@ func (x *submission) served(t *testing.T) {
 	for i, j := range x.jobs {
 		if i%50 == 0 {
 			for _, n := range nodes {
-				s.nodes.Beats.Beat(n.ID, s.cfg.Now())
+				s.nodes.Beats.Beat(n.ID)
 			}
 		}
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})

@@ -39,7 +39,7 @@ func benchCluster(b *testing.B, nodes int) *Server {
 	go func() {
 		for pause(ctx, 3*time.Second) {
 			for i := range nodes {
-				s.nodes.Beats.Beat(testNode(i).ID, time.Now())
+				s.nodes.Beats.Beat(testNode(i).ID)
 			}
 		}
 	}()

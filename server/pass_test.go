@@ -107,7 +107,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	now := time.Now()
 	for _, n := range f.nodes {
 		if beat && !f.dead[n.ID] {
-			s.nodes.Beats.Beat(n.ID, s.cfg.Now())
+			s.nodes.Beats.Beat(n.ID)
 		}
 	}
 	if snap == f.seen && now.Before(f.due) {

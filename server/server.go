@@ -111,7 +111,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.nodes = nodes.Nodes{
 		Sessions: nodes.NewSessions(),
 		Reports:  nodes.NewObservations(func(cmd structs.Command) nodes.Proposed { return s.replica.Propose(replica.LanePriority, cmd) }),
-		Beats: nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Now, Replica: s.replica, Stressed: s.stressed, Apply: s.apply, Grace: cfg.RestartGrace,
+		Beats: nodes.NewHeartbeats(nodes.Environment{Log: cfg.Logger, Now: cfg.Testing.Steady, Replica: s.replica, Stressed: s.stressed, Apply: s.apply, Grace: cfg.RestartGrace,
 			Answers: func(ctx context.Context, ids []structs.NodeID) (map[structs.NodeID]bool, bool) {
 				return s.nodes.Probes.Answers(ctx, ids)
 			}}),
@@ -230,7 +230,7 @@ func (s *Server) memberEnvironment() member.Environment {
 // probeEnvironment returns what probes of nodes need from this server.
 func (s *Server) probeEnvironment() nodes.ProbeEnvironment {
 	return nodes.ProbeEnvironment{
-		Log: s.log, Now: s.cfg.Now, Sessions: s.nodes.Sessions, Beats: s.nodes.Beats, IsLeader: s.IsLeader, Dial: s.cfg.Dial,
+		Log: s.log, Now: s.cfg.Testing.Steady, Sessions: s.nodes.Sessions, Beats: s.nodes.Beats, IsLeader: s.IsLeader, Dial: s.cfg.Dial,
 		Address: func(id structs.NodeID) string { return s.members.NodeAddr(id) },
 		Members: func() []structs.NodeID { return s.members.NodeMembers() },
 		Others:  func() []string { return s.members.RaftOthers() },

@@ -127,7 +127,7 @@ func (s *Server) answerOnce(ctx context.Context, row *methods.Row, c *rpc.Call, 
 		s.nodes.Sessions.Heard(id.Node, c)
 	}
 	if !id.Node.IsZero() && !register {
-		s.nodes.Beats.Heard(id.Node, s.cfg.Now())
+		s.nodes.Beats.Heard(id.Node)
 	}
 	if row.Side == methods.SideNode {
 		return s.passToNode(ctx, row, c, id)

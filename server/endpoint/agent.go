@@ -33,7 +33,7 @@ func (s *Set) registerNodes() {
 }
 
 func (s *Set) beat(id structs.NodeID) time.Duration {
-	return s.env.Nodes.Beats.Beat(id, s.env.Now())
+	return s.env.Nodes.Beats.Beat(id)
 }
 
 // nodeRegister writes what a node reports about itself, and makes the node ready.

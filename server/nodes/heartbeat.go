@@ -34,8 +34,8 @@ const (
 	downsMax    = 256              // status writes in flight at once
 )
 
-// beatTable holds the timers as a plain structure: a heap by deadline. Times come from the caller's clock. Only their
-// differences count, so with a monotonic clock, jumps of the wall clock do no harm.
+// beatTable holds the timers as a plain structure: a heap by deadline. Times come from the caller's clock, and only their
+// differences count.
 type beatTable struct {
 	nodes    map[structs.NodeID]*beat
 	heap     []*beat
@@ -212,7 +212,7 @@ func (t *beatTable) sink(i int) {
 // Environment is what Heartbeats needs from the server.
 type Environment struct {
 	Log     hclog.Logger
-	Now     func() time.Time
+	Now     func() time.Time // a monotonic clock: a jump of the wall clock must not look like silence
 	Replica *replica.Replica
 	// Stressed reports whether the server is overloaded, so that nodes should send fewer heartbeats.
 	Stressed func() bool
@@ -239,7 +239,7 @@ func NewHeartbeats(env Environment) *Heartbeats {
 }
 
 // Beat records a heartbeat of a node and returns the time within which the next one is due.
-func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
+func (h *Heartbeats) Beat(id structs.NodeID) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.counts.Beats++
@@ -247,7 +247,7 @@ func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 		return beatTTL
 	}
 	first := len(h.table.heap) == 0
-	ttl := h.table.beat(id, now)
+	ttl := h.table.beat(id, h.env.Now())
 	if first {
 		h.wake()
 	}
@@ -255,11 +255,11 @@ func (h *Heartbeats) Beat(id structs.NodeID, now time.Time) time.Duration {
 }
 
 // Heard records that a call of a node came which is not a heartbeat. Whether the call succeeds does not matter.
-func (h *Heartbeats) Heard(id structs.NodeID, now time.Time) {
+func (h *Heartbeats) Heard(id structs.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.table != nil {
-		h.table.heard(id, now)
+		h.table.heard(id, h.env.Now())
 	}
 }
 

@@ -57,7 +57,7 @@ const (
 // ProbeEnvironment is what a Prober needs from the server.
 type ProbeEnvironment struct {
 	Log      hclog.Logger
-	Now      func() time.Time
+	Now      func() time.Time // the clock of Beats
 	Sessions *Sessions
 	Beats    *Heartbeats
 	IsLeader func() bool
