@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,18 +35,20 @@ func (c *cluster) machines(n int) (out []*machine) {
 		c.t.Cleanup(func() { m.stop() })
 	}
 	waitFor(c.t, time.Minute, "nodes", func() bool {
-		s := c.servers[c.leader()]
 		ready := 0
-		for x := range s.Published().Snapshot.Nodes() {
+		for x := range c.servers[c.leader()].Published().Snapshot.Nodes() {
 			if x.Status == structs.NodeReady {
 				ready++
 			}
 		}
-		return ready == n && len(s.members.NodeMembers()) == n
+		return ready == n && !slices.ContainsFunc(c.servers, func(s *Server) bool { return len(s.members.NodeMembers()) < n })
 	})
-	time.Sleep(5*time.Second + time.Duration(n)*20*time.Millisecond) // every server has reached every node
+	time.Sleep(5*time.Second + time.Duration(n)*10*time.Millisecond) // every server has reached every node
 	return out
 }
+
+// quiet reports whether agents are quiet members: where gossip is not encrypted.
+func (c *cluster) quiet() bool { return c.cfgs[0].Gossip.Key == nil }
 
 func (m *machine) start() {
 	m.c.t.Helper()
@@ -54,8 +57,13 @@ func (m *machine) start() {
 	if err != nil {
 		m.c.t.Fatal(err)
 	}
-	g, err := gossip.Start(gossip.Config{Name: m.name, Transport: tr, Key: []byte("0123456789abcdef"),
-		Meta: gossip.Meta{Role: gossip.RoleClient, Region: "global", ID: m.node.ID.String()}})
+	meta := gossip.Meta{Role: gossip.RoleClient, Region: "global", ID: m.node.ID.String()}
+	var g gossiper
+	if m.c.quiet() {
+		g, err = newQuietMember(h, tr, meta)
+	} else {
+		g, err = gossip.Start(gossip.Config{Name: m.name, Transport: tr, Key: []byte("0123456789abcdef"), Meta: meta})
+	}
 	if err != nil {
 		m.c.t.Fatal(err)
 	}
@@ -69,7 +77,13 @@ func (m *machine) start() {
 	m.stop = sync.OnceFunc(func() { cancel(); pool.Close(); <-done; g.Close() })
 }
 
-func (m *machine) run(ctx context.Context, g *gossip.Gossip, pool *rpc.Pool) {
+// gossiper is the part of an agent that gossips: as in production, or a quietMember in a cluster that does not encrypt.
+type gossiper interface {
+	Join(addrs []string) (int, error)
+	Close() error
+}
+
+func (m *machine) run(ctx context.Context, g gossiper, pool *rpc.Pool) {
 	at := int(m.node.ID[0]) % len(m.c.servers)
 	registered := false
 	for ctx.Err() == nil {
@@ -236,25 +250,48 @@ func TestLostNodes(t *testing.T) {
 	}
 }
 
-// TestFleetLosesMachines prints how soon lost machines are noticed in a fleet of 200 nodes, or of LOST_NODES.
+// TestFleetLosesMachines prints how soon lost machines are noticed in a fleet of 200 nodes, or of LOST_NODES: one, and then a
+// tenth of the fleet at once.
 func TestFleetLosesMachines(t *testing.T) {
 	t.Parallel() // it takes long, and shares nothing with other tests
-	fleet := 200
-	if n, err := strconv.Atoi(os.Getenv("LOST_NODES")); err == nil {
-		fleet = n
+	fleet := fleetOf(200)
+	losesMachines(t, fleet, fleet > 400, 1, fleet/10)
+}
+
+// TestHalfTheFleetIsLost does the same for half of a fleet of 800 nodes, or of LOST_NODES.
+func TestHalfTheFleetIsLost(t *testing.T) {
+	t.Parallel() // it takes long, and shares nothing with other tests
+	fleet := fleetOf(800)
+	if testing.Short() {
+		fleet = min(fleet, 300)
 	}
+	losesMachines(t, fleet, true, fleet/2)
+}
+
+func fleetOf(nodes int) int {
+	if n, err := strconv.Atoi(os.Getenv("LOST_NODES")); err == nil {
+		return n
+	}
+	return nodes
+}
+
+// losesMachines cuts off numbers of machines, one number after the other. quiet says whether the fleet is of quiet members.
+func losesMachines(t *testing.T, fleet int, quiet bool, numbers ...int) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.Gossip.Nodes = 2 * fleet }) // near the limit, agents no longer join
+		c := newCluster(t, 3, func(_ int, cfg *Config) {
+			cfg.Gossip.Nodes = 2 * fleet // near the limit, agents no longer join
+			if quiet {
+				cfg.Gossip.Key, cfg.Gossip.AllowPlain = nil, true
+			}
+		})
 		c.leader()
 		ms := c.machines(fleet)
 		at := 0
-		for _, lost := range []int{1, fleet / 10} {
+		for _, lost := range numbers {
 			gone := ms[at : at+lost]
 			at += lost
 			began := time.Now()
-			for _, m := range gone {
-				c.net.Isolate(m.name)
-			}
+			c.cutOff(gone)
 			var first, last time.Duration
 			waitFor(t, time.Minute, "lost nodes", func() bool {
 				down := 0
@@ -270,8 +307,11 @@ func TestFleetLosesMachines(t *testing.T) {
 				return down == lost
 			})
 			t.Logf("%d of %d machines cut off at once: down after %s to %s (goal 5 s)", lost, fleet, first.Round(10*time.Millisecond), last.Round(10*time.Millisecond))
-			if limit := 5*time.Second + time.Duration(lost)*10*time.Millisecond; last > limit {
+			if limit := 5*time.Second + time.Duration(lost)*4*time.Millisecond; last > limit {
 				t.Errorf("the last one was noticed after %s", last)
+			}
+			if m := c.servers[c.leader()].nodes.Probes.Metrics(); m.Probes > int64(at+at/10) {
+				t.Errorf("%d probes for %d lost nodes: others wait for probes from which nothing can follow", m.Probes, at)
 			}
 		}
 		for _, m := range ms[:at] {
@@ -283,6 +323,19 @@ func TestFleetLosesMachines(t *testing.T) {
 			}
 		}
 	})
+}
+
+// cutOff cuts machines off from all others in one instant.
+func (c *cluster) cutOff(gone []*machine) {
+	var names, servers []string
+	for _, m := range gone {
+		names = append(names, m.name)
+		if !c.quiet() {
+			c.net.Isolate(m.name)
+		}
+	}
+	c.allServers(func(s string) { servers = append(servers, s) })
+	c.net.Partition(names, servers) // quiet members speak only to them
 }
 
 // TestGossipAdvice is the witness of server.gossip_nodes: agents join in a small region, leave a large one, and between

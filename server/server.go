@@ -232,6 +232,10 @@ func (s *Server) probeEnvironment() nodes.ProbeEnvironment {
 	return nodes.ProbeEnvironment{
 		Log: s.log, Now: s.cfg.Testing.Steady, Sessions: s.nodes.Sessions, Beats: s.nodes.Beats, IsLeader: s.IsLeader, Dial: s.cfg.Dial,
 		Address: func(id structs.NodeID) string { return s.members.NodeAddr(id) },
+		Lost: func(id structs.NodeID) bool {
+			n := s.Published().Snapshot.NodeByID(id)
+			return n != nil && (n.Status == structs.NodeDown || n.Status == structs.NodeDisconnected)
+		},
 		Members: func() []structs.NodeID { return s.members.NodeMembers() },
 		Others:  func() []string { return s.members.RaftOthers() },
 		Alive:   func(server string) bool { return slices.Contains(s.members.ServersOf(s.cfg.Region), server) },

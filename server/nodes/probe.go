@@ -29,8 +29,8 @@ const (
 	probeTime    = 1500 * time.Millisecond // of one probe
 	probeAgain   = 300 * time.Millisecond  // between its attempts to connect
 	probeGap     = 2 * time.Second         // least time between two probes of a node
-	probesMax    = 128                     // probes at a time
-	probeRateMax = 100                     // probes a second
+	probeRateMax = 250                     // probes a second; more doubt waits
+	probesMax    = 450                     // probes at a time: what begins in probeTime and askSlack, so that the rate is reached when all are silent
 	probeLate    = 200 * time.Millisecond  // if this server's own timers are later, it does not trust silence
 	probeStep    = 50 * time.Millisecond   // of those timers
 	askSlack     = 300 * time.Millisecond  // how much longer than its own probe the leader waits for other servers
@@ -63,6 +63,7 @@ type ProbeEnvironment struct {
 	IsLeader func() bool
 	Dial     rpc.Dialer
 	Address  func(structs.NodeID) string // its gossip address; "" if the node does not gossip
+	Lost     func(structs.NodeID) bool   // whether it is down or disconnected, so that nothing follows from a probe
 	Members  func() []structs.NodeID     // the nodes that gossip and are alive
 	Others   func() []string             // addresses of the other servers
 	Alive    func(server string) bool    // whether gossip believes that
@@ -164,11 +165,15 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
-// take returns the next node to probe, if the rate allows for it.
+// take returns the next node to probe, if the rate allows for it. The session of a node that is down remains silent and raises
+// doubt again and again, which must not delay that about others.
 func (p *Prober) take() (id structs.NodeID, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.queue) > 0 && p.env.Address(p.queue[0]) == "" { // only heartbeats count for a node that does not gossip
+	for len(p.queue) > 0 {
+		if next := p.queue[0]; p.env.Address(next) != "" && !p.env.Lost(next) { // only heartbeats count for a node that does not gossip
+			break
+		}
 		delete(p.queued, p.queue[0])
 		p.queue = p.queue[1:]
 	}

@@ -78,6 +78,7 @@ func prober(f *field, reports func(structs.NodeID)) *Prober {
 	return NewProber(ProbeEnvironment{
 		Log: hclog.NewNullLogger(), Now: time.Now, Sessions: NewSessions(), Beats: NewHeartbeats(Environment{Now: time.Now}),
 		IsLeader: func() bool { return false }, Dial: f.dial, Address: address,
+		Lost:    func(structs.NodeID) bool { return false },
 		Members: func() []structs.NodeID { return nil }, Others: func() []string { return nil },
 		Ask:    func(context.Context, string, structs.NodeID) (Sign, error) { return SignUnsure, nil },
 		Report: func(_ context.Context, id structs.NodeID) error { reports(id); return nil },
@@ -198,6 +199,35 @@ func TestDoubtIsLimited(t *testing.T) {
 		}
 		if all != fleet {
 			t.Errorf("%d of %d nodes were followed at all", all, fleet)
+		}
+	})
+}
+
+// TestDoubtAboutLostNodes: the silent sessions of nodes that are down raise doubt again and again. It takes no probe from others.
+func TestDoubtAboutLostNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lost = 1000
+		var mu sync.Mutex
+		var followed []structs.NodeID
+		p := prober(newField(), func(id structs.NodeID) {
+			mu.Lock()
+			defer mu.Unlock()
+			followed = append(followed, id)
+		})
+		down := map[structs.NodeID]bool{}
+		for i := range lost {
+			down[beatID(i)] = true
+		}
+		p.env.Lost = func(id structs.NodeID) bool { return down[id] }
+		for i := range lost + 1 {
+			p.Doubt(beatID(i))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go p.Run(ctx)
+		synctest.Wait()
+		cancel()
+		if len(followed) != 1 || down[followed[0]] {
+			t.Errorf("%d doubts were followed, want that about the node that is not down", len(followed))
 		}
 	})
 }
