@@ -357,6 +357,33 @@ func TestServersSilence(t *testing.T) {
 	srv.WaitStatus(t, exclusive, structs.ClientLost) // reported once they are back
 }
 
+// TestLostWorkEnds: servers that had no contact with the node for long take its work for lost, and other work is in its place. When the
+// node is back, the agent ends what it still runs, also after a restart in between, and its reports change nothing about that.
+func TestLostWorkEnds(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		srv := clientfake.New()
+		cfg := newConfig(t, srv)
+		a := start(t, srv, cfg)
+		id := srv.Place(a.ID(), clientfake.Job("web", structs.JobService, hook("m", "", false, `{}`)))
+		srv.WaitStatus(t, id, structs.ClientRunning)
+		srv.Fail(func(string) error { return structs.Errorf(structs.CodeUnavailable, "cut off by the test") })
+		srv.Change(id, func(a *structs.Allocation) {
+			a.Desired, a.DesiredDesc, a.Client = structs.DesiredStop, "alloc is lost since its node is down", structs.ClientLost
+		})
+		if a.Alloc(id).Final() != nil {
+			t.Fatal("the work ended although it may run without contact")
+		}
+		srv.Fail(nil)
+		if restart {
+			a = a.restart()
+		}
+		srv.Wait(t, "lost work to end", func() bool { return a.Alloc(id) != nil && a.Alloc(id).Final() != nil })
+		if got := srv.Alloc(id).Client; got != structs.ClientLost {
+			t.Errorf("the allocation is %s", got)
+		}
+	}
+}
+
 // TestLimitsWithoutContactAreKnown: the agent looks at its allocations for stop_on_client_after only once one has had it, be it
 // new, changed, or restored.
 func TestLimitsWithoutContactAreKnown(t *testing.T) {

@@ -137,7 +137,19 @@ func newDecider(s *Service, term uint64) *decider {
 		metrics: s.Metrics(),
 	}
 	d.metrics.Term, d.planner.Counters = term, d.metrics.Planner
+	d.planner.Returned = d.returned
 	return d
+}
+
+// returned reports whether the node of an allocation that holds something is in touch.
+func (d *decider) returned(id structs.AllocID) bool {
+	snap := d.s.env.Replica.Published().Snapshot
+	a := snap.AllocByID(id)
+	if a == nil || !structs.Holds(a) {
+		return false
+	}
+	n := snap.NodeByID(a.NodeID)
+	return n != nil && n.Status != structs.NodeDown && n.Status != structs.NodeDisconnected
 }
 
 // now returns the current log time.

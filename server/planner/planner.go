@@ -100,6 +100,7 @@ type Planner struct {
 	batches []*batch // in flight, oldest first
 	landed  []*plan  // committed, possibly not in the view yet
 
+	Returned func(structs.AllocID) bool // whether the node of an allocation is in touch, in the newest state; nil: not known
 	Counters Counters
 }
 
@@ -166,7 +167,8 @@ func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry,
 			}
 		}
 	}
-	pl.entry = trim(e, accepted, !pl.partial)
+	p.dropReturned(pl, accepted, v.Index())
+	pl.entry = trim(pl.entry, accepted, !pl.partial)
 	if pl.size = Size(pl.entry); pl.size > p.limits.EntryBytes {
 		p.shrink(pl, v.Index())
 	}
@@ -181,6 +183,33 @@ func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry,
 	}
 	p.queue = append(p.queue, pl)
 	return pl.id, Answer{}, false
+}
+
+// dropReturned leaves out the stops that take work for lost or out of touch although its node has returned since the decision, and the
+// parts that put other work in its place. Otherwise work would end that runs, and count as lost.
+func (p *Planner) dropReturned(pl *plan, accepted []bool, at structs.Index) {
+	if p.Returned == nil {
+		return
+	}
+	returned := func(s structs.PlanStop) bool { return s.Client != "" && p.Returned(s.ID) }
+	parts := pl.entry.Parts
+	for i := range parts {
+		if !accepted[i] || !slices.ContainsFunc(parts[i].Stops, returned) {
+			continue
+		}
+		pl.partial, pl.refresh, pl.why = true, at, "a node that was lost has returned"
+		p.Counters.PartsRefused++
+		if len(parts[i].Places)+len(parts[i].Updates) > 0 {
+			accepted[i] = false
+			continue
+		}
+		rest := parts[i]
+		rest.Stops = slices.DeleteFunc(slices.Clone(rest.Stops), returned)
+		e := *pl.entry
+		e.Parts = slices.Clone(e.Parts)
+		e.Parts[i] = rest
+		pl.entry, accepted[i] = &e, len(rest.Stops) > 0
+	}
 }
 
 // Reservations returns the reservations made or dropped by plans that are not in the view yet: the newest of each job,

@@ -294,6 +294,38 @@ func TestOneBadNodeOf600(t *testing.T) {
 	}
 }
 
+// TestReturnedNodes: work that was taken for lost while its node returned is left alone, and nothing takes its place. What is said about
+// other work stands.
+func TestReturnedNodes(t *testing.T) {
+	w := newWorld(60)
+	e := w.plan(1, 1, 1, 2, 3)
+	id := func(b byte) structs.AllocID { return structs.AllocID{b} }
+	lost := func(b byte) structs.PlanStop {
+		return structs.PlanStop{ID: id(b), Desired: structs.DesiredStop, Client: structs.ClientLost}
+	}
+	e.Parts[0].Stops = []structs.PlanStop{lost(1)}
+	e.Parts[1].Stops = []structs.PlanStop{lost(2)}
+	e.Parts = append(e.Parts,
+		structs.PlanPart{Stops: []structs.PlanStop{lost(1), lost(2), {ID: id(3), Desired: structs.DesiredStop}}},
+		structs.PlanPart{Stops: []structs.PlanStop{{ID: id(1), Client: structs.ClientUnknown}}})
+	p := New(Limits{})
+	p.Returned = func(a structs.AllocID) bool { return a == id(1) || a == id(3) }
+	if _, a, done := p.Propose(w.view, w.job, e, false, nil, 0); done {
+		t.Fatalf("all of it was refused: %s", a.Why)
+	}
+	b, _ := p.Next()
+	out := b.Entries[0]
+	if len(out.Parts) != 3 || len(out.Evals) != 0 || len(out.Parts[0].Places) != 1 || out.Parts[0].Stops[0].ID != id(2) || len(out.Parts[1].Places) != 1 {
+		t.Fatalf("parts %+v and %d evaluations; want the places for 2 and for new work, and the evaluation left open", out.Parts, len(out.Evals))
+	}
+	if rest := out.Parts[2].Stops; len(rest) != 2 || rest[0].ID != id(2) || rest[1].ID != id(3) {
+		t.Errorf("stops %+v; want those of 2, which is lost, and of 3, which was not taken for lost", rest)
+	}
+	if len(e.Parts[3].Stops) != 3 {
+		t.Error("the plan that was proposed has changed")
+	}
+}
+
 // TestEntriesAreSharedAndBounded: queued plans share an entry, up to its size. A part that is too large for any entry
 // is refused.
 func TestEntriesAreSharedAndBounded(t *testing.T) {
