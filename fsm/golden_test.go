@@ -48,7 +48,7 @@ func fill(v reflect.Value, n int, in structs.Format) {
 	if of := pack.Expands(v.Type()); of != nil {
 		x := reflect.New(of).Elem()
 		fill(x, n, in)
-		v.Addr().MethodByName("Compact").Call([]reflect.Value{x})
+		pack.Compact(v, x)
 		return
 	}
 	switch v.Kind() {

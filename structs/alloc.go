@@ -320,8 +320,11 @@ type TaskState struct {
 	LastRestart LogTime
 	StartedAt   LogTime
 	FinishedAt  LogTime
-	Events      []TaskEvent // oldest first, at most 10
+	Events      []TaskEvent // oldest first, at most TaskEventsKept
 }
+
+// TaskEventsKept is how many events of a task an agent keeps.
+const TaskEventsKept = 10
 
 // TaskEvent is one event of a task.
 type TaskEvent struct {

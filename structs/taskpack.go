@@ -7,9 +7,6 @@ import (
 	"github.com/muster-sched/muster/internal/pack"
 )
 
-// fewEvents is how many events of a task are read without memory of their own.
-const fewEvents = 10
-
 // Pack appends what package pack would append for Expand.
 func (s TaskStates) Pack(b []byte) []byte {
 	if s.packed == "" {
@@ -18,7 +15,7 @@ func (s TaskStates) Pack(b []byte) []byte {
 	r := compactReader(s.packed)
 	n := r.count()
 	b = pack.AppendMap(b, n)
-	var few [fewEvents]TaskEvent
+	var few [TaskEventsKept]TaskEvent
 	for range n {
 		b = pack.AppendString(b, r.word())
 		if t, ok := r.taskState(few[:]); ok {
@@ -91,15 +88,15 @@ func appendText(b []byte, name, v string) []byte {
 	return pack.AppendString(pack.AppendString(b, name), v)
 }
 
-// Unpack reads what Pack has written. It gives up on names that are not in order, unknown fields, more than fewEvents events of
-// a task, and nil in place of zero.
+// Unpack reads what Pack has written. It gives up on names that are not in order, unknown fields, more than TaskEventsKept events
+// of a task, and nil in place of zero.
 func (s *TaskStates) Unpack(r *pack.Reader) bool {
 	s.packed = ""
 	if r.Nil() {
 		return true
 	}
 	var few [256]byte
-	var events [fewEvents]TaskEvent
+	var events [TaskEventsKept]TaskEvent
 	b := few[:0]
 	if !entries(r, func(n int) { b = binary.AppendUvarint(b, uint64(n)) }, func(name []byte) bool {
 		b = appendWord(b, word(name))

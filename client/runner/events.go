@@ -42,7 +42,6 @@ const (
 	EventRDMA           = "RDMA"
 	EventSuspended      = "Suspended"
 	EventResumed        = "Resumed"
-	eventsKept          = 10
 	detailRestartReason = "restart_reason"
 )
 

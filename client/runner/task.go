@@ -138,7 +138,7 @@ func (t *task) alter(ctx context.Context, store durable, fn func(rec *agentstore
 	}
 	if len(events) > 0 {
 		st.Events = append(slices.Clip(st.Events), events...)
-		if n := len(st.Events) - eventsKept; n > 0 {
+		if n := len(st.Events) - structs.TaskEventsKept; n > 0 {
 			st.Events = slices.Clone(st.Events[n:])
 		}
 		for _, e := range events {

@@ -140,12 +140,10 @@ func (e *Env) Person(name, home string) {
 // Get returns one variable.
 func (e *Env) Get(name string) string { return e.vars()[name] }
 
-// both sets a variable under both names, which share the memory of one string.
+// both sets a variable under both names.
 func (e *Env) both(name, value string) {
-	names := "NOMAD_" + name + "MUSTER_" + name
-	n := len("NOMAD_") + len(name)
-	e.made[names[:n]] = value
-	e.made[names[n:]] = value
+	e.made["NOMAD_"+name] = value
+	e.made["MUSTER_"+name] = value
 }
 
 func (e *Env) identity(in *Input) {

@@ -19,7 +19,7 @@ func fill(v reflect.Value, n *int, depth int) {
 	if of := pack.Expands(v.Type()); of != nil {
 		x := reflect.New(of).Elem()
 		fill(x, n, depth)
-		v.Addr().MethodByName("Compact").Call([]reflect.Value{x})
+		pack.Compact(v, x)
 		return
 	}
 	switch v.Kind() {

@@ -198,7 +198,7 @@ func (g *gates) omit(v reflect.Value, version uint64) {
 		x := reflect.New(Expands(v.Type()))
 		x.Elem().Set(Expand(v))
 		g.elem.omit(x.Elem(), version)
-		v.Addr().MethodByName("Compact").Call([]reflect.Value{x.Elem()})
+		Compact(v, x.Elem())
 		return
 	}
 	switch v.Kind() {

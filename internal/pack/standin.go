@@ -37,6 +37,9 @@ func Expands(t reflect.Type) reflect.Type {
 // Expand returns the value that a stand-in stands for.
 func Expand(v reflect.Value) reflect.Value { return v.MethodByName("Expand").Call(nil)[0] }
 
+// Compact makes a stand-in, which is addressable, stand for of.
+func Compact(v, of reflect.Value) { v.Addr().MethodByName("Compact").Call([]reflect.Value{of}) }
+
 func standIn(c, elem *coder, t, of reflect.Type) {
 	expand, _ := t.MethodByName("Expand")
 	compact, _ := reflect.PointerTo(t).MethodByName("Compact")
