@@ -2,9 +2,10 @@
 // skipped test with its reason, which go test hides, and the tests that took longest. With CI=true a test that was skipped because the machine
 // lacks something ("not run: ...") is a failure, so that coverage is not lost silently.
 //
-// The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest ("ThreadSanitizer: CHECK
-// failed", golang.org/issue/78156). That says nothing about the program. A package that ended so, without a failed test
-// or a data race, continues with its other tests, up to three times.
+// The race detector of Go 1.26 sometimes fails itself in a program that uses testing/synctest (golang.org/issue/78156): two
+// timers of a bubble are served at once and share what the detector knows of a goroutine. It finds that by its own checks,
+// or faults outside Go code while it serves a timer of the bubble. That says nothing about the program. A package that
+// ended so, without a failed test or a data race, continues with its other tests, up to three times.
 package main
 
 import (
@@ -13,8 +14,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -190,17 +193,20 @@ func read(in io.Reader) (r report) {
 				break
 			}
 			// A process that died or hung reports no result for the tests it was in; their output has the reason.
-			text := ""
-			for open, lines := range output {
-				if open.pkg == e.Package && open.test != "" {
-					text += strings.Join(lines, "")
-					delete(output, open)
+			var open []string
+			for _, k := range slices.SortedFunc(maps.Keys(output), func(a, b key) int { return strings.Compare(a.test, b.test) }) {
+				if k.pkg == e.Package && k.test != "" {
+					open = append(open, output[k]...)
+					delete(output, k)
 				}
 			}
-			text = fmt.Sprintf("%sFAIL  %-60s %6.1fs\n%s", text, e.Package, e.Elapsed, strings.Join(output[k], ""))
+			text := fmt.Sprintf("%sFAIL  %-60s %6.1fs\n%s", strings.Join(open, ""), e.Package, e.Elapsed, strings.Join(output[k], ""))
 			fmt.Print(text)
+			if why := death(append(open, output[k]...)); len(why) > 0 {
+				fmt.Printf("it died of:\n%s", strings.Join(why, ""))
+			}
 			switch {
-			case failures[e.Package] == 0 && strings.Contains(text, "ThreadSanitizer: CHECK failed") && !strings.Contains(text, "DATA RACE"):
+			case failures[e.Package] == 0 && detectorFailed.MatchString(text) && !strings.Contains(text, "DATA RACE"):
 				r.crashed = append(r.crashed, e.Package)
 			case failures[e.Package] == 0:
 				r.broken = true
@@ -212,6 +218,27 @@ func read(in io.Reader) (r report) {
 	}
 	return r
 }
+
+// detectorFailed matches what a process says whose race detector failed: the scheduler's own goroutine, at work for a bubble,
+// has no frame of Go code when the fault is the detector's.
+var detectorFailed = regexp.MustCompile(`ThreadSanitizer: CHECK failed|SIGSEGV: segmentation violation\nPC=.*\n\ngoroutine 0 .*synctest bubble \d+\]:\n\n`)
+
+// death returns what a process said when it died, with the goroutine that it was in: the rest of its output may be long.
+func death(lines []string) []string {
+	from := slices.IndexFunc(lines, func(l string) bool {
+		l = strings.TrimLeft(l, "=0123456789") // the race detector begins with "==PID=="
+		return slices.ContainsFunc(deaths, func(s string) bool { return strings.HasPrefix(l, s) })
+	})
+	if from < 0 {
+		return nil
+	}
+	return lines[from:min(from+deathLines, len(lines))]
+}
+
+// deaths are the beginnings of lines by which the Go runtime and the race detector say why they end a process.
+var deaths = []string{"panic: ", "fatal error: ", "unexpected fault", "runtime: ", "SIG", "ThreadSanitizer", "FATAL: ThreadSanitizer"}
+
+const deathLines = 60
 
 // reason returns a skipped test's message.
 func reason(lines []string) string {

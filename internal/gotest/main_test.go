@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,16 @@ import (
 // TestCrashedDetector: a package whose race detector failed itself continues; one with a finding has failed.
 func TestCrashedDetector(t *testing.T) {
 	const crash = `{"Action":"output","Package":"p","Test":"TestA","Output":"ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\n"}` + "\n"
+	fault := func(frames string) (events string) {
+		for _, l := range strings.SplitAfter("SIGSEGV: segmentation violation\nPC=0x436e30 m=4 sigcode=2 addr=0x7f0dbaf00000\n\ngoroutine 0 gp=0xc0000825a0 m=4 mp=0xc000088008 [idle, synctest bubble 114]:\n"+frames+"\ngoroutine 1 [running]:\n", "\n") {
+			e, err := json.Marshal(event{Action: "output", Package: "p", Test: "TestA", Output: l})
+			if err != nil {
+				t.Fatal(err)
+			}
+			events += string(e) + "\n"
+		}
+		return events
+	}
 	const end = `{"Action":"fail","Package":"p","Elapsed":1}` + "\n"
 	for _, c := range []struct {
 		name, events string
@@ -18,6 +29,8 @@ func TestCrashedDetector(t *testing.T) {
 		broken       bool
 	}{
 		{"crashed", crash + end, true, 0, false},
+		{"faulted outside Go", fault("") + end, true, 0, false},
+		{"faulted in Go", fault("runtime.scanobject()\n") + end, false, 0, true},
 		{"crashed after a data race", `{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}` + "\n" + crash + end, false, 0, true},
 		{"crashed after a failure", `{"Action":"fail","Package":"p","Test":"TestB"}` + "\n" + crash + end, false, 1, false},
 		{"another package failed", `{"Action":"fail","Package":"q","Test":"TestB"}` + "\n" + crash + end, true, 1, false},
@@ -46,5 +59,18 @@ func TestSlowest(t *testing.T) {
 	got := r.slowest()
 	if len(got) != slowestMax || got[0] != "  19.0s  p Test19" {
 		t.Errorf("%d lines, of which the first is %q", len(got), got[0])
+	}
+}
+
+// TestDeath: what a process died of is found below the logs of the tests that it was in.
+func TestDeath(t *testing.T) {
+	for _, says := range []string{"panic: x\n", "fatal error: all goroutines are asleep\n", "SIGSEGV: segmentation violation\n", "==12==FATAL: ThreadSanitizer: SEGV\n"} {
+		got := death([]string{"=== RUN   TestA\n", "a log line: panic: no\n", says, "goroutine 1\n"})
+		if want := []string{says, "goroutine 1\n"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := death([]string{"=== RUN   TestA\n", "--- PASS: TestA\n"}); got != nil {
+		t.Errorf("%q died of nothing", got)
 	}
 }
