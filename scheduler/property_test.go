@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/contend"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/scheduler/verify"
@@ -106,10 +108,48 @@ func (w *world) pass(p search.Policy) {
 		w.partial(e)
 		w.reserve(e.Reservation)
 		w.nextID++
-		flight = flight.Add(uint64(w.nextID), e, nil)
+		if v.All() {
+			flight = flight.AddVerified(uint64(w.nextID), e, v.Sums)
+		} else {
+			flight = flight.Add(uint64(w.nextID), e, nil)
+		}
 		w.wait = append(w.wait, inFlight{uint64(w.nextID), e, v})
 	}
 	w.flight = flight
+	w.sums()
+}
+
+// sums checks that what plans in flight hold with what the view holds does not depend on what their verification noted.
+func (w *world) sums() {
+	var bare model.Overlay
+	for _, f := range w.wait {
+		bare = bare.Add(f.id, f.entry, nil)
+	}
+	for _, ch := range w.view.Chunks {
+		for i, n := range ch.Nodes {
+			view := model.Occupancy{Used: ch.Used[i], Hold: ch.Hold[i]}
+			got, want := w.flight.Over(n, view), bare.Over(n, view)
+			if !reflect.DeepEqual(occupied(got), occupied(want)) {
+				w.check(false, "node %s with what is in flight: %+v, counted afresh %+v", n.ID.Short(), occupied(got), occupied(want))
+			}
+			w.counts["sums"]++
+		}
+	}
+}
+
+// occupied returns everything that an occupancy says.
+func occupied(o model.Occupancy) (out struct {
+	Used               structs.Vector
+	Held               []*model.Held
+	Cores, Devs        model.Bitset
+	Shares             []model.Share
+	Waits, Yields, Shy int
+}) {
+	out.Used = o.Used
+	if h := o.Hold; h != nil {
+		out.Held, out.Cores, out.Devs, out.Shares, out.Waits, out.Yields, out.Shy = h.List(), h.Cores, h.Devs, h.Shares, h.Waits, h.Yields, h.Shy
+	}
+	return out
 }
 
 // replay dumps an input, loads it and decides again.
@@ -201,7 +241,9 @@ func (w *world) land() {
 			w.queue[key] = &q
 		}
 		w.flight = w.flight.Remove(f.id)
+		w.sums()
 		w.commit()
+		w.sums()
 		after := w.over()
 		for n, x := range after {
 			w.check(x <= before[n], "plan for %s made node %s over-committed: %d, before %d", f.entry.JobID, n.Short(), x, before[n])

@@ -37,6 +37,14 @@ type flightOwned struct {
 type flightNode struct {
 	node structs.NodeID
 	held []flightHeld
+	sum  *Sum // nil: not known
+}
+
+// Sum is what Over returns for a node.
+type Sum struct {
+	Node *structs.Node
+	View Occupancy // what the view holds there
+	All  Occupancy // and with everything in flight
 }
 
 type flightHeld struct {
@@ -73,6 +81,16 @@ func (f Overlay) Stopping(id structs.AllocID) bool {
 // Add returns the overlay with one more plan in flight, under an ID that the caller chooses. Parts for which accepted
 // is false are left out; nil means all are accepted.
 func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
+	return f.add(id, e, accepted, nil)
+}
+
+// AddVerified is Add for an entry that was accepted whole. sums are those of its nodes with the entry, which its
+// verification has computed: as long as the view and what is in flight there stay, Over need not do it again.
+func (f Overlay) AddVerified(id uint64, e *structs.PlanEntry, sums map[structs.NodeID]*Sum) Overlay {
+	return f.add(id, e, nil, sums)
+}
+
+func (f Overlay) add(id uint64, e *structs.PlanEntry, accepted []bool, sums map[structs.NodeID]*Sum) Overlay {
 	p := flightPlan{Id: id, Job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
 	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {
@@ -99,7 +117,7 @@ func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 	}
 	for i, hs := range fresh {
 		if len(hs) > 0 {
-			next.put(&owned, e.Nodes[i].ID, hs...)
+			next.put(&owned, e.Nodes[i].ID, sums[e.Nodes[i].ID], hs...)
 			p.Nodes = append(p.Nodes, e.Nodes[i].ID)
 		}
 	}
@@ -130,7 +148,7 @@ func (f Overlay) Remove(id uint64) Overlay {
 			*s = slices.Delete(*s, i, i+1)
 			continue
 		}
-		(*s)[i].held = left
+		(*s)[i].held, (*s)[i].sum = left, nil
 	}
 	return next
 }
@@ -157,23 +175,25 @@ func (f *Overlay) shard(owned *flightOwned, b byte) *[]flightNode {
 	return s
 }
 
-func (f *Overlay) put(owned *flightOwned, node structs.NodeID, hs ...flightHeld) {
+func (f *Overlay) put(owned *flightOwned, node structs.NodeID, sum *Sum, hs ...flightHeld) {
 	s := f.shard(owned, node[0])
 	i, found := findFlight(*s, node)
 	if !found {
-		*s = slices.Insert(*s, i, flightNode{node: node, held: slices.Clone(hs)})
+		*s = slices.Insert(*s, i, flightNode{node, slices.Clone(hs), sum})
 		return
 	}
-	(*s)[i].held = slices.Concat((*s)[i].held, hs)
+	(*s)[i].held, (*s)[i].sum = slices.Concat((*s)[i].held, hs), sum
 }
 
 // On lists what plans in flight will hold on a node.
-func (f Overlay) On(node structs.NodeID) []flightHeld {
+func (f Overlay) On(node structs.NodeID) []flightHeld { return f.on(node).held }
+
+func (f Overlay) on(node structs.NodeID) flightNode {
 	s := f.shards.at(node[0])
 	if i, found := findFlight(s, node); found {
-		return s[i].held
+		return s[i]
 	}
-	return nil
+	return flightNode{}
 }
 
 // Each calls fn for every node with something in flight, in ID order.
@@ -191,13 +211,16 @@ func (f Overlay) Each(fn func(node structs.NodeID)) {
 // Over adds what is in flight on a node to what the view holds there. It does so in one merge: adding one by one copies
 // the list each time, which is quadratic on a node with many plans in flight.
 func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
-	on := f.On(n.ID)
-	if len(on) == 0 {
+	on := f.on(n.ID)
+	switch {
+	case len(on.held) == 0:
 		return o
+	case on.sum != nil && on.sum.Node == n && on.sum.View == o:
+		return on.sum.All
 	}
 	var few [64]*Held
 	fresh := few[:0]
-	for _, h := range on {
+	for _, h := range on.held {
 		fresh = append(fresh, h.Held)
 	}
 	slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
@@ -232,7 +255,7 @@ func (f Overlay) Restore(id uint64, job structs.JobKey, stops []structs.AllocID,
 	p := flightPlan{Id: id, Job: job, Stops: stops}
 	var owned flightOwned
 	for i := range hs {
-		next.put(&owned, hs[i].Node, flightHeld{id, hs[i].Held})
+		next.put(&owned, hs[i].Node, nil, flightHeld{id, hs[i].Held})
 		p.Nodes = append(p.Nodes, hs[i].Node)
 	}
 	next.Plans = append(slices.Clone(f.Plans), p)

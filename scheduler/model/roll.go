@@ -154,20 +154,22 @@ func (r *roll) merge(hs []*Held, pick func(was, h *Held) *Held) roll {
 	return rollOfLeaves(all, n)
 }
 
-// mergeHeld appends two lists in ID order, merged; see merge about pick.
+// mergeHeld appends two lists in ID order, merged; see merge about pick. It looks for the place of each record of b, near
+// the one before first, so that most records of a long a are copied unseen.
 func mergeHeld(out, a, b []*Held, pick func(was, h *Held) *Held) []*Held {
-	for len(a) > 0 && len(b) > 0 {
-		switch c := CompareID(a[0].ID, b[0].ID); {
-		case c < 0:
-			out, a = append(out, a[0]), a[1:]
-		case c == 0:
-			out, a, b = append(out, pick(a[0], b[0])), a[1:], b[1:]
-		default:
-			out, b = append(out, pick(nil, b[0])), b[1:]
-		}
-	}
 	for _, h := range b {
-		out = append(out, pick(nil, h))
+		end := 1
+		for end < len(a) && CompareID(a[end-1].ID, h.ID) < 0 {
+			end *= 2
+		}
+		from := end / 2
+		at, found := findHeld(a[from:min(end, len(a))], h.ID)
+		out, a = append(out, a[:from+at]...), a[from+at:]
+		var was *Held
+		if found {
+			was, a = a[0], a[1:]
+		}
+		out = append(out, pick(was, h))
 	}
 	return append(out, a...)
 }

@@ -146,3 +146,32 @@ func BenchmarkHold(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOver is nodes whose plans in flight are added to what they hold: the records lie all over memory.
+func BenchmarkOver(b *testing.B) {
+	const nodes, held = 2000, 60
+	rnd := rand.New(rand.NewPCG(1, 2))
+	records := make([]*Held, nodes*held)
+	for i := range records {
+		records[i] = heldNamed(uint64(i))
+	}
+	rnd.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
+	rolls := make([]roll, nodes)
+	for i, hs := range slices.Collect(slices.Chunk(records, held)) {
+		slices.SortFunc(hs, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+		rolls[i] = rollOf(hs)
+	}
+	for _, flying := range []int{2, 8, 60} {
+		b.Run(fmt.Sprintf("flying=%d", flying), func(b *testing.B) {
+			hs := make([]*Held, flying)
+			for i := range hs {
+				hs[i] = heldNamed(uint64(len(records) + i))
+			}
+			slices.SortFunc(hs, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				rolls[i*7919%nodes].merge(hs, func(_, h *Held) *Held { return h })
+			}
+		})
+	}
+}

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -27,7 +28,7 @@ func Verify(v *model.View, f model.Overlay, e *structs.PlanEntry) Verdict {
 func VerifyReserved(v *model.View, f model.Overlay, e *structs.PlanEntry, reserved []*structs.Reservation, now structs.LogTime) Verdict {
 	t := trial{
 		view: v, flight: f, entry: e,
-		nodes:    make(map[structs.NodeID]model.Occupancy),
+		nodes:    make(map[structs.NodeID]*model.Sum),
 		reserved: reservationsOf(e, reserved, now),
 		gangs:    gangsOf(e),
 		peers:    peersOfEntry(v, f, e),
@@ -42,14 +43,16 @@ func VerifyReserved(v *model.View, f model.Overlay, e *structs.PlanEntry, reserv
 		}
 		out.Accepted[i] = true
 	}
+	out.Sums = t.nodes
 	return out
 }
 
 // Verdict is the answer about one plan entry.
 type Verdict struct {
-	Accepted []bool        // one per part
-	Refused  []Refused     // one per refused part, in order
-	Refresh  structs.Index // the index of the view that refused: decide again on a view at least as new; 0 when all was accepted
+	Accepted []bool                        // one per part
+	Refused  []Refused                     // one per refused part, in order
+	Refresh  structs.Index                 // the index of the view that refused: decide again on a view at least as new; 0 when all was accepted
+	Sums     map[structs.NodeID]*model.Sum // of the nodes that places were tried on, with the accepted parts
 }
 
 // Refused is the reason why one part was refused.
@@ -88,10 +91,10 @@ type trial struct {
 	view     *model.View
 	flight   model.Overlay
 	entry    *structs.PlanEntry
-	nodes    map[structs.NodeID]model.Occupancy // of nodes that a place was tried on
-	reserved *reservations                      // nil: none on the entry's nodes
-	gangs    gangs                              // nil: no group is a gang
-	peers    *peerCheck                         // nil: no rule can be broken
+	nodes    map[structs.NodeID]*model.Sum // of nodes that a place was tried on
+	reserved *reservations                 // nil: none on the entry's nodes
+	gangs    gangs                         // nil: no group is a gang
+	peers    *peerCheck                    // nil: no rule can be broken
 	power    *model.PowerCheck
 }
 
@@ -101,16 +104,14 @@ func (t *trial) part(p *structs.PlanPart) (structs.NodeID, string) {
 		return structs.NodeID{}, why
 	}
 	t.power.Begin()
-	before := make(map[structs.NodeID]model.Occupancy, len(p.Places))
+	before := make(map[structs.NodeID]*model.Sum, len(p.Places))
 	for k := range p.Places {
 		node, why := t.place(p, k, before)
 		if why == "" {
 			continue
 		}
 		t.power.Back()
-		for id, o := range before {
-			t.nodes[id] = o
-		}
+		maps.Copy(t.nodes, before)
 		for i := range p.Places[:k] {
 			pl := &p.Places[i]
 			t.peers.took(pl.Group, t.view.Node(t.entry.Nodes[pl.Node].ID), -1)
@@ -123,7 +124,7 @@ func (t *trial) part(p *structs.PlanPart) (structs.NodeID, string) {
 
 // place takes the capacity of place k of a part, or returns the reason why it cannot be had. before receives what the
 // node held, unless an earlier place of the part is on it.
-func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]model.Occupancy) (structs.NodeID, string) {
+func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]*model.Sum) (structs.NodeID, string) {
 	e, pl := t.entry, &p.Places[k]
 	id, h, ok := model.HeldOfPlace(e, pl)
 	if !ok {
@@ -141,10 +142,12 @@ func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]mode
 	case !n.Ready():
 		return id, fmt.Sprintf("node %s is not ready for placements", id.Short())
 	}
-	o, seen := t.nodes[id]
+	sum, seen := t.nodes[id]
 	if !seen {
-		o = t.flight.Over(n, model.Occupancy{Used: ch.Used[i], Hold: ch.Hold[i]})
+		view := model.Occupancy{Used: ch.Used[i], Hold: ch.Hold[i]}
+		sum = &model.Sum{Node: n, View: view, All: t.flight.Over(n, view)}
 	}
+	o := sum.All
 	if o.Hold.Has(h.ID) {
 		return id, fmt.Sprintf("allocation %s exists already", h.ID.Short())
 	}
@@ -170,9 +173,9 @@ func (t *trial) place(p *structs.PlanPart, k int, before map[structs.NodeID]mode
 		return id, fmt.Sprintf("node %s: the power budget of node pool %s is short by %d W", id.Short(), n.Pool, short)
 	}
 	if _, have := before[id]; !have {
-		before[id] = o
+		before[id] = sum
 	}
-	t.nodes[id] = next
+	t.nodes[id] = &model.Sum{Node: n, View: sum.View, All: next}
 	t.peers.took(pl.Group, n, 1)
 	return id, ""
 }

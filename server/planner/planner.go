@@ -148,8 +148,9 @@ func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry,
 	for i := range accepted {
 		accepted[i] = true
 	}
+	var verdict verify.Verdict
 	if len(e.Parts) > 0 {
-		verdict := verify.VerifyReserved(v, p.overlay, e, reserved, now)
+		verdict = verify.VerifyReserved(v, p.overlay, e, reserved, now)
 		copy(accepted, verdict.Accepted)
 		if len(verdict.Refused) > 0 {
 			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why
@@ -178,8 +179,12 @@ func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry,
 			return pl.id, Answer{ID: pl.id, Job: pl.job, Outcome: Refused, Index: pl.refresh, Why: pl.why}, true
 		}
 	}
-	if places(pl.entry) > 0 {
+	switch {
+	case places(pl.entry) == 0:
+	case pl.partial:
 		p.overlay = p.overlay.Add(pl.id, pl.entry, nil)
+	default:
+		p.overlay = p.overlay.AddVerified(pl.id, pl.entry, verdict.Sums)
 	}
 	p.queue = append(p.queue, pl)
 	return pl.id, Answer{}, false
