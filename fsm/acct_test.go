@@ -220,6 +220,7 @@ func TestAcctCountsLosses(t *testing.T) {
 		for i, a := range as {
 			c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: structs.ClientRunning, StartedAt: 1e9}}})
 			if i == 0 {
+				c.apply(&structs.NodeStatusCommand{ID: a.NodeID, Status: structs.NodeDown})
 				p := c.planFor("train", a.EvalID, 2, 0)
 				p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: a.ID, Client: structs.ClientLost, Desc: "node is down"}}}}
 				c.apply(p)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/feature"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -190,6 +191,36 @@ func TestPlanRefusals(t *testing.T) {
 	}
 	c.refused(&structs.PlanEntry{JobID: "web", Groups: []structs.GroupName{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
 	c.refused(&structs.PlanEntry{JobID: "web", Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{Client: structs.ClientComplete}}}}}, "lost or unknown")
+}
+
+// TestNodeReturnsBeforeAPlan: a plan that takes work for lost or out of touch is refused if the node has returned before it
+// in the log, and its evaluation is decided again; with servers of format 1 it is carried out, as they would.
+func TestNodeReturnsBeforeAPlan(t *testing.T) {
+	for _, in := range []structs.Format{feature.Oldest, feature.Newest} {
+		for away, client := range map[structs.NodeStatus]structs.ClientStatus{structs.NodeDown: structs.ClientLost, structs.NodeDisconnected: structs.ClientUnknown} {
+			for _, back := range []structs.NodeStatus{structs.NodeReady, structs.NodeInit, away} {
+				c := newCluster(t, 2)
+				c.apply(&structs.ClusterInitCommand{ID: structs.ClusterID{1}, Format: in, By: "test"})
+				c.placeAll(c.register(service("1", 1)).EvalID, 0, 1)
+				c.observe(structs.ClientRunning)
+				a := c.f.Snapshot().AllocsByJob(key)[0]
+				eval := c.apply(&structs.NodeStatusCommand{ID: a.NodeID, Status: away}).EvalID
+				p := c.planFor("web", eval, 0, 0)
+				p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{{ID: a.ID, Client: client}}}}
+				if back != away {
+					c.apply(&structs.NodeStatusCommand{ID: a.NodeID, Status: back})
+				}
+				want := in == feature.Oldest || back == away
+				r := c.apply(p).Plan
+				if r.Accepted[0] != want || !want && !strings.Contains(r.Refused, "has returned") {
+					t.Errorf("format %d, a node that was %s is %s: %+v", in, away, back, r)
+				}
+				if is := c.f.Snapshot().AllocByID(a.ID).Client; (is == client) != want {
+					t.Errorf("format %d, a node that was %s is %s: its allocation is %s", in, away, back, is)
+				}
+			}
+		}
+	}
 }
 
 func TestOneWriterPerField(t *testing.T) {

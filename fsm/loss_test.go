@@ -103,6 +103,9 @@ func TestQueueLosses(t *testing.T) {
 					p.Parts = []structs.PlanPart{{}}
 				}
 				s.ID = ids[0]
+				if s.Client != "" {
+					c.apply(&structs.NodeStatusCommand{ID: c.f.Snapshot().AllocByID(s.ID).NodeID, Status: structs.NodeDown})
+				}
 				p.Parts[0].Stops = []structs.PlanStop{s}
 				if r := c.apply(p).Plan; !r.Accepted[0] {
 					t.Fatal(r.Refused)

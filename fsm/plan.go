@@ -218,8 +218,12 @@ func (pl *planApply) refuse(part *structs.PlanPart) string {
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := state.Allocs.Get(pl, s.ID); a != nil && a.JobKey() != pl.key && s.Preempt.IsZero() {
+		switch a := state.Allocs.Get(pl, s.ID); {
+		case a == nil:
+		case a.JobKey() != pl.key && s.Preempt.IsZero():
 			return fmt.Sprintf("allocation %s belongs to job %q and is not preempted", s.ID, a.JobID)
+		case s.Client != "" && pl.Has(feature.ReturnedNodes) && structs.Holds(a) && state.Nodes.Get(pl, a.NodeID).InTouch():
+			return fmt.Sprintf("allocation %s is not %s: its node has returned", s.ID, s.Client)
 		}
 	}
 	for _, u := range part.Updates {

@@ -276,6 +276,7 @@ func TestGangSaysWhyItEnds(t *testing.T) {
 		"stopped":         {plan(structs.PlanStop{Desired: structs.DesiredStop, Desc: "time is over"}), "a member of the gang was stopped: web.group[0] on n0: time is over"},
 		"preempted":       {plan(structs.PlanStop{Desired: structs.DesiredEvict, Desc: "for a better one"}), "a member of the gang was preempted: web.group[0] on n0: for a better one"},
 		"lost": {func(c *cluster, m structs.RosterMember) {
+			c.apply(&structs.NodeStatusCommand{ID: m.Node, Status: structs.NodeDown})
 			plan(structs.PlanStop{Client: structs.ClientLost, Desc: "node is down"})(c, m)
 		},
 			"a member of the gang was lost with its node: web.group[0] on n0"},

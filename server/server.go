@@ -234,7 +234,7 @@ func (s *Server) probeEnvironment() nodes.ProbeEnvironment {
 		Address: func(id structs.NodeID) string { return s.members.NodeAddr(id) },
 		Lost: func(id structs.NodeID) bool {
 			n := s.Published().Snapshot.NodeByID(id)
-			return n != nil && (n.Status == structs.NodeDown || n.Status == structs.NodeDisconnected)
+			return n != nil && !n.InTouch()
 		},
 		Members: func() []structs.NodeID { return s.members.NodeMembers() },
 		Others:  func() []string { return s.members.RaftOthers() },

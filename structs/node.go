@@ -128,6 +128,11 @@ func (n *Node) Ready() bool {
 	return n.Status == NodeReady && n.Eligibility == NodeEligible && n.Drain == nil
 }
 
+// InTouch reports whether the servers hear of the node, which may be nil: one that is gone.
+func (n *Node) InTouch() bool {
+	return n != nil && n.Status != NodeDown && n.Status != NodeDisconnected
+}
+
 // NodeResources is the capacity of a node.
 type NodeResources struct {
 	CPU            int64 // MHz over all cores

@@ -95,10 +95,12 @@ var (
 	KeptSubmitters = Gate{Name: "kept-submitters", Format: 2, Allows: "A job that the servers stop, because what it depends on failed, stays the job of who submitted it."}
 	// EndedGangs is the rule of gangs that cannot form because a member has ended well.
 	EndedGangs = Gate{Name: "ended-gangs", Format: 2, Allows: "A gang of which a member ends while it grows or shrinks does not wait for that member for ever."}
+	// ReturnedNodes is that Apply refuses to take work for lost or out of touch whose node is in touch.
+	ReturnedNodes = Gate{Name: "returned-nodes", Format: 2, Allows: "Work on a node that returns while the loss of its work is being committed runs on."}
 )
 
 // Gates lists every gate of a format that is newer than Oldest.
-var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, UserPriorities, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, QueueLosses, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs}
+var Gates = []Gate{QueueLimits, QueueBorrowing, PriorityDefaults, UserPriorities, QueueBudgets, QueueUserLimits, ModelLimits, LotteryDraws, DecisionReasons, DecisionActors, DecisionLoss, QueueLosses, DecisionSuspensions, FairWeek, GangResizes, TopologyLevels, GPUAdapters, EventSaved, JointJobs, GangCheckpoints, SaveTimes, RestoreTimes, AcctLosses, ReadyPeriods, GPUFaults, MoveCharges, UpdateDeadlines, OneRollingUpdate, KeptSubmitters, EndedGangs, ReturnedNodes}
 
 // Here is what this build speaks.
 func Here() structs.Speaks {

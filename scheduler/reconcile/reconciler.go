@@ -45,7 +45,7 @@ func (r *reconciler) where(a *structs.Allocation) where {
 	switch {
 	case n == nil:
 		return nodeLost
-	case n.Status != structs.NodeDown && n.Status != structs.NodeDisconnected:
+	case n.InTouch():
 		return nodeFine
 	case r.now < a.SilentUntil(n):
 		return nodeSilent

@@ -148,8 +148,7 @@ func (d *decider) returned(id structs.AllocID) bool {
 	if a == nil || !structs.Holds(a) {
 		return false
 	}
-	n := snap.NodeByID(a.NodeID)
-	return n != nil && n.Status != structs.NodeDown && n.Status != structs.NodeDisconnected
+	return snap.NodeByID(a.NodeID).InTouch()
 }
 
 // now returns the current log time.

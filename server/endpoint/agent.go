@@ -136,7 +136,7 @@ func (s *Set) mayClaim(old, n *structs.Node) error {
 	if old == nil || old.Start.IsZero() || old.Start == n.Start || old.Place != "" && old.Place == n.Place {
 		return nil
 	}
-	if old.Status == structs.NodeDown || old.Status == structs.NodeDisconnected {
+	if !old.InTouch() {
 		return nil
 	}
 	switch s.env.Nodes.Beats.Claim(n.ID, n.Start) {
