@@ -413,10 +413,11 @@ func (c *call) fail(err error) {
 		}
 	}
 	var e *structs.Error
-	if !errors.As(err, &e) {
-		if errors.Is(err, context.Canceled) {
-			return // the client has gone
-		}
+	switch {
+	case errors.As(err, &e):
+	case errors.Is(err, context.Canceled): // the client has gone, or the agent has given up; without an answer net/http would send 200
+		e = structs.Errorf(structs.CodeUnknown, "the request was cancelled; what it asks for may or may not take effect")
+	default:
 		c.cfg.Log.Error("request failed", "path", c.r.URL.Path, "error", err)
 		e = structs.Errorf(structs.CodeInternal, "Internal error; the agent's log has the detail")
 	}

@@ -65,6 +65,27 @@ func (open) MayReadMetrics(context.Context, string) error            { return ni
 func (open) Members() []Member                                       { return nil }
 func (open) LocalServer() string                                     { return "one.global" }
 
+// canceled is a cluster whose calls end because the agent has given up, while the client still waits.
+type canceled struct{ shut }
+
+func (canceled) Invoke(context.Context, rpc.Header, any, any) error {
+	return fmt.Errorf("call: %w", context.Canceled)
+}
+
+// TestCancelledWriteIsNotDone: a write whose call was cancelled is not answered as if it were done. An empty answer would be.
+func TestCancelledWriteIsNotDone(t *testing.T) {
+	s := New(Config{Backend: canceled{}, Agent: open{}, Log: hclog.NewNullLogger(), Region: "global", Site: edge.NewSite(nil, []string{"example.com"})})
+	for target, body := range map[string]string{
+		"/v1/jobs":  `{"Job": {"ID": "x", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}]}]}}`,
+		"/v1/var/a": `{"Items": {"a": "b"}}`,
+	} {
+		res := do(s, http.MethodPut, target, body)
+		if b, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusGatewayTimeout || !strings.Contains(string(b), "may or may not take effect") {
+			t.Errorf("%s: %d %q", target, res.StatusCode, b)
+		}
+	}
+}
+
 func testServer() (*Server, *memory) {
 	m := &memory{}
 	return New(Config{Backend: m, Agent: open{}, Log: hclog.NewNullLogger(), Region: "global", Site: edge.NewSite(nil, []string{"a", "example.com"})}), m
