@@ -103,10 +103,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &recorder{ResponseWriter: w, r: r}
 	name := "none"
 	defer func() {
-		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler {
-				panic(p)
-			}
+		p := recover()
+		if p != nil && p != http.ErrAbortHandler {
 			s.cfg.Log.Error("request handler panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 			if !rec.wrote {
 				http.Error(rec, "Internal error; the agent's log has the detail", http.StatusInternalServerError)
@@ -115,6 +113,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.cfg.Log.Debug("request complete", "method", r.Method, "path", r.URL.Path, "status", rec.status, "duration", time.Since(start))
 		if s.cfg.Observe != nil {
 			s.cfg.Observe(name, rec.status, time.Since(start))
+		}
+		if p == http.ErrAbortHandler {
+			panic(p)
 		}
 	}()
 	h := rec.Header()
@@ -415,8 +416,9 @@ func (c *call) fail(err error) {
 	var e *structs.Error
 	switch {
 	case errors.As(err, &e):
-	case errors.Is(err, context.Canceled): // the client has gone, or the agent has given up; without an answer net/http would send 200
-		e = structs.Errorf(structs.CodeUnknown, "the request was cancelled; what it asks for may or may not take effect")
+	case errors.Is(err, context.Canceled) && c.r.Context().Err() != nil:
+		// The client has gone, or has closed its side and reads on. Without an answer net/http would send 200 and nothing more.
+		panic(http.ErrAbortHandler)
 	default:
 		c.cfg.Log.Error("request failed", "path", c.r.URL.Path, "error", err)
 		e = structs.Errorf(structs.CodeInternal, "Internal error; the agent's log has the detail")

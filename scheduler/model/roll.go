@@ -128,8 +128,7 @@ func (r *roll) replace(leaf, n int, a, b []*Held) roll {
 // merge returns the roll with several records in ID order. pick is called for each of them with the roll's record of the
 // same allocation, or nil, and returns which of the two stays.
 //
-// Naive: look each one up, then merge the lists. The records lie all over memory, so that each look costs more than the
-// merge, which passes every record anyway.
+// Naive: look each one up, then merge the lists. The records lie all over memory, and each would be looked at twice.
 func (r *roll) merge(hs []*Held, pick func(was, h *Held) *Held) roll {
 	all := make([]*heldLeaf, 0, 1+len(r.rest)+len(hs)/rollLeaf+2)
 	n := r.Len
@@ -154,8 +153,8 @@ func (r *roll) merge(hs []*Held, pick func(was, h *Held) *Held) roll {
 	return rollOfLeaves(all, n)
 }
 
-// mergeHeld appends two lists in ID order, merged; see merge about pick. It looks for the place of each record of b, near
-// the one before first, so that most records of a long a are copied unseen.
+// mergeHeld appends two lists in ID order, merged; see merge about pick. The place of each record of b is sought from that of
+// the one before, in steps that double: of a long a most records are copied without a look at them.
 func mergeHeld(out, a, b []*Held, pick func(was, h *Held) *Held) []*Held {
 	for _, h := range b {
 		end := 1

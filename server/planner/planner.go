@@ -191,7 +191,8 @@ func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry,
 }
 
 // dropReturned leaves out the stops that take work for lost or out of touch although its node has returned since the decision, and the
-// parts that put other work in its place. Otherwise work would end that runs, and count as lost.
+// parts that put other work in its place. Otherwise work would end that runs, and count as lost. Apply refuses them where a node
+// returns later (feature.ReturnedNodes).
 func (p *Planner) dropReturned(pl *plan, accepted []bool, at structs.Index) {
 	if p.Returned == nil {
 		return
