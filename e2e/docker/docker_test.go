@@ -743,28 +743,6 @@ func (n *node) stop(t *testing.T) {
 	harness.Eventually(t, 15*time.Second, "its container to be removed", func() (bool, string) { return len(n.containers(t, a.ID)) == 0, "" })
 }
 
-func (n *node) limits(t *testing.T) {
-	if out, err := n.muster("operator", "scheduler", "set-config", "-memory-oversubscription=true"); err != nil {
-		t.Fatal(out)
-	}
-	n.run(t, "hog", "batch", box("hog", "200"), "")
-	a := n.alloc(t, "hog", "failed")
-	wantText(t, "events", events(a), "OOM Killed", "Exit Code: 137")
-	n.run(t, "bounded", "service", "resources {\n cores = 1\n memory = 32\n memory_max = 64\n}\n"+boxWith("pids_limit = 50\n cpu_hard_limit = true", "sleep", "600"), "")
-	h := n.container(t, n.alloc(t, "bounded", "running")).HostConfig
-	if h.Memory != 64<<20 || h.MemoryReservation != 32<<20 || h.PidsLimit == nil || *h.PidsLimit != 50 || h.CpusetCpus == "" || h.CPUQuota == 0 {
-		t.Errorf("memory %d reservation %d pids %v cpuset %q quota %d", h.Memory, h.MemoryReservation, h.PidsLimit, h.CpusetCpus, h.CPUQuota)
-	}
-}
-
-func (n *node) restarts(t *testing.T) {
-	n.run(t, "again", "batch", "restart {\n attempts = 2\n delay = \"100ms\"\n interval = \"1m\"\n mode = \"fail\"\n}\n"+box("exit", "3"), "")
-	a := n.alloc(t, "again", "failed")
-	if r := a.TaskStates["t"].Restarts; r != 2 {
-		t.Errorf("%d restarts, want 2\n%s", r, events(a))
-	}
-}
-
 // counted checks that a task's output is the numbers from 1, each once.
 func counted(t *testing.T, out string) int {
 	t.Helper()

@@ -112,6 +112,25 @@ func (e *engine) kill() {
 	<-e.done
 }
 
+// sawOOM says whether the engine reported between two moments that a container ran out of memory.
+func (e *engine) sawOOM(t *testing.T, from, to time.Time) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	res := e.api.Events(ctx, client.EventsListOptions{
+		Since: from.Format(time.RFC3339Nano), Until: to.Format(time.RFC3339Nano), Filters: make(client.Filters).Add("event", "oom"),
+	})
+	select {
+	case <-res.Messages:
+		return true
+	case err := <-res.Err:
+		if err != io.EOF {
+			t.Fatal(err)
+		}
+		return false
+	}
+}
+
 func (e *engine) logTail() string {
 	b, _ := os.ReadFile(filepath.Join(e.dir, "engine.log"))
 	return string(b[max(0, len(b)-4000):])

@@ -38,6 +38,9 @@ type Task struct {
 	}
 }
 
+// killedCode is the exit code of a container that SIGKILL ended: 128 and the signal's number.
+const killedCode = 128 + 9
+
 // see records the state that the engine reports.
 func (t *Task) see(in *container.InspectResponse) {
 	t.mu.Lock()
@@ -55,7 +58,7 @@ func (t *Task) see(in *container.InspectResponse) {
 	// The engine reports OOM for any process of the container; if the container continued successfully, it has not
 	// failed.
 	t.exit = driver.ExitResult{ExitCode: s.ExitCode, OOMKilled: s.OOMKilled && s.ExitCode != 0, Err: s.Error}
-	if s.OOMKilled && s.ExitCode == 137 {
+	if s.OOMKilled && s.ExitCode == killedCode {
 		t.exit.Signal = 9
 	}
 	t.exit.EndedAt, _ = time.Parse(time.RFC3339Nano, s.FinishedAt)
@@ -130,6 +133,12 @@ func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 				logs.finish(ctx)
 				if ctx.Err() != nil {
 					return driver.ExitResult{}, ctx.Err()
+				}
+				// The engine learns of an OOM and of the end by two paths: the first may come later.
+				if in.State.ExitCode == killedCode && !in.State.OOMKilled {
+					if again, err := t.d.inspect(ctx, t.state.Container); err == nil {
+						t.see(&again)
+					}
 				}
 				t.mu.Lock()
 				defer t.mu.Unlock()
