@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFiles(t *testing.T) {
@@ -29,5 +30,27 @@ func TestFiles(t *testing.T) {
 	b, oerr := os.ReadFile("/proc/self/cmdline")
 	if err != nil || oerr != nil || string(a) != string(b) {
 		t.Errorf("%q (%v), want %q (%v)", a, err, b, oerr)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	const rest = " 812 4711 4700 0 -1 4194560 100 0 0 0 150 50 30 20 20 0 1 0 123456 1000000 7 18446744073709551615 1 1"
+	want := Stat{State: 'S', Parent: 812, Session: 4700, CPU: 2 * time.Second, ChildCPU: 500 * time.Millisecond, Start: 123456, RSS: 7 * uint64(os.Getpagesize())}
+	for _, name := range []string{"sleep", "a b", ") Z 1 (", ""} {
+		want.Name = name
+		if st, ok := parseStat("99 (" + name + ") S" + rest + "\n"); !ok || st != want {
+			t.Errorf("%q: %+v %v", name, st, ok)
+		}
+	}
+	for _, bad := range []string{"", "99", "99 (x", "99 ) S ( 1", "99 (x) S 1 2", "99 (x)  " + rest, "99 (x) SS" + rest, "99 (x) S x" + rest[4:]} {
+		if st, ok := parseStat(bad); ok {
+			t.Errorf("%q is read as %+v", bad, st)
+		}
+	}
+	if st, err := StatOf(os.Getpid()); err != nil || st.Parent != os.Getppid() || st.State == 0 || st.RSS < 1<<20 || st.Start == 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+	if st, err := StatOf(1 << 30); err == nil {
+		t.Errorf("%+v", st)
 	}
 }

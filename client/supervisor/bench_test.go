@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // BenchmarkShortTasks starts and finishes `true` with logs, an exit record and an own control group, 16 at a time:
@@ -118,11 +119,11 @@ func BenchmarkRunningTask(b *testing.B) {
 		spec.Path, spec.Argv = "/bin/sleep", []string{"sleep", "600"}
 		spec.Isolate, spec.User = &Isolation{TmpDir: s.logs}, &Credential{UID: 65534, GID: 65534}
 		st := s.start(spec)
-		ps, err := readStat(st.PID)
+		ps, err := procfile.StatOf(st.PID)
 		if err != nil {
 			b.Fatal(err)
 		}
-		launchers += pss(b, ps.ppid)
+		launchers += pss(b, ps.Parent)
 	}
 	per := (pss(b, h.PID) - base) / tasks
 	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", h.PID))
@@ -140,17 +141,11 @@ func BenchmarkRunningTask(b *testing.B) {
 // spent returns the processor time, in seconds, of a process and of the children that it has waited for.
 func spent(b *testing.B, pid int) (own, children float64) {
 	b.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	st, err := procfile.StatOf(pid)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := string(data)
-	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-	var v [4]float64
-	for i := range v {
-		v[i], _ = strconv.ParseFloat(f[11+i], 64)
-	}
-	return (v[0] + v[1]) / 100, (v[2] + v[3]) / 100
+	return st.CPU.Seconds(), st.ChildCPU.Seconds()
 }
 
 // pss is a process's proportional set size in KiB.

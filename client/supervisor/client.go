@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // Errors that callers distinguish.
@@ -187,13 +188,13 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	st, serr := readStat(h.PID)
+	st, serr := procfile.StatOf(h.PID)
 	if err := c.Retire(ctx); err != nil {
 		return err
 	}
 	c.Close()
 	for deadline := time.Now().Add(5 * time.Second); serr == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if now, err := readStat(h.PID); err != nil || now.start != st.start || now.state == 'Z' {
+		if now, err := procfile.StatOf(h.PID); err != nil || now.Start != st.Start || now.State == 'Z' {
 			break
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
@@ -46,11 +47,11 @@ func Enter(e Entry) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := readStat(e.Task.PID)
+	st, err := procfile.StatOf(e.Task.PID)
 	if err != nil || e.Task.PID == 0 || (!e.Task.Group.Zero() && !e.Task.Group.Has(e.Task.PID)) {
 		return nil, ErrEnded
 	}
-	target, err := openProcess(e.Task.PID, st.start)
+	target, err := openProcess(e.Task.PID, st.Start)
 	if err != nil {
 		return nil, ErrEnded
 	}
@@ -136,7 +137,7 @@ func Enter(e Entry) (*Running, error) {
 		if err != nil {
 			return
 		}
-		if st, err := readStat(child); err != nil || st.ppid != pid {
+		if st, err := procfile.StatOf(child); err != nil || st.Parent != pid {
 			unix.Close(fd)
 			return
 		}
@@ -224,11 +225,11 @@ func (r *Running) killSession() {
 		if err != nil {
 			continue
 		}
-		st, err := readStat(pid)
-		if err != nil || st.session != r.PID {
+		st, err := procfile.StatOf(pid)
+		if err != nil || st.Session != r.PID {
 			continue
 		}
-		if fd, err := openProcess(pid, st.start); err == nil {
+		if fd, err := openProcess(pid, st.Start); err == nil {
 			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
 		}

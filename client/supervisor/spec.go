@@ -385,36 +385,6 @@ var bootID = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(b))
 })
 
-// procStat identifies a process: a pid alone does not, because pids are reused.
-type procStat struct {
-	state   byte
-	ppid    int
-	session int
-	start   uint64 // clock ticks since boot
-}
-
-func readStat(pid int) (procStat, error) {
-	b, err := procfile.Of(pid, "stat")
-	if err != nil {
-		return procStat{}, err
-	}
-	s := string(b)
-	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
-	if len(f) < 20 {
-		return procStat{}, fmt.Errorf("/proc/%d/stat is unreadable", pid)
-	}
-	var st procStat
-	st.state = f[0][0]
-	var errs [3]error
-	st.ppid, errs[0] = strconv.Atoi(f[1])
-	st.session, errs[1] = strconv.Atoi(f[3])
-	st.start, errs[2] = strconv.ParseUint(f[19], 10, 64)
-	if err := errors.Join(errs[:]...); err != nil {
-		return procStat{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-	}
-	return st, nil
-}
-
 // openProcess returns a pidfd of the process that started at that tick, or an error if it is gone.
 func openProcess(pid int, start uint64) (int, error) {
 	if pid <= 1 {
@@ -424,8 +394,8 @@ func openProcess(pid int, start uint64) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	st, err := readStat(pid)
-	if err != nil || st.start != start {
+	st, err := procfile.StatOf(pid)
+	if err != nil || st.Start != start {
 		unix.Close(fd)
 		return -1, syscall.ESRCH
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 )
 
@@ -219,8 +220,8 @@ func (f *taskFile) save(m *memory) error {
 
 func (t *task) setLauncher(pid, pidfd int) {
 	t.mem.Launcher = pid
-	if st, err := readStat(pid); err == nil {
-		t.mem.LStart = st.start
+	if st, err := procfile.StatOf(pid); err == nil {
+		t.mem.LStart = st.Start
 	}
 	unix.SetNonblock(pidfd, true)
 	t.lfd = os.NewFile(uintptr(pidfd), "launcher")
@@ -232,12 +233,12 @@ func (t *task) setChild(pid int) {
 	if err != nil {
 		return // it has ended already
 	}
-	st, err := readStat(pid)
-	if err != nil || st.ppid != t.mem.Launcher {
+	st, err := procfile.StatOf(pid)
+	if err != nil || st.Parent != t.mem.Launcher {
 		unix.Close(fd)
 		return
 	}
-	t.mem.PStart, t.fd = st.start, fd
+	t.mem.PStart, t.fd = st.Start, fd
 }
 
 // explain adds a human-readable reason to a failed operation of the launcher.

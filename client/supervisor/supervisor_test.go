@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 func TestMain(m *testing.M) {
@@ -114,8 +115,8 @@ func (s *sup) killSupervisor() {
 		s.t.Fatal(err)
 	}
 	within(s.t, 5*time.Second, "supervisor dies", func() bool {
-		st, err := readStat(h.PID)
-		return err != nil || st.state == 'Z'
+		st, err := procfile.StatOf(h.PID)
+		return err != nil || st.State == 'Z'
 	})
 }
 
@@ -376,11 +377,11 @@ func TestLogsWithoutGap(t *testing.T) {
 func TestLauncherKilledIsLostAndLeavesNothing(t *testing.T) {
 	s := newSup(t)
 	st := s.start(s.spec("l", "sleep 300 & sleep 300"))
-	ps, err := readStat(st.PID)
+	ps, err := procfile.StatOf(st.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	syscall.Kill(ps.ppid, syscall.SIGKILL)
+	syscall.Kill(ps.Parent, syscall.SIGKILL)
 	if e := s.wait("l"); !e.Lost || e.Code != -1 || !strings.Contains(e.Err, "launcher") {
 		t.Fatalf("exit %+v", e)
 	}
@@ -443,7 +444,7 @@ func TestWithoutControlGroups(t *testing.T) {
 	within(t, 5*time.Second, "child is up", func() bool { return s.log("b.stdout") != "" })
 	var child int
 	fmt.Sscan(s.log("b.stdout"), &child)
-	st, err := readStat(child)
+	st, err := procfile.StatOf(child)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,8 +452,8 @@ func TestWithoutControlGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, 5*time.Second, "child is gone", func() bool {
-		now, err := readStat(child)
-		return err != nil || now.start != st.start || now.state == 'Z'
+		now, err := procfile.StatOf(child)
+		return err != nil || now.Start != st.Start || now.State == 'Z'
 	})
 	if tk.exit.Signal != 9 || tk.exit.Lost {
 		t.Fatalf("exit %+v", tk.exit)
@@ -472,7 +473,7 @@ func TestForeignProcessIsNotAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
-	st, err := readStat(other.Process.Pid)
+	st, err := procfile.StatOf(other.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -481,7 +482,7 @@ func TestForeignProcessIsNotAdopted(t *testing.T) {
 		"same process, not a launcher": func(*memory) {},
 		"before a reboot":              func(m *memory) { m.BootID = "another" },
 	} {
-		m := memory{ID: "x", BootID: bootID(), Launcher: other.Process.Pid, LStart: st.start, PID: other.Process.Pid, PStart: st.start + 1}
+		m := memory{ID: "x", BootID: bootID(), Launcher: other.Process.Pid, LStart: st.Start, PID: other.Process.Pid, PStart: st.Start + 1}
 		edit(&m)
 		tk := &task{path: filepath.Join(dir, "x"), mem: m}
 		if err := os.WriteFile(tk.path, make([]byte, 64), 0o600); err != nil {
@@ -499,7 +500,7 @@ func TestForeignProcessIsNotAdopted(t *testing.T) {
 			t.Errorf("%s: %+v", name, got.exit)
 		}
 	}
-	if now, err := readStat(other.Process.Pid); err != nil || now.state == 'Z' {
+	if now, err := procfile.StatOf(other.Process.Pid); err != nil || now.State == 'Z' {
 		t.Fatal("a process that is not ours was killed")
 	}
 }

@@ -353,11 +353,11 @@ func killSession(sid int, start uint64) {
 		if err != nil || pid <= 1 {
 			continue
 		}
-		st, err := readStat(pid)
-		if err != nil || st.session != sid || st.start < start {
+		st, err := procfile.StatOf(pid)
+		if err != nil || st.Session != sid || st.Start < start {
 			continue
 		}
-		if fd, err := openProcess(pid, st.start); err == nil {
+		if fd, err := openProcess(pid, st.Start); err == nil {
 			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
 		}
@@ -514,15 +514,15 @@ func (t *task) findLauncher() {
 		if !isLauncher(pid, t.mem.ID) {
 			continue
 		}
-		st, err := readStat(pid)
+		st, err := procfile.StatOf(pid)
 		if err != nil {
 			continue
 		}
 		// Before the child has executed the task's command it looks like its parent: use the outermost one.
-		if isLauncher(st.ppid, t.mem.ID) {
+		if isLauncher(st.Parent, t.mem.ID) {
 			continue
 		}
-		t.mem.Launcher, t.mem.LStart = pid, st.start
+		t.mem.Launcher, t.mem.LStart = pid, st.Start
 		break
 	}
 	if t.mem.Launcher == 0 {
@@ -541,8 +541,8 @@ func (t *task) findLauncher() {
 			continue
 		}
 		if pid, err := strconv.Atoi(f[0]); err == nil {
-			if st, err := readStat(pid); err == nil && st.ppid == t.mem.Launcher && !isLauncher(pid, t.mem.ID) {
-				t.mem.PID, t.mem.PStart, t.mem.StartedAt = pid, st.start, time.Now().UTC()
+			if st, err := procfile.StatOf(pid); err == nil && st.Parent == t.mem.Launcher && !isLauncher(pid, t.mem.ID) {
+				t.mem.PID, t.mem.PStart, t.mem.StartedAt = pid, st.Start, time.Now().UTC()
 				return
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
 )
 
@@ -174,12 +175,8 @@ func (l *launcher) spent() [4]float64 {
 	for i, pid := range []int{l.procs[0].Process.Pid, l.agent.Process.Pid, l.supervisor()} {
 		out[i], _ = procUsage(pid)
 	}
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", l.supervisor()))
-	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 14 {
-		user, _ := strconv.ParseFloat(string(f[13]), 64)
-		sys, _ := strconv.ParseFloat(string(f[14]), 64)
-		out[3] = (user + sys) / 100
-	}
+	st, _ := procfile.StatOf(l.supervisor())
+	out[3] = st.ChildCPU.Seconds()
 	return out
 }
 
@@ -193,10 +190,9 @@ func (l *launcher) supervisor() int {
 // launchers returns the children of the supervisor.
 func (l *launcher) launchers() []int {
 	var out []int
-	super := strconv.Itoa(l.supervisor())
+	super := l.supervisor()
 	for _, pid := range pidsNamed("muster-launch") {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 1 && string(f[1]) == super {
+		if st, err := procfile.StatOf(pid); err == nil && st.Parent == super {
 			out = append(out, pid)
 		}
 	}

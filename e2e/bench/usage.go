@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // profiles is the folder for CPU profiles, or "".
@@ -54,18 +54,8 @@ func (u usage) perAlloc(n int) string {
 
 // procUsage is a process's processor time in seconds, at the kernel's 100 Hz, and its resident memory in MiB.
 func procUsage(pid int) (cpu, mib float64) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0
-	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 22 {
-		return 0, 0
-	}
-	user, _ := strconv.ParseFloat(f[11], 64)
-	sys, _ := strconv.ParseFloat(f[12], 64)
-	pages, _ := strconv.ParseFloat(f[21], 64)
-	return (user + sys) / 100, pages * float64(os.Getpagesize()) / (1 << 20)
+	st, _ := procfile.StatOf(pid) // one that has ended uses nothing
+	return st.CPU.Seconds(), float64(st.RSS) / (1 << 20)
 }
 
 // profile profiles every process for d, its processor time and what it allocates, in the background; wait for the returned function before the next.

@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
@@ -390,11 +391,8 @@ func below(t *testing.T, top int, data string) []int {
 		if err != nil {
 			continue
 		}
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if i := strings.LastIndex(string(stat), ") "); i >= 0 {
-			if f := strings.Fields(string(stat)[i+2:]); len(f) > 1 {
-				parent[pid], _ = strconv.Atoi(f[1])
-			}
+		if st, err := procfile.StatOf(pid); err == nil {
+			parent[pid] = st.Parent
 		}
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if pid == top || strings.Contains(string(line), data) {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // Bin returns the binary under test: MUSTER_BIN, or bin/muster above the test's folder.
@@ -151,7 +153,7 @@ type Task struct {
 	Pid     int
 	AllocID string
 	Task    string
-	Start   string // start time in clock ticks since boot, from /proc
+	Start   uint64 // in clock ticks since the boot
 }
 
 // Tasks lists the live processes whose NOMAD_ALLOC_DIR lies below dir, leaders of their allocation's task only (not
@@ -166,11 +168,11 @@ func Tasks(dir string) []Task {
 			continue
 		}
 		pid, _ := strconv.Atoi(strings.Split(f, "/")[2])
-		rest, live := statOf(pid)
+		st, live := statOf(pid)
 		if !live {
 			continue
 		}
-		tk := Task{Pid: pid, Start: rest[19]}
+		tk := Task{Pid: pid, Start: st.Start}
 		for _, kv := range strings.Split(string(b), "\x00") {
 			if v, ok := strings.CutPrefix(kv, "NOMAD_ALLOC_ID="); ok {
 				tk.AllocID = v
@@ -182,12 +184,11 @@ func Tasks(dir string) []Task {
 		inside[pid] = tk
 	}
 	for pid, tk := range inside {
-		rest, live := statOf(pid)
+		st, live := statOf(pid)
 		if !live {
 			continue
 		}
-		ppid, _ := strconv.Atoi(rest[1])
-		if parent, ok := inside[ppid]; ok && parent.AllocID == tk.AllocID && parent.Task == tk.Task {
+		if parent, ok := inside[st.Parent]; ok && parent.AllocID == tk.AllocID && parent.Task == tk.Task {
 			continue
 		}
 		out = append(out, tk)
@@ -195,15 +196,11 @@ func Tasks(dir string) []Task {
 	return out
 }
 
-// statOf returns the fields of /proc/PID/stat after the name: state, parent and so on; and whether the process is
-// alive. A process that is reaped during the read has parent 0, which would make it look like an orphan.
-func statOf(pid int) (fields []string, live bool) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, false
-	}
-	fields = strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
-	return fields, fields[0] != "Z" && fields[1] != "0"
+// statOf looks at a process, and says whether it is alive. One that is reaped during the read has parent 0, which would make
+// it look like an orphan.
+func statOf(pid int) (st procfile.Stat, live bool) {
+	st, err := procfile.StatOf(pid)
+	return st, err == nil && st.State != 'Z' && st.Parent != 0
 }
 
 // KillBelow ends every process that has dir in its environment or command line: supervisors and tasks of agents that

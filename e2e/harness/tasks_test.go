@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -22,12 +21,12 @@ func TestStatOf(t *testing.T) {
 		}
 		go func() { _ = cmd.Wait() }()
 		for gone := false; !gone; {
-			fields, live := statOf(cmd.Process.Pid)
-			gone = fields == nil
-			if live && fields[1] != strconv.Itoa(os.Getpid()) {
-				t.Fatalf("a child of %d is live in state %s with parent %s", os.Getpid(), fields[0], fields[1])
+			st, live := statOf(cmd.Process.Pid)
+			gone = st.State == 0
+			if live && st.Parent != os.Getpid() {
+				t.Fatalf("a child of %d is live in state %c with parent %d", os.Getpid(), st.State, st.Parent)
 			}
-			if fields != nil && fields[1] == "0" {
+			if !gone && st.Parent == 0 {
 				reaped++
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/e2e/harness"
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
 )
@@ -461,11 +462,6 @@ func median(list []int) int {
 
 // memoryOf returns what a process occupies, in MiB.
 func memoryOf(pid int) int {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	f := strings.Fields(string(b))
-	if len(f) < 2 {
-		return 0
-	}
-	v, _ := strconv.Atoi(f[1])
-	return v * os.Getpagesize() >> 20
+	st, _ := procfile.StatOf(pid) // one that has ended occupies nothing
+	return int(st.RSS >> 20)
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/e2e/harness"
 	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
@@ -124,7 +125,7 @@ func TestKill(t *testing.T) {
 			}
 		}
 		for i, f := range foreign {
-			if st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.Process.Pid)); err != nil || strings.Contains(string(st), ") Z ") {
+			if st, err := procfile.StatOf(f.Process.Pid); err != nil || st.State == 'Z' {
 				t.Fatalf("%s: process %d of somebody else (%q) was killed", when, i, f.Args)
 			}
 		}

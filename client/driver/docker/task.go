@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/procfile"
 )
 
 // Task is one container.
@@ -334,8 +335,8 @@ func processes(pid int) map[int]driver.ProcStats {
 			out := make(map[int]driver.ProcStats, len(pids))
 			for _, p := range pids {
 				if n, err := strconv.Atoi(p); err == nil {
-					if st, ok := procStats(n); ok {
-						out[n] = st
+					if st, err := procfile.StatOf(n); err == nil {
+						out[n] = driver.ProcStats{CPUTotalNS: uint64(st.CPU), RSSBytes: st.RSS}
 					}
 				}
 			}
@@ -343,20 +344,4 @@ func processes(pid int) map[int]driver.ProcStats {
 		}
 	}
 	return nil
-}
-
-func procStats(pid int) (driver.ProcStats, bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return driver.ProcStats{}, false
-	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) < 22 {
-		return driver.ProcStats{}, false
-	}
-	user, _ := strconv.ParseUint(f[11], 10, 64)
-	system, _ := strconv.ParseUint(f[12], 10, 64)
-	pages, _ := strconv.ParseUint(f[21], 10, 64)
-	const tick = uint64(time.Second / 100) // USER_HZ is 100 on every architecture that Go supports
-	return driver.ProcStats{CPUTotalNS: (user + system) * tick, RSSBytes: pages * uint64(os.Getpagesize())}, true
 }

@@ -549,24 +549,8 @@ func (t *Task) Stats(ctx context.Context) (driver.Stats, error) {
 
 // procStats reads one process; launchers are not part of the task.
 func procStats(pid int) (driver.ProcStats, bool) {
-	b, err := procfile.Of(pid, "stat")
-	if err != nil {
-		return driver.ProcStats{}, false
-	}
-	s := string(b)
-	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
-	if open < 0 || end < open || s[open+1:end] == "muster-launch" {
-		return driver.ProcStats{}, false
-	}
-	f := strings.Fields(s[end+1:])
-	if len(f) < 22 {
-		return driver.ProcStats{}, false
-	}
-	ut, _ := strconv.ParseUint(f[11], 10, 64)
-	st, _ := strconv.ParseUint(f[12], 10, 64)
-	rss, _ := strconv.ParseUint(f[21], 10, 64)
-	const tick = uint64(time.Second / 100) // USER_HZ is 100 on every architecture that Go supports
-	return driver.ProcStats{CPUTotalNS: (ut + st) * tick, RSSBytes: rss * uint64(os.Getpagesize())}, true
+	st, err := procfile.StatOf(pid)
+	return driver.ProcStats{CPUTotalNS: uint64(st.CPU), RSSBytes: st.RSS}, err == nil && st.Name != "muster-launch"
 }
 
 // environOf returns the environment that a process was started with.
