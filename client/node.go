@@ -167,7 +167,6 @@ func merge(node *structs.Node, f *fingerprint.Facts) {
 
 // Limits of dynamic metadata.
 const (
-	metaKeysMax  = 1_000
 	metaKeyMax   = 256
 	metaValueMax = 16 << 10
 )
@@ -188,8 +187,8 @@ func (c *Client) setMeta(changes map[string]*string) error {
 		}
 		next[k] = v
 	}
-	if len(next) > metaKeysMax {
-		return structs.Errorf(structs.CodeInvalid, "a node has at most %d keys of dynamic metadata", metaKeysMax)
+	if len(next) > structs.NodeMetaKeysMax {
+		return structs.Errorf(structs.CodeInvalid, "a node has at most %d keys of dynamic metadata", structs.NodeMetaKeysMax)
 	}
 	if err := c.store.PutMeta(next); err != nil {
 		return err

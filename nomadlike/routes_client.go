@@ -406,6 +406,9 @@ func metaApply(c *call) (any, error) {
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
+	if len(body.Meta) > structs.NodeMetaKeysMax { // the node refuses them too, after they have travelled there
+		return nil, structs.Errorf(structs.CodeInvalid, "%d keys; a node has at most %d keys of dynamic metadata", len(body.Meta), structs.NodeMetaKeysMax)
+	}
 	if body.NodeID != "" && c.r.URL.Query().Get("node_id") == "" {
 		q := c.r.URL.Query()
 		q.Set("node_id", body.NodeID)

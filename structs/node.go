@@ -211,6 +211,9 @@ type DeviceInstance struct {
 // DegradedPrefix begins the HealthDesc of a device that takes work, although something is wrong with it.
 const DegradedPrefix = "degraded: "
 
+// NodeMetaKeysMax is how many keys the dynamic metadata of a node may have.
+const NodeMetaKeysMax = 1_000
+
 // Degraded reports whether a device takes work, although something is wrong with it: a GPU that is slowed down by heat,
 // for example. Sound devices are preferred.
 func (d *DeviceInstance) Degraded() bool {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
@@ -28,6 +29,7 @@ const (
 	rpcPort  = 27647
 	serfPort = 27648
 	rssSlack = 64 << 20
+	cpuMax   = time.Second // of processor time for a case
 )
 
 var base = fmt.Sprintf("http://127.0.0.1:%d", httpPort)
@@ -39,6 +41,10 @@ type victim struct {
 	proc *harness.Proc
 	api  *harness.API
 	n    int // cases so far
+
+	cpu     time.Duration // the agent's processor time at the end of the last case
+	dearest time.Duration // what a case took of it at most
+	which   string        // that case
 }
 
 func startVictim(t *testing.T) *victim {
@@ -76,6 +82,7 @@ plugin "exec" {
 		err := v.api.Call("GET", "/v1/nodes", nil, &ns)
 		return err == nil && len(ns) == 1 && ns[0].Status == "ready", fmt.Sprint(ns, err)
 	})
+	v.spent(t)
 	return v
 }
 
@@ -89,7 +96,8 @@ func (v *victim) file(name, text string) string {
 	return p
 }
 
-// alive fails the test when the agent is another process than it was, or does not answer.
+// alive ends a case: it fails the test when the agent is another process than it was, does not answer, or spent more
+// processor time on the case than cpuMax.
 func (v *victim) alive(t *testing.T) {
 	t.Helper()
 	v.n++
@@ -105,12 +113,37 @@ func (v *victim) alive(t *testing.T) {
 	if resp.StatusCode != 200 {
 		t.Fatalf("the agent answers %s", resp.Status)
 	}
+	spent := v.spent(t)
+	if spent > cpuMax {
+		t.Errorf("the agent spent %s of processor time on this, more than %s", spent, cpuMax)
+	}
+	if spent > v.dearest {
+		v.dearest, v.which = spent, t.Name()
+	}
+}
+
+// spent returns the processor time that the agent has used since the last call.
+func (v *victim) spent(t *testing.T) time.Duration {
+	t.Helper()
+	now := v.stat(t).CPU
+	d := now - v.cpu
+	v.cpu = now
+	return d
+}
+
+func (v *victim) stat(t *testing.T) procfile.Stat {
+	t.Helper()
+	st, err := procfile.StatOf(v.proc.Pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
 }
 
 var goroutinesRE = regexp.MustCompile(`goroutine profile: total (\d+)`)
 
 // use collects garbage in the agent and returns its resident memory and goroutines.
-func (v *victim) use(t *testing.T) (rss int64, goroutines int) {
+func (v *victim) use(t *testing.T) (rss uint64, goroutines int) {
 	t.Helper()
 	get := func(q string) string {
 		resp, err := http.Get(base + "/v1/agent/pprof/" + q)
@@ -130,13 +163,7 @@ func (v *victim) use(t *testing.T) (rss int64, goroutines int) {
 		t.Fatal("no goroutine profile")
 	}
 	goroutines, _ = strconv.Atoi(m[1])
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", v.proc.Pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := strings.Fields(string(b))
-	pages, _ := strconv.ParseInt(f[1], 10, 64)
-	return pages * int64(os.Getpagesize()), goroutines
+	return v.stat(t).RSS, goroutines
 }
 
 // muster runs the command line against the agent: exit code and everything printed.

@@ -16,6 +16,7 @@ func TestHostile(t *testing.T) {
 	pid := v.proc.Pid()
 	v.warm(t)
 	rss, goroutines := v.use(t)
+	v.spent(t)
 	begin, slow := time.Now(), slowClients(t)
 	for _, g := range []struct {
 		name string
@@ -39,12 +40,13 @@ func TestHostile(t *testing.T) {
 	if v.proc.Pid() != pid {
 		t.Fatal("not the same process")
 	}
-	var r int64
+	var r uint64
 	var g int
 	harness.Eventually(t, 90*time.Second, "memory and goroutines back where they were", func() (bool, string) {
 		r, g = v.use(t)
 		return r < rss+rssSlack && g <= goroutines+8, fmt.Sprintf("rss %d MiB, was %d; goroutines %d, were %d", r>>20, rss>>20, g, goroutines)
 	})
+	t.Logf("the dearest case took %s of the agent's processor time: %s", v.dearest, v.which)
 	t.Logf("%d cases; rss %d MiB -> %d MiB, goroutines %d -> %d", v.n, rss>>20, r>>20, goroutines, g)
 }
 
@@ -54,7 +56,7 @@ func (v *victim) warm(t *testing.T) {
 		v.muster(nil, "job", "status")
 		v.alive(t)
 	}
-	v.n = 0
+	v.n, v.dearest = 0, 0
 }
 
 // forget purges every job, and waits until no task runs.

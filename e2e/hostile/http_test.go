@@ -42,6 +42,17 @@ func jsonJob(old, new string) string {
 	return strings.Replace(s, old, new, 1)
 }
 
+// pairs joins n texts with different numbers by commas.
+func pairs(n int, format string) string { return pairsOf(n, format, ",") }
+
+func pairsOf(n int, format, between string) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf(format, i)
+	}
+	return strings.Join(list, between)
+}
+
 func httpCases() []httpCase {
 	const jobs, put, get, post = "/v1/jobs", "PUT", "GET", "POST"
 	cs := []httpCase{
@@ -75,7 +86,24 @@ func httpCases() []httpCase {
 		{"config of depth 5,000", put, jobs, jsonJob(`"/bin/true"`, strings.Repeat("[", 5000)+strings.Repeat("]", 5000)), 400, "", nil},
 		{"5 MiB", put, jobs, jsonJob(`"Meta":{}`, `"Meta":{"a":"`+strings.Repeat("m", 5<<20)+`"}`), 413, "4194304", nil},
 		{"3 MiB of meta", put, jobs, jsonJob(`"Meta":{}`, `"Meta":{"a":"`+strings.Repeat("m", 3<<20)+`"}`), 400, "16384", nil},
-		{"700,000 groups", put, jobs, `{"Job":{"ID":"x","TaskGroups":[` + strings.Repeat("{},", 700_000) + `{}]}}`, 400, "", nil},
+		{"700,000 groups", put, jobs, `{"Job":{"ID":"x","TaskGroups":[` + strings.Repeat("{},", 700_000) + `{}]}}`, 400, "200000 values", nil},
+		{"90,000 groups", put, jobs, `{"Job":{"ID":"x","TaskGroups":[` + strings.Repeat("{},", 90_000) + `{}]}}`, 400, "at most 1000", nil},
+		{"150,000 groups of nothing", put, jobs, `{"Job":{"ID":"x","TaskGroups":[` + strings.Repeat("null,", 150_000) + `null]}}`, 400, "", nil},
+		{"90,000 tasks", put, jobs, jsonJob(`"Tasks":[`, `"Tasks":[`+strings.Repeat("{},", 90_000)), 400, "", nil},
+		{"90,000 constraints", put, jobs, jsonJob(`"Meta":{}`, `"Constraints":[`+strings.Repeat(`{},`, 90_000)+`{}]`), 400, "", nil},
+		{"150,000 datacenters", put, jobs, jsonJob(`["*"]`, `[`+strings.Repeat(`"",`, 150_000)+`"*"]`), 400, "", nil},
+		{"150,000 pairs of meta", put, jobs, jsonJob(`"Meta":{}`, `"Meta":{`+pairs(150_000, `"%d":""`)+`}`), 400, "", nil},
+		{"150,000 unknown fields", put, jobs, jsonJob(`"Meta":{}`, pairs(150_000, `"f%d":0`)), 200, "149950 more", nil},
+		{"150,000 pairs of a config", put, jobs, jsonJob(`"command":"/bin/true"`, pairs(150_000, `"c%d":0`)), 400, "", nil},
+		{"150,000 arguments", put, jobs, jsonJob(`"/bin/true"`, `"/bin/true","args":[`+strings.Repeat(`"a",`, 150_000)+`"a"]`), 200, "", nil},
+		{"plan of 150,000 unknown fields", put, "/v1/job/hostile-json/plan", jsonJob(`"Meta":{}`, pairs(150_000, `"f%d":0`)), 200, "149950 more", nil},
+		{"variable of 150,000 items", put, "/v1/var/hostile", `{"Items":{` + pairs(150_000, `"k%d":""`) + `}}`, 400, "", nil},
+		{"dispatch of 150,000 pairs", put, "/v1/job/hostile-json/dispatch", `{"Meta":{` + pairs(150_000, `"k%d":""`) + `}}`, 400, "", nil},
+		{"queue of 150,000 unknown fields", put, "/v1/queue/hostile", "{" + pairs(150_000, `"f%d":0`) + "}", 400, "", nil},
+		{"namespace of 150,000 pairs of meta", put, "/v1/namespace", `{"Name":"hostile","Meta":{` + pairs(150_000, `"k%d":""`) + `}}`, 413, "1048576", nil},
+		{"quota of 80,000 limits", put, "/v1/quota", `{"Name":"hostile","Limits":[` + strings.Repeat("{},", 80_000) + `{}]}`, 400, "", nil},
+		{"search for 150,000 unknown fields", put, "/v1/search", "{" + pairs(150_000, `"f%d":0`) + "}", 200, "", nil},
+		{"node meta of 150,000 pairs", put, "/v1/client/metadata", `{"Meta":{` + pairs(150_000, `"k%d":"v"`) + `}}`, 400, "at most 1000", nil},
 		{"gzip body unannounced", put, jobs, gz(jsonJob("", "")), 400, "", nil},
 		{"gzip body", put, jobs, gz(jsonJob("", "")), 400, "gzip", map[string]string{"Content-Encoding": "gzip"}},
 		{"gzip bomb", put, jobs, gz(strings.Repeat("0", 150<<20)), 400, "gzip", map[string]string{"Content-Encoding": "gzip"}},
@@ -98,6 +126,8 @@ func httpCases() []httpCase {
 		{"parse: padding", post, "/v1/jobs/parse", parse(job(`meta { a = join("",[for a in range(0,1000): format("%100000d",a)]) }`, "", "")), 422, "evaluate", nil},
 		{"parse: one wide format", post, "/v1/jobs/parse", parse(job(`meta { a = format("%1000000000d", 1) }`, "", "")), 200, "", nil},
 		{"parse: 2 MiB", post, "/v1/jobs/parse", parse(strings.Repeat("#\n", 1<<20)), 413, "", nil},
+		{"parse: 40,000 groups", post, "/v1/jobs/parse", parse("job \"a\" {\n" + pairsOf(40_000, "group \"%d\" {}", "\n") + "\n}"), 422, "evaluate", nil},
+		{"parse: 60,000 pairs of meta", post, "/v1/jobs/parse", parse(job("meta {\n"+pairsOf(60_000, "m%d = 1", "\n")+"\n}", "", "")), 200, "", nil},
 		{"parse: NUL", post, "/v1/jobs/parse", parse("\x00"), 400, "", nil},
 
 		{"plan another job", put, "/v1/job/x/plan", jsonJob("", ""), 400, "", nil},

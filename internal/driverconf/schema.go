@@ -70,6 +70,9 @@ func (v Values) Blocks(key string) []map[string]any { b, _ := v[key].([]map[stri
 // Has reports whether key was set.
 func (v Values) Has(key string) bool { _, ok := v[key]; return ok }
 
+// keysMax is how many keys a config block may have: more than any schema, and few enough to say of each what is wrong with it.
+const keysMax = 200
+
 // Problem is something wrong with a config block.
 type Problem struct {
 	Key  string // or "" if the block as a whole is meant
@@ -79,6 +82,9 @@ type Problem struct {
 // Decode checks config against the schema and converts its values. There is one problem for each mistake; for an unknown
 // key it lists the valid ones and the most similar one.
 func (s Schema) Decode(config map[string]any) (Values, []Problem) {
+	if why := s.tooMany(config); why != nil {
+		return nil, why
+	}
 	out := make(Values, len(config))
 	var problems []Problem
 	for k, given := range config {
@@ -104,6 +110,13 @@ func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 		}
 	}
 	return out, problems
+}
+
+func (s Schema) tooMany(config map[string]any) []Problem {
+	if len(config) <= keysMax {
+		return nil
+	}
+	return []Problem{{"", fmt.Sprintf("%d config keys; valid are only %s", len(config), strings.Join(s.names(), ", "))}}
 }
 
 // decode converts the value of one key; it returns nil for an absent one. why says what is wrong, or "".
@@ -139,6 +152,9 @@ func (s Schema) misspelt(config map[string]any, name string) bool {
 // check is Decode for a block whose values may still hold ${...}, which only a node can replace: what such a text stands
 // for is unknown, unless a list or a block is wanted.
 func (s Schema) check(config map[string]any) []Problem {
+	if why := s.tooMany(config); why != nil {
+		return why
+	}
 	known := make(map[string]any, len(config))
 	for k, v := range config {
 		f := s.field(k)

@@ -51,6 +51,21 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
+// A block of very many keys is refused as a whole: to look for what each was meant to be would take seconds.
+func TestTooManyKeysAreRefused(t *testing.T) {
+	config := map[string]any{"command": "x"}
+	for i := range keysMax {
+		config[fmt.Sprint("key", i)] = 1
+	}
+	const want = "201 config keys; valid are only args, command, hard"
+	if _, problems := schema.Decode(config); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, want) {
+		t.Errorf("%.300v", problems)
+	}
+	if problems := schema.check(config); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, want) {
+		t.Errorf("%.300v", problems)
+	}
+}
+
 // A value that only a node can fill in is not judged before.
 func TestUnknownValueIsNotRefused(t *testing.T) {
 	for logs, want := range map[string]int{"${attr.logs}": 0, "local": 0, "": 0, "gelf": 1} {

@@ -37,7 +37,7 @@ func (s Object) At(err error) error {
 // Decode decodes an object strictly.
 func (s Object) Decode(kind string, v any) error {
 	kind = strings.ReplaceAll(kind, "_", " ")
-	unknown, err := wire.DecodeFields(s.JSON, v)
+	unknown, _, err := wire.DecodeFields(s.JSON, v)
 	var typ *json.UnmarshalTypeError
 	switch {
 	case err == nil && len(unknown) == 0:

@@ -16,9 +16,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits of what Decode reads. Go's decoder limits nesting to 10,000, this package to what any real body needs.
+// Limits of what Decode reads: what any real body needs. Go's decoder limits nesting to 10,000 and nothing else, and a small
+// value, such as an empty group, costs a thousand times its bytes.
 const (
 	DepthMax        = 128
+	valuesMax       = 200_000 // a job of a thousand groups has about half as many
 	unknownKeysKept = 50
 )
 
@@ -26,13 +28,13 @@ const (
 // that v does not have are not an error: they are returned, each with its path and, if one is similar, the name that
 // was probably meant.
 func Decode(data []byte, v any) (unknown []string, err error) {
-	found, err := DecodeFields(data, v)
+	found, more, err := DecodeFields(data, v)
 	for _, u := range found {
 		unknown = append(unknown, u.String())
 	}
 	sort.Strings(unknown)
-	if n := len(unknown); n > unknownKeysKept {
-		unknown = append(unknown[:unknownKeysKept], fmt.Sprintf("... and %d more unknown fields", n-unknownKeysKept))
+	if more > 0 {
+		unknown = append(unknown, fmt.Sprintf("... and %d more unknown fields", more))
 	}
 	return unknown, err
 }
@@ -51,27 +53,27 @@ func (u UnknownField) String() string {
 	return fmt.Sprintf("unknown field %s; did you mean %q?", u.Path, u.Like)
 }
 
-// DecodeFields is Decode with the unknown fields as values.
-func DecodeFields(data []byte, v any) (unknown []UnknownField, err error) {
-	if err := jsonDepth(data); err != nil {
-		return nil, err
+// DecodeFields is Decode with the first unknown fields as values, and the number of those that follow them.
+func DecodeFields(data []byte, v any) (unknown []UnknownField, more int, err error) {
+	if err := jsonGate(data); err != nil {
+		return nil, 0, err
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	if err := dec.Decode(v); err != nil {
-		return nil, explain(data, err)
+		return nil, 0, explain(data, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, structs.Errorf(structs.CodeInvalid, "%s: there is more than one JSON value; send exactly one", position(data, dec.InputOffset()))
+		return nil, 0, structs.Errorf(structs.CodeInvalid, "%s: there is more than one JSON value; send exactly one", position(data, dec.InputOffset()))
 	}
 	w := unknownWalk{data: data}
 	w.walk(reflect.TypeOf(v))
-	return w.found, nil
+	return w.found, w.more, nil
 }
 
-// jsonDepth refuses deep nesting without recursion.
-func jsonDepth(data []byte) error {
-	depth, inString, escaped := 0, false, false
+// jsonGate refuses deep nesting and too many values, without recursion and before anything is made of them.
+func jsonGate(data []byte) error {
+	depth, values, inString, escaped := 0, 1, false, false
 	for i, c := range data {
 		switch {
 		case escaped:
@@ -89,8 +91,14 @@ func jsonDepth(data []byte) error {
 			if depth++; depth > DepthMax {
 				return structs.Errorf(structs.CodeInvalid, "%s: nested deeper than %d levels", position(data, int64(i)), DepthMax)
 			}
+			values++
 		case c == '}' || c == ']':
 			depth--
+		case c == ',':
+			values++
+		}
+		if values > valuesMax {
+			return structs.Errorf(structs.CodeInvalid, "%s: more than %d values", position(data, int64(i)), valuesMax)
 		}
 	}
 	return nil
@@ -155,7 +163,8 @@ type unknownWalk struct {
 	data  []byte
 	at    int
 	path  []step
-	found []UnknownField
+	found []UnknownField // the first unknownKeysKept
+	more  int            // unknown fields after those
 }
 
 // step is a field, or the element of a list.
@@ -270,11 +279,15 @@ func (w *unknownWalk) object(t reflect.Type) {
 		case known:
 			w.walk(f.Type)
 		default:
-			names := make([]string, 0, len(fields))
-			for _, f := range fields {
-				names = append(names, f.Name)
+			if len(w.found) == unknownKeysKept {
+				w.more++
+			} else {
+				names := make([]string, 0, len(fields))
+				for _, f := range fields {
+					names = append(names, f.Name)
+				}
+				w.found = append(w.found, UnknownField{w.where(), k, suggest.Nearest(k, names)})
 			}
-			w.found = append(w.found, UnknownField{w.where(), k, suggest.Nearest(k, names)})
 			w.skip()
 		}
 		w.path = w.path[:len(w.path)-1]

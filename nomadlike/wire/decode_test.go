@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,23 @@ func TestDecodeUnknownFieldsPassesOver(t *testing.T) {
 	}
 }
 
+// Of very many mistakes the first are listed, and looking for the others costs next to nothing.
+func TestMistakesAreListedUpToALimit(t *testing.T) {
+	var b strings.Builder
+	for i := range 150_000 {
+		fmt.Fprintf(&b, `"f%06d":0,`, i)
+	}
+	var r JobRegisterRequest
+	unknown, err := Decode([]byte(`{"Job":{`+b.String()+`"ID":"x"}}`), &r)
+	if err != nil || len(unknown) != unknownKeysKept+1 || unknown[0] != "unknown field Job.f000000" || unknown[unknownKeysKept] != "... and 149950 more unknown fields" {
+		t.Errorf("%d unknown fields, %.300q %v", len(unknown), unknown, err)
+	}
+	r.Job.Datacenters = make([]string, 150_000)
+	if _, p := Prepare(r.Job); len(p.Errors) > 2*(problemsMax+1) || !strings.Contains(p.Err().Error(), "there are more") || len(p.Err().Error()) > 64*problemsMax*2 {
+		t.Errorf("%d errors: %.300s", len(p.Errors), p.Err())
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	body := []byte(`{"Job":{"ID":"x","Name":"x","Type":"service","Datacenters":["*"],"TaskGroups":[{"Name":"g","Count":1,"EphemeralDisk":{"SizeMB":10},"Tasks":[{"Name":"t","Driver":"fake","LogConfig":{"MaxFiles":1,"MaxFileSizeMB":1},"Config":{"command":"sleep"},"Resources":{"CPU":1,"MemoryMB":10}}]}]}}`)
 	b.ReportAllocs()
@@ -58,6 +76,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"{\n\"Job\": x}", "line 2, column 8: not JSON"},
 		{`{} {}`, "more than one JSON value"},
 		{strings.Repeat("[", 1000), "nested deeper than 128 levels"},
+		{`{"Job":{"TaskGroups":[` + strings.Repeat("{},", 700_000) + `{}]}}`, "column 300017: more than 200000 values"},
 		{`{"Job": {"Reschedule": {"Delay": "soon"}}}`, `"soon" is not a duration`},
 		{`{"Job": {"Affinities": [{"Weight": 300}]}}`, "want a whole number from -128 to 127"},
 	} {

@@ -13,12 +13,25 @@ type Problems struct {
 	Warnings []string
 }
 
+// problemsMax is how many errors, and how many warnings, of a job are listed: no one reads more.
+const problemsMax = 40
+
 func (p *Problems) errorf(where, format string, args ...any) {
-	p.Errors = append(p.Errors, where+": "+fmt.Sprintf(format, args...))
+	p.Errors = listed(p.Errors, where, format, args)
 }
 
 func (p *Problems) warnf(where, format string, args ...any) {
-	p.Warnings = append(p.Warnings, where+": "+fmt.Sprintf(format, args...))
+	p.Warnings = listed(p.Warnings, where, format, args)
+}
+
+func listed(list []string, where, format string, args []any) []string {
+	switch n := len(list); {
+	case n < problemsMax:
+		return append(list, where+": "+fmt.Sprintf(format, args...))
+	case n == problemsMax:
+		return append(list, "there are more, which are not listed")
+	}
+	return list
 }
 
 // Err returns nil without errors, else one error that lists them all, in the layout of Nomad's answers.

@@ -372,7 +372,11 @@ func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
 			}
 		}
 	case reflect.Map: // of blocks by name
-		if v.Type().Key().Kind() != reflect.String {
+		of := v.Type().Elem()
+		for of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if v.Type().Key().Kind() != reflect.String || of.Kind() != reflect.Struct {
 			return
 		}
 		keys := v.MapKeys()
