@@ -219,9 +219,11 @@ func read(in io.Reader) (r report) {
 	return r
 }
 
-// detectorFailed matches what a process says whose race detector failed: the scheduler's own goroutine, at work for a bubble,
-// has no frame of Go code when the fault is the detector's.
-var detectorFailed = regexp.MustCompile(`ThreadSanitizer: CHECK failed|SIGSEGV: segmentation violation\nPC=.*\n\ngoroutine 0 .*synctest bubble \d+\]:\n\n`)
+// detectorFailed matches what a process says whose race detector failed: the scheduler's own goroutine, at work for a bubble or
+// called by a goroutine of one, has no frame of Go code when the fault is the detector's (seen in __tsan::SlotLock, whose
+// thread had no slot, below runtime.(*timer).maybeRunChan).
+var detectorFailed = regexp.MustCompile(`ThreadSanitizer: CHECK failed|SIGSEGV: segmentation violation\nPC=.*\n\ngoroutine 0 .*` +
+	`(synctest bubble \d+\]:\n\n|\]:\n\ngoroutine \d+ .*\[running, synctest bubble \d+\]:\nruntime\.systemstack_switch\(\)\n)`)
 
 // death returns what a process said when it died, with the goroutine that it was in: the rest of its output may be long.
 func death(lines []string) []string {

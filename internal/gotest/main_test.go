@@ -11,8 +11,8 @@ import (
 // TestCrashedDetector: a package whose race detector failed itself continues; one with a finding has failed.
 func TestCrashedDetector(t *testing.T) {
 	const crash = `{"Action":"output","Package":"p","Test":"TestA","Output":"ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\n"}` + "\n"
-	fault := func(frames string) (events string) {
-		for _, l := range strings.SplitAfter("SIGSEGV: segmentation violation\nPC=0x436e30 m=4 sigcode=2 addr=0x7f0dbaf00000\n\ngoroutine 0 gp=0xc0000825a0 m=4 mp=0xc000088008 [idle, synctest bubble 114]:\n"+frames+"\ngoroutine 1 [running]:\n", "\n") {
+	faultOf := func(state, frames, next string) (events string) {
+		for _, l := range strings.SplitAfter("SIGSEGV: segmentation violation\nPC=0x436e30 m=4 sigcode=2 addr=0x7f0dbaf00000\n\ngoroutine 0 gp=0xc0000825a0 m=4 mp=0xc000088008 "+state+":\n"+frames+"\n"+next, "\n") {
 			e, err := json.Marshal(event{Action: "output", Package: "p", Test: "TestA", Output: l})
 			if err != nil {
 				t.Fatal(err)
@@ -21,7 +21,14 @@ func TestCrashedDetector(t *testing.T) {
 		}
 		return events
 	}
-	const end = `{"Action":"fail","Package":"p","Elapsed":1}` + "\n"
+	fault := func(frames string) string {
+		return faultOf("[idle, synctest bubble 114]", frames, "goroutine 1 [running]:\n")
+	}
+	const (
+		end      = `{"Action":"fail","Package":"p","Elapsed":1}` + "\n"
+		caller   = "goroutine 14693 gp=0xc00040ba40 m=0 mp=0x3b63a20 [running, synctest bubble 15]:\n"
+		onSystem = "runtime.systemstack_switch()\n\t/usr/local/go/src/runtime/asm_amd64.s:516 +0x8\nruntime.(*timer).maybeRunChan(0xc000431820, 0xc0004316c0)\n"
+	)
 	for _, c := range []struct {
 		name, events string
 		crashed      bool
@@ -31,6 +38,10 @@ func TestCrashedDetector(t *testing.T) {
 		{"crashed", crash + end, true, 0, false},
 		{"faulted outside Go", fault("") + end, true, 0, false},
 		{"faulted in Go", fault("runtime.scanobject()\n") + end, false, 0, true},
+		{"faulted outside Go, called by a bubble", faultOf("[idle]", "", caller+onSystem) + end, true, 0, false},
+		{"faulted in Go, called by a bubble", faultOf("[idle]", "runtime.scanobject()\n", caller+onSystem) + end, false, 0, true},
+		{"faulted in a goroutine of a bubble", faultOf("[idle]", "", caller+"main.f()\n") + end, false, 0, true},
+		{"faulted outside Go without a bubble", faultOf("[idle]", "", "goroutine 7 gp=0xc00040ba40 m=0 mp=0x3b63a20 [running]:\n"+onSystem) + end, false, 0, true},
 		{"crashed after a data race", `{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}` + "\n" + crash + end, false, 0, true},
 		{"crashed after a failure", `{"Action":"fail","Package":"p","Test":"TestB"}` + "\n" + crash + end, false, 1, false},
 		{"another package failed", `{"Action":"fail","Package":"q","Test":"TestB"}` + "\n" + crash + end, true, 1, false},
