@@ -244,6 +244,7 @@ func testSandbox(t *testing.T, v *victim) {
 			return err == nil && harness.Count(as, "complete") == 200, fmt.Sprint(len(as), harness.Count(as, "complete"), harness.Count(as, "failed"), err)
 		})
 		v.purge(t, id)
+		v.spent(t) // two hundred starts, none of which is dear
 		v.alive(t)
 	})
 
