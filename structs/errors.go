@@ -51,11 +51,16 @@ func Errorf(code ErrorCode, format string, args ...any) *Error {
 }
 
 // InvalidAll makes one error of all that is wrong with a request, at least one sentence, in the layout of Nomad's answers.
-func InvalidAll(problems []string) *Error {
-	if len(problems) == 1 {
-		return Errorf(CodeInvalid, "1 error occurred:\n\t* %s\n", problems[0])
+// more is how many mistakes there are besides.
+func InvalidAll(problems []string, more int) *Error {
+	list := strings.Join(problems, "\n\t* ")
+	switch {
+	case more > 0:
+		list += fmt.Sprintf("\n\t* ... and %d more", more)
+	case len(problems) == 1:
+		return Errorf(CodeInvalid, "1 error occurred:\n\t* %s\n", list)
 	}
-	return Errorf(CodeInvalid, "%d errors occurred:\n\t* %s\n", len(problems), strings.Join(problems, "\n\t* "))
+	return Errorf(CodeInvalid, "%d errors occurred:\n\t* %s\n", len(problems)+more, list)
 }
 
 // Status returns the HTTP status of a code.

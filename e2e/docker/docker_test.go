@@ -743,6 +743,14 @@ func (n *node) stop(t *testing.T) {
 	harness.Eventually(t, 15*time.Second, "its container to be removed", func() (bool, string) { return len(n.containers(t, a.ID)) == 0, "" })
 }
 
+func (n *node) restarts(t *testing.T) {
+	n.run(t, "again", "batch", "restart {\n attempts = 2\n delay = \"100ms\"\n interval = \"1m\"\n mode = \"fail\"\n}\n"+box("exit", "3"), "")
+	a := n.alloc(t, "again", "failed")
+	if r := a.TaskStates["t"].Restarts; r != 2 {
+		t.Errorf("%d restarts, want 2\n%s", r, events(a))
+	}
+}
+
 // counted checks that a task's output is the numbers from 1, each once.
 func counted(t *testing.T, out string) int {
 	t.Helper()

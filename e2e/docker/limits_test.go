@@ -33,11 +33,3 @@ func (n *node) limits(t *testing.T) {
 		t.Errorf("memory %d reservation %d pids %v cpuset %q quota %d", h.Memory, h.MemoryReservation, h.PidsLimit, h.CpusetCpus, h.CPUQuota)
 	}
 }
-
-func (n *node) restarts(t *testing.T) {
-	n.run(t, "again", "batch", "restart {\n attempts = 2\n delay = \"100ms\"\n interval = \"1m\"\n mode = \"fail\"\n}\n"+box("exit", "3"), "")
-	a := n.alloc(t, "again", "failed")
-	if r := a.TaskStates["t"].Restarts; r != 2 {
-		t.Errorf("%d restarts, want 2\n%s", r, events(a))
-	}
-}

@@ -80,7 +80,7 @@ type Problem struct {
 }
 
 // Decode checks config against the schema and converts its values. There is one problem for each mistake; for an unknown
-// key it lists the valid ones and the most similar one.
+// key it lists the valid ones and the most similar one. A block of more than keysMax keys is one mistake.
 func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 	if why := s.tooMany(config); why != nil {
 		return nil, why
@@ -112,6 +112,7 @@ func (s Schema) Decode(config map[string]any) (Values, []Problem) {
 	return out, problems
 }
 
+// tooMany returns what is wrong with a block of more than keysMax keys, or nil.
 func (s Schema) tooMany(config map[string]any) []Problem {
 	if len(config) <= keysMax {
 		return nil

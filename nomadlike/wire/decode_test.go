@@ -52,7 +52,7 @@ func TestMistakesAreListedUpToALimit(t *testing.T) {
 		t.Errorf("%d unknown fields, %.300q %v", len(unknown), unknown, err)
 	}
 	r.Job.Datacenters = make([]string, 150_000)
-	if _, p := Prepare(r.Job); len(p.Errors) > 2*(problemsMax+1) || !strings.Contains(p.Err().Error(), "there are more") || len(p.Err().Error()) > 64*problemsMax*2 {
+	if _, p := Prepare(r.Job); len(p.Errors) > 2*problemsMax || !strings.HasPrefix(p.Err().Error(), "150002 errors occurred:") || !strings.Contains(p.Err().Error(), fmt.Sprintf("\n\t* ... and %d more\n", 150_002-len(p.Errors))) || len(p.Err().Error()) > 64*problemsMax*2 {
 		t.Errorf("%d errors: %.300s", len(p.Errors), p.Err())
 	}
 }

@@ -9,29 +9,29 @@ import (
 
 // Problems lists the errors and warnings about a job. Each line names the place and what would be right.
 type Problems struct {
-	Errors   []string
+	Errors   []string // at most problemsMax from each stage of Prepare
 	Warnings []string
+
+	moreErrors, moreWarnings int // beyond those that are listed
 }
 
 // problemsMax is how many errors, and how many warnings, of a job are listed: no one reads more.
 const problemsMax = 40
 
 func (p *Problems) errorf(where, format string, args ...any) {
-	p.Errors = listed(p.Errors, where, format, args)
+	listed(&p.Errors, &p.moreErrors, where, format, args)
 }
 
 func (p *Problems) warnf(where, format string, args ...any) {
-	p.Warnings = listed(p.Warnings, where, format, args)
+	listed(&p.Warnings, &p.moreWarnings, where, format, args)
 }
 
-func listed(list []string, where, format string, args []any) []string {
-	switch n := len(list); {
-	case n < problemsMax:
-		return append(list, where+": "+fmt.Sprintf(format, args...))
-	case n == problemsMax:
-		return append(list, "there are more, which are not listed")
+func listed(list *[]string, more *int, where, format string, args []any) {
+	if len(*list) == problemsMax {
+		*more++
+		return
 	}
-	return list
+	*list = append(*list, where+": "+fmt.Sprintf(format, args...))
 }
 
 // Err returns nil without errors, else one error that lists them all, in the layout of Nomad's answers.
@@ -39,18 +39,22 @@ func (p Problems) Err() error {
 	if len(p.Errors) == 0 {
 		return nil
 	}
-	return structs.InvalidAll(p.Errors)
+	return structs.InvalidAll(p.Errors, p.moreErrors)
 }
 
 // WarningText lists the warnings as Nomad's clients print them; "" without any.
 func (p Problems) WarningText() string {
-	switch len(p.Warnings) {
-	case 0:
+	switch {
+	case len(p.Warnings) == 0:
 		return ""
-	case 1:
+	case len(p.Warnings) == 1 && p.moreWarnings == 0:
 		return "1 warning:\n\n* " + p.Warnings[0]
 	}
-	return fmt.Sprintf("%d warnings:\n\n* %s", len(p.Warnings), strings.Join(p.Warnings, "\n* "))
+	text := fmt.Sprintf("%d warnings:\n\n* %s", len(p.Warnings)+p.moreWarnings, strings.Join(p.Warnings, "\n* "))
+	if p.moreWarnings > 0 {
+		text += fmt.Sprintf("\n* ... and %d more", p.moreWarnings)
+	}
+	return text
 }
 
 // Prepare turns a submitted job into one that a server may register: support check, defaults, validation, conversion.
@@ -68,6 +72,7 @@ func Prepare(j *Job) (*structs.Job, Problems) {
 	v := j.Validate()
 	p.Errors = append(p.Errors, v.Errors...)
 	p.Warnings = append(p.Warnings, v.Warnings...)
+	p.moreErrors, p.moreWarnings = p.moreErrors+v.moreErrors, p.moreWarnings+v.moreWarnings
 	if len(p.Errors) > 0 {
 		return nil, p
 	}

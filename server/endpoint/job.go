@@ -52,7 +52,7 @@ func (s *Set) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobRegi
 		return nil, err
 	}
 	if len(errs) > 0 {
-		return nil, structs.InvalidAll(errs)
+		return nil, structs.InvalidAll(errs, 0)
 	}
 	if err := s.mayRegister(auth.Who(ctx)); err != nil {
 		return nil, err

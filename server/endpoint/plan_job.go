@@ -29,7 +29,7 @@ func (s *Set) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequ
 		return nil, err
 	}
 	if len(errs) > 0 {
-		return nil, structs.InvalidAll(errs)
+		return nil, structs.InvalidAll(errs, 0)
 	}
 	warnings := s.normalize(j)
 	if err := s.checkBundles(ctx, j); err != nil { // `muster run -pack` asks for a plan before it sends the directory

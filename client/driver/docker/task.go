@@ -136,14 +136,13 @@ func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 					return driver.ExitResult{}, ctx.Err()
 				}
 				// The engine learns of an OOM and of the end by two paths: the first may come later.
-				if in.State.ExitCode == killedCode && !in.State.OOMKilled {
-					if again, err := t.d.inspect(ctx, t.state.Container); err == nil {
-						t.see(&again)
-					}
+				if exit := t.result(); exit.ExitCode != killedCode || exit.OOMKilled {
+					return exit, nil
 				}
-				t.mu.Lock()
-				defer t.mu.Unlock()
-				return t.exit, nil
+				if in, err := t.d.inspect(ctx, t.state.Container); err == nil {
+					t.see(&in)
+				}
+				return t.result(), nil
 			}
 			res := t.d.api.ContainerWait(ctx, t.state.Container, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 			select {
@@ -164,6 +163,13 @@ func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 		}
 		pause = min(2*pause, backMax)
 	}
+}
+
+// result returns how the task ended, as far as it was seen.
+func (t *Task) result() driver.ExitResult {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.exit
 }
 
 func (t *Task) over() bool {
